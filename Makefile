@@ -1,0 +1,104 @@
+# Everything that a person or CI does here: `make help` prints the list.
+# A step that installs or builds leaves a stamp (in dist or the venv), so that a second run is fast.
+.DEFAULT_GOAL := help
+.SHELLFLAGS := -ec
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+# `make test TORCH=2.10.0` uses that torch, in a venv of its own; without it, the newest.
+TORCH ?=
+VENV := .venv$(if $(TORCH),-$(TORCH))
+PY := $(VENV)/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+REQUIREMENTS := py-bindings/requirements
+SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
+	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
+
+.PHONY: help demo test test-rust test-python bench bench-gpu ptx wheel bundle lint clean check
+help: ## print this list
+	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: $(VENV)/.wheel $(VENV)/.demo ## patch a diffusers model, compare it with the stock one, save demo.png
+	$(PY) -m oxiwarp demo
+
+test: test-rust test-python ## every Rust and Python test (those for a GPU where there is one); TORCH=<version> picks torch
+
+test-rust: dist/.toolchain
+	cargo test --workspace
+
+test-python: $(VENV)/.wheel $(VENV)/.test
+	$(PY) -m pytest tests/python
+
+bench: | check ## measure every kernel beside its rivals; needs a GPU, and says so
+	@if $(PYTHON) scripts/gpu.py; then $(MAKE) --no-print-directory bench-gpu; fi
+
+bench-gpu: $(VENV)/.wheel $(VENV)/.bench
+	cargo bench -p oxiwarp-benches
+	$(PY) -m oxiwarp bench
+
+ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
+	cargo build -p oxiwarp
+	@ls target/ptx/*.ptx 2>/dev/null || { touch host/build.rs; cargo build -p oxiwarp; ls target/ptx/*.ptx; }
+
+wheel: dist/.wheel ## build the Python wheel into dist
+	@ls dist/*.whl
+
+bundle: $(VENV)/.wheel $(VENV)/.test ## one folder with all that a GPU machine without network needs
+	PYTHON=$(PY) scripts/bundle.sh
+
+lint: $(VENV)/.wheel $(VENV)/.test ## formatting, clippy, ruff, stubs, documentation: no warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	$(PY) -m ruff check --config py-bindings/pyproject.toml .
+	$(PY) -m ruff format --check --config py-bindings/pyproject.toml .
+	$(PY) -m mypy.stubtest oxiwarp._native
+
+clean: ## remove everything that these targets made
+	rm -rf target dist .venv .venv-* demo.png
+
+# What the machine has to have. Each line prints nothing, or stops with what to install.
+need = $(if $(shell $(1) 2>/dev/null),,$(error $(2)))
+check:
+	@$(call need,command -v rustup,rustup is missing: install it from https://rustup.rs (or: apt-get install rustup))
+	@$(call need,command -v cc,a C compiler is missing: apt-get install gcc libc6-dev)
+	@$(call need,command -v $(PYTHON),$(PYTHON) is missing: apt-get install python3 python3-venv)
+	@$(call need,$(PYTHON) -c 'import sys; print("y"[sys.version_info < (3$(,)10):])',$(PYTHON) is older than 3.10: \
+		install a newer one and run make PYTHON=<its path>)
+	@$(call need,$(PYTHON) -c 'import venv$(,) ensurepip; print("y")',the venv module of $(PYTHON) is missing: \
+		apt-get install python3-venv)
+, := ,
+
+dist/.toolchain: rust-toolchain.toml scripts/toolchain.sh | check
+	scripts/toolchain.sh
+	mkdir -p dist && touch $@
+
+$(VENV)/.created: | check
+	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.build: $(REQUIREMENTS)-build.txt $(VENV)/.created
+	$(PIP) install -r $<
+	touch $@
+
+$(VENV)/.demo: $(REQUIREMENTS)-demo.txt $(VENV)/.created
+	$(PIP) install torch$(if $(TORCH),==$(TORCH)) -r $<
+	touch $@
+
+$(VENV)/.test: $(REQUIREMENTS)-test.txt $(REQUIREMENTS)-ptx.txt $(VENV)/.demo
+	$(PIP) install -r $<
+	$(PIP) install --no-deps -r $(REQUIREMENTS)-ptx.txt
+	touch $@
+
+$(VENV)/.bench: $(REQUIREMENTS)-bench.txt $(VENV)/.test
+	$(PIP) install -r $<
+	touch $@
+
+dist/.wheel: $(SOURCES) dist/.toolchain | $(VENV)/.build
+	rm -f dist/oxiwarp-*.whl
+	$(PY) -m maturin build --release --quiet -m py-bindings/Cargo.toml -o dist
+	touch $@
+
+$(VENV)/.wheel: dist/.wheel $(VENV)/.created
+	$(PIP) install --force-reinstall --no-deps dist/oxiwarp-*.whl
+	touch $@

@@ -1,0 +1,87 @@
+//! The GPU architectures that PTX can be built for.
+
+use std::fmt;
+
+macro_rules! archs {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal, ptx $isa:literal;)*) => {
+        /// A GPU architecture, as PTX's `.target` names it.
+        ///
+        /// PTX for `sm_75`, `sm_80`, … also runs on every newer GPU; PTX for a name ending in `a` runs on
+        /// that one compute capability only.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Arch { $($(#[$doc])* $variant,)* }
+
+        impl Arch {
+            /// Every architecture that the builder knows.
+            pub const ALL: &'static [Arch] = &[$(Arch::$variant),*];
+
+            /// The name in PTX and in file names: `sm_90`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Arch::$variant => $name,)* }
+            }
+
+            /// The PTX ISA version that is asked of the compiler, times ten.
+            ///
+            /// The lowest that has what kernels use, because a driver refuses PTX newer than itself:
+            /// - 7.4 up to `sm_87`: `ld.global.nc.L1::no_allocate` (driver R470 and newer). All else that
+            ///   is used there is older: `cvt.rn.bf16x2.f32` and `tanh.approx` 7.0, `.loc … inlined_at` 7.2;
+            /// - 7.8 for `sm_89`, which it introduced;
+            /// - 8.0 for `sm_90` and `sm_90a` (driver R525): clusters are 7.8, but `wgmma`, `setmaxnreg` and
+            ///   the bulk tensor copies are 8.0;
+            /// - 8.6 for `sm_100`, 8.7 for `sm_120`: the versions that introduced them.
+            pub const fn ptx_isa(self) -> u32 {
+                match self { $(Arch::$variant => $isa,)* }
+            }
+        }
+    };
+}
+
+archs! {
+    /// Turing (T4, RTX 20).
+    Sm75 = "sm_75", ptx 74;
+    /// Ampere (A100).
+    Sm80 = "sm_80", ptx 74;
+    /// Ampere (A10, RTX 30).
+    Sm86 = "sm_86", ptx 74;
+    /// Ampere (Jetson Orin).
+    Sm87 = "sm_87", ptx 74;
+    /// Ada (L4, L40, RTX 40).
+    Sm89 = "sm_89", ptx 78;
+    /// Hopper (H100, H200).
+    Sm90 = "sm_90", ptx 80;
+    /// Hopper with its own instructions (`wgmma`, `setmaxnreg`).
+    Sm90a = "sm_90a", ptx 80;
+    /// Blackwell (B100, B200).
+    Sm100 = "sm_100", ptx 86;
+    /// Blackwell with its own instructions (`tcgen05`).
+    Sm100a = "sm_100a", ptx 86;
+    /// Blackwell (RTX 50).
+    Sm120 = "sm_120", ptx 87;
+}
+
+impl Arch {
+    /// The architecture of that name.
+    pub fn from_name(name: &str) -> Option<Arch> {
+        Arch::ALL.iter().copied().find(|arch| arch.name() == name)
+    }
+}
+
+impl fmt::Display for Arch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for &arch in Arch::ALL {
+            assert_eq!(Arch::from_name(arch.name()), Some(arch));
+        }
+        assert_eq!(Arch::from_name("sm_60"), None);
+    }
+}

@@ -1,0 +1,99 @@
+//! The environment of the nested cargo: the user's, without what the outer cargo and rustup added.
+//!
+//! Any of these would change the PTX, or break its build: `RUSTFLAGS` meant for the host, a
+//! `clippy-driver` set as workspace wrapper by `cargo clippy`, the profile of the outer build, the
+//! toolchain that the outer rustup proxy chose.
+
+use std::process::Command;
+
+/// Set by cargo or rustup for a build script, or meant for the host's build.
+const LEAKS: &[&str] = &[
+    "RUSTC",
+    "RUSTC_LINKER",
+    "RUSTC_WRAPPER",
+    "RUSTC_WORKSPACE_WRAPPER",
+    "RUSTDOC",
+    "RUSTDOCFLAGS",
+    "RUSTFLAGS",
+    "RUST_RECURSION_COUNT",
+    "RUST_TARGET_PATH",
+    "RUSTUP_TOOLCHAIN",
+    "RUSTUP_TOOLCHAIN_SOURCE",
+    "CARGO",
+    "CLIPPY_ARGS",
+    "DEBUG",
+    "HOST",
+    "MAKEFLAGS",
+    "MFLAGS",
+    "NUM_JOBS",
+    "OPT_LEVEL",
+    "OUT_DIR",
+    "PROFILE",
+    "TARGET",
+];
+
+/// Where cargo keeps its things, and how it reaches registries: the nested cargo needs the same.
+const KEPT: &[&str] =
+    &["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
+
+/// True for a variable that must not reach the nested cargo.
+fn leaks(name: &str) -> bool {
+    let kept = KEPT.iter().any(|kept| name.starts_with(kept));
+    let cargos = name.starts_with("CARGO_") || name.starts_with("DEP_");
+    LEAKS.contains(&name) || (cargos && !kept)
+}
+
+/// Removes from `command` every variable of this process that must not reach it.
+pub(crate) fn clean(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(leaks) {
+            command.env_remove(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_outer_build_does_not_leak() {
+        let leaking = [
+            "CARGO_ENCODED_RUSTFLAGS",
+            "CARGO_TARGET_DIR",
+            "CARGO_BUILD_TARGET",
+            "CARGO_MANIFEST_DIR",
+            "CARGO_MAKEFLAGS",
+            "CARGO_PROFILE_RELEASE_LTO",
+            "CARGO_CFG_TARGET_ARCH",
+            "RUSTFLAGS",
+            "RUSTDOCFLAGS",
+            "RUSTC",
+            "RUSTC_WRAPPER",
+            "RUSTC_WORKSPACE_WRAPPER",
+            "RUSTUP_TOOLCHAIN",
+            "OUT_DIR",
+            "DEP_Z_INCLUDE",
+        ];
+        for name in leaking {
+            assert!(leaks(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_users_own_settings_stay() {
+        let kept = ["PATH", "HOME", "CARGO_HOME", "RUSTUP_HOME", "CARGO_NET_OFFLINE", "CARGO_HTTP_PROXY"];
+        for name in kept {
+            assert!(!leaks(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn cleaning_removes_cargos_variables() {
+        // This test runs under cargo, which sets CARGO_MANIFEST_DIR.
+        let mut command = Command::new("true");
+        clean(&mut command);
+        assert!(command.get_envs().any(|(name, value)| name == "CARGO_MANIFEST_DIR" && value.is_none()));
+        assert!(!command.get_envs().any(|(name, _)| name == "PATH"));
+    }
+}

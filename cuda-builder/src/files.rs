@@ -1,0 +1,126 @@
+//! Files that the builder reads and writes.
+
+use std::path::{Path, PathBuf};
+use std::{fs, process};
+
+use crate::Error;
+
+/// Writes `text`, unless the file already holds it: what depends on the file is then not rebuilt.
+pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
+    if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
+    }
+    // By a rename, because a debug and a release build may write the same file at the same time.
+    let new = path.with_extension(format!("{}.new", process::id()));
+    fs::write(&new, text).map_err(Error::io("write", &new))?;
+    fs::rename(&new, path).map_err(Error::io("write", path))
+}
+
+/// The nearest folder, from `start` upwards, that holds a file of this name.
+pub(crate) fn ancestor_with(start: &Path, name: &str) -> Option<PathBuf> {
+    start.ancestors().find(|folder| folder.join(name).is_file()).map(Path::to_path_buf)
+}
+
+/// The target folder above a build script's `OUT_DIR`, which is `<target>[/<triple>]/<profile>/build/…`: the
+/// profile's folder is the one that cargo locks. (It tags the target folder itself only if it made it.)
+pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
+    let locks = [".cargo-lock", ".cargo-build-lock"];
+    let folder = locks.iter().find_map(|lock| ancestor_with(out_dir, lock))?;
+    let folder = folder.parent()?;
+    let folder = if folder.ends_with(triple) && !triple.is_empty() { folder.parent()? } else { folder };
+    Some(folder.to_path_buf())
+}
+
+/// The sources named in a dep-info file that cargo wrote: `target: source source …`.
+pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
+    let Some((_, list)) = text.lines().next().and_then(|line| line.split_once(": ")) else {
+        return Vec::new();
+    };
+    // A space within a path is written `\ `.
+    let list = list.replace("\\ ", "\0");
+    list.split_whitespace().map(|path| PathBuf::from(path.replace('\0', " "))).collect()
+}
+
+/// What decides the PTX besides the compiler's arguments: the sources that are not part of the
+/// toolchain or the registry, the manifests of their crates, and the lock file.
+pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
+    let fixed = |path: &Path| {
+        let path = path.to_string_lossy();
+        path.contains("/lib/rustlib/src/") || path.contains("/registry/src/")
+    };
+    let mut inputs: Vec<PathBuf> = sources.iter().filter(|path| !fixed(path)).cloned().collect();
+    let folders: Vec<PathBuf> =
+        inputs.iter().filter_map(|path| path.parent()).map(Path::to_path_buf).collect();
+    inputs.extend(
+        folders.iter().filter_map(|folder| Some(ancestor_with(folder, "Cargo.toml")?.join("Cargo.toml"))),
+    );
+    for name in ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "rust-toolchain"] {
+        inputs.extend(ancestor_with(crate_dir, name).map(|folder| folder.join(name)));
+    }
+    inputs.sort();
+    inputs.dedup();
+    inputs
+}
+
+/// Rewrites the `.file` lines of a PTX text so that they name no folder of this machine: sources of the
+/// workspace are relative to its root, the others start with `rust/` or with their crate's name.
+///
+/// PTX ends up inside binaries and wheels, and is to be the same wherever it is built.
+pub(crate) fn relative_sources(ptx: &str, workspace: &Path) -> String {
+    let workspace = format!("{}/", workspace.display());
+    let mut text = String::with_capacity(ptx.len());
+    for line in ptx.split_inclusive('\n') {
+        match line.split_once('"').filter(|_| line.trim_start().starts_with(".file")) {
+            Some((head, path)) => text.extend([head, "\"", &relative(path, &workspace)]),
+            None => text.push_str(line),
+        }
+    }
+    text
+}
+
+fn relative(path: &str, workspace: &str) -> String {
+    if let Some(path) = path.strip_prefix(workspace) {
+        return path.into();
+    }
+    if let Some((_, path)) = path.split_once("/lib/rustlib/src/rust/") {
+        return format!("rust/{path}");
+    }
+    match path.split_once("/registry/src/").and_then(|(_, path)| path.split_once('/')) {
+        Some((_index, path)) => path.into(),
+        None => path.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dep_info_lists_the_sources() {
+        let text = "/t/k.ptx: /w/k/src/lib.rs /w/a\\ b/src/x.rs\n\n/w/k/src/lib.rs:\n";
+        assert_eq!(dep_info(text), [PathBuf::from("/w/k/src/lib.rs"), PathBuf::from("/w/a b/src/x.rs")]);
+        assert!(dep_info("").is_empty());
+    }
+
+    #[test]
+    fn the_target_folder_is_above_the_profile() {
+        let root = std::env::temp_dir().join(format!("cuda-builder-target-{}", process::id()));
+        for (profile, triple) in [("debug", ""), ("debug", "x86_64"), ("x86_64/release", "x86_64")] {
+            let out_dir = root.join(profile).join("build/oxiwarp-0123/out");
+            fs::create_dir_all(&out_dir).unwrap();
+            fs::write(root.join(profile).join(".cargo-lock"), "").unwrap();
+            assert_eq!(target_folder(&out_dir, triple), Some(root.clone()), "{profile}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn sources_name_no_folder_of_the_machine() {
+        let ptx = "\t.file\t1 \"/w/kernels/src/lib.rs\"\n\t.file\t2 \"/h/.rustup/toolchains/n/lib/rustlib/src/rust/library/core/src/num.rs\"\n\t.file\t3 \"/h/.cargo/registry/src/index-1/half-2.7.1/src/lib.rs\"\n\tret;\n";
+        let expected = "\t.file\t1 \"kernels/src/lib.rs\"\n\t.file\t2 \"rust/library/core/src/num.rs\"\n\t.file\t3 \"half-2.7.1/src/lib.rs\"\n\tret;\n";
+        assert_eq!(relative_sources(ptx, Path::new("/w")), expected);
+    }
+}

@@ -1,0 +1,42 @@
+//! `CudaBuilder` compiles a Rust device crate to PTX from a build script: one file per architecture.
+//!
+//! ```no_run
+//! // build.rs of the crate that embeds the PTX
+//! use cuda_builder::{Arch, CudaBuilder, Error};
+//!
+//! fn main() -> Result<(), Error> {
+//!     CudaBuilder::new("../kernels-gpu").archs([Arch::Sm75, Arch::Sm80, Arch::Sm90]).build()?;
+//!     Ok(())
+//! }
+//! // lib.rs: const SM_90: &str = include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"));
+//! ```
+//!
+//! The device crate is an ordinary `no_std` library, `extern "ptx-kernel"` functions and all. It is
+//! built by a nested cargo for `nvptx64-nvidia-cuda`, with the toolchain of the `rust-toolchain.toml`
+//! that governs it, whatever toolchain builds the host:
+//! - all architectures side by side, each in a target folder of its own
+//!   (`<target>/cuda-builder/<crate>/<arch>`): no lock is shared with the outer cargo, and a debug and
+//!   a release build of the host share one set of PTX;
+//! - nothing of the outer cargo's environment reaches it (`RUSTFLAGS`, wrappers, `CARGO_*`): the PTX
+//!   depends on the sources and the toolchain only;
+//! - a kernel's launch bounds, for which Rust has no attribute, come from a comment in its body: see
+//!   [`entry`];
+//! - the build script runs again when a source of the device crate or of its path dependencies changes,
+//!   and files are only written when their content did.
+//!
+//! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
+//! With `OXIWARP_PTX_DIR=<folder of <arch>.ptx>` nothing is compiled: the files are taken from there,
+//! and the host needs no nightly toolchain.
+
+mod arch;
+mod builder;
+mod cargo;
+pub mod entry;
+mod env;
+mod error;
+mod files;
+mod toolchain;
+
+pub use arch::Arch;
+pub use builder::{Built, CudaBuilder};
+pub use error::Error;

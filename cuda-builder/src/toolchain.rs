@@ -1,0 +1,127 @@
+//! The toolchain that compiles device code: which one, and whether it is all there.
+//!
+//! It is the one of the `rust-toolchain.toml` that governs the device crate: rustup's proxies find it
+//! by the folder that they run in. Looking before building costs one process and replaces three quite
+//! different messages of cargo, rustc and the linker by the one command to run.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{fs, io};
+
+use crate::{Error, env, files};
+
+/// Components that PTX needs, each with a file that shows it is there, below `lib/rustlib`.
+/// `*` stands for the host's triple.
+const COMPONENTS: [(&str, &str); 3] = [
+    ("rust-src", "src/rust/library/Cargo.lock"),
+    ("llvm-bitcode-linker", "*/bin/self-contained/llvm-bitcode-linker"),
+    ("llvm-tools", "*/bin/llc"),
+];
+
+/// A tool of the toolchain that governs `folder`, or of the one named.
+pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Command {
+    let mut command = Command::new(name);
+    env::clean(&mut command);
+    command.current_dir(folder).stdin(Stdio::null());
+    if let Some(toolchain) = toolchain {
+        command.env("RUSTUP_TOOLCHAIN", toolchain);
+    }
+    command
+}
+
+/// Checks that device code can be compiled in `folder`; the error names the command that makes it so.
+pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<(), Error> {
+    let named = toolchain.map(str::to_string).or_else(|| channel(folder));
+    let hint =
+        if named.is_none() { "\nand name it in a rust-toolchain.toml beside the device crate" } else { "" };
+    let channel = named.unwrap_or_else(|| "nightly".into());
+    let missing = |what: String, details: String| Error::Toolchain {
+        device_crate: folder.file_name().unwrap_or_default().to_string_lossy().into(),
+        what,
+        command: install(&channel) + hint,
+        details,
+    };
+    // `-Z` is refused by anything but a nightly.
+    let output =
+        match tool("rustc", folder, toolchain).args(["-Zunstable-options", "--print=sysroot"]).output() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(missing("rustup (https://rustup.rs)".into(), String::new()));
+            }
+            output => output.map_err(Error::io("run", "rustc"))?,
+        };
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let reason = said.lines().find(|line| line.starts_with("error")).unwrap_or(said.trim());
+        return Err(missing(format!("a nightly toolchain, {channel}"), format!("\nrustc says: {reason}")));
+    }
+    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let absent = absent(&sysroot);
+    if absent.is_empty() {
+        return Ok(());
+    }
+    Err(missing(format!("the rustup component {} of {channel}", absent.join(", ")), String::new()))
+}
+
+fn install(channel: &str) -> String {
+    let components = COMPONENTS.map(|(name, _)| format!(" -c {name}")).concat();
+    format!("rustup toolchain install {channel}{components}")
+}
+
+/// The components that this toolchain lacks.
+fn absent(sysroot: &Path) -> Vec<&'static str> {
+    let rustlib = sysroot.join("lib/rustlib");
+    let triples: Vec<PathBuf> =
+        fs::read_dir(&rustlib).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let here = |file: &str| match file.strip_prefix("*/") {
+        Some(file) => triples.iter().any(|triple| triple.join(file).is_file()),
+        None => rustlib.join(file).is_file(),
+    };
+    COMPONENTS.iter().filter(|(_, file)| !here(file)).map(|(name, _)| *name).collect()
+}
+
+/// The channel that the nearest toolchain file names.
+fn channel(folder: &Path) -> Option<String> {
+    let file = "rust-toolchain.toml";
+    let text = fs::read_to_string(files::ancestor_with(folder, file)?.join(file)).ok()?;
+    let line = text.lines().find(|line| line.trim_start().starts_with("channel"))?;
+    line.split('"').nth(1).map(str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absent_components_are_named() {
+        let sysroot = std::env::temp_dir().join(format!("cuda-builder-sysroot-{}", std::process::id()));
+        let add = |file: &str| {
+            let path = sysroot.join("lib/rustlib").join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "").unwrap();
+        };
+        assert_eq!(absent(&sysroot), ["rust-src", "llvm-bitcode-linker", "llvm-tools"]);
+        add("src/rust/library/Cargo.lock");
+        add("x86_64-unknown-linux-gnu/bin/llc");
+        assert_eq!(absent(&sysroot), ["llvm-bitcode-linker"]);
+        add("x86_64-unknown-linux-gnu/bin/self-contained/llvm-bitcode-linker");
+        assert_eq!(absent(&sysroot), [""; 0]);
+        fs::remove_dir_all(sysroot).unwrap();
+    }
+
+    #[test]
+    fn the_error_gives_the_command() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let error = check(folder, Some("nightly-1999-12-31")).unwrap_err().to_string();
+        let first =
+            "building device code for cuda-builder needs a nightly toolchain, nightly-1999-12-31; run:\n  ";
+        let command =
+            "rustup toolchain install nightly-1999-12-31 -c rust-src -c llvm-bitcode-linker -c llvm-tools\n";
+        assert!(error.starts_with(&[first, command].concat()), "{error}");
+    }
+
+    #[test]
+    fn the_channel_is_read_from_the_toolchain_file() {
+        let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
+        assert!(channel(workspace).is_some_and(|channel| channel.starts_with("nightly-")));
+    }
+}

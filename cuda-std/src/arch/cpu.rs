@@ -1,0 +1,248 @@
+//! The functions of [`arch`](crate::arch) on the CPU executor: the same names and results as `arch/ptx.rs`.
+//!
+//! IEEE operations (`fma`, `sqrt`, the conversions) give the same bits as the GPU. The approximate ones are computed
+//! in f64 and rounded once, so they differ from the GPU by at most the bound of their PTX instruction, written beside
+//! each. A conversion to f16 or bf16 turns every NaN into 0x7FFF, as `cvt.rn` does; NaN bits that arithmetic makes
+//! (`+`, `*`, `fma`) are the host's and not promised.
+use half::f16;
+
+use crate::cpu::{FaultKind, Operation, exchange, with};
+use crate::mem::{Load, Store};
+
+macro_rules! reads {
+    ($($name:ident() -> $t:ty = |$block:ident| $value:expr;)*) => { $(
+        #[inline]
+        pub fn $name() -> $t {
+            with(|$block| $value)
+        }
+    )* };
+}
+reads! {
+    thread_idx() -> [u32; 3] = |block| block.thread_index();
+    block_idx() -> [u32; 3] = |block| block.index.get();
+    block_dim() -> [u32; 3] = |block| block.shape.block;
+    grid_dim() -> [u32; 3] = |block| block.shape.grid;
+    lane() -> u32 = |block| block.linear_index() as u32 % 32;
+    shared_base() -> *mut u8 = |block| block.shared_base();
+    shared_bytes() -> u32 = |block| block.shape.shared_bytes;
+}
+
+/// A block above the bounds is a fault; the driver refuses its launch.
+#[inline]
+pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
+    with(|block| {
+        let threads = block.threads();
+        if threads > MAX_THREADS {
+            block.raise(FaultKind::LaunchBounds { threads, declared: MAX_THREADS });
+        }
+    });
+}
+
+#[inline(always)]
+pub fn sync_threads() {
+    with(|block| block.barrier());
+}
+
+#[inline(always)]
+pub fn sync_warp(mask: u32) {
+    exchange(Operation::Sync, mask, 0, 0);
+}
+
+macro_rules! shuffles {
+    ($($name:ident = $operation:ident;)*) => { $(
+        #[inline(always)]
+        pub fn $name(mask: u32, value: u32, argument: u32) -> u32 {
+            exchange(Operation::$operation, mask, value, argument)
+        }
+    )* };
+}
+shuffles! {
+    shfl_xor = ShuffleXor;
+    shfl_down = ShuffleDown;
+    shfl_up = ShuffleUp;
+    shfl_idx = ShuffleIdx;
+}
+
+#[inline(always)]
+pub fn ballot(mask: u32, predicate: bool) -> u32 {
+    exchange(Operation::Ballot, mask, u32::from(predicate), 0)
+}
+
+#[inline]
+pub fn check_shared(offset: usize, bytes: usize) {
+    with(|block| {
+        let size = block.shape.shared_bytes;
+        if offset.checked_add(bytes).is_none_or(|end| end > size as usize) {
+            block.raise(FaultKind::SharedOutOfBounds { offset, bytes, size });
+        }
+    });
+}
+
+/// The GPU faults on a misaligned access, most hosts do not.
+#[inline]
+fn check_aligned(address: usize, bytes: usize) {
+    if !address.is_multiple_of(bytes) {
+        with(|block| block.raise(FaultKind::Misaligned { address, bytes }));
+    }
+}
+
+macro_rules! accesses {
+    ($($load:ident, $store:ident: $bits:ty;)*) => { $(
+        /// # Safety
+        /// `ptr` is valid for the read.
+        #[inline]
+        pub unsafe fn $load(ptr: *const u8, _: Load) -> $bits {
+            check_aligned(ptr.addr(), size_of::<$bits>());
+            // SAFETY: valid, as the caller promises, and aligned.
+            unsafe { ptr.cast::<$bits>().read() }
+        }
+
+        /// # Safety
+        /// `ptr` is valid for the write.
+        #[inline]
+        pub unsafe fn $store(ptr: *mut u8, value: $bits, _: Store) {
+            check_aligned(ptr.addr(), size_of::<$bits>());
+            // SAFETY: valid, as the caller promises, and aligned.
+            unsafe { ptr.cast::<$bits>().write(value) }
+        }
+    )* };
+}
+accesses! {
+    load_u32x4, store_u32x4: [u32; 4];
+    load_u32x2, store_u32x2: [u32; 2];
+    load_u32, store_u32: u32;
+    load_u16, store_u16: u16;
+}
+
+#[inline]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    a.mul_add(b, c)
+}
+
+#[inline]
+pub fn sqrt(x: f32) -> f32 {
+    x.sqrt()
+}
+
+/// `rsqrt.approx.f32`: relative error at most 2^-22.9.
+#[inline]
+pub fn rsqrt(x: f32) -> f32 {
+    (1.0 / f64::from(x).sqrt()) as f32
+}
+
+/// `rcp.approx.f32`: at most 1 ulp.
+#[inline]
+pub fn rcp(x: f32) -> f32 {
+    1.0 / x
+}
+
+/// `ex2.approx.f32`: at most 2 ulp.
+#[inline]
+pub fn ex2(x: f32) -> f32 {
+    libm::exp2(f64::from(x)) as f32
+}
+
+/// `lg2.approx.f32`: absolute error at most 2^-22 between 0.5 and 2, relative 2^-22 elsewhere.
+#[inline]
+pub fn lg2(x: f32) -> f32 {
+    libm::log2(f64::from(x)) as f32
+}
+
+/// `tanh.approx.f32`: relative error at most 2^-11.
+#[inline]
+pub fn tanh(x: f32) -> f32 {
+    libm::tanh(f64::from(x)) as f32
+}
+
+/// What `cvt.rn` makes of a NaN in both 16-bit types.
+const NAN_16: u16 = 0x7FFF;
+
+#[inline]
+pub fn f32_to_f16(x: f32) -> u16 {
+    if x.is_nan() { NAN_16 } else { f16::from_f32(x).to_bits() }
+}
+
+#[inline]
+pub fn f16_to_f32(bits: u16) -> f32 {
+    f16::from_bits(bits).to_f32()
+}
+
+/// Rounds to nearest even: half of the last kept place, less one when the kept part is even, carries as it should.
+#[inline]
+pub fn f32_to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    if x.is_nan() { NAN_16 } else { ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16 }
+}
+
+#[inline]
+pub fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+#[inline]
+pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
+    u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16
+}
+
+#[inline]
+pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
+    u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
+}
+
+#[inline]
+pub fn f16x2_to_f32x2(bits: u32) -> [f32; 2] {
+    [f16_to_f32(bits as u16), f16_to_f32((bits >> 16) as u16)]
+}
+
+#[inline]
+pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
+    [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
+}
+
+/// The same words; on PTX the compiler knows nothing of them.
+#[inline]
+pub fn opaque(words: [u32; 4]) -> [u32; 4] {
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bf16_rounds_to_nearest_even() {
+        let exact = bf16_to_f32;
+        for bits in (0..=u16::MAX).filter(|&bits| !exact(bits).is_nan()) {
+            assert_eq!(f32_to_bf16(exact(bits)), bits, "{bits:#06x}");
+            let (tie, up) = (exact(bits).to_bits() | 0x8000, bits.wrapping_add(1));
+            if exact(bits).is_finite() {
+                assert_eq!(f32_to_bf16(f32::from_bits(tie - 1)), bits, "below the tie after {bits:#06x}");
+                let even = if bits & 1 == 0 { bits } else { up };
+                assert_eq!(f32_to_bf16(f32::from_bits(tie)), even, "the tie after {bits:#06x}");
+                assert_eq!(f32_to_bf16(f32::from_bits(tie + 1)), up, "above the tie after {bits:#06x}");
+            }
+        }
+        assert_eq!([f32::NAN, -f32::NAN, f32::from_bits(0x7F80_0001)].map(f32_to_bf16), [NAN_16; 3]);
+    }
+
+    #[test]
+    fn f16_survives_a_round_trip() {
+        for bits in (0..=u16::MAX).filter(|&bits| !f16::from_bits(bits).is_nan()) {
+            assert_eq!(f32_to_f16(f16_to_f32(bits)), bits, "{bits:#06x}");
+        }
+        assert_eq!(f32_to_f16(f32::NAN), NAN_16);
+        assert_eq!(f32_to_f16(65_520.0), f16::INFINITY.to_bits());
+        assert_eq!(f16x2_to_f32x2(f32x2_to_f16x2(1.5, -2.0)), [1.5, -2.0]);
+        assert_eq!(f32x2_to_bf16x2(1.0, -2.0), 0xC000_3F80);
+        assert_eq!(bf16x2_to_f32x2(0xC000_3F80), [1.0, -2.0]);
+    }
+
+    #[test]
+    fn approximate_functions_at_their_edges() {
+        assert_eq!([rsqrt(4.0), rsqrt(0.0), rsqrt(-0.0)], [0.5, f32::INFINITY, f32::NEG_INFINITY]);
+        assert!(rsqrt(-1.0).is_nan() && lg2(-1.0).is_nan());
+        assert_eq!([ex2(3.0), ex2(-f32::INFINITY), lg2(8.0)], [8.0, 0.0, 3.0]);
+        assert_eq!([tanh(100.0), rcp(4.0)], [1.0, 0.25]);
+        assert_eq!(fma(1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0), -(f32::EPSILON * f32::EPSILON));
+    }
+}

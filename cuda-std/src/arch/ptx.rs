@@ -1,0 +1,254 @@
+//! The PTX backend: every `asm!` and every NVPTX intrinsic of the project.
+//!
+//! Exchange and barriers go through LLVM's intrinsics, which it knows to be convergent; loads, stores and
+//! conversions are `asm!`, so that the width and the cache hint written here are what the GPU gets.
+use core::arch::asm;
+use core::arch::nvptx as nv;
+
+use crate::mem::{Load, Store};
+
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
+    fn shfl_bfly(mask: u32, value: u32, lane_mask: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
+    fn shfl_down_(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    fn shfl_up_(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shfl_idx_(mask: u32, value: u32, lane: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot(mask: u32, predicate: bool) -> u32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp(mask: u32);
+}
+
+macro_rules! index {
+    ($($name:ident: $x:ident, $y:ident, $z:ident;)*) => { $(
+        #[inline(always)]
+        pub fn $name() -> [u32; 3] {
+            // SAFETY: reads a special register.
+            unsafe { [nv::$x() as u32, nv::$y() as u32, nv::$z() as u32] }
+        }
+    )* };
+}
+index! {
+    thread_idx: _thread_idx_x, _thread_idx_y, _thread_idx_z;
+    block_idx: _block_idx_x, _block_idx_y, _block_idx_z;
+    block_dim: _block_dim_x, _block_dim_y, _block_dim_z;
+    grid_dim: _grid_dim_x, _grid_dim_y, _grid_dim_z;
+}
+
+macro_rules! register {
+    ($($name:ident: $register:literal;)*) => { $(
+        #[inline(always)]
+        pub fn $name() -> u32 {
+            let value: u32;
+            // SAFETY: reads a special register that does not change while the kernel runs.
+            unsafe { asm!(concat!("mov.u32 {}, ", $register, ";"), out(reg32) value, options(pure, nomem, nostack)) };
+            value
+        }
+    )* };
+}
+register! {
+    lane: "%laneid";
+    shared_bytes: "%dynamic_smem_size";
+}
+
+#[inline(always)]
+pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
+    // SAFETY: a comment; `cuda_builder` writes it into the entry.
+    unsafe {
+        asm!("//@entry .maxntid {}, 1, 1 .minnctapersm {}", const MAX_THREADS, const MIN_BLOCKS, options(nomem, nostack))
+    };
+}
+
+#[inline(always)]
+pub fn sync_threads() {
+    // SAFETY: a barrier; that all threads reach it is tested on the CPU executor.
+    unsafe { nv::_syncthreads() }
+}
+
+#[inline(always)]
+pub fn sync_warp(mask: u32) {
+    // SAFETY: as `sync_threads`, for the lanes of `mask`.
+    unsafe { bar_warp(mask) }
+}
+
+#[inline(always)]
+pub fn shfl_xor(mask: u32, value: u32, lane_mask: u32) -> u32 {
+    // SAFETY: exchanges registers; that all lanes of `mask` are here is tested on the CPU executor.
+    unsafe { shfl_bfly(mask, value, lane_mask, 31) }
+}
+
+#[inline(always)]
+pub fn shfl_down(mask: u32, value: u32, delta: u32) -> u32 {
+    // SAFETY: as `shfl_xor`.
+    unsafe { shfl_down_(mask, value, delta, 31) }
+}
+
+#[inline(always)]
+pub fn shfl_up(mask: u32, value: u32, delta: u32) -> u32 {
+    // SAFETY: as `shfl_xor`; going up, the clamp is the lowest lane.
+    unsafe { shfl_up_(mask, value, delta, 0) }
+}
+
+#[inline(always)]
+pub fn shfl_idx(mask: u32, value: u32, lane: u32) -> u32 {
+    // SAFETY: as `shfl_xor`.
+    unsafe { shfl_idx_(mask, value, lane, 31) }
+}
+
+#[inline(always)]
+pub fn ballot(mask: u32, predicate: bool) -> u32 {
+    // SAFETY: as `shfl_xor`.
+    unsafe { vote_ballot(mask, predicate) }
+}
+
+#[inline(always)]
+pub fn shared_base() -> *mut u8 {
+    // The 16-byte element gives the base its alignment. LLVM knows the address to be shared: plain reads and writes
+    // through it are `ld.shared` and `st.shared`.
+    core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
+}
+
+/// The CPU executor checks; the GPU has only the launch's size.
+#[inline(always)]
+pub fn check_shared(_offset: usize, _bytes: usize) {}
+
+macro_rules! accesses {
+    ($($load:ident, $store:ident: $t:ty = $value:ident in $suffix:literal $list:literal, $class:ident
+        ($($part:expr => $r:ident: $reg:ty),*) => $join:expr;)*) => { $(
+        #[inline(always)]
+        pub unsafe fn $load(ptr: *const u8, hint: Load) -> $t {
+            $(let $r: $reg;)*
+            // SAFETY: the caller vouches for the address.
+            unsafe {
+                match hint {
+                    Load::Default => asm!(concat!("ld.global", $suffix, " ", $list, ", [{p}];"),
+                        $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
+                    Load::ReadOnly => asm!(concat!("ld.global.nc", $suffix, " ", $list, ", [{p}];"),
+                        $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
+                    Load::Once => asm!(concat!("ld.global.nc.L1::no_allocate", $suffix, " ", $list, ", [{p}];"),
+                        $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
+                }
+            }
+            $join
+        }
+        #[inline(always)]
+        pub unsafe fn $store(ptr: *mut u8, $value: $t, hint: Store) {
+            // SAFETY: the caller vouches for the address.
+            unsafe {
+                match hint {
+                    Store::Default => asm!(concat!("st.global", $suffix, " [{p}], ", $list, ";"),
+                        $($r = in($class) $part,)* p = in(reg64) ptr, options(nostack)),
+                    Store::Streaming => asm!(concat!("st.global.cs", $suffix, " [{p}], ", $list, ";"),
+                        $($r = in($class) $part,)* p = in(reg64) ptr, options(nostack)),
+                }
+            }
+        }
+    )* };
+}
+accesses! {
+    load_u32x4, store_u32x4: [u32; 4] = v in ".v4.b32" "{{{a}, {b}, {c}, {d}}}", reg32
+        (v[0] => a: u32, v[1] => b: u32, v[2] => c: u32, v[3] => d: u32) => [a, b, c, d];
+    load_u32x2, store_u32x2: [u32; 2] = v in ".v2.b32" "{{{a}, {b}}}", reg32 (v[0] => a: u32, v[1] => b: u32) => [a, b];
+    load_u32, store_u32: u32 = v in ".b32" "{a}", reg32 (v => a: u32) => a;
+    load_u16, store_u16: u16 = v in ".b16" "{a}", reg16 (v => a: u16) => a;
+}
+
+macro_rules! math {
+    ($($name:ident($($arg:ident),*): $instruction:literal, $operands:literal;)*) => { $(
+        #[inline(always)]
+        pub fn $name($($arg: f32),*) -> f32 {
+            let result: f32;
+            // SAFETY: arithmetic.
+            unsafe {
+                asm!(concat!($instruction, " {r}, ", $operands, ";"), r = out(reg32) result, $($arg = in(reg32) $arg,)*
+                    options(pure, nomem, nostack))
+            };
+            result
+        }
+    )* };
+}
+math! {
+    fma(a, b, c): "fma.rn.f32", "{a}, {b}, {c}";
+    sqrt(x): "sqrt.rn.f32", "{x}";
+    rsqrt(x): "rsqrt.approx.f32", "{x}";
+    rcp(x): "rcp.approx.f32", "{x}";
+    ex2(x): "ex2.approx.f32", "{x}";
+    lg2(x): "lg2.approx.f32", "{x}";
+    tanh(x): "tanh.approx.f32", "{x}";
+}
+
+/// The same words, of which the compiler knows nothing.
+#[inline(always)]
+pub fn opaque([mut a, mut b, mut c, mut d]: [u32; 4]) -> [u32; 4] {
+    // SAFETY: no instruction.
+    unsafe { asm!("// {} {} {} {}", inout(reg32) a, inout(reg32) b, inout(reg32) c, inout(reg32) d, options(nomem, nostack)) };
+    [a, b, c, d]
+}
+
+#[inline(always)]
+pub fn f32_to_f16(value: f32) -> u16 {
+    let half: u16;
+    // SAFETY: arithmetic.
+    unsafe { asm!("cvt.rn.f16.f32 {}, {};", out(reg16) half, in(reg32) value, options(pure, nomem, nostack)) };
+    half
+}
+
+#[inline(always)]
+pub fn f16_to_f32(half: u16) -> f32 {
+    let value: f32;
+    // SAFETY: arithmetic.
+    unsafe { asm!("cvt.f32.f16 {}, {};", out(reg32) value, in(reg16) half, options(pure, nomem, nostack)) };
+    value
+}
+
+#[inline(always)]
+pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
+    if cfg!(not(target_feature = "sm_80")) {
+        return u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16;
+    }
+    let pair: u32;
+    // SAFETY: arithmetic; the instruction needs sm_80.
+    unsafe { asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack)) };
+    pair
+}
+
+#[inline(always)]
+pub fn f16x2_to_f32x2(pair: u32) -> [f32; 2] {
+    [f16_to_f32(pair as u16), f16_to_f32((pair >> 16) as u16)]
+}
+
+/// Rounds to nearest even by integer arithmetic where the GPU has no bf16 (sm_75); a NaN becomes 0x7fff, as `cvt`
+/// makes it.
+#[inline(always)]
+pub fn f32_to_bf16(value: f32) -> u16 {
+    if cfg!(target_feature = "sm_80") {
+        return f32x2_to_bf16x2(value, 0.0) as u16;
+    }
+    let bits = value.to_bits();
+    let rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;
+    if value.is_nan() { 0x7fff } else { rounded as u16 }
+}
+
+#[inline(always)]
+pub fn bf16_to_f32(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
+}
+
+#[inline(always)]
+pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
+    if cfg!(not(target_feature = "sm_80")) {
+        return u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16;
+    }
+    let pair: u32;
+    // SAFETY: arithmetic; the instruction needs sm_80.
+    unsafe { asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack)) };
+    pair
+}
+
+#[inline(always)]
+pub fn bf16x2_to_f32x2(pair: u32) -> [f32; 2] {
+    [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+}

@@ -1,0 +1,64 @@
+//! The threads of one block: barrier and reductions.
+use crate::shared::SharedMemory;
+use crate::{arch, thread, warp};
+
+/// Waits until every thread of the block is here and orders their memory accesses.
+#[inline(always)]
+pub fn sync() {
+    arch::sync_threads();
+}
+
+/// The thread's number in its block, x running fastest.
+#[inline(always)]
+pub fn linear_index() -> u32 {
+    let ([x, y, z], [dim_x, dim_y, _]) = (thread::index(), thread::block_dim());
+    x + dim_x * (y + dim_y * z)
+}
+
+/// Folds `value` over the block (a multiple of 32 threads), the same bits in every thread.
+///
+/// Takes 4 bytes a warp of `memory`; every thread must call it. A second fold over the same memory needs a
+/// [`sync`] before it.
+#[inline(always)]
+pub fn fold(value: f32, neutral: f32, memory: &mut SharedMemory, combine: impl Fn(f32, f32) -> f32 + Copy) -> f32 {
+    let [x, y, z] = thread::block_dim();
+    let (number, warps) = (linear_index() / warp::SIZE, x * y * z / warp::SIZE);
+    fold_warps(value, neutral, number, 0, warps, memory, combine)
+}
+
+/// Folds over the `warps` warps from number `first` on, for each such group of the block at once; `number` is the
+/// calling thread's warp.
+#[inline(always)]
+pub(crate) fn fold_warps(
+    value: f32,
+    neutral: f32,
+    number: u32,
+    first: u32,
+    warps: u32,
+    memory: &mut SharedMemory,
+    combine: impl Fn(f32, f32) -> f32 + Copy,
+) -> f32 {
+    let [x, y, z] = thread::block_dim();
+    let partial = memory.take::<f32>(x * y * z / warp::SIZE);
+    let folded = warp::fold(value, warp::SIZE, combine);
+    if warp::lane() == 0 {
+        // SAFETY: one slot a warp of the block; only lane 0 writes it, before the barrier.
+        unsafe { partial.set(number, folded) };
+    }
+    sync();
+    // SAFETY: `first + lane` is one of the block's warps; every slot was written before the barrier.
+    let theirs = if warp::lane() < warps { unsafe { partial.get(first + warp::lane()) } } else { neutral };
+    warp::fold(theirs, warp::SIZE, combine)
+}
+
+/// The sum of `value` over the block: see [`fold`].
+#[inline(always)]
+pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
+    fold(value, 0.0, memory, |a, b| a + b)
+}
+
+/// The maximum of `value` over the block: see [`fold`].
+#[inline(always)]
+pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
+    fold(value, f32::NEG_INFINITY, memory, f32::max)
+}

@@ -1,0 +1,226 @@
+//! One block as its threads see it: who runs, who waits for what, the shared memory.
+//!
+//! A block lives on one host thread from start to end, so everything in it is plain cells. [`CURRENT`] leads the
+//! functions of [`arch`](crate::arch) to it; which of its threads runs is set before each resume.
+use core::cell::{Cell, RefCell};
+use core::ffi::c_void;
+use core::ptr;
+
+use corosensei::Yielder;
+
+use super::warp::Call;
+use super::{Absence, Fault, FaultKind, Kernel, Launch};
+
+thread_local! {
+    static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
+}
+
+/// Is a kernel running on this host thread?
+pub(super) fn inside_kernel() -> bool {
+    !CURRENT.get().is_null()
+}
+
+/// Hands the block that runs on this host thread to `f`.
+#[inline(always)]
+pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
+    let block = CURRENT.get();
+    assert!(!block.is_null(), "a device function was called outside a kernel");
+    // SAFETY: `Block::enter` keeps the pointer only as long as the block is borrowed.
+    f(unsafe { &*block })
+}
+
+/// Where a thread stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Ready,
+    AtBarrier,
+    AtCall,
+    Returned,
+}
+
+/// One thread of the block.
+pub(super) struct Slot {
+    pub index: [u32; 3],
+    pub state: Cell<State>,
+    pub call: Cell<Call>,
+    pub yielder: Cell<*const Yielder<(), ()>>,
+}
+
+/// Shared memory comes in units of this alignment.
+#[derive(Clone, Copy)]
+#[repr(C, align(128))]
+struct Line([u8; 128]);
+
+/// A block of a launch; used again for every block that one worker runs.
+pub(crate) struct Block {
+    pub kernel: Kernel,
+    pub shape: Launch,
+    args: *const [*const c_void],
+    pub index: Cell<[u32; 3]>,
+    pub(super) slots: Vec<Slot>,
+    /// Per warp, the lanes that wait at a call.
+    pub(super) calling: Vec<Cell<u32>>,
+    pub(super) running: Cell<usize>,
+    at_barrier: Cell<usize>,
+    shared: RefCell<Vec<Line>>,
+    shared_base: *mut u8,
+    host_panics: bool,
+}
+
+impl Block {
+    /// # Safety
+    /// As for [`launch`](super::launch), as long as the block lives.
+    pub(super) unsafe fn new(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Self {
+        let [dim_x, dim_y, dim_z] = shape.block;
+        let threads = (dim_x * dim_y * dim_z) as usize;
+        let slot = |t: u32| Slot {
+            index: [t % dim_x, t / dim_x % dim_y, t / dim_x / dim_y],
+            state: Cell::new(State::Ready),
+            call: Cell::new(Call::NONE),
+            yielder: Cell::new(ptr::null()),
+        };
+        let mut shared = vec![Line([0; 128]); (shape.shared_bytes as usize).div_ceil(size_of::<Line>())];
+        Self {
+            kernel: *kernel,
+            shape: *shape,
+            args,
+            index: Cell::new([0; 3]),
+            slots: (0..threads as u32).map(slot).collect(),
+            calling: vec![Cell::new(0); threads.div_ceil(32)],
+            running: Cell::new(0),
+            at_barrier: Cell::new(0),
+            shared_base: shared.as_mut_ptr().cast(),
+            shared: RefCell::new(shared),
+            host_panics: std::thread::panicking(),
+        }
+    }
+
+    /// Makes this the block that the host thread runs while `f` does, as number `at` of its grid.
+    pub(super) fn enter<R>(&self, at: u64, f: impl FnOnce() -> R) -> R {
+        let [grid_x, grid_y, _] = self.shape.grid.map(u64::from);
+        self.index.set([at % grid_x, at / grid_x % grid_y, at / grid_x / grid_y].map(|i| i as u32));
+        self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
+        self.calling.iter().for_each(|lanes| lanes.set(0));
+        self.at_barrier.set(0);
+        let lines = self.shared.borrow().len();
+        // SAFETY: `shared_base` points to that many lines, which no thread uses yet.
+        unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<Line>()) };
+
+        struct Restore(*const Block);
+        impl Drop for Restore {
+            fn drop(&mut self) {
+                CURRENT.set(self.0);
+            }
+        }
+        let _restore = Restore(CURRENT.replace(self));
+        f()
+    }
+
+    /// Runs the kernel's body for the running thread.
+    pub(super) fn run_thread(&self) {
+        // SAFETY: `new`'s caller vouches for the arguments.
+        unsafe { (self.kernel.run)(&*self.args) }
+    }
+
+    #[inline(always)]
+    pub(super) fn thread(&self) -> &Slot {
+        &self.slots[self.running.get()]
+    }
+
+    #[inline]
+    pub(crate) fn thread_index(&self) -> [u32; 3] {
+        self.thread().index
+    }
+
+    #[inline]
+    pub(crate) fn linear_index(&self) -> usize {
+        self.running.get()
+    }
+
+    #[inline]
+    pub(crate) fn threads(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    #[inline]
+    pub(crate) fn shared_base(&self) -> *mut u8 {
+        self.shared_base
+    }
+
+    /// Waits until every thread of the block is here. The last one goes on at once.
+    #[inline(always)]
+    pub(crate) fn barrier(&self) {
+        if !self.arrive() {
+            self.suspend();
+        }
+    }
+
+    /// Counts the running thread as arrived; false if it has to wait.
+    fn arrive(&self) -> bool {
+        let arrived = self.at_barrier.get() + 1;
+        if arrived < self.slots.len() {
+            self.at_barrier.set(arrived);
+            return !self.may_wait(State::AtBarrier);
+        }
+        self.at_barrier.set(0);
+        self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
+        true
+    }
+
+    /// Marks the running thread as waiting; false if it must go on, because it unwinds: a destructor that waits then
+    /// would have to unwind a second time, which aborts the process.
+    pub(super) fn may_wait(&self, state: State) -> bool {
+        let may = self.host_panics || !std::thread::panicking();
+        if may {
+            self.thread().state.set(state);
+        }
+        may
+    }
+
+    /// Leaves the running thread until somebody makes it ready.
+    ///
+    /// Inlined up to the kernel: the processor mispredicts every return between here and there, 10 ns each.
+    #[inline(always)]
+    pub(super) fn suspend(&self) {
+        // SAFETY: the coroutine of the running thread stored it, and is running.
+        unsafe { &*self.thread().yielder.get() }.suspend(());
+    }
+
+    pub(super) fn fault_of(&self, thread: usize, kind: FaultKind) -> Fault {
+        let thread = self.slots[thread].index;
+        Fault { kernel: self.kernel.name, block: self.index.get(), thread, kind }
+    }
+
+    /// Ends the running thread, and so the launch, with a fault.
+    #[cold]
+    pub(crate) fn raise(&self, kind: FaultKind) -> ! {
+        std::panic::resume_unwind(Box::new(self.fault_of(self.running.get(), kind)))
+    }
+
+    /// Why no thread can go on. A call that misses lanes comes before a barrier that misses threads: where there are
+    /// both, the threads at the call are the ones that the barrier misses.
+    pub(super) fn stalled(&self) -> Fault {
+        let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);
+        if let Some(thread) = first(State::AtCall) {
+            return self.fault_of(thread, self.missing_lanes(thread));
+        }
+        let (waiting, absent) = (first(State::AtBarrier), first(State::Returned));
+        let (waiting, absent) = (waiting.expect("somebody waits"), absent.expect("somebody is missing"));
+        let kind = FaultKind::Barrier {
+            waiting: self.at_barrier.get() as u32,
+            threads: self.threads(),
+            absent: self.slots[absent].index,
+        };
+        self.fault_of(waiting, kind)
+    }
+
+    /// What a thread that does not take part in a call does instead.
+    pub(super) fn absence(&self, thread: usize) -> Absence {
+        let slot = &self.slots[thread];
+        match slot.state.get() {
+            State::AtBarrier => Absence::AtBarrier,
+            State::AtCall => slot.call.get().absence(),
+            State::Returned | State::Ready => Absence::Returned,
+        }
+    }
+}

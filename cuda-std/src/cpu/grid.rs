@@ -1,0 +1,114 @@
+//! The blocks of a grid over the host's cores.
+//!
+//! Workers draw block numbers in ascending order from one counter. When a block faults, those after it need not
+//! run, but every lower one was drawn before it and runs to its end: so the reported fault is always the lowest.
+use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, Once, PoisonError};
+use std::time::Duration;
+
+use super::block::{Block, inside_kernel};
+use super::crew::Crew;
+use super::stack::Permit;
+use super::{Fault, Kernel, Launch};
+
+/// One launch, shared by its workers.
+struct Work<'a> {
+    kernel: &'a Kernel,
+    shape: &'a Launch,
+    args: &'a [*const c_void],
+    blocks: u64,
+    next: AtomicU64,
+    first_fault: AtomicU64,
+    fault: Mutex<Option<(u64, Fault)>>,
+}
+
+// SAFETY: `launch`'s caller allows the arguments to be read from several host threads; all else is `Sync`.
+unsafe impl Sync for Work<'_> {}
+
+/// # Safety
+/// As for [`launch`](super::launch); the shape was checked.
+pub(super) unsafe fn run(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
+    let blocks = shape.grid.iter().map(|&n| u64::from(n)).product();
+    let (next, first_fault) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
+    let work = Work { kernel, shape, args, blocks, next, first_fault, fault: Mutex::new(None) };
+    let workers = rayon_workers().min(usize::try_from(blocks).unwrap_or(usize::MAX));
+    if inside_kernel() {
+        // A small stack is no place for another executor. One worker: rayon's may all be waiting for this very call.
+        std::thread::scope(|scope| _ = scope.spawn(|| work.run()));
+    } else if workers == 1 {
+        work.lead();
+    } else {
+        rayon::scope(|scope| {
+            (1..workers).for_each(|_| scope.spawn(|_| _ = work.help()));
+            work.lead();
+        });
+    }
+    match work.fault.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some((_, fault)) => Err(fault),
+        None => Ok(()),
+    }
+}
+
+/// How many workers there are: one, the caller, if rayon's did not survive a fork.
+fn rayon_workers() -> usize {
+    if forked() { 1 } else { rayon::current_num_threads() }
+}
+
+impl Work<'_> {
+    /// Runs blocks as the one worker that a launch must have: waits for stacks if need be.
+    fn lead(&self) {
+        while !self.help() && self.next.load(Relaxed) < self.blocks {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Runs blocks if there are stacks for them; false if not.
+    fn help(&self) -> bool {
+        let permit = Permit::new(self.shape.threads() as u32);
+        if permit.is_some() {
+            self.run();
+        }
+        permit.is_some()
+    }
+
+    /// Runs blocks until none is left.
+    fn run(&self) {
+        // SAFETY: `run`'s caller vouches for the arguments while this lives.
+        let block = unsafe { Block::new(self.kernel, self.shape, self.args) };
+        let mut crew = Crew::new(block.threads());
+        loop {
+            let at = self.next.fetch_add(1, Relaxed);
+            if at >= self.blocks || at > self.first_fault.load(Relaxed) {
+                return;
+            }
+            if let Err(fault) = crew.run(&block, at) {
+                self.first_fault.fetch_min(at, Relaxed);
+                let mut lowest = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
+                if lowest.as_ref().is_none_or(|(number, _)| at < *number) {
+                    *lowest = Some((at, fault));
+                }
+            }
+        }
+    }
+}
+
+static FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Is this process the child of a fork after the first launch? Rayon's workers exist in the parent only, and a scope
+/// would wait for them for ever.
+fn forked() -> bool {
+    static WATCH: Once = Once::new();
+    WATCH.call_once(|| {
+        extern "C" fn child() {
+            FORKED.store(true, Relaxed);
+            Permit::revoke_all();
+        }
+        // SAFETY: the handler only stores to atomics. Without memory for it a fork goes unnoticed, no more.
+        #[cfg(unix)]
+        unsafe {
+            libc::pthread_atfork(None, None, Some(child));
+        }
+    });
+    FORKED.load(Relaxed)
+}

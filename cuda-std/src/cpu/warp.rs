@@ -1,0 +1,153 @@
+//! Shuffles, votes and warp barriers: one exchange of values between the lanes of a mask.
+//!
+//! Lanes meet when they make the same kind of call with the same mask, as the hardware pairs them. The last one to
+//! come computes everybody's result and goes on; the others were suspended.
+use super::block::State;
+use super::{Absence, Block, FaultKind, with};
+
+/// What the lanes do with the values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    ShuffleXor,
+    ShuffleDown,
+    ShuffleUp,
+    ShuffleIdx,
+    Ballot,
+    Sync,
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::ShuffleXor => "shfl_xor",
+            Self::ShuffleDown => "shfl_down",
+            Self::ShuffleUp => "shfl_up",
+            Self::ShuffleIdx => "shfl_idx",
+            Self::Ballot => "ballot",
+            Self::Sync => "sync_warp",
+        }
+    }
+
+    /// The result of `lane`, which gave `argument`. As in hardware only the argument's low five bits count, and a
+    /// lane that points outside the warp gets its own value.
+    fn result(self, values: &[u32; 32], mask: u32, lane: u32, argument: u32) -> u32 {
+        let argument = argument % 32;
+        let source = match self {
+            Self::ShuffleXor => lane ^ argument,
+            Self::ShuffleDown if lane + argument < 32 => lane + argument,
+            Self::ShuffleUp if lane >= argument => lane - argument,
+            Self::ShuffleIdx => argument,
+            Self::ShuffleDown | Self::ShuffleUp | Self::Sync => lane,
+            Self::Ballot => return lanes(mask).fold(0, |bits, lane| bits | values[lane as usize] << lane),
+        };
+        values[source as usize]
+    }
+}
+
+/// A call that a thread waits at; its value becomes its result.
+#[derive(Clone, Copy)]
+pub(crate) struct Call {
+    operation: Operation,
+    mask: u32,
+    value: u32,
+    argument: u32,
+}
+
+impl Call {
+    pub const NONE: Self = Self { operation: Operation::Sync, mask: 0, value: 0, argument: 0 };
+
+    fn meets(&self, other: &Self) -> bool {
+        self.operation == other.operation && self.mask == other.mask
+    }
+
+    pub fn absence(&self) -> Absence {
+        Absence::AtCall { operation: self.operation.name(), mask: self.mask }
+    }
+}
+
+/// The lanes that a mask names.
+fn lanes(mask: u32) -> impl Iterator<Item = u32> {
+    (0..32).filter(move |lane| mask >> lane & 1 == 1)
+}
+
+/// Takes part in an exchange between the lanes of `mask`.
+///
+/// A source lane outside the mask gives all bits set: undefined on the GPU, a NaN that shows here.
+#[inline(always)]
+pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
+    with(|block| {
+        if !block.call(Call { operation, mask, value, argument }) {
+            block.suspend();
+        }
+        block.thread().call.get().value
+    })
+}
+
+impl Block {
+    /// Makes the call for the running thread; false if it has to wait for other lanes.
+    fn call(&self, call: Call) -> bool {
+        let lane = self.linear_index() % 32;
+        self.check_mask(&call, lane);
+        self.thread().call.set(call);
+        let calling = &self.calling[self.linear_index() / 32];
+        calling.set(calling.get() | 1 << lane);
+        if calling.get() & call.mask != call.mask || !self.all_meet(&call) {
+            return !self.may_wait(State::AtCall);
+        }
+        calling.set(calling.get() & !call.mask);
+        self.complete(&call);
+        true
+    }
+
+    /// The first thread of the running thread's warp.
+    fn warp_start(&self) -> usize {
+        self.linear_index() & !31
+    }
+
+    /// A mask must name the calling lane, and only lanes that the block has.
+    fn check_mask(&self, call: &Call, lane: usize) {
+        let (operation, mask) = (call.operation.name(), call.mask);
+        if mask >> lane & 1 == 0 {
+            let first = Absence::NotInMask;
+            self.raise(FaultKind::MissingLanes { operation, mask, missing: 1 << lane, first });
+        }
+        let existing = (self.slots.len() - self.warp_start()).min(32);
+        let missing = mask & !(u32::MAX >> (32 - existing));
+        if missing != 0 {
+            let first = Absence::NotInBlock { threads: self.threads() };
+            self.raise(FaultKind::MissingLanes { operation, mask, missing, first });
+        }
+    }
+
+    fn all_meet(&self, call: &Call) -> bool {
+        let warp = &self.slots[self.warp_start()..];
+        lanes(call.mask).all(|lane| warp[lane as usize].call.get().meets(call))
+    }
+
+    fn complete(&self, call: &Call) {
+        let warp = &self.slots[self.warp_start()..];
+        let mut values = [u32::MAX; 32];
+        for lane in lanes(call.mask) {
+            values[lane as usize] = warp[lane as usize].call.get().value;
+        }
+        for lane in lanes(call.mask) {
+            let slot = &warp[lane as usize];
+            let mut theirs = slot.call.get();
+            theirs.value = call.operation.result(&values, call.mask, lane, theirs.argument);
+            slot.call.set(theirs);
+            slot.state.set(State::Ready);
+        }
+    }
+
+    /// Which lanes the call of a waiting thread misses.
+    pub(super) fn missing_lanes(&self, thread: usize) -> FaultKind {
+        let (start, call) = (thread & !31, self.slots[thread].call.get());
+        let there =
+            |slot: &super::block::Slot| slot.state.get() == State::AtCall && slot.call.get().meets(&call);
+        let missing = lanes(call.mask)
+            .filter(|&lane| !there(&self.slots[start + lane as usize]))
+            .fold(0, |bits, lane| bits | 1u32 << lane);
+        let first = self.absence(start + missing.trailing_zeros() as usize);
+        FaultKind::MissingLanes { operation: call.operation.name(), mask: call.mask, missing, first }
+    }
+}

@@ -1,0 +1,148 @@
+//! The element types of tensors, and the f32 lanes that kernels compute on.
+//!
+//! A kernel is generic over [`Elem`]; its arithmetic is f32. `Elem` knows how 16 bytes become f32 lanes and back.
+use half::{bf16, f16};
+
+use crate::arch;
+
+/// The f32 values of one 16-byte pack: `[f32; 4]` for f32, `[f32; 8]` for the 16-bit types.
+pub trait Lanes: Copy {
+    /// How many.
+    const LEN: u32;
+    /// All lanes `value`.
+    fn splat(value: f32) -> Self;
+    /// Lane `i` is `f(i)`.
+    fn from_fn(f: impl FnMut(usize) -> f32) -> Self;
+    /// Lane `i`.
+    fn get(&self, i: usize) -> f32;
+
+    /// `f` of every lane.
+    #[inline(always)]
+    fn map(self, mut f: impl FnMut(f32) -> f32) -> Self {
+        Self::from_fn(|i| f(self.get(i)))
+    }
+    /// `f` of every pair of lanes.
+    #[inline(always)]
+    fn zip(self, other: Self, mut f: impl FnMut(f32, f32) -> f32) -> Self {
+        Self::from_fn(|i| f(self.get(i), other.get(i)))
+    }
+    /// The sum of the lanes, as a balanced tree.
+    #[inline(always)]
+    fn sum(self) -> f32 {
+        let mut lanes = self;
+        let mut width = Self::LEN as usize / 2;
+        while width > 0 {
+            lanes = Self::from_fn(|i| lanes.get(i) + lanes.get((i + width) % Self::LEN as usize));
+            width /= 2;
+        }
+        lanes.get(0)
+    }
+}
+
+impl<const N: usize> Lanes for [f32; N] {
+    const LEN: u32 = N as u32;
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        [value; N]
+    }
+    #[inline(always)]
+    fn from_fn(f: impl FnMut(usize) -> f32) -> Self {
+        core::array::from_fn(f)
+    }
+    #[inline(always)]
+    fn get(&self, i: usize) -> f32 {
+        self[i]
+    }
+}
+
+/// An element type of tensors. Conversions from f32 round to nearest even.
+pub trait Elem: Copy + Send + Sync + 'static {
+    /// The f32 values of one pack.
+    type Lanes: Lanes;
+    /// Its name in kernel names: `bf16`.
+    const NAME: &'static str;
+
+    /// From f32, rounded once.
+    fn from_f32(value: f32) -> Self;
+    /// To f32, exact.
+    fn to_f32(self) -> f32;
+    /// 16 bytes as lanes, in memory order.
+    fn unpack(words: [u32; 4]) -> Self::Lanes;
+    /// Lanes as 16 bytes, each rounded once.
+    fn pack(lanes: Self::Lanes) -> [u32; 4];
+    /// The element of `size_of::<Self>()` bytes whose bits are the low bits of `word`.
+    fn from_bits(word: u32) -> Self;
+    /// The element's bits, zero-extended.
+    fn to_bits(self) -> u32;
+
+    /// `value` as this type holds it: the rounding that a store and load would make.
+    #[inline(always)]
+    fn round(value: f32) -> f32 {
+        Self::from_f32(value).to_f32()
+    }
+}
+
+impl Elem for f32 {
+    type Lanes = [f32; 4];
+    const NAME: &'static str = "f32";
+    #[inline(always)]
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn to_f32(self) -> f32 {
+        self
+    }
+    #[inline(always)]
+    fn unpack(words: [u32; 4]) -> [f32; 4] {
+        words.map(f32::from_bits)
+    }
+    #[inline(always)]
+    fn pack(lanes: [f32; 4]) -> [u32; 4] {
+        lanes.map(f32::to_bits)
+    }
+    #[inline(always)]
+    fn from_bits(word: u32) -> Self {
+        f32::from_bits(word)
+    }
+    #[inline(always)]
+    fn to_bits(self) -> u32 {
+        f32::to_bits(self)
+    }
+}
+
+macro_rules! half_elem {
+    ($t:ident, $name:literal, $from:ident, $to:ident, $pack:ident, $unpack:ident) => {
+        impl Elem for $t {
+            type Lanes = [f32; 8];
+            const NAME: &'static str = $name;
+            #[inline(always)]
+            fn from_f32(value: f32) -> Self {
+                $t::from_bits(arch::$from(value))
+            }
+            #[inline(always)]
+            fn to_f32(self) -> f32 {
+                arch::$to(<$t>::to_bits(self))
+            }
+            #[inline(always)]
+            fn unpack(words: [u32; 4]) -> [f32; 8] {
+                let [[a, b], [c, d], [e, f], [g, h]] = words.map(arch::$unpack);
+                [a, b, c, d, e, f, g, h]
+            }
+            #[inline(always)]
+            fn pack([a, b, c, d, e, f, g, h]: [f32; 8]) -> [u32; 4] {
+                [arch::$pack(a, b), arch::$pack(c, d), arch::$pack(e, f), arch::$pack(g, h)]
+            }
+            #[inline(always)]
+            fn from_bits(word: u32) -> Self {
+                $t::from_bits(word as u16)
+            }
+            #[inline(always)]
+            fn to_bits(self) -> u32 {
+                u32::from(<$t>::to_bits(self))
+            }
+        }
+    };
+}
+half_elem!(f16, "f16", f32_to_f16, f16_to_f32, f32x2_to_f16x2, f16x2_to_f32x2);
+half_elem!(bf16, "bf16", f32_to_bf16, bf16_to_f32, f32x2_to_bf16x2, bf16x2_to_f32x2);

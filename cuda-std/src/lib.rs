@@ -1,0 +1,64 @@
+//! Device standard library: what a GPU kernel in Rust is written with.
+//!
+//! One API, two backends. For `nvptx64` every function here becomes PTX; for any other target it runs on the
+//! [CPU executor](cpu), which plays the GPU: grid, blocks, threads, barriers, warps and shared memory. So a kernel
+//! is tested by `cargo test` on a machine without a GPU, and shipped from the same source.
+//!
+//! | CUDA C++ | here |
+//! | --- | --- |
+//! | `threadIdx`, `blockIdx`, `blockDim`, `gridDim` | [`thread`] |
+//! | `__syncthreads()` | [`block::sync`] |
+//! | `__shfl_xor_sync`, `__ballot_sync`, … | [`warp`] |
+//! | `extern __shared__` | [`shared::SharedMemory`] |
+//! | `float4` / 16-byte loads, `__ldg`, `__ldcs` | [`pack::Pack`], [`mem`] |
+//! | `__float2bfloat16_rn`, … | [`elem::Elem`] |
+//! | `rsqrtf`, `__expf`, `fmaf` | [`math`] |
+//! | `__launch_bounds__` | [`thread::launch_bounds`] |
+//! | `__global__` | [`entry!`] |
+//!
+//! On top of these stands the vocabulary that row kernels share: [`team::Team`] (the threads of one row) and
+//! [`row::Row`] (a row read and written in tiles of one 16-byte pack a thread).
+#![cfg_attr(target_arch = "nvptx64", no_std)]
+#![cfg_attr(
+    target_arch = "nvptx64",
+    feature(asm_experimental_arch, core_intrinsics, gpu_intrinsics, gpu_launch_sized_workgroup_mem, link_llvm_intrinsics, stdarch_nvptx),
+    allow(internal_features)
+)]
+
+#[cfg_attr(target_arch = "nvptx64", path = "arch/ptx.rs")]
+#[cfg_attr(not(target_arch = "nvptx64"), path = "arch/cpu.rs")]
+pub(crate) mod arch;
+#[cfg(not(target_arch = "nvptx64"))]
+pub mod cpu;
+
+pub mod block;
+pub mod elem;
+mod entry;
+pub mod math;
+pub mod mem;
+pub mod pack;
+pub mod row;
+pub mod shared;
+pub mod team;
+pub mod thread;
+pub mod warp;
+
+/// What nearly every kernel uses.
+pub mod prelude {
+    pub use crate::elem::{Elem, Lanes};
+    pub use crate::math::{fma, rsqrt};
+    pub use crate::mem::{Load, Store};
+    pub use crate::pack::Pack;
+    pub use crate::row::{Row, RowMut, Rows};
+    pub use crate::shared::{Shared, SharedMemory};
+    pub use crate::team::Team;
+    pub use crate::{block, entry, thread, warp};
+    pub use half::{bf16, f16};
+}
+
+#[cfg(target_arch = "nvptx64")]
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo) -> ! {
+    // SAFETY: `trap` ends the kernel with an error that the host sees at its next driver call.
+    unsafe { core::arch::nvptx::trap() }
+}

@@ -1,0 +1,25 @@
+//! Arithmetic beyond `+ - * /`, which are IEEE and give the same bits on both backends.
+//!
+//! LLVM does not contract `a * b + c`: where a fused multiply-add is wanted, [`fma`] says so. The approximate
+//! functions are one PTX instruction each; their bounds are those of the PTX ISA manual. The CPU executor computes
+//! them correctly rounded, so the last bits may differ between the backends.
+use crate::arch;
+
+macro_rules! functions {
+    ($($name:ident($($arg:ident),*): $doc:literal;)*) => { $(
+        #[doc = $doc]
+        #[inline(always)]
+        pub fn $name($($arg: f32),*) -> f32 {
+            arch::$name($($arg),*)
+        }
+    )* };
+}
+functions! {
+    fma(a, b, c): "`a * b + c`, rounded once: the same bits on both backends.";
+    sqrt(x): "Square root, IEEE: the same bits on both backends.";
+    rsqrt(x): "`1 / sqrt(x)`: `rsqrt.approx.f32`, relative error at most 2^-22.9.";
+    rcp(x): "`1 / x`: `rcp.approx.f32`, at most 1 ulp.";
+    ex2(x): "`2^x`: `ex2.approx.f32`, at most 2 ulp.";
+    lg2(x): "`log2(x)`: `lg2.approx.f32`, absolute error at most 2^-22 near 1, relative 2^-22 elsewhere.";
+    tanh(x): "`tanh(x)`: `tanh.approx.f32`, relative error at most 2^-11.";
+}

@@ -1,0 +1,90 @@
+//! Launch-sized shared memory, split into typed parts.
+//!
+//! ```ignore
+//! let mut memory = SharedMemory::of_launch();
+//! let sums: Shared<f32> = memory.take(32);
+//! let row: Shared<u32> = memory.take(cols);
+//! ```
+//! The host asks for the bytes at the launch; a kernel that touches more is a fault that the CPU executor names.
+use core::marker::PhantomData;
+
+use crate::arch;
+
+/// The block's shared memory from the first byte not yet taken.
+pub struct SharedMemory {
+    offset: usize,
+}
+
+impl SharedMemory {
+    /// All of it.
+    #[inline(always)]
+    pub fn of_launch() -> Self {
+        Self { offset: 0 }
+    }
+
+    /// The bytes that the launch asked for.
+    #[inline(always)]
+    pub fn bytes() -> u32 {
+        arch::shared_bytes()
+    }
+
+    /// The next `len` elements of `T`, aligned for `T`. Every thread of the block takes the same parts.
+    #[inline(always)]
+    pub fn take<T: Copy>(&mut self, len: u32) -> Shared<T> {
+        let offset = self.offset.next_multiple_of(align_of::<T>());
+        self.offset = offset + len as usize * size_of::<T>();
+        Shared { offset, len, element: PhantomData }
+    }
+}
+
+/// A part of the block's shared memory: `len` elements of `T`. Its contents are unspecified until written.
+#[derive(Clone, Copy)]
+pub struct Shared<T> {
+    offset: usize,
+    len: u32,
+    element: PhantomData<*mut T>,
+}
+
+impl<T: Copy> Shared<T> {
+    /// The number of elements.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Is there no element?
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of element `at`, checked on the CPU executor against this part and the launch's bytes.
+    #[inline(always)]
+    fn address(&self, at: u32) -> *mut T {
+        debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
+        let offset = self.offset + at as usize * size_of::<T>();
+        arch::check_shared(offset, size_of::<T>());
+        arch::shared_base().wrapping_add(offset).cast()
+    }
+
+    /// Reads element `at`.
+    ///
+    /// # Safety
+    /// `at` lies inside this part and the launch's shared memory; a barrier stands between this read and the write
+    /// of another thread.
+    #[inline(always)]
+    pub unsafe fn get(&self, at: u32) -> T {
+        // SAFETY: in bounds and synchronised, as the caller promises; aligned by `take`.
+        unsafe { self.address(at).read() }
+    }
+
+    /// Writes element `at`.
+    ///
+    /// # Safety
+    /// As for [`Shared::get`].
+    #[inline(always)]
+    pub unsafe fn set(&self, at: u32, value: T) {
+        // SAFETY: in bounds and synchronised, as the caller promises; aligned by `take`.
+        unsafe { self.address(at).write(value) }
+    }
+}

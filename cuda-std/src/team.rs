@@ -1,0 +1,61 @@
+//! The threads that share one row.
+//!
+//! A block is two-dimensional: x counts the threads of a team, y the teams. Teams of up to 32 threads (a power of
+//! two) lie inside a warp and reduce by shuffles alone; larger teams are whole warps and meet at a barrier. The
+//! block is always a multiple of 32 threads, and threads whose row is past the end go through the same steps with
+//! neutral values: shuffles and barriers need them.
+use crate::shared::SharedMemory;
+use crate::{block, thread, warp};
+
+/// The calling thread's team: who it is in it, and which row is theirs.
+#[derive(Clone, Copy)]
+pub struct Team {
+    /// The thread's number in its team.
+    pub rank: u32,
+    /// Threads in a team.
+    pub size: u32,
+    /// The row that the team works on.
+    pub row: u64,
+}
+
+impl Team {
+    /// One row a team, teams numbered over the grid.
+    #[inline(always)]
+    pub fn of_block() -> Self {
+        let ([rank, team, _], [size, teams, _]) = (thread::index(), thread::block_dim());
+        let row = u64::from(thread::block_index()[0]) * u64::from(teams) + u64::from(team);
+        Self { rank, size, row }
+    }
+
+    /// Folds `value` over the team, the same bits in each of its threads. Every thread of the block must call it.
+    ///
+    /// Teams beyond a warp take 4 bytes for each warp of the block from `memory`.
+    #[inline(always)]
+    pub fn fold(
+        &self,
+        value: f32,
+        neutral: f32,
+        memory: &mut SharedMemory,
+        combine: impl Fn(f32, f32) -> f32 + Copy,
+    ) -> f32 {
+        if self.size <= warp::SIZE {
+            return warp::fold(value, self.size, combine);
+        }
+        let warps = self.size / warp::SIZE;
+        let first = thread::index()[1] * warps;
+        let number = first + self.rank / warp::SIZE;
+        block::fold_warps(value, neutral, number, first, warps, memory, combine)
+    }
+
+    /// The sum over the team: see [`Team::fold`].
+    #[inline(always)]
+    pub fn sum(&self, value: f32, memory: &mut SharedMemory) -> f32 {
+        self.fold(value, 0.0, memory, |a, b| a + b)
+    }
+
+    /// The maximum over the team: see [`Team::fold`].
+    #[inline(always)]
+    pub fn max(&self, value: f32, memory: &mut SharedMemory) -> f32 {
+        self.fold(value, f32::NEG_INFINITY, memory, f32::max)
+    }
+}

@@ -1,0 +1,42 @@
+//! Where a thread stands in its block and grid, and what its kernel promises about launches.
+use crate::arch;
+
+/// The thread's index in its block, `[x, y, z]`.
+#[inline(always)]
+pub fn index() -> [u32; 3] {
+    arch::thread_idx()
+}
+
+/// The block's index in the grid, `[x, y, z]`.
+#[inline(always)]
+pub fn block_index() -> [u32; 3] {
+    arch::block_idx()
+}
+
+/// Threads per block, `[x, y, z]`.
+#[inline(always)]
+pub fn block_dim() -> [u32; 3] {
+    arch::block_dim()
+}
+
+/// Blocks per grid, `[x, y, z]`.
+#[inline(always)]
+pub fn grid_dim() -> [u32; 3] {
+    arch::grid_dim()
+}
+
+/// The thread's index over the whole grid, x only.
+#[inline(always)]
+pub fn global_index() -> u64 {
+    u64::from(block_index()[0]) * u64::from(block_dim()[0]) + u64::from(index()[0])
+}
+
+/// Declares, as the first line of a kernel, that it is launched with at most `MAX_THREADS` threads a block and
+/// that `MIN_BLOCKS` blocks are meant to fit on a multiprocessor: the compiler then picks its registers for that.
+///
+/// Rust has no attribute for it: on PTX this leaves a mark which `cuda_builder` writes into the entry as
+/// `.maxntid` and `.minnctapersm`. The CPU executor refuses larger blocks, as the driver does.
+#[inline(always)]
+pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
+    arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
+}

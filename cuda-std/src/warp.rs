@@ -1,0 +1,111 @@
+//! The 32 threads that run together: exchange, vote, reduce.
+//!
+//! Every function with a `mask` must be reached by all the lanes that the mask names; the CPU executor reports the
+//! lane that is missing.
+use crate::arch;
+
+/// Threads in a warp.
+pub const SIZE: u32 = 32;
+/// All lanes.
+pub const ALL: u32 = u32::MAX;
+
+/// The thread's lane, 0 to 31.
+#[inline(always)]
+pub fn lane() -> u32 {
+    arch::lane()
+}
+
+/// Waits for all lanes of `mask` and orders their memory accesses.
+#[inline(always)]
+pub fn sync(mask: u32) {
+    arch::sync_warp(mask);
+}
+
+/// The bits of a 32-bit value, as shuffles move them.
+pub trait Word: Copy {
+    /// To bits.
+    fn to_word(self) -> u32;
+    /// From bits.
+    fn from_word(word: u32) -> Self;
+}
+macro_rules! word {
+    ($($t:ty: $to:expr, $from:expr;)*) => { $(impl Word for $t {
+        #[inline(always)]
+        fn to_word(self) -> u32 { $to(self) }
+        #[inline(always)]
+        fn from_word(word: u32) -> Self { $from(word) }
+    })* };
+}
+word! {
+    u32: |v| v, |w| w;
+    i32: |v| v as u32, |w| w as i32;
+    f32: f32::to_bits, f32::from_bits;
+}
+
+/// The value of lane `lane() ^ lane_mask`.
+#[inline(always)]
+pub fn shuffle_xor<T: Word>(mask: u32, value: T, lane_mask: u32) -> T {
+    T::from_word(arch::shfl_xor(mask, value.to_word(), lane_mask))
+}
+
+/// The value of lane `lane() + delta`; a lane past the end gets its own.
+#[inline(always)]
+pub fn shuffle_down<T: Word>(mask: u32, value: T, delta: u32) -> T {
+    T::from_word(arch::shfl_down(mask, value.to_word(), delta))
+}
+
+/// The value of lane `lane() - delta`; a lane before the start gets its own.
+#[inline(always)]
+pub fn shuffle_up<T: Word>(mask: u32, value: T, delta: u32) -> T {
+    T::from_word(arch::shfl_up(mask, value.to_word(), delta))
+}
+
+/// The value of lane `lane`.
+#[inline(always)]
+pub fn shuffle<T: Word>(mask: u32, value: T, lane: u32) -> T {
+    T::from_word(arch::shfl_idx(mask, value.to_word(), lane))
+}
+
+/// One bit per lane of `mask`: its `predicate`.
+#[inline(always)]
+pub fn ballot(mask: u32, predicate: bool) -> u32 {
+    arch::ballot(mask, predicate)
+}
+
+/// Does any lane of `mask` say yes?
+#[inline(always)]
+pub fn any(mask: u32, predicate: bool) -> bool {
+    ballot(mask, predicate) != 0
+}
+
+/// Do all lanes of `mask` say yes?
+#[inline(always)]
+pub fn all(mask: u32, predicate: bool) -> bool {
+    ballot(mask, predicate) == mask
+}
+
+/// Folds `value` over groups of `width` neighbouring lanes (a power of two up to 32), the same bits in every lane.
+///
+/// A butterfly: both lanes of a pair compute the same commutative `combine`, so all end with one result.
+#[inline(always)]
+pub fn fold<T: Word>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
+    let mut folded = value;
+    let mut distance = width / 2;
+    while distance > 0 {
+        folded = combine(folded, shuffle_xor(ALL, folded, distance));
+        distance /= 2;
+    }
+    folded
+}
+
+/// The sum of `value` over groups of `width` neighbouring lanes.
+#[inline(always)]
+pub fn sum(value: f32, width: u32) -> f32 {
+    fold(value, width, |a, b| a + b)
+}
+
+/// The maximum of `value` over groups of `width` neighbouring lanes; a NaN loses to a number, as `max.f32` has it.
+#[inline(always)]
+pub fn max(value: f32, width: u32) -> f32 {
+    fold(value, width, f32::max)
+}

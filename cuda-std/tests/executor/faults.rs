@@ -1,0 +1,172 @@
+//! Faults other than those of barriers and warps, and that a process lives on after any of them.
+use std::time::{Duration, Instant};
+
+use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
+use cuda_std::mem;
+
+use super::*;
+
+#[test]
+fn shared_memory_past_the_launch() {
+    let fault = run([2, 2, 1], [64, 1, 1], 4 * 61, &|| {
+        if thread::block_index() == [1, 1, 0] {
+            tree_sum(1.0, 64);
+        }
+    })
+    .unwrap_err();
+    assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [1, 1, 0], [61, 0, 0]));
+    assert_eq!(fault.kind, FaultKind::SharedOutOfBounds { offset: 244, bytes: 4, size: 244 });
+    assert_eq!(
+        fault.to_string(),
+        "probe: block (1,1,0) thread (61,0,0): accesses 4 bytes at offset 244 of shared memory, the launch has 244 \
+         bytes"
+    );
+}
+
+#[test]
+fn a_misaligned_access() {
+    let words = [0_u32; 64];
+    let base = words.as_ptr().cast::<u8>();
+    let aligned = base.align_offset(16);
+    let address = base.addr();
+    let fault = fault(32, 0, &|| {
+        let offset = aligned + if me() == 9 { 24 } else { 16 };
+        // SAFETY: inside `words`; the alignment is what is tested.
+        unsafe { mem::load_u32x4((&raw const words).cast::<u8>().add(offset), Load::Once) };
+    });
+    assert_eq!(fault.thread, [9, 0, 0]);
+    assert_eq!(fault.kind, FaultKind::Misaligned { address: address + aligned + 24, bytes: 16 });
+    assert!(fault.to_string().ends_with("which is no multiple of 16"), "{fault}");
+}
+
+#[test]
+fn loads_and_stores_move_their_bytes() {
+    let cells = [const { AtomicU32::new(7) }; 12];
+    run([1; 3], [1; 3], 0, &|| {
+        let at = cells.as_ptr().cast::<u8>().cast_mut();
+        let at = at.wrapping_add(at.align_offset(16));
+        // SAFETY: 32 of the 48 bytes, which one thread uses.
+        unsafe {
+            mem::store_u32x4(at, [1, 2, 3, 4], Store::Default);
+            mem::store_u32x2(at.add(16), [5, 6], Store::Streaming);
+            mem::store_u32(at.add(24), 7, Store::Default);
+            mem::store_u16(at.add(28), 8, Store::Default);
+            mem::store_u16(at.add(30), 0, Store::Default);
+            assert_eq!(mem::load_u32x4(at, Load::Default), [1, 2, 3, 4]);
+            assert_eq!(mem::load_u32x4(at.add(16), Load::ReadOnly), [5, 6, 7, 8]);
+            assert_eq!(mem::load_u32x2(at.add(8), Load::Once), [3, 4]);
+            assert_eq!((mem::load_u32(at.add(4), Load::Once), mem::load_u16(at.add(28), Load::Once)), (2, 8));
+        }
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_block_above_the_launch_bounds() {
+    let body = || thread::launch_bounds::<128, 2>();
+    run([1; 3], [128, 1, 1], 0, &body).unwrap();
+    let fault = fault(129, 0, &body);
+    assert_eq!(fault.kind, FaultKind::LaunchBounds { threads: 129, declared: 128 });
+    assert!(
+        fault.to_string().ends_with("runs in a block of 129 threads, its launch bounds allow 128"),
+        "{fault}"
+    );
+}
+
+/// Counts its drops, and waits at a barrier in them: a thread that unwinds must not wait.
+struct Guard<'a>(&'a AtomicU32);
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+        block::sync();
+    }
+}
+
+#[test]
+fn a_panic_has_its_message_and_drops_what_the_threads_own() {
+    for round in 0..20 {
+        let (dropped, row) = (AtomicU32::new(0), [1, 2, 3]);
+        let fault = fault(100, 0, &|| {
+            let _guard = Guard(&dropped);
+            block::sync();
+            let at = if me() == 60 { 3 } else { 0 };
+            assert_eq!(row[at], 1);
+            block::sync();
+        });
+        assert_eq!(fault.thread, [60, 0, 0]);
+        let message = "index out of bounds: the len is 3 but the index is 3";
+        assert_eq!(fault.kind, FaultKind::Panic(message.to_owned()));
+        assert_eq!(dropped.into_inner(), 100, "round {round}");
+        let out = zeros(100);
+        run([1; 3], [100, 1, 1], 400, &|| out[me() as usize].store(tree_sum(1.0, 100) as u32, Relaxed))
+            .unwrap();
+        assert_eq!(values(&out), [100; 100], "the launch after the panic, round {round}");
+    }
+}
+
+#[test]
+fn a_launch_while_the_host_unwinds_still_has_barriers() {
+    struct Launches<'a>(&'a [AtomicU32]);
+    impl Drop for Launches<'_> {
+        fn drop(&mut self) {
+            run([1; 3], [64, 1, 1], 256, &|| {
+                self.0[me() as usize].store(tree_sum(1.0, 64) as u32, Relaxed);
+            })
+            .unwrap();
+        }
+    }
+    let out = zeros(64);
+    let caught = std::panic::catch_unwind(|| {
+        let _launches = Launches(&out);
+        std::panic::resume_unwind(Box::new(()));
+    });
+    assert!(caught.is_err());
+    assert_eq!(values(&out), [64; 64]);
+}
+
+#[test]
+fn shapes_that_a_driver_refuses() {
+    let cases = [
+        ([0, 1, 1], [32, 1, 1], 0, "grid is [0, 1, 1], expected at least one block in each dimension"),
+        ([1, 65_536, 1], [32, 1, 1], 0, "grid is [1, 65536, 1], expected at most [2147483647, 65535, 65535]"),
+        ([1, 1, 65_536], [32, 1, 1], 0, "grid is [1, 1, 65536], expected at most [2147483647, 65535, 65535]"),
+        ([1; 3], [32, 0, 1], 0, "block is [32, 0, 1], expected at least one thread in each dimension"),
+        ([1; 3], [1_025, 1, 1], 0, "block is [1025, 1, 1], 1025 threads, expected at most 1024"),
+        ([1; 3], [u32::MAX, u32::MAX, 1], 0, "threads, expected at most 1024"),
+        ([1; 3], [1, 1, 65], 0, "block is [1, 1, 65], expected at most 64 in z"),
+        ([1; 3], [32, 1, 1], 232_449, "232449 bytes of shared memory, expected at most 232448"),
+    ];
+    for (grid, block, shared_bytes, expected) in cases {
+        let fault = run(grid, block, shared_bytes, &|| panic!("must not run")).unwrap_err();
+        let FaultKind::BadLaunch(why) = &fault.kind else { panic!("{fault}") };
+        assert!(why.ends_with(expected), "{why}");
+        assert_eq!(fault.to_string(), format!("probe: {why}"));
+    }
+    run([1; 3], [16, 1, 64], MAX_SHARED_BYTES, &|| {}).unwrap();
+}
+
+#[test]
+fn the_fault_of_the_lowest_block_wins() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(4).build().unwrap();
+    for _ in 0..20 {
+        let later = AtomicU32::new(0);
+        let fault = pool.install(|| {
+            run([40, 50, 1], [32, 1, 1], 0, &|| {
+                let number = thread::block_index()[0] + 40 * thread::block_index()[1];
+                // The lowest one faults last: it waits until a later one has.
+                let start = Instant::now();
+                while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                if number >= 777 {
+                    later.fetch_add(number - 777, Relaxed);
+                    thread::launch_bounds::<31, 1>();
+                }
+            })
+        });
+        let fault = fault.unwrap_err();
+        assert_eq!((fault.block, fault.thread), ([17, 19, 0], [0, 0, 0]), "{fault}");
+        assert_ne!(later.into_inner(), 0, "no later block ran");
+    }
+}

@@ -1,0 +1,64 @@
+//! The CPU executor against plain models of what a GPU does, and every fault that it names.
+mod barrier;
+mod faults;
+mod process;
+mod speed;
+mod warps;
+
+use core::ffi::c_void;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use cuda_std::cpu::{self, Fault, Kernel, Launch};
+use cuda_std::prelude::*;
+
+/// What one thread runs; a kernel that captures its arguments.
+type Body<'a> = &'a (dyn Fn() + Sync);
+
+fn kernel(name: &'static str) -> Kernel {
+    // SAFETY: `run` passes one argument, a `Body`.
+    Kernel { name, run: |args| unsafe { args[0].cast::<Body>().read()() } }
+}
+
+/// Launches `body`, as a kernel called `probe`.
+fn run(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, body: Body) -> Result<(), Fault> {
+    let shape = Launch { grid, block, shared_bytes };
+    // SAFETY: the one argument is what `kernel` reads; a `Body` may be called from several threads.
+    unsafe { cpu::launch(&kernel("probe"), &shape, &[(&raw const body).cast::<c_void>()]) }
+}
+
+/// Launches one block of `threads` threads and returns the fault that it must have.
+fn fault(threads: u32, shared_bytes: u32, body: Body) -> Fault {
+    run([1; 3], [threads, 1, 1], shared_bytes, body).expect_err("the launch must fault")
+}
+
+/// The thread's number in its block.
+fn me() -> u32 {
+    block::linear_index()
+}
+
+fn zeros(len: u32) -> Vec<AtomicU32> {
+    (0..len).map(|_| AtomicU32::new(0)).collect()
+}
+
+fn values(cells: &[AtomicU32]) -> Vec<u32> {
+    cells.iter().map(|cell| cell.load(Relaxed)).collect()
+}
+
+/// Sums over the block through shared memory, a barrier per halving: any number of threads, 4 bytes each.
+fn tree_sum(value: f32, threads: u32) -> f32 {
+    let sums = SharedMemory::of_launch().take::<f32>(threads);
+    let mut width = threads.next_power_of_two();
+    // SAFETY: one slot a thread; a barrier stands between each write and the reads of other threads.
+    unsafe { sums.set(me(), value) };
+    while width > 1 {
+        block::sync();
+        width /= 2;
+        if me() < width && me() + width < threads {
+            // SAFETY: as above: the upper half is only read in this round.
+            unsafe { sums.set(me(), sums.get(me()) + sums.get(me() + width)) };
+        }
+    }
+    block::sync();
+    // SAFETY: written before the barrier.
+    unsafe { sums.get(0) }
+}

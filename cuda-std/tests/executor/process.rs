@@ -1,0 +1,136 @@
+//! The executor in a process: pools of any size, several host threads, forks.
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// What a launch with barriers and shuffles leaves, and the order in which the threads of each block took turns.
+fn trace() -> Vec<u32> {
+    let (blocks, threads) = (200, 96);
+    let (turns, out) = (zeros(blocks), zeros(blocks * threads));
+    run([blocks, 1, 1], [threads, 1, 1], 4 * threads, &|| {
+        let block = thread::block_index()[0];
+        let mut value = 1.0 / (1 + block + me()) as f32;
+        for _ in 0..3 {
+            value = tree_sum(warp::sum(value, 32).sqrt(), threads) / (1 + me()) as f32;
+            block::sync();
+        }
+        let turn = turns[block as usize].fetch_add(1, Relaxed);
+        out[(block * threads + me()) as usize].store(value.to_bits() ^ turn, Relaxed);
+    })
+    .unwrap();
+    values(&out)
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_workers() {
+    let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+    let alone = pool(1).install(trace);
+    for workers in [2, 3, 8] {
+        assert_eq!(pool(workers).install(trace), alone, "{workers} workers");
+    }
+    assert_eq!(trace(), alone, "the global pool");
+}
+
+#[test]
+fn many_small_blocks() {
+    let blocks = 30_000;
+    let out = zeros(blocks);
+    run([blocks, 1, 1], [128, 1, 1], 0, &|| {
+        out[thread::block_index()[0] as usize].fetch_add(me(), Relaxed);
+    })
+    .unwrap();
+    assert!(values(&out).iter().all(|&sum| sum == 127 * 128 / 2));
+}
+
+#[test]
+fn launches_from_several_host_threads_and_from_rayon() {
+    let expected = trace();
+    std::thread::scope(|scope| {
+        let traces: Vec<_> = (0..6).map(|_| scope.spawn(trace)).collect();
+        traces.into_iter().for_each(|trace| assert_eq!(trace.join().unwrap(), expected));
+    });
+    rayon::scope(|scope| (0..6).for_each(|_| scope.spawn(|_| assert_eq!(trace(), expected))));
+}
+
+#[test]
+fn a_kernel_may_launch() {
+    let out = zeros(32);
+    run([8, 1, 1], [32, 1, 1], 0, &|| {
+        let (outer, inner) = (me(), zeros(64));
+        run([4, 1, 1], [16, 1, 1], 0, &|| {
+            inner[(16 * thread::block_index()[0] + me()) as usize].store(1, Relaxed);
+        })
+        .unwrap();
+        assert_eq!((me(), values(&inner)), (outer, vec![1; 64]));
+        block::sync();
+        out[me() as usize].fetch_add(1, Relaxed);
+    })
+    .unwrap();
+    assert_eq!(values(&out), [8; 32]);
+}
+
+/// Forks; true if `child` returned true there within 20 s.
+#[cfg(unix)]
+fn in_child(child: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `child` only and leaves by `_exit`; glibc's allocator works after a fork.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
+    if pid == 0 {
+        let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
+        // SAFETY: ends the child without the exit handlers that belong to its parent.
+        unsafe { libc::_exit(if right { 0 } else { 1 }) };
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut status = 0;
+    // SAFETY: our own child.
+    while unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } == 0 {
+        if Instant::now() > deadline {
+            // SAFETY: as above.
+            unsafe { libc::kill(pid, libc::SIGKILL) };
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+#[cfg(unix)]
+#[test]
+fn a_forked_child_can_launch() {
+    let expected = trace();
+    assert!(in_child(|| trace() == expected), "the child hung or computed something else");
+    let faults = || {
+        fault(64, 0, &|| {
+            if me() != 3 {
+                block::sync()
+            }
+        })
+        .thread
+            == [0; 3]
+    };
+    assert!(in_child(faults), "the child did not report a fault");
+    assert!(!in_child(|| false), "this test cannot fail");
+    assert_eq!(trace(), expected, "the parent afterwards");
+}
+
+/// Linux gives a process 65,530 mappings, two to a stack: 64 workers with 1024 threads each would take twice that.
+#[test]
+fn more_workers_than_stacks() {
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(64).build().unwrap();
+    let sums = zeros(4 * 64);
+    std::thread::scope(|scope| {
+        for sums in sums.chunks(64) {
+            let launch = move || {
+                run([64, 1, 1], [1_024, 1, 1], 128, &|| {
+                    let sum = block::sum(1.0, &mut SharedMemory::of_launch());
+                    std::thread::yield_now();
+                    block::sync();
+                    sums[thread::block_index()[0] as usize].store(sum as u32, Relaxed);
+                })
+                .unwrap();
+            };
+            let pool = &pool;
+            scope.spawn(move || pool.install(launch));
+        }
+    });
+    assert_eq!(values(&sums), [1_024; 4 * 64]);
+}

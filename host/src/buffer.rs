@@ -1,0 +1,188 @@
+//! Memory on a device, for programs that have no tensor library.
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use crate::{Device, Element, Error, Result, Stream, View, ViewMut};
+
+/// The alignment of buffers on the CPU: that of the widest access. (The driver aligns its own to 256.)
+const ALIGN: usize = 16;
+
+/// `len` elements of `T` on a device.
+pub struct Buffer<T> {
+    device: Device,
+    address: u64,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+// SAFETY: the memory is owned, and reached through `&self` for reading alone.
+unsafe impl<T: Send> Send for Buffer<T> {}
+// SAFETY: as above.
+unsafe impl<T: Sync> Sync for Buffer<T> {}
+
+impl Device {
+    /// Memory for `len` elements; every byte is 0xFF (a NaN in each float type), so that what a kernel leaves
+    /// unwritten shows.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        let poison = vec![T::from_bits(u32::MAX); len];
+        self.upload(&poison)
+    }
+
+    /// A copy of `values` on the device.
+    ///
+    /// # Errors
+    /// Not enough memory, or a copy that failed.
+    pub fn upload<T: Element>(&self, values: &[T]) -> Result<Buffer<T>> {
+        let bytes = size_of_val(values);
+        let address = match self.as_cuda() {
+            Some(cuda) => cuda.alloc(bytes)?,
+            None => allocate_host(self, bytes)?,
+        };
+        let buffer = Buffer { device: self.clone(), address, len: values.len(), element: PhantomData };
+        let from = values.as_ptr();
+        match self.as_cuda() {
+            // SAFETY: both are `bytes` long.
+            Some(cuda) => unsafe { cuda.upload(address, from.cast(), bytes)? },
+            // SAFETY: both are `bytes` long, and the new one is nobody else's.
+            None => unsafe { std::ptr::copy_nonoverlapping(from, address as *mut T, values.len()) },
+        }
+        Ok(buffer)
+    }
+}
+
+fn host_layout(bytes: usize) -> std::alloc::Layout {
+    std::alloc::Layout::from_size_align(bytes.max(1), ALIGN).expect("a buffer smaller than the address space")
+}
+
+fn allocate_host(device: &Device, bytes: usize) -> Result<u64> {
+    // SAFETY: the layout is not empty.
+    let address = unsafe { std::alloc::alloc(host_layout(bytes)) };
+    if address.is_null() {
+        return Err(Error::OutOfMemory { device: device.name().into(), bytes });
+    }
+    Ok(address as u64)
+}
+
+impl<T: Element> Buffer<T> {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Is there no element?
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The elements as a contiguous tensor of `shape`.
+    ///
+    /// # Errors
+    /// A shape of more elements than there are.
+    pub fn view(&self, shape: &[i64]) -> Result<View<'_>> {
+        self.view_strided(0, shape, &contiguous(shape))
+    }
+
+    /// The elements as a contiguous tensor of `shape`, to be written.
+    ///
+    /// # Errors
+    /// As [`Buffer::view`].
+    pub fn view_mut(&mut self, shape: &[i64]) -> Result<ViewMut<'_>> {
+        self.view_strided_mut(0, shape, &contiguous(shape))
+    }
+
+    /// The tensor of `shape` and `strides` (in elements) that begins at element `offset`.
+    ///
+    /// # Errors
+    /// A tensor that reaches past the buffer.
+    pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
+        let ptr = self.inside(offset, shape, strides)?;
+        // SAFETY: every element lies in the buffer, which the view borrows.
+        unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
+    }
+
+    /// As [`Buffer::view_strided`], to be written.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
+        let ptr = self.inside(offset, shape, strides)?;
+        // SAFETY: as `view_strided`, borrowed mutably.
+        unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
+    }
+
+    /// Gives a copy of `from` into this buffer to `stream`: a GPU's memory bandwidth is measured by it.
+    ///
+    /// # Errors
+    /// Buffers of different lengths or devices; a driver error.
+    pub fn copy_from(&mut self, from: &Self, stream: Stream) -> Result<()> {
+        if self.len != from.len {
+            let expected = format!("[{}]", self.len);
+            return Err(Error::Shape { op: "Buffer::copy_from", arg: "from", got: vec![from.len as i64], expected });
+        }
+        match (self.device.as_cuda(), from.device.as_cuda()) {
+            // SAFETY: both are this long; the stream is the caller's to wait for.
+            (Some(cuda), Some(_)) => unsafe {
+                cuda.copy(self.address, from.address, self.len * size_of::<T>(), stream)
+            },
+            // SAFETY: two buffers on the host.
+            (None, None) => unsafe {
+                std::ptr::copy_nonoverlapping(from.address as *const T, self.address as *mut T, self.len);
+                Ok(())
+            },
+            _ => Err(Error::NoDriver("Buffer::copy_from: the buffers are on different devices".into())),
+        }
+    }
+
+    fn inside(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<*mut c_void> {
+        let reach = shape.iter().zip(strides).map(|(size, stride)| (size - 1) * stride).sum::<i64>();
+        let fits = strides.iter().all(|stride| *stride >= 0)
+            && (shape.contains(&0) || offset as i64 + reach < self.len as i64);
+        if !fits {
+            let expected = format!("a tensor inside the buffer of {} elements", self.len);
+            return Err(Error::Shape { op: "Buffer::view", arg: "shape", got: shape.to_vec(), expected });
+        }
+        Ok((self.address as usize + offset * size_of::<T>()) as *mut c_void)
+    }
+
+    /// Waits for the device and copies the elements back.
+    ///
+    /// # Errors
+    /// A kernel or a copy that failed.
+    pub fn download(&self) -> Result<Vec<T>> {
+        self.device.synchronize()?;
+        let mut values = vec![T::default(); self.len];
+        match self.device.as_cuda() {
+            // SAFETY: both have the same length.
+            Some(cuda) => unsafe { cuda.download(values.as_mut_ptr().cast(), self.address, size_of_val(&values[..]))? },
+            // SAFETY: as above.
+            None => unsafe {
+                std::ptr::copy_nonoverlapping(self.address as *const T, values.as_mut_ptr(), self.len)
+            },
+        }
+        Ok(values)
+    }
+}
+
+impl<T> Drop for Buffer<T> {
+    fn drop(&mut self) {
+        let bytes = self.len * size_of::<T>();
+        // SAFETY: allocated in `upload`, with this layout; no view outlives the buffer.
+        unsafe {
+            match self.device.as_cuda() {
+                Some(cuda) => cuda.free(self.address),
+                None => std::alloc::dealloc(self.address as *mut u8, host_layout(bytes)),
+            }
+        }
+    }
+}
+
+fn contiguous(shape: &[i64]) -> Vec<i64> {
+    let mut strides = vec![1; shape.len()];
+    for dim in (1..shape.len()).rev() {
+        strides[dim - 1] = strides[dim] * shape[dim].max(1);
+    }
+    strides
+}

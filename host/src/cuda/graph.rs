@@ -1,0 +1,148 @@
+//! Streams of our own, events and graphs: for programs without torch, and for measuring.
+use std::ffi::c_void;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Cuda, sys};
+use crate::{Device, Error, Result, Stream};
+
+/// The driver handle of something made on a GPU, and how to destroy it.
+struct Handle {
+    cuda: Arc<Cuda>,
+    raw: *mut c_void,
+    destroy: unsafe extern "C" fn(*mut c_void) -> u32,
+}
+
+// SAFETY: driver handles may be used from any thread.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    fn new(
+        device: &Device,
+        call: &'static str,
+        create: impl FnOnce(*mut *mut c_void) -> u32,
+        destroy: unsafe extern "C" fn(*mut c_void) -> u32,
+    ) -> Result<Self> {
+        let cuda = device.as_cuda().ok_or_else(|| Error::NoDriver("the CPU executor has no streams".into()))?.clone();
+        let _current = cuda.current()?;
+        let mut raw = std::ptr::null_mut();
+        sys::check(call, create(&mut raw))?;
+        Ok(Self { raw, destroy, cuda: cuda.clone() })
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.cuda.current() {
+            // SAFETY: made by the call that this one undoes, and used by nobody else any more.
+            unsafe { (self.destroy)(self.raw) };
+        }
+    }
+}
+
+/// A stream that this process made, which the legacy default stream does not wait for.
+pub struct OwnedStream(Handle);
+
+/// A moment on a stream.
+pub struct Event(Handle);
+
+/// Captured launches, replayed as one.
+pub struct Graph(Handle);
+
+impl OwnedStream {
+    /// A new stream of a GPU.
+    ///
+    /// # Errors
+    /// The CPU executor has none; a driver error.
+    pub fn new(device: &Device) -> Result<Self> {
+        // SAFETY: writes the handle.
+        let create = |raw| unsafe { sys::cuStreamCreateWithPriority(raw, sys::NON_BLOCKING, 0) };
+        Handle::new(device, "cuStreamCreate", create, sys::cuStreamDestroy_v2).map(Self)
+    }
+
+    /// To launch on.
+    pub fn as_stream(&self) -> Stream {
+        Stream(self.0.raw)
+    }
+
+    /// Waits for the work given to it so far.
+    ///
+    /// # Errors
+    /// A kernel that failed.
+    pub fn synchronize(&self) -> Result<()> {
+        let _current = self.0.cuda.current()?;
+        // SAFETY: waits.
+        sys::check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0.raw) })
+    }
+
+    /// What `launches` gives to the stream, as a graph; nothing of it runs yet.
+    ///
+    /// # Errors
+    /// Those of `launches`, or a call in it that cannot be captured.
+    pub fn capture(&self, device: &Device, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
+        let mut graph = std::ptr::null_mut();
+        let launched = {
+            let _current = self.0.cuda.current()?;
+            // SAFETY: our stream; the capture ends below, whatever happens between.
+            let begun = unsafe { sys::cuStreamBeginCapture_v2(self.0.raw, sys::THREAD_LOCAL) };
+            sys::check("cuStreamBeginCapture", begun)?;
+            let launched = launches(self.as_stream());
+            // SAFETY: as above.
+            let ended = unsafe { sys::cuStreamEndCapture(self.0.raw, &mut graph) };
+            launched.and(sys::check("cuStreamEndCapture", ended))
+        };
+        launched?;
+        // SAFETY: writes the handle; the graph is complete.
+        let create = |raw| unsafe { sys::cuGraphInstantiateWithFlags(raw, graph, 0) };
+        let exec = Handle::new(device, "cuGraphInstantiate", create, sys::cuGraphExecDestroy);
+        // SAFETY: instantiated or not, the graph itself is no longer needed.
+        unsafe { sys::cuGraphDestroy(graph) };
+        exec.map(Graph)
+    }
+}
+
+impl Graph {
+    /// Gives the captured launches to `stream`.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub fn launch(&self, stream: &OwnedStream) -> Result<()> {
+        let _current = self.0.cuda.current()?;
+        // SAFETY: an instantiated graph; whoever captured it keeps its memory alive.
+        sys::check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.0.raw) })
+    }
+}
+
+impl Event {
+    /// The moment when `stream` has done the work given to it so far.
+    ///
+    /// # Errors
+    /// A driver error.
+    pub fn record(device: &Device, stream: &OwnedStream) -> Result<Self> {
+        // SAFETY: writes the handle.
+        let create = |raw| unsafe { sys::cuEventCreate(raw, 0) };
+        let event = Handle::new(device, "cuEventCreate", create, sys::cuEventDestroy_v2)?;
+        let _current = event.cuda.current()?;
+        // SAFETY: an event and a stream of one context.
+        sys::check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, stream.0.raw) })?;
+        drop(_current);
+        Ok(Self(event))
+    }
+
+    /// GPU time from `start` to this event; waits for it.
+    ///
+    /// # Errors
+    /// A kernel that failed.
+    pub fn since(&self, start: &Self) -> Result<Duration> {
+        let _current = self.0.cuda.current()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: both events were recorded.
+        unsafe {
+            sys::check("cuEventSynchronize", sys::cuEventSynchronize(self.0.raw))?;
+            sys::check("cuEventElapsedTime", sys::cuEventElapsedTime(&mut milliseconds, start.0.raw, self.0.raw))?;
+        }
+        Ok(Duration::from_secs_f64(f64::from(milliseconds) * 1e-3))
+    }
+}

@@ -1,0 +1,51 @@
+//! Device memory.
+use std::ffi::c_void;
+
+use super::{Cuda, sys};
+use crate::{Error, Result, Stream};
+
+impl Cuda {
+    /// Device memory, uninitialised.
+    pub fn alloc(&self, bytes: usize) -> Result<u64> {
+        let _current = self.current()?;
+        let mut address = 0;
+        // SAFETY: writes the address.
+        match unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) } {
+            sys::OUT_OF_MEMORY => Err(Error::OutOfMemory { device: self.name.clone(), bytes }),
+            code => sys::check("cuMemAlloc", code).map(|()| address),
+        }
+    }
+
+    /// # Safety
+    /// `address` is from [`Cuda::alloc`] and no longer used.
+    pub unsafe fn free(&self, address: u64) {
+        if let Ok(_current) = self.current() {
+            // SAFETY: as the caller promises.
+            unsafe { sys::cuMemFree_v2(address) };
+        }
+    }
+
+    /// # Safety
+    /// `from` is readable and `to` is device memory, `bytes` long.
+    pub unsafe fn upload(&self, to: u64, from: *const c_void, bytes: usize) -> Result<()> {
+        let _current = self.current()?;
+        // SAFETY: as the caller promises.
+        sys::check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(to, from, bytes) })
+    }
+
+    /// # Safety
+    /// `to` is writable and `from` is device memory, `bytes` long.
+    pub unsafe fn download(&self, to: *mut c_void, from: u64, bytes: usize) -> Result<()> {
+        let _current = self.current()?;
+        // SAFETY: as the caller promises.
+        sys::check("cuMemcpyDtoH", unsafe { sys::cuMemcpyDtoH_v2(to, from, bytes) })
+    }
+
+    /// # Safety
+    /// Both are device memory, `bytes` long, until the stream has come past.
+    pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<()> {
+        let _current = self.current()?;
+        // SAFETY: as the caller promises.
+        sys::check("cuMemcpyDtoDAsync", unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.0) })
+    }
+}

@@ -1,0 +1,65 @@
+//! The driver functions that `cust` does not wrap as they are needed here, with results as numbers.
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+
+use crate::{Error, Result};
+
+/// `CUDA_ERROR_OUT_OF_MEMORY`
+pub const OUT_OF_MEMORY: c_uint = 2;
+/// `CU_STREAM_CAPTURE_MODE_RELAXED`
+pub const RELAXED: c_int = 2;
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`
+pub const THREAD_LOCAL: c_int = 1;
+/// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
+pub const ERROR_LOG: [c_int; 2] = [5, 6];
+/// `CU_STREAM_NON_BLOCKING`
+pub const NON_BLOCKING: c_uint = 1;
+
+unsafe extern "C" {
+    #[rustfmt::skip]
+    pub fn cuLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
+        shared: c_uint, stream: *mut c_void, args: *const *const c_void, extra: *const *const c_void) -> c_uint;
+    #[rustfmt::skip]
+    pub fn cuModuleLoadDataEx(module: *mut *mut c_void, image: *const c_void, count: c_uint, options: *const c_int,
+        values: *const *mut c_void) -> c_uint;
+    pub fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_uint;
+    pub fn cuCtxSetCurrent(context: *mut c_void) -> c_uint;
+    pub fn cuCtxSynchronize() -> c_uint;
+    pub fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) -> c_uint;
+    pub fn cuMemAlloc_v2(address: *mut u64, bytes: usize) -> c_uint;
+    pub fn cuMemFree_v2(address: u64) -> c_uint;
+    pub fn cuMemcpyHtoD_v2(to: u64, from: *const c_void, bytes: usize) -> c_uint;
+    pub fn cuMemcpyDtoH_v2(to: *mut c_void, from: u64, bytes: usize) -> c_uint;
+    pub fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> c_uint;
+    pub fn cuStreamCreateWithPriority(stream: *mut *mut c_void, flags: c_uint, priority: c_int) -> c_uint;
+    pub fn cuStreamDestroy_v2(stream: *mut c_void) -> c_uint;
+    pub fn cuStreamSynchronize(stream: *mut c_void) -> c_uint;
+    pub fn cuStreamBeginCapture_v2(stream: *mut c_void, mode: c_int) -> c_uint;
+    pub fn cuStreamEndCapture(stream: *mut c_void, graph: *mut *mut c_void) -> c_uint;
+    pub fn cuGraphInstantiateWithFlags(exec: *mut *mut c_void, graph: *mut c_void, flags: u64) -> c_uint;
+    pub fn cuGraphLaunch(exec: *mut c_void, stream: *mut c_void) -> c_uint;
+    pub fn cuGraphExecDestroy(exec: *mut c_void) -> c_uint;
+    pub fn cuGraphDestroy(graph: *mut c_void) -> c_uint;
+    pub fn cuEventCreate(event: *mut *mut c_void, flags: c_uint) -> c_uint;
+    pub fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> c_uint;
+    pub fn cuEventSynchronize(event: *mut c_void) -> c_uint;
+    pub fn cuEventElapsedTime(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_uint;
+    pub fn cuEventDestroy_v2(event: *mut c_void) -> c_uint;
+    fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
+}
+
+/// The driver's words for a result.
+fn text(code: c_uint) -> String {
+    let mut text = std::ptr::null();
+    // SAFETY: writes a pointer to a string of the driver's that lives for ever, or leaves null.
+    unsafe { cuGetErrorString(code, &mut text) };
+    if text.is_null() {
+        return format!("unknown error {code}");
+    }
+    // SAFETY: as above.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+/// The result of `call` as an error that names it.
+pub fn check(call: &'static str, code: c_uint) -> Result<()> {
+    if code == 0 { Ok(()) } else { Err(Error::Driver { call, code, text: text(code) }) }
+}

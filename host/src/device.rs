@@ -1,0 +1,126 @@
+//! Devices: a GPU through the CUDA driver, or the CPU executor.
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Arc, OnceLock};
+
+use cuda_std::cpu::{self, Kernel};
+
+use crate::cuda::Cuda;
+use crate::ladder::Arch;
+use crate::launch::{Launch, Stream};
+use crate::{Dtype, Error, Result};
+
+/// Where ops run. Cheap to clone; usable from any thread.
+#[derive(Clone)]
+pub struct Device(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Cuda(Arc<Cuda>),
+    Cpu,
+}
+
+impl Device {
+    /// GPU number `index`, in the context that torch and the CUDA runtime use too. Opened once in a process.
+    ///
+    /// # Errors
+    /// No driver, no such GPU, or one that no PTX of ours runs on. `OXIWARP_ARCH=sm_80` makes GPUs opened afterwards
+    /// take that PTX instead of the newest that they can run.
+    pub fn cuda(index: usize) -> Result<Self> {
+        Cuda::open(index).map(|cuda| Self(Kind::Cuda(cuda)))
+    }
+
+    /// GPU number `index` with the PTX of `arch`, whatever newer there is: for tests and comparisons.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`]; also when the GPU does not run `arch`.
+    pub fn cuda_as(index: usize, arch: Arch) -> Result<Self> {
+        Cuda::new(index, Some(arch)).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
+    }
+
+    /// The CPU executor.
+    pub fn cpu() -> Self {
+        Self(Kind::Cpu)
+    }
+
+    /// How many GPUs there are.
+    ///
+    /// # Errors
+    /// No driver.
+    pub fn count() -> Result<usize> {
+        crate::cuda::count()
+    }
+
+    /// Its name, as the driver gives it.
+    pub fn name(&self) -> &str {
+        match &self.0 {
+            Kind::Cuda(cuda) => &cuda.name,
+            Kind::Cpu => "CPU executor",
+        }
+    }
+
+    /// The PTX that it loads; `None` on the CPU.
+    pub fn arch(&self) -> Option<Arch> {
+        match &self.0 {
+            Kind::Cuda(cuda) => Some(cuda.ptx.arch),
+            Kind::Cpu => None,
+        }
+    }
+
+    pub(crate) fn as_cuda(&self) -> Option<&Arc<Cuda>> {
+        match &self.0 {
+            Kind::Cuda(cuda) => Some(cuda),
+            Kind::Cpu => None,
+        }
+    }
+
+    /// Launches `kernel` for `dtype`. On a GPU this is `cuLaunchKernel` on the caller's stream and nothing else, so
+    /// that it can be captured into a CUDA graph (the kernel's first launch loads it before).
+    ///
+    /// # Safety
+    /// `args` point to values of the types that the kernel declares, and the kernel's own promises are kept until
+    /// the launch is done.
+    pub(crate) unsafe fn launch<const N: usize>(
+        &self,
+        kernel: &'static str,
+        dtype: Dtype,
+        shape: Launch,
+        stream: Stream,
+        args: [*const c_void; N],
+    ) -> Result<()> {
+        match &self.0 {
+            // SAFETY: as the caller promises.
+            Kind::Cuda(cuda) => unsafe { cuda.launch(kernel, dtype, shape, stream, args) },
+            Kind::Cpu => {
+                let Launch { grid, block, shared_bytes } = shape;
+                // SAFETY: as the caller promises.
+                unsafe { cpu::launch(cpu_kernel(kernel, dtype)?, &cpu::Launch { grid, block, shared_bytes }, &args) }?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Waits for everything given to the device so far.
+    ///
+    /// # Errors
+    /// A kernel that failed.
+    pub fn synchronize(&self) -> Result<()> {
+        match &self.0 {
+            Kind::Cuda(cuda) => cuda.synchronize(),
+            Kind::Cpu => Ok(()),
+        }
+    }
+}
+
+impl std::fmt::Debug for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Device({}, {})", self.name(), self.arch().map_or("executor", Arch::name))
+    }
+}
+
+fn cpu_kernel(kernel: &'static str, dtype: Dtype) -> Result<&'static Kernel> {
+    static BY_NAME: OnceLock<HashMap<&'static str, &'static Kernel>> = OnceLock::new();
+    let kernels = BY_NAME.get_or_init(|| kernels_gpu::kernels().map(|kernel| (kernel.name, kernel)).collect());
+    let name = format!("{kernel}_{dtype}");
+    kernels.get(name.as_str()).copied().ok_or(Error::NoKernel(name))
+}

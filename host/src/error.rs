@@ -1,0 +1,131 @@
+//! What can go wrong, in words that name the op, the argument, what was expected and what came.
+use crate::Dtype;
+
+/// The result of every fallible function here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why an op was not launched. Nothing was written in any of these cases, [`Error::Driver`] and [`Error::Fault`]
+/// aside: there a kernel may have run in part.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument of another shape than the op wants.
+    #[error("{op}: {arg} has shape {got:?}, expected {expected}")]
+    Shape {
+        /// The op.
+        op: &'static str,
+        /// The argument.
+        arg: &'static str,
+        /// Its shape.
+        got: Vec<i64>,
+        /// What the op wants.
+        expected: String,
+    },
+    /// An argument of another element type than the op wants.
+    #[error("{op}: {arg} is {got}, expected {expected}")]
+    Dtype {
+        /// The op.
+        op: &'static str,
+        /// The argument.
+        arg: &'static str,
+        /// Its element type.
+        got: Dtype,
+        /// What the op wants.
+        expected: String,
+    },
+    /// Strides that the op cannot read.
+    #[error("{op}: {arg} of shape {shape:?} has strides {strides:?}: {problem}")]
+    Strides {
+        /// The op.
+        op: &'static str,
+        /// The argument.
+        arg: &'static str,
+        /// Its shape.
+        shape: Vec<i64>,
+        /// Its strides, in elements.
+        strides: Vec<i64>,
+        /// What the op cannot do with them.
+        problem: &'static str,
+    },
+    /// An output that shares memory with another argument.
+    #[error("{op}: {arg} overlaps {other}")]
+    Overlap {
+        /// The op.
+        op: &'static str,
+        /// The output.
+        arg: &'static str,
+        /// What it overlaps.
+        other: &'static str,
+    },
+    /// A number outside its range.
+    #[error("{op}: {arg} is {got}, expected {expected}")]
+    Value {
+        /// The op.
+        op: &'static str,
+        /// The argument.
+        arg: &'static str,
+        /// Its value.
+        got: f64,
+        /// Its range.
+        expected: &'static str,
+    },
+    /// The NVIDIA driver cannot be used; the text says why.
+    #[error("no CUDA: {0}")]
+    NoDriver(String),
+    /// No such GPU.
+    #[error("no CUDA device {index}: there are {count}")]
+    NoDevice {
+        /// The index asked for.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// A GPU that no PTX of ours runs on.
+    #[error("{device} has compute capability {}.{}, oxiwarp has PTX for {available}", capability.0, capability.1)]
+    Capability {
+        /// The GPU's name.
+        device: String,
+        /// Its compute capability.
+        capability: (u32, u32),
+        /// The architectures there is PTX for.
+        available: String,
+    },
+    /// A driver call that failed.
+    #[error("{call} failed: {text} (CUDA error {code})")]
+    Driver {
+        /// The driver function.
+        call: &'static str,
+        /// Its result.
+        code: u32,
+        /// The driver's own words for it.
+        text: String,
+    },
+    /// PTX that the driver does not take.
+    #[error("{device} does not load {kernel} ({arch}): {text}\n{log}")]
+    Load {
+        /// The GPU's name.
+        device: String,
+        /// The kernel.
+        kernel: String,
+        /// The architecture of the PTX.
+        arch: &'static str,
+        /// The driver's error.
+        text: String,
+        /// What its compiler printed.
+        log: String,
+    },
+    /// Not enough memory on the device.
+    #[error("{device} is out of memory: {bytes} bytes asked for")]
+    OutOfMemory {
+        /// The device's name.
+        device: String,
+        /// The bytes asked for.
+        bytes: usize,
+    },
+    /// A kernel by a name that no kernel has.
+    #[error("there is no kernel {0}")]
+    NoKernel(String),
+    /// A kernel that broke a rule of the machine, found by the CPU executor.
+    #[error(transparent)]
+    Fault(#[from] cuda_std::cpu::Fault),
+}

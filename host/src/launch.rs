@@ -1,0 +1,46 @@
+//! A launch: shape, arguments, stream.
+use std::ffi::c_void;
+
+/// Grid, block and shared memory of a launch.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// Blocks: x, y, z.
+    pub grid: [u32; 3],
+    /// Threads in a block: x, y, z.
+    pub block: [u32; 3],
+    /// Bytes of launch-sized shared memory.
+    pub shared_bytes: u32,
+}
+
+/// A CUDA stream; on the CPU there is only one, and a launch is done when it returns.
+#[derive(Clone, Copy, Debug)]
+pub struct Stream(pub(crate) *mut c_void);
+
+// SAFETY: a stream handle may be used from any thread; it is never dereferenced here.
+unsafe impl Send for Stream {}
+// SAFETY: as above.
+unsafe impl Sync for Stream {}
+
+impl Default for Stream {
+    /// The legacy default stream of the device.
+    fn default() -> Self {
+        Self(std::ptr::null_mut())
+    }
+}
+
+impl Stream {
+    /// A `CUstream` (or `cudaStream_t`) that somebody else owns.
+    ///
+    /// # Safety
+    /// It is a stream of the device that it is used with, alive until the work given to it is done.
+    pub unsafe fn from_raw(stream: *mut c_void) -> Self {
+        Self(stream)
+    }
+}
+
+/// The arguments of a kernel, as `cuLaunchKernel` and the CPU executor take them: a pointer to each value, which has
+/// the type that the kernel declares.
+macro_rules! args {
+    ($($arg:expr),* $(,)?) => { [$((&raw const $arg).cast::<std::ffi::c_void>()),*] };
+}
+pub(crate) use args;

@@ -1,0 +1,40 @@
+//! oxiwarp: GPU kernels for diffusion transformers and language models, written in Rust.
+//!
+//! An op takes a [`Device`], [`View`]s of tensors that somebody owns (a [`Buffer`] of this crate, torch, …), its
+//! parameters and a [`Stream`]. It checks the views, then launches; it allocates nothing and does not wait.
+//!
+//! ```
+//! use oxiwarp::{Device, RmsNorm, Stream, rms_norm};
+//!
+//! let device = Device::cuda(0).unwrap_or_else(|_| Device::cpu());
+//! let x = device.upload(&[3.0_f32, 4.0, 6.0, 8.0])?;
+//! let weight = device.upload(&[1.0_f32, 2.0])?;
+//! let mut y = device.alloc::<f32>(4)?;
+//! let params = RmsNorm { eps: 0.0, ..RmsNorm::default() };
+//! rms_norm(&device, x.view(&[2, 2])?, Some(weight.view(&[2])?), y.view_mut(&[2, 2])?, params, Stream::default())?;
+//! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
+//! # Ok::<(), oxiwarp::Error>(())
+//! ```
+mod buffer;
+mod cuda;
+mod device;
+mod dtype;
+mod error;
+mod ladder;
+mod launch;
+pub mod ops;
+mod ptx;
+mod rows;
+mod view;
+
+pub use buffer::Buffer;
+pub use cuda::{Event, Graph, OwnedStream};
+pub use device::Device;
+pub use dtype::{Dtype, Element};
+pub use error::{Error, Result};
+pub use ladder::{Arch, Rung};
+pub use launch::{Launch, Stream};
+pub use ops::add_rms_norm::add_rms_norm;
+pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
+pub use ptx::{KernelInfo, kernel_info};
+pub use view::{MAX_RANK, View, ViewMut};

@@ -1,0 +1,148 @@
+//! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
+use kernels_gpu::ops::rms_norm::{Params, Weight};
+
+use crate::ladder::{Arch, Rung, pick, rung};
+use crate::launch::args;
+use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
+
+/// Where the normalised value is rounded to the element type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rounding {
+    /// Once, at the end: `torch.nn.RMSNorm`, Gemma, OLMo 2.
+    #[default]
+    Once,
+    /// Before the weight multiplies it, and again at the end: Llama, Mistral, Qwen, T5, diffusers' `RMSNorm`.
+    BeforeWeight,
+}
+
+/// The parameters of an RMSNorm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RmsNorm {
+    /// Added to the mean of squares; 0 or more.
+    pub eps: f32,
+    /// Added to the weight: 1 for Gemma, 0 otherwise.
+    pub weight_offset: f32,
+    /// Where the normalised value is rounded; without a weight there is one rounding.
+    pub rounding: Rounding,
+}
+
+impl Default for RmsNorm {
+    fn default() -> Self {
+        Self { eps: 1e-6, weight_offset: 0.0, rounding: Rounding::Once }
+    }
+}
+
+const OP: &str = "rms_norm";
+
+/// For rows that can be read 16 bytes at a time: 4 packs a thread wherever they suffice, so that a row's threads are
+/// as many as the row is long, and its reduction crosses as few warps as that allows. Chosen on sm_90 by `tune`
+/// (benches/results/nvidia-h200/*/tune.csv). sm_75 and sm_80 take the same: the kernels' launch bounds keep 64
+/// registers a thread there, so 1024 threads with 64 KB of loads in flight a multiprocessor, 4 times what hides the
+/// latency of an A100's memory, and ptxas reports no spill on either.
+const HELD: &[Rung] = &[
+    rung(2, "rms_norm_hold2", 1, 64),
+    rung(4, "rms_norm_hold2", 2, 64),
+    rung(8, "rms_norm_hold2", 4, 64),
+    rung(16, "rms_norm_hold2", 8, 64),
+    rung(32, "rms_norm_hold2", 16, 64),
+    rung(64, "rms_norm_hold2", 32, 64),
+    rung(128, "rms_norm_hold4", 32, 64),
+    rung(256, "rms_norm_hold4", 64, 64),
+    rung(384, "rms_norm_hold4", 96, 96),
+    rung(512, "rms_norm_hold4", 128, 128),
+    rung(640, "rms_norm_hold4", 160, 160),
+    rung(768, "rms_norm_hold4", 192, 192),
+    rung(1_024, "rms_norm_hold4", 256, 256),
+    rung(1_280, "rms_norm_hold4", 320, 320),
+    rung(1_536, "rms_norm_hold4", 384, 384),
+    rung(2_048, "rms_norm_hold4", 512, 512),
+    rung(3_072, "rms_norm_hold8", 384, 384),
+    rung(4_096, "rms_norm_hold8", 512, 512),
+    rung(6_144, "rms_norm_hold8", 768, 768),
+    rung(8_192, "rms_norm_hold8", 1_024, 1_024),
+    rung(u32::MAX, "rms_norm", 256, 256),
+];
+
+fn ladder(arch: Option<Arch>) -> &'static [Rung] {
+    match arch {
+        None | Some(Arch::Sm75 | Arch::Sm80 | Arch::Sm90) => HELD,
+    }
+}
+
+/// `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, sums in f32.
+///
+/// `x` and `y` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach; `weight` is
+/// `[columns]`, of their dtype or f32. With no rows nothing happens. A row's bits do not depend on the other rows.
+///
+/// # Errors
+/// Shapes, dtypes or strides that do not fit, a negative or NaN eps, a `y` that overlaps an input: nothing is
+/// written. See [`Error`] for the rest.
+pub fn rms_norm(device: &Device, x: View, weight: Option<View>, y: ViewMut, params: RmsNorm, stream: Stream) -> Result<()> {
+    on_rung(device, x, weight, y, params, stream, None)
+}
+
+/// [`rms_norm`] with a launch configuration of the caller's choice: what the ladders are tuned with.
+///
+/// # Errors
+/// As [`rms_norm`]. A rung whose kernel is not one of this op, or cannot hold the row, is the caller's mistake.
+#[doc(hidden)]
+pub fn on_rung(
+    device: &Device,
+    x: View,
+    weight: Option<View>,
+    y: ViewMut,
+    params: RmsNorm,
+    stream: Stream,
+    rung: Option<Rung>,
+) -> Result<()> {
+    let y = y.as_view();
+    let mut layout = RowLayout::of(OP, [("x", &x), ("out", y)])?;
+    let weight_arg = check(OP, &x, weight.as_ref(), params, &mut layout)?;
+    expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
+    let plan = rung.unwrap_or_else(|| pick(OP, ladder(device.arch()), &layout));
+    let (p, [x, y]) = (kernel_params(device, &layout, params), layout.operands);
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch_rows(OP, device, plan, &layout, stream, args![x, weight_arg, y, p]) }
+}
+
+/// Checks weight and parameters against `x`, and makes the kernel's argument of the weight.
+pub(super) fn check<const N: usize>(
+    op: &'static str,
+    x: &View,
+    weight: Option<&View>,
+    params: RmsNorm,
+    layout: &mut RowLayout<N>,
+) -> Result<Weight> {
+    if params.eps.is_nan() || params.eps < 0.0 {
+        return Err(Error::Value { op, arg: "eps", got: params.eps.into(), expected: "0 or more" });
+    }
+    let Some(weight) = weight else {
+        return Ok(Weight { base: std::ptr::null(), kind: Weight::NONE });
+    };
+    let cols = &x.shape()[x.shape().len() - 1..];
+    weight.expect_shape(op, "weight", cols)?;
+    if weight.strides()[0] != 1 && cols[0] > 1 {
+        return Err(weight.bad_strides(op, "weight", "it must be contiguous"));
+    }
+    let kind = match weight.dtype() {
+        dtype if dtype == x.dtype() => Weight::SAME,
+        Dtype::F32 => Weight::F32,
+        got => return Err(Error::Dtype { op, arg: "weight", got, expected: format!("{} (as x) or f32", x.dtype()) }),
+    };
+    layout.vector &= (weight.ptr() as usize).is_multiple_of(16);
+    Ok(Weight { base: weight.ptr().cast(), kind })
+}
+
+pub(super) fn kernel_params<const N: usize>(device: &Device, layout: &RowLayout<N>, params: RmsNorm) -> Params {
+    Params {
+        rows: layout.rows,
+        inner: layout.inner,
+        cols: layout.cols,
+        eps: params.eps,
+        weight_offset: params.weight_offset,
+        round_before_weight: u32::from(params.rounding == Rounding::BeforeWeight),
+        streaming: u32::from(layout.bytes() >= device.arch().map_or(u64::MAX, Arch::streaming_bytes)),
+        vector: u32::from(layout.vector),
+    }
+}

@@ -1,0 +1,92 @@
+//! The embedded PTX, split so that a kernel's first launch compiles that kernel alone.
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use crate::ladder::Arch;
+use crate::{Dtype, ops};
+
+/// The PTX of one architecture.
+pub(crate) struct Ptx {
+    pub arch: Arch,
+    text: &'static str,
+    entries: OnceLock<HashMap<&'static str, Range<usize>>>,
+}
+
+macro_rules! embedded {
+    ($($arch:ident $file:literal)*) => {
+        [$(Ptx { arch: Arch::$arch, text: include_str!(concat!(env!("OUT_DIR"), "/", $file)), entries: OnceLock::new() }),*]
+    };
+}
+/// One for each architecture, oldest first: a GPU takes the last that it can run.
+pub(crate) static EMBEDDED: [Ptx; 3] = embedded!(Sm75 "sm_75.ptx" Sm80 "sm_80.ptx" Sm90 "sm_90.ptx");
+
+const ENTRY: &str = ".visible .entry ";
+
+impl Ptx {
+    /// The entries by name: each from its directive to the brace that closes it, alone on a line.
+    fn entries(&self) -> &HashMap<&'static str, Range<usize>> {
+        self.entries.get_or_init(|| {
+            let starts = self.text.match_indices(ENTRY).map(|(start, _)| start);
+            let range = |start: usize| {
+                let body = &self.text[start..];
+                let name = body[ENTRY.len()..].split('(').next().unwrap_or_default().trim();
+                (name, start..start + body.find("\n}").map_or(body.len(), |end| end + 2))
+            };
+            starts.map(range).collect()
+        })
+    }
+
+    /// A module with the entry `kernel` and whatever of the file is no entry; `None` when there is no such entry.
+    pub fn module(&self, kernel: &str) -> Option<CString> {
+        let entries = self.entries();
+        let wanted = entries.get(kernel)?.clone();
+        let mut ranges: Vec<_> = entries.values().cloned().collect();
+        ranges.sort_by_key(|range| range.start);
+        let (mut module, mut end) = (String::new(), 0);
+        for range in ranges {
+            module.push_str(&self.text[end..range.start]);
+            if range == wanted {
+                module.push_str(&self.text[range.clone()]);
+            }
+            end = range.end;
+        }
+        module.push_str(&self.text[end..]);
+        CString::new(module).ok()
+    }
+}
+
+/// A kernel that this build has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelInfo {
+    /// The op: `rms_norm`.
+    pub op: &'static str,
+    /// The element type.
+    pub dtype: Dtype,
+    /// The architecture of its PTX: `sm_90`.
+    pub arch: &'static str,
+    /// The entries that serve it, one for each kind of launch.
+    pub entries: Vec<&'static str>,
+}
+
+/// Every (op, dtype, architecture) that this build has, read from the embedded PTX itself.
+pub fn kernel_info() -> Vec<KernelInfo> {
+    let mut found = Vec::new();
+    for ptx in &EMBEDDED {
+        for op in ops::NAMES {
+            for dtype in Dtype::ALL {
+                let ours = |name: &str| {
+                    let variant = name.strip_suffix(dtype.name()).and_then(|name| name.strip_suffix('_'));
+                    variant.is_some_and(|v| v == *op || v.strip_prefix(op).is_some_and(|v| v.starts_with("_hold")))
+                };
+                let mut entries: Vec<_> = ptx.entries().keys().copied().filter(|name| ours(name)).collect();
+                entries.sort_unstable();
+                if !entries.is_empty() {
+                    found.push(KernelInfo { op, dtype, arch: ptx.arch.name(), entries });
+                }
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,159 @@
+//! Tensors as rows: the last dimension is the columns, all others collapse to two levels of rows.
+use std::ffi::c_void;
+
+use cuda_std::row::Rows;
+
+use crate::ladder::Rung;
+use crate::view::View;
+use crate::{Device, Dtype, Error, Launch, Result, Stream};
+
+/// An argument of a row op, by its name.
+pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
+
+/// How the operands of one launch lie in memory: the first is the output that gives the shape, or an input.
+pub(crate) struct RowLayout<const N: usize> {
+    /// Rows of each operand.
+    pub rows: u64,
+    /// Rows in a group of the outer stride; 0: one level.
+    pub inner: u32,
+    /// Columns.
+    pub cols: u32,
+    /// The element type of all operands.
+    pub dtype: Dtype,
+    /// May every operand be accessed 16 bytes at a time?
+    pub vector: bool,
+    /// The kernel arguments, in the order of the operands.
+    pub operands: [Rows; N],
+}
+
+const LAST: &str = "its last dimension must be contiguous";
+const LEVELS: &str = "its rows must be reachable by two strides; call .contiguous() first";
+
+impl<const N: usize> RowLayout<N> {
+    /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
+    /// reach; says how.
+    pub fn of(op: &'static str, operands: [Operand; N]) -> Result<Self> {
+        let (arg, x) = operands[0];
+        let (Some(&cols), rank) = (x.shape().last(), x.shape().len()) else {
+            return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
+        };
+        if cols == 0 || cols > i64::from(u32::MAX / 2) {
+            let expected = "a last dimension between 1 and 2^31 - 1".into();
+            return Err(Error::Shape { op, arg, got: x.shape().to_vec(), expected });
+        }
+        for &(arg, view) in &operands {
+            view.expect_dtype(op, arg, x.dtype())?;
+            view.expect_shape(op, arg, x.shape())?;
+            if view.strides()[rank - 1] != 1 && cols > 1 {
+                return Err(view.bad_strides(op, arg, LAST));
+            }
+        }
+        let levels = collapse(op, &operands, &x.shape()[..rank - 1])?;
+        let rows = levels.iter().map(|level| level.count as u64).product();
+        let inner = if levels[1].count == 1 { 0 } else { levels[0].count as u32 };
+        let operands: [Rows; N] = std::array::from_fn(|i| Rows {
+            base: operands[i].1.ptr().cast_mut().cast(),
+            inner_stride: levels[0].strides[i],
+            outer_stride: levels[1].strides[i],
+        });
+        let (cols, dtype) = (cols as u32, x.dtype());
+        let vector = operands.iter().all(|rows| rows.is_vector(cols, dtype.size()));
+        Ok(Self { rows, inner, cols, dtype, vector, operands })
+    }
+}
+
+impl<const N: usize> RowLayout<N> {
+    /// Bytes of one operand's elements.
+    pub fn bytes(&self) -> u64 {
+        self.rows * u64::from(self.cols) * self.dtype.size() as u64
+    }
+}
+
+/// Launches a kernel of a row op, a team for each row; with no rows, nothing.
+///
+/// # Safety
+/// As [`Device::launch`].
+pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
+    op: &'static str,
+    device: &Device,
+    Rung { kernel, team, teams, .. }: Rung,
+    layout: &RowLayout<N>,
+    stream: Stream,
+    args: [*const c_void; ARGS],
+) -> Result<()> {
+    let Ok(blocks) = i32::try_from(layout.rows.div_ceil(u64::from(teams))) else {
+        let expected = "at most 2^31 - 1 blocks of them";
+        return Err(Error::Value { op, arg: "rows", got: layout.rows as f64, expected });
+    };
+    if blocks == 0 {
+        return Ok(());
+    }
+    // Teams beyond a warp meet in shared memory: an f32 for each warp.
+    let shared_bytes = if team > 32 { team * teams / 32 * 4 } else { 0 };
+    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes };
+    // SAFETY: as the caller promises.
+    unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
+}
+
+/// One stride for each operand, and how many times it is taken.
+#[derive(Clone, Copy)]
+struct Level<const N: usize> {
+    count: i64,
+    strides: [i64; N],
+}
+
+/// Merges the row dimensions, innermost first, wherever the outer one continues the inner one in all operands.
+fn collapse<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Result<[Level<N>; 2]> {
+    let mut levels = [Level { count: 1, strides: [0; N] }; 2];
+    if sizes.contains(&0) {
+        levels[0].count = 0;
+        return Ok(levels);
+    }
+    let mut used = 0;
+    for dim in (0..sizes.len()).rev().filter(|&dim| sizes[dim] != 1) {
+        let strides: [i64; N] = std::array::from_fn(|i| operands[i].1.strides()[dim]);
+        if used > 0 {
+            let level = &mut levels[used - 1];
+            if (0..N).all(|i| strides[i] == level.strides[i] * level.count) {
+                level.count *= sizes[dim];
+                continue;
+            }
+        }
+        if used == 2 || (used == 1 && levels[0].count > i64::from(u32::MAX)) {
+            let broken = (0..N).find(|&i| strides[i] != levels[used - 1].strides[i] * levels[used - 1].count);
+            let (arg, view) = operands[broken.unwrap_or(0)];
+            return Err(view.bad_strides(op, arg, LEVELS));
+        }
+        levels[used] = Level { count: sizes[dim], strides };
+        used += 1;
+    }
+    Ok(levels)
+}
+
+/// Refuses an output that shares memory with `others`, or whose own rows share memory.
+pub(crate) fn expect_disjoint(op: &'static str, (arg, out): Operand, others: &[Option<Operand>]) -> Result<()> {
+    let folded = out.shape().iter().zip(out.strides()).any(|(&size, &stride)| size > 1 && stride == 0);
+    if folded {
+        return Err(out.bad_strides(op, arg, "an output must not repeat its elements"));
+    }
+    let Some(range) = out.byte_range() else { return Ok(()) };
+    for &(other, view) in others.iter().flatten() {
+        let Some(theirs) = view.byte_range() else { continue };
+        if range.0 <= theirs.1 && theirs.0 <= range.1 && !interleaved(out, view) {
+            return Err(Error::Overlap { op, arg, other });
+        }
+    }
+    Ok(())
+}
+
+/// Do two tensors of one shape and the same strides lie side by side in wider rows (two slices of one buffer)?
+fn interleaved(a: &View, b: &View) -> bool {
+    let (rank, size) = (a.shape().len(), a.dtype().size() as i64);
+    if rank < 2 || a.dtype() != b.dtype() || a.shape() != b.shape() || a.strides() != b.strides() {
+        return false;
+    }
+    let (cols, pitch) = (a.shape()[rank - 1], a.strides()[rank - 2]);
+    let nested = (0..rank - 2).all(|dim| pitch > 0 && a.strides()[dim] % pitch == 0);
+    let apart = (b.ptr() as i64 - a.ptr() as i64).rem_euclid(pitch.max(1) * size);
+    nested && apart >= cols * size && apart <= (pitch - cols) * size
+}

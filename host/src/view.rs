@@ -1,0 +1,107 @@
+//! Borrowed tensors: the only way in. An op checks its views before it launches.
+use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use crate::{Dtype, Error, Result};
+
+/// The largest number of dimensions.
+pub const MAX_RANK: usize = 8;
+
+/// A tensor to read: where it lies, what its elements are, its shape and its strides in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    ptr: *const c_void,
+    dtype: Dtype,
+    rank: usize,
+    shape: [i64; MAX_RANK],
+    strides: [i64; MAX_RANK],
+    memory: PhantomData<&'a ()>,
+}
+
+impl<'a> View<'a> {
+    /// A view of memory that somebody else owns.
+    ///
+    /// # Safety
+    /// For `'a`, and until work given to a stream is done, `ptr` is memory of the device that the view is used on,
+    /// readable at every element that shape and strides reach.
+    ///
+    /// # Errors
+    /// More than [`MAX_RANK`] dimensions, a negative size, or not one stride for each size.
+    pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
+        let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && shape.iter().all(|&size| size >= 0);
+        if !fits {
+            let expected = format!("at most {MAX_RANK} sizes, none negative, and a stride for each");
+            return Err(Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected });
+        }
+        let dims = |of: &[i64]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(0));
+        Ok(Self { ptr, dtype, rank: shape.len(), shape: dims(shape), strides: dims(strides), memory: PhantomData })
+    }
+
+    /// The address of the first element.
+    pub fn ptr(&self) -> *const c_void {
+        self.ptr
+    }
+    /// The element type.
+    pub fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+    /// The sizes.
+    pub fn shape(&self) -> &[i64] {
+        &self.shape[..self.rank]
+    }
+    /// The strides, in elements.
+    pub fn strides(&self) -> &[i64] {
+        &self.strides[..self.rank]
+    }
+
+    /// Is it of `dtype`?
+    pub(crate) fn expect_dtype(&self, op: &'static str, arg: &'static str, dtype: Dtype) -> Result<()> {
+        if self.dtype == dtype {
+            return Ok(());
+        }
+        Err(Error::Dtype { op, arg, got: self.dtype, expected: dtype.to_string() })
+    }
+    /// Is it of `shape`?
+    pub(crate) fn expect_shape(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<()> {
+        if self.shape() == shape {
+            return Ok(());
+        }
+        Err(Error::Shape { op, arg, got: self.shape().to_vec(), expected: format!("{shape:?}") })
+    }
+    /// The error of strides that an op cannot read.
+    pub(crate) fn bad_strides(&self, op: &'static str, arg: &'static str, problem: &'static str) -> Error {
+        Error::Strides { op, arg, shape: self.shape().to_vec(), strides: self.strides().to_vec(), problem }
+    }
+    /// The first and last byte address that the elements reach; `None` when there is no element.
+    pub(crate) fn byte_range(&self) -> Option<(usize, usize)> {
+        if self.shape().contains(&0) {
+            return None;
+        }
+        let last: i64 = self.shape().iter().zip(self.strides()).map(|(size, stride)| (size - 1) * stride).sum();
+        let start = self.ptr as usize;
+        Some((start, start + (last as usize + 1) * self.dtype.size() - 1))
+    }
+}
+
+/// A tensor to write.
+#[derive(Debug)]
+pub struct ViewMut<'a>(View<'a>);
+
+impl<'a> ViewMut<'a> {
+    /// A view of memory that somebody else owns.
+    ///
+    /// # Safety
+    /// As [`View::from_raw`], writable, and nobody else uses it for `'a`.
+    ///
+    /// # Errors
+    /// As [`View::from_raw`].
+    pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
+        // SAFETY: as the caller promises.
+        unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
+    }
+
+    /// The same tensor, for looking at shape and strides.
+    pub fn as_view(&self) -> &View<'a> {
+        &self.0
+    }
+}

@@ -1,0 +1,110 @@
+//! `sum = x + residual`, rounded to the element type; `y = rms_norm(sum)`: both results in one pass.
+//!
+//! The norm is that of [`rms_norm`](super::rms_norm) over the rounded sum, which is what a model computes that adds
+//! first and normalises then.
+use cuda_std::prelude::*;
+
+use super::rms_norm::{Params, Source, Weight, normalize};
+
+/// Blocks of 512 threads on a multiprocessor: Turing, which converts bf16 by integer arithmetic, has no registers for
+/// two.
+const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1 } else { 2 };
+
+/// The rows `x + residual`, written to `sum` when they are first computed.
+#[derive(Clone, Copy)]
+struct Add<T, const VECTOR: bool> {
+    x: Row<T, VECTOR>,
+    residual: Row<T, VECTOR>,
+    sum: RowMut<T, VECTOR>,
+    hint: Store,
+}
+
+impl<T: Elem, const VECTOR: bool> Add<T, VECTOR> {
+    #[inline(always)]
+    fn add(&self, tile: u32) -> Pack<T> {
+        let (x, residual) = (self.x.load(tile, Load::Once), self.residual.load(tile, Load::Once));
+        Pack::from_lanes(x.lanes().zip(residual.lanes(), |x, residual| x + residual))
+    }
+}
+
+impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
+    #[inline(always)]
+    fn load(&self, tile: u32) -> Pack<T> {
+        let sum = self.add(tile);
+        self.sum.store(tile, sum, self.hint);
+        sum
+    }
+    /// Adds again: two reads from L2, where reading the sum back would wait for its write.
+    #[inline(always)]
+    fn load_again(&self, tile: u32) -> Pack<T> {
+        self.add(tile)
+    }
+}
+
+/// # Safety
+/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements and the weight
+/// `p.cols`, all `Rows::is_vector` if `VECTOR`, and that `y` and `sum` overlap nothing else.
+#[inline(always)]
+unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
+    x: Rows,
+    residual: Rows,
+    weight: Weight,
+    y: Rows,
+    sum: Rows,
+    p: Params,
+) {
+    let team = Team::of_block();
+    // SAFETY: as the caller promises; a team's row is its own.
+    unsafe {
+        let source = Add {
+            x: Row::<T, VECTOR>::of(&x, team, p.rows, p.inner, p.cols),
+            residual: Row::<T, VECTOR>::of(&residual, team, p.rows, p.inner, p.cols),
+            sum: RowMut::<T, VECTOR>::of(&sum, team, p.rows, p.inner, p.cols),
+            hint: if p.streaming != 0 { Store::Streaming } else { Store::Default },
+        };
+        let y = RowMut::<T, VECTOR>::of(&y, team, p.rows, p.inner, p.cols);
+        normalize::<T, HELD, VECTOR>(source, weight, y, team, p);
+    }
+}
+
+/// # Safety
+/// As [`add_rms_norm`], for any layout.
+#[inline(always)]
+unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params) {
+    thread::launch_bounds::<512, 1>();
+    // SAFETY: the host sets `p.vector` only where every operand is.
+    unsafe {
+        if p.vector != 0 {
+            add_rms_norm::<T, 0, true>(x, residual, weight, y, sum, p)
+        } else {
+            add_rms_norm::<T, 0, false>(x, residual, weight, y, sum, p)
+        }
+    }
+}
+
+/// # Safety
+/// As [`add_rms_norm`].
+#[inline(always)]
+unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+    x: Rows,
+    residual: Rows,
+    weight: Weight,
+    y: Rows,
+    sum: Rows,
+    p: Params,
+) {
+    thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
+    // SAFETY: as the caller promises.
+    unsafe { add_rms_norm::<T, HELD, true>(x, residual, weight, y, sum, p) }
+}
+
+entry! {
+    add_rms_norm<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+        => any_layout::<T>(x, residual, weight, y, sum, p);
+    add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+        => held::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
+    add_rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+        => held::<T, 4, 512, BLOCKS>(x, residual, weight, y, sum, p);
+    add_rms_norm_hold8<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+        => held::<T, 8, 512, 1>(x, residual, weight, y, sum, p)
+}

@@ -1,0 +1,103 @@
+"""Defining operators: schema, fake and tags in Python; both kernels (CPU, CUDA) come from Rust.
+
+An op module calls `define` once and adds a public function. Nothing else in the package calls `torch.library`.
+"""
+
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from . import _native
+
+FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+ROUNDINGS = {"once": False, "before_weight": True}
+
+
+def define(schema: str, fake: Callable[..., Any]) -> Any:
+    """Define `torch.ops.oxiwarp.<schema>` and return its overload.
+
+    `fake` is the operator on shapes alone (meta tensors, torch.compile): it makes the outputs and raises for inputs
+    that the kernel would refuse.
+    """
+    name, _, signature = schema.partition("(")
+    qualified = f"oxiwarp::{name}"
+    torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
+    torch.library.register_fake(qualified)(fake)
+    return getattr(torch.ops.oxiwarp, name).default
+
+
+def register_kernels() -> None:
+    """Give every defined operator its kernels. Raises ImportError where this torch cannot take them."""
+    path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
+    try:
+        _native.register(path)
+    except RuntimeError as error:
+        raise ImportError(f"oxiwarp needs torch 2.10 or newer (this is {torch.__version__}): {error}") from None
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    """Whether autograd would have to record a call with these inputs."""
+    if not torch.is_grad_enabled():
+        return False
+    for tensor in tensors:  # noqa: SIM110  a generator costs 0.3 µs a call
+        if tensor is not None and tensor.requires_grad:
+            return True
+    return False
+
+
+def refuse_grad(op: str) -> NoReturn:
+    """Raise: `op` has no backward, and a result without a gradient would be wrong."""
+    raise RuntimeError(
+        f"{op}: an input requires grad, and this operator has no backward yet: "
+        "call it under torch.no_grad() or torch.inference_mode(), or detach the inputs"
+    )
+
+
+def before_weight(op: str, rounding: str) -> bool:
+    """The operators' `round_before_weight` for a name in `ROUNDINGS`."""
+    try:
+        return ROUNDINGS[rounding]
+    except (KeyError, TypeError):
+        raise ValueError(f"{op}: rounding is {rounding!r}, expected 'once' or 'before_weight'") from None
+
+
+def reraise(error: RuntimeError, op: str, outputs: int, x: Tensor, **others: Tensor | None) -> NoReturn:
+    """Raise an operator's error in the words of its arguments.
+
+    A failed allocation comes as torch's own OutOfMemoryError: libtorch's C shim reports a number only, but asking torch
+    for the same memory raises it. A layout without kernels is torch's dispatcher's error, a page that names no
+    argument.
+    """
+    for name, tensor in {"x": x, **others}.items():
+        if tensor is not None and tensor.layout is not torch.strided:
+            raise RuntimeError(f"{op}: {name} has layout {tensor.layout}, expected torch.strided") from None
+    if "could not allocate" in str(error):
+        held = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(outputs)]
+        del held
+    raise error
+
+
+def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:
+    """Raise RuntimeError for the inputs that the row kernels refuse, from shapes, dtypes and devices alone."""
+    if x.dtype not in FLOATS:
+        raise RuntimeError(f"{op}: x is {x.dtype}, expected f32, f16 or bf16")
+    if x.dim() == 0 or x.shape[-1] == 0:
+        raise RuntimeError(f"{op}: x has shape {list(x.shape)}, expected a last dimension of 1 or more")
+    for name, tensor in (*others.items(), *([("weight", weight)] if weight is not None else [])):
+        if tensor.device != x.device:
+            raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {x.device}, the device of x")
+    for name, tensor in others.items():
+        if tensor.dtype != x.dtype:
+            raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {FLOATS[x.dtype]}")
+        if tensor.shape != x.shape:
+            raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(x.shape)}")
+    if weight is None:
+        return
+    if weight.dtype not in (x.dtype, torch.float32):
+        got = FLOATS.get(weight.dtype, weight.dtype)
+        raise RuntimeError(f"{op}: weight is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
+    if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
+        raise RuntimeError(f"{op}: weight has shape {list(weight.shape)}, expected [{x.shape[-1]}]")

@@ -1,0 +1,56 @@
+"""Residual addition and RMSNorm in one pass: `torch.ops.oxiwarp.add_rms_norm` and its public function."""
+
+from torch import Tensor
+
+from .._register import before_weight, check_rows, define, needs_grad, refuse_grad, reraise
+
+
+def _fake(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool
+) -> tuple[Tensor, Tensor]:
+    check_rows("add_rms_norm", x, weight, residual=residual)
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+op = define(
+    "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float weight_offset, "
+    "bool round_before_weight) -> (Tensor, Tensor)",
+    _fake,
+)
+
+
+def add_rms_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+) -> tuple[Tensor, Tensor]:
+    """`sum = x + residual`, rounded to their dtype as torch's `+`; `y = rms_norm(sum, weight, eps)`, in one pass.
+
+    Args:
+        x, residual: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with
+            last dimension of stride 1 and leading dimensions as for `rms_norm`.
+        weight, eps, weight_offset, rounding: as for `rms_norm`; the norm reads the rounded sum.
+
+    Returns:
+        `(y, sum)`: two contiguous tensors of `x`'s shape and dtype, the norm's output and the next residual.
+
+    Raises:
+        RuntimeError, ValueError, torch.OutOfMemoryError: as `rms_norm`.
+
+    Source: the pre-norm residual chain of LLaMA-like decoders, `h = h + f(h); y = norm(h)`; the norm is that of
+    arXiv:1910.07467.
+    """
+    if needs_grad(x, residual, weight):
+        refuse_grad("add_rms_norm")
+    before = before_weight("add_rms_norm", rounding)
+    try:
+        return op(x, residual, weight, eps, weight_offset, before)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        reraise(error, "add_rms_norm", 2, x, residual=residual, weight=weight)
+
+
+__all__ = ["add_rms_norm", "op"]

@@ -1,0 +1,89 @@
+"""RMSNorm over the last dimension: `torch.ops.oxiwarp.rms_norm` and its public function."""
+
+from torch import Tensor
+
+from .._register import before_weight, check_rows, define, needs_grad, refuse_grad, reraise
+
+
+def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
+    check_rows("rms_norm", x, weight)
+    return x.new_empty(x.shape)
+
+
+def _fake_out(
+    x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool, out: Tensor
+) -> None:
+    check_rows("rms_norm", x, weight, out=out)
+
+
+op = define(
+    "rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight) -> Tensor", _fake
+)
+op_out = define(
+    "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
+    "Tensor(a!) out) -> ()",
+    _fake_out,
+)
+
+
+def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
+    """The operator with nothing checked in Python but the allocation of its output."""
+    try:
+        return op(x, weight, eps, weight_offset, round_before_weight)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        reraise(error, "rms_norm", 1, x, weight=weight)
+
+
+def rms_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    weight_offset: float = 0.0,
+    rounding: str = "once",
+    out: Tensor | None = None,
+) -> Tensor:
+    """RMSNorm over the last dimension, in one pass: `x / sqrt(mean(x**2, -1) + eps) * (weight_offset + weight)`.
+
+    The mean of squares, its root and the product are computed in float32.
+
+    Args:
+        x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or a CUDA
+            device. The last dimension must have stride 1; the leading ones may be strided as far as two strides
+            describe them (slices and chunks of a contiguous tensor). No rows is fine.
+        weight: `[N]` in `x`'s dtype or float32, or None for no weight (no tensor of ones is needed).
+        eps: added to the mean of squares; 0 or more.
+        weight_offset: added to the weight in float32: 1.0 for Gemma's zero-centred weights.
+        rounding: "once", a single cast to `x`'s dtype at the end, as torch.nn.RMSNorm, Gemma and Olmo do; or
+            "before_weight", a cast before the multiplication and one after it, as LLaMA, Qwen, T5 and diffusers'
+            RMSNorm do. The same for float32.
+        out: a tensor of `x`'s shape, dtype and device to write to; it must not overlap an input.
+
+    Returns:
+        A contiguous tensor of `x`'s shape and dtype, or `out`.
+
+    A CUDA tensor runs on torch's current stream and can be captured in a CUDA graph. A CPU tensor runs the same kernel
+    on the CPU executor, which is meant for tests: it is slow. A row's result does not depend on the other rows.
+
+    Raises:
+        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
+            is no driver or the GPU is older than sm_75; and where an input requires grad in grad mode (there is no
+            backward yet).
+        ValueError: for another `rounding`.
+        torch.OutOfMemoryError: where the output does not fit.
+
+    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).
+    """
+    if needs_grad(x, weight, out):
+        refuse_grad("rms_norm")
+    before = before_weight("rms_norm", rounding)
+    if out is None:
+        return call(x, weight, eps, weight_offset, before)
+    try:
+        op_out(x, weight, eps, weight_offset, before, out)
+    except RuntimeError as error:
+        reraise(error, "rms_norm", 0, x, weight=weight, out=out)
+    return out
+
+
+__all__ = ["call", "op", "op_out", "rms_norm"]

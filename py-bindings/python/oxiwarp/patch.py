@@ -1,0 +1,159 @@
+"""`oxiwarp.patch`: kernels for the norms of a pipeline, a model or a module, in place; `unpatch` takes them out again.
+
+Which modules are looked at is decided by class name, how a module rounds by running its own forward on a small tensor
+(`recognise.py`), how it is replaced by its class (`modules.py`).
+"""
+
+import fnmatch
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import modules
+from .recognise import DtypePair, Formula, Recipe, Unsuitable, is_candidate, recognise
+from .report import Report
+
+# Per mode: what the kernel promises against the module's own eager forward. Both modes have the same casts in the same
+# places for RMSNorm, because it costs nothing; only the order in which a row is summed differs from torch's.
+EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
+
+
+def patch(
+    x: Any,
+    mode: str = "exact",
+    only: str | Iterable[str] | None = None,
+    skip: str | Iterable[str] | None = None,
+    cpu_kernels: bool = False,
+    allow_empty: bool = False,
+) -> Report:
+    """Run the RMSNorm modules of `x` on oxiwarp's kernels, in place.
+
+    Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, copying and pickling keep
+    working. It may come before or after `.to("cuda")` and before or after accelerate's offloading. A call that no
+    kernel fits goes to the module's own forward: a CPU tensor, another dtype, autocast, a tensor subclass, or an input
+    or a weight that requires grad in grad mode (use `torch.no_grad()` or `torch.inference_mode()`, as pipelines do).
+
+    Args:
+        x: a diffusers pipeline (anything with `.components`), a transformers pipeline (anything with `.model`), or an
+            nn.Module.
+        mode: "exact", the strictest agreement with the module's own forward that the op has, or "fast", the fastest
+            kernel. The report says which agreement that is.
+        only, skip: patterns (as for file names) of class names or dotted module names; `only` limits what is looked at,
+            `skip` takes out of it.
+        cpu_kernels: also run CPU tensors, on the CPU executor. Slow: for tests and demonstrations.
+        allow_empty: return an empty report where nothing was replaced, instead of raising.
+
+    Returns:
+        A `Report`: what was replaced, what was left and why. Patching again is fine, and changes mode and
+        `cpu_kernels`.
+
+    Raises:
+        TypeError: `x` is none of these. ValueError: another mode. RuntimeError: nothing was replaced.
+    """
+    if mode not in EXACTNESS:
+        raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
+    report = Report(mode)
+    only, skip = as_patterns(only, ["*"]), as_patterns(skip, [])
+    needing_grad = 0
+    for name, module in candidates(x):
+        cls = modules.base_of(module)
+        path = f"{cls.__module__}.{cls.__qualname__}"
+        if not matches(only, name, cls) or matches(skip, name, cls):
+            report.add(name, path, reason="excluded by only= or skip=")
+            continue
+        try:
+            formulas, eps_name = known(module)
+            modules.replace(module, Recipe(formulas, eps_name, cpu_kernels))
+        except Unsuitable as why:
+            report.add(name, path, reason=str(why))
+            continue
+        report.add(name, path, op="rms_norm", exactness=EXACTNESS[mode], reason=remark(formulas))
+        needing_grad += any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    if not report.replaced and not allow_empty:
+        raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
+    if needing_grad:
+        report.notes.append(
+            f"note: {needing_grad} of them have a weight that requires grad: in grad mode they run their own forward"
+        )
+    return report
+
+
+def unpatch(x: Any) -> int:
+    """Give every module of `x` that `patch` replaced its own forward back, exactly. Returns how many there were."""
+    return sum(modules.restore(module) for _, module in named_modules(x))
+
+
+@contextmanager
+def patched(x: Any, **options: Any) -> Iterator[Report]:
+    """`patch` for the length of a `with` block; `options` as for `patch`. What was replaced before stays replaced."""
+    before = {
+        id(module): module.__dict__[modules.RECIPE] for _, module in named_modules(x) if modules.is_replaced(module)
+    }
+    report = patch(x, **options)
+    try:
+        yield report
+    finally:
+        for _, module in named_modules(x):
+            if id(module) in before:
+                module.__dict__[modules.RECIPE] = before[id(module)]
+            else:
+                modules.restore(module)
+
+
+def known(module: nn.Module) -> tuple[dict[DtypePair, Formula], str]:
+    """`recognise`, or what it found when the module was replaced before."""
+    if modules.is_replaced(module):
+        recipe: Recipe = module.__dict__[modules.RECIPE]
+        return recipe.formulas, recipe.eps_name
+    return recognise(module)
+
+
+def candidates(x: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Name and module of every RMSNorm in `x`."""
+    return ((name, module) for name, module in named_modules(x) if is_candidate(module))
+
+
+def named_modules(x: Any) -> Iterator[tuple[str, nn.Module]]:
+    """Dotted name and module of everything in `x`, each module once."""
+    seen: set[nn.Module] = set()
+    for prefix, root in roots(x):
+        yield from root.named_modules(memo=seen, prefix=prefix)
+
+
+def roots(x: Any) -> list[tuple[str, nn.Module]]:
+    """The modules that `x` is or holds, with the names by which it holds them."""
+    if isinstance(x, nn.Module):
+        return [("", x)]
+    components = getattr(x, "components", None)
+    if isinstance(components, Mapping):
+        return [(name, part) for name, part in components.items() if isinstance(part, nn.Module)]
+    model = getattr(x, "model", None)
+    if isinstance(model, nn.Module):
+        return [("model", model)]
+    raise TypeError(f"patch: expected a pipeline or an nn.Module, got {type(x).__name__}")
+
+
+def as_patterns(patterns: str | Iterable[str] | None, default: list[str]) -> list[str]:
+    """`only` and `skip` as a list."""
+    if patterns is None:
+        return default
+    return [patterns] if isinstance(patterns, str) else list(patterns)
+
+
+def matches(patterns: Iterable[str], name: str, cls: type) -> bool:
+    """Whether a pattern fits the dotted name or the class name."""
+    return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (name, cls.__name__))
+
+
+def remark(formulas: dict[DtypePair, Formula]) -> str:
+    """Which dtypes keep the module's own forward, where an input in 16 bits does."""
+    covered = {dtype for dtype, weight_dtype in formulas if weight_dtype in (None, dtype)}
+    missing = [dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if dtype not in covered]
+    names = ", ".join(str(dtype).removeprefix("torch.") for dtype in missing)
+    return f"its own forward for {names}" if names else ""
+
+
+__all__ = ["patch", "patched", "unpatch"]

@@ -1,0 +1,236 @@
+//! libtorch's C shim, found at run time in the libraries that Python's `import torch` has already loaded.
+//!
+//! Nothing is linked: `dlopen(RTLD_NOLOAD)` gives a handle to the loaded `libtorch_cpu.so`, and each function is looked
+//! up by name. The names marked optional are newer than torch 2.10 and have a fallback. All functions return an error
+//! code; only `aoti_torch_check` throws, a C++ exception, which is why everything here is `"C-unwind"`.
+
+mod symbols;
+
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::OnceLock;
+use symbols::{Functions, find, open_loaded};
+
+/// `AtenTensorHandle`, `TorchLibraryHandle`: opaque pointers.
+pub type Handle = *mut c_void;
+/// A kernel as the shim registers it: argument stack, number of inputs, number of outputs.
+pub type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
+type Code = i32;
+
+/// The kinds of device that have kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Host memory; the kernel runs on the CPU executor.
+    Cpu,
+    /// An NVIDIA GPU.
+    Cuda,
+}
+
+type CurrentStream = unsafe extern "C-unwind" fn(i32, *mut *mut c_void) -> Code;
+type DeleteValue = unsafe extern "C-unwind" fn(*mut u64) -> Code;
+type OperatorDelete = unsafe extern "C-unwind" fn(*mut c_void);
+type Constant = unsafe extern "C-unwind" fn() -> i32;
+type LastException = unsafe extern "C-unwind" fn() -> *const c_char;
+
+/// The functions and constants of the running libtorch.
+pub struct Shim {
+    functions: Functions,
+    delete_value: Option<DeleteValue>,     // torch 2.13
+    last_exception: Option<LastException>, // torch 2.13
+    operator_delete: Option<OperatorDelete>,
+    current_stream: OnceLock<Result<CurrentStream, String>>, // in libtorch_cuda.so, looked up by the first CUDA call
+    directory: String,
+    /// torch's numbers of float32, float16, bfloat16.
+    pub dtypes: [i32; 3],
+    /// torch's numbers of CPU and CUDA.
+    pub places: [i32; 2],
+    strided: i32,
+}
+
+static SHIM: OnceLock<Shim> = OnceLock::new();
+
+/// The loaded shim. Kernels run only after `load`, which registers them.
+pub fn shim() -> &'static Shim {
+    SHIM.get().expect("kernels are registered after the shim is loaded")
+}
+
+/// Finds the shim in the loaded libtorch_cpu at `path`. Calling it again is fine.
+pub fn load(path: &str) -> Result<(), String> {
+    if SHIM.get().is_some() {
+        return Ok(());
+    }
+    let library = open_loaded(path).or_else(|_| open_loaded("libtorch_cpu.so"))?;
+    let functions = Functions::find(&library)?;
+    // SAFETY: the types are the ones that torch's headers and the C++ ABI declare for these names.
+    let (delete_value, last_exception, operator_delete) = unsafe {
+        (
+            find::<DeleteValue>(&library, "torch_delete_stable_ivalue").ok(),
+            find::<LastException>(&library, "torch_exception_get_what_without_backtrace").ok(),
+            find::<OperatorDelete>(&library, "_ZdlPv").ok(), // through libtorch's dependency on libstdc++
+        )
+    };
+    if delete_value.is_none() && operator_delete.is_none() {
+        return Err("neither torch_delete_stable_ivalue nor operator delete can be found".into());
+    }
+    std::mem::forget(library); // keeps the reference: torch stays loaded
+    let f = &functions;
+    // SAFETY: constants without arguments.
+    let (dtypes, places, strided) = unsafe {
+        (
+            [(f.aoti_torch_dtype_float32)(), (f.aoti_torch_dtype_float16)(), (f.aoti_torch_dtype_bfloat16)()],
+            [(f.aoti_torch_device_type_cpu)(), (f.aoti_torch_device_type_cuda)()],
+            (f.aoti_torch_layout_strided)(),
+        )
+    };
+    let directory = path.rsplit_once('/').map_or(String::new(), |(directory, _)| format!("{directory}/"));
+    let current_stream = OnceLock::new();
+    let shim = Shim {
+        functions,
+        delete_value,
+        last_exception,
+        operator_delete,
+        current_stream,
+        directory,
+        dtypes,
+        places,
+        strided,
+    };
+    let _ = SHIM.set(shim); // a second thread may have been first: the same functions
+    Ok(())
+}
+
+/// Reads one property of a tensor through an out parameter.
+macro_rules! getter {
+    ($(#[$doc:meta])* $name:ident, $function:ident, $ty:ty) => {
+        $(#[$doc])*
+        pub fn $name(&self, tensor: Handle) -> Result<$ty, String> {
+            let mut value = std::mem::MaybeUninit::<$ty>::uninit();
+            // SAFETY: callers pass a live tensor handle (they own it); `value` is written unless a code says otherwise.
+            match unsafe { (self.functions.$function)(tensor, value.as_mut_ptr()) } {
+                // SAFETY: code 0 means that the value was written.
+                0 => Ok(unsafe { value.assume_init() }),
+                code => Err(format!("{} failed with code {code}", stringify!($function))),
+            }
+        }
+    };
+}
+
+impl Shim {
+    getter!(/** Address of the first element. */ data_ptr, aoti_torch_get_data_ptr, *mut c_void);
+    getter!(/** Number of dimensions. */ dim, aoti_torch_get_dim, i64);
+    getter!(/** Sizes, borrowed from the tensor. */ sizes, aoti_torch_get_sizes, *mut i64);
+    getter!(/** Strides in elements, borrowed from the tensor. */ strides, aoti_torch_get_strides, *mut i64);
+    getter!(/** torch's number of the dtype. */ dtype, aoti_torch_get_dtype, i32);
+    getter!(/** torch's number of the kind of device. */ device_type, aoti_torch_get_device_type, i32);
+    getter!(/** Index of the device, -1 for the CPU. */ device_index, aoti_torch_get_device_index, i32);
+    getter!(layout, aoti_torch_get_layout, i32);
+
+    /// Whether the tensor is dense with strides (not sparse, not mkldnn).
+    pub fn is_strided(&self, tensor: Handle) -> Result<bool, String> {
+        Ok(self.layout(tensor)? == self.strided)
+    }
+
+    /// The name of a dtype that has no kernel. For an error: it looks names up until one has this number.
+    pub fn dtype_name(&self, dtype: i32) -> Option<&'static str> {
+        const NAMES: [&str; 9] =
+            ["float64", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128"];
+        let library = open_loaded(&format!("{}libtorch_cpu.so", self.directory)).ok()?;
+        NAMES.into_iter().find(|name| {
+            // SAFETY: torch's headers declare every function of this name as a constant without arguments.
+            let number = unsafe { find::<Constant>(&library, &format!("aoti_torch_dtype_{name}")) };
+            // SAFETY: as above.
+            number.is_ok_and(|number| unsafe { number() } == dtype)
+        })
+    }
+
+    /// Gives up one owned tensor handle.
+    pub fn delete_tensor(&self, tensor: Handle) {
+        // SAFETY: `Tensor` calls this once, when it is dropped, with the handle it owns.
+        unsafe { (self.functions.aoti_torch_delete_tensor_object)(tensor) };
+    }
+
+    /// Frees the heap cell in which an optional argument travels.
+    ///
+    /// # Safety
+    /// `value` came from the argument stack as a present optional, and is not used again.
+    pub unsafe fn delete_optional(&self, value: *mut u64) {
+        // SAFETY: torch made the cell with `new`; the caller says that it is ours.
+        unsafe {
+            match (self.delete_value, self.operator_delete) {
+                (Some(delete), _) => _ = delete(value),
+                (None, Some(delete)) => delete(value.cast()),
+                (None, None) => unreachable!("load() asked for one of the two"),
+            }
+        }
+    }
+
+    /// A new contiguous tensor, uninitialised. The error is torch's own text where torch gives it (2.13 on).
+    pub fn empty(&self, sizes: &[i64], dtype: i32, place: i32, index: i32) -> Result<Handle, String> {
+        let mut strides = [1; 64]; // torch has at most 64 dimensions
+        for at in (1..sizes.len()).rev() {
+            strides[at - 1] = strides[at] * sizes[at].max(1);
+        }
+        let mut tensor = std::ptr::null_mut();
+        let create = self.functions.aoti_torch_empty_strided;
+        // SAFETY: sizes and strides hold sizes.len() ≤ 64 numbers; `tensor` takes the new handle.
+        match unsafe { create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor) } {
+            0 => Ok(tensor),
+            _ => Err(self.last_exception()),
+        }
+    }
+
+    fn last_exception(&self) -> String {
+        // SAFETY: a borrowed, nul-terminated string of this thread, or null; copied at once.
+        let text = self.last_exception.map_or(std::ptr::null(), |get| unsafe { get() });
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: not null, nul-terminated as above.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    }
+
+    /// torch's current stream on a CUDA device.
+    pub fn current_cuda_stream(&self, index: i32) -> Result<*mut c_void, String> {
+        let current = self.current_stream.get_or_init(|| {
+            let library = open_loaded(&format!("{}libtorch_cuda.so", self.directory))
+                .or_else(|_| open_loaded("libtorch_cuda.so"))?;
+            // SAFETY: the type is the one that torch's headers declare for this name.
+            let found = unsafe { find(&library, "aoti_torch_get_current_cuda_stream") };
+            std::mem::forget(library);
+            found
+        });
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: `stream` takes one pointer.
+        match unsafe { current.as_ref().map_err(Clone::clone)?(index, &mut stream) } {
+            0 => Ok(stream),
+            code => Err(format!("aoti_torch_get_current_cuda_stream failed with code {code}")),
+        }
+    }
+
+    /// Registers kernels for the operators of `namespace` on one dispatch key ("CPU", "CUDA").
+    pub fn register(&self, namespace: &CStr, key: &CStr, kernels: &[(&CStr, Boxed)]) -> Result<(), String> {
+        let (file, f) = (c"oxiwarp".as_ptr(), &self.functions);
+        let mut library = std::ptr::null_mut();
+        // SAFETY: nul-terminated strings; `library` takes the handle, which is never deleted (torch keeps its kernels).
+        let mut code = unsafe {
+            (f.aoti_torch_library_init_impl)(namespace.as_ptr(), key.as_ptr(), file, line!(), &mut library)
+        };
+        for (name, kernel) in kernels {
+            if code == 0 {
+                // SAFETY: the library handle is live, the kernel follows the boxed convention of its schema.
+                code = unsafe { (f.aoti_torch_library_impl)(library, name.as_ptr(), *kernel) };
+            }
+        }
+        if code == 0 { Ok(()) } else { Err(format!("torch refused the {key:?} kernels: {}", self.last_exception())) }
+    }
+
+    /// Throws the C++ exception that Python sees as `RuntimeError(message)`.
+    ///
+    /// # Safety
+    /// Every frame up to torch is `"C-unwind"` and owns nothing that must not be dropped twice.
+    pub unsafe fn throw(&self, op: &CStr, message: &CStr) {
+        // SAFETY: nul-terminated strings, which torch copies before it throws.
+        unsafe {
+            (self.functions.aoti_torch_check)(false, op.as_ptr(), c"oxiwarp".as_ptr(), line!(), message.as_ptr())
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The table of shim functions and how they are found.
+
+use super::{Boxed, Code, Handle};
+use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
+use std::ffi::{c_char, c_void};
+
+/// A handle to a library that is already in the process; an error when it is not.
+pub fn open_loaded(path: &str) -> Result<Library, String> {
+    // SAFETY: RTLD_NOLOAD runs no initialiser; it only finds a library that is already in the process.
+    unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }
+        .map_err(|error| format!("{path} is not loaded: {error}"))
+}
+
+/// Finds a function that may not exist.
+///
+/// # Safety
+/// `F` is the function's type.
+pub unsafe fn find<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
+    // SAFETY: the caller vouches for the type.
+    let symbol = unsafe { library.get::<F>(name.as_bytes()) };
+    symbol.map(|symbol| *symbol).map_err(|error| format!("this torch lacks {name}: {error}"))
+}
+
+macro_rules! functions {
+    ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
+        /// The functions that every supported torch has.
+        pub struct Functions { $(pub $name: unsafe extern "C-unwind" fn($($arg),*) $(-> $ret)?),* }
+        impl Functions {
+            /// Looks all of them up.
+            pub fn find(library: &Library) -> Result<Self, String> {
+                // SAFETY: each type is the one that torch's headers declare for its name.
+                unsafe { Ok(Functions { $($name: find(library, stringify!($name))?),* }) }
+            }
+        }
+    };
+}
+
+functions! {
+    aoti_torch_library_init_impl: fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> Code;
+    aoti_torch_library_impl: fn(Handle, *const c_char, Boxed) -> Code;
+    aoti_torch_delete_tensor_object: fn(Handle) -> Code;
+    aoti_torch_get_data_ptr: fn(Handle, *mut *mut c_void) -> Code;
+    aoti_torch_get_dim: fn(Handle, *mut i64) -> Code;
+    aoti_torch_get_sizes: fn(Handle, *mut *mut i64) -> Code;
+    aoti_torch_get_strides: fn(Handle, *mut *mut i64) -> Code;
+    aoti_torch_get_dtype: fn(Handle, *mut i32) -> Code;
+    aoti_torch_get_device_type: fn(Handle, *mut i32) -> Code;
+    aoti_torch_get_device_index: fn(Handle, *mut i32) -> Code;
+    aoti_torch_get_layout: fn(Handle, *mut i32) -> Code;
+    aoti_torch_empty_strided: fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> Code;
+    aoti_torch_dtype_float32: fn() -> i32;
+    aoti_torch_dtype_float16: fn() -> i32;
+    aoti_torch_dtype_bfloat16: fn() -> i32;
+    aoti_torch_device_type_cpu: fn() -> i32;
+    aoti_torch_device_type_cuda: fn() -> i32;
+    aoti_torch_layout_strided: fn() -> i32;
+    aoti_torch_check: fn(bool, *const c_char, *const c_char, u32, *const c_char);
+}

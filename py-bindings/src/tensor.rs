@@ -1,0 +1,121 @@
+//! An owned torch tensor handle, and its view for the host crate.
+
+use crate::device::Location;
+use crate::shim::{Handle, Place, shim};
+use oxiwarp::{Dtype, View, ViewMut};
+
+/// One owned reference to a tensor, with the names that its errors need.
+pub struct Tensor {
+    handle: Handle,
+    op: &'static str,
+    name: &'static str,
+}
+
+impl Drop for Tensor {
+    fn drop(&mut self) {
+        shim().delete_tensor(self.handle);
+    }
+}
+
+impl Tensor {
+    /// Takes over one reference. `handle` is live and ours.
+    pub fn own(handle: Handle, op: &'static str, name: &'static str) -> Self {
+        Tensor { handle, op, name }
+    }
+
+    /// Gives the reference away, as a value for the result stack.
+    pub fn into_raw(self) -> u64 {
+        let handle = self.handle;
+        std::mem::forget(self);
+        handle as u64
+    }
+
+    /// A new contiguous tensor of the same sizes, dtype and device: an output named `name`.
+    pub fn empty_like(&self, name: &'static str) -> Result<Tensor, String> {
+        let (sizes, _) = self.sizes_and_strides()?;
+        let (dtype, kind, index) = (
+            shim().dtype(self.handle)?,
+            shim().device_type(self.handle)?,
+            shim().device_index(self.handle)?,
+        );
+        match shim().empty(sizes, dtype, kind, index) {
+            Ok(handle) => Ok(Tensor { handle, op: self.op, name }),
+            // The Python side knows this text: it asks torch for the same memory to get torch's own exception.
+            Err(why) => Err(self.error(format!(
+                "could not allocate {name} {sizes:?} on {}{}{why}",
+                self.location()?,
+                if why.is_empty() { "" } else { ": " },
+            ))),
+        }
+    }
+
+    /// Where the tensor lives.
+    pub fn location(&self) -> Result<Location, String> {
+        let kind = shim().device_type(self.handle)?;
+        let place = match shim().places.iter().position(|&place| place == kind) {
+            Some(0) => Some(Place::Cpu),
+            Some(_) => Some(Place::Cuda),
+            None => None,
+        };
+        let index = if place == Some(Place::Cuda) { shim().device_index(self.handle)? } else { -1 };
+        Ok(Location { place, index })
+    }
+
+    /// An error unless this tensor lives where `x` does.
+    pub fn expect_on(&self, x: Location) -> Result<(), String> {
+        let own = self.location()?;
+        if own == x {
+            return Ok(());
+        }
+        Err(self.error(format!("{} is on {own}, expected {x}, the device of x", self.name)))
+    }
+
+    /// A view for reading.
+    pub fn view(&self) -> Result<View<'_>, String> {
+        let (dtype, shape, strides) = self.parts()?;
+        // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
+        unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }.map_err(|e| self.error(e.to_string()))
+    }
+
+    /// A view for writing. The schema says that this tensor is written; torch allows aliases, the host checks overlap.
+    pub fn view_mut(&self) -> Result<ViewMut<'_>, String> {
+        let (dtype, shape, strides) = self.parts()?;
+        // SAFETY: as in view().
+        unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }
+            .map_err(|e| self.error(e.to_string()))
+    }
+
+    fn parts(&self) -> Result<(Dtype, &[i64], &[i64]), String> {
+        if !shim().is_strided(self.handle)? {
+            return Err(self.error(format!("{} has a sparse layout, expected a strided tensor", self.name)));
+        }
+        let (shape, strides) = self.sizes_and_strides()?;
+        Ok((self.dtype()?, shape, strides))
+    }
+
+    fn dtype(&self) -> Result<Dtype, String> {
+        const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+        let number = shim().dtype(self.handle)?;
+        match shim().dtypes.iter().position(|&dtype| dtype == number) {
+            Some(at) => Ok(ALL[at]),
+            None => {
+                let got = shim().dtype_name(number).unwrap_or("of another dtype");
+                Err(self.error(format!("{} is {got}, expected f32, f16 or bf16", self.name)))
+            }
+        }
+    }
+
+    fn sizes_and_strides(&self) -> Result<(&[i64], &[i64]), String> {
+        let dim = shim().dim(self.handle)? as usize;
+        if dim == 0 {
+            return Ok((&[], &[]));
+        }
+        let (sizes, strides) = (shim().sizes(self.handle)?, shim().strides(self.handle)?);
+        // SAFETY: torch holds `dim` sizes and strides per tensor, alive as long as the handle.
+        Ok(unsafe { (std::slice::from_raw_parts(sizes, dim), std::slice::from_raw_parts(strides, dim)) })
+    }
+
+    fn error(&self, what: String) -> String {
+        format!("{}: {what}", self.op)
+    }
+}

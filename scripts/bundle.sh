@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Makes dist/bundle: all that a machine with a GPU, python3 and torch needs to test and measure this checkout, without Rust,
+# network or the checkout itself. `make bundle` builds the wheel first; PYTHON names a Python with pip.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+python=${PYTHON:-python3}
+bundle=dist/bundle
+limit_mb=60
+
+shopt -s nullglob
+wheel=(dist/oxiwarp-*.whl)
+[ ${#wheel[@]} -eq 1 ] || { echo "bundle: expected one dist/oxiwarp-*.whl, found ${#wheel[@]}: run make wheel" >&2; exit 1; }
+
+rm -rf "$bundle"
+mkdir -p "$bundle"/{bin,wheels,target/ptx,tests,benches}
+cp "${wheel[0]}" "$bundle/wheels"
+"$python" -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: \
+    --python-version 3.11 --implementation py --abi none --platform any \
+    --dest "$bundle/wheels" --requirement scripts/bundle-wheels.txt
+
+# cargo names the programs in its messages; "test kernels" becomes bin/test-kernels, a binary keeps its name.
+cargo build --release --locked --quiet --message-format=json -p oxiwarp-tests -p oxiwarp-benches \
+    --test kernels --bench kernels --bins |
+    "$python" -c '
+import json, sys
+for message in map(json.loads, sys.stdin):
+    if message.get("reason") == "compiler-message":
+        sys.stderr.write(message["message"].get("rendered") or "")
+    if path := message.get("executable"):
+        name, kind = message["target"]["name"], message["target"]["kind"][0]
+        print(path, name if kind == "bin" else f"{kind}-{name}")
+' |
+    while read -r program name; do
+        cp "$program" "$bundle/bin/$name"
+        strip "$bundle/bin/$name"
+    done
+
+cp target/ptx/*.ptx "$bundle/target/ptx"
+cp -r tests/python tests/shapes.json "$bundle/tests"
+cp -r benches/python "$bundle/benches"
+find "$bundle" -name __pycache__ -prune -exec rm -r {} +
+cp scripts/run.sh "$bundle/run.sh"
+git describe --always --dirty --abbrev=40 --exclude='*' >"$bundle/COMMIT" 2>/dev/null || echo unknown >"$bundle/COMMIT"
+
+size_mb=$(($(du -sk "$bundle" | cut -f1) / 1024 + 1))
+du -sk "$bundle"/* | sort -rn | awk '{ sub(".*/", "", $2); printf "%8.1f MB  %s\n", $1 / 1024, $2 }'
+echo "$bundle: $size_mb MB, commit $(cat "$bundle/COMMIT"); there: ./run.sh test | bench | sanitize | demo"
+[ "$size_mb" -lt "$limit_mb" ] || { echo "bundle: $size_mb MB, must be under $limit_mb MB" >&2; exit 1; }

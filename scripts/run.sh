@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# What a bundle runs on a machine with python3, torch and a driver; no Rust, network or checkout is needed.
+#   ./run.sh test [pytest options]       the Rust test program, then the Python tests
+#   ./run.sh bench [bench.py options]    criterion, then oxiwarp beside torch and its peers
+#   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on the Rust test program (default filter: sm_90::)
+#   ./run.sh demo [demo options]         a diffusers model, stock and patched
+# Logs and results go to $OUT, else ./out. The exit code is 0 if every step passed.
+set -uo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+python=${PYTHON:-python3}
+mkdir -p "${OUT:-out}" && out=$(cd "${OUT:-out}" && pwd) || exit 1
+work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT || exit 1
+OXIWARP_COMMIT=$(cat "$here/COMMIT")
+export OXIWARP_COMMIT PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+failed=0
+
+# Runs a command with its output on the terminal and in a log, then says how it went.
+step() {
+    local name=$1 start=$SECONDS code
+    shift
+    "$@" 2>&1 | tee "$out/$name.log"
+    code=${PIPESTATUS[0]}
+    if [ "$code" -eq 0 ]; then
+        echo "== $name: ok ($((SECONDS - start)) s)"
+    else
+        echo "== $name: FAILED with exit code $code ($((SECONDS - start)) s, $out/$name.log)"
+        failed=1
+    fi
+}
+
+# Puts the carried packages before the machine's own.
+packages() {
+    "$python" -m pip --disable-pip-version-check install --quiet --no-index --no-deps --no-compile --no-cache-dir \
+        --target "$work/site" "$here"/wheels/*.whl || exit 1
+    export PYTHONPATH="$work/site${PYTHONPATH:+:$PYTHONPATH}"
+}
+
+# One tool of compute-sanitizer, one line. Errors that the tests provoke on purpose (a module that does not load, no memory)
+# are returned by the driver and are not faults of a kernel: --report-api-errors no.
+sanitize() {
+    local tool=$1 filter=$2 start=$SECONDS code log=$out/sanitize-$1.log
+    timeout "${SANITIZE_SECONDS:-85}" compute-sanitizer --tool "$tool" --error-exitcode 99 --report-api-errors no \
+        "$here/bin/test-kernels" "$filter" >"$log" 2>&1
+    code=$?
+    [ $code -ne 124 ] || echo "did not end within ${SANITIZE_SECONDS:-85} s" >>"$log"
+    if [ $code -eq 0 ] && ! grep -Eq 'test result: ok\. [1-9]' "$log"; then
+        code=1
+        echo "no test ran" >>"$log"
+    fi
+    [ $code -eq 0 ] || failed=1
+    echo "== $tool: $([ $code -eq 0 ] && echo clean || echo "FAILED ($code)"), $((SECONDS - start)) s:" \
+        "$(grep -oE 'test result: .* ignored|(ERROR|RACECHECK) SUMMARY: .*|no test ran|did not end .*' "$log" | paste -sd ';')"
+}
+
+command=${1:-}
+[ $# -eq 0 ] || shift
+case $command in
+test)
+    packages
+    step rust "$here/bin/test-kernels"
+    # Plugins that happen to be on the machine stay out.
+    PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
+    ;;
+bench)
+    packages
+    CRITERION_HOME=$work/criterion step criterion "$here/bin/bench-kernels" --bench
+    step bench "$python" "$here/benches/python/bench.py" --out "$out/bench" "$@"
+    ;;
+sanitize)
+    command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not on the PATH" >&2; exit 1; }
+    for tool in memcheck racecheck initcheck synccheck; do sanitize "$tool" "${1:-sm_90::}"; done
+    ;;
+demo)
+    packages
+    step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
+    ;;
+*)
+    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    exit 2
+    ;;
+esac
+exit $failed

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Installs the toolchain that rust-toolchain.toml names, if it or one of its components is missing.
+# Not left to rustup's automatic install, which RUSTUP_AUTO_INSTALL=0 turns off.
+set -eu
+cd "$(dirname "$0")/.."
+channel=$(sed -n 's/^channel = "\(.*\)"/\1/p' rust-toolchain.toml)
+components=$(sed -n 's/^components = \[\(.*\)\]/\1/p' rust-toolchain.toml | tr -d '",')
+
+installed=$(rustup component list --installed --toolchain "$channel" 2>/dev/null || true)
+missing=
+for component in $components; do
+    # Some are listed with the host's triple: clippy-x86_64-unknown-linux-gnu.
+    echo "$installed" | grep -q "^$component" || missing="$missing $component"
+done
+if [ -n "$missing" ]; then
+    echo "installing $channel:$missing"
+    # shellcheck disable=SC2086  # a list of words
+    rustup toolchain install "$channel" --profile minimal $(printf -- '-c %s ' $components)
+fi

@@ -1,0 +1,63 @@
+//! `add_rms_norm`: the sum is the rounded sum, and the norm is that of `rms_norm` over it, bit for bit.
+use half::{bf16, f16};
+use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, add_rms_norm};
+use oxiwarp_tests::compare::{same_bits, within_ulps};
+use oxiwarp_tests::shapes::shapes;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use crate::Test;
+use crate::rms_norm::{AnyWeight, bound, reference};
+
+pub const TESTS: &[Test] = &[
+    ("add_rms_norm::f32", table::<f32>),
+    ("add_rms_norm::f16", table::<f16>),
+    ("add_rms_norm::bf16", table::<bf16>),
+    ("add_rms_norm::layouts", layouts),
+];
+
+fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], [read, write]: [Layout; 2], params: RmsNorm) {
+    let (random, cols) = (&mut random(seed), shape[1] as usize);
+    let len = shape[0] as usize * cols;
+    let (x, residual, weight): (Vec<T>, Vec<T>, Vec<T>) = (values(random, len), values(random, len), values(random, cols));
+    let upload = |values: &[T]| Matrix::upload(device, values, shape, read);
+    let (x_matrix, residual_matrix) = (upload(&x), upload(&residual));
+    let weight_matrix = AnyWeight::Same(Matrix::upload(device, &weight, [1, cols as i64], Layout::dense(cols as i64)));
+    let mut y = Matrix::<T>::poisoned(device, shape, write);
+    let mut sum = Matrix::<T>::poisoned(device, shape, write);
+    let (read_x, read_residual) = (x_matrix.view(), residual_matrix.view());
+    let weight_view = Some(weight_matrix.view());
+    let stream = Stream::default();
+    add_rms_norm(device, read_x, read_residual, weight_view, y.view_mut(), sum.view_mut(), params, stream)
+        .expect("valid arguments");
+
+    let expected: Vec<T> = (0..len).map(|at| T::from_f32(x[at].to_f32() + residual[at].to_f32())).collect();
+    same_bits(&sum.download(), &expected);
+    // A second rounding of a 16-bit type: half an ulp of the value before the weight, which may be a larger binade.
+    let allowed = if params.rounding == Rounding::Once { bound::<T>() } else { bound::<T>() + 2.0 };
+    let norm = reference(&wide(&expected), Some(&wide(&weight)), cols, params);
+    within_ulps(&y.download(), &norm, cols, allowed);
+}
+
+fn table<T: Element>(device: &Device) {
+    let seed = seed();
+    for shape in shapes() {
+        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        for rounding in [Rounding::Once, Rounding::BeforeWeight] {
+            let params = RmsNorm { rounding, ..RmsNorm::default() };
+            check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2], params);
+        }
+    }
+}
+
+fn layouts(device: &Device) {
+    let seed = seed();
+    for cols in [7, 256, 2048] {
+        let dense = Layout::dense(cols);
+        for odd in [Layout { offset: 8, stride: cols + 8 }, Layout { offset: 3, stride: cols + 1 }] {
+            for layouts in [[dense, odd], [odd, dense], [odd, odd]] {
+                eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                check::<bf16>(device, seed, [6, cols], layouts, RmsNorm { weight_offset: 1.0, ..RmsNorm::default() });
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What is refused, with what words; nothing is written, and the device still works.
+use half::{bf16, f16};
+use oxiwarp::{Device, Error, RmsNorm, Stream, View, ViewMut, add_rms_norm, rms_norm};
+
+use crate::Test;
+
+pub const TESTS: &[Test] = &[("rms_norm::bad_input", rms_norm_refuses), ("add_rms_norm::bad_input", add_refuses)];
+
+#[track_caller]
+fn says(result: Result<(), Error>, text: &str) {
+    let error = result.expect_err(text).to_string();
+    assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
+}
+
+fn rms_norm_refuses(device: &Device) {
+    let x = device.upload(&[1.0_f32; 64]).unwrap();
+    let (half, brain) = (device.upload(&[f16::ONE; 64]).unwrap(), device.upload(&[bf16::ONE; 64]).unwrap());
+    let mut y = device.alloc::<f32>(64).unwrap();
+    let params = RmsNorm::default();
+    {
+        let mut refuses = |x: View, weight: Option<View>, y_shape: &[i64], params: RmsNorm, text: &str| {
+            let y = y.view_mut(y_shape).unwrap();
+            says(rms_norm(device, x, weight, y, params, Stream::default()), text);
+        };
+        let x = |shape: &[i64]| x.view(shape).unwrap();
+        refuses(x(&[4, 16]), None, &[4, 8], params, "rms_norm: out has shape [4, 8], expected [4, 16]");
+        refuses(brain.view(&[4, 16]).unwrap(), None, &[4, 16], params, "rms_norm: out is f32, expected bf16");
+        refuses(x(&[4, 0]), None, &[4, 0], params, "rms_norm: x has shape [4, 0], expected a last dimension between 1");
+        refuses(x(&[]), None, &[], params, "rms_norm: x has shape [], expected at least one dimension");
+        let weight = half.view(&[16]).unwrap();
+        refuses(x(&[4, 16]), Some(weight), &[4, 16], params, "weight is f16, expected f32 (as x) or f32");
+        refuses(x(&[4, 16]), Some(x(&[8])), &[4, 16], params, "weight has shape [8], expected [16]");
+        refuses(x(&[4, 16]), Some(x(&[1, 16])), &[4, 16], params, "weight has shape [1, 16], expected [16]");
+        for eps in [-1e-6, f32::NAN] {
+            let params = RmsNorm { eps, ..params };
+            refuses(x(&[4, 16]), None, &[4, 16], params, "rms_norm: eps is");
+        }
+    }
+    let columns = x.view_strided(0, &[16, 4], &[1, 16]).unwrap();
+    let out = y.view_mut(&[16, 4]).unwrap();
+    says(rms_norm(device, columns, None, out, params, Stream::default()), "its last dimension must be contiguous");
+    let three = x.view_strided(0, &[2, 2, 2, 2], &[3, 25, 9, 1]).unwrap();
+    let out = y.view_mut(&[2, 2, 2, 2]).unwrap();
+    says(rms_norm(device, three, None, out, params, Stream::default()), "call .contiguous() first");
+    let repeated = y.view_strided_mut(0, &[4, 16], &[0, 1]).unwrap();
+    let input = x.view(&[4, 16]).unwrap();
+    says(rms_norm(device, input, None, repeated, params, Stream::default()), "an output must not repeat its elements");
+    overlap(device, params);
+    assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
+
+    let out = y.view_mut(&[4, 16]).unwrap();
+    rms_norm(device, x.view(&[4, 16]).unwrap(), None, out, params, Stream::default()).expect("it still works");
+}
+
+/// Outputs on inputs; slices of one buffer that lie side by side are fine.
+fn overlap(device: &Device, params: RmsNorm) {
+    let memory = device.upload(&[2.0_f32; 128]).unwrap();
+    let raw = memory.view(&[1]).unwrap().ptr().cast_mut();
+    let at = |offset: usize, shape: &[i64], strides: &[i64]| {
+        let ptr = raw.cast::<f32>().wrapping_add(offset).cast();
+        // SAFETY: inside the buffer; what overlaps is refused before it is touched.
+        unsafe {
+            let x = View::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap();
+            (x, ViewMut::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap())
+        }
+    };
+    let (shape, dense, wide) = ([4, 16], [16, 1], [32, 1]);
+    let run = |x: View, y: ViewMut| rms_norm(device, x, None, y, params, Stream::default());
+    says(run(at(0, &shape, &dense).0, at(0, &shape, &dense).1), "rms_norm: out overlaps x");
+    says(run(at(0, &shape, &dense).0, at(32, &shape, &dense).1), "rms_norm: out overlaps x");
+    says(run(at(0, &shape, &wide).0, at(8, &shape, &wide).1), "rms_norm: out overlaps x");
+    run(at(0, &shape, &wide).0, at(16, &shape, &wide).1).expect("halves of a row do not overlap");
+    assert_eq!(memory.download().unwrap()[..16], [2.0; 16]);
+}
+
+fn add_refuses(device: &Device) {
+    let (x, short) = (device.upload(&[1.0_f32; 64]).unwrap(), device.upload(&[1.0_f32; 32]).unwrap());
+    let (mut y, mut sum) = (device.alloc::<f32>(64).unwrap(), device.alloc::<f32>(64).unwrap());
+    let shape = [4, 16];
+    let mut run = |residual: View, sum: ViewMut| {
+        let (x, y) = (x.view(&shape).unwrap(), y.view_mut(&shape).unwrap());
+        add_rms_norm(device, x, residual, None, y, sum, RmsNorm::default(), Stream::default())
+    };
+    let text = "add_rms_norm: residual has shape [2, 16], expected [4, 16]";
+    says(run(short.view(&[2, 16]).unwrap(), sum.view_mut(&shape).unwrap()), text);
+    let same = x.view(&shape).unwrap();
+    // SAFETY: the same memory as `x`; refused before it is touched.
+    let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &shape, &[16, 1]) }.unwrap();
+    says(run(x.view(&shape).unwrap(), on_x), "add_rms_norm: sum overlaps x");
+    assert!(sum.download().unwrap().iter().all(|sum| sum.is_nan()), "something was written");
+    run(x.view(&shape).unwrap(), sum.view_mut(&shape).unwrap()).expect("it still works");
+    assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
+}

@@ -1,0 +1,184 @@
+//! `rms_norm` against f64, over the table of shapes.
+use half::{bf16, f16};
+use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
+use oxiwarp_tests::compare::{same_bits, within_ulps};
+use oxiwarp_tests::shapes::shapes;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use crate::Test;
+
+pub const TESTS: &[Test] = &[
+    ("rms_norm::f32_against_f64", against_f64::<f32>),
+    ("rms_norm::f16_against_f64", against_f64::<f16>),
+    ("rms_norm::bf16_against_f64", against_f64::<bf16>),
+    ("rms_norm::f32_layouts", layouts::<f32>),
+    ("rms_norm::f16_layouts", layouts::<f16>),
+    ("rms_norm::bf16_layouts", layouts::<bf16>),
+    ("rms_norm::rows_do_not_depend_on_each_other", batch_invariance),
+    ("rms_norm::two_levels_of_rows", two_levels),
+    ("rms_norm::nan_and_infinity_stay_in_their_row", not_finite),
+    ("rms_norm::several_threads", threads),
+];
+
+/// How far f32 arithmetic with one rounding to the type may lie from f64: half an ulp of the rounding, and in f32
+/// the sum, `rsqrt.approx` (2^-22.9) and two products.
+pub fn bound<T: Element>() -> f64 {
+    if size_of::<T>() == 4 { 4.0 } else { 0.51 }
+}
+
+/// The formula, in f64.
+pub fn reference(x: &[f64], weight: Option<&[f64]>, cols: usize, params: RmsNorm) -> Vec<f64> {
+    let row = |row: &[f64]| {
+        let mean = row.iter().map(|x| x * x).sum::<f64>() / cols as f64;
+        let inv_rms = 1.0 / (mean + f64::from(params.eps)).sqrt();
+        let scale = |c: usize| weight.map_or(1.0, |w| f64::from(params.weight_offset) + w[c]);
+        row.iter().enumerate().map(|(c, x)| x * inv_rms * scale(c)).collect::<Vec<_>>()
+    };
+    x.chunks(cols).flat_map(row).collect()
+}
+
+/// A weight of one of the two types that it may have.
+pub enum AnyWeight<T> {
+    Same(Matrix<T>),
+    F32(Matrix<f32>),
+}
+
+impl<T: Element> AnyWeight<T> {
+    pub fn view(&self) -> oxiwarp::View<'_> {
+        let (Self::Same(Matrix { shape, .. }) | Self::F32(Matrix { shape, .. })) = self;
+        let shape = &shape[1..];
+        match self {
+            Self::Same(weight) => weight.buffer.view_strided(weight.layout.offset, shape, &[1]),
+            Self::F32(weight) => weight.buffer.view_strided(weight.layout.offset, shape, &[1]),
+        }
+        .expect("a vector")
+    }
+}
+
+/// Runs the op over fresh memory and returns its result.
+pub fn run<T: Element>(
+    device: &Device,
+    x: &[T],
+    weight: Option<&AnyWeight<T>>,
+    shape: [i64; 2],
+    [layout_x, layout_y]: [Layout; 2],
+    params: RmsNorm,
+) -> Vec<T> {
+    let x = Matrix::upload(device, x, shape, layout_x);
+    let mut y = Matrix::<T>::poisoned(device, shape, layout_y);
+    let weight = weight.map(AnyWeight::view);
+    rms_norm(device, x.view(), weight, y.view_mut(), params, Stream::default()).expect("valid arguments");
+    y.download()
+}
+
+/// One shape: without a weight, with one of each type, with an offset, in both rounding orders.
+fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
+    let (random, cols) = (&mut random(seed), shape[1] as usize);
+    let x: Vec<T> = values(random, shape[0] as usize * cols);
+    let (same, single): (Vec<T>, Vec<f32>) = (values(random, cols), values(random, cols));
+    let params = RmsNorm { eps: 1e-6, ..RmsNorm::default() };
+    let weight_layout = Layout { offset: layouts[0].offset, ..Layout::dense(cols as i64) };
+
+    let plain = run(device, &x, None, shape, layouts, params);
+    within_ulps(&plain, &reference(&wide(&x), None, cols, params), cols, bound::<T>());
+
+    let weights = [
+        (wide(&same), AnyWeight::Same(Matrix::upload(device, &same, [1, cols as i64], weight_layout))),
+        (wide(&single), AnyWeight::F32(Matrix::upload(device, &single, [1, cols as i64], weight_layout))),
+    ];
+    for (wide_weight, weight) in &weights {
+        for weight_offset in [0.0, 1.0] {
+            let params = RmsNorm { weight_offset, ..params };
+            let once = run(device, &x, Some(weight), shape, layouts, params);
+            within_ulps(&once, &reference(&wide(&x), Some(wide_weight), cols, params), cols, bound::<T>());
+
+            // Two roundings: exactly the product of what the op without a weight gives.
+            let params = RmsNorm { rounding: Rounding::BeforeWeight, ..params };
+            let twice = run(device, &x, Some(weight), shape, layouts, params);
+            let product = |at: usize| plain[at].to_f32() * (weight_offset + wide_weight[at % cols] as f32);
+            let expected: Vec<T> = (0..plain.len()).map(|at| T::from_f32(product(at))).collect();
+            same_bits(&twice, &expected);
+        }
+    }
+}
+
+fn against_f64<T: Element>(device: &Device) {
+    let seed = seed();
+    for shape in shapes() {
+        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2]);
+    }
+}
+
+/// Rows with gaps and bases that are not aligned, in each combination of input and output.
+fn layouts<T: Element>(device: &Device) {
+    let seed = seed();
+    for cols in [1, 64, 129, 2048] {
+        let kinds = [
+            Layout::dense(cols),
+            Layout { offset: 16, stride: cols + 64 },
+            Layout { offset: 0, stride: cols + 1 },
+            Layout { offset: 1, stride: cols },
+        ];
+        for x in kinds {
+            for y in kinds {
+                eprintln!("{cols} columns, {x:?} to {y:?}, OXIWARP_SEED={seed}");
+                check::<T>(device, seed, [5, cols], [x, y]);
+            }
+        }
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    let seed = seed();
+    for cols in [5_usize, 128, 1536, 3072, 9000] {
+        let rows = 300;
+        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
+        let dense = [Layout::dense(cols as i64); 2];
+        let all = run(device, &x, None, [rows as i64, cols as i64], dense, RmsNorm::default());
+        for row in [0, 1, 151, rows - 1] {
+            let row = row * cols..(row + 1) * cols;
+            let alone = run(device, &x[row.clone()], None, [1, cols as i64], dense, RmsNorm::default());
+            same_bits(&alone, &all[row]);
+        }
+    }
+}
+
+/// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.
+fn two_levels(device: &Device) {
+    let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
+    let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
+    let (shape, strides) = ([3, 4, 64], [6 * 64, 64, 1]);
+    let view = from.view_strided(64, &shape, &strides).unwrap();
+    rms_norm(device, view, None, to.view_mut(&shape).unwrap(), RmsNorm::default(), Stream::default()).unwrap();
+    let inside: Vec<f32> = (0..3).flat_map(|i| x[(i * 6 + 1) * 64..(i * 6 + 5) * 64].to_vec()).collect();
+    let expected = reference(&wide(&inside), None, 64, RmsNorm::default());
+    within_ulps(&to.download().unwrap(), &expected, 64, bound::<f32>());
+}
+
+fn not_finite(device: &Device) {
+    let cols = 40;
+    let mut x = vec![1.0_f32; 4 * cols];
+    (x[cols + 3], x[2 * cols + 7]) = (f32::NAN, f32::INFINITY);
+    let y = run(device, &x, None, [4, cols as i64], [Layout::dense(cols as i64); 2], RmsNorm::default());
+    assert!(y[cols..2 * cols].iter().all(|y| y.is_nan()), "a NaN reaches its whole row");
+    for (at, y) in y[2 * cols..3 * cols].iter().enumerate() {
+        assert!(if at == 7 { y.is_nan() } else { *y == 0.0 }, "column {at} beside an infinity is {y}");
+    }
+    assert!(y[..cols].iter().chain(&y[3 * cols..]).all(|y| (y - 1.0).abs() < 1e-5), "other rows are as ever");
+}
+
+fn threads(device: &Device) {
+    let x: Vec<bf16> = values(&mut random(seed()), 64 * 512);
+    let (shape, dense) = ([64, 512], [Layout::dense(512); 2]);
+    let expected = run(device, &x, None, shape, dense, RmsNorm::default());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..8 {
+                    same_bits(&run(device, &x, None, shape, dense, RmsNorm::default()), &expected);
+                }
+            });
+        }
+    });
+}

@@ -1,0 +1,27 @@
+"""Every test with a `device` runs on the CPU executor and, where there is one, on a GPU."""
+
+import pytest
+import torch
+
+NO_CUDA = "no CUDA device"
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip(NO_CUDA)
+    return torch.device(request.param)
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    if not torch.cuda.is_available():
+        pytest.skip(NO_CUDA)
+    return torch.device("cuda")
+
+
+@pytest.fixture(autouse=True)
+def without_grad():
+    """The operators have no backward; tests of grad mode switch it on themselves."""
+    with torch.no_grad():
+        yield

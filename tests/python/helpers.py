@@ -1,0 +1,86 @@
+"""The float64 reference, torch's own chains, and how results are compared."""
+
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # of the fraction
+SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the smallest subnormal
+TABLE = json.loads((Path(__file__).parent.parent / "shapes.json").read_text())
+SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
+GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
+
+# weight: None, "same" (as x) or "f32"
+VARIANTS = [
+    dict(weight=None, weight_offset=0.0, rounding="once"),
+    dict(weight="same", weight_offset=0.0, rounding="once"),
+    dict(weight="same", weight_offset=1.0, rounding="once"),
+    dict(weight="same", weight_offset=0.0, rounding="before_weight"),
+    dict(weight="f32", weight_offset=0.0, rounding="once"),
+    dict(weight="f32", weight_offset=1.0, rounding="before_weight"),
+]
+
+
+def random(shape, dtype, device, seed=0, scale=1.0) -> Tensor:
+    """Normal values, the same on every device."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return (torch.randn(shape, generator=generator) * scale).to(dtype).to(device)
+
+
+def make_weight(kind, cols, dtype, device) -> Tensor | None:
+    """A weight around 1, or around 0 where an offset is wanted: any random values do."""
+    if kind is None:
+        return None
+    return random((cols,), torch.float32 if kind == "f32" else dtype, device, seed=1, scale=0.5)
+
+
+def reference(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tensor:
+    """In float64 from the rounded inputs; no rounding in between, whatever `rounding` says."""
+    x = x.double()
+    y = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    return y if weight is None else y * (weight.double() + weight_offset)
+
+
+def torch_chain(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tensor:
+    """What model code writes in eager torch, with its casts."""
+    y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = (y.to(x.dtype).float() if rounding == "before_weight" else y) * (weight.float() + weight_offset)
+    return y.to(x.dtype)
+
+
+def ulps(y: Tensor, right: Tensor) -> Tensor:
+    """Distance from the float64 result, in units in the last place of `y`'s type there."""
+    exponent = torch.frexp(right.abs())[1].double() - 1 - BITS[y.dtype]
+    return (y.double() - right).abs() / torch.exp2(exponent.clamp_min(SMALLEST[y.dtype]))
+
+
+def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
+    """Our worst element is at most twice as far off as torch's worst; 1 ulp (2 in float32) is always allowed."""
+    if y.numel() == 0:
+        assert y.shape == right.shape
+        return
+    assert y.isfinite().all(), f"{what}: not finite"
+    off, torch_off = ulps(y, right), ulps(own, right).max().item()
+    bound = max(2 * torch_off, 2.0 if y.dtype == torch.float32 else 1.0)
+    at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
+    assert off[at] <= bound, (
+        f"{what}: worst element {at}: got {y[at].item()!r}, right {right[at].item()!r}, "
+        f"{off[at].item():.2f} ulp; torch's worst is {torch_off:.2f} ulp"
+    )
+
+
+def same_roundings(y: Tensor, own: Tensor) -> bool:
+    """Equal but for the order of a float32 sum: 16-bit values flip by one unit, seldom; float32 within a few units."""
+    if y.dtype == torch.float32:
+        return torch.allclose(y, own, rtol=2e-6, atol=1e-30)
+    off = (y.cpu().view(torch.int16).int() - own.cpu().view(torch.int16).int()).abs()
+    return bool(off.max() <= 1 and (off != 0).double().mean() <= 0.01)
+
+
+def poisoned_like(x: Tensor) -> Tensor:
+    """An output full of NaN: an element that a kernel forgets stays NaN."""
+    return torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)

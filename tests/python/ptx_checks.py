@@ -1,0 +1,203 @@
+"""What `test_ptx.py` asks of PTX: each check takes what a file or ptxas says and returns the problems it has.
+
+ptxas and the disassembler need no GPU, so a spill, a local array or a narrow load is found wherever the tests run, long
+before anything is timed.
+"""
+
+import re
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+PTXAS_VERSION = "13.0.88"
+NEWEST_ISA = (9, 0)  # what driver R580 takes
+REGISTER_FILE = 65_536  # 32-bit registers of a multiprocessor, on every architecture here
+
+_ENTRY = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\([^)]*\)(?P<directives>[^{]*)\{")
+_USAGE = re.compile(
+    r"Function properties for (\w+)\s+"
+    r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\s+"
+    r"ptxas info\s*:\s*Used (?P<registers>\d+) registers"
+)
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(?P<opcode>[A-Z]\w*)(?P<modifiers>(?:\.\w+)*)", re.M)
+
+
+# By entry, (opcode, modifiers) of each instruction: ("LDG", ".E.128.CONSTANT").
+Sass = Mapping[str, list[tuple[str, str]]]
+
+
+class PtxasError(Exception):
+    """ptxas refused a file; the message is what it printed."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What an entry declares. `threads` is None where it has no `.maxntid`."""
+
+    threads: int | None
+    min_blocks: int = 1
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What ptxas says that an entry uses: registers a thread, the rest in bytes."""
+
+    registers: int
+    stack: int = 0
+    spill_stores: int = 0
+    spill_loads: int = 0
+
+
+@dataclass(frozen=True)
+class Module:
+    """A PTX file as it declares itself and, once assembled, what ptxas made of it."""
+
+    isa: tuple[int, int]
+    target: str
+    entries: Mapping[str, Entry]
+    usage: Mapping[str, Usage] = field(default_factory=dict)
+    sass: Sass = field(default_factory=dict)
+
+
+def find_tool(name: str) -> Path | None:
+    """ptxas and the disassembler: from NVIDIA's wheels, else on the PATH."""
+    for scheme in ("purelib", "platlib"):
+        path = Path(sysconfig.get_path(scheme)) / "nvidia" / "cu13" / "bin" / name
+        if path.exists():
+            return path
+    found = shutil.which(name)
+    return Path(found) if found else None
+
+
+def ptxas_version(ptxas: Path) -> str:
+    """As in `release 13.0, V13.0.88`."""
+    said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"V(\d+\.\d+\.\d+)", said)
+    return match[1] if match else f"unknown: {said!r}"
+
+
+def parse(ptx: str) -> Module:
+    """What the text of a PTX file declares."""
+    version, target = re.search(r"^\.version\s+(\d+)\.(\d+)", ptx, re.M), re.search(r"^\.target\s+(\w+)", ptx, re.M)
+    if not version or not target:
+        raise ValueError("no .version or no .target: not a PTX file")
+    entries = {}
+    for match in _ENTRY.finditer(ptx):
+        blocks = re.search(r"\.minnctapersm\s+(\d+)", match["directives"])
+        bounds = re.search(r"\.maxntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", match["directives"])
+        threads = int(bounds[1]) * int(bounds[2] or 1) * int(bounds[3] or 1) if bounds else None
+        entries[match[1]] = Entry(threads, int(blocks[1]) if blocks else 1)
+    return Module((int(version[1]), int(version[2])), target[1], entries)
+
+
+def assemble(ptx: str, arch: str, folder: Path) -> Module:
+    """The module with ptxas's figures and its machine code for `arch`. Raises `PtxasError`."""
+    tools = {name: find_tool(name) for name in ("ptxas", "cuobjdump", "nvdisasm")}
+    ptxas, cuobjdump, nvdisasm = tools.values()
+    if not ptxas or not cuobjdump or not nvdisasm:
+        raise FileNotFoundError(f"not found: {', '.join(name for name, path in tools.items() if not path)}")
+    source, cubin = folder / f"{arch}.ptx", folder / f"{arch}.cubin"
+    source.write_text(ptx)
+    command: list[str | Path] = [ptxas, "-v", f"-arch={arch}", source, "-o", cubin]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    if run.returncode != 0:
+        raise PtxasError(run.stderr.strip())
+    usage = {
+        match[1]: Usage(*(int(match[key]) for key in ("registers", "stack", "stores", "loads")))
+        for match in _USAGE.finditer(run.stderr)
+    }
+    path = {"PATH": f"{nvdisasm.parent}:/usr/bin:/bin"}  # where cuobjdump looks for nvdisasm
+    dump = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=True, env=path).stdout
+    _, *functions = re.split(r"^\s*Function : (\w+)$", dump, flags=re.M)
+    sass = {
+        name: [(match["opcode"], match["modifiers"]) for match in _INSTRUCTION.finditer(body)]
+        for name, body in zip(functions[::2], functions[1::2], strict=True)
+    }
+    module = parse(ptx)
+    return Module(module.isa, module.target, module.entries, usage, sass)
+
+
+def check_header(module: Module, arch: str) -> list[str]:
+    """The PTX is for `arch`, in an ISA that the drivers of its time take."""
+    problems = []
+    if module.target != arch:
+        problems.append(f"target is {module.target}, expected {arch}")
+    if module.isa > NEWEST_ISA:
+        problems.append(f"PTX ISA is {module.isa[0]}.{module.isa[1]}, expected {NEWEST_ISA[0]}.{NEWEST_ISA[1]} at most")
+    return problems
+
+
+def check_entries(names: Iterable[str], ops: Iterable[str], dtypes: Collection[str]) -> list[str]:
+    """Every op has its general kernel and at least one that holds a row, and each kernel has every dtype."""
+    names = set(names)
+    kernels = {name.removesuffix(f"_{dtype}") for name in names for dtype in dtypes if name.endswith(f"_{dtype}")}
+    problems = []
+    for op in ops:
+        family = {op} | {kernel for kernel in kernels if re.fullmatch(rf"{op}_hold\d+", kernel)}
+        if family == {op}:
+            problems.append(f"{op}: no {op}_hold<n> kernel")
+        wanted = sorted(f"{kernel}_{dtype}" for kernel in family for dtype in dtypes)
+        problems += [f"{name}: no such entry" for name in wanted if name not in names]
+    return problems
+
+
+def check_bounds(entries: Mapping[str, Entry]) -> list[str]:
+    """Without `.maxntid` ptxas may give a kernel more registers than its launch allows."""
+    return [f"{name}: no .maxntid" for name, entry in entries.items() if entry.threads is None]
+
+
+def check_memory(module: Module) -> list[str]:
+    """ptxas reports on each entry, and none spills or has a stack frame."""
+    problems = [f"{name}: ptxas says nothing about it" for name in module.entries if name not in module.usage]
+    for name, usage in module.usage.items():
+        if usage.spill_stores or usage.spill_loads:
+            problems.append(f"{name}: spills {usage.spill_stores} bytes, loads {usage.spill_loads} back")
+        if usage.stack:
+            problems.append(f"{name}: stack frame of {usage.stack} bytes")
+    return problems
+
+
+def check_registers(module: Module) -> list[str]:
+    """A block of the declared size fits into a multiprocessor, as often as declared."""
+    problems = []
+    for name, entry in module.entries.items():
+        if entry.threads is None or name not in module.usage:
+            continue
+        # Hardware allots registers to a warp in units of 256: 8 a thread, whole warps.
+        registers, threads = -(-module.usage[name].registers // 8) * 8, -(-entry.threads // 32) * 32
+        if registers * threads * entry.min_blocks > REGISTER_FILE:
+            times = f" x {entry.min_blocks} blocks" if entry.min_blocks > 1 else ""
+            problems.append(f"{name}: {registers} registers x {threads} threads{times} exceed {REGISTER_FILE}")
+    return problems
+
+
+def check_local(sass: Sass) -> list[str]:
+    """No instruction reads or writes local memory."""
+    return _count(sass, "local memory", lambda opcode, _: opcode in {"LDL", "STL"})
+
+
+def check_width(sass: Sass) -> list[str]:
+    """Kernels that hold a row move it, and the weight, 16 bytes at a time.
+
+    Parameters come from constant memory, so every global access must be 128-bit; a generic `LD` or `ST` counts as one.
+    """
+    held = {name: code for name, code in sass.items() if re.search(r"_hold\d+_", name)}
+    accesses = {"LDG", "STG", "LD", "ST", "LDGSTS"}
+    problems = _count(held, "narrow access", lambda opcode, modifiers: opcode in accesses and ".128" not in modifiers)
+    for name, code in held.items():
+        wide = {opcode for opcode, modifiers in code if ".128" in modifiers}
+        problems += [f"{name}: no {opcode}.128" for opcode in ("LDG", "STG") if opcode not in wide]
+    return problems
+
+
+def _count(sass: Sass, what: str, is_bad: Callable[[str, str], bool]) -> list[str]:
+    """One line for each entry that has such instructions: how many and which."""
+    problems = []
+    for name, code in sass.items():
+        bad = [opcode + modifiers for opcode, modifiers in code if is_bad(opcode, modifiers)]
+        if bad:
+            problems.append(f"{name}: {what}: {len(bad)} x {', '.join(sorted(set(bad)))}")
+    return problems

@@ -1,0 +1,238 @@
+"""Bad input: a clear error, nothing written, and the process works on."""
+
+import gc
+import re
+import resource
+
+import pytest
+import torch
+from helpers import make_weight, poisoned_like, random, reference
+
+import oxiwarp
+
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+
+
+def refused(call, message, *, error=RuntimeError, outputs=(), device=None):
+    """`call` raises `error` with this first line and leaves `outputs` alone, and the next call is right."""
+    before = [output.clone() for output in outputs]
+    with pytest.raises(error) as caught:
+        call()
+    assert re.search(message, str(caught.value).splitlines()[0]), str(caught.value)
+    for output, old in zip(outputs, before, strict=True):
+        assert torch.equal(output.view(torch.uint8), old.view(torch.uint8)), "something was written"
+    x = random((3, 40), F32, device or "cpu")
+    assert torch.allclose(oxiwarp.rms_norm(x).double(), reference(x, None), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.int64, torch.bool, torch.complex64], ids=str)
+def test_dtype(dtype, device):
+    x = torch.ones(3, 8, dtype=dtype, device=device)
+    name = str(dtype).removeprefix("torch.")
+    refused(lambda: oxiwarp.rms_norm(x), f"^rms_norm: x is {name}, expected f32, f16 or bf16", device=device)
+    refused(lambda: oxiwarp.add_rms_norm(x, x), f"^add_rms_norm: x is {name}, expected", device=device)
+
+
+def test_mixed_dtypes(device):
+    x, other = random((3, 8), BF16, device), random((3, 8), F16, device)
+    out = poisoned_like(other)
+    refused(lambda: oxiwarp.rms_norm(x, other[0]), r"^rms_norm: weight is f16, expected bf16", device=device)
+    refused(lambda: oxiwarp.rms_norm(x.float(), x[0]), r"^rms_norm: weight is bf16, expected f32", device=device)
+    refused(lambda: oxiwarp.rms_norm(x, out=out), r"^rms_norm: out is f16, expected bf16", outputs=[out], device=device)
+    refused(lambda: oxiwarp.add_rms_norm(x, other), r"^add_rms_norm: residual is f16, expected bf16", device=device)
+
+
+@pytest.mark.parametrize("shape", [(7,), (9,), (1,), (0,), (1, 8), (3, 8), ()], ids=str)
+def test_weight_shape(shape, device):
+    x, out = random((3, 8), F32, device), torch.full((3, 8), float("nan"), device=device)
+    weight = torch.ones(shape, device=device)
+    message = rf"rms_norm: weight has shape {re.escape(str(list(shape)))}, expected \[8\]"
+    refused(lambda: oxiwarp.rms_norm(x, weight), "^" + message, device=device)
+    refused(lambda: oxiwarp.rms_norm(x, weight, out=out), "^" + message, outputs=[out], device=device)
+    refused(lambda: oxiwarp.add_rms_norm(x, x, weight), "^add_" + message, device=device)
+
+
+def test_other_shapes(device):
+    x, out = random((3, 8), F32, device), torch.full((4, 8), float("nan"), device=device)
+    refused(
+        lambda: oxiwarp.rms_norm(x, out=out),
+        r"^rms_norm: out has shape \[4, 8\], expected",
+        outputs=[out],
+        device=device,
+    )
+    refused(
+        lambda: oxiwarp.add_rms_norm(x, x[:2]), r"^add_rms_norm: residual has shape \[2, 8\], expected", device=device
+    )
+    refused(lambda: oxiwarp.rms_norm(torch.tensor(1.0, device=device)), r"^rms_norm: x has shape \[\]", device=device)
+
+
+@pytest.mark.parametrize("rows", [0, 3])
+def test_no_columns(rows, device):
+    x = torch.empty(rows, 0, device=device)
+    refused(lambda: oxiwarp.rms_norm(x), rf"^rms_norm: x has shape \[{rows}, 0\], expected", device=device)
+    refused(lambda: oxiwarp.add_rms_norm(x, x), r"^add_rms_norm: x has shape", device=device)
+
+
+def test_no_rows(device):
+    for shape in ((0, 8), (2, 0, 8)):
+        x = torch.empty(shape, device=device)
+        assert oxiwarp.rms_norm(x, torch.ones(8, device=device)).shape == shape
+
+
+def test_columns_not_contiguous(device):
+    x, wide = random((8, 8), F32, device), random((8, 16), F32, device)
+    out = torch.full((8, 8), float("nan"), device=device)
+    for bad in (x.t(), wide[:, ::2], wide[:, :1].expand(8, 8)):
+        refused(lambda bad=bad: oxiwarp.rms_norm(bad), r"^rms_norm: x of shape \[8, 8\] has strides", device=device)
+        refused(lambda bad=bad: oxiwarp.add_rms_norm(x, bad), r"^add_rms_norm: residual of shape", device=device)
+    refused(lambda: oxiwarp.rms_norm(x, out=out.t()), r"^rms_norm: out of shape", outputs=[out], device=device)
+    refused(lambda: oxiwarp.rms_norm(x, wide[0, ::2]), r"^rms_norm: weight of shape", device=device)
+
+
+def test_rows_of_three_strides(device):
+    x = random((2, 4, 3, 5, 8), F32, device).transpose(0, 2)[:, ::2]
+    refused(lambda: oxiwarp.rms_norm(x), r"^rms_norm: x of shape .* call \.contiguous\(\)", device=device)
+
+
+def test_overlap(device):
+    store = random((64,), F32, device)
+    x, weight = store[:32].view(4, 8), store[:8]
+    for out in (x, store[8:40].view(4, 8), store[31:63].view(4, 8)):
+        refused(
+            lambda out=out: oxiwarp.rms_norm(x, out=out), "^rms_norm: out overlaps x", outputs=[store], device=device
+        )
+    other, out = random((4, 8), F32, device), store[:32].view(4, 8)
+    refused(
+        lambda: oxiwarp.rms_norm(other, weight, out=out),
+        "^rms_norm: out overlaps weight",
+        outputs=[store],
+        device=device,
+    )
+    expanded = torch.full((1, 8), float("nan"), device=device)
+    refused(
+        lambda: oxiwarp.rms_norm(other, out=expanded.expand(4, 8)), "^rms_norm: ", outputs=[expanded], device=device
+    )
+
+
+@pytest.mark.parametrize("eps", [-1e-6, -1.0, float("nan"), -float("inf")])
+def test_eps(eps, device):
+    x, out = random((3, 8), F32, device), torch.full((3, 8), float("nan"), device=device)
+    refused(lambda: oxiwarp.rms_norm(x, eps=eps), "^rms_norm: eps is .*, expected 0 or more", device=device)
+    refused(lambda: oxiwarp.rms_norm(x, eps=eps, out=out), "^rms_norm: eps is", outputs=[out], device=device)
+    refused(lambda: oxiwarp.add_rms_norm(x, x, eps=eps), "^add_rms_norm: eps is", device=device)
+
+
+def test_rounding_name():
+    x = torch.ones(3, 8)
+    for bad in ("twice", "", None, True, ["once"]):
+        refused(lambda bad=bad: oxiwarp.rms_norm(x, rounding=bad), "^rms_norm: rounding is", error=ValueError)
+        refused(
+            lambda bad=bad: oxiwarp.add_rms_norm(x, x, rounding=bad), "^add_rms_norm: rounding is", error=ValueError
+        )
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "mkldnn"])
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_layout(layout):
+    x = torch.ones(3, 8)
+    make = {"coo": x.to_sparse, "csr": x.to_sparse_csr, "mkldnn": x.to_mkldnn}[layout]
+    refused(lambda: oxiwarp.rms_norm(make()), "^rms_norm: x has layout torch.*, expected torch.strided")
+    refused(lambda: oxiwarp.add_rms_norm(x, make()), "^add_rms_norm: residual has layout")
+
+
+def test_meta():
+    """A meta tensor gives a meta result; beside real ones it is refused. The fake refuses what the kernel refuses."""
+    x = torch.empty(3, 8, device="meta", dtype=BF16)
+    y, total = oxiwarp.add_rms_norm(x, x, x[0])
+    for result in (oxiwarp.rms_norm(x, x[0]), y, total):
+        assert result.device.type == "meta" and result.shape == x.shape and result.dtype == BF16
+    real = torch.ones(3, 8, dtype=BF16)
+    refused(lambda: oxiwarp.rms_norm(real, x[0]), "^rms_norm: weight is on meta, expected cpu")
+    refused(lambda: oxiwarp.rms_norm(x, real[0]), "^rms_norm: weight is on cpu, expected meta")
+    refused(lambda: oxiwarp.rms_norm(x, x[0, :7]), r"^rms_norm: weight has shape \[7\], expected \[8\]")
+    refused(lambda: oxiwarp.rms_norm(x.double()), "^rms_norm: x is torch.float64, expected")
+    refused(lambda: oxiwarp.rms_norm(x, x[0].half()), "^rms_norm: weight is f16, expected bf16")
+    refused(lambda: oxiwarp.rms_norm(torch.empty(3, 0, device="meta")), "^rms_norm: x has shape")
+
+
+def test_subclass():
+    """A subclass goes through its own dispatch: no kernel sees a wrapper's empty storage."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    x = random((3, 8), F32, "cpu")
+    y = oxiwarp.rms_norm(TwoTensor(x, 2 * x))
+    assert torch.equal(y.a, oxiwarp.rms_norm(x)) and torch.equal(y.b, oxiwarp.rms_norm(2 * x))
+
+
+@pytest.mark.parametrize("which", ["x", "weight", "out", "residual"])
+def test_requires_grad(which, device):
+    """No backward yet: a call that autograd would record is refused; without grad mode it is an ordinary call."""
+    tensors = {name: random((3, 8), F32, device) for name in ("x", "out", "residual")}
+    tensors["weight"] = make_weight("same", 8, F32, device)
+    tensors[which].requires_grad_()
+    x, weight, out, residual = (tensors[name] for name in ("x", "weight", "out", "residual"))
+    with torch.enable_grad():
+        if which != "residual":
+            refused(
+                lambda: oxiwarp.rms_norm(x, weight, out=out),
+                "^rms_norm: an input requires grad, and this operator has no backward yet: .*no_grad",
+                outputs=[out.detach()],
+            )
+        if which != "out":
+            refused(lambda: oxiwarp.add_rms_norm(x, residual, weight), "^add_rms_norm: an input requires grad")
+    assert not oxiwarp.rms_norm(x, weight).requires_grad
+    assert not oxiwarp.add_rms_norm(x, residual, weight)[0].requires_grad
+
+
+def test_other_device(cuda):
+    x, weight = torch.ones(3, 8, device=cuda), torch.ones(8)
+    out = torch.full((3, 8), float("nan"))
+    refused(lambda: oxiwarp.rms_norm(x, weight), "^rms_norm: weight is on cpu, expected cuda:0", device=cuda)
+    refused(lambda: oxiwarp.rms_norm(x.cpu(), weight.to(cuda)), "^rms_norm: weight is on cuda:0, expected cpu")
+    refused(lambda: oxiwarp.rms_norm(x, out=out), "^rms_norm: out is on cpu", outputs=[out], device=cuda)
+    refused(lambda: oxiwarp.add_rms_norm(x, x.cpu()), "^add_rms_norm: residual is on cpu", device=cuda)
+
+
+def test_out_of_memory_cpu():
+    """An output that cannot be had is torch's own error, from any torch: here 2^50 bytes."""
+    x = torch.ones(1, 64).expand(2**42, 64)
+    refused(lambda: oxiwarp.rms_norm(x), "can't allocate memory|not enough memory")
+    refused(lambda: oxiwarp.add_rms_norm(x, x), "can't allocate memory|not enough memory")
+
+
+def test_out_of_memory_cuda(cuda):
+    """CUDA out of memory is torch.OutOfMemoryError; memory that is freed afterwards can be used again."""
+    _, total = torch.cuda.mem_get_info()
+    x = torch.ones(1, 1024, device=cuda).expand(total // 4096 + 1, 1024)
+    refused(lambda: oxiwarp.rms_norm(x), "CUDA out of memory", error=torch.OutOfMemoryError, device=cuda)
+    refused(lambda: oxiwarp.add_rms_norm(x, x), "CUDA out of memory", error=torch.OutOfMemoryError, device=cuda)
+
+
+def test_nothing_leaks():
+    """Arguments and results are freed, of refused calls too: 400 calls with 8 MiB tensors of their own each."""
+
+    def calls():
+        x, weight, out = torch.ones(32, 65536), torch.ones(65536), torch.ones(32, 65536)
+        for call in (
+            lambda: oxiwarp.rms_norm(x, weight[1:]),
+            lambda: oxiwarp.rms_norm(x, weight, eps=-1.0, out=out),
+            lambda: oxiwarp.add_rms_norm(x, out, weight[1:]),
+        ):
+            with pytest.raises(RuntimeError):
+                call()
+        oxiwarp.rms_norm(x[:1], weight)
+
+    calls()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for _ in range(100):
+        calls()
+        gc.collect()  # a caught exception's traceback holds the frame, and so the tensors
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 200 * 1024, f"{grown / 1024:.0f} MiB more than before"
+
+
+def test_not_tensors():
+    with pytest.raises((TypeError, AttributeError, RuntimeError)):
+        oxiwarp.rms_norm([1.0, 2.0])  # type: ignore[arg-type]
+    with pytest.raises((TypeError, AttributeError, RuntimeError)):
+        oxiwarp.rms_norm(torch.ones(2, 8), eps="small")  # type: ignore[arg-type]

@@ -1,0 +1,218 @@
+"""A patched model is still that model: state dict, copies, pickle, hooks, offloading, moves, training."""
+
+import copy
+import io
+import pickle
+
+import pytest
+import torch
+from helpers import random
+from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input, t5
+from torch import nn
+
+import oxiwarp
+from oxiwarp import modules
+
+
+def patched_net(**options):
+    model = net(**options)
+    oxiwarp.patch(model, cpu_kernels=True)
+    return model
+
+
+def assert_patched(model, expected):
+    assert [modules.is_replaced(getattr(model, name)) for name in NORMS] == [True] * 4
+    assert torch.equal(model(net_input()), expected)
+
+
+def test_state_dict():
+    """The same keys and tensors, loadable both ways."""
+    stock, model = net(), patched_net()
+    assert list(model.state_dict()) == list(stock.state_dict())
+    assert [name for name, _ in model.named_modules()] == [name for name, _ in stock.named_modules()]
+    fresh = patched_net()
+    for parameter in fresh.parameters():
+        parameter.zero_()
+    fresh.load_state_dict(stock.state_dict())
+    assert_patched(fresh, model(net_input()))
+    stock.load_state_dict(model.state_dict())
+
+
+def test_names_and_classes():
+    """isinstance, class names and signatures are what other code looks at."""
+    import inspect
+
+    model, stock = patched_net(), net()
+    for name in NORMS:
+        ours, own = type(getattr(model, name)), type(getattr(stock, name))
+        assert issubclass(ours, own) and (ours.__name__, ours.__module__) == (own.__name__, own.__module__)
+        assert inspect.signature(ours.forward) == inspect.signature(own.forward)
+    assert type(model.before) is type(patched_net().before), "modules of one class stay of one class"
+
+
+@pytest.mark.parametrize("how", ["deepcopy", "copy", "pickle", "torch.save"])
+def test_copies(how):
+    """Copies are patched, share nothing that a copy should not, and can be unpatched on their own."""
+    model = patched_net()
+    expected = model(net_input())
+    if how == "deepcopy":
+        other = copy.deepcopy(model)
+    elif how == "copy":
+        other = copy.copy(model)
+        other._modules = {name: copy.copy(module) for name, module in model._modules.items()}
+    elif how == "pickle":
+        other = pickle.loads(pickle.dumps(model))
+    else:
+        file = io.BytesIO()
+        torch.save(model, file)
+        file.seek(0)
+        other = torch.load(file, weights_only=False)
+    assert_patched(other, expected)
+    assert oxiwarp.unpatch(other) == 4 and type(other.before) is BeforeWeightRMSNorm
+    assert_patched(model, expected)
+
+
+def test_old_pickle_protocols():
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert_patched(pickle.loads(pickle.dumps(patched_net(), protocol)), patched_net()(net_input()))
+
+
+def test_hooks():
+    """Forward hooks from before and after run once per call, see the kernel's output and survive unpatching."""
+    model, seen = net(), []
+    model.before.register_forward_pre_hook(lambda module, args: seen.append("pre"))
+    model.before.register_forward_hook(lambda module, args, output: seen.append(output))
+    oxiwarp.patch(model, cpu_kernels=True)
+    handle = model.before.register_forward_hook(lambda module, args, output: output * 0)
+    assert (model.before(net_input()) == 0).all()
+    assert seen[0] == "pre" and len(seen) == 2
+    handle.remove()
+    assert torch.equal(model.before(net_input()), seen[1])
+    oxiwarp.unpatch(model)
+    model.before(net_input())
+    assert len(seen) == 6
+
+
+def test_moves_and_casts(device):
+    """Patched before moving, cast afterwards: each dtype finds its formula at the call."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        model = net()
+        oxiwarp.patch(model, cpu_kernels=True)
+        model.to(device)
+        other = net(dtype, device)
+        oxiwarp.patch(other, cpu_kernels=True)
+        assert torch.equal(model.to(dtype)(net_input(dtype, device)), other(net_input(dtype, device)))
+
+
+def test_eps_and_weight_are_read_at_the_call():
+    model, x = patched_net(), net_input()
+    model.before.variance_epsilon = 4.0
+    model.before.weight = nn.Parameter(random((64,), torch.float32, "cpu", seed=5), requires_grad=False)
+    torch.testing.assert_close(model.before(x), BeforeWeightRMSNorm.forward(model.before, x))
+    model.torch_norm.eps = None
+    torch.testing.assert_close(model.torch_norm(x), nn.RMSNorm.forward(model.torch_norm, x))
+
+
+def test_training_goes_on():
+    """In grad mode a patched model trains as the stock one, gradient for gradient."""
+    grads = []
+    for model in (net(), patched_net()):
+        model.requires_grad_()
+        with torch.enable_grad():
+            model(net_input()).square().mean().backward()
+        grads.append([parameter.grad for parameter in model.parameters()])
+    for a, b in zip(*grads, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_instance_forward_is_left():
+    """A forward that somebody put on the instance is not ours to hide."""
+    model = net()
+    model.before.forward = lambda x: x
+    report = oxiwarp.patch(model)
+    assert report.replaced == 3 and any("replaced on the instance" in row.reason for row in report)
+    model.offset.forward = model.offset.forward  # the class's own, bound: as accelerate leaves it behind
+    oxiwarp.unpatch(model)
+    assert oxiwarp.patch(model).names["offset"] == "replaced"
+
+
+@pytest.mark.parametrize("order", ["patch first", "hook first"])
+@pytest.mark.parametrize("make", [ltx, t5])
+def test_accelerate_offload(make, order):
+    """accelerate's CPU offload (weights on meta between calls): before or after patching, and removed again."""
+    accelerate = pytest.importorskip("accelerate")
+
+    def forward(model):
+        if make is ltx:
+            return model(**ltx_input())[0]
+        return model(input_ids=torch.arange(24).view(2, 12)).last_hidden_state
+
+    reference = make()
+    stock = forward(reference)
+    oxiwarp.patch(reference, cpu_kernels=True)
+    expected = forward(reference)
+
+    model = make()
+    steps = [lambda: oxiwarp.patch(model, cpu_kernels=True), lambda: accelerate.cpu_offload(model, "cpu")]
+    for step in steps if order == "patch first" else reversed(steps):
+        step()
+    assert any(parameter.is_meta for parameter in model.parameters())
+    assert torch.equal(forward(model), expected)
+    oxiwarp.unpatch(model)
+    assert torch.equal(forward(model), stock), "unpatched under the hooks"
+    assert oxiwarp.patch(model, cpu_kernels=True).left == 0
+    assert torch.equal(forward(model), expected), "patched again under the hooks"
+    accelerate.hooks.remove_hook_from_module(model, recurse=True)
+    assert torch.equal(forward(model), expected), "hooks removed"
+    oxiwarp.unpatch(model)
+    assert torch.equal(forward(model), stock), "hooks removed, unpatched"
+
+
+def test_model_cpu_offload(cuda):
+    """diffusers' model offloading moves whole components; patched before and after it."""
+    accelerate = pytest.importorskip("accelerate")
+    outputs = []
+    for order in (0, 1):
+        model = ltx()
+        if order == 0:
+            oxiwarp.patch(model)
+        model, hook = accelerate.cpu_offload_with_hook(model, cuda)
+        if order == 1:
+            oxiwarp.patch(model)
+        outputs.append(model(**ltx_input(device=cuda))[0])
+        hook.offload()
+    reference = ltx(device=cuda)
+    oxiwarp.patch(reference)
+    for output in outputs:
+        assert torch.equal(output, reference(**ltx_input(device=cuda))[0])
+
+
+def test_subclass_made_by_another_tool():
+    """A tool that swaps the class on top of ours (as FSDP does): unpatch brings the own forward back all the same."""
+    model, x = patched_net(), net_input()
+    own = BeforeWeightRMSNorm.forward(model.before, x)
+    model.before.__class__ = type("Wrapped", (type(model.before),), {})
+    model.before(x)
+    assert oxiwarp.unpatch(model) == 4
+    assert torch.equal(model.before(x), own)
+
+
+def test_tensor_subclass_input():
+    """A tensor subclass goes to the module's own forward, and so to its own dispatch."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    model, x = patched_net(), net_input()
+    assert torch.equal(model.bare(TwoTensor(x, x)).a, type(net().bare).forward(model.bare, x))
+
+
+def test_fake_and_meta():
+    """Shapes alone: a model on meta, and fake inputs."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with torch.device("meta"):
+        model = nn.Sequential(BeforeWeightRMSNorm(64), nn.RMSNorm(64)).requires_grad_(False)
+    assert oxiwarp.patch(model, cpu_kernels=True).replaced == 2
+    assert model(torch.empty(3, 64, device="meta")).shape == (3, 64)
+    model = patched_net()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert model.before(torch.empty(3, 64)).shape == (3, 64)

@@ -1,0 +1,160 @@
+"""How a class's roundings are found, on the classes of diffusers and transformers and on odd ones."""
+
+import importlib
+
+import pytest
+import torch
+from torch import nn
+
+import oxiwarp
+from oxiwarp.recognise import Formula, Unsuitable, recognise
+
+ONCE, OFFSET, BEFORE = Formula(True, 0.0, False), Formula(True, 1.0, False), Formula(True, 0.0, True)
+NONE = Formula(False, 0.0, False)
+LM = "transformers.models"
+
+# module, class, constructor arguments, formula in bfloat16
+KNOWN = [
+    ("torch.nn", "RMSNorm", (96, 1e-6), ONCE),
+    ("torch.nn", "RMSNorm", (96,), ONCE),
+    ("torch.nn", "RMSNorm", (96, 1e-6, False), NONE),
+    ("diffusers.models.normalization", "RMSNorm", (96, 1e-6), BEFORE),
+    ("diffusers.models.normalization", "RMSNorm", (96, 1e-6, False), NONE),
+    ("diffusers.models.normalization", "MochiRMSNorm", (96, 1e-6), ONCE),
+    (f"{LM}.llama.modeling_llama", "LlamaRMSNorm", (96,), BEFORE),
+    (f"{LM}.mistral.modeling_mistral", "MistralRMSNorm", (96,), BEFORE),
+    (f"{LM}.qwen2.modeling_qwen2", "Qwen2RMSNorm", (96,), BEFORE),
+    (f"{LM}.qwen3.modeling_qwen3", "Qwen3RMSNorm", (96,), BEFORE),
+    (f"{LM}.llama4.modeling_llama4", "Llama4TextRMSNorm", (96,), BEFORE),
+    (f"{LM}.t5.modeling_t5", "T5LayerNorm", (96,), BEFORE),
+    (f"{LM}.umt5.modeling_umt5", "UMT5LayerNorm", (96,), BEFORE),
+    (f"{LM}.gemma.modeling_gemma", "GemmaRMSNorm", (96,), OFFSET),
+    (f"{LM}.gemma2.modeling_gemma2", "Gemma2RMSNorm", (96,), OFFSET),
+    (f"{LM}.gemma3.modeling_gemma3", "Gemma3RMSNorm", (96,), OFFSET),
+    (f"{LM}.qwen3_next.modeling_qwen3_next", "Qwen3NextRMSNorm", (96,), OFFSET),
+    (f"{LM}.gemma3n.modeling_gemma3n", "Gemma3nRMSNorm", (96,), ONCE),
+    (f"{LM}.gemma4.modeling_gemma4", "Gemma4RMSNorm", (96,), ONCE),
+    (f"{LM}.gemma4.modeling_gemma4", "Gemma4RMSNorm", (96, 1e-6, False), NONE),
+    (f"{LM}.olmo2.modeling_olmo2", "Olmo2RMSNorm", (96,), ONCE),
+    (f"{LM}.gpt_oss.modeling_gpt_oss", "GptOssRMSNorm", (96,), ONCE),
+]
+
+
+def load(module, name):
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        pytest.skip(f"not in this version: {error}")
+
+
+@pytest.mark.parametrize(("module", "name", "arguments", "formula"), KNOWN)
+def test_known(module, name, arguments, formula):
+    formulas, eps_name = recognise(load(module, name)(*arguments))
+    weight = None if formula is NONE else torch.bfloat16
+    assert (
+        formulas[torch.bfloat16, weight] == formula
+        and formulas[torch.float16, torch.float16 if weight else None] == formula
+    )
+    assert (torch.float32, torch.float32 if weight else None) in formulas
+    assert eps_name in ("eps", "variance_epsilon")
+    # float32 weights, 16-bit inputs: those that cast the result back have a kernel, those that promote have none
+    assert ((torch.bfloat16, torch.float32) in formulas) == (formula in (ONCE, OFFSET))
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arguments", "reason"),
+    [
+        ("diffusers.models.normalization", "RMSNorm", (96, 1e-6, True, True), "it has bias besides a weight"),
+        ("torch.nn", "RMSNorm", ((4, 8), 1e-6), r"its weight has shape \[4, 8\], expected one dimension"),
+        (f"{LM}.qwen3_next.modeling_qwen3_next", "Qwen3NextRMSNormGated", (96,), "its forward takes .*gate"),
+        ("diffusers.models.normalization", "LuminaRMSNormZero", (96, 1e-6, True), "its forward takes"),
+    ],
+)
+def test_left(module, name, arguments, reason):
+    with pytest.raises(Unsuitable, match=reason):
+        recognise(load(module, name)(*arguments))
+
+
+def norm_class(forward, name="OddRMSNorm", **attributes):
+    def init(self):
+        nn.Module.__init__(self)
+        self.weight = nn.Parameter(torch.ones(64))
+        self.eps = 1e-6
+        for key, value in attributes.items():
+            setattr(self, key, value)
+
+    return type(name, (nn.Module,), {"__init__": init, "forward": forward})
+
+
+def chain(x, eps):
+    return x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+
+
+def failing(self, x):
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("what", "forward"),
+    [
+        ("another formula", lambda self, x: (chain(x, self.eps) * self.weight.float().square()).type_as(x)),
+        (
+            "no mean",
+            lambda self, x: (x.float() * torch.rsqrt(x.float().pow(2).sum(-1, keepdim=True) + self.eps)).type_as(x),
+        ),
+        ("eps outside", lambda self, x: (x / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)),
+        ("a layer norm", lambda self, x: nn.functional.layer_norm(x, (64,))),
+        ("float32 out", lambda self, x: chain(x, self.eps).double()),
+        ("an error", failing),
+        ("no tensor", lambda self, x: (x,)),
+        ("another shape", lambda self, x: x.sum(-1)),
+    ],
+)
+def test_odd_formulas(what, forward):
+    with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
+        recognise(norm_class(forward)())
+
+
+def test_rounded_offset_is_float32_only():
+    """`1 + w` rounded to the weight's dtype is not the kernel's; in float32 it is."""
+    cls = norm_class(lambda self, x: (chain(x, self.eps) * (1.0 + self.weight).float()).type_as(x))
+    formulas, _ = recognise(cls())
+    assert formulas[torch.float32, torch.float32] == OFFSET and (torch.bfloat16, torch.bfloat16) not in formulas
+    with pytest.raises(Unsuitable, match="for torch.bfloat16 weights"):
+        recognise(cls().bfloat16())
+    report = oxiwarp.patch(nn.Sequential(cls()))
+    assert [row.reason for row in report] == ["its own forward for bfloat16, float16"]
+
+
+def test_other_reasons():
+    good = lambda self, x: chain(x, self.eps).type_as(x)  # noqa: E731
+    with pytest.raises(Unsuitable, match="neither eps nor variance_epsilon"):
+        module = norm_class(good)()
+        del module.eps
+        recognise(module)
+    with pytest.raises(Unsuitable, match="made of other modules"):
+        recognise(norm_class(good, child=nn.Identity())())
+    with pytest.raises(Unsuitable, match="it has gamma besides a weight"):
+        recognise(norm_class(good, gamma=nn.Parameter(torch.ones(4)))())
+    with pytest.raises(Unsuitable, match="its forward takes"):
+        recognise(norm_class(lambda self, *rows: rows)())
+    with pytest.raises(Unsuitable, match="neither a parameter nor a buffer"):
+        module = norm_class(good)()
+        del module.weight
+        module.weight = torch.ones(64)
+        recognise(module)
+
+
+def test_probe_only_reads():
+    """No random state moves, no weight is touched or even needed: a module on meta is recognised."""
+    state = torch.random.get_rng_state()
+    with torch.device("meta"):
+        module = nn.RMSNorm(48, eps=1e-6)
+        assert recognise(module)[0][torch.bfloat16, torch.bfloat16] == ONCE
+    assert module.weight.is_meta and torch.equal(state, torch.random.get_rng_state())
+    with torch.autocast("cpu", torch.bfloat16), torch.enable_grad():
+        assert recognise(nn.RMSNorm(40, eps=1e-6))[0][torch.float32, torch.float32] == ONCE
+    seen = []
+    module.register_forward_hook(lambda *_: seen.append(1))
+    recognise(module)
+    assert not seen, "a probe is not a call"

@@ -1,0 +1,161 @@
+"""`oxiwarp.rms_norm` against float64, over the table of shapes."""
+
+import pytest
+import torch
+from helpers import (
+    DTYPES,
+    GPU_SHAPES,
+    SHAPES,
+    VARIANTS,
+    check_error,
+    make_weight,
+    poisoned_like,
+    random,
+    reference,
+    torch_chain,
+)
+
+import oxiwarp
+
+
+def check(x, variant, out=None, eps=1e-6):
+    options = {key: variant[key] for key in ("weight_offset", "rounding")}
+    weight = make_weight(variant["weight"], x.shape[-1], x.dtype, x.device)
+    y = oxiwarp.rms_norm(x, weight, eps, out=out, **options)
+    assert y.shape == x.shape and y.dtype == x.dtype and y.device == x.device
+    right, own = (f(x, weight, eps, **options) for f in (reference, torch_chain))
+    check_error(y, own, right, f"{list(x.shape)} {x.dtype} {variant}")
+    return y
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "cols"), SHAPES)
+def test_table(rows, cols, dtype, device):
+    x = random((rows, cols), dtype, device)
+    for variant in VARIANTS:
+        y = check(x, variant)
+        assert y.is_contiguous()
+
+
+@pytest.mark.parametrize(("rows", "cols", "gib"), GPU_SHAPES)
+def test_large_table(rows, cols, gib, cuda):
+    free, _ = torch.cuda.mem_get_info()
+    if free < gib * 2**30:
+        pytest.skip(f"needs {gib} GiB of GPU memory")
+    x = torch.empty(rows, cols, dtype=torch.bfloat16, device=cuda).normal_()
+    weight = make_weight("same", cols, x.dtype, cuda)
+    y = poisoned_like(x)
+    oxiwarp.rms_norm(x, weight, out=y)
+    assert not any(bool(part.isnan().any()) for part in y.chunk(64))
+    for at in (slice(0, 3), slice(rows // 2, rows // 2 + 3), slice(rows - 3, rows)):
+        right, own = reference(x[at], weight), torch_chain(x[at], weight)
+        check_error(y[at], own, right, f"rows {at} of {rows} x {cols}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "cols"), [(3, 7), (5, 64), (2, 257), (3, 3072)])
+def test_out(rows, cols, dtype, device):
+    x = random((rows, cols), dtype, device)
+    for variant in VARIANTS:
+        out = poisoned_like(x)
+        assert check(x, variant, out=out) is out
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", [1, 7, 64, 129, 2048])
+def test_strided_rows(cols, dtype, device):
+    """Slices and chunks: rows with a stride, two levels of rows, one row repeated."""
+    wide = random((4, 3, 3 * cols), dtype, device)
+    for x in (
+        wide[..., :cols],
+        wide[..., cols : 2 * cols],
+        wide[1:3, ::2, -cols:],
+        wide[:, 1, :cols],
+        wide[0, 0, :cols],
+    ):
+        for variant in VARIANTS[:4]:
+            check(x, variant)
+    row = random((1, cols), dtype, device)
+    check(row.expand(5, cols), VARIANTS[1])
+    out = torch.full((4, 3, 2 * cols), float("nan"), dtype=dtype, device=device)
+    check(wide[..., :cols], VARIANTS[1], out=out[..., cols:])
+    assert out[..., :cols].isnan().all(), "written beside the output"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", [8, 33, 640])
+@pytest.mark.parametrize("offset", [1, 2, 3, 5])
+def test_unaligned(offset, cols, dtype, device):
+    """Base pointers that are aligned to an element only, for each argument."""
+
+    def shifted(values):
+        store = torch.full((values.numel() + 16,), float("nan"), dtype=values.dtype, device=device)
+        store[offset : offset + values.numel()] = values.flatten()
+        return store[offset : offset + values.numel()].view(values.shape), store
+
+    values, weights = random((3, cols), dtype, device), make_weight("same", cols, dtype, device)
+    (x, _), (weight, _), (out, store) = shifted(values), shifted(weights), shifted(poisoned_like(values))
+    right, own = reference(values, weights), torch_chain(values, weights)
+    for inputs in ((x, weights), (values, weight), (x, weight)):
+        check_error(oxiwarp.rms_norm(*inputs), own, right, f"offset {offset}")
+    oxiwarp.rms_norm(x, weight, out=out)
+    check_error(out, own, right, f"all with offset {offset}")
+    assert store[:offset].isnan().all() and store[offset + out.numel() :].isnan().all(), "written beside the output"
+
+
+@pytest.mark.parametrize(
+    "shape", [(8,), (2, 3, 8), (2, 1, 3, 8), (2, 2, 2, 2, 2, 8), (0, 3, 8), (2, 0, 8), (1, 1, 1, 8)]
+)
+def test_ranks(shape, device):
+    check(random(shape, torch.float32, device), VARIANTS[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_eps(dtype, device):
+    x = random((4, 96), dtype, device, scale=1e-3)
+    for eps in (0.0, 1e-12, 1e-5, 0.1, 10.0):
+        check(x, VARIANTS[1], eps=eps)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_extremes(dtype, device):
+    """NaN and Inf pass through as in torch; zeros, huge and tiny rows are what they should be."""
+    x = random((7, 72), dtype, device)
+    x[0, 3], x[1, 5], x[2, 7], x[3] = float("nan"), float("inf"), -float("inf"), 0.0
+    x[4], x[5] = x[4] * 1e3, x[5] * 1e-3
+    weight = make_weight("same", 72, dtype, device)
+    for rounding in ("once", "before_weight"):
+        y, own = oxiwarp.rms_norm(x, weight, rounding=rounding), torch_chain(x, weight, rounding=rounding)
+        assert torch.equal(y.isnan(), own.isnan()) and torch.equal(y.isinf(), own.isinf())
+        assert (y[3] == 0).all()
+        for row in (4, 5, 6):
+            check_error(y[row], own[row], reference(x[row], weight), f"row {row}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rounding_orders(dtype, device):
+    """The two orders round as torch's two chains do, and differ from each other in 16 bits."""
+    x, weight = random((32, 512), dtype, device), make_weight("same", 512, dtype, device)
+    for rounding in ("once", "before_weight"):
+        y, own = oxiwarp.rms_norm(x, weight, rounding=rounding), torch_chain(x, weight, rounding=rounding)
+        flips = (y != own).double().mean().item()
+        assert flips <= (1.0 if dtype == torch.float32 else 0.01), f"{rounding}: {flips:.1%} of the values differ"
+    if dtype != torch.float32:
+        once, before = (oxiwarp.rms_norm(x, weight, rounding=rounding) for rounding in ("once", "before_weight"))
+        assert (once != before).double().mean() > 0.05
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", [40, 129, 3072])
+def test_batch_invariant(cols, dtype, device):
+    """A row's bits do not depend on how many rows there are, nor on where it lies."""
+    x, weight = random((37, cols), dtype, device), make_weight("same", cols, dtype, device)
+    y = oxiwarp.rms_norm(x, weight)
+    for row in (0, 17, 36):
+        assert torch.equal(oxiwarp.rms_norm(x[row : row + 1], weight)[0], y[row])
+
+
+def test_matches_torch_functional(device):
+    x, weight = random((5, 64), torch.bfloat16, device), make_weight("same", 64, torch.bfloat16, device)
+    y, own = oxiwarp.rms_norm(x, weight, 1e-5), torch.nn.functional.rms_norm(x, (64,), weight, 1e-5)
+    assert (y != own).double().mean() <= 0.01

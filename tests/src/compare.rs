@@ -1,0 +1,45 @@
+//! Comparison with a reference in f64, in units in the last place of the element type.
+use oxiwarp::{Dtype, Element};
+
+/// The distance from `reference` (in magnitude) to its neighbour in `dtype`.
+fn ulp(dtype: Dtype, reference: f64) -> f64 {
+    let (bits, least) = match dtype {
+        Dtype::F32 => (23, -126),
+        Dtype::F16 => (10, -14),
+        Dtype::Bf16 => (7, -126),
+    };
+    let exponent = if reference == 0.0 { least } else { (reference.abs().log2().floor() as i32).max(least) };
+    f64::from(exponent - bits).exp2()
+}
+
+/// Panics, naming the worst element, unless every value lies within `bound` ulp of its reference.
+#[track_caller]
+pub fn within_ulps<T: Element>(got: &[T], reference: &[f64], cols: usize, bound: f64) {
+    assert_eq!(got.len(), reference.len());
+    let error = |at: usize| {
+        let value = f64::from(got[at].to_f32());
+        let error = (value - reference[at]).abs() / ulp(T::DTYPE, reference[at]);
+        if error.is_nan() { f64::INFINITY } else { error }
+    };
+    let Some(worst) = (0..got.len()).max_by(|a, b| error(*a).total_cmp(&error(*b))) else { return };
+    assert!(
+        error(worst) <= bound,
+        "row {}, column {}: {:?}, expected {:e}: {:.2} ulp of {}, allowed {bound}",
+        worst / cols,
+        worst % cols,
+        got[worst],
+        reference[worst],
+        error(worst),
+        T::DTYPE,
+    );
+}
+
+/// Panics, naming the first element that differs, unless all bits are the same.
+#[track_caller]
+pub fn same_bits<T: Element>(got: &[T], expected: &[T]) {
+    assert_eq!(got.len(), expected.len());
+    let differs = (0..got.len()).find(|&at| got[at].to_bits() != expected[at].to_bits());
+    if let Some(at) = differs {
+        panic!("element {at}: {:?} ({:#x}), expected {:?}", got[at], got[at].to_bits(), expected[at]);
+    }
+}

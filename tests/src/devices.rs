@@ -1,0 +1,21 @@
+//! The devices that a kernel is tested on.
+use oxiwarp::{Arch, Device};
+
+/// A device to test on, or why it is not there.
+pub struct Candidate {
+    /// For the test's name: `cpu`, `sm_90`.
+    pub name: &'static str,
+    /// The device, or the reason for skipping it.
+    pub device: Result<Device, String>,
+}
+
+/// The CPU executor, and the first GPU with the PTX of each architecture: older PTX runs on newer GPUs.
+pub fn candidates() -> Vec<Candidate> {
+    let gpu = |arch: Arch| Candidate {
+        name: arch.name(),
+        device: Device::cuda_as(0, arch).map_err(|error| error.to_string()),
+    };
+    let mut candidates = vec![Candidate { name: "cpu", device: Ok(Device::cpu()) }];
+    candidates.extend([Arch::Sm75, Arch::Sm80, Arch::Sm90].map(gpu));
+    candidates
+}

@@ -1,0 +1,100 @@
+//! Random tensors, on the host as f64 of what the device holds.
+use oxiwarp::{Buffer, Device, Element};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// Fresh numbers for each run; a failing test prints the seed, and `OXIWARP_SEED` repeats it.
+pub fn seed() -> u64 {
+    match std::env::var("OXIWARP_SEED") {
+        Ok(seed) => seed.parse().expect("OXIWARP_SEED is a number"),
+        Err(_) => rand::rng().random(),
+    }
+}
+
+/// A stream of random numbers.
+pub fn random(seed: u64) -> StdRng {
+    StdRng::seed_from_u64(seed)
+}
+
+/// `len` values between -4 and 4, rounded to `T`.
+pub fn values<T: Element>(random: &mut StdRng, len: usize) -> Vec<T> {
+    (0..len).map(|_| T::from_f32(random.random_range(-4.0..4.0))).collect()
+}
+
+/// The values as the reference computes with them.
+pub fn wide<T: Element>(values: &[T]) -> Vec<f64> {
+    values.iter().map(|value| f64::from(value.to_f32())).collect()
+}
+
+/// Rows of `cols` elements, `stride` apart, from element `offset` on: how a test lays a matrix out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Elements before the first row: 1 gives an unaligned base.
+    pub offset: usize,
+    /// Elements from a row to the next.
+    pub stride: i64,
+}
+
+impl Layout {
+    /// Rows without a gap.
+    pub fn dense(cols: i64) -> Self {
+        Self { offset: 0, stride: cols }
+    }
+}
+
+/// A matrix on a device, laid out as asked, with a copy of its values.
+pub struct Matrix<T> {
+    /// The memory.
+    pub buffer: Buffer<T>,
+    /// Where the rows lie in it.
+    pub layout: Layout,
+    /// `[rows, cols]`.
+    pub shape: [i64; 2],
+}
+
+impl<T: Element> Matrix<T> {
+    /// `values`, laid out as asked; gaps hold poison.
+    pub fn upload(device: &Device, values: &[T], shape: [i64; 2], layout: Layout) -> Self {
+        let [rows, cols] = shape;
+        let len = layout.offset + (rows * layout.stride).max(cols) as usize;
+        let mut memory = vec![T::from_bits(u32::MAX); len];
+        for row in 0..rows as usize {
+            let (from, to) = (row * cols as usize, layout.offset + row * layout.stride as usize);
+            memory[to..to + cols as usize].copy_from_slice(&values[from..from + cols as usize]);
+        }
+        Self { buffer: device.upload(&memory).expect("device memory"), layout, shape }
+    }
+
+    /// Poison to write to.
+    pub fn poisoned(device: &Device, shape: [i64; 2], layout: Layout) -> Self {
+        let values = vec![T::from_bits(u32::MAX); (shape[0] * shape[1]) as usize];
+        Self::upload(device, &values, shape, layout)
+    }
+
+    /// For reading.
+    pub fn view(&self) -> oxiwarp::View<'_> {
+        self.buffer.view_strided(self.layout.offset, &self.shape, &[self.layout.stride, 1]).expect("inside")
+    }
+
+    /// For writing.
+    pub fn view_mut(&mut self) -> oxiwarp::ViewMut<'_> {
+        self.buffer.view_strided_mut(self.layout.offset, &self.shape, &[self.layout.stride, 1]).expect("inside")
+    }
+
+    /// The values, row after row; panics where anything outside the rows was written.
+    pub fn download(&self) -> Vec<T> {
+        let memory = self.buffer.download().expect("a kernel that ran");
+        let [rows, cols] = self.shape.map(|size| size as usize);
+        let mut values = Vec::with_capacity(rows * cols);
+        let mut inside = vec![false; memory.len()];
+        for row in 0..rows {
+            let start = self.layout.offset + row * self.layout.stride as usize;
+            values.extend_from_slice(&memory[start..start + cols]);
+            inside[start..start + cols].fill(true);
+        }
+        let poison = T::from_bits(u32::MAX).to_bits();
+        let hit = (0..memory.len()).find(|&at| !inside[at] && memory[at].to_bits() != poison);
+        assert_eq!(hit, None, "an element outside the rows was written");
+        values
+    }
+}
