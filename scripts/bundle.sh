@@ -10,6 +10,8 @@ limit_mb=60
 shopt -s nullglob
 wheel=(dist/oxiwarp-*.whl)
 [ ${#wheel[@]} -eq 1 ] || { echo "bundle: expected one dist/oxiwarp-*.whl, found ${#wheel[@]}: run make wheel" >&2; exit 1; }
+ptx=(target/ptx/*.ptx)
+[ ${#ptx[@]} -gt 0 ] || { echo "bundle: no target/ptx/*.ptx: run make ptx" >&2; exit 1; }
 
 rm -rf "$bundle"
 mkdir -p "$bundle"/{bin,wheels,target/ptx,tests,benches}
@@ -35,7 +37,7 @@ for message in map(json.loads, sys.stdin):
         strip "$bundle/bin/$name"
     done
 
-cp target/ptx/*.ptx "$bundle/target/ptx"
+cp "${ptx[@]}" "$bundle/target/ptx"
 cp -r tests/python tests/shapes.json "$bundle/tests"
 cp -r benches/python "$bundle/benches"
 find "$bundle" -name __pycache__ -prune -exec rm -r {} +

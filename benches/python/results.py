@@ -90,7 +90,8 @@ def goals(results: Results) -> Iterator[Goal]:
         yield _at_most(f"first call of {op}, driver cache cold, at most 0.5 s", cold, 0.5)
         yield _at_most(f"first call of {op}, driver cache warm, at most 50 ms", warm, 0.05)
     right = not results.wrong if results.measurements else None
-    yield Goal("every result right, against float64", right, "; ".join(results.wrong) or f"{len(results.measurements)} rows")
+    figure = "; ".join(results.wrong) or f"{len(results.measurements)} rows"
+    yield Goal("every result right, against float64", right, figure)
 
 
 def _at_most(text: str, seconds: float | None, limit: float) -> Goal:

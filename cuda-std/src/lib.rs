@@ -34,6 +34,7 @@ pub mod cpu;
 pub mod block;
 pub mod elem;
 mod entry;
+pub mod grid;
 pub mod math;
 pub mod mem;
 pub mod pack;
@@ -52,7 +53,7 @@ pub mod prelude {
     pub use crate::row::{Row, RowMut, Rows};
     pub use crate::shared::{Shared, SharedMemory};
     pub use crate::team::Team;
-    pub use crate::{block, entry, thread, warp};
+    pub use crate::{block, entry, grid, thread, warp};
     pub use half::{bf16, f16};
 }
 

@@ -59,13 +59,16 @@ def ulps(y: Tensor, right: Tensor) -> Tensor:
 
 
 def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
-    """Our worst element is at most twice as far off as torch's worst; 1 ulp (2 in float32) is always allowed."""
+    """Our worst element is at most twice as far off as torch's worst, or 1 ulp.
+
+    float32 gets one more: the kernel's approximate reciprocal root is off by 2^-22.9, which 16 bits do not show.
+    """
     if y.numel() == 0:
         assert y.shape == right.shape
         return
     assert y.isfinite().all(), f"{what}: not finite"
     off, torch_off = ulps(y, right), ulps(own, right).max().item()
-    bound = max(2 * torch_off, 2.0 if y.dtype == torch.float32 else 1.0)
+    bound = max(2 * torch_off, 1.0) + (y.dtype == torch.float32)
     at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
     assert off[at] <= bound, (
         f"{what}: worst element {at}: got {y[at].item()!r}, right {right[at].item()!r}, "

@@ -149,6 +149,7 @@ def layouts(dtype, device):
         random((2, 6, 3 * 4 * 64), dtype, device).chunk(3, -1)[1].unflatten(-1, (4, 64)).transpose(1, 2),
         True,
     )
+    yield "cycled", x.permute(2, 0, 1, 3), True
     yield "every other row", x[:, ::2], True
     yield "two of three strides merge", x.transpose(1, 2)[:, ::2, ::2], True
     yield "three strides", x.transpose(1, 2)[:, ::4, :3], False

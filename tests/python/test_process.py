@@ -35,7 +35,7 @@ def test_import_is_lean():
 
 
 def test_stubs(tmp_path):
-    """The stub of the native module says what the module has. (On a copy outside the package: mypy need not read torch.)"""
+    """The stub of the native module says what the module has. (Outside the package: mypy need not read torch.)"""
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
     native = Path(_native.__file__)

@@ -63,6 +63,22 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 }
 
 #[inline(always)]
+pub fn grid_wait() {
+    if cfg!(target_feature = "sm_90") {
+        // SAFETY: waits; no memory access moves across it, because it may write memory for all the compiler knows.
+        unsafe { asm!("griddepcontrol.wait;", options(nostack)) };
+    }
+}
+
+#[inline(always)]
+pub fn grid_release() {
+    if cfg!(target_feature = "sm_90") {
+        // SAFETY: a hint to the scheduler.
+        unsafe { asm!("griddepcontrol.launch_dependents;", options(nostack)) };
+    }
+}
+
+#[inline(always)]
 pub fn sync_threads() {
     // SAFETY: a barrier; that all threads reach it is tested on the CPU executor.
     unsafe { nv::_syncthreads() }

@@ -23,6 +23,9 @@ use crate::launch::{Launch, Stream};
 use crate::ptx::{EMBEDDED, Ptx};
 use crate::{Dtype, Error, Result};
 
+/// What the PTX of a kernel that calls `grid::wait` has.
+const WAIT: &[u8] = b"griddepcontrol.wait";
+
 /// How many GPUs there are; opens the driver at the first call.
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
@@ -41,7 +44,11 @@ pub(crate) struct Cuda {
 
 /// A `CUfunction`.
 #[derive(Clone, Copy)]
-struct Function(*mut c_void);
+struct Function {
+    raw: *mut c_void,
+    /// Does it wait for the launch before it itself (`cuda_std::grid`)?
+    waits: bool,
+}
 // SAFETY: a handle, valid in any thread; its module is never unloaded.
 unsafe impl Send for Function {}
 // SAFETY: as above.
@@ -150,18 +157,14 @@ impl Cuda {
         &self,
         kernel: &'static str,
         dtype: Dtype,
-        Launch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes }: Launch,
+        shape: Launch,
         stream: Stream,
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Function(function) = self.function(kernel, dtype)?;
-        let (args, extra) = (args.as_ptr(), std::ptr::null());
+        let Function { raw, waits } = self.function(kernel, dtype)?;
         // SAFETY: the function takes these arguments, as the caller promises.
-        let code = unsafe {
-            sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream.0, args, extra)
-        };
-        sys::check("cuLaunchKernel", code)
+        unsafe { sys::launch(raw, shape, stream.0, args.as_ptr(), waits) }
     }
 
     fn function(&self, kernel: &'static str, dtype: Dtype) -> Result<Function> {
@@ -190,7 +193,8 @@ impl Cuda {
         // Loaded for the life of the process: graphs that captured a launch may be replayed at any time.
         let module: &'static Module = Box::leak(Box::new(module));
         let function = module.get_function(kernel).map_err(|_| Error::NoKernel(kernel.into()))?;
-        Ok(Function(function.to_raw().cast()))
+        let waits = text.to_bytes().windows(WAIT.len()).any(|window| window == WAIT);
+        Ok(Function { raw: function.to_raw().cast(), waits })
     }
 
     pub fn synchronize(&self) -> Result<()> {

@@ -54,6 +54,8 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     p: Params,
 ) {
     let team = Team::of_block();
+    grid::release();
+    grid::wait();
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let source = Add {

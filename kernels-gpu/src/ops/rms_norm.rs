@@ -213,6 +213,8 @@ fn reduce_and_scale<T: Elem, const HELD: usize, const VECTOR: bool, S: Scale<T>>
 #[inline(always)]
 unsafe fn rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(x: Rows, weight: Weight, y: Rows, p: Params) {
     let team = Team::of_block();
+    grid::release();
+    grid::wait();
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, p.rows, p.inner, p.cols);

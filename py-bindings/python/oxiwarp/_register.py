@@ -64,12 +64,12 @@ def before_weight(op: str, rounding: str) -> bool:
         raise ValueError(f"{op}: rounding is {rounding!r}, expected 'once' or 'before_weight'") from None
 
 
-def reraise(error: RuntimeError, op: str, outputs: int, x: Tensor, **others: Tensor | None) -> NoReturn:
-    """Raise an operator's error in the words of its arguments.
+def explain(error: RuntimeError, op: str, outputs: int, x: Tensor, **others: Tensor | None) -> None:
+    """Raise a better error than an operator's, where there is one; the caller raises its own otherwise.
 
-    A failed allocation comes as torch's own OutOfMemoryError: libtorch's C shim reports a number only, but asking torch
+    A failed allocation becomes torch's own OutOfMemoryError: libtorch's C shim reports a number only, but asking torch
     for the same memory raises it. A layout without kernels is torch's dispatcher's error, a page that names no
-    argument.
+    argument. (Raising `error` itself here would tie it to this frame, and the tensors to the garbage collector.)
     """
     for name, tensor in {"x": x, **others}.items():
         if tensor is not None and tensor.layout is not torch.strided:
@@ -77,7 +77,6 @@ def reraise(error: RuntimeError, op: str, outputs: int, x: Tensor, **others: Ten
     if "could not allocate" in str(error):
         held = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(outputs)]
         del held
-    raise error
 
 
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:

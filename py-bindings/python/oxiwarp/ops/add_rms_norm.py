@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .._register import before_weight, check_rows, define, needs_grad, refuse_grad, reraise
+from .._register import before_weight, check_rows, define, explain, needs_grad, refuse_grad
 
 
 def _fake(
@@ -50,7 +50,8 @@ def add_rms_norm(
     try:
         return op(x, residual, weight, eps, weight_offset, before)  # type: ignore[no-any-return]
     except RuntimeError as error:
-        reraise(error, "add_rms_norm", 2, x, residual=residual, weight=weight)
+        explain(error, "add_rms_norm", 2, x, residual=residual, weight=weight)
+        raise
 
 
 __all__ = ["add_rms_norm", "op"]

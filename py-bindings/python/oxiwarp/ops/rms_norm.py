@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .._register import before_weight, check_rows, define, needs_grad, refuse_grad, reraise
+from .._register import before_weight, check_rows, define, explain, needs_grad, refuse_grad
 
 
 def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
@@ -31,7 +31,8 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
     try:
         return op(x, weight, eps, weight_offset, round_before_weight)  # type: ignore[no-any-return]
     except RuntimeError as error:
-        reraise(error, "rms_norm", 1, x, weight=weight)
+        explain(error, "rms_norm", 1, x, weight=weight)
+        raise
 
 
 def rms_norm(
@@ -82,7 +83,8 @@ def rms_norm(
     try:
         op_out(x, weight, eps, weight_offset, before, out)
     except RuntimeError as error:
-        reraise(error, "rms_norm", 0, x, weight=weight, out=out)
+        explain(error, "rms_norm", 0, x, weight=weight, out=out)
+        raise
     return out
 
 
