@@ -44,7 +44,8 @@ impl Display for Location {
 /// Version of the CUDA driver as "major.minor", or why there is none.
 pub fn driver_version() -> Result<String, String> {
     // SAFETY: loading the driver runs its own initialisers, which is what any CUDA program does.
-    let library = unsafe { Library::new("libcuda.so.1") }.map_err(|error| format!("no CUDA driver: {error}"))?;
+    let library =
+        unsafe { Library::new("libcuda.so.1") }.map_err(|error| format!("no CUDA driver: {error}"))?;
     // SAFETY: cuDriverGetVersion has had this signature since CUDA 2.2.
     let get = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion\0") }
         .map_err(|error| format!("libcuda.so.1 is not a CUDA driver: {error}"))?;

@@ -4,6 +4,7 @@
 //! up by name. The names marked optional are newer than torch 2.10 and have a fallback. All functions return an error
 //! code; only `aoti_torch_check` throws, a C++ exception, which is why everything here is `"C-unwind"`.
 
+mod properties;
 mod symbols;
 
 use std::ffi::{CStr, c_char, c_void};
@@ -98,32 +99,7 @@ pub fn load(path: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads one property of a tensor through an out parameter.
-macro_rules! getter {
-    ($(#[$doc:meta])* $name:ident, $function:ident, $ty:ty) => {
-        $(#[$doc])*
-        pub fn $name(&self, tensor: Handle) -> Result<$ty, String> {
-            let mut value = std::mem::MaybeUninit::<$ty>::uninit();
-            // SAFETY: callers pass a live tensor handle (they own it); `value` is written unless a code says otherwise.
-            match unsafe { (self.functions.$function)(tensor, value.as_mut_ptr()) } {
-                // SAFETY: code 0 means that the value was written.
-                0 => Ok(unsafe { value.assume_init() }),
-                code => Err(format!("{} failed with code {code}", stringify!($function))),
-            }
-        }
-    };
-}
-
 impl Shim {
-    getter!(/** Address of the first element. */ data_ptr, aoti_torch_get_data_ptr, *mut c_void);
-    getter!(/** Number of dimensions. */ dim, aoti_torch_get_dim, i64);
-    getter!(/** Sizes, borrowed from the tensor. */ sizes, aoti_torch_get_sizes, *mut i64);
-    getter!(/** Strides in elements, borrowed from the tensor. */ strides, aoti_torch_get_strides, *mut i64);
-    getter!(/** torch's number of the dtype. */ dtype, aoti_torch_get_dtype, i32);
-    getter!(/** torch's number of the kind of device. */ device_type, aoti_torch_get_device_type, i32);
-    getter!(/** Index of the device, -1 for the CPU. */ device_index, aoti_torch_get_device_index, i32);
-    getter!(layout, aoti_torch_get_layout, i32);
-
     /// Whether the tensor is dense with strides (not sparse, not mkldnn).
     pub fn is_strided(&self, tensor: Handle) -> Result<bool, String> {
         Ok(self.layout(tensor)? == self.strided)
@@ -172,7 +148,9 @@ impl Shim {
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
         // SAFETY: sizes and strides hold sizes.len() ≤ 64 numbers; `tensor` takes the new handle.
-        match unsafe { create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor) } {
+        match unsafe {
+            create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
+        } {
             0 => Ok(tensor),
             _ => Err(self.last_exception()),
         }
@@ -220,7 +198,11 @@ impl Shim {
                 code = unsafe { (f.aoti_torch_library_impl)(library, name.as_ptr(), *kernel) };
             }
         }
-        if code == 0 { Ok(()) } else { Err(format!("torch refused the {key:?} kernels: {}", self.last_exception())) }
+        if code == 0 {
+            Ok(())
+        } else {
+            Err(format!("torch refused the {key:?} kernels: {}", self.last_exception()))
+        }
     }
 
     /// Throws the C++ exception that Python sees as `RuntimeError(message)`.
@@ -230,7 +212,13 @@ impl Shim {
     pub unsafe fn throw(&self, op: &CStr, message: &CStr) {
         // SAFETY: nul-terminated strings, which torch copies before it throws.
         unsafe {
-            (self.functions.aoti_torch_check)(false, op.as_ptr(), c"oxiwarp".as_ptr(), line!(), message.as_ptr())
+            (self.functions.aoti_torch_check)(
+                false,
+                op.as_ptr(),
+                c"oxiwarp".as_ptr(),
+                line!(),
+                message.as_ptr(),
+            )
         }
     }
 }

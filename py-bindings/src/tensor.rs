@@ -33,11 +33,8 @@ impl Tensor {
     /// A new contiguous tensor of the same sizes, dtype and device: an output named `name`.
     pub fn empty_like(&self, name: &'static str) -> Result<Tensor, String> {
         let (sizes, _) = self.sizes_and_strides()?;
-        let (dtype, kind, index) = (
-            shim().dtype(self.handle)?,
-            shim().device_type(self.handle)?,
-            shim().device_index(self.handle)?,
-        );
+        let (dtype, kind, index) =
+            (shim().dtype(self.handle)?, shim().device_type(self.handle)?, shim().device_index(self.handle)?);
         match shim().empty(sizes, dtype, kind, index) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name }),
             // The Python side knows this text: it asks torch for the same memory to get torch's own exception.
@@ -74,7 +71,8 @@ impl Tensor {
     pub fn view(&self) -> Result<View<'_>, String> {
         let (dtype, shape, strides) = self.parts()?;
         // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
-        unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }.map_err(|e| self.error(e.to_string()))
+        unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }
+            .map_err(|e| self.error(e.to_string()))
     }
 
     /// A view for writing. The schema says that this tensor is written; torch allows aliases, the host checks overlap.
