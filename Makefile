@@ -34,7 +34,7 @@ bench: | check ## measure every kernel beside its rivals; needs a GPU, and says 
 
 bench-gpu: $(VENV)/.wheel $(VENV)/.bench
 	cargo bench -p oxiwarp-benches
-	$(PY) -m oxiwarp bench
+	$(PY) benches/python/bench.py
 
 ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
 	cargo build -p oxiwarp

@@ -20,22 +20,26 @@ cp "${wheel[0]}" "$bundle/wheels"
     --python-version 3.11 --implementation py --abi none --platform any \
     --dest "$bundle/wheels" --requirement scripts/bundle-wheels.txt
 
-# cargo names the programs in its messages; "test kernels" becomes bin/test-kernels, a binary keeps its name.
-cargo build --release --locked --quiet --message-format=json -p oxiwarp-tests -p oxiwarp-benches \
-    --test kernels --bench kernels --bins |
-    "$python" -c '
+# cargo names the programs in its messages: test "kernels" becomes bin/test-kernels, the unit tests of library "oxiwarp"
+# bin/test-oxiwarp, a binary keeps its name.
+programs() {
+    cargo "$@" --release --locked --quiet --message-format=json |
+        "$python" -c '
 import json, sys
 for message in map(json.loads, sys.stdin):
     if message.get("reason") == "compiler-message":
         sys.stderr.write(message["message"].get("rendered") or "")
     if path := message.get("executable"):
         name, kind = message["target"]["name"], message["target"]["kind"][0]
-        print(path, name if kind == "bin" else f"{kind}-{name}")
+        print(path, {"bin": "", "lib": "test-"}.get(kind, f"{kind}-") + name)
 ' |
-    while read -r program name; do
-        cp "$program" "$bundle/bin/$name"
-        strip "$bundle/bin/$name"
-    done
+        while read -r program name; do
+            cp "$program" "$bundle/bin/$name"
+            strip "$bundle/bin/$name"
+        done
+}
+programs build -p oxiwarp-tests -p oxiwarp-benches --test kernels --bench kernels --bins
+programs test --no-run -p oxiwarp --lib
 
 cp "${ptx[@]}" "$bundle/target/ptx"
 cp -r tests/python tests/shapes.json "$bundle/tests"

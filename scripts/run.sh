@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What a bundle runs on a machine with python3, torch and a driver; no Rust, network or checkout is needed.
-#   ./run.sh test [pytest options]       the Rust test program, then the Python tests
+#   ./run.sh test [pytest options]       the Rust test programs, then the Python tests
 #   ./run.sh bench [bench.py options]    criterion, then oxiwarp beside torch and its peers
-#   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on the Rust test program (default filter: sm_90::)
+#   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on test-kernels (default filter: sm_90::)
 #   ./run.sh demo [demo options]         a diffusers model, stock and patched
 # Logs and results go to $OUT, else ./out. The exit code is 0 if every step passed.
 set -uo pipefail
@@ -57,7 +57,8 @@ command=${1:-}
 case $command in
 test)
     packages
-    step rust "$here/bin/test-kernels"
+    step rust-oxiwarp "$here/bin/test-oxiwarp"
+    step rust-kernels "$here/bin/test-kernels"
     # Plugins that happen to be on the machine stay out.
     PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
     ;;

@@ -14,6 +14,7 @@ for component in $components; do
 done
 if [ -n "$missing" ]; then
     echo "installing $channel:$missing"
-    # shellcheck disable=SC2086  # a list of words
-    rustup toolchain install "$channel" --profile minimal $(printf -- '-c %s ' $components)
+    set -- "$channel" --profile minimal
+    for component in $components; do set -- "$@" --component "$component"; done
+    rustup toolchain install "$@"
 fi

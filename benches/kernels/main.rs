@@ -67,9 +67,12 @@ pub fn measure(
     let graph = graph.expect("launches that can be captured");
     let mut group = criterion.benchmark_group(op);
     group.throughput(Throughput::Bytes((bytes * LAUNCHES) as u64));
-    group.bench_function(BenchmarkId::from_parameter(format!("{rows}x{cols} bf16, {LAUNCHES} calls")), |bencher| {
-        bencher.iter(|| graph.launch(stream).expect("a working GPU"));
-    });
+    group.bench_function(
+        BenchmarkId::from_parameter(format!("{rows}x{cols} bf16, {LAUNCHES} calls")),
+        |bencher| {
+            bencher.iter(|| graph.launch(stream).expect("a working GPU"));
+        },
+    );
     group.finish();
 }
 

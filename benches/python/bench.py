@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ops import Op
     from results import Measurement, Results
-    from timing import Replay
+    from timing import Turn
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few shapes and few rounds: to see that it works")
     parser.add_argument("--only", metavar="OP", help="one op, and no overheads")
-    parser.add_argument("--rounds", type=int, default=None, help="replays of each graph (default: 40, quick: 10)")
+    parser.add_argument("--rounds", type=int, default=None, help="turns of each provider (default: 40, quick: 10)")
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 2:
@@ -46,22 +46,21 @@ def say(text: str) -> None:
     print(f"[{time.perf_counter() - STARTED:6.1f} s] {text}", flush=True)
 
 
-def measure(
-    op: "Op", rows: int, cols: int, copy: "tuple[Replay, int]", rounds: int, results: "Results"
-) -> "Measurement":
+def measure(op: "Op", rows: int, cols: int, copy: "tuple[Turn, int]", rounds: int, results: "Results") -> "Measurement":
     """Check every provider on one shape, then let those that are right take turns, with the copy among them."""
     import torch
     from ops import error_of, is_right
     from results import Measurement
-    from timing import COPY, buffers_for, capture_op, race
+    from timing import COPY, calls_for, capture_op, race, sets_for
 
     device = torch.device("cuda", torch.cuda.current_device())
     torch._dynamo.reset()  # each shape is compiled on its own, and never counts as a recompilation
-    sets = [op.inputs(rows, cols, device) for _ in range(buffers_for(op.bytes(rows, cols), device))]
+    sets = [op.inputs(rows, cols, device) for _ in range(sets_for(op, rows, cols, device))]
+    calls = calls_for(op, rows, cols, len(sets), device)
     weight = sets[0][0].new_empty(cols).uniform_(0.5, 1.5)
     providers = op.providers()
     library = error_of(op, providers["F.rms_norm"], sets[0], weight)
-    replays, errors = {COPY: copy[0]}, {}
+    turns, errors = {COPY: copy[0]}, {}
     for name, provider in providers.items():
         try:
             error = error_of(op, provider, sets[0], weight)
@@ -71,12 +70,12 @@ def measure(
                 if name == "oxiwarp":
                     results.wrong.append(text)
                 continue
-            replays[name], errors[name] = capture_op(op, provider, sets, weight), error[0]
+            turns[name], errors[name] = capture_op(provider, sets, weight, calls), error[0]
         except Exception as failure:  # a peer that does not run on this GPU must not end the run
             if name == "oxiwarp":
                 raise
             say(f"{op.name} {rows} x {cols}, {name}: not measured ({type(failure).__name__}: {failure})")
-    times = race(replays, rounds)
+    times = race(turns, rounds)
     results.copies.append(copy[1] / times.pop(COPY).median / 1e3)
     return Measurement(op.name, rows, cols, op.bytes(rows, cols), times, errors)
 
@@ -85,10 +84,10 @@ def measure_ops(options: argparse.Namespace, results: "Results") -> None:
     """Every op on every shape."""
     import torch
     from ops import OPS, QUICK
-    from timing import capture_copy
+    from timing import copy_turn
 
     rounds = options.rounds or (10 if options.quick else 40)
-    copy = capture_copy(torch.device("cuda"))
+    copy = copy_turn(torch.device("cuda"))
     with torch.no_grad():
         for op in OPS:
             if options.only not in (None, op.name):

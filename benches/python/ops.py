@@ -48,7 +48,15 @@ class Op:
 
     def bytes(self, rows: int, cols: int) -> int:
         """The fewest bytes: each tensor read or written once, the weight read once."""
-        return ((self.tensors_in + self.tensors_out) * rows * cols + cols) * DTYPE.itemsize
+        return self.input_bytes(rows, cols) + self.output_bytes(rows, cols) + cols * DTYPE.itemsize
+
+    def input_bytes(self, rows: int, cols: int) -> int:
+        """Of the inputs of one call, without the weight."""
+        return self.tensors_in * rows * cols * DTYPE.itemsize
+
+    def output_bytes(self, rows: int, cols: int) -> int:
+        """Of the results of one call."""
+        return self.tensors_out * rows * cols * DTYPE.itemsize
 
     def inputs(self, rows: int, cols: int, device: torch.device) -> Outputs:
         """Fresh random inputs."""

@@ -1,12 +1,16 @@
 """GPU times: replays of CUDA graphs over rotated buffers, providers taking turns.
 
-A graph of many calls leaves out Python and launch gaps. Its calls go round enough buffers, outputs included, that no
-call finds its data in the L2 cache. Providers take turns, one replay each, so that a change of clocks meets all of them
-alike, and a large device-to-device copy takes its turn too: what the memory gives at that moment.
+A graph of many calls leaves out Python and launch gaps. Its calls go round enough inputs, and each writes results of
+its own, so that no call finds its data in the L2 cache. Results that a call frees would not do: the graph's private
+pool hands the next call the same block, which then stays in the cache and makes small shapes look too fast. So all
+results of a graph stay alive while it is captured, whoever makes them.
+
+Providers take turns, one replay each, so that a change of clocks meets all of them alike. A large device-to-device copy
+takes its turn too: what the memory gives at that moment. It runs outside a graph, since a copy node of a graph runs on
+a copy engine, which on an H200 moves 2767 GB/s instead of 4200.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median, quantiles
@@ -15,8 +19,11 @@ import torch
 from ops import DTYPE, Op, Provider
 from torch import Tensor
 
-ROTATED = 400e6  # bytes that the buffers of one provider hold at least; and three times the L2
-CALLS = 20  # in a graph, at least
+ROTATED = 800e6  # bytes that the inputs of one provider hold at least; and three times the L2
+CALLS = 20  # in a graph, at least; fewer where their results would take more of the memory than this
+RESULTS = 1 / 16  # of the GPU's memory, for the results of one graph
+COPIES = 4  # in a turn
+COPY_BYTES = 2**29  # of the tensor that is copied, at least; twice that where there is room
 COPY = "copy"
 
 
@@ -36,66 +43,73 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Replay:
-    """A captured graph of `calls` calls; what it reads and writes is kept alive with it."""
+class Turn:
+    """What a provider does when its turn comes: `run` puts `calls` calls on the stream."""
 
-    graph: torch.cuda.CUDAGraph
+    run: Callable[[], object]
     calls: int
     keep: object
+    """Alive as long as `run` is needed: the graph's inputs and results."""
 
 
-def buffers_for(call_bytes: int, device: torch.device) -> int:
-    """How many sets of buffers to rotate."""
+def sets_for(op: Op, rows: int, cols: int, device: torch.device) -> int:
+    """How many sets of inputs to rotate."""
     l2 = torch.cuda.get_device_properties(device).L2_cache_size
-    return max(2, math.ceil(max(ROTATED, 3 * l2) / call_bytes))
+    return max(2, math.ceil(max(ROTATED, 3 * l2) / op.input_bytes(rows, cols)))
 
 
-def capture(call: Callable[[int], object], calls: int, outputs: int) -> Replay:
-    """A graph of `call(0) … call(calls - 1)`, the last `outputs` results being alive at any time."""
+def calls_for(op: Op, rows: int, cols: int, sets: int, device: torch.device) -> int:
+    """How many calls a graph has: each set of inputs once, and more where that is few."""
+    room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
+    return max(sets, min(CALLS, room // op.output_bytes(rows, cols)))
+
+
+def capture_op(provider: Provider, sets: list[tuple[Tensor, ...]], weight: Tensor, calls: int) -> Turn:
+    """A graph of `calls` calls of one provider over the sets of inputs, all results alive."""
     for at in range(2):  # compiles, loads, allocates
-        call(at)
+        provider(*sets[at], weight)
     torch.cuda.synchronize()
-    graph, alive = torch.cuda.CUDAGraph(), deque[object](maxlen=outputs)
+    graph, results = torch.cuda.CUDAGraph(), list[object]()
     with torch.cuda.graph(graph):
         for at in range(calls):
-            alive.append(call(at))
-    return Replay(graph, calls, (call, alive))
+            results.append(provider(*sets[at % len(sets)], weight))
+    return Turn(graph.replay, calls, (sets, weight, results))
 
 
-def capture_op(op: Op, provider: Provider, sets: list[tuple[Tensor, ...]], weight: Tensor) -> Replay:
-    """The graph of one provider."""
-    return capture(lambda at: provider(*sets[at % len(sets)], weight), max(CALLS, len(sets)), len(sets))
-
-
-def capture_copy(device: torch.device) -> tuple[Replay, int]:
-    """A graph of large copies, and the bytes of one: read and written."""
+def copy_turn(device: torch.device) -> tuple[Turn, int]:
+    """Large copies, one behind the other, and the bytes of one: read and written."""
     free, _ = torch.cuda.mem_get_info(device)
-    size = min(2**30, free // 8)
+    size = max(COPY_BYTES, min(2 * COPY_BYTES, free // 8))
     source = torch.randn(size // DTYPE.itemsize, device=device, dtype=DTYPE)
     target = torch.empty_like(source)
-    return capture(lambda _: target.copy_(source), 4, 1), 2 * source.nbytes
+
+    def run() -> None:
+        for _ in range(COPIES):
+            target.copy_(source)
+
+    return Turn(run, COPIES, (source, target)), 2 * source.nbytes
 
 
-def race(replays: dict[str, Replay], rounds: int) -> dict[str, Time]:
+def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
     """Time per call of each, over `rounds` rounds; who begins changes with each round."""
-    for replay in replays.values():
+    for turn in turns.values():
         for _ in range(2):
-            replay.graph.replay()
+            turn.run()
     torch.cuda.synchronize()
-    names, events = list(replays), {name: list[tuple[torch.cuda.Event, torch.cuda.Event]]() for name in replays}
-    for turn in range(rounds):
-        first = turn % len(names)
+    names, events = list(turns), {name: list[tuple[torch.cuda.Event, torch.cuda.Event]]() for name in turns}
+    for number in range(rounds):
+        first = number % len(names)
         for name in names[first:] + names[:first]:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
             begin.record()
-            replays[name].graph.replay()
+            turns[name].run()
             end.record()
             events[name].append((begin, end))
     torch.cuda.synchronize()
     return {
-        name: Time.of([begin.elapsed_time(end) * 1e3 / replays[name].calls for begin, end in pairs])
+        name: Time.of([begin.elapsed_time(end) * 1e3 / turns[name].calls for begin, end in pairs])
         for name, pairs in events.items()
     }
 
 
-__all__ = ["COPY", "Replay", "Time", "buffers_for", "capture_copy", "capture_op", "race"]
+__all__ = ["COPY", "Time", "Turn", "calls_for", "capture_op", "copy_turn", "race", "sets_for"]

@@ -32,10 +32,15 @@ impl Gpu {
     ///
     /// # Errors
     /// Those of `launch`, or of the driver.
-    pub fn time(&self, replays: usize, mut launch: impl FnMut(usize, Stream) -> Result<()>) -> Result<Duration> {
+    pub fn time(
+        &self,
+        replays: usize,
+        mut launch: impl FnMut(usize, Stream) -> Result<()>,
+    ) -> Result<Duration> {
         launch(0, self.stream.as_stream())?;
         self.stream.synchronize()?;
-        let graph = self.stream.capture(&self.device, |stream| (0..LAUNCHES).try_for_each(|i| launch(i, stream)))?;
+        let graph =
+            self.stream.capture(&self.device, |stream| (0..LAUNCHES).try_for_each(|i| launch(i, stream)))?;
         let mut times = Vec::with_capacity(replays);
         for replay in 0..replays + 3 {
             let start = Event::record(&self.device, &self.stream)?;

@@ -20,7 +20,12 @@ pub fn linear_index() -> u32 {
 /// Takes 4 bytes a warp of `memory`; every thread must call it. A second fold over the same memory needs a
 /// [`sync`] before it.
 #[inline(always)]
-pub fn fold(value: f32, neutral: f32, memory: &mut SharedMemory, combine: impl Fn(f32, f32) -> f32 + Copy) -> f32 {
+pub fn fold(
+    value: f32,
+    neutral: f32,
+    memory: &mut SharedMemory,
+    combine: impl Fn(f32, f32) -> f32 + Copy,
+) -> f32 {
     let [x, y, z] = thread::block_dim();
     let (number, warps) = (linear_index() / warp::SIZE, x * y * z / warp::SIZE);
     fold_warps(value, neutral, number, 0, warps, memory, combine)

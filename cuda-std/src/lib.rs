@@ -21,7 +21,14 @@
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
-    feature(asm_experimental_arch, core_intrinsics, gpu_intrinsics, gpu_launch_sized_workgroup_mem, link_llvm_intrinsics, stdarch_nvptx),
+    feature(
+        asm_experimental_arch,
+        core_intrinsics,
+        gpu_intrinsics,
+        gpu_launch_sized_workgroup_mem,
+        link_llvm_intrinsics,
+        stdarch_nvptx
+    ),
     allow(internal_features)
 )]
 
@@ -34,7 +41,6 @@ pub mod cpu;
 pub mod block;
 pub mod elem;
 mod entry;
-pub mod grid;
 pub mod math;
 pub mod mem;
 pub mod pack;
@@ -53,7 +59,7 @@ pub mod prelude {
     pub use crate::row::{Row, RowMut, Rows};
     pub use crate::shared::{Shared, SharedMemory};
     pub use crate::team::Team;
-    pub use crate::{block, entry, grid, thread, warp};
+    pub use crate::{block, entry, thread, warp};
     pub use half::{bf16, f16};
 }
 

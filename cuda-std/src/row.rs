@@ -160,9 +160,12 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         if !self.columns.has(offset, len) {
             return 0;
         }
-        let at = self.start.wrapping_add(self.columns.base(len) as usize).wrapping_add(offset as usize).cast();
+        let at =
+            self.start.wrapping_add(self.columns.base(len) as usize).wrapping_add(offset as usize).cast();
         // SAFETY: the column lies inside the row (`of`).
-        unsafe { if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) } }
+        unsafe {
+            if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
+        }
     }
 }
 

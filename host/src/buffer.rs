@@ -36,20 +36,28 @@ impl Device {
     /// # Errors
     /// Not enough memory, or a copy that failed.
     pub fn upload<T: Element>(&self, values: &[T]) -> Result<Buffer<T>> {
-        let bytes = size_of_val(values);
+        let buffer = self.reserve(values.len())?;
+        let (from, bytes) = (values.as_ptr(), size_of_val(values));
+        match self.as_cuda() {
+            // SAFETY: both are `bytes` long.
+            Some(cuda) => unsafe { cuda.upload(buffer.address, from.cast(), bytes)? },
+            // SAFETY: both are as long, and the new one is nobody else's.
+            None => unsafe { std::ptr::copy_nonoverlapping(from, buffer.address as *mut T, values.len()) },
+        }
+        Ok(buffer)
+    }
+
+    /// Memory for `len` elements, with whatever is in it.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn reserve<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        let bytes = len * size_of::<T>();
         let address = match self.as_cuda() {
             Some(cuda) => cuda.alloc(bytes)?,
             None => allocate_host(self, bytes)?,
         };
-        let buffer = Buffer { device: self.clone(), address, len: values.len(), element: PhantomData };
-        let from = values.as_ptr();
-        match self.as_cuda() {
-            // SAFETY: both are `bytes` long.
-            Some(cuda) => unsafe { cuda.upload(address, from.cast(), bytes)? },
-            // SAFETY: both are `bytes` long, and the new one is nobody else's.
-            None => unsafe { std::ptr::copy_nonoverlapping(from, address as *mut T, values.len()) },
-        }
-        Ok(buffer)
+        Ok(Buffer { device: self.clone(), address, len, element: PhantomData })
     }
 }
 
@@ -120,7 +128,12 @@ impl<T: Element> Buffer<T> {
     pub fn copy_from(&mut self, from: &Self, stream: Stream) -> Result<()> {
         if self.len != from.len {
             let expected = format!("[{}]", self.len);
-            return Err(Error::Shape { op: "Buffer::copy_from", arg: "from", got: vec![from.len as i64], expected });
+            return Err(Error::Shape {
+                op: "Buffer::copy_from",
+                arg: "from",
+                got: vec![from.len as i64],
+                expected,
+            });
         }
         match (self.device.as_cuda(), from.device.as_cuda()) {
             // SAFETY: both are this long; the stream is the caller's to wait for.
@@ -156,7 +169,9 @@ impl<T: Element> Buffer<T> {
         let mut values = vec![T::default(); self.len];
         match self.device.as_cuda() {
             // SAFETY: both have the same length.
-            Some(cuda) => unsafe { cuda.download(values.as_mut_ptr().cast(), self.address, size_of_val(&values[..]))? },
+            Some(cuda) => unsafe {
+                cuda.download(values.as_mut_ptr().cast(), self.address, size_of_val(&values[..]))?
+            },
             // SAFETY: as above.
             None => unsafe {
                 std::ptr::copy_nonoverlapping(self.address as *const T, values.as_mut_ptr(), self.len)

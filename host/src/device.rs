@@ -8,6 +8,7 @@ use cuda_std::cpu::{self, Kernel};
 use crate::cuda::Cuda;
 use crate::ladder::Arch;
 use crate::launch::{Launch, Stream};
+use crate::ptx::Ptx;
 use crate::{Dtype, Error, Result};
 
 /// Where ops run. Cheap to clone; usable from any thread.
@@ -35,7 +36,16 @@ impl Device {
     /// # Errors
     /// As [`Device::cuda`]; also when the GPU does not run `arch`.
     pub fn cuda_as(index: usize, arch: Arch) -> Result<Self> {
-        Cuda::new(index, Some(arch)).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
+        Cuda::new(index, Some(arch), None).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
+    }
+
+    /// GPU number `index` with PTX text of the caller's, written for `arch`: to try out kernels edited by hand.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`]. PTX that the driver refuses shows at the first launch, with the driver's log.
+    pub fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
+        let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, text)));
+        Cuda::new(index, Some(arch), Some(own)).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
     }
 
     /// The CPU executor.
@@ -94,7 +104,9 @@ impl Device {
             Kind::Cpu => {
                 let Launch { grid, block, shared_bytes } = shape;
                 // SAFETY: as the caller promises.
-                unsafe { cpu::launch(cpu_kernel(kernel, dtype)?, &cpu::Launch { grid, block, shared_bytes }, &args) }?;
+                unsafe {
+                    cpu::launch(cpu_kernel(kernel, dtype)?, &cpu::Launch { grid, block, shared_bytes }, &args)
+                }?;
                 Ok(())
             }
         }
@@ -120,7 +132,8 @@ impl std::fmt::Debug for Device {
 
 fn cpu_kernel(kernel: &'static str, dtype: Dtype) -> Result<&'static Kernel> {
     static BY_NAME: OnceLock<HashMap<&'static str, &'static Kernel>> = OnceLock::new();
-    let kernels = BY_NAME.get_or_init(|| kernels_gpu::kernels().map(|kernel| (kernel.name, kernel)).collect());
+    let kernels =
+        BY_NAME.get_or_init(|| kernels_gpu::kernels().map(|kernel| (kernel.name, kernel)).collect());
     let name = format!("{kernel}_{dtype}");
     kernels.get(name.as_str()).copied().ok_or(Error::NoKernel(name))
 }

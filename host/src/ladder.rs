@@ -21,17 +21,6 @@ impl Arch {
             Self::Sm90 => "sm_90",
         }
     }
-    /// From so many bytes on, results are stored with the streaming hint: the cache cannot keep them for whoever reads
-    /// them next, and without the hint they push out what is still to be read. About half of the L2 (of the T4, A100
-    /// and H200). On an H200 the hint takes RMSNorm 32768 x 3072 in bf16 from 94 % to 98 % of copy bandwidth, and
-    /// costs 4 % at 4096 x 2048.
-    pub(crate) const fn streaming_bytes(self) -> u64 {
-        match self {
-            Self::Sm75 => 2 << 20,
-            Self::Sm80 => 20 << 20,
-            Self::Sm90 => 32 << 20,
-        }
-    }
     /// Its compute capability.
     pub const fn capability(self) -> (u32, u32) {
         match self {
@@ -71,7 +60,8 @@ pub(crate) const fn rung(packs: u32, kernel: &'static str, team: u32, threads: u
 
 /// Threads a row of the kernel for any layout, which moves 8 elements (4 in f32) a thread and tile: up to so many
 /// columns, so many threads.
-const ANY_LAYOUT: &[(u32, u32)] = &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
+const ANY_LAYOUT: &[(u32, u32)] =
+    &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
 /// The first rung that takes the rows of `layout`; for rows that are not vectors, `op`'s kernel for any layout.
 pub(crate) fn pick<const N: usize>(op: &'static str, ladder: &'static [Rung], layout: &RowLayout<N>) -> Rung {

@@ -25,6 +25,11 @@ pub(crate) static EMBEDDED: [Ptx; 3] = embedded!(Sm75 "sm_75.ptx" Sm80 "sm_80.pt
 const ENTRY: &str = ".visible .entry ";
 
 impl Ptx {
+    /// PTX that is not the embedded one.
+    pub fn new(arch: Arch, text: &'static str) -> Self {
+        Self { arch, text, entries: OnceLock::new() }
+    }
+
     /// The entries by name: each from its directive to the brace that closes it, alone on a line.
     fn entries(&self) -> &HashMap<&'static str, Range<usize>> {
         self.entries.get_or_init(|| {
@@ -57,6 +62,12 @@ impl Ptx {
     }
 }
 
+/// The newest embedded PTX that a GPU of this compute capability runs, or that of `arch` if it runs that one.
+pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'static Ptx> {
+    let runs = |ptx: &&Ptx| ptx.arch.capability() <= capability && arch.is_none_or(|arch| arch == ptx.arch);
+    EMBEDDED.iter().rfind(runs)
+}
+
 /// A kernel that this build has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
@@ -78,7 +89,9 @@ pub fn kernel_info() -> Vec<KernelInfo> {
             for dtype in Dtype::ALL {
                 let ours = |name: &str| {
                     let variant = name.strip_suffix(dtype.name()).and_then(|name| name.strip_suffix('_'));
-                    variant.is_some_and(|v| v == *op || v.strip_prefix(op).is_some_and(|v| v.starts_with("_hold")))
+                    variant.is_some_and(|v| {
+                        v == *op || v.strip_prefix(op).is_some_and(|v| v.starts_with("_hold"))
+                    })
                 };
                 let mut entries: Vec<_> = ptx.entries().keys().copied().filter(|name| ours(name)).collect();
                 entries.sort_unstable();
@@ -89,4 +102,49 @@ pub fn kernel_info() -> Vec<KernelInfo> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_takes_the_newest_ptx_that_it_runs() {
+        let name = |capability, arch| choose(capability, arch).map(|ptx| ptx.arch.name());
+        assert_eq!(name((7, 0), None), None, "older than the oldest");
+        assert_eq!(name((7, 5), None), Some("sm_75"));
+        assert_eq!(name((8, 9), None), Some("sm_80"));
+        assert_eq!(name((9, 0), None), Some("sm_90"));
+        assert_eq!(name((12, 0), None), Some("sm_90"), "by forward compatibility");
+        assert_eq!(name((9, 0), Some(Arch::Sm75)), Some("sm_75"));
+        assert_eq!(name((8, 0), Some(Arch::Sm90)), None, "newer than the GPU");
+    }
+
+    #[test]
+    fn a_module_holds_one_entry_and_everything_that_is_none() {
+        let text = ".version 8.0\n.visible .entry a(\n)\n{\n\tret;\n}\n.global .b8 g;\n.visible .entry b(\n)\n{\n\tret;\n}\n";
+        let module = Ptx::new(Arch::Sm90, text).module("b").expect("there is a b").into_string().unwrap();
+        assert!(module.contains(".version") && module.contains(".global") && module.contains(".entry b("));
+        assert!(!module.contains(".entry a("));
+        assert!(Ptx::new(Arch::Sm90, text).module("c").is_none());
+    }
+
+    #[test]
+    fn every_op_dtype_and_architecture_is_there() {
+        let found = kernel_info();
+        assert_eq!(found.len(), ops::NAMES.len() * Dtype::ALL.len() * EMBEDDED.len());
+        let listed: usize = found.iter().map(|kernel| kernel.entries.len()).sum();
+        let all: usize = EMBEDDED.iter().map(|ptx| ptx.entries().len()).sum();
+        assert_eq!(listed, all, "an entry that belongs to no op");
+        for kernel in kernels_gpu::kernels() {
+            for ptx in &EMBEDDED {
+                assert!(
+                    ptx.entries().contains_key(kernel.name),
+                    "{} is not in {}",
+                    kernel.name,
+                    ptx.arch.name()
+                );
+            }
+        }
+    }
 }

@@ -62,13 +62,6 @@ impl<const N: usize> RowLayout<N> {
     }
 }
 
-impl<const N: usize> RowLayout<N> {
-    /// Bytes of one operand's elements.
-    pub fn bytes(&self) -> u64 {
-        self.rows * u64::from(self.cols) * self.dtype.size() as u64
-    }
-}
-
 /// Launches a kernel of a row op, a team for each row; with no rows, nothing.
 ///
 /// # Safety
@@ -103,7 +96,11 @@ struct Level<const N: usize> {
 }
 
 /// Merges the row dimensions, innermost first, wherever the outer one continues the inner one in all operands.
-fn collapse<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Result<[Level<N>; 2]> {
+fn collapse<const N: usize>(
+    op: &'static str,
+    operands: &[Operand; N],
+    sizes: &[i64],
+) -> Result<[Level<N>; 2]> {
     let mut levels = [Level { count: 1, strides: [0; N] }; 2];
     if sizes.contains(&0) {
         levels[0].count = 0;
@@ -131,7 +128,11 @@ fn collapse<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[
 }
 
 /// Refuses an output that shares memory with `others`, or whose own rows share memory.
-pub(crate) fn expect_disjoint(op: &'static str, (arg, out): Operand, others: &[Option<Operand>]) -> Result<()> {
+pub(crate) fn expect_disjoint(
+    op: &'static str,
+    (arg, out): Operand,
+    others: &[Option<Operand>],
+) -> Result<()> {
     let folded = out.shape().iter().zip(out.strides()).any(|(&size, &stride)| size > 1 && stride == 0);
     if folded {
         return Err(out.bad_strides(op, arg, "an output must not repeat its elements"));

@@ -28,13 +28,21 @@ impl<'a> View<'a> {
     /// # Errors
     /// More than [`MAX_RANK`] dimensions, a negative size, or not one stride for each size.
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
-        let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && shape.iter().all(|&size| size >= 0);
+        let fits =
+            shape.len() <= MAX_RANK && shape.len() == strides.len() && shape.iter().all(|&size| size >= 0);
         if !fits {
             let expected = format!("at most {MAX_RANK} sizes, none negative, and a stride for each");
             return Err(Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected });
         }
         let dims = |of: &[i64]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(0));
-        Ok(Self { ptr, dtype, rank: shape.len(), shape: dims(shape), strides: dims(strides), memory: PhantomData })
+        Ok(Self {
+            ptr,
+            dtype,
+            rank: shape.len(),
+            shape: dims(shape),
+            strides: dims(strides),
+            memory: PhantomData,
+        })
     }
 
     /// The address of the first element.
@@ -77,7 +85,8 @@ impl<'a> View<'a> {
         if self.shape().contains(&0) {
             return None;
         }
-        let last: i64 = self.shape().iter().zip(self.strides()).map(|(size, stride)| (size - 1) * stride).sum();
+        let last: i64 =
+            self.shape().iter().zip(self.strides()).map(|(size, stride)| (size - 1) * stride).sum();
         let start = self.ptr as usize;
         Some((start, start + (last as usize + 1) * self.dtype.size() - 1))
     }

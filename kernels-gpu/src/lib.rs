@@ -5,6 +5,7 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 pub mod ops;
+pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.
 #[cfg(not(target_arch = "nvptx64"))]

@@ -15,13 +15,21 @@ pub const TESTS: &[Test] = &[
     ("add_rms_norm::layouts", layouts),
 ];
 
-fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], [read, write]: [Layout; 2], params: RmsNorm) {
+fn check<T: Element>(
+    device: &Device,
+    seed: u64,
+    shape: [i64; 2],
+    [read, write]: [Layout; 2],
+    params: RmsNorm,
+) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let len = shape[0] as usize * cols;
-    let (x, residual, weight): (Vec<T>, Vec<T>, Vec<T>) = (values(random, len), values(random, len), values(random, cols));
+    let (x, residual, weight): (Vec<T>, Vec<T>, Vec<T>) =
+        (values(random, len), values(random, len), values(random, cols));
     let upload = |values: &[T]| Matrix::upload(device, values, shape, read);
     let (x_matrix, residual_matrix) = (upload(&x), upload(&residual));
-    let weight_matrix = AnyWeight::Same(Matrix::upload(device, &weight, [1, cols as i64], Layout::dense(cols as i64)));
+    let weight_matrix =
+        AnyWeight::Same(Matrix::upload(device, &weight, [1, cols as i64], Layout::dense(cols as i64)));
     let mut y = Matrix::<T>::poisoned(device, shape, write);
     let mut sum = Matrix::<T>::poisoned(device, shape, write);
     let (read_x, read_residual) = (x_matrix.view(), residual_matrix.view());
@@ -56,7 +64,13 @@ fn layouts(device: &Device) {
         for odd in [Layout { offset: 8, stride: cols + 8 }, Layout { offset: 3, stride: cols + 1 }] {
             for layouts in [[dense, odd], [odd, dense], [odd, odd]] {
                 eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
-                check::<bf16>(device, seed, [6, cols], layouts, RmsNorm { weight_offset: 1.0, ..RmsNorm::default() });
+                check::<bf16>(
+                    device,
+                    seed,
+                    [6, cols],
+                    layouts,
+                    RmsNorm { weight_offset: 1.0, ..RmsNorm::default() },
+                );
             }
         }
     }

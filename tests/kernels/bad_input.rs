@@ -4,7 +4,8 @@ use oxiwarp::{Device, Error, RmsNorm, Stream, View, ViewMut, add_rms_norm, rms_n
 
 use crate::Test;
 
-pub const TESTS: &[Test] = &[("rms_norm::bad_input", rms_norm_refuses), ("add_rms_norm::bad_input", add_refuses)];
+pub const TESTS: &[Test] =
+    &[("rms_norm::bad_input", rms_norm_refuses), ("add_rms_norm::bad_input", add_refuses)];
 
 #[track_caller]
 fn says(result: Result<(), Error>, text: &str) {
@@ -25,7 +26,13 @@ fn rms_norm_refuses(device: &Device) {
         let x = |shape: &[i64]| x.view(shape).unwrap();
         refuses(x(&[4, 16]), None, &[4, 8], params, "rms_norm: out has shape [4, 8], expected [4, 16]");
         refuses(brain.view(&[4, 16]).unwrap(), None, &[4, 16], params, "rms_norm: out is f32, expected bf16");
-        refuses(x(&[4, 0]), None, &[4, 0], params, "rms_norm: x has shape [4, 0], expected a last dimension between 1");
+        refuses(
+            x(&[4, 0]),
+            None,
+            &[4, 0],
+            params,
+            "rms_norm: x has shape [4, 0], expected a last dimension between 1",
+        );
         refuses(x(&[]), None, &[], params, "rms_norm: x has shape [], expected at least one dimension");
         let weight = half.view(&[16]).unwrap();
         refuses(x(&[4, 16]), Some(weight), &[4, 16], params, "weight is f16, expected f32 (as x) or f32");
@@ -38,18 +45,25 @@ fn rms_norm_refuses(device: &Device) {
     }
     let columns = x.view_strided(0, &[16, 4], &[1, 16]).unwrap();
     let out = y.view_mut(&[16, 4]).unwrap();
-    says(rms_norm(device, columns, None, out, params, Stream::default()), "its last dimension must be contiguous");
+    says(
+        rms_norm(device, columns, None, out, params, Stream::default()),
+        "its last dimension must be contiguous",
+    );
     let three = x.view_strided(0, &[2, 2, 2, 2], &[3, 25, 9, 1]).unwrap();
     let out = y.view_mut(&[2, 2, 2, 2]).unwrap();
     says(rms_norm(device, three, None, out, params, Stream::default()), "call .contiguous() first");
     let repeated = y.view_strided_mut(0, &[4, 16], &[0, 1]).unwrap();
     let input = x.view(&[4, 16]).unwrap();
-    says(rms_norm(device, input, None, repeated, params, Stream::default()), "an output must not repeat its elements");
+    says(
+        rms_norm(device, input, None, repeated, params, Stream::default()),
+        "an output must not repeat its elements",
+    );
     overlap(device, params);
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 
     let out = y.view_mut(&[4, 16]).unwrap();
-    rms_norm(device, x.view(&[4, 16]).unwrap(), None, out, params, Stream::default()).expect("it still works");
+    rms_norm(device, x.view(&[4, 16]).unwrap(), None, out, params, Stream::default())
+        .expect("it still works");
 }
 
 /// Outputs on inputs; slices of one buffer that lie side by side are fine.

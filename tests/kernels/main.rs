@@ -1,6 +1,7 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
 mod add_rms_norm;
 mod bad_input;
+mod gpu;
 mod properties;
 mod rms_norm;
 
@@ -15,6 +16,7 @@ fn main() -> std::process::ExitCode {
     let all = [rms_norm::TESTS, add_rms_norm::TESTS, bad_input::TESTS].concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
+        let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };
         if let Err(reason) = &candidate.device {
             eprintln!("{}: {} tests ignored: {reason}", candidate.name, all.len());
         }

@@ -150,7 +150,8 @@ fn two_levels(device: &Device) {
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
     let (shape, strides) = ([3, 4, 64], [6 * 64, 64, 1]);
     let view = from.view_strided(64, &shape, &strides).unwrap();
-    rms_norm(device, view, None, to.view_mut(&shape).unwrap(), RmsNorm::default(), Stream::default()).unwrap();
+    rms_norm(device, view, None, to.view_mut(&shape).unwrap(), RmsNorm::default(), Stream::default())
+        .unwrap();
     let inside: Vec<f32> = (0..3).flat_map(|i| x[(i * 6 + 1) * 64..(i * 6 + 5) * 64].to_vec()).collect();
     let expected = reference(&wide(&inside), None, 64, RmsNorm::default());
     within_ulps(&to.download().unwrap(), &expected, 64, bound::<f32>());

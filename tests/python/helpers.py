@@ -9,6 +9,11 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # of the fraction
 SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the smallest subnormal
+# Ulps that are fine however close torch comes, which over few elements is luck. 16 bits hide the errors of float32 sums.
+# In float32, in units of eps (one is at most 2 ulp): the mean's division and the addition of eps, 0.5 each, halved by
+# the root; rsqrt.approx 2^-22.9 = 1.07; the product with x 0.5; offset + weight 0.5: 2.57 in all. The last product is
+# rounded by 0.5 ulp: 5.65, and the rest is for the sum. Measured on the CPU executor, whose rsqrt is exact: up to 3.7.
+LEAST = {torch.float32: 6.0, torch.float16: 1.0, torch.bfloat16: 1.0}
 TABLE = json.loads((Path(__file__).parent.parent / "shapes.json").read_text())
 SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
 GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
@@ -59,16 +64,13 @@ def ulps(y: Tensor, right: Tensor) -> Tensor:
 
 
 def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
-    """Our worst element is at most twice as far off as torch's worst, or 1 ulp.
-
-    float32 gets one more: the kernel's approximate reciprocal root is off by 2^-22.9, which 16 bits do not show.
-    """
+    """Our worst element is at most twice as far off as torch's worst, or within `LEAST`."""
     if y.numel() == 0:
         assert y.shape == right.shape
         return
     assert y.isfinite().all(), f"{what}: not finite"
     off, torch_off = ulps(y, right), ulps(own, right).max().item()
-    bound = max(2 * torch_off, 1.0) + (y.dtype == torch.float32)
+    bound = max(2 * torch_off, LEAST[y.dtype])
     at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
     assert off[at] <= bound, (
         f"{what}: worst element {at}: got {y[at].item()!r}, right {right[at].item()!r}, "

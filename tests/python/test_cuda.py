@@ -180,14 +180,25 @@ def test_threads_and_streams(data):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_executor_agrees(dtype, cuda):
-    """The CPU executor and the GPU run one source: they differ by the approximate rsqrt only."""
+    """The CPU executor and the GPU run one source, and sum in one order: they differ by the approximate rsqrt only.
+
+    In float32, in units of eps = 2^-23: the GPU's rsqrt is off by at most 2^-22.9, that is 1.07, and the executor's is
+    rounded, 0.5. Both round the products with x and with the weight, 0.5 each: 1.07 + 0.5 + 4 * 0.5 = 3.57.
+
+    In 16 bits such a difference seldom flips a rounding, and then by one unit. The product with the weight carries a
+    flip before it on, at most eps, and is rounded itself on both sides: eps + (2 + eps) * eps / 2, relative to the
+    exact product, which is below 2 * eps * (1 + eps) relative to the rounded one.
+    """
+    info = torch.finfo(dtype)
+    bound = 3.6 * info.eps if dtype == torch.float32 else 2 * info.eps * (1 + info.eps)
     for cols in (7, 64, 640, 3072):
         x, weight = random((5, cols), dtype, cuda), make_weight("same", cols, dtype, cuda)
         for rounding in ("once", "before_weight"):
             a = oxiwarp.rms_norm(x, weight, rounding=rounding).cpu()
             b = oxiwarp.rms_norm(x.cpu(), weight.cpu(), rounding=rounding)
-            eps = torch.finfo(dtype).eps
-            assert ((a.double() - b.double()).abs() <= 2 * eps * b.double().abs()).all()
+            # Below the smallest normal number a unit is no longer relative.
+            off = ((a.double() - b.double()).abs() / b.double().abs().clamp_min(info.tiny)).max().item()
+            assert off <= bound, f"{cols} columns, {rounding}: {off / info.eps:.2f} eps"
             if dtype != torch.float32:
                 assert (a != b).double().mean() <= 0.01
 

@@ -19,6 +19,7 @@ struct Table {
 
 /// The shapes that run on every device.
 pub fn shapes() -> Vec<Shape> {
-    let table: Table = serde_json::from_str(include_str!("../shapes.json")).expect("tests/shapes.json is valid");
+    let table: Table =
+        serde_json::from_str(include_str!("../shapes.json")).expect("tests/shapes.json is valid");
     table.shapes
 }

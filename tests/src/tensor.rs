@@ -78,7 +78,9 @@ impl<T: Element> Matrix<T> {
 
     /// For writing.
     pub fn view_mut(&mut self) -> oxiwarp::ViewMut<'_> {
-        self.buffer.view_strided_mut(self.layout.offset, &self.shape, &[self.layout.stride, 1]).expect("inside")
+        self.buffer
+            .view_strided_mut(self.layout.offset, &self.shape, &[self.layout.stride, 1])
+            .expect("inside")
     }
 
     /// The values, row after row; panics where anything outside the rows was written.

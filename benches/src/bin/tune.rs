@@ -40,7 +40,8 @@ const SHAPES: &[(usize, usize)] = &[
 fn rungs(packs: u32) -> Vec<Rung> {
     let mut rungs = vec![];
     for &(kernel, held, most) in KERNELS {
-        for &team in TEAMS.iter().filter(|&&team| (packs..packs * 2).contains(&(held * team)) && team <= most) {
+        for &team in TEAMS.iter().filter(|&&team| (packs..packs * 2).contains(&(held * team)) && team <= most)
+        {
             let blocks = BLOCKS.iter().copied().filter(|threads| threads % team == 0 && *threads != team);
             let alone = (team % 32 == 0).then_some(team);
             rungs.extend(alone.into_iter().chain(blocks).map(|threads| Rung::new(kernel, team, threads)));

@@ -38,14 +38,6 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     });
 }
 
-/// Launches on the executor follow one another: nothing to wait for.
-#[inline(always)]
-pub fn grid_wait() {}
-
-/// As [`grid_wait`].
-#[inline(always)]
-pub fn grid_release() {}
-
 #[inline(always)]
 pub fn sync_threads() {
     with(|block| block.barrier());

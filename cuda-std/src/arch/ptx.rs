@@ -63,22 +63,6 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 }
 
 #[inline(always)]
-pub fn grid_wait() {
-    if cfg!(target_feature = "sm_90") {
-        // SAFETY: waits; no memory access moves across it, because it may write memory for all the compiler knows.
-        unsafe { asm!("griddepcontrol.wait;", options(nostack)) };
-    }
-}
-
-#[inline(always)]
-pub fn grid_release() {
-    if cfg!(target_feature = "sm_90") {
-        // SAFETY: a hint to the scheduler.
-        unsafe { asm!("griddepcontrol.launch_dependents;", options(nostack)) };
-    }
-}
-
-#[inline(always)]
 pub fn sync_threads() {
     // SAFETY: a barrier; that all threads reach it is tested on the CPU executor.
     unsafe { nv::_syncthreads() }
@@ -200,7 +184,9 @@ math! {
 #[inline(always)]
 pub fn opaque([mut a, mut b, mut c, mut d]: [u32; 4]) -> [u32; 4] {
     // SAFETY: no instruction.
-    unsafe { asm!("// {} {} {} {}", inout(reg32) a, inout(reg32) b, inout(reg32) c, inout(reg32) d, options(nomem, nostack)) };
+    unsafe {
+        asm!("// {} {} {} {}", inout(reg32) a, inout(reg32) b, inout(reg32) c, inout(reg32) d, options(nomem, nostack))
+    };
     [a, b, c, d]
 }
 
@@ -208,7 +194,9 @@ pub fn opaque([mut a, mut b, mut c, mut d]: [u32; 4]) -> [u32; 4] {
 pub fn f32_to_f16(value: f32) -> u16 {
     let half: u16;
     // SAFETY: arithmetic.
-    unsafe { asm!("cvt.rn.f16.f32 {}, {};", out(reg16) half, in(reg32) value, options(pure, nomem, nostack)) };
+    unsafe {
+        asm!("cvt.rn.f16.f32 {}, {};", out(reg16) half, in(reg32) value, options(pure, nomem, nostack))
+    };
     half
 }
 
@@ -227,7 +215,9 @@ pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
     }
     let pair: u32;
     // SAFETY: arithmetic; the instruction needs sm_80.
-    unsafe { asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack)) };
+    unsafe {
+        asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+    };
     pair
 }
 
@@ -260,7 +250,9 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
     }
     let pair: u32;
     // SAFETY: arithmetic; the instruction needs sm_80.
-    unsafe { asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack)) };
+    unsafe {
+        asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+    };
     pair
 }
 

@@ -25,7 +25,10 @@ impl Handle {
         create: impl FnOnce(*mut *mut c_void) -> u32,
         destroy: unsafe extern "C" fn(*mut c_void) -> u32,
     ) -> Result<Self> {
-        let cuda = device.as_cuda().ok_or_else(|| Error::NoDriver("the CPU executor has no streams".into()))?.clone();
+        let cuda = device
+            .as_cuda()
+            .ok_or_else(|| Error::NoDriver("the CPU executor has no streams".into()))?
+            .clone();
         let _current = cuda.current()?;
         let mut raw = std::ptr::null_mut();
         sys::check(call, create(&mut raw))?;
@@ -141,7 +144,10 @@ impl Event {
         // SAFETY: both events were recorded.
         unsafe {
             sys::check("cuEventSynchronize", sys::cuEventSynchronize(self.0.raw))?;
-            sys::check("cuEventElapsedTime", sys::cuEventElapsedTime(&mut milliseconds, start.0.raw, self.0.raw))?;
+            sys::check(
+                "cuEventElapsedTime",
+                sys::cuEventElapsedTime(&mut milliseconds, start.0.raw, self.0.raw),
+            )?;
         }
         Ok(Duration::from_secs_f64(f64::from(milliseconds) * 1e-3))
     }

@@ -20,11 +20,8 @@ use cust::module::Module;
 
 use crate::ladder::Arch;
 use crate::launch::{Launch, Stream};
-use crate::ptx::{EMBEDDED, Ptx};
+use crate::ptx::{self, EMBEDDED, Ptx};
 use crate::{Dtype, Error, Result};
-
-/// What the PTX of a kernel that calls `grid::wait` has.
-const WAIT: &[u8] = b"griddepcontrol.wait";
 
 /// How many GPUs there are; opens the driver at the first call.
 pub(crate) fn count() -> Result<usize> {
@@ -44,11 +41,7 @@ pub(crate) struct Cuda {
 
 /// A `CUfunction`.
 #[derive(Clone, Copy)]
-struct Function {
-    raw: *mut c_void,
-    /// Does it wait for the launch before it itself (`cuda_std::grid`)?
-    waits: bool,
-}
+struct Function(*mut c_void);
 // SAFETY: a handle, valid in any thread; its module is never unloaded.
 unsafe impl Send for Function {}
 // SAFETY: as above.
@@ -109,7 +102,7 @@ impl Cuda {
         if let Some(Some(cuda)) = open.get(index) {
             return Ok(cuda.clone());
         }
-        let cuda = Arc::new(Self::new(index, forced_arch()?)?);
+        let cuda = Arc::new(Self::new(index, forced_arch()?, None)?);
         if open.len() <= index {
             open.resize(index + 1, None);
         }
@@ -117,8 +110,8 @@ impl Cuda {
         Ok(cuda)
     }
 
-    /// GPU number `index` with the PTX of `arch`, or the newest that it can run.
-    pub fn new(index: usize, arch: Option<Arch>) -> Result<Self> {
+    /// GPU number `index` with `own` PTX, the PTX of `arch`, or the newest that it can run.
+    pub fn new(index: usize, arch: Option<Arch>, own: Option<&'static Ptx>) -> Result<Self> {
         let count = count()?;
         if index >= count {
             return Err(Error::NoDevice { index, count });
@@ -128,8 +121,7 @@ impl Cuda {
         let attribute = |which| device.get_attribute(which).map(|value| value as u32).unwrap_or(0);
         let major = attribute(DeviceAttribute::ComputeCapabilityMajor);
         let capability = (major, attribute(DeviceAttribute::ComputeCapabilityMinor));
-        let runs = |ptx: &&Ptx| ptx.arch.capability() <= capability && arch.is_none_or(|arch| arch == ptx.arch);
-        let Some(ptx) = EMBEDDED.iter().rfind(runs) else {
+        let Some(ptx) = own.or_else(|| ptx::choose(capability, arch)) else {
             let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
@@ -157,18 +149,24 @@ impl Cuda {
         &self,
         kernel: &'static str,
         dtype: Dtype,
-        shape: Launch,
+        Launch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes }: Launch,
         stream: Stream,
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Function { raw, waits } = self.function(kernel, dtype)?;
+        let Function(function) = self.function(kernel, dtype)?;
+        let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
-        unsafe { sys::launch(raw, shape, stream.0, args.as_ptr(), waits) }
+        let code = unsafe {
+            sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream.0, args, extra)
+        };
+        sys::check("cuLaunchKernel", code)
     }
 
     fn function(&self, kernel: &'static str, dtype: Dtype) -> Result<Function> {
-        if let Some(&function) = self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype)) {
+        if let Some(&function) =
+            self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
+        {
             return Ok(function);
         }
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -193,8 +191,7 @@ impl Cuda {
         // Loaded for the life of the process: graphs that captured a launch may be replayed at any time.
         let module: &'static Module = Box::leak(Box::new(module));
         let function = module.get_function(kernel).map_err(|_| Error::NoKernel(kernel.into()))?;
-        let waits = text.to_bytes().windows(WAIT.len()).any(|window| window == WAIT);
-        Ok(Function { raw: function.to_raw().cast(), waits })
+        Ok(Function(function.to_raw().cast()))
     }
 
     pub fn synchronize(&self) -> Result<()> {
@@ -210,14 +207,18 @@ fn jit_log(ptx: &CString) -> String {
     let mut module = std::ptr::null_mut();
     let values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
     // SAFETY: the buffer and its length, as the two options say; a module that loads after all is kept.
-    unsafe { sys::cuModuleLoadDataEx(&mut module, ptx.as_ptr().cast(), 2, sys::ERROR_LOG.as_ptr(), values.as_ptr()) };
+    unsafe {
+        sys::cuModuleLoadDataEx(&mut module, ptx.as_ptr().cast(), 2, sys::ERROR_LOG.as_ptr(), values.as_ptr())
+    };
     CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// `OXIWARP_ARCH`: the PTX to load instead of the newest.
 fn forced_arch() -> Result<Option<Arch>> {
     static FORCED: OnceLock<Option<String>> = OnceLock::new();
-    let Some(name) = FORCED.get_or_init(|| std::env::var("OXIWARP_ARCH").ok().filter(|name| !name.is_empty())) else {
+    let Some(name) =
+        FORCED.get_or_init(|| std::env::var("OXIWARP_ARCH").ok().filter(|name| !name.is_empty()))
+    else {
         return Ok(None);
     };
     let available = EMBEDDED.iter().map(|ptx| ptx.arch);

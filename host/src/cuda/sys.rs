@@ -1,8 +1,7 @@
 //! The driver functions that `cust` does not wrap as they are needed here, with results as numbers.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::sync::OnceLock;
 
-use crate::{Error, Launch, Result};
+use crate::{Error, Result};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub const OUT_OF_MEMORY: c_uint = 2;
@@ -15,83 +14,29 @@ pub const ERROR_LOG: [c_int; 2] = [5, 6];
 /// `CU_STREAM_NON_BLOCKING`
 pub const NON_BLOCKING: c_uint = 1;
 
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`
-const PROGRAMMATIC_SERIALIZATION: c_uint = 6;
-/// The first driver that captures such launches into graphs: CUDA 12.3.
-const PROGRAMMATIC_DRIVER: c_int = 12030;
-
-/// `CUlaunchAttribute`
-#[repr(C)]
-struct LaunchAttribute {
-    id: c_uint,
-    pad: c_uint,
-    value: [u32; 16],
-}
-
-/// `CUlaunchConfig`
-#[repr(C)]
-struct LaunchConfig {
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared_bytes: c_uint,
-    stream: *mut c_void,
-    attributes: *const LaunchAttribute,
-    attribute_count: c_uint,
-}
-const _: () = assert!(size_of::<LaunchAttribute>() == 72 && size_of::<LaunchConfig>() == 56);
-
-type LaunchEx =
-    unsafe extern "C" fn(*const LaunchConfig, *mut c_void, *const *const c_void, *const *const c_void) -> c_uint;
-
-/// Launches `function`; with `early`, while the launch before it on the stream still runs, where the driver can.
-///
-/// # Safety
-/// `args` are what the function takes, and an early one waits for the launch before it itself.
-pub unsafe fn launch(
-    function: *mut c_void,
-    Launch { grid, block, shared_bytes }: Launch,
-    stream: *mut c_void,
-    args: *const *const c_void,
-    early: bool,
-) -> Result<()> {
-    let extra = std::ptr::null();
-    if let Some(launch_ex) = early.then(launch_ex).flatten() {
-        let mut value = [0; 16];
-        value[0] = 1;
-        let attributes = &LaunchAttribute { id: PROGRAMMATIC_SERIALIZATION, pad: 0, value };
-        let config = LaunchConfig { grid, block, shared_bytes, stream, attributes, attribute_count: 1 };
-        // SAFETY: as the caller promises.
-        return check("cuLaunchKernelEx", unsafe { launch_ex(&config, function, args, extra) });
-    }
-    let ([gx, gy, gz], [bx, by, bz]) = (grid, block);
-    // SAFETY: as the caller promises.
-    let code = unsafe { cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, args, extra) };
-    check("cuLaunchKernel", code)
-}
-
-/// `cuLaunchKernelEx`, of a driver that also captures early launches.
-fn launch_ex() -> Option<LaunchEx> {
-    static FOUND: OnceLock<Option<LaunchEx>> = OnceLock::new();
-    *FOUND.get_or_init(|| {
-        let (mut version, mut address) = (0, std::ptr::null_mut());
-        // SAFETY: both write what they found.
-        unsafe {
-            cuDriverGetVersion(&mut version);
-            cuGetProcAddress(c"cuLaunchKernelEx".as_ptr(), &mut address, 11080, 0);
-        }
-        let found = version >= PROGRAMMATIC_DRIVER && !address.is_null();
-        // SAFETY: the driver's function of that name has this signature.
-        found.then(|| unsafe { std::mem::transmute::<*mut c_void, LaunchEx>(address) })
-    })
-}
-
 unsafe extern "C" {
     #[rustfmt::skip]
-    fn cuLaunchKernel(f: *mut c_void, gx: c_uint, gy: c_uint, gz: c_uint, bx: c_uint, by: c_uint, bz: c_uint,
-        shared: c_uint, stream: *mut c_void, args: *const *const c_void, extra: *const *const c_void) -> c_uint;
+    pub fn cuLaunchKernel(
+        f: *mut c_void,
+        gx: c_uint,
+        gy: c_uint,
+        gz: c_uint,
+        bx: c_uint,
+        by: c_uint,
+        bz: c_uint,
+        shared: c_uint,
+        stream: *mut c_void,
+        args: *const *const c_void,
+        extra: *const *const c_void,
+    ) -> c_uint;
     #[rustfmt::skip]
-    pub fn cuModuleLoadDataEx(module: *mut *mut c_void, image: *const c_void, count: c_uint, options: *const c_int,
-        values: *const *mut c_void) -> c_uint;
+    pub fn cuModuleLoadDataEx(
+        module: *mut *mut c_void,
+        image: *const c_void,
+        count: c_uint,
+        options: *const c_int,
+        values: *const *mut c_void,
+    ) -> c_uint;
     pub fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_uint;
     pub fn cuCtxSetCurrent(context: *mut c_void) -> c_uint;
     pub fn cuCtxSynchronize() -> c_uint;
@@ -115,8 +60,6 @@ unsafe extern "C" {
     pub fn cuEventSynchronize(event: *mut c_void) -> c_uint;
     pub fn cuEventElapsedTime(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_uint;
     pub fn cuEventDestroy_v2(event: *mut c_void) -> c_uint;
-    fn cuDriverGetVersion(version: *mut c_int) -> c_uint;
-    fn cuGetProcAddress(name: *const c_char, address: *mut *mut c_void, version: c_int, flags: u64) -> c_uint;
     fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
 }
 

@@ -16,15 +16,15 @@ const HELD: &[Rung] = &[
     rung(32, "add_rms_norm_hold2", 16, 64),
     rung(64, "add_rms_norm_hold2", 32, 64),
     rung(128, "add_rms_norm_hold4", 32, 64),
-    rung(256, "add_rms_norm_hold4", 64, 64),
+    rung(256, "add_rms_norm_hold2", 128, 128),
     rung(384, "add_rms_norm_hold4", 96, 96),
-    rung(512, "add_rms_norm_hold4", 128, 128),
     rung(640, "add_rms_norm_hold4", 160, 160),
     rung(768, "add_rms_norm_hold4", 192, 192),
     rung(1_024, "add_rms_norm_hold4", 256, 256),
     rung(1_536, "add_rms_norm_hold4", 384, 384),
     rung(2_048, "add_rms_norm_hold4", 512, 512),
-    rung(4_096, "add_rms_norm_hold8", 512, 512),
+    rung(3_072, "add_rms_norm_hold4", 768, 768),
+    rung(4_096, "add_rms_norm_hold4", 1_024, 1_024),
     rung(u32::MAX, "add_rms_norm", 256, 256),
 ];
 
@@ -53,12 +53,13 @@ pub fn add_rms_norm(
     let (y, sum) = (y.as_view(), sum.as_view());
     let mut layout = RowLayout::of(OP, [("x", &x), ("residual", &residual), ("out", y), ("sum", sum)])?;
     let weight_arg = check(OP, &x, weight.as_ref(), params, &mut layout)?;
-    let inputs = [Some(("x", &x)), Some(("residual", &residual)), weight.as_ref().map(|weight| ("weight", weight))];
+    let inputs =
+        [Some(("x", &x)), Some(("residual", &residual)), weight.as_ref().map(|weight| ("weight", weight))];
     expect_disjoint(OP, ("out", y), &inputs)?;
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
     let plan = pick(OP, ladder(device.arch()), &layout);
-    let (p, [x, residual, y, sum]) = (kernel_params(device, &layout, params), layout.operands);
+    let (p, [x, residual, y, sum]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, plan, &layout, stream, args![x, residual, weight_arg, y, sum, p]) }
 }

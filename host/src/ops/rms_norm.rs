@@ -1,5 +1,6 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
-use kernels_gpu::ops::rms_norm::{Params, Weight};
+use kernels_gpu::ops::rms_norm::Params;
+use kernels_gpu::weight::{Applied, Weight};
 
 use crate::ladder::{Arch, Rung, pick, rung};
 use crate::launch::args;
@@ -48,9 +49,8 @@ const HELD: &[Rung] = &[
     rung(32, "rms_norm_hold2", 16, 64),
     rung(64, "rms_norm_hold2", 32, 64),
     rung(128, "rms_norm_hold4", 32, 64),
-    rung(256, "rms_norm_hold4", 64, 64),
+    rung(256, "rms_norm_hold2", 128, 128),
     rung(384, "rms_norm_hold4", 96, 96),
-    rung(512, "rms_norm_hold4", 128, 128),
     rung(640, "rms_norm_hold4", 160, 160),
     rung(768, "rms_norm_hold4", 192, 192),
     rung(1_024, "rms_norm_hold4", 256, 256),
@@ -78,7 +78,14 @@ fn ladder(arch: Option<Arch>) -> &'static [Rung] {
 /// # Errors
 /// Shapes, dtypes or strides that do not fit, a negative or NaN eps, a `y` that overlaps an input: nothing is
 /// written. See [`Error`] for the rest.
-pub fn rms_norm(device: &Device, x: View, weight: Option<View>, y: ViewMut, params: RmsNorm, stream: Stream) -> Result<()> {
+pub fn rms_norm(
+    device: &Device,
+    x: View,
+    weight: Option<View>,
+    y: ViewMut,
+    params: RmsNorm,
+    stream: Stream,
+) -> Result<()> {
     on_rung(device, x, weight, y, params, stream, None)
 }
 
@@ -101,7 +108,7 @@ pub fn on_rung(
     let weight_arg = check(OP, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let plan = rung.unwrap_or_else(|| pick(OP, ladder(device.arch()), &layout));
-    let (p, [x, y]) = (kernel_params(device, &layout, params), layout.operands);
+    let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, plan, &layout, stream, args![x, weight_arg, y, p]) }
 }
@@ -128,21 +135,29 @@ pub(super) fn check<const N: usize>(
     let kind = match weight.dtype() {
         dtype if dtype == x.dtype() => Weight::SAME,
         Dtype::F32 => Weight::F32,
-        got => return Err(Error::Dtype { op, arg: "weight", got, expected: format!("{} (as x) or f32", x.dtype()) }),
+        got => {
+            return Err(Error::Dtype {
+                op,
+                arg: "weight",
+                got,
+                expected: format!("{} (as x) or f32", x.dtype()),
+            });
+        }
     };
     layout.vector &= (weight.ptr() as usize).is_multiple_of(16);
     Ok(Weight { base: weight.ptr().cast(), kind })
 }
 
-pub(super) fn kernel_params<const N: usize>(device: &Device, layout: &RowLayout<N>, params: RmsNorm) -> Params {
+pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, params: RmsNorm) -> Params {
     Params {
         rows: layout.rows,
         inner: layout.inner,
         cols: layout.cols,
         eps: params.eps,
-        weight_offset: params.weight_offset,
-        round_before_weight: u32::from(params.rounding == Rounding::BeforeWeight),
-        streaming: u32::from(layout.bytes() >= device.arch().map_or(u64::MAX, Arch::streaming_bytes)),
+        weight: Applied {
+            offset: params.weight_offset,
+            round_before: u32::from(params.rounding == Rounding::BeforeWeight),
+        },
         vector: u32::from(layout.vector),
     }
 }

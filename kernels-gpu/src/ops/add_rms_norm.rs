@@ -4,11 +4,8 @@
 //! first and normalises then.
 use cuda_std::prelude::*;
 
-use super::rms_norm::{Params, Source, Weight, normalize};
-
-/// Blocks of 512 threads on a multiprocessor: Turing, which converts bf16 by integer arithmetic, has no registers for
-/// two.
-const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1 } else { 2 };
+use super::rms_norm::{Params, Source, normalize};
+use crate::weight::Weight;
 
 /// The rows `x + residual`, written to `sum` when they are first computed.
 #[derive(Clone, Copy)]
@@ -16,22 +13,22 @@ struct Add<T, const VECTOR: bool> {
     x: Row<T, VECTOR>,
     residual: Row<T, VECTOR>,
     sum: RowMut<T, VECTOR>,
-    hint: Store,
 }
 
 impl<T: Elem, const VECTOR: bool> Add<T, VECTOR> {
     #[inline(always)]
     fn add(&self, tile: u32) -> Pack<T> {
-        let (x, residual) = (self.x.load(tile, Load::Once), self.residual.load(tile, Load::Once));
+        let (x, residual) = (self.x.load(tile, Load::ReadOnly), self.residual.load(tile, Load::ReadOnly));
         Pack::from_lanes(x.lanes().zip(residual.lanes(), |x, residual| x + residual))
     }
 }
 
 impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
+    const FETCH_EARLY: usize = 2;
     #[inline(always)]
     fn load(&self, tile: u32) -> Pack<T> {
         let sum = self.add(tile);
-        self.sum.store(tile, sum, self.hint);
+        self.sum.store(tile, sum, Store::Default);
         sum
     }
     /// Adds again: two reads from L2, where reading the sum back would wait for its write.
@@ -54,15 +51,12 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     p: Params,
 ) {
     let team = Team::of_block();
-    grid::release();
-    grid::wait();
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let source = Add {
             x: Row::<T, VECTOR>::of(&x, team, p.rows, p.inner, p.cols),
             residual: Row::<T, VECTOR>::of(&residual, team, p.rows, p.inner, p.cols),
             sum: RowMut::<T, VECTOR>::of(&sum, team, p.rows, p.inner, p.cols),
-            hint: if p.streaming != 0 { Store::Streaming } else { Store::Default },
         };
         let y = RowMut::<T, VECTOR>::of(&y, team, p.rows, p.inner, p.cols);
         normalize::<T, HELD, VECTOR>(source, weight, y, team, p);
@@ -106,7 +100,5 @@ entry! {
     add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => held::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
     add_rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
-        => held::<T, 4, 512, BLOCKS>(x, residual, weight, y, sum, p);
-    add_rms_norm_hold8<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
-        => held::<T, 8, 512, 1>(x, residual, weight, y, sum, p)
+        => held::<T, 4, 1024, 1>(x, residual, weight, y, sum, p)
 }

@@ -1,0 +1,123 @@
+//! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two rounding orders.
+//!
+//! [`Scale`] is what a norm's body is generic over, so that no register and no branch is spent on a kind of weight that
+//! the launch does not have.
+use cuda_std::prelude::*;
+
+/// The weight operand.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Weight {
+    /// `cols` elements, or null.
+    pub base: *const u8,
+    /// One of [`Weight::NONE`], [`Weight::SAME`], [`Weight::F32`].
+    pub kind: u32,
+}
+
+impl Weight {
+    /// No weight: nothing is read, nothing multiplied.
+    pub const NONE: u32 = 0;
+    /// A weight of the operands' element type.
+    pub const SAME: u32 = 1;
+    /// A weight in f32.
+    pub const F32: u32 = 2;
+}
+
+/// How the weight multiplies a normalised value: a kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Applied {
+    /// Added to the weight (Gemma's `1 + w`).
+    pub offset: f32,
+    /// Round the value to the element type before the multiplication (Llama), 0 or 1.
+    pub round_before: u32,
+}
+
+/// What multiplies a normalised row.
+pub(crate) trait Scale<T: Elem>: Copy {
+    /// What of it is read before the reduction, to have it there when the sum is.
+    type Fetched: Copy;
+    /// Nothing yet.
+    const EMPTY: Self::Fetched;
+    /// Reads the thread's columns of `tile`.
+    fn fetch(&self, tile: u32) -> Self::Fetched;
+    /// `lanes`, the thread's columns of `tile`, times the weight.
+    fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::Lanes, how: Applied) -> T::Lanes;
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Unweighted;
+
+impl<T: Elem> Scale<T> for Unweighted {
+    type Fetched = ();
+    const EMPTY: () = ();
+    #[inline(always)]
+    fn fetch(&self, _: u32) {}
+    #[inline(always)]
+    fn apply(&self, _: u32, (): (), lanes: T::Lanes, _: Applied) -> T::Lanes {
+        lanes
+    }
+}
+
+/// A weight of the element type: half a register an element in 16 bits, so there is room to read it early.
+#[derive(Clone, Copy)]
+pub(crate) struct Same<T, const VECTOR: bool>(pub Row<T, VECTOR>);
+
+impl<T: Elem, const VECTOR: bool> Scale<T> for Same<T, VECTOR> {
+    type Fetched = Pack<T>;
+    const EMPTY: Pack<T> = Pack::ZERO;
+    #[inline(always)]
+    fn fetch(&self, tile: u32) -> Pack<T> {
+        self.0.load(tile, Load::ReadOnly)
+    }
+    #[inline(always)]
+    fn apply(&self, _: u32, fetched: Pack<T>, lanes: T::Lanes, how: Applied) -> T::Lanes {
+        times::<T>(lanes, fetched.lanes(), how)
+    }
+}
+
+/// A weight in f32: read when needed, because there are no registers to hold it.
+#[derive(Clone, Copy)]
+pub(crate) struct Single<const VECTOR: bool>(pub Row<f32, VECTOR>);
+
+impl<T: Elem, const VECTOR: bool> Scale<T> for Single<VECTOR> {
+    type Fetched = ();
+    const EMPTY: () = ();
+    #[inline(always)]
+    fn fetch(&self, _: u32) {}
+    #[inline(always)]
+    fn apply(&self, tile: u32, (): (), lanes: T::Lanes, how: Applied) -> T::Lanes {
+        times::<T>(lanes, self.0.lanes(tile, Load::ReadOnly), how)
+    }
+}
+
+/// A weight whose kind is looked up at each tile: one body of the kernel for all kinds, where speed is not decided by
+/// it.
+#[derive(Clone, Copy)]
+pub(crate) struct AnyKind<T, const VECTOR: bool> {
+    pub kind: u32,
+    pub same: Row<T, VECTOR>,
+    pub single: Row<f32, VECTOR>,
+}
+
+impl<T: Elem, const VECTOR: bool> Scale<T> for AnyKind<T, VECTOR> {
+    type Fetched = ();
+    const EMPTY: () = ();
+    #[inline(always)]
+    fn fetch(&self, _: u32) {}
+    #[inline(always)]
+    fn apply(&self, tile: u32, (): (), lanes: T::Lanes, how: Applied) -> T::Lanes {
+        match self.kind {
+            Weight::NONE => lanes,
+            Weight::SAME => times::<T>(lanes, self.same.lanes(tile, Load::ReadOnly), how),
+            _ => times::<T>(lanes, self.single.lanes(tile, Load::ReadOnly), how),
+        }
+    }
+}
+
+/// Normalised values times their weight, in the rounding order asked for.
+#[inline(always)]
+fn times<T: Elem>(lanes: T::Lanes, weight: T::Lanes, how: Applied) -> T::Lanes {
+    let lanes = if how.round_before != 0 { T::unpack(T::pack(lanes)) } else { lanes };
+    lanes.zip(weight, |x, w| x * (how.offset + w))
+}

@@ -1,0 +1,72 @@
+//! What only a GPU can do: streams, graphs, and PTX that does not load.
+use half::bf16;
+use oxiwarp::{Buffer, Device, Error, OwnedStream, Result, RmsNorm, Stream, rms_norm};
+use oxiwarp_tests::compare::same_bits;
+use oxiwarp_tests::tensor::{random, seed, values};
+
+use crate::Test;
+
+pub const TESTS: &[Test] = &[
+    ("gpu::first_launch_inside_a_capture", capture),
+    ("gpu::two_streams", two_streams),
+    ("gpu::ptx_that_does_not_load", broken_ptx),
+    ("gpu::more_memory_than_there_is", out_of_memory),
+];
+
+/// Served by the kernel `rms_norm_hold4_bf16`.
+const SHAPE: [i64; 2] = [257, 3072];
+
+fn input(device: &Device) -> Buffer<bf16> {
+    let x: Vec<bf16> = values(&mut random(seed()), (SHAPE[0] * SHAPE[1]) as usize);
+    device.upload(&x).unwrap()
+}
+
+fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) -> Result<()> {
+    rms_norm(device, x.view(&SHAPE)?, None, y.view_mut(&SHAPE)?, RmsNorm::default(), stream)
+}
+
+/// A fresh device has loaded nothing yet, and loading is what a capture could refuse.
+fn capture(device: &Device) {
+    let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
+    let x = input(&fresh);
+    let mut y = fresh.alloc::<bf16>(x.len()).unwrap();
+    let stream = OwnedStream::new(&fresh).unwrap();
+    let graph = stream.capture(&fresh, |stream| run(&fresh, &x, &mut y, stream)).unwrap();
+    assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "a captured launch ran");
+    graph.launch(&stream).unwrap();
+    let replayed = y.download().unwrap();
+    run(&fresh, &x, &mut y, Stream::default()).unwrap();
+    same_bits(&replayed, &y.download().unwrap());
+}
+
+fn two_streams(device: &Device) {
+    let x = input(device);
+    let streams = [OwnedStream::new(device).unwrap(), OwnedStream::new(device).unwrap()];
+    let mut results = [(); 2].map(|()| device.alloc::<bf16>(x.len()).unwrap());
+    for (stream, y) in streams.iter().zip(&mut results) {
+        run(device, &x, y, stream.as_stream()).unwrap();
+    }
+    let [a, b] = results.map(|y| y.download().unwrap());
+    assert!(a.iter().all(|y| !y.is_nan()));
+    same_bits(&a, &b);
+}
+
+fn broken_ptx(device: &Device) {
+    const BROKEN: &str = ".version 7.4\n.target sm_75\n.address_size 64\n\
+        .visible .entry rms_norm_hold4_bf16(\n)\n{\n\tfrobnicate.u32 %r1;\n}\n";
+    let broken = Device::cuda_with_ptx(0, device.arch().unwrap(), BROKEN).unwrap();
+    let x = input(&broken);
+    let mut y = broken.alloc::<bf16>(x.len()).unwrap();
+    let error = run(&broken, &x, &mut y, Stream::default()).expect_err("it does not load");
+    let Error::Load { log, .. } = &error else { panic!("another error: {error}") };
+    assert!(log.contains("frobnicate"), "the log names what is wrong: {error}");
+    run(device, &x, &mut y, Stream::default()).expect("other devices still work");
+}
+
+fn out_of_memory(device: &Device) {
+    let Err(error) = device.reserve::<f32>(1 << 46) else { panic!("256 TB were there") };
+    assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
+    let x = input(device);
+    let mut y = device.alloc::<bf16>(x.len()).unwrap();
+    run(device, &x, &mut y, Stream::default()).expect("it still works");
+}

@@ -1,0 +1,44 @@
+"""The Python of README.md runs as it stands: on the GPU where there is one, otherwise on the CPU executor.
+
+The blocks run in order and share their names, as a reader would type them. A block that needs what a test has not (a
+download, say) has `<!-- not run: <reason> -->` on the line before it.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+?) -->\n+)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def readme():
+    if not README.exists():
+        pytest.skip("no README.md beside these tests, as in a bundle")
+    return README.read_text()
+
+
+def test_python_blocks_run(readme, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # whatever they save
+    names: dict[str, object] = {"__name__": "__main__"}
+    ran = 0
+    for block in BLOCK.finditer(readme):
+        if block["reason"]:
+            continue
+        code = block["code"]
+        if not torch.cuda.is_available():
+            code = re.sub(r"(['\"])cuda(:\d+)?\1", '"cpu"', code).replace(".cuda()", "")
+        # With the lines that the block has in the README, so that a traceback points there.
+        line = readme.count("\n", 0, block.start("code"))
+        exec(compile("\n" * line + code, str(README), "exec"), names)
+        ran += 1
+    assert ran, "README.md has no ```python block that runs"
+
+
+def test_every_python_block_is_found(readme):
+    """Another spelling of the fence would leave a block untested."""
+    fences = re.findall(r"^\s*```+\s*(?:python|py)\w*.*$", readme, re.MULTILINE | re.IGNORECASE)
+    assert len(fences) == len(BLOCK.findall(readme)), fences
