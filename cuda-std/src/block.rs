@@ -51,9 +51,13 @@ pub(crate) fn fold_warps(
         unsafe { partial.set(number, folded) };
     }
     sync();
-    // SAFETY: `first + lane` is one of the block's warps; every slot was written before the barrier.
-    let theirs = if warp::lane() < warps { unsafe { partial.get(first + warp::lane()) } } else { neutral };
-    warp::fold(theirs, warp::SIZE, combine)
+    // As many lanes as there are warps fold their sums, each group of lanes the same ones: the steps are as few as can
+    // be, and every lane ends with the result.
+    let width = warps.next_power_of_two();
+    let slot = warp::lane() % width;
+    // SAFETY: `first + slot` is one of the block's warps; every slot was written before the barrier.
+    let theirs = if slot < warps { unsafe { partial.get(first + slot) } } else { neutral };
+    warp::fold(theirs, width, combine)
 }
 
 /// The sum of `value` over the block: see [`fold`].

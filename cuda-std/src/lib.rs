@@ -56,7 +56,7 @@ pub mod prelude {
     pub use crate::math::{fma, rsqrt};
     pub use crate::mem::{Load, Store};
     pub use crate::pack::Pack;
-    pub use crate::row::{Row, RowMut, Rows};
+    pub use crate::row::{Row, RowAt, RowMut, Rows};
     pub use crate::shared::{Shared, SharedMemory};
     pub use crate::team::Team;
     pub use crate::{block, entry, thread, warp};

@@ -46,14 +46,33 @@ impl Rows {
     }
 
     #[inline(always)]
-    fn start<T>(&self, row: u64, inner: u32) -> *mut T {
-        let offset = if inner == 0 {
-            row as i64 * self.inner_stride
-        } else {
-            let (group, within) = (row / u64::from(inner), row % u64::from(inner));
-            group as i64 * self.outer_stride + within as i64 * self.inner_stride
-        };
+    fn start<T>(&self, at: RowAt) -> *mut T {
+        let offset = at.within * self.inner_stride + at.group * self.outer_stride;
         self.base.cast::<T>().wrapping_offset(offset as isize)
+    }
+}
+
+/// Where a team's row is in [`Rows`]: worked out once for all operands of a launch.
+#[derive(Clone, Copy)]
+pub struct RowAt {
+    within: i64,
+    group: i64,
+    exists: bool,
+}
+
+impl RowAt {
+    /// The first row, whatever the team: of a weight.
+    pub const FIRST: Self = Self { within: 0, group: 0, exists: true };
+
+    /// The row of `team` in operands of `count` rows in groups of `inner` (0: one group). It exists if the team's
+    /// number is below `count`.
+    #[inline(always)]
+    pub fn of(team: Team, count: u64, inner: u32) -> Self {
+        let (row, exists) = (team.row, team.row < count);
+        if inner == 0 {
+            return Self { within: row as i64, group: 0, exists };
+        }
+        Self { within: (row % u64::from(inner)) as i64, group: (row / u64::from(inner)) as i64, exists }
     }
 }
 
@@ -68,8 +87,8 @@ struct Columns<const VECTOR: bool> {
 
 impl<const VECTOR: bool> Columns<VECTOR> {
     #[inline(always)]
-    fn of(team: Team, rows: u64, cols: u32) -> Self {
-        Self { rank: team.rank, size: team.size, cols: if team.row < rows { cols } else { 0 } }
+    fn of(team: Team, at: RowAt, cols: u32) -> Self {
+        Self { rank: team.rank, size: team.size, cols: if at.exists { cols } else { 0 } }
     }
     /// The thread's first column of the row, for packs of `len`.
     #[inline(always)]
@@ -105,13 +124,13 @@ pub struct Row<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// The team's row of `rows`; nothing when the team's number is not below `count`.
+    /// The row of `rows` at `at`; nothing if there is none.
     ///
     /// # Safety
-    /// While the kernel runs, `rows` holds `count` rows of `cols` readable elements, `Rows::is_vector` if `VECTOR`.
+    /// While the kernel runs, every row of `rows` has `cols` readable elements, `Rows::is_vector` if `VECTOR`.
     #[inline(always)]
-    pub unsafe fn of(rows: &Rows, team: Team, count: u64, inner: u32, cols: u32) -> Self {
-        Self { start: rows.start(team.row, inner), columns: Columns::of(team, count, cols) }
+    pub unsafe fn of(rows: &Rows, team: Team, at: RowAt, cols: u32) -> Self {
+        Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
     /// The thread's pack of `tile`; zeros past the end.
@@ -177,13 +196,13 @@ pub struct RowMut<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// The team's row of `rows`: see [`Row::of`].
+    /// The row of `rows` at `at`: see [`Row::of`].
     ///
     /// # Safety
     /// As [`Row::of`], writable, and no other team has the same row.
     #[inline(always)]
-    pub unsafe fn of(rows: &Rows, team: Team, count: u64, inner: u32, cols: u32) -> Self {
-        Self { start: rows.start(team.row, inner), columns: Columns::of(team, count, cols) }
+    pub unsafe fn of(rows: &Rows, team: Team, at: RowAt, cols: u32) -> Self {
+        Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
     /// Tiles that cover the row.

@@ -160,12 +160,12 @@ impl<T: Element> Buffer<T> {
         Ok((self.address as usize + offset * size_of::<T>()) as *mut c_void)
     }
 
-    /// Waits for the device and copies the elements back.
+    /// Copies the elements back, after what was given to the default stream. For work on another stream, wait for that
+    /// stream first.
     ///
     /// # Errors
     /// A kernel or a copy that failed.
     pub fn download(&self) -> Result<Vec<T>> {
-        self.device.synchronize()?;
         let mut values = vec![T::default(); self.len];
         match self.device.as_cuda() {
             // SAFETY: both have the same length.

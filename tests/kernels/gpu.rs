@@ -34,6 +34,7 @@ fn capture(device: &Device) {
     let graph = stream.capture(&fresh, |stream| run(&fresh, &x, &mut y, stream)).unwrap();
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "a captured launch ran");
     graph.launch(&stream).unwrap();
+    stream.synchronize().unwrap();
     let replayed = y.download().unwrap();
     run(&fresh, &x, &mut y, Stream::default()).unwrap();
     same_bits(&replayed, &y.download().unwrap());
@@ -46,6 +47,7 @@ fn two_streams(device: &Device) {
     for (stream, y) in streams.iter().zip(&mut results) {
         run(device, &x, y, stream.as_stream()).unwrap();
     }
+    streams.iter().for_each(|stream| stream.synchronize().unwrap());
     let [a, b] = results.map(|y| y.download().unwrap());
     assert!(a.iter().all(|y| !y.is_nan()));
     same_bits(&a, &b);

@@ -9,7 +9,7 @@ from torch import Tensor
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # of the fraction
 SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the smallest subnormal
-# Ulps that are fine however close torch comes, which over few elements is luck. 16 bits hide the errors of float32 sums.
+# Ulps that are fine however close torch comes, which over few elements is luck. 16 bits hide the errors of float32.
 # In float32, in units of eps (one is at most 2 ulp): the mean's division and the addition of eps, 0.5 each, halved by
 # the root; rsqrt.approx 2^-22.9 = 1.07; the product with x 0.5; offset + weight 0.5: 2.57 in all. The last product is
 # rounded by 0.5 ulp: 5.65, and the rest is for the sum. Measured on the CPU executor, whose rsqrt is exact: up to 3.7.

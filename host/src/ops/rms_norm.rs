@@ -153,6 +153,7 @@ pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, params: RmsNo
         rows: layout.rows,
         inner: layout.inner,
         cols: layout.cols,
+        inv_cols: (1.0 / f64::from(layout.cols)) as f32,
         eps: params.eps,
         weight: Applied {
             offset: params.weight_offset,

@@ -51,14 +51,15 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     p: Params,
 ) {
     let team = Team::of_block();
+    let at = RowAt::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let source = Add {
-            x: Row::<T, VECTOR>::of(&x, team, p.rows, p.inner, p.cols),
-            residual: Row::<T, VECTOR>::of(&residual, team, p.rows, p.inner, p.cols),
-            sum: RowMut::<T, VECTOR>::of(&sum, team, p.rows, p.inner, p.cols),
+            x: Row::<T, VECTOR>::of(&x, team, at, p.cols),
+            residual: Row::<T, VECTOR>::of(&residual, team, at, p.cols),
+            sum: RowMut::<T, VECTOR>::of(&sum, team, at, p.cols),
         };
-        let y = RowMut::<T, VECTOR>::of(&y, team, p.rows, p.inner, p.cols);
+        let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
         normalize::<T, HELD, VECTOR>(source, weight, y, team, p);
     }
 }

@@ -18,6 +18,8 @@ pub struct Params {
     pub inner: u32,
     /// Columns of a row.
     pub cols: u32,
+    /// `1 / cols`: a division at the end of the reduction would be waited for.
+    pub inv_cols: f32,
     /// Added to the mean of squares.
     pub eps: f32,
     /// How the weight multiplies.
@@ -61,10 +63,13 @@ pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool>(
     team: Team,
     p: Params,
 ) {
-    let (rows, first) = (Rows::single(weight.base), Team { row: 0, ..team });
+    let rows = Rows::single(weight.base);
     // SAFETY: one row of `cols` elements, of the type that the kind says: only that one is read.
     let (same, single) = unsafe {
-        (Row::<T, VECTOR>::of(&rows, first, 1, 0, p.cols), Row::<f32, VECTOR>::of(&rows, first, 1, 0, p.cols))
+        (
+            Row::<T, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
+            Row::<f32, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
+        )
     };
     let kind = weight.kind;
     if HELD == 0 {
@@ -109,7 +114,7 @@ fn reduce_and_scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>
     for tile in 0..streamed {
         squares = squares.zip(source.load(tile).lanes(), |sum, x| fma(x, x, sum));
     }
-    let mean = team.sum(squares.sum(), &mut SharedMemory::of_launch()) / p.cols as f32;
+    let mean = team.sum(squares.sum(), &mut SharedMemory::of_launch()) * p.inv_cols;
     let inv_rms = rsqrt(mean + p.eps);
 
     let put = |tile: u32, pack: Pack<T>, fetched: S::Fetched| {
@@ -136,10 +141,11 @@ unsafe fn rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     p: Params,
 ) {
     let team = Team::of_block();
+    let at = RowAt::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
-        let x = Row::<T, VECTOR>::of(&x, team, p.rows, p.inner, p.cols);
-        let y = RowMut::<T, VECTOR>::of(&y, team, p.rows, p.inner, p.cols);
+        let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
+        let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
         normalize::<T, HELD, VECTOR>(x, weight, y, team, p);
     }
 }
