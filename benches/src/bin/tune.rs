@@ -6,8 +6,12 @@ use oxiwarp::{Result, RmsNorm, Rung};
 use oxiwarp_benches::Gpu;
 
 /// Kernel, packs that a thread holds, and the most threads that its launch bounds allow.
-const KERNELS: &[(&str, u32, u32)] =
-    &[("rms_norm_hold2", 2, 256), ("rms_norm_hold4", 4, 512), ("rms_norm_hold8", 8, 1024)];
+const KERNELS: &[(&str, u32, u32)] = &[
+    ("rms_norm_hold2", 2, 256),
+    ("rms_norm_hold3", 3, 512),
+    ("rms_norm_hold4", 4, 512),
+    ("rms_norm_hold8", 8, 1024),
+];
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024];
 const BLOCKS: &[u32] = &[64, 128, 256];
 
@@ -79,7 +83,7 @@ fn main() -> Result<()> {
             results.push((time, rung));
         }
         results.sort_by_key(|(time, _)| *time);
-        for (time, Rung { kernel, team, teams, .. }) in results.iter().take(5) {
+        for (time, Rung { kernel, team, teams, .. }) in results.iter().take(8) {
             let rate = (rows * cols * 4) as f64 / time.as_secs_f64();
             let (us, threads) = (time.as_secs_f64() * 1e6, team * teams);
             println!("{rows},{cols},{kernel},{team},{threads},{us:.2},{:.0},{:.3}", rate * 1e-9, rate / copy);

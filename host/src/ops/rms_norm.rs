@@ -36,11 +36,11 @@ impl Default for RmsNorm {
 
 const OP: &str = "rms_norm";
 
-/// For rows that can be read 16 bytes at a time: 4 packs a thread wherever they suffice, so that a row's threads are
-/// as many as the row is long, and its reduction crosses as few warps as that allows. Chosen on sm_90 by `tune`
-/// (benches/results/nvidia-h200/*/tune.csv). sm_75 and sm_80 take the same: the kernels' launch bounds keep 64
-/// registers a thread there, so 1024 threads with 64 KB of loads in flight a multiprocessor, 4 times what hides the
-/// latency of an A100's memory, and ptxas reports no spill on either.
+/// For rows that can be read 16 bytes at a time. A thread holds 2 packs in short rows, where time is latency, and 4 in
+/// longer ones, where it is bytes in flight; 3 where that fits a model's width (1536, 3072, 6144) without idle threads.
+/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200). sm_75 and sm_80 take the same: launch bounds
+/// keep 64 registers a thread there too, so 1024 threads with 48 to 64 KB of loads in flight a multiprocessor, more than
+/// an A100's memory needs to hide its latency (2.0 TB/s x 0.6 us / 108 = 11 KB), and ptxas reports no spill on either.
 const HELD: &[Rung] = &[
     rung(2, "rms_norm_hold2", 1, 64),
     rung(4, "rms_norm_hold2", 2, 64),
@@ -49,13 +49,14 @@ const HELD: &[Rung] = &[
     rung(32, "rms_norm_hold2", 16, 64),
     rung(64, "rms_norm_hold2", 32, 64),
     rung(128, "rms_norm_hold4", 32, 64),
-    rung(256, "rms_norm_hold2", 128, 128),
-    rung(384, "rms_norm_hold4", 96, 96),
+    rung(192, "rms_norm_hold3", 64, 64),
+    rung(256, "rms_norm_hold4", 64, 64),
+    rung(384, "rms_norm_hold3", 128, 128),
     rung(640, "rms_norm_hold4", 160, 160),
-    rung(768, "rms_norm_hold4", 192, 192),
+    rung(768, "rms_norm_hold3", 256, 256),
     rung(1_024, "rms_norm_hold4", 256, 256),
     rung(1_280, "rms_norm_hold4", 320, 320),
-    rung(1_536, "rms_norm_hold4", 384, 384),
+    rung(1_536, "rms_norm_hold3", 512, 512),
     rung(2_048, "rms_norm_hold4", 512, 512),
     rung(3_072, "rms_norm_hold8", 384, 384),
     rung(4_096, "rms_norm_hold8", 512, 512),
