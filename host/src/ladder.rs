@@ -36,39 +36,62 @@ impl Arch {
 pub struct Rung {
     /// The longest row that it takes, in 16-byte packs.
     pub packs: u32,
-    /// The kernel, without the dtype.
-    pub kernel: &'static str,
+    /// Packs that a thread holds in registers, which names the kernel; 0: the kernel for any layout.
+    pub held: u32,
     /// Threads that share a row: a power of two up to 32, or a multiple of 32.
     pub team: u32,
     /// Teams in a block.
     pub teams: u32,
 }
 
-impl Rung {
-    /// For rows of any length, blocks of `threads`, `team` of them a row.
-    pub const fn new(kernel: &'static str, team: u32, threads: u32) -> Self {
-        rung(u32::MAX, kernel, team, threads)
-    }
-}
-
 /// A rung of blocks of `threads`, `team` of them a row.
-pub(crate) const fn rung(packs: u32, kernel: &'static str, team: u32, threads: u32) -> Rung {
+pub const fn rung(packs: u32, held: u32, team: u32, threads: u32) -> Rung {
     assert!(threads.is_multiple_of(32) && threads.is_multiple_of(team));
     assert!(team.is_multiple_of(32) || team.is_power_of_two() && team < 32);
-    Rung { packs, kernel, team, teams: threads / team }
+    assert!(held == 0 || held * team >= packs);
+    Rung { packs, held, team, teams: threads / team }
 }
+
+/// Rows of up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
+///
+/// A thread holds 2 packs in short rows, where time is latency, and 4 in longer ones, where it is bytes in flight.
+/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200). sm_75 and sm_80 take the same: launch bounds
+/// keep 64 registers a thread there too, so 1024 threads with 64 KB of loads in flight a multiprocessor, more than an
+/// A100's memory needs to hide its latency (2.0 TB/s x 0.6 us / 108 = 11 KB), and ptxas reports no spill on either.
+///
+/// The number of threads decides in which order a row is summed. Ops that share this ladder give the same bits for the
+/// same row, fused or not.
+pub(crate) const SHORT_ROWS: &[Rung] = &[
+    rung(2, 2, 1, 64),
+    rung(4, 2, 2, 64),
+    rung(8, 2, 4, 64),
+    rung(16, 2, 8, 64),
+    rung(32, 2, 16, 64),
+    rung(64, 2, 32, 64),
+    rung(128, 4, 32, 64),
+    rung(192, 4, 64, 64),
+    rung(256, 2, 128, 128),
+    rung(512, 4, 128, 128),
+    rung(640, 4, 160, 160),
+    rung(768, 4, 192, 192),
+    rung(1_024, 4, 256, 256),
+    rung(1_280, 4, 320, 320),
+    rung(1_536, 4, 384, 384),
+    rung(2_048, 4, 512, 512),
+];
 
 /// Threads a row of the kernel for any layout, which moves 8 elements (4 in f32) a thread and tile: up to so many
 /// columns, so many threads.
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
-/// The first rung that takes the rows of `layout`; for rows that are not vectors, `op`'s kernel for any layout.
-pub(crate) fn pick<const N: usize>(op: &'static str, ladder: &'static [Rung], layout: &RowLayout<N>) -> Rung {
+/// The first rung of `SHORT_ROWS` and `long_rows` that takes the rows of `layout`; for rows that are not vectors, that
+/// of the kernel for any layout.
+pub(crate) fn pick<const N: usize>(long_rows: &'static [Rung], layout: &RowLayout<N>) -> Rung {
     let packs = (u64::from(layout.cols) * layout.dtype.size() as u64).div_ceil(16);
     let fits = |rung: &&Rung| layout.vector && packs <= u64::from(rung.packs);
-    ladder.iter().find(fits).copied().unwrap_or_else(|| {
+    SHORT_ROWS.iter().chain(long_rows).find(fits).copied().unwrap_or_else(|| {
         let team = ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
-        rung(u32::MAX, op, team, team.max(128))
+        rung(u32::MAX, 0, team, team.max(128))
     })
 }

@@ -69,7 +69,8 @@ impl<const N: usize> RowLayout<N> {
 pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     op: &'static str,
     device: &Device,
-    Rung { kernel, team, teams, .. }: Rung,
+    kernel: &'static str,
+    Rung { team, teams, .. }: Rung,
     layout: &RowLayout<N>,
     stream: Stream,
     args: [*const c_void; ARGS],

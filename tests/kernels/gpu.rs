@@ -13,7 +13,6 @@ pub const TESTS: &[Test] = &[
     ("gpu::more_memory_than_there_is", out_of_memory),
 ];
 
-/// Served by the kernel `rms_norm_hold4_bf16`.
 const SHAPE: [i64; 2] = [257, 3072];
 
 fn input(device: &Device) -> Buffer<bf16> {
@@ -54,9 +53,11 @@ fn two_streams(device: &Device) {
 }
 
 fn broken_ptx(device: &Device) {
-    const BROKEN: &str = ".version 7.4\n.target sm_75\n.address_size 64\n\
-        .visible .entry rms_norm_hold4_bf16(\n)\n{\n\tfrobnicate.u32 %r1;\n}\n";
-    let broken = Device::cuda_with_ptx(0, device.arch().unwrap(), BROKEN).unwrap();
+    let mut text = String::from(".version 7.4\n.target sm_75\n.address_size 64\n");
+    for entry in oxiwarp::kernel_info().iter().flat_map(|kernel| &kernel.entries) {
+        text += &format!(".visible .entry {entry}(\n)\n{{\n\tfrobnicate.u32 %r1;\n}}\n");
+    }
+    let broken = Device::cuda_with_ptx(0, device.arch().unwrap(), text.leak()).unwrap();
     let x = input(&broken);
     let mut y = broken.alloc::<bf16>(x.len()).unwrap();
     let error = run(&broken, &x, &mut y, Stream::default()).expect_err("it does not load");

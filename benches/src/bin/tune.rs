@@ -2,16 +2,11 @@
 //! prints the best ones (`cargo run --release -p oxiwarp-benches --bin tune`). Needs a GPU.
 use half::bf16;
 use oxiwarp::ops::rms_norm::on_rung;
-use oxiwarp::{Result, RmsNorm, Rung};
+use oxiwarp::{Result, RmsNorm, Rung, rung};
 use oxiwarp_benches::Gpu;
 
-/// Kernel, packs that a thread holds, and the most threads that its launch bounds allow.
-const KERNELS: &[(&str, u32, u32)] = &[
-    ("rms_norm_hold2", 2, 256),
-    ("rms_norm_hold3", 3, 512),
-    ("rms_norm_hold4", 4, 512),
-    ("rms_norm_hold8", 8, 1024),
-];
+/// Packs that a thread holds, and the most threads that the kernel's launch bounds allow.
+const KERNELS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1024)];
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024];
 const BLOCKS: &[u32] = &[64, 128, 256];
 
@@ -43,16 +38,16 @@ const SHAPES: &[(usize, usize)] = &[
 /// The rungs that can hold a row of `packs` packs and waste less than half of their threads.
 fn rungs(packs: u32) -> Vec<Rung> {
     let mut rungs = vec![];
-    for &(kernel, held, most) in KERNELS {
+    for &(held, most) in KERNELS {
         for &team in TEAMS.iter().filter(|&&team| (packs..packs * 2).contains(&(held * team)) && team <= most)
         {
             let blocks = BLOCKS.iter().copied().filter(|threads| threads % team == 0 && *threads != team);
             let alone = (team % 32 == 0).then_some(team);
-            rungs.extend(alone.into_iter().chain(blocks).map(|threads| Rung::new(kernel, team, threads)));
+            rungs.extend(alone.into_iter().chain(blocks).map(|threads| rung(packs, held, team, threads)));
         }
     }
     if packs > 4096 {
-        rungs.extend([256, 512].map(|team| Rung::new("rms_norm", team, team)));
+        rungs.extend([256, 512].map(|team| rung(packs, 0, team, team)));
     }
     rungs
 }
@@ -67,7 +62,7 @@ fn main() -> Result<()> {
     };
     let copy = gpu.copy_bandwidth(512 << 20)?;
     println!("{:?}, copy {:.0} GB/s", gpu.device, copy * 1e-9);
-    println!("rows,cols,kernel,team,threads,us,gbps,of_copy");
+    println!("rows,cols,held,team,threads,us,gbps,of_copy");
     for &(rows, cols) in SHAPES {
         let shape = [rows as i64, cols as i64];
         let x = gpu.rotated::<bf16>(rows * cols)?;
@@ -83,10 +78,10 @@ fn main() -> Result<()> {
             results.push((time, rung));
         }
         results.sort_by_key(|(time, _)| *time);
-        for (time, Rung { kernel, team, teams, .. }) in results.iter().take(8) {
+        for (time, Rung { held, team, teams, .. }) in results.iter().take(8) {
             let rate = (rows * cols * 4) as f64 / time.as_secs_f64();
             let (us, threads) = (time.as_secs_f64() * 1e6, team * teams);
-            println!("{rows},{cols},{kernel},{team},{threads},{us:.2},{:.0},{:.3}", rate * 1e-9, rate / copy);
+            println!("{rows},{cols},{held},{team},{threads},{us:.2},{:.0},{:.3}", rate * 1e-9, rate / copy);
         }
     }
     Ok(())

@@ -1,40 +1,28 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::ladder::{Arch, Rung, pick, rung};
+use crate::ladder::{Rung, pick, rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";
 
-/// As `rms_norm`'s; two rows are loaded here, so at the same packs a thread twice the bytes are in flight.
-const HELD: &[Rung] = &[
-    rung(2, "add_rms_norm_hold2", 1, 64),
-    rung(4, "add_rms_norm_hold2", 2, 64),
-    rung(8, "add_rms_norm_hold2", 4, 64),
-    rung(16, "add_rms_norm_hold2", 8, 64),
-    rung(32, "add_rms_norm_hold2", 16, 64),
-    rung(64, "add_rms_norm_hold2", 32, 64),
-    rung(128, "add_rms_norm_hold4", 32, 64),
-    rung(256, "add_rms_norm_hold2", 128, 128),
-    rung(384, "add_rms_norm_hold4", 96, 96),
-    rung(640, "add_rms_norm_hold4", 160, 160),
-    rung(768, "add_rms_norm_hold4", 192, 192),
-    rung(1_024, "add_rms_norm_hold4", 256, 256),
-    rung(1_536, "add_rms_norm_hold4", 384, 384),
-    rung(2_048, "add_rms_norm_hold4", 512, 512),
-    rung(3_072, "add_rms_norm_hold4", 768, 768),
-    rung(4_096, "add_rms_norm_hold4", 1_024, 1_024),
-    rung(u32::MAX, "add_rms_norm", 256, 256),
-];
+/// Two rows are loaded here, so 4 packs a thread are the bytes in flight that 8 are in `rms_norm`.
+const LONG_ROWS: &[Rung] =
+    &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024), rung(u32::MAX, 0, 256, 256)];
 
-fn ladder(arch: Option<Arch>) -> &'static [Rung] {
-    match arch {
-        None | Some(Arch::Sm75 | Arch::Sm80 | Arch::Sm90) => HELD,
+/// The kernel whose threads hold so many packs.
+fn kernel(held: u32) -> &'static str {
+    match held {
+        2 => "add_rms_norm_hold2",
+        4 => "add_rms_norm_hold4",
+        _ => OP,
     }
 }
 
 /// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).
+///
+/// Rows of up to 32 KiB get the bits of the two ops one after the other; in longer ones the order of the sum differs.
 ///
 /// `x`, `residual`, `y` and `sum` have one shape and dtype; `weight` is `[columns]`, of their dtype or f32.
 ///
@@ -58,8 +46,18 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("out", y), &inputs)?;
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
-    let plan = pick(OP, ladder(device.arch()), &layout);
+    let rung = pick(LONG_ROWS, &layout);
     let (p, [x, residual, y, sum]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, plan, &layout, stream, args![x, residual, weight_arg, y, sum, p]) }
+    unsafe {
+        launch_rows(
+            OP,
+            device,
+            kernel(rung.held),
+            rung,
+            &layout,
+            stream,
+            args![x, residual, weight_arg, y, sum, p],
+        )
+    }
 }

@@ -2,7 +2,7 @@
 use kernels_gpu::ops::rms_norm::Params;
 use kernels_gpu::weight::{Applied, Weight};
 
-use crate::ladder::{Arch, Rung, pick, rung};
+use crate::ladder::{Rung, pick, rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -36,38 +36,22 @@ impl Default for RmsNorm {
 
 const OP: &str = "rms_norm";
 
-/// For rows that can be read 16 bytes at a time. A thread holds 2 packs in short rows, where time is latency, and 4 in
-/// longer ones, where it is bytes in flight; 3 where that fits a model's width (1536, 3072, 6144) without idle threads.
-/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200). sm_75 and sm_80 take the same: launch bounds
-/// keep 64 registers a thread there too, so 1024 threads with 48 to 64 KB of loads in flight a multiprocessor, more than
-/// an A100's memory needs to hide its latency (2.0 TB/s x 0.6 us / 108 = 11 KB), and ptxas reports no spill on either.
-const HELD: &[Rung] = &[
-    rung(2, "rms_norm_hold2", 1, 64),
-    rung(4, "rms_norm_hold2", 2, 64),
-    rung(8, "rms_norm_hold2", 4, 64),
-    rung(16, "rms_norm_hold2", 8, 64),
-    rung(32, "rms_norm_hold2", 16, 64),
-    rung(64, "rms_norm_hold2", 32, 64),
-    rung(128, "rms_norm_hold4", 32, 64),
-    rung(192, "rms_norm_hold3", 64, 64),
-    rung(256, "rms_norm_hold4", 64, 64),
-    rung(384, "rms_norm_hold3", 128, 128),
-    rung(640, "rms_norm_hold4", 160, 160),
-    rung(768, "rms_norm_hold3", 256, 256),
-    rung(1_024, "rms_norm_hold4", 256, 256),
-    rung(1_280, "rms_norm_hold4", 320, 320),
-    rung(1_536, "rms_norm_hold3", 512, 512),
-    rung(2_048, "rms_norm_hold4", 512, 512),
-    rung(3_072, "rms_norm_hold8", 384, 384),
-    rung(4_096, "rms_norm_hold8", 512, 512),
-    rung(6_144, "rms_norm_hold8", 768, 768),
-    rung(8_192, "rms_norm_hold8", 1_024, 1_024),
-    rung(u32::MAX, "rms_norm", 256, 256),
+/// Rows that no 512 threads hold 4 packs of, on every architecture; beyond 8192 packs a row is read twice.
+const LONG_ROWS: &[Rung] = &[
+    rung(3_072, 8, 384, 384),
+    rung(4_096, 8, 512, 512),
+    rung(6_144, 8, 768, 768),
+    rung(8_192, 8, 1_024, 1_024),
+    rung(u32::MAX, 0, 256, 256),
 ];
 
-fn ladder(arch: Option<Arch>) -> &'static [Rung] {
-    match arch {
-        None | Some(Arch::Sm75 | Arch::Sm80 | Arch::Sm90) => HELD,
+/// The kernel whose threads hold so many packs.
+fn kernel(held: u32) -> &'static str {
+    match held {
+        2 => "rms_norm_hold2",
+        4 => "rms_norm_hold4",
+        8 => "rms_norm_hold8",
+        _ => OP,
     }
 }
 
@@ -108,10 +92,10 @@ pub fn on_rung(
     let mut layout = RowLayout::of(OP, [("x", &x), ("out", y)])?;
     let weight_arg = check(OP, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
-    let plan = rung.unwrap_or_else(|| pick(OP, ladder(device.arch()), &layout));
+    let rung = rung.unwrap_or_else(|| pick(LONG_ROWS, &layout));
     let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, plan, &layout, stream, args![x, weight_arg, y, p]) }
+    unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![x, weight_arg, y, p]) }
 }
 
 /// Checks weight and parameters against `x`, and makes the kernel's argument of the weight.

@@ -182,9 +182,7 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 entry! {
     rms_norm<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params) => any_layout::<T>(x, weight, y, p);
     rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
-        => held::<T, 2, 256, 5>(x, weight, y, p);
-    rms_norm_hold3<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
-        => held::<T, 3, 512, 2>(x, weight, y, p);
+        => held::<T, 2, 256, 4>(x, weight, y, p);
     rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
         => held::<T, 4, 512, 2>(x, weight, y, p);
     rms_norm_hold8<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
