@@ -4,6 +4,7 @@ mod bad_input;
 mod gpu;
 mod properties;
 mod rms_norm;
+mod rungs;
 
 use libtest_mimic::{Arguments, Trial};
 use oxiwarp::Device;
@@ -13,7 +14,7 @@ use oxiwarp_tests::devices::candidates;
 type Test = (&'static str, fn(&Device));
 
 fn main() -> std::process::ExitCode {
-    let all = [rms_norm::TESTS, add_rms_norm::TESTS, bad_input::TESTS].concat();
+    let all = [rms_norm::TESTS, rungs::TESTS, add_rms_norm::TESTS, bad_input::TESTS].concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
         let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };

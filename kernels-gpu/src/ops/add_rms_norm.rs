@@ -4,7 +4,7 @@
 //! first and normalises then.
 use cuda_std::prelude::*;
 
-use super::rms_norm::{Params, Source, normalize};
+use super::rms_norm::{Params, Source, hold, normalize};
 use crate::weight::Weight;
 
 /// The rows `x + residual`, written to `sum` when they are first computed.
@@ -59,8 +59,9 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
             residual: Row::<T, VECTOR>::of(&residual, team, at, p.cols),
             sum: RowMut::<T, VECTOR>::of(&sum, team, at, p.cols),
         };
+        let held = hold::<T, HELD>(source);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
-        normalize::<T, HELD, VECTOR>(source, weight, y, team, p);
+        normalize::<T, HELD, VECTOR>(source, held, weight, y, team, p);
     }
 }
 
@@ -98,6 +99,8 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 entry! {
     add_rms_norm<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => any_layout::<T>(x, residual, weight, y, sum, p);
+    add_rms_norm_hold1<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+        => held::<T, 1, 256, 4>(x, residual, weight, y, sum, p);
     add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => held::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
     add_rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)

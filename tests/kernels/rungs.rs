@@ -1,0 +1,48 @@
+//! Every kernel of `rms_norm` in every kind of launch, not only those that the ladders choose today.
+use half::bf16;
+use oxiwarp::ops::rms_norm::on_rung;
+use oxiwarp::{Device, RmsNorm, Stream, rung};
+use oxiwarp_tests::compare::{same_bits, within_ulps};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use crate::Test;
+use crate::rms_norm::{bound, reference};
+
+pub const TESTS: &[Test] = &[("rungs::every_launch_is_right", every_launch)];
+
+fn run(device: &Device, x: &[bf16], shape: [i64; 2], held: u32, team: u32, threads: u32) -> Vec<bf16> {
+    let dense = Layout::dense(shape[1]);
+    let x = Matrix::upload(device, x, shape, dense);
+    let mut y = Matrix::<bf16>::poisoned(device, shape, dense);
+    let rung = Some(rung(0, held, team, threads));
+    on_rung(device, x.view(), None, y.view_mut(), RmsNorm::default(), Stream::default(), rung)
+        .expect("valid");
+    y.download()
+}
+
+/// Rows that fill the registers of their team, rows that leave some empty, and the same bits whenever teams are equal.
+fn every_launch(device: &Device) {
+    let seed = seed();
+    for (held, most) in [(1_u32, 256_u32), (2, 256), (4, 512), (8, 1024)] {
+        for team in [1, 2, 4, 8, 16, 32, 64, 96, 256, 512, 768, 1024].into_iter().filter(|&team| team <= most)
+        {
+            for packs in [held * team, (held * team).saturating_sub(held / 2 + 1).max(1)] {
+                let (rows, cols) = (37, i64::from(packs * 8));
+                eprintln!("held {held}, team {team}, {packs} packs, OXIWARP_SEED={seed}");
+                let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
+                let one = run(device, &x, [rows as i64, cols], held, team, team.max(32));
+                let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());
+                within_ulps(&one, &expected, cols as usize, bound::<bf16>());
+                if team <= 128 {
+                    same_bits(
+                        &run(device, &x, [rows as i64, cols], held, team, team.next_multiple_of(32) * 2),
+                        &one,
+                    );
+                }
+                if team <= 512 {
+                    same_bits(&run(device, &x, [rows as i64, cols], 0, team, team.max(32)), &one);
+                }
+            }
+        }
+    }
+}
