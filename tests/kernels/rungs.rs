@@ -23,7 +23,7 @@ fn run(device: &Device, x: &[bf16], shape: [i64; 2], held: u32, team: u32, threa
 /// Rows that fill the registers of their team, rows that leave some empty, and the same bits whenever teams are equal.
 fn every_launch(device: &Device) {
     let seed = seed();
-    for (held, most) in [(1_u32, 256_u32), (2, 256), (4, 512), (8, 1024)] {
+    for (held, most) in [(2_u32, 256_u32), (4, 512), (8, 1024)] {
         for team in [1, 2, 4, 8, 16, 32, 64, 96, 256, 512, 768, 1024].into_iter().filter(|&team| team <= most)
         {
             for packs in [held * team, (held * team).saturating_sub(held / 2 + 1).max(1)] {

@@ -6,7 +6,7 @@ use oxiwarp::{Result, RmsNorm, Rung, rung};
 use oxiwarp_benches::Gpu;
 
 /// Packs that a thread holds, and the most threads that the kernel's launch bounds allow.
-const KERNELS: &[(u32, u32)] = &[(1, 256), (2, 256), (4, 512), (8, 1024)];
+const KERNELS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1024)];
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024];
 const BLOCKS: &[u32] = &[64, 128, 256];
 

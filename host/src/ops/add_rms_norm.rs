@@ -14,7 +14,6 @@ const LONG_ROWS: &[Rung] =
 /// The kernel whose threads hold so many packs.
 fn kernel(held: u32) -> &'static str {
     match held {
-        1 => "add_rms_norm_hold1",
         2 => "add_rms_norm_hold2",
         4 => "add_rms_norm_hold4",
         _ => OP,

@@ -48,7 +48,6 @@ const LONG_ROWS: &[Rung] = &[
 /// The kernel whose threads hold so many packs.
 fn kernel(held: u32) -> &'static str {
     match held {
-        1 => "rms_norm_hold1",
         2 => "rms_norm_hold2",
         4 => "rms_norm_hold4",
         8 => "rms_norm_hold8",

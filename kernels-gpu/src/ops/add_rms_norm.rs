@@ -24,6 +24,7 @@ impl<T: Elem, const VECTOR: bool> Add<T, VECTOR> {
 }
 
 impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
+    const LOAD_FIRST: usize = 4;
     const FETCH_EARLY: usize = 2;
     #[inline(always)]
     fn load(&self, tile: u32) -> Pack<T> {
@@ -59,7 +60,7 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
             residual: Row::<T, VECTOR>::of(&residual, team, at, p.cols),
             sum: RowMut::<T, VECTOR>::of(&sum, team, at, p.cols),
         };
-        let held = hold::<T, HELD>(source);
+        let held = hold::<T, HELD>(source, HELD <= Add::<T, VECTOR>::LOAD_FIRST);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
         normalize::<T, HELD, VECTOR>(source, held, weight, y, team, p);
     }
@@ -99,8 +100,6 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 entry! {
     add_rms_norm<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => any_layout::<T>(x, residual, weight, y, sum, p);
-    add_rms_norm_hold1<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
-        => held::<T, 1, 256, 4>(x, residual, weight, y, sum, p);
     add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => held::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
     add_rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)

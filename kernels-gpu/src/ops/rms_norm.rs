@@ -30,6 +30,9 @@ pub struct Params {
 
 /// Where the rows to be normalised come from.
 pub(crate) trait Source<T: Elem>: Copy {
+    /// Up to so many tiles, a row's loads are issued before anything else is worked out. In short rows time is latency,
+    /// and it starts there; longer ones measure faster when the loads come after the rest.
+    const LOAD_FIRST: usize;
     /// Up to so many tiles, the weight is read before the reduction: there are registers for it.
     const FETCH_EARLY: usize;
     /// The thread's pack of `tile`, for the first time.
@@ -39,6 +42,7 @@ pub(crate) trait Source<T: Elem>: Copy {
 }
 
 impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
+    const LOAD_FIRST: usize = 2;
     const FETCH_EARLY: usize = 4;
     #[inline(always)]
     fn load(&self, tile: u32) -> Pack<T> {
@@ -51,18 +55,19 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
     }
 }
 
-/// The tiles of `source` that stay in registers. Called before anything else is worked out: in short rows time is
-/// latency, and it starts here.
+/// The tiles of `source` that stay in registers, loaded if `wanted`.
 #[inline(always)]
-pub(crate) fn hold<T: Elem, const HELD: usize>(source: impl Source<T>) -> [Pack<T>; HELD] {
+pub(crate) fn hold<T: Elem, const HELD: usize>(source: impl Source<T>, wanted: bool) -> [Pack<T>; HELD] {
     let mut held = [Pack::<T>::ZERO; HELD];
-    for tile in 0..HELD {
-        held[tile] = source.load(tile as u32);
+    if wanted {
+        for tile in 0..HELD {
+            held[tile] = source.load(tile as u32);
+        }
     }
     held
 }
 
-/// Normalises the team's row of `source`, of which `held` is loaded, into `y`, for whichever weight there is.
+/// Normalises the team's row of `source` into `y`, for whichever weight there is; `held` is what `LOAD_FIRST` loaded.
 ///
 /// # Safety
 /// `weight` has the elements that its kind says, aligned to 16 bytes if `VECTOR`.
@@ -112,6 +117,7 @@ fn reduce_and_scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>
     team: Team,
     p: Params,
 ) {
+    let held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true) };
     // Where there are registers for it, the weight is there when the sum is.
     let fetch_early = HELD <= X::FETCH_EARLY;
     let mut fetched = [S::EMPTY; HELD];
@@ -160,7 +166,7 @@ unsafe fn rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
-        let held = hold::<T, HELD>(x);
+        let held = hold::<T, HELD>(x, HELD <= Row::<T, VECTOR>::LOAD_FIRST);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
         normalize::<T, HELD, VECTOR>(x, held, weight, y, team, p);
     }
@@ -197,8 +203,6 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 
 entry! {
     rms_norm<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params) => any_layout::<T>(x, weight, y, p);
-    rms_norm_hold1<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
-        => held::<T, 1, 256, 4>(x, weight, y, p);
     rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
         => held::<T, 2, 256, 4>(x, weight, y, p);
     rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
