@@ -153,8 +153,15 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": versions,
         "commit": commit(),
-        "command": shlex.join(sys.argv),
+        "command": command(),
     }
+
+
+def command() -> str:
+    """The command line, without the folder that the results go to: a path of this machine."""
+    words = iter(sys.argv[1:])
+    kept = [word for word in words if word != "--out" or next(words, None) is None]
+    return shlex.join(["benches/python/bench.py", *(word for word in kept if not word.startswith("--out="))])
 
 
 def main() -> int:
