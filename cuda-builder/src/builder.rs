@@ -104,8 +104,8 @@ impl CudaBuilder {
     }
 
     /// Keeps `.loc` lines in the PTX, so that profilers and sanitizers show Rust sources; so does
-    /// `OXIWARP_LINE_INFO=1`. Code and registers stay the same, but the text grows fivefold (12.4 MB for
-    /// 2.5 MB of 30 kernels), and the driver reads it at a kernel's first launch: hence not by default.
+    /// `OXIWARP_LINE_INFO=1`. Code and registers stay the same, but the text grows fivefold, and the driver
+    /// reads it at a kernel's first launch: hence not by default.
     pub fn line_info(mut self, keep: bool) -> CudaBuilder {
         self.line_info = keep;
         self

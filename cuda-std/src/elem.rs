@@ -59,8 +59,6 @@ impl<const N: usize> Lanes for [f32; N] {
 pub trait Elem: Copy + Send + Sync + 'static {
     /// The f32 values of one pack.
     type Lanes: Lanes;
-    /// Its name in kernel names: `bf16`.
-    const NAME: &'static str;
 
     /// From f32, rounded once.
     fn from_f32(value: f32) -> Self;
@@ -84,7 +82,6 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
 impl Elem for f32 {
     type Lanes = [f32; 4];
-    const NAME: &'static str = "f32";
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
         value
@@ -112,10 +109,9 @@ impl Elem for f32 {
 }
 
 macro_rules! half_elem {
-    ($t:ident, $name:literal, $from:ident, $to:ident, $pack:ident, $unpack:ident) => {
+    ($t:ident, $from:ident, $to:ident, $pack:ident, $unpack:ident) => {
         impl Elem for $t {
             type Lanes = [f32; 8];
-            const NAME: &'static str = $name;
             #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 $t::from_bits(arch::$from(value))
@@ -144,5 +140,5 @@ macro_rules! half_elem {
         }
     };
 }
-half_elem!(f16, "f16", f32_to_f16, f16_to_f32, f32x2_to_f16x2, f16x2_to_f32x2);
-half_elem!(bf16, "bf16", f32_to_bf16, bf16_to_f32, f32x2_to_bf16x2, bf16x2_to_f32x2);
+half_elem!(f16, f32_to_f16, f16_to_f32, f32x2_to_f16x2, f16x2_to_f32x2);
+half_elem!(bf16, f32_to_bf16, bf16_to_f32, f32x2_to_bf16x2, bf16x2_to_f32x2);

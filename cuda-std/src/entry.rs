@@ -1,14 +1,6 @@
 //! `entry!`: from a function generic over the element type to kernels that are launched by name.
 
-/// Exports a kernel once per element type, as `<op>_<dtype>` (`rms_norm_bf16`).
-///
-/// ```ignore
-/// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32) => scale::<T>(x, y, n, factor));
-/// entry!(norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x));
-/// ```
-/// On PTX each becomes an entry point of that name. Elsewhere the macro defines `pub static KERNELS`, which lists
-/// them for the CPU executor under the same names; several declarations go into one `entry!`, separated by `;`.
-/// Arguments are `Copy` and have the same layout on both sides (numbers, pointers, `repr(C)` structs).
+/// Exports a kernel once per element type: documented on the host's side of this macro, which rustdoc shows.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {
@@ -32,7 +24,15 @@ macro_rules! entry {
     };
 }
 
-/// Exports a kernel once per element type: see the PTX side of this macro.
+/// Exports a kernel once per element type, as `<op>_<dtype>` (`rms_norm_bf16`).
+///
+/// ```ignore
+/// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32) => scale::<T>(x, y, n, factor));
+/// entry!(norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x));
+/// ```
+/// On PTX each becomes an entry point of that name. Elsewhere the macro defines `pub static KERNELS`, which lists
+/// them for the CPU executor under the same names; several declarations go into one `entry!`, separated by `;`.
+/// Arguments are `Copy` and have the same layout on both sides (numbers, pointers, `repr(C)` structs).
 #[cfg(not(target_arch = "nvptx64"))]
 #[macro_export]
 macro_rules! entry {

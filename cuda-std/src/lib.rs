@@ -10,7 +10,7 @@
 //! | `__syncthreads()` | [`block::sync`] |
 //! | `__shfl_xor_sync`, `__ballot_sync`, … | [`warp`] |
 //! | `extern __shared__` | [`shared::SharedMemory`] |
-//! | `float4` / 16-byte loads, `__ldg`, `__ldcs` | [`pack::Pack`], [`mem`] |
+//! | `float4` / 16-byte loads, `__ldg`, `__stcs` | [`pack::Pack`], [`mem`] |
 //! | `__float2bfloat16_rn`, … | [`elem::Elem`] |
 //! | `rsqrtf`, `__expf`, `fmaf` | [`math`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |

@@ -1,4 +1,4 @@
-//! 16 bytes of elements: the widest access that one thread makes, and a quarter of the registers of its f32 lanes.
+//! 16 bytes of elements: the widest access that one thread makes; in 16 bits half the registers of its f32 lanes.
 use core::marker::PhantomData;
 
 use crate::elem::{Elem, Lanes};
@@ -38,7 +38,7 @@ impl<T: Elem> Pack<T> {
         Self::from_words(T::pack(lanes))
     }
     /// The same pack, but the compiler no longer knows that its lanes were computed before: it unpacks again, where
-    /// it would otherwise keep twice or four times the registers alive in between.
+    /// it would otherwise keep the lanes alive in between, in twice the registers for the 16-bit types.
     #[inline(always)]
     pub fn forget_lanes(self) -> Self {
         Self::from_words(crate::arch::opaque(self.words))

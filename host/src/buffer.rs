@@ -27,8 +27,9 @@ impl Device {
     /// # Errors
     /// Not enough memory.
     pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
-        let poison = vec![T::from_bits(u32::MAX); len];
-        self.upload(&poison)
+        let buffer = self.reserve(len)?;
+        buffer.fill(&vec![T::from_bits(u32::MAX); len])?;
+        Ok(buffer)
     }
 
     /// A copy of `values` on the device.
@@ -37,25 +38,25 @@ impl Device {
     /// Not enough memory, or a copy that failed.
     pub fn upload<T: Element>(&self, values: &[T]) -> Result<Buffer<T>> {
         let buffer = self.reserve(values.len())?;
-        let (from, bytes) = (values.as_ptr(), size_of_val(values));
-        match self.as_cuda() {
-            // SAFETY: both are `bytes` long.
-            Some(cuda) => unsafe { cuda.upload(buffer.address, from.cast(), bytes)? },
-            // SAFETY: both are as long, and the new one is nobody else's.
-            None => unsafe { std::ptr::copy_nonoverlapping(from, buffer.address as *mut T, values.len()) },
-        }
+        buffer.fill(values)?;
         Ok(buffer)
     }
 
-    /// Memory for `len` elements, with whatever is in it.
+    /// Memory for `len` elements: zeros on the CPU, whatever is in it on a GPU.
     ///
     /// # Errors
     /// Not enough memory.
     pub fn reserve<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
-        let bytes = len * size_of::<T>();
+        let out_of_memory = |bytes| Error::OutOfMemory { device: self.name().into(), bytes };
+        let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize - ALIGN);
+        let bytes = bytes.ok_or_else(|| out_of_memory(usize::MAX))?;
         let address = match self.as_cuda() {
             Some(cuda) => cuda.alloc(bytes)?,
-            None => allocate_host(self, bytes)?,
+            // SAFETY: the layout is not empty.
+            None => match unsafe { std::alloc::alloc_zeroed(host_layout(bytes)) } as u64 {
+                0 => return Err(out_of_memory(bytes)),
+                address => address,
+            },
         };
         Ok(Buffer { device: self.clone(), address, len, element: PhantomData })
     }
@@ -65,16 +66,22 @@ fn host_layout(bytes: usize) -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(bytes.max(1), ALIGN).expect("a buffer smaller than the address space")
 }
 
-fn allocate_host(device: &Device, bytes: usize) -> Result<u64> {
-    // SAFETY: the layout is not empty.
-    let address = unsafe { std::alloc::alloc(host_layout(bytes)) };
-    if address.is_null() {
-        return Err(Error::OutOfMemory { device: device.name().into(), bytes });
-    }
-    Ok(address as u64)
-}
-
 impl<T: Element> Buffer<T> {
+    /// Writes a new buffer, which nobody else has yet.
+    fn fill(&self, values: &[T]) -> Result<()> {
+        let (from, bytes) = (values.as_ptr(), size_of_val(values));
+        assert_eq!(values.len(), self.len);
+        match self.device.as_cuda() {
+            // SAFETY: both are `bytes` long.
+            Some(cuda) => unsafe { cuda.upload(self.address, from.cast(), bytes) },
+            None => {
+                // SAFETY: both are as long.
+                unsafe { std::ptr::copy_nonoverlapping(from, self.address as *mut T, values.len()) };
+                Ok(())
+            }
+        }
+    }
+
     /// The number of elements.
     pub fn len(&self) -> usize {
         self.len
@@ -149,11 +156,14 @@ impl<T: Element> Buffer<T> {
         }
     }
 
+    /// The address of element `offset`, if the tensor that begins there ends inside.
     fn inside(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<*mut c_void> {
-        let reach = shape.iter().zip(strides).map(|(size, stride)| (size - 1) * stride).sum::<i64>();
-        let fits = strides.iter().all(|stride| *stride >= 0)
-            && (shape.contains(&0) || offset as i64 + reach < self.len as i64);
-        if !fits {
+        let dims =
+            || shape.iter().zip(strides).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
+        let reach = dims().map(|(size, stride)| (size - 1) * stride).sum::<i128>();
+        let natural = dims().all(|(size, stride)| size >= 0 && stride >= 0);
+        let empty = shape.contains(&0) && offset <= self.len;
+        if !natural || !(empty || offset as i128 + reach < self.len as i128) {
             let expected = format!("a tensor inside the buffer of {} elements", self.len);
             return Err(Error::Shape { op: "Buffer::view", arg: "shape", got: shape.to_vec(), expected });
         }
@@ -184,7 +194,7 @@ impl<T: Element> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
-        // SAFETY: allocated in `upload`, with this layout; no view outlives the buffer.
+        // SAFETY: allocated in `reserve`, with this layout; no view outlives the buffer.
         unsafe {
             match self.device.as_cuda() {
                 Some(cuda) => cuda.free(self.address),
@@ -197,7 +207,7 @@ impl<T> Drop for Buffer<T> {
 fn contiguous(shape: &[i64]) -> Vec<i64> {
     let mut strides = vec![1; shape.len()];
     for dim in (1..shape.len()).rev() {
-        strides[dim - 1] = strides[dim] * shape[dim].max(1);
+        strides[dim - 1] = i64::saturating_mul(strides[dim], shape[dim].max(1));
     }
     strides
 }

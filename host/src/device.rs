@@ -25,8 +25,8 @@ impl Device {
     /// GPU number `index`, in the context that torch and the CUDA runtime use too. Opened once in a process.
     ///
     /// # Errors
-    /// No driver, no such GPU, or one that no PTX of ours runs on. `OXIWARP_ARCH=sm_80` makes GPUs opened afterwards
-    /// take that PTX instead of the newest that they can run.
+    /// No driver, no such GPU, or one that no PTX of ours runs on. `OXIWARP_ARCH=sm_80`, read when the first
+    /// GPU is opened, makes all take that PTX instead of the newest that they can run.
     pub fn cuda(index: usize) -> Result<Self> {
         Cuda::open(index).map(|cuda| Self(Kind::Cuda(cuda)))
     }

@@ -40,8 +40,8 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// The Rust type of an element type.
-pub trait Element: cuda_std::elem::Elem + Default + PartialEq + std::fmt::Debug {
+/// The Rust type of an element type: f32, f16 and bf16 alone, because kernels trust its size.
+pub trait Element: sealed::Sealed + cuda_std::elem::Elem + Default + PartialEq + std::fmt::Debug {
     /// Its element type.
     const DTYPE: Dtype;
 }
@@ -53,4 +53,11 @@ impl Element for f16 {
 }
 impl Element for bf16 {
     const DTYPE: Dtype = Dtype::Bf16;
+}
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
 }

@@ -1,7 +1,8 @@
 //! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is taken.
 use crate::rows::RowLayout;
+use crate::{Error, Result};
 
-/// The PTX that a device loads, or the CPU executor.
+/// An architecture that there is PTX for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
     /// Turing (T4): no bf16 arithmetic or conversion, 1024 threads a multiprocessor.
@@ -42,6 +43,22 @@ pub struct Rung {
     pub team: u32,
     /// Teams in a block.
     pub teams: u32,
+}
+
+impl Rung {
+    /// Holds it the rows of `layout`, for a rung that no ladder chose?
+    pub(crate) fn expect_holds<const N: usize>(&self, op: &'static str, layout: &RowLayout<N>) -> Result<()> {
+        let packs = layout.packs();
+        if self.held == 0 || layout.vector && packs <= u64::from(self.held) * u64::from(self.team) {
+            return Ok(());
+        }
+        Err(Error::Value {
+            op,
+            arg: "rung",
+            got: f64::from(self.held),
+            expected: "packs that hold an aligned row",
+        })
+    }
 }
 
 /// A rung of blocks of `threads`, `team` of them a row.
@@ -88,7 +105,7 @@ const ANY_LAYOUT: &[(u32, u32)] =
 /// The first rung of `SHORT_ROWS` and `long_rows` that takes the rows of `layout`; for rows that are not vectors, that
 /// of the kernel for any layout.
 pub(crate) fn pick<const N: usize>(long_rows: &'static [Rung], layout: &RowLayout<N>) -> Rung {
-    let packs = (u64::from(layout.cols) * layout.dtype.size() as u64).div_ceil(16);
+    let packs = layout.packs();
     let fits = |rung: &&Rung| layout.vector && packs <= u64::from(rung.packs);
     SHORT_ROWS.iter().chain(long_rows).find(fits).copied().unwrap_or_else(|| {
         let team = ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);

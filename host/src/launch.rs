@@ -3,7 +3,7 @@ use std::ffi::c_void;
 
 /// Grid, block and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
-pub struct Launch {
+pub(crate) struct Launch {
     /// Blocks: x, y, z.
     pub grid: [u32; 3],
     /// Threads in a block: x, y, z.

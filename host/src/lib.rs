@@ -33,7 +33,7 @@ pub use device::Device;
 pub use dtype::{Dtype, Element};
 pub use error::{Error, Result};
 pub use ladder::{Arch, Rung, rung};
-pub use launch::{Launch, Stream};
+pub use launch::Stream;
 pub use ops::add_rms_norm::add_rms_norm;
 pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
 pub use ptx::{KernelInfo, kernel_info};

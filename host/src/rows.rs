@@ -4,8 +4,9 @@ use std::ffi::c_void;
 use cuda_std::row::Rows;
 
 use crate::ladder::Rung;
+use crate::launch::Launch;
 use crate::view::View;
-use crate::{Device, Dtype, Error, Launch, Result, Stream};
+use crate::{Device, Dtype, Error, Result, Stream};
 
 /// An argument of a row op, by its name.
 pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
@@ -59,6 +60,13 @@ impl<const N: usize> RowLayout<N> {
         let (cols, dtype) = (cols as u32, x.dtype());
         let vector = operands.iter().all(|rows| rows.is_vector(cols, dtype.size()));
         Ok(Self { rows, inner, cols, dtype, vector, operands })
+    }
+}
+
+impl<const N: usize> RowLayout<N> {
+    /// 16-byte packs that a row takes.
+    pub fn packs(&self) -> u64 {
+        (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 }
 
@@ -134,8 +142,7 @@ pub(crate) fn expect_disjoint(
     (arg, out): Operand,
     others: &[Option<Operand>],
 ) -> Result<()> {
-    let folded = out.shape().iter().zip(out.strides()).any(|(&size, &stride)| size > 1 && stride == 0);
-    if folded {
+    if repeats(out) {
         return Err(out.bad_strides(op, arg, "an output must not repeat its elements"));
     }
     let Some(range) = out.byte_range() else { return Ok(()) };
@@ -146,6 +153,22 @@ pub(crate) fn expect_disjoint(
         }
     }
     Ok(())
+}
+
+/// Do two indices of a tensor reach the same element, or might they? Not if each stride steps over all that the
+/// smaller ones reach.
+fn repeats(view: &View) -> bool {
+    if view.shape().contains(&0) {
+        return false;
+    }
+    let mut dims: Vec<_> = view.shape().iter().zip(view.strides()).filter(|(size, _)| **size > 1).collect();
+    dims.sort_unstable_by_key(|(_, stride)| **stride);
+    let mut reach = 0;
+    dims.iter().any(|(size, stride)| {
+        let within = **stride <= reach;
+        reach += (*size - 1) * *stride;
+        within
+    })
 }
 
 /// Do two tensors of one shape and the same strides lie side by side in wider rows (two slices of one buffer)?

@@ -26,12 +26,12 @@ impl<'a> View<'a> {
     /// readable at every element that shape and strides reach.
     ///
     /// # Errors
-    /// More than [`MAX_RANK`] dimensions, a negative size, or not one stride for each size.
+    /// More than [`MAX_RANK`] dimensions, a negative size or stride, or not one stride for each size.
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
-        let fits =
-            shape.len() <= MAX_RANK && shape.len() == strides.len() && shape.iter().all(|&size| size >= 0);
+        let natural = shape.iter().chain(strides).all(|&number| number >= 0);
+        let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural;
         if !fits {
-            let expected = format!("at most {MAX_RANK} sizes, none negative, and a stride for each");
+            let expected = format!("at most {MAX_RANK} sizes and a stride for each, none negative");
             return Err(Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected });
         }
         let dims = |of: &[i64]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(0));

@@ -1,7 +1,7 @@
 //! oxiwarp's kernels, one file per op, and nothing else.
 //!
 //! `cuda_builder` compiles this crate to PTX; compiled for the host it gives [`kernels`] to the CPU executor.
-//! Arguments that are more than a number are `repr(C)` types of the op's module, which the host crate fills in.
+//! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 pub mod ops;

@@ -1,6 +1,6 @@
 //! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two rounding orders.
 //!
-//! [`Scale`] is what a norm's body is generic over, so that no register and no branch is spent on a kind of weight that
+//! `Scale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of weight that
 //! the launch does not have.
 use cuda_std::prelude::*;
 

@@ -52,12 +52,12 @@ fn rms_norm_refuses(device: &Device) {
     let three = x.view_strided(0, &[2, 2, 2, 2], &[3, 25, 9, 1]).unwrap();
     let out = y.view_mut(&[2, 2, 2, 2]).unwrap();
     says(rms_norm(device, three, None, out, params, Stream::default()), "call .contiguous() first");
-    let repeated = y.view_strided_mut(0, &[4, 16], &[0, 1]).unwrap();
-    let input = x.view(&[4, 16]).unwrap();
-    says(
-        rms_norm(device, input, None, repeated, params, Stream::default()),
-        "an output must not repeat its elements",
-    );
+    for strides in [[0, 1], [8, 1]] {
+        let (repeated, input) =
+            (y.view_strided_mut(0, &[4, 16], &strides).unwrap(), x.view(&[4, 16]).unwrap());
+        let result = rms_norm(device, input, None, repeated, params, Stream::default());
+        says(result, "an output must not repeat its elements");
+    }
     overlap(device, params);
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 
@@ -84,7 +84,9 @@ fn overlap(device: &Device, params: RmsNorm) {
     says(run(at(0, &shape, &dense).0, at(32, &shape, &dense).1), "rms_norm: out overlaps x");
     says(run(at(0, &shape, &wide).0, at(8, &shape, &wide).1), "rms_norm: out overlaps x");
     run(at(0, &shape, &wide).0, at(16, &shape, &wide).1).expect("halves of a row do not overlap");
-    assert_eq!(memory.download().unwrap()[..16], [2.0; 16]);
+    let row = &memory.download().unwrap()[..32];
+    assert_eq!(row[..16], [2.0; 16], "x is as it was");
+    assert!(row[16..].iter().all(|y| (y - 1.0).abs() < 1e-5), "y is x, normalised");
 }
 
 fn add_refuses(device: &Device) {

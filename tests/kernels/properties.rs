@@ -1,12 +1,13 @@
-//! Random shapes, strides, bases, dtypes and parameters, on the executor.
+//! Random shapes, ranks, strides, bases, dtypes and parameters, on the executor.
 use half::{bf16, f16};
 use libtest_mimic::Trial;
-use oxiwarp::{Device, Element, RmsNorm};
+use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
 use oxiwarp_tests::compare::within_ulps;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use crate::add_rms_norm;
 use crate::rms_norm::{AnyWeight, bound, reference, run};
 
 #[derive(Clone, Debug)]
@@ -54,17 +55,80 @@ fn holds<T: Element>(case: &Case) {
     within_ulps(&got, &reference(&wide(&x), wide_weight.as_deref(), cols, case.params), cols, bound::<T>());
 }
 
-fn trial<T: Element>(name: &str) -> Trial {
-    Trial::test(format!("cpu::rms_norm::{name}_property"), || {
+/// `[groups, rows, cols]` with a gap after each row and each group, or with the first two dimensions swapped.
+#[derive(Clone, Debug)]
+struct Levels {
+    seed: u64,
+    shape: [i64; 3],
+    gaps: [i64; 2],
+    swapped: bool,
+}
+
+fn levels() -> impl Strategy<Value = Levels> {
+    let cols = prop_oneof![1..80_i64, (1..20_i64).prop_map(|packs| packs * 8)];
+    let gap = || prop_oneof![Just(0_i64), Just(8), 0..20_i64];
+    (any::<u64>(), 0..5_i64, 0..5_i64, cols, gap(), gap(), any::<bool>()).prop_map(
+        |(seed, groups, rows, cols, row_gap, group_gap, swapped)| Levels {
+            seed,
+            shape: [groups, rows, cols],
+            gaps: [row_gap, group_gap],
+            swapped,
+        },
+    )
+}
+
+fn levels_hold(case: &Levels) {
+    let (device, [groups, rows, cols]) = (Device::cpu(), case.shape);
+    let row = cols + case.gaps[0];
+    let group = rows * row + case.gaps[1];
+    let x: Vec<f32> = values(&mut random(case.seed), (groups * group + cols) as usize);
+    let (shape, strides) =
+        if case.swapped { ([rows, groups, cols], [row, group, 1]) } else { (case.shape, [group, row, 1]) };
+    let at = |i: i64, j: i64| (i * strides[0] + j * strides[1]) as usize;
+    let inside: Vec<f32> = (0..shape[0])
+        .flat_map(|i| (0..shape[1]).flat_map(move |j| at(i, j)..at(i, j) + cols as usize))
+        .map(|at| x[at])
+        .collect();
+    let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(inside.len()).unwrap());
+    let (view, out) = (from.view_strided(0, &shape, &strides).unwrap(), to.view_mut(&shape).unwrap());
+    rms_norm(&device, view, None, out, RmsNorm::default(), Stream::default()).expect("two levels");
+    let expected = reference(&wide(&inside), None, cols as usize, RmsNorm::default());
+    within_ulps(&to.download().unwrap(), &expected, cols as usize, bound::<f32>());
+}
+
+fn add_holds<T: Element>(case: &Case) {
+    let rounding = if case.seed % 2 == 0 { Rounding::Once } else { Rounding::BeforeWeight };
+    add_rms_norm::check::<T>(
+        &Device::cpu(),
+        case.seed,
+        case.shape,
+        case.layouts,
+        RmsNorm { rounding, ..case.params },
+    );
+}
+
+fn trial<C: std::fmt::Debug + 'static>(
+    name: &str,
+    cases: impl Fn() -> BoxedStrategy<C> + Send + 'static,
+    holds: fn(&C),
+) -> Trial {
+    Trial::test(format!("cpu::properties::{name}"), move || {
         let config = Config { cases: 150, failure_persistence: None, ..Config::default() };
-        let property = |case: Case| {
-            holds::<T>(&case);
+        let property = |case: C| {
+            holds(&case);
             Ok(())
         };
-        TestRunner::new(config).run(&case(), property).map_err(|failure| failure.to_string().into())
+        TestRunner::new(config).run(&cases(), property).map_err(|failure| failure.to_string().into())
     })
 }
 
 pub fn trials() -> Vec<Trial> {
-    vec![trial::<f32>("f32"), trial::<f16>("f16"), trial::<bf16>("bf16")]
+    vec![
+        trial("rms_norm_f32", || case().boxed(), holds::<f32>),
+        trial("rms_norm_f16", || case().boxed(), holds::<f16>),
+        trial("rms_norm_bf16", || case().boxed(), holds::<bf16>),
+        trial("add_rms_norm_f32", || case().boxed(), add_holds::<f32>),
+        trial("add_rms_norm_bf16", || case().boxed(), add_holds::<bf16>),
+        trial("rows_in_two_levels", || levels().boxed(), levels_hold),
+    ]
 }

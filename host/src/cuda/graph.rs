@@ -85,24 +85,45 @@ impl OwnedStream {
     /// # Errors
     /// Those of `launches`, or a call in it that cannot be captured.
     pub fn capture(&self, device: &Device, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
-        let mut graph = std::ptr::null_mut();
-        let launched = {
-            let _current = self.0.cuda.current()?;
-            // SAFETY: our stream; the capture ends below, whatever happens between.
-            let begun = unsafe { sys::cuStreamBeginCapture_v2(self.0.raw, sys::THREAD_LOCAL) };
-            sys::check("cuStreamBeginCapture", begun)?;
-            let launched = launches(self.as_stream());
-            // SAFETY: as above.
-            let ended = unsafe { sys::cuStreamEndCapture(self.0.raw, &mut graph) };
-            launched.and(sys::check("cuStreamEndCapture", ended))
-        };
-        launched?;
+        let _current = self.0.cuda.current()?;
+        // SAFETY: our stream; `Capture` ends it, whatever happens between.
+        sys::check("cuStreamBeginCapture", unsafe {
+            sys::cuStreamBeginCapture_v2(self.0.raw, sys::THREAD_LOCAL)
+        })?;
+        let mut capture = Capture { stream: self.0.raw, graph: std::ptr::null_mut(), open: true };
+        launches(self.as_stream())?;
+        sys::check("cuStreamEndCapture", capture.end())?;
         // SAFETY: writes the handle; the graph is complete.
-        let create = |raw| unsafe { sys::cuGraphInstantiateWithFlags(raw, graph, 0) };
+        let create = |raw| unsafe { sys::cuGraphInstantiateWithFlags(raw, capture.graph, 0) };
         let exec = Handle::new(device, "cuGraphInstantiate", create, sys::cuGraphExecDestroy);
-        // SAFETY: instantiated or not, the graph itself is no longer needed.
-        unsafe { sys::cuGraphDestroy(graph) };
         exec.map(Graph)
+    }
+}
+
+/// A capture that ends, and a graph that is destroyed, on every way out.
+struct Capture {
+    stream: *mut c_void,
+    graph: *mut c_void,
+    open: bool,
+}
+
+impl Capture {
+    fn end(&mut self) -> u32 {
+        self.open = false;
+        // SAFETY: the stream is being captured.
+        unsafe { sys::cuStreamEndCapture(self.stream, &mut self.graph) }
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        if self.open {
+            self.end();
+        }
+        if !self.graph.is_null() {
+            // SAFETY: instantiated or not, the graph itself is no longer needed.
+            unsafe { sys::cuGraphDestroy(self.graph) };
+        }
     }
 }
 

@@ -22,7 +22,8 @@ fn kernel(held: u32) -> &'static str {
 
 /// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).
 ///
-/// Rows of up to 32 KiB get the bits of the two ops one after the other; in longer ones the order of the sum differs.
+/// Rows of up to 32 KiB whose operands are all aligned to 16 bytes get the bits of the two ops one after the other; in
+/// longer ones the order of the sum differs.
 ///
 /// `x`, `residual`, `y` and `sum` have one shape and dtype; `weight` is `[columns]`, of their dtype or f32.
 ///

@@ -58,7 +58,8 @@ fn kernel(held: u32) -> &'static str {
 /// `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, sums in f32.
 ///
 /// `x` and `y` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach; `weight` is
-/// `[columns]`, of their dtype or f32. With no rows nothing happens. A row's bits do not depend on the other rows.
+/// `[columns]`, of their dtype or f32. With no rows nothing happens. A row's bits depend on its length and
+/// on whether all operands, strides included, are aligned to 16 bytes, not on the other rows.
 ///
 /// # Errors
 /// Shapes, dtypes or strides that do not fit, a negative or NaN eps, a `y` that overlaps an input: nothing is
@@ -77,7 +78,7 @@ pub fn rms_norm(
 /// [`rms_norm`] with a launch configuration of the caller's choice: what the ladders are tuned with.
 ///
 /// # Errors
-/// As [`rms_norm`]. A rung whose kernel is not one of this op, or cannot hold the row, is the caller's mistake.
+/// As [`rms_norm`]; a rung that cannot hold the row.
 #[doc(hidden)]
 pub fn on_rung(
     device: &Device,
@@ -93,6 +94,7 @@ pub fn on_rung(
     let weight_arg = check(OP, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = rung.unwrap_or_else(|| pick(LONG_ROWS, &layout));
+    rung.expect_holds(OP, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![x, weight_arg, y, p]) }
