@@ -115,7 +115,7 @@ impl<T: Element> Buffer<T> {
     pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
         // SAFETY: every element lies in the buffer, which the view borrows.
-        unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
+        unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }.map(|view| view.placed(self.device.place()))
     }
 
     /// As [`Buffer::view_strided`], to be written.
@@ -126,6 +126,7 @@ impl<T: Element> Buffer<T> {
         let ptr = self.inside(offset, shape, strides)?;
         // SAFETY: as `view_strided`, borrowed mutably.
         unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
+            .map(|view| view.placed(self.device.place()))
     }
 
     /// Gives a copy of `from` into this buffer to `stream`: a GPU's memory bandwidth is measured by it.

@@ -9,6 +9,7 @@ use crate::cuda::Cuda;
 use crate::ladder::Arch;
 use crate::launch::{Launch, Stream};
 use crate::ptx::Ptx;
+use crate::view::Place;
 use crate::{Dtype, Error, Result};
 
 /// Where ops run. Cheap to clone; usable from any thread.
@@ -74,6 +75,14 @@ impl Device {
         match &self.0 {
             Kind::Cuda(cuda) => Some(cuda.ptx.arch),
             Kind::Cpu => None,
+        }
+    }
+
+    /// The memory that its kernels reach.
+    pub(crate) fn place(&self) -> Place {
+        match &self.0 {
+            Kind::Cuda(cuda) => Place::Cuda(cuda.index),
+            Kind::Cpu => Place::Host,
         }
     }
 

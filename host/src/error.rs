@@ -33,6 +33,16 @@ pub enum Error {
         /// What the op wants.
         expected: String,
     },
+    /// An argument in the memory of another device than the op runs on.
+    #[error("{op}: {arg} is on another device than {expected}")]
+    Device {
+        /// The op.
+        op: &'static str,
+        /// The argument.
+        arg: &'static str,
+        /// The device that the op runs on.
+        expected: String,
+    },
     /// Strides that the op cannot read.
     #[error("{op}: {arg} of shape {shape:?} has strides {strides:?}: {problem}")]
     Strides {

@@ -33,7 +33,7 @@ const LEVELS: &str = "its rows must be reachable by two strides; call .contiguou
 impl<const N: usize> RowLayout<N> {
     /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
     /// reach; says how.
-    pub fn of(op: &'static str, operands: [Operand; N]) -> Result<Self> {
+    pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         let (arg, x) = operands[0];
         let (Some(&cols), rank) = (x.shape().last(), x.shape().len()) else {
             return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
@@ -43,6 +43,7 @@ impl<const N: usize> RowLayout<N> {
             return Err(Error::Shape { op, arg, got: x.shape().to_vec(), expected });
         }
         for &(arg, view) in &operands {
+            view.expect_on(op, arg, device)?;
             view.expect_dtype(op, arg, x.dtype())?;
             view.expect_shape(op, arg, x.shape())?;
             if view.strides()[rank - 1] != 1 && cols > 1 {

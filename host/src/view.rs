@@ -2,10 +2,17 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-use crate::{Dtype, Error, Result};
+use crate::{Device, Dtype, Error, Result};
 
 /// The largest number of dimensions.
 pub const MAX_RANK: usize = 8;
+
+/// A memory that pointers are of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host,
+    Cuda(usize),
+}
 
 /// A tensor to read: where it lies, what its elements are, its shape and its strides in elements.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +22,8 @@ pub struct View<'a> {
     rank: usize,
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
+    /// Where a [`Buffer`](crate::Buffer) of ours lies; for raw memory whoever made the view knows.
+    place: Option<Place>,
     memory: PhantomData<&'a ()>,
 }
 
@@ -41,6 +50,7 @@ impl<'a> View<'a> {
             rank: shape.len(),
             shape: dims(shape),
             strides: dims(strides),
+            place: None,
             memory: PhantomData,
         })
     }
@@ -62,6 +72,17 @@ impl<'a> View<'a> {
         &self.strides[..self.rank]
     }
 
+    /// The same view, known to be of memory in `place`.
+    pub(crate) fn placed(self, place: Place) -> Self {
+        Self { place: Some(place), ..self }
+    }
+    /// Is it memory of `device`, as far as that is known?
+    pub(crate) fn expect_on(&self, op: &'static str, arg: &'static str, device: &Device) -> Result<()> {
+        if self.place.is_none_or(|place| place == device.place()) {
+            return Ok(());
+        }
+        Err(Error::Device { op, arg, expected: device.name().into() })
+    }
     /// Is it of `dtype`?
     pub(crate) fn expect_dtype(&self, op: &'static str, arg: &'static str, dtype: Dtype) -> Result<()> {
         if self.dtype == dtype {
@@ -107,6 +128,11 @@ impl<'a> ViewMut<'a> {
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
+    }
+
+    /// The same view, known to be of memory in `place`.
+    pub(crate) fn placed(self, place: Place) -> Self {
+        Self(self.0.placed(place))
     }
 
     /// The same tensor, for looking at shape and strides.

@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("gpu::first_launch_inside_a_capture", capture),
     ("gpu::two_streams", two_streams),
     ("gpu::ptx_that_does_not_load", broken_ptx),
+    ("gpu::memory_of_another_device", other_device),
     ("gpu::more_memory_than_there_is", out_of_memory),
 ];
 
@@ -72,4 +73,15 @@ fn out_of_memory(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();
     run(device, &x, &mut y, Stream::default()).expect("it still works");
+}
+
+/// A host pointer that a kernel followed would end the context that torch shares; the other way round, the process.
+fn other_device(device: &Device) {
+    let (here, there) = (input(device), input(&Device::cpu()));
+    let mut y = device.alloc::<bf16>(here.len()).unwrap();
+    for (x, device) in [(&there, device), (&here, &Device::cpu())] {
+        let error = run(device, x, &mut y, Stream::default()).expect_err("another memory").to_string();
+        assert!(error.contains("is on another device than"), "{error}");
+    }
+    run(device, &here, &mut y, Stream::default()).expect("it still works");
 }

@@ -32,6 +32,7 @@ pub(crate) fn count() -> Result<usize> {
 
 /// One GPU with one PTX.
 pub(crate) struct Cuda {
+    pub index: usize,
     pub name: String,
     pub ptx: &'static Ptx,
     /// Never released: launches may outlive everything that could own it.
@@ -134,7 +135,7 @@ impl Cuda {
             sys::cuCtxSetCurrent(before);
             ManuallyDrop::new(context.map_err(|error| Error::NoDriver(error.to_string()))?)
         };
-        Ok(Self { name, ptx, context, functions: RwLock::default() })
+        Ok(Self { index, name, ptx, context, functions: RwLock::default() })
     }
 
     fn current(&self) -> Result<Current> {

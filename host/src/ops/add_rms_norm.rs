@@ -40,8 +40,9 @@ pub fn add_rms_norm(
     stream: Stream,
 ) -> Result<()> {
     let (y, sum) = (y.as_view(), sum.as_view());
-    let mut layout = RowLayout::of(OP, [("x", &x), ("residual", &residual), ("out", y), ("sum", sum)])?;
-    let weight_arg = check(OP, &x, weight.as_ref(), params, &mut layout)?;
+    let mut layout =
+        RowLayout::of(OP, device, [("x", &x), ("residual", &residual), ("out", y), ("sum", sum)])?;
+    let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     let inputs =
         [Some(("x", &x)), Some(("residual", &residual)), weight.as_ref().map(|weight| ("weight", weight))];
     expect_disjoint(OP, ("out", y), &inputs)?;

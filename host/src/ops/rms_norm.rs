@@ -90,8 +90,8 @@ pub fn on_rung(
     rung: Option<Rung>,
 ) -> Result<()> {
     let y = y.as_view();
-    let mut layout = RowLayout::of(OP, [("x", &x), ("out", y)])?;
-    let weight_arg = check(OP, &x, weight.as_ref(), params, &mut layout)?;
+    let mut layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
+    let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = rung.unwrap_or_else(|| pick(LONG_ROWS, &layout));
     rung.expect_holds(OP, &layout)?;
@@ -103,6 +103,7 @@ pub fn on_rung(
 /// Checks weight and parameters against `x`, and makes the kernel's argument of the weight.
 pub(super) fn check<const N: usize>(
     op: &'static str,
+    device: &Device,
     x: &View,
     weight: Option<&View>,
     params: RmsNorm,
@@ -115,6 +116,7 @@ pub(super) fn check<const N: usize>(
         return Ok(Weight { base: std::ptr::null(), kind: Weight::NONE });
     };
     let cols = &x.shape()[x.shape().len() - 1..];
+    weight.expect_on(op, "weight", device)?;
     weight.expect_shape(op, "weight", cols)?;
     if weight.strides()[0] != 1 && cols[0] > 1 {
         return Err(weight.bad_strides(op, "weight", "it must be contiguous"));
