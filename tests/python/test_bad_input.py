@@ -240,7 +240,9 @@ def test_nothing_leaks():
 
 
 def test_not_tensors():
-    with pytest.raises((TypeError, AttributeError, RuntimeError)):
-        oxiwarp.rms_norm([1.0, 2.0])  # type: ignore[arg-type]
-    with pytest.raises((TypeError, AttributeError, RuntimeError)):
-        oxiwarp.rms_norm(torch.ones(2, 8), eps="small")  # type: ignore[arg-type]
+    x, bad, rest = torch.ones(2, 8), [1.0], "expected a torch.Tensor$"
+    refused(lambda: oxiwarp.rms_norm(bad), f"^rms_norm: x is list, {rest}", error=TypeError)
+    refused(lambda: oxiwarp.rms_norm(x, 3), f"^rms_norm: weight is int, {rest}", error=TypeError)
+    refused(lambda: oxiwarp.rms_norm(x, out=bad), f"^rms_norm: out is list, {rest}", error=TypeError)
+    refused(lambda: oxiwarp.add_rms_norm(x, None), f"^add_rms_norm: residual is NoneType, {rest}", error=TypeError)
+    refused(lambda: oxiwarp.rms_norm(x, eps="small"), "Expected a value of type 'float' for argument 'eps'")

@@ -36,7 +36,7 @@ def test_opcheck_strided(op, device):
 
 def backends():
     compiler = pytest.param("inductor", marks=pytest.mark.skipif(not shutil.which("gcc"), reason="no C compiler"))
-    return ["aot_eager", compiler]
+    return ["eager", "aot_eager", compiler]
 
 
 def counting(graphs):

@@ -12,6 +12,7 @@ from torch import nn
 
 import oxiwarp
 from oxiwarp import modules
+from oxiwarp.modules import class_for
 
 
 def patched_net(**options):
@@ -197,6 +198,24 @@ def test_subclass_made_by_another_tool():
     assert torch.equal(model.before(x), own)
 
 
+class WrappedRMSNorm(class_for(BeforeWeightRMSNorm)):  # type: ignore[misc]
+    """What another tool makes of a replaced module."""
+
+
+@pytest.mark.parametrize("patch_again", [False, True])
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_copies_of_such_a_subclass(how, patch_again):
+    model, x = patched_net(), net_input()
+    model.before.__class__ = WrappedRMSNorm
+    if patch_again:
+        oxiwarp.unpatch(model)
+        oxiwarp.patch(model, cpu_kernels=True)
+    other = how(model.before)
+    assert type(other) is type(model.before) and isinstance(other, WrappedRMSNorm)
+    assert modules.is_replaced(other) and torch.equal(other(x), model.before(x))
+    assert oxiwarp.unpatch(other) == 1 and modules.is_replaced(model.before)
+
+
 def test_tensor_subclass_input():
     """A tensor subclass goes to the module's own forward, and so to its own dispatch."""
     from torch.testing._internal.two_tensor import TwoTensor
@@ -216,3 +235,16 @@ def test_fake_and_meta():
     model = patched_net()
     with FakeTensorMode(allow_non_fake_inputs=True):
         assert model.before(torch.empty(3, 64)).shape == (3, 64)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_forward_mode(grad):
+    """Forward-mode AD gives the stock model's tangent; the public functions refuse it."""
+    stock, model, x, tangent = net(), patched_net(), net_input(), net_input() + 1
+    with torch.set_grad_enabled(grad):
+        expected, got = (torch.func.jvp(each, (x,), (tangent,)) for each in (stock, model))
+        assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True)) and (got[1] != 0).any()
+        for call in (oxiwarp.rms_norm, lambda x: oxiwarp.add_rms_norm(x, x)[0]):
+            with pytest.raises(RuntimeError, match="rms_norm: called in forward-mode AD"):
+                torch.func.jvp(call, (x,), (tangent,))
+    oxiwarp.rms_norm(x)

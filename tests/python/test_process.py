@@ -101,6 +101,30 @@ def test_demo(tmp_path):
     assert picture.read_bytes()[:4] == b"\x89PNG" and "modules replaced" in done.stdout
 
 
+def test_demo_without_matplotlib(monkeypatch, capsys):
+    """No picture is said in one line, and is no failure."""
+    pytest.importorskip("diffusers")
+    from oxiwarp.__main__ import main
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["demo", "--steps", "1", "--device", "cpu"]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert "no picture: matplotlib is missing" in lines and lines[-2] == "demo: ok"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--steps", "0"), ("--steps=-1",), ("--steps", "few"), ("--device", "toaster"), ("--device", "cuda:99")],
+)
+def test_demo_arguments(arguments, capsys):
+    from oxiwarp.__main__ import main
+
+    with pytest.raises(SystemExit) as caught:
+        main(["demo", *arguments])
+    name = arguments[0].partition("=")[0]
+    assert caught.value.code == 2 and f"demo: error: argument {name}: " in capsys.readouterr().err
+
+
 def test_demo_can_fail():
     """The bound is a bound: a module that is off by one part in a hundred does not pass."""
     from oxiwarp.demo import Job, Outcome

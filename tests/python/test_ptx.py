@@ -57,7 +57,7 @@ def need_tools() -> None:
     """ptxas and the disassembler, from NVIDIA's wheels or a toolkit."""
     missing = [name for name in ("ptxas", "cuobjdump", "nvdisasm") if not find_tool(name)]
     if missing:
-        unavailable(f"{', '.join(missing)} not found: pip install --no-deps nvidia-cuda-nvcc=={PTXAS_VERSION} (README)")
+        unavailable(f"{', '.join(missing)} not found: pip install --no-deps -r py-bindings/requirements-ptx.txt")
 
 
 @pytest.fixture(scope="session", params=ARCHES)

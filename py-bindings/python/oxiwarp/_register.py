@@ -9,11 +9,13 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from . import _native
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 ROUNDINGS = {"once": False, "before_weight": True}
+OPTIONAL = (Tensor, type(None))
 
 
 def define(schema: str, fake: Callable[..., Any]) -> Any:
@@ -39,7 +41,9 @@ def register_kernels() -> None:
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
-    """Whether autograd would have to record a call with these inputs."""
+    """Whether autograd would have to record a call with these inputs, or forward-mode AD may carry tangents."""
+    if forward_ad._current_level >= 0:
+        return True
     if not torch.is_grad_enabled():
         return False
     for tensor in tensors:  # noqa: SIM110  a generator costs 0.3 µs a call
@@ -50,10 +54,23 @@ def needs_grad(*tensors: Tensor | None) -> bool:
 
 def refuse_grad(op: str) -> NoReturn:
     """Raise: `op` has no backward, and a result without a gradient would be wrong."""
+    if forward_ad._current_level >= 0:
+        raise RuntimeError(
+            f"{op}: called in forward-mode AD (torch.func.jvp, forward_ad.dual_level), and this operator has no "
+            "derivative yet: use torch's own operators there"
+        )
     raise RuntimeError(
         f"{op}: an input requires grad, and this operator has no backward yet: "
         "call it under torch.no_grad() or torch.inference_mode(), or detach the inputs"
     )
+
+
+def refuse_types(op: str, **arguments: Any) -> NoReturn:
+    """Raise TypeError for the first argument that is no tensor (nor None, but for x and residual)."""
+    for name, value in arguments.items():
+        if not isinstance(value, Tensor if name in ("x", "residual") else OPTIONAL):
+            raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor")
+    raise AssertionError("all are tensors")
 
 
 def before_weight(op: str, rounding: str) -> bool:

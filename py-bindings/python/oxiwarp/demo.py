@@ -5,8 +5,7 @@ diffusers' LTXVideoTransformer3DModel with seeded random weights and its own flo
 CPU a small one, in float32 and bf16, whose norms run on the CPU executor.
 
 The bound on the difference is measured in the same run. The stock model also runs in the next wider type, which shows
-how
-far its own roundings take its latents: E. The patched model rounds in the same places and only sums rows in another
+how far its own roundings take its latents: E. The patched model rounds in the same places and only sums rows in another
 order, so it is as far from the wider type as the stock model, and the two are at most 2 E from each other, on average
 and at the worst latent. Beyond that something else than rounding is going on, and the demo fails.
 """
@@ -226,8 +225,11 @@ def demo(steps: int | None = None, device: str | None = None, out: str = "demo.p
         outcomes.append(outcome)
         if problem := outcome.problem():
             problems.append(f"{job.title}: {problem}")
-    save(outcomes, where(place), out)
-    console.print(f"\npicture: {out}")
+    try:
+        save(outcomes, where(place), out)
+        console.print(f"\npicture: {out}")
+    except ModuleNotFoundError as error:
+        console.print(f"\nno picture: {error.name} is missing")
     for problem in problems:
         print(f"demo: FAILED: {problem}")
     if not problems:

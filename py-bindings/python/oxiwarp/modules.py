@@ -35,8 +35,8 @@ def replace(module: nn.Module, recipe: Recipe) -> None:
         base = type(module)
         check_instance_forward(module)
         subclass = class_for(base)
-        rebind(module, base.forward, subclass.forward)
         module.__class__ = subclass
+        rebind(module, base.forward, subclass.forward)
     module.__dict__[RECIPE] = recipe
 
 
@@ -88,7 +88,7 @@ def class_for(base: type[nn.Module]) -> type[nn.Module]:
         members = {
             "forward": make_forward(base),
             "extra_repr": lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp"))),
-            "__reduce_ex__": _reduce,
+            "__reduce_ex__": make_reduce(base),
             "__module__": base.__module__,
             "__qualname__": base.__qualname__,
             "__doc__": base.__doc__,
@@ -99,13 +99,21 @@ def class_for(base: type[nn.Module]) -> type[nn.Module]:
     return _classes[base]
 
 
-def _reduce(self: nn.Module, protocol: int) -> Any:
-    """Pickle and copy through the base class, which can be imported; ours cannot."""
-    reduced: Any = super(type(self), self).__reduce_ex__(protocol)
-    function, arguments, *rest = reduced
-    if function is copyreg.__newobj__ and arguments[0] is type(self):  # type: ignore[attr-defined]
-        function, arguments = _new, (base_of(self), *arguments[1:])
-    return (function, arguments, *rest)
+def make_reduce(base: type[nn.Module]) -> Any:
+    """Pickle and copy through the base class, which can be imported; ours cannot.
+
+    A class that another tool derived from ours is that tool's to import.
+    """
+
+    def reduce(self: nn.Module, protocol: int) -> Any:
+        ours = _classes[base]
+        reduced: Any = super(ours, self).__reduce_ex__(protocol)
+        function, arguments, *rest = reduced
+        if function is copyreg.__newobj__ and arguments[0] is ours:  # type: ignore[attr-defined]
+            function, arguments = _new, (base, *arguments[1:])
+        return (function, arguments, *rest)
+
+    return reduce
 
 
 def _new(base: type[nn.Module], *arguments: Any) -> nn.Module:

@@ -19,6 +19,7 @@ from .report import Report
 # Per mode: what the kernel promises against the module's own eager forward. Both modes have the same casts in the same
 # places for RMSNorm, because it costs nothing; only the order in which a row is summed differs from torch's.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
+PATCHED_BEFORE = "excluded now, patched before"
 
 
 def patch(
@@ -51,28 +52,41 @@ def patch(
         `cpu_kernels`.
 
     Raises:
-        TypeError: `x` is none of these. ValueError: another mode. RuntimeError: nothing was replaced.
+        TypeError: `x` is none of these, or a pattern is no string. ValueError: another mode. RuntimeError: nothing was
+            replaced, or a module could not be, which is named: then all are as they were before the call.
     """
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    only, skip = as_patterns(only, ["*"]), as_patterns(skip, [])
+    only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
+    done: list[tuple[nn.Module, Recipe | None]] = []  # what this call replaced, and what the module had before
     needing_grad = 0
-    for name, module in candidates(x):
-        cls = modules.base_of(module)
-        path = f"{cls.__module__}.{cls.__qualname__}"
-        if not matches(only, name, cls) or matches(skip, name, cls):
-            report.add(name, path, reason="excluded by only= or skip=")
-            continue
-        try:
-            formulas, eps_name = known(module)
-            modules.replace(module, Recipe(formulas, eps_name, cpu_kernels))
-        except Unsuitable as why:
-            report.add(name, path, reason=str(why))
-            continue
-        report.add(name, path, op="rms_norm", exactness=EXACTNESS[mode], reason=remark(formulas))
-        needing_grad += any(parameter.requires_grad for parameter in module.parameters(recurse=False))
-    if not report.replaced and not allow_empty:
+    try:
+        for name, module in candidates(x):
+            cls, before = modules.base_of(module), module.__dict__.get(modules.RECIPE)
+            path = f"{cls.__module__}.{cls.__qualname__}"
+            if not matches(only, name, cls) or matches(skip, name, cls):
+                if before is None:
+                    report.add(name, path, reason="excluded by only= or skip=")
+                else:
+                    report.add(name, path, op="rms_norm", exactness=EXACTNESS[mode], reason=PATCHED_BEFORE)
+                continue
+            try:
+                formulas, eps_name = known(module)
+                modules.replace(module, Recipe(formulas, eps_name, cpu_kernels))
+            except Unsuitable as why:
+                report.add(name, path, reason=str(why))
+                continue
+            except Exception as error:
+                raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
+            done.append((module, before))
+            report.add(name, path, op="rms_norm", exactness=EXACTNESS[mode], reason=remark(formulas))
+            needing_grad += any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    except BaseException:
+        for module, before in done:
+            put_back(module, before)
+        raise
+    if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
     if needing_grad:
         report.notes.append(
@@ -97,10 +111,15 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         yield report
     finally:
         for _, module in named_modules(x):
-            if id(module) in before:
-                module.__dict__[modules.RECIPE] = before[id(module)]
-            else:
-                modules.restore(module)
+            put_back(module, before.get(id(module)))
+
+
+def put_back(module: nn.Module, recipe: Recipe | None) -> None:
+    """Replaced by this recipe, or not at all."""
+    if recipe is None:
+        modules.restore(module)
+    else:
+        modules.replace(module, recipe)
 
 
 def known(module: nn.Module) -> tuple[dict[DtypePair, Formula], str]:
@@ -136,11 +155,16 @@ def roots(x: Any) -> list[tuple[str, nn.Module]]:
     raise TypeError(f"patch: expected a pipeline or an nn.Module, got {type(x).__name__}")
 
 
-def as_patterns(patterns: str | Iterable[str] | None, default: list[str]) -> list[str]:
+def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: list[str]) -> list[str]:
     """`only` and `skip` as a list."""
     if patterns is None:
         return default
-    return [patterns] if isinstance(patterns, str) else list(patterns)
+    made = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
+    for pattern in made:
+        if not isinstance(pattern, str):
+            got = f"the class {pattern.__name__}" if isinstance(pattern, type) else repr(pattern)
+            raise TypeError(f"patch: {argument} has {got}, expected class names or dotted names, as strings")
+    return made
 
 
 def matches(patterns: Iterable[str], name: str, cls: type) -> bool:

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
 
 
 def save(outcomes: "list[Outcome]", where: str, path: str) -> None:
-    """One row per job: a latent frame, the difference there, all differences beside rounding's, times per step."""
+    """One row per job: a latent frame, the difference there, all differences beside rounding's, times per step.
+
+    Raises ModuleNotFoundError where matplotlib is missing.
+    """
     import matplotlib
 
     matplotlib.use("Agg")

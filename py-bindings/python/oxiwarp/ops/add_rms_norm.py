@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from .._register import before_weight, check_rows, define, explain, needs_grad, refuse_grad
+from .._register import OPTIONAL, before_weight, check_rows, define, explain, needs_grad, refuse_grad, refuse_types
 
 
 def _fake(
@@ -39,11 +39,13 @@ def add_rms_norm(
         `(y, sum)`: two contiguous tensors of `x`'s shape and dtype, the norm's output and the next residual.
 
     Raises:
-        RuntimeError, ValueError, torch.OutOfMemoryError: as `rms_norm`.
+        RuntimeError, ValueError, TypeError, torch.OutOfMemoryError: as `rms_norm`.
 
     Source: the pre-norm residual chain of LLaMA-like decoders, `h = h + f(h); y = norm(h)`; the norm is that of
     arXiv:1910.07467.
     """
+    if not (isinstance(x, Tensor) and isinstance(residual, Tensor) and isinstance(weight, OPTIONAL)):
+        refuse_types("add_rms_norm", x=x, residual=residual, weight=weight)
     if needs_grad(x, residual, weight):
         refuse_grad("add_rms_norm")
     before = before_weight("add_rms_norm", rounding)

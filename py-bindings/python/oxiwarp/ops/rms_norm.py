@@ -1,8 +1,9 @@
 """RMSNorm over the last dimension: `torch.ops.oxiwarp.rms_norm` and its public function."""
 
+import torch
 from torch import Tensor
 
-from .._register import before_weight, check_rows, define, explain, needs_grad, refuse_grad
+from .._register import OPTIONAL, before_weight, check_rows, define, explain, needs_grad, refuse_grad, refuse_types
 
 
 def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
@@ -72,19 +73,29 @@ def rms_norm(
             backward yet).
         ValueError: for another `rounding`.
         torch.OutOfMemoryError: where the output does not fit.
+        TypeError: for an `x`, `weight` or `out` that is no tensor.
 
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).
     """
+    if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(out, OPTIONAL)):
+        refuse_types("rms_norm", x=x, weight=weight, out=out)
     if needs_grad(x, weight, out):
         refuse_grad("rms_norm")
     before = before_weight("rms_norm", rounding)
     if out is None:
         return call(x, weight, eps, weight_offset, before)
+    # torch's fallback for these expects the output among the results. (Its compiler traces neither question.)
+    if not torch.compiler.is_compiling() and (out.is_neg() or out.is_conj()):
+        raise RuntimeError(
+            "rms_norm: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() first"
+        )
     try:
         op_out(x, weight, eps, weight_offset, before, out)
     except RuntimeError as error:
         explain(error, "rms_norm", 0, x, weight=weight, out=out)
         raise
+    if not torch.compiler.is_compiling() and not out.is_inference():
+        torch.autograd.graph.increment_version(out)  # a backward that saved `out` must notice
     return out
 
 
