@@ -65,8 +65,8 @@ def rms_norm(
         A contiguous tensor of `x`'s shape and dtype, or `out`.
 
     A CUDA tensor runs on torch's current stream and can be captured in a CUDA graph. A CPU tensor runs the same kernel
-    on the CPU executor, which is meant for tests: it is slow. A row's result does not depend on how many rows there are;
-    where base and strides are no multiples of 16 bytes it is summed in another order.
+    on the CPU executor, which is meant for tests: it is slow. A row's result does not depend on how many rows there
+    are; where base and strides are no multiples of 16 bytes it is summed in another order.
 
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
