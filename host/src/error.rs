@@ -139,3 +139,19 @@ pub enum Error {
     #[error(transparent)]
     Fault(#[from] cuda_std::cpu::Fault),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_is_too_old_is_told_what_there_is() {
+        let error = Error::Capability {
+            device: "Tesla V100".into(),
+            capability: (7, 0),
+            available: "sm_75, sm_80, sm_90".into(),
+        };
+        let expected = "Tesla V100 has compute capability 7.0, oxiwarp has PTX for sm_75, sm_80, sm_90";
+        assert_eq!(error.to_string(), expected);
+    }
+}
