@@ -2,9 +2,9 @@
 use criterion::Criterion;
 use half::bf16;
 use oxiwarp::{RmsNorm, add_rms_norm};
-use oxiwarp_benches::Gpu;
+use oxiwarp_benches::{Gpu, SHAPES};
 
-use crate::{GpuTime, SHAPES, measure};
+use crate::{GpuTime, measure};
 
 pub fn bench(criterion: &mut Criterion<GpuTime>, gpu: &Gpu) {
     for &(rows, cols) in SHAPES {

@@ -10,20 +10,6 @@ use criterion::{BenchmarkId, Criterion, Throughput};
 use oxiwarp::{Event, Result, Stream};
 use oxiwarp_benches::{Gpu, LAUNCHES};
 
-/// Rows and columns: the table of baselines, and a language model's.
-pub const SHAPES: &[(usize, usize)] = &[
-    (1024, 2048),
-    (4096, 2048),
-    (512, 3072),
-    (2048, 3072),
-    (8192, 3072),
-    (16384, 3072),
-    (32768, 3072),
-    (16384, 4096),
-    (16384, 8192),
-    (4096, 32768),
-];
-
 /// GPU time between two events on the stream of all launches.
 pub struct GpuTime<'a>(&'a Gpu);
 

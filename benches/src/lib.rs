@@ -8,6 +8,20 @@ const ROTATED_BYTES: usize = 400 << 20;
 /// Launches in a captured graph: enough that the gaps between graphs do not count.
 pub const LAUNCHES: usize = 20;
 
+/// Rows and columns that every benchmark measures, as benches/python does.
+pub const SHAPES: &[(usize, usize)] = &[
+    (1024, 2048),
+    (4096, 2048),
+    (512, 3072),
+    (2048, 3072),
+    (8192, 3072),
+    (16384, 3072),
+    (32768, 3072),
+    (16384, 4096),
+    (16384, 8192),
+    (4096, 32768),
+];
+
 /// The GPU to measure on, with its stream.
 pub struct Gpu {
     /// The GPU.

@@ -46,7 +46,7 @@ pub struct Rung {
 }
 
 impl Rung {
-    /// Holds it the rows of `layout`, for a rung that no ladder chose?
+    /// Does it hold the rows of `layout`? Asked of a rung that no ladder chose.
     pub(crate) fn expect_holds<const N: usize>(&self, op: &'static str, layout: &RowLayout<N>) -> Result<()> {
         let packs = layout.packs();
         if self.held == 0 || layout.vector && packs <= u64::from(self.held) * u64::from(self.team) {
@@ -102,13 +102,29 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
-/// The first rung of `SHORT_ROWS` and `long_rows` that takes the rows of `layout`; for rows that are not vectors, that
-/// of the kernel for any layout.
-pub(crate) fn pick<const N: usize>(long_rows: &'static [Rung], layout: &RowLayout<N>) -> Rung {
-    let packs = layout.packs();
-    let fits = |rung: &&Rung| layout.vector && packs <= u64::from(rung.packs);
-    SHORT_ROWS.iter().chain(long_rows).find(fits).copied().unwrap_or_else(|| {
-        let team = ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
-        rung(u32::MAX, 0, team, team.max(128))
-    })
+/// The rungs of an op beyond `SHORT_ROWS`, for each architecture.
+pub(crate) struct LongRows {
+    /// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load another row
+    /// while it reduces.
+    pub sm75: &'static [Rung],
+    /// Everything newer, and the CPU executor.
+    pub sm80: &'static [Rung],
+}
+
+impl LongRows {
+    /// The first rung of `SHORT_ROWS` and these that takes the rows of `layout`; for rows that are not vectors, that
+    /// of the kernel for any layout.
+    pub fn pick<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
+        let long_rows = match arch {
+            Some(Arch::Sm75) => self.sm75,
+            None | Some(Arch::Sm80 | Arch::Sm90) => self.sm80,
+        };
+        let packs = layout.packs();
+        let fits = |rung: &&Rung| layout.vector && packs <= u64::from(rung.packs);
+        SHORT_ROWS.iter().chain(long_rows).find(fits).copied().unwrap_or_else(|| {
+            let team =
+                ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
+            rung(u32::MAX, 0, team, team.max(128))
+        })
+    }
 }

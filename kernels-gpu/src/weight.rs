@@ -45,20 +45,6 @@ pub(crate) trait Scale<T: Elem>: Copy {
     fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::Lanes, how: Applied) -> T::Lanes;
 }
 
-#[derive(Clone, Copy)]
-pub(crate) struct Unweighted;
-
-impl<T: Elem> Scale<T> for Unweighted {
-    type Fetched = ();
-    const EMPTY: () = ();
-    #[inline(always)]
-    fn fetch(&self, _: u32) {}
-    #[inline(always)]
-    fn apply(&self, _: u32, (): (), lanes: T::Lanes, _: Applied) -> T::Lanes {
-        lanes
-    }
-}
-
 /// A weight of the element type: half a register an element in 16 bits, so there is room to read it early.
 #[derive(Clone, Copy)]
 pub(crate) struct Same<T, const VECTOR: bool>(pub Row<T, VECTOR>);
@@ -76,23 +62,8 @@ impl<T: Elem, const VECTOR: bool> Scale<T> for Same<T, VECTOR> {
     }
 }
 
-/// A weight in f32: read when needed, because there are no registers to hold it.
-#[derive(Clone, Copy)]
-pub(crate) struct Single<const VECTOR: bool>(pub Row<f32, VECTOR>);
-
-impl<T: Elem, const VECTOR: bool> Scale<T> for Single<VECTOR> {
-    type Fetched = ();
-    const EMPTY: () = ();
-    #[inline(always)]
-    fn fetch(&self, _: u32) {}
-    #[inline(always)]
-    fn apply(&self, tile: u32, (): (), lanes: T::Lanes, how: Applied) -> T::Lanes {
-        times::<T>(lanes, self.0.lanes(tile, Load::ReadOnly), how)
-    }
-}
-
-/// A weight whose kind is looked up at each tile: one body of the kernel for all kinds, where speed is not decided by
-/// it.
+/// A weight that is read when it is needed: absent, in f32 (there are no registers to hold it), or of any kind, looked
+/// up at each tile. Where the caller names the kind, nothing of the others is left in the kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub kind: u32,

@@ -1,25 +1,18 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::ladder::{Arch, Rung, pick, rung};
+use crate::ladder::{LongRows, rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";
 
-/// Two rows are loaded here, so 4 packs a thread are the bytes in flight that 8 are in `rms_norm`.
-const LONG_ROWS: &[Rung] =
-    &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024), rung(u32::MAX, 0, 256, 256)];
-
-/// As in `rms_norm`, no block of more than 512 threads; those hold no more than the ladder of short rows has.
-const LONG_ROWS_SM75: &[Rung] = &[rung(u32::MAX, 0, 256, 256)];
-
-fn long_rows(arch: Option<Arch>) -> &'static [Rung] {
-    match arch {
-        Some(Arch::Sm75) => LONG_ROWS_SM75,
-        None | Some(Arch::Sm80 | Arch::Sm90) => LONG_ROWS,
-    }
-}
+/// Two rows are loaded here, so 4 packs a thread are the bytes in flight that 8 are in `rms_norm`. Blocks of up to 512
+/// threads hold no more than the ladder of short rows has.
+const LONG_ROWS: LongRows = LongRows {
+    sm75: &[rung(u32::MAX, 0, 256, 256)],
+    sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024), rung(u32::MAX, 0, 256, 256)],
+};
 
 /// The kernel whose threads hold so many packs.
 fn kernel(held: u32) -> &'static str {
@@ -58,7 +51,7 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("out", y), &inputs)?;
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
-    let rung = pick(long_rows(device.arch()), &layout);
+    let rung = LONG_ROWS.pick(device.arch(), &layout);
     let (p, [x, residual, y, sum]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

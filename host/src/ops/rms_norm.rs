@@ -2,7 +2,7 @@
 use kernels_gpu::ops::rms_norm::Params;
 use kernels_gpu::weight::{Applied, Weight};
 
-use crate::ladder::{Arch, Rung, pick, rung};
+use crate::ladder::{LongRows, Rung, rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -37,25 +37,16 @@ impl Default for RmsNorm {
 const OP: &str = "rms_norm";
 
 /// Rows that no 512 threads hold 4 packs of; beyond 8192 packs a row is read twice.
-const LONG_ROWS: &[Rung] = &[
-    rung(3_072, 8, 384, 384),
-    rung(4_096, 8, 512, 512),
-    rung(6_144, 8, 768, 768),
-    rung(8_192, 8, 1_024, 1_024),
-    rung(u32::MAX, 0, 256, 256),
-];
-
-/// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load another row while
-/// it reduces.
-const LONG_ROWS_SM75: &[Rung] =
-    &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512), rung(u32::MAX, 0, 256, 256)];
-
-fn long_rows(arch: Option<Arch>) -> &'static [Rung] {
-    match arch {
-        Some(Arch::Sm75) => LONG_ROWS_SM75,
-        None | Some(Arch::Sm80 | Arch::Sm90) => LONG_ROWS,
-    }
-}
+const LONG_ROWS: LongRows = LongRows {
+    sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512), rung(u32::MAX, 0, 256, 256)],
+    sm80: &[
+        rung(3_072, 8, 384, 384),
+        rung(4_096, 8, 512, 512),
+        rung(6_144, 8, 768, 768),
+        rung(8_192, 8, 1_024, 1_024),
+        rung(u32::MAX, 0, 256, 256),
+    ],
+};
 
 /// The kernel whose threads hold so many packs.
 fn kernel(held: u32) -> &'static str {
@@ -105,8 +96,10 @@ pub fn on_rung(
     let mut layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
-    let rung = rung.unwrap_or_else(|| pick(long_rows(device.arch()), &layout));
-    rung.expect_holds(OP, &layout)?;
+    let rung = match rung {
+        Some(rung) => rung.expect_holds(OP, &layout).map(|()| rung)?,
+        None => LONG_ROWS.pick(device.arch(), &layout),
+    };
     let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![x, weight_arg, y, p]) }

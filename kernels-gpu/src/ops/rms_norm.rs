@@ -6,7 +6,7 @@
 //! can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::weight::{AnyKind, Applied, Same, Scale, Single, Unweighted, Weight};
+use crate::weight::{AnyKind, Applied, Same, Scale, Weight};
 
 /// What the kernel needs to know beside its operands.
 #[repr(C)]
@@ -88,28 +88,21 @@ pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool>(
             Row::<f32, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
         )
     };
-    let kind = weight.kind;
-    if HELD == 0 {
-        return reduce_and_scale::<T, HELD, VECTOR, _, _>(
-            source,
-            held,
-            AnyKind { kind, same, single },
-            y,
-            team,
-            p,
-        );
-    }
-    match kind {
-        Weight::NONE => reduce_and_scale::<T, HELD, VECTOR, _, _>(source, held, Unweighted, y, team, p),
-        Weight::SAME => reduce_and_scale::<T, HELD, VECTOR, _, _>(source, held, Same(same), y, team, p),
+    let read_late = |kind| AnyKind { kind, same, single };
+    match weight.kind {
+        // One body for all kinds, where speed is not decided by it.
+        kind if HELD == 0 => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(kind), y, team, p),
+        Weight::NONE => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(Weight::NONE), y, team, p),
+        Weight::SAME => scale::<T, HELD, VECTOR, _, _>(source, held, Same(same), y, team, p),
         // For f32 the two kinds are one, and the host says `SAME`.
         _ if size_of::<T>() == 4 => {}
-        _ => reduce_and_scale::<T, HELD, VECTOR, _, _>(source, held, Single(single), y, team, p),
+        _ => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(Weight::F32), y, team, p),
     }
 }
 
+/// Reduces the row and writes it, for one kind of weight.
 #[inline(always)]
-fn reduce_and_scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<T>>(
+fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<T>>(
     source: X,
     held: [Pack<T>; HELD],
     weight: S,
