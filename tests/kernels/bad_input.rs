@@ -1,11 +1,16 @@
 //! What is refused, with what words; nothing is written, and the device still works.
 use half::{bf16, f16};
-use oxiwarp::{Device, Error, RmsNorm, Stream, View, ViewMut, add_rms_norm, rms_norm};
+use oxiwarp::ops::rms_norm::on_rung;
+use oxiwarp::{Device, Error, RmsNorm, Stream, View, ViewMut, add_rms_norm, rms_norm, rung};
 
 use crate::Test;
 
-pub const TESTS: &[Test] =
-    &[("rms_norm::bad_input", rms_norm_refuses), ("add_rms_norm::bad_input", add_refuses)];
+pub const TESTS: &[Test] = &[
+    ("rms_norm::bad_input", rms_norm_refuses),
+    ("add_rms_norm::bad_input", add_refuses),
+    ("rungs::too_small", small_rung),
+    ("buffer::bad_input", buffer_refuses),
+];
 
 #[track_caller]
 fn says(result: Result<(), Error>, text: &str) {
@@ -106,4 +111,30 @@ fn add_refuses(device: &Device) {
     assert!(sum.download().unwrap().iter().all(|sum| sum.is_nan()), "something was written");
     run(x.view(&shape).unwrap(), sum.view_mut(&shape).unwrap()).expect("it still works");
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
+}
+
+/// A kernel would leave the end of the row unwritten, or read 16 bytes at an address that is not aligned.
+fn small_rung(device: &Device) {
+    let (x, mut y) = (device.upload(&[1.0_f32; 64]).unwrap(), device.alloc::<f32>(64).unwrap());
+    for (shape, held) in [([1, 64], 2), ([9, 7], 2)] {
+        let (x, y) = (x.view(&shape).unwrap(), y.view_mut(&shape).unwrap());
+        let rung = Some(rung(0, held, 4, 64));
+        let result = on_rung(device, x, None, y, RmsNorm::default(), Stream::default(), rung);
+        says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
+    }
+    assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
+}
+
+/// Numbers whose products and sums do not fit into 64 bits.
+fn buffer_refuses(device: &Device) {
+    let x = device.upload(&[1.0_f32; 64]).unwrap();
+    let outside =
+        |result: Result<View, Error>| says(result.map(|_| ()), "expected a tensor inside the buffer");
+    outside(x.view_strided(0, &[3, 16], &[i64::MAX, 1]));
+    outside(x.view_strided(usize::MAX, &[1, 1], &[1, 1]));
+    outside(x.view_strided(0, &[2, 2], &[-1, 1]));
+    outside(x.view(&[1 << 34, 1 << 30]));
+    outside(x.view(&[65]));
+    x.view(&[64]).expect("all of it");
+    assert!(matches!(device.reserve::<f32>(1 << 62), Err(Error::OutOfMemory { .. })));
 }
