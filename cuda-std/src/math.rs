@@ -23,3 +23,11 @@ functions! {
     lg2(x): "`log2(x)`: `lg2.approx.f32`, absolute error at most 2^-22 near 1, relative 2^-22 elsewhere.";
     tanh(x): "`tanh(x)`: `tanh.approx.f32`, relative error at most 2^-11.";
 }
+
+/// `1 / x` rounded to nearest, for an `x` whose reciprocal is a normal number: one step of Newton's method after
+/// [`rcp`], the same bits on both backends.
+#[inline(always)]
+pub fn reciprocal(x: f32) -> f32 {
+    let guess = rcp(x);
+    fma(guess, -fma(x, guess, -1.0), guess)
+}

@@ -45,8 +45,17 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
+    /// May rows of `cols` elements of `element` bytes be accessed four elements at a time?
+    pub fn is_quads(&self, cols: u32, element: usize) -> bool {
+        let by_four = |elements: i64| elements % 4 == 0;
+        (self.base as usize).is_multiple_of(4 * element)
+            && by_four(self.inner_stride)
+            && by_four(self.outer_stride)
+            && by_four(i64::from(cols))
+    }
+
     #[inline(always)]
-    fn start<T>(&self, at: RowAt) -> *mut T {
+    pub(crate) fn start<T>(&self, at: RowAt) -> *mut T {
         let offset = at.within * self.inner_stride + at.group * self.outer_stride;
         self.base.cast::<T>().wrapping_offset(offset as isize)
     }
@@ -63,6 +72,12 @@ pub struct RowAt {
 impl RowAt {
     /// The first row, whatever the team: of a weight.
     pub const FIRST: Self = Self { within: 0, group: 0, exists: true };
+
+    /// Is there such a row?
+    #[inline(always)]
+    pub fn exists(&self) -> bool {
+        self.exists
+    }
 
     /// The row of `team` in operands of `count` rows in groups of `inner` (0: one group). It exists if the team's
     /// number is below `count`.

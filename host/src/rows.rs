@@ -23,6 +23,8 @@ pub(crate) struct RowLayout<const N: usize> {
     pub dtype: Dtype,
     /// May every operand be accessed 16 bytes at a time?
     pub vector: bool,
+    /// May every operand be accessed four elements at a time?
+    pub quads: bool,
     /// The kernel arguments, in the order of the operands.
     pub operands: [Rows; N],
 }
@@ -34,6 +36,15 @@ impl<const N: usize> RowLayout<N> {
     /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
     /// reach; says how.
     pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
+        for (arg, view) in &operands {
+            view.expect_on(op, arg, device)?;
+            view.expect_dtype(op, arg, operands[0].1.dtype())?;
+        }
+        Self::of_mixed(op, device, operands)
+    }
+
+    /// As [`RowLayout::of`], for operands each of which has a dtype of its own.
+    pub fn of_mixed(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         let (arg, x) = operands[0];
         let (Some(&cols), rank) = (x.shape().last(), x.shape().len()) else {
             return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
@@ -44,7 +55,6 @@ impl<const N: usize> RowLayout<N> {
         }
         for &(arg, view) in &operands {
             view.expect_on(op, arg, device)?;
-            view.expect_dtype(op, arg, x.dtype())?;
             view.expect_shape(op, arg, x.shape())?;
             if view.strides()[rank - 1] != 1 && cols > 1 {
                 return Err(view.bad_strides(op, arg, LAST));
@@ -53,14 +63,16 @@ impl<const N: usize> RowLayout<N> {
         let levels = collapse(op, &operands, &x.shape()[..rank - 1])?;
         let rows = levels.iter().map(|level| level.count as u64).product();
         let inner = if levels[1].count == 1 { 0 } else { levels[0].count as u32 };
-        let operands: [Rows; N] = std::array::from_fn(|i| Rows {
+        let sizes: [usize; N] = std::array::from_fn(|i| operands[i].1.dtype().size());
+        let rows_of: [Rows; N] = std::array::from_fn(|i| Rows {
             base: operands[i].1.ptr().cast_mut().cast(),
             inner_stride: levels[0].strides[i],
             outer_stride: levels[1].strides[i],
         });
         let (cols, dtype) = (cols as u32, x.dtype());
-        let vector = operands.iter().all(|rows| rows.is_vector(cols, dtype.size()));
-        Ok(Self { rows, inner, cols, dtype, vector, operands })
+        let all = |may: fn(&Rows, u32, usize) -> bool| (0..N).all(|i| may(&rows_of[i], cols, sizes[i]));
+        let (vector, quads) = (all(Rows::is_vector), all(Rows::is_quads));
+        Ok(Self { rows, inner, cols, dtype, vector, quads, operands: rows_of })
     }
 }
 
@@ -79,7 +91,27 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     op: &'static str,
     device: &Device,
     kernel: &'static str,
+    rung: Rung,
+    layout: &RowLayout<N>,
+    stream: Stream,
+    args: [*const c_void; ARGS],
+) -> Result<()> {
+    // Teams beyond a warp meet in shared memory: an f32 for each warp.
+    let shared_bytes = if rung.team > 32 { rung.team * rung.teams / 32 * 4 } else { 0 };
+    // SAFETY: as the caller promises.
+    unsafe { launch_rows_with(op, device, kernel, rung, shared_bytes, layout, stream, args) }
+}
+
+/// [`launch_rows`] with so many bytes of shared memory.
+///
+/// # Safety
+/// As [`Device::launch`].
+pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
+    op: &'static str,
+    device: &Device,
+    kernel: &'static str,
     Rung { team, teams, .. }: Rung,
+    shared_bytes: u32,
     layout: &RowLayout<N>,
     stream: Stream,
     args: [*const c_void; ARGS],
@@ -91,8 +123,6 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     if blocks == 0 {
         return Ok(());
     }
-    // Teams beyond a warp meet in shared memory: an f32 for each warp.
-    let shared_bytes = if team > 32 { team * teams / 32 * 4 } else { 0 };
     let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes };
     // SAFETY: as the caller promises.
     unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }

@@ -97,6 +97,24 @@ impl<'a> View<'a> {
         }
         Err(Error::Shape { op, arg, got: self.shape().to_vec(), expected: format!("{shape:?}") })
     }
+    /// The same tensor repeated to `shape`, as torch broadcasts: missing and single dimensions have stride 0.
+    pub(crate) fn broadcast_to(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<Self> {
+        let own = self.shape();
+        let missing = shape.len().checked_sub(own.len());
+        let fits = |missing: usize| {
+            own.iter().zip(&shape[missing..]).all(|(own, wanted)| own == wanted || *own == 1)
+        };
+        let Some(missing) = missing.filter(|&missing| fits(missing)) else {
+            let expected = format!("one that broadcasts to {shape:?}");
+            return Err(Error::Shape { op, arg, got: own.to_vec(), expected });
+        };
+        let mut wide = Self { rank: shape.len(), shape: [0; MAX_RANK], strides: [0; MAX_RANK], ..*self };
+        wide.shape[..shape.len()].copy_from_slice(shape);
+        for (dim, (size, stride)) in own.iter().zip(self.strides()).enumerate() {
+            wide.strides[missing + dim] = if *size == shape[missing + dim] { *stride } else { 0 };
+        }
+        Ok(wide)
+    }
     /// The error of strides that an op cannot read.
     pub(crate) fn bad_strides(&self, op: &'static str, arg: &'static str, problem: &'static str) -> Error {
         Error::Strides { op, arg, shape: self.shape().to_vec(), strides: self.strides().to_vec(), problem }

@@ -4,7 +4,12 @@
 //! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+pub mod affine;
+pub mod gated;
+mod moments;
+pub mod operand;
 pub mod ops;
+pub mod passes;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

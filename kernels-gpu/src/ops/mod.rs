@@ -1,7 +1,18 @@
 //! One op, one file.
+pub mod ada_norm;
 pub mod add_rms_norm;
+pub mod gated_residual;
+pub mod gated_residual_ada_norm;
+pub mod layer_norm;
 pub mod rms_norm;
 
 /// The kernels of each op.
 #[cfg(not(target_arch = "nvptx64"))]
-pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[rms_norm::KERNELS, add_rms_norm::KERNELS];
+pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
+    ada_norm::KERNELS,
+    add_rms_norm::KERNELS,
+    gated_residual::KERNELS,
+    gated_residual_ada_norm::KERNELS,
+    layer_norm::KERNELS,
+    rms_norm::KERNELS,
+];

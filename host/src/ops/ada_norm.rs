@@ -1,0 +1,123 @@
+//! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
+use kernels_gpu::affine::Modulated;
+
+use crate::launch::args;
+use crate::modulation::{Names, SCALE, SHIFT, Target, any_single};
+use crate::quads::{Norm, QuadLaunch};
+use crate::rows::{RowLayout, expect_disjoint};
+use crate::{Affine, Device, Result, ScaleShift, Stream, View, ViewMut};
+
+/// The parameters of a modulated norm.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdaNorm {
+    /// Which norm.
+    pub norm: Norm,
+    /// Added to the variance or the mean of squares; 0 or more.
+    pub eps: f32,
+    /// Round after every step, as a chain of operators in the dtype of `x` does, where every operand has that dtype; not
+    /// once at the end.
+    pub exact: bool,
+}
+
+impl Default for AdaNorm {
+    fn default() -> Self {
+        Self { norm: Norm::Layer, eps: 1e-6, exact: true }
+    }
+}
+
+const OP: &str = "ada_norm";
+const PAIR: &str = "ada_norm_pair";
+const SCALE2: Names = ["scale2", "scale2_table"];
+const SHIFT2: Names = ["shift2", "shift2_table"];
+
+/// `y = norm(x) * weight + bias, * (1 + scale) + shift`, over the last dimension.
+///
+/// `x` and `y` have one shape and dtype, any strides whose last is 1; scale and shift broadcast against them. All operands
+/// together must have rows that two strides reach. LayerNorm gives torch's bits for columns divisible by 4; RMSNorm those
+/// of `x * rsqrt(x.float().pow(2).mean(-1) + eps)` for columns divisible by 4 and below 8192. A row's bits do not depend on the
+/// other rows.
+///
+/// # Errors
+/// As [`layer_norm`](crate::layer_norm), for every operand.
+pub fn ada_norm(
+    device: &Device,
+    x: View,
+    affine: Affine,
+    by: ScaleShift,
+    y: ViewMut,
+    params: AdaNorm,
+    stream: Stream,
+) -> Result<()> {
+    let (y, target) = (y.as_view(), Target { op: OP, device, x: &x });
+    y.expect_dtype(OP, "out", x.dtype())?;
+    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    let views = [("x", &x), ("out", y), (SCALE[0], &scale), (SHIFT[0], &shift)];
+    let mut layout = RowLayout::of_mixed(OP, device, views)?;
+    let [x_rows, y_rows, scale_rows, shift_rows] = layout.operands;
+    let parameters = target.affine(&affine, &mut layout.quads)?;
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.quads)?;
+    expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
+    expect_disjoint(OP, ("out", y), &affine.named())?;
+    expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
+    let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
+    let launch = QuadLaunch::of(OP, &layout, params.norm.team(), params.eps, round_each)?;
+    let kernel = match params.norm {
+        Norm::Layer => "ada_norm_layer",
+        Norm::Rms => "ada_norm_rms",
+    };
+    let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(OP, device, kernel, &layout, stream, args![x_rows, parameters, out, p]) }
+}
+
+/// [`ada_norm`] with a second modulation of the same norm: `y2 = norm(x) * (1 + scale2) + shift2`.
+///
+/// # Errors
+/// As [`ada_norm`]; also when the outputs overlap.
+pub fn ada_norm_pair(
+    device: &Device,
+    x: View,
+    affine: Affine,
+    [by, by2]: [ScaleShift; 2],
+    [y, y2]: [ViewMut; 2],
+    params: AdaNorm,
+    stream: Stream,
+) -> Result<()> {
+    let (y, y2, target) = (y.as_view(), y2.as_view(), Target { op: PAIR, device, x: &x });
+    y.expect_dtype(PAIR, "out", x.dtype())?;
+    y2.expect_dtype(PAIR, "out2", x.dtype())?;
+    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    let (scale2, shift2) = target.both_over_rows([SCALE2, SHIFT2], &by2)?;
+    let views = [
+        ("x", &x),
+        ("out", y),
+        ("out2", y2),
+        (SCALE[0], &scale),
+        (SHIFT[0], &shift),
+        (SCALE2[0], &scale2),
+        (SHIFT2[0], &shift2),
+    ];
+    let mut layout = RowLayout::of_mixed(PAIR, device, views)?;
+    let [x_rows, y_rows, y2_rows, rows @ ..] = layout.operands;
+    let parameters = target.affine(&affine, &mut layout.quads)?;
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [rows[0], rows[1]], &mut layout.quads)?;
+    let by2_arg = target.scale_shift([SCALE2, SHIFT2], &by2, [rows[2], rows[3]], &mut layout.quads)?;
+    for out in [("out", y), ("out2", y2)] {
+        expect_disjoint(PAIR, out, &[Some(("x", &x))])?;
+        expect_disjoint(PAIR, out, &affine.named())?;
+        expect_disjoint(PAIR, out, &by.named([SCALE, SHIFT]))?;
+        expect_disjoint(PAIR, out, &by2.named([SCALE2, SHIFT2]))?;
+    }
+    expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
+    let round_each = params.exact && !any_single(&parameters, &[&by_arg, &by2_arg]);
+    let launch = QuadLaunch::of(PAIR, &layout, params.norm.team(), params.eps, round_each)?;
+    let kernel = match params.norm {
+        Norm::Layer => "ada_norm_pair_layer",
+        Norm::Rms => "ada_norm_pair_rms",
+    };
+    let (p, outs) =
+        (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
+    let [out, out2] = outs;
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(PAIR, device, kernel, &layout, stream, args![x_rows, parameters, out, out2, p]) }
+}

@@ -1,0 +1,73 @@
+//! `sum = x + gate * y`.
+use kernels_gpu::gated::Gated;
+use kernels_gpu::operand::Operand;
+
+use crate::launch::args;
+use crate::modulation::{GATE, Target};
+use crate::quads::QuadLaunch;
+use crate::rows::{RowLayout, expect_disjoint};
+use crate::{Device, Modulation, Result, Stream, View, ViewMut};
+
+const OP: &str = "gated_residual";
+
+/// How a gated residual is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GatedResidual {
+    /// Round the product to the dtype of `x`, as a chain of operators does, where the gate has that dtype; not the sum
+    /// alone.
+    pub exact: bool,
+    /// Clamp the sum to ±65504, what f16 holds (Flux and Qwen-Image in f16).
+    pub clip: bool,
+}
+
+impl Default for GatedResidual {
+    fn default() -> Self {
+        Self { exact: true, clip: false }
+    }
+}
+
+impl GatedResidual {
+    /// The kernel's argument; `gate` of no modulation is absent.
+    pub(super) fn arg(
+        self,
+        [x, y, sum]: [cuda_std::row::Rows; 3],
+        gate: kernels_gpu::operand::Modulation,
+    ) -> Gated {
+        let single = [gate.value.kind, gate.table.kind].contains(&Operand::F32);
+        Gated { x, y, gate, sum, round_each: u32::from(self.exact && !single), clip: u32::from(self.clip) }
+    }
+}
+
+/// `sum = x + gate * y`, in f32, rounded to the dtype of `x`.
+///
+/// `x`, `y` and `sum` have one shape and dtype, any strides whose last is 1; the gate broadcasts against them, in their
+/// dtype or f32. All operands together must have rows that two strides reach. With no rows nothing happens.
+///
+/// # Errors
+/// Shapes, dtypes or strides that do not fit, a `sum` that overlaps another argument: nothing is written. See
+/// [`Error`](crate::Error) for the rest.
+pub fn gated_residual(
+    device: &Device,
+    x: View,
+    y: View,
+    gate: Modulation,
+    sum: ViewMut,
+    params: GatedResidual,
+    stream: Stream,
+) -> Result<()> {
+    let (sum, target) = (sum.as_view(), Target { op: OP, device, x: &x });
+    y.expect_dtype(OP, "y", x.dtype())?;
+    sum.expect_dtype(OP, "out", x.dtype())?;
+    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
+    let mut layout =
+        RowLayout::of_mixed(OP, device, [("x", &x), ("y", &y), ("out", sum), (GATE[0], &over_rows)])?;
+    let [x_rows, y_rows, sum_rows, gate_rows] = layout.operands;
+    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?;
+    expect_disjoint(OP, ("out", sum), &[Some(("x", &x)), Some(("y", &y))])?;
+    expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
+    let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
+    let launch = QuadLaunch::of(OP, &layout, 128, 0.0, false)?.without_staging();
+    let p = launch.params;
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(OP, device, OP, &layout, stream, args![gated, p]) }
+}

@@ -1,0 +1,68 @@
+//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
+use kernels_gpu::affine::Modulated;
+
+use super::ada_norm::AdaNorm;
+use super::gated_residual::GatedResidual;
+use crate::launch::args;
+use crate::modulation::{GATE, SCALE, SHIFT, Target, any_single};
+use crate::quads::{Norm, QuadLaunch};
+use crate::rows::{RowLayout, expect_disjoint};
+use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
+
+const OP: &str = "gated_residual_ada_norm";
+
+/// [`gated_residual`](crate::gated_residual) and [`ada_norm`](crate::ada_norm) of its rounded sum, with the bits of the two
+/// one after the other. Without a gate it is the residual connection alone.
+///
+/// `x`, `y`, `normed` and `sum` have one shape and dtype; gate, scale and shift broadcast against them.
+///
+/// # Errors
+/// As those two; also when the outputs overlap.
+pub fn gated_residual_ada_norm(
+    device: &Device,
+    [x, y]: [View; 2],
+    gate: Option<Modulation>,
+    affine: Affine,
+    by: ScaleShift,
+    [normed, sum]: [ViewMut; 2],
+    (params, residual): (AdaNorm, GatedResidual),
+    stream: Stream,
+) -> Result<()> {
+    let (normed, sum, target) = (normed.as_view(), sum.as_view(), Target { op: OP, device, x: &x });
+    for (arg, view) in [("y", &y), ("out", normed), ("sum", sum)] {
+        view.expect_dtype(OP, arg, x.dtype())?;
+    }
+    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    let gate_over_rows = target.over_rows(GATE[0], gate.as_ref())?;
+    let views = [
+        ("x", &x),
+        ("y", &y),
+        ("out", normed),
+        ("sum", sum),
+        (SCALE[0], &scale),
+        (SHIFT[0], &shift),
+        (GATE[0], &gate_over_rows),
+    ];
+    let mut layout = RowLayout::of_mixed(OP, device, views)?;
+    let [x_rows, y_rows, normed_rows, sum_rows, scale_rows, shift_rows, gate_rows] = layout.operands;
+    let parameters = target.affine(&affine, &mut layout.quads)?;
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.quads)?;
+    let gate_arg = target.optional(GATE, gate.as_ref(), gate_rows, &mut layout.quads)?;
+    for out in [("out", normed), ("sum", sum)] {
+        expect_disjoint(OP, out, &[Some(("x", &x)), Some(("y", &y))])?;
+        expect_disjoint(OP, out, &affine.named())?;
+        expect_disjoint(OP, out, &by.named([SCALE, SHIFT]))?;
+        expect_disjoint(OP, out, &gate.as_ref().map_or([None; 2], |gate| gate.named(GATE)))?;
+    }
+    expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
+    let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
+    let launch = QuadLaunch::of(OP, &layout, params.norm.team(), params.eps, round_each)?;
+    let kernel = match params.norm {
+        Norm::Layer => "gated_residual_ada_norm_layer",
+        Norm::Rms => "gated_residual_ada_norm_rms",
+    };
+    let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
+    let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(OP, device, kernel, &layout, stream, args![gated, parameters, out, p]) }
+}

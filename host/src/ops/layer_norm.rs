@@ -1,0 +1,37 @@
+//! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
+use crate::launch::args;
+use crate::modulation::Target;
+use crate::quads::{Norm, QuadLaunch};
+use crate::rows::{RowLayout, expect_disjoint};
+use crate::{Affine, Device, Result, Stream, View, ViewMut};
+
+const OP: &str = "layer_norm";
+
+/// `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, in f32, rounded once at the end.
+///
+/// `x` and `y` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach; weight and bias are
+/// `[columns]`, of their dtype or f32, or absent. With no rows nothing happens. For columns divisible by 4 the bits are
+/// those of torch's CUDA kernel; a row's bits depend on nothing but the row and the parameters.
+///
+/// # Errors
+/// Shapes, dtypes or strides that do not fit, a negative or NaN eps, a `y` that overlaps an input: nothing is
+/// written. See [`Error`](crate::Error) for the rest.
+pub fn layer_norm(
+    device: &Device,
+    x: View,
+    affine: Affine,
+    y: ViewMut,
+    eps: f32,
+    stream: Stream,
+) -> Result<()> {
+    let y = y.as_view();
+    let mut layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
+    let target = Target { op: OP, device, x: &x };
+    let parameters = target.affine(&affine, &mut layout.quads)?;
+    let weights = affine.named();
+    expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
+    let launch = QuadLaunch::of(OP, &layout, Norm::Layer.team(), eps, false)?;
+    let (p, [x, y]) = (launch.params, layout.operands);
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(OP, device, OP, &layout, stream, args![x, parameters, y, p]) }
+}
