@@ -21,7 +21,7 @@ const PROFILE: [&str; 7] = [
 
 /// Loops over the packs that a thread holds must be unrolled entirely: an array that is indexed by a
 /// loop variable lives in local memory, not in registers. LLVM's own threshold stops at a few packs.
-const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false";
+const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
 /// How to build a device crate, for any architecture.
 pub(crate) struct Compilation<'a> {

@@ -73,6 +73,11 @@ pub trait Elem: Copy + Send + Sync + 'static {
     /// The element's bits, zero-extended.
     fn to_bits(self) -> u32;
 
+    /// The sum of the elements in two words, each rounded once.
+    fn add_words(a: u32, b: u32) -> u32;
+    /// The product of the elements in two words, each rounded once.
+    fn mul_words(a: u32, b: u32) -> u32;
+
     /// `value` as this type holds it: the rounding that a store and load would make.
     #[inline(always)]
     fn round(value: f32) -> f32 {
@@ -106,10 +111,18 @@ impl Elem for f32 {
     fn to_bits(self) -> u32 {
         f32::to_bits(self)
     }
+    #[inline(always)]
+    fn add_words(a: u32, b: u32) -> u32 {
+        (f32::from_bits(a) + f32::from_bits(b)).to_bits()
+    }
+    #[inline(always)]
+    fn mul_words(a: u32, b: u32) -> u32 {
+        (f32::from_bits(a) * f32::from_bits(b)).to_bits()
+    }
 }
 
 macro_rules! half_elem {
-    ($t:ident, $from:ident, $to:ident, $pack:ident, $unpack:ident) => {
+    ($t:ident, $from:ident, $to:ident, $pack:ident, $unpack:ident, $add:ident, $mul:ident) => {
         impl Elem for $t {
             type Lanes = [f32; 8];
             #[inline(always)]
@@ -137,8 +150,16 @@ macro_rules! half_elem {
             fn to_bits(self) -> u32 {
                 u32::from(<$t>::to_bits(self))
             }
+            #[inline(always)]
+            fn add_words(a: u32, b: u32) -> u32 {
+                arch::$add(a, b)
+            }
+            #[inline(always)]
+            fn mul_words(a: u32, b: u32) -> u32 {
+                arch::$mul(a, b)
+            }
         }
     };
 }
-half_elem!(f16, f32_to_f16, f16_to_f32, f32x2_to_f16x2, f16x2_to_f32x2);
-half_elem!(bf16, f32_to_bf16, bf16_to_f32, f32x2_to_bf16x2, bf16x2_to_f32x2);
+half_elem!(f16, f32_to_f16, f16_to_f32, f32x2_to_f16x2, f16x2_to_f32x2, add_f16x2, mul_f16x2);
+half_elem!(bf16, f32_to_bf16, bf16_to_f32, f32x2_to_bf16x2, bf16x2_to_f32x2, add_bf16x2, mul_bf16x2);

@@ -40,6 +40,38 @@ impl<T: Elem> Quad<T> {
         Self { words: T::pack(lanes), element: PhantomData }
     }
 
+    /// Four times `value`, rounded.
+    #[inline(always)]
+    pub fn splat(value: f32) -> Self {
+        Self::from_lanes([value; 4])
+    }
+
+    /// The sums, each rounded once to `T`.
+    #[inline(always)]
+    pub fn add(self, other: Self) -> Self {
+        self.by_words(other, T::add_words)
+    }
+
+    /// The products, each rounded once to `T`.
+    #[inline(always)]
+    pub fn mul(self, other: Self) -> Self {
+        self.by_words(other, T::mul_words)
+    }
+
+    #[inline(always)]
+    fn by_words(self, other: Self, f: impl Fn(u32, u32) -> u32) -> Self {
+        let ([a, b, c, d], [e, g, h, i]) = (self.words, other.words);
+        let words =
+            if size_of::<T>() == 2 { [f(a, e), f(b, g), 0, 0] } else { [f(a, e), f(b, g), f(c, h), f(d, i)] };
+        Self { words, element: PhantomData }
+    }
+
+    /// Its bits as a quad of `E`, which is `T` or of its size.
+    #[inline(always)]
+    pub fn cast<E: Elem>(self) -> Quad<E> {
+        Quad { words: self.words, element: PhantomData }
+    }
+
     /// Its values in f32, exact.
     #[inline(always)]
     pub fn lanes(self) -> [f32; 4] {
@@ -114,7 +146,7 @@ impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
 
     /// The thread's quad of `tile`; zeros past the end.
     #[inline(always)]
-    pub fn load(&self, tile: u32, hint: Load) -> Quad<T> {
+    pub fn get(&self, tile: u32) -> Quad<T> {
         if !self.columns.has(tile) {
             return Quad::ZERO;
         }
@@ -123,21 +155,34 @@ impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
         let words = unsafe {
             if !VECTOR {
                 let count = self.columns.count(tile);
-                let element =
-                    |i: u32| if i < count { load_element(at.wrapping_add(i as usize), hint) } else { 0 };
+                let element = |i: u32| if i < count { load_element(at.wrapping_add(i as usize)) } else { 0 };
                 if size_of::<T>() == 2 {
                     [element(0) | element(1) << 16, element(2) | element(3) << 16, 0, 0]
                 } else {
                     [element(0), element(1), element(2), element(3)]
                 }
-            } else if size_of::<T>() == 2 {
-                let [a, b] = mem::load_u32x2(at.cast(), hint);
-                [a, b, 0, 0]
             } else {
-                mem::load_u32x4(at.cast(), hint)
+                load_words(at)
             }
         };
         Quad { words, element: PhantomData }
+    }
+}
+
+/// A quad at `at`, in one access.
+///
+/// # Safety
+/// As [`mem::load_u32x4`].
+#[inline(always)]
+unsafe fn load_words<T>(at: *const T) -> [u32; 4] {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if size_of::<T>() == 2 {
+            let [a, b] = mem::load_u32x2(at.cast(), Load::ReadOnly);
+            [a, b, 0, 0]
+        } else {
+            mem::load_u32x4(at.cast(), Load::ReadOnly)
+        }
     }
 }
 
@@ -146,13 +191,13 @@ impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
 /// # Safety
 /// As [`mem::load_u32`].
 #[inline(always)]
-unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
+unsafe fn load_element<T>(at: *const T) -> u32 {
     // SAFETY: as the caller promises.
     unsafe {
         if size_of::<T>() == 2 {
-            u32::from(mem::load_u16(at.cast(), hint))
+            u32::from(mem::load_u16(at.cast(), Load::ReadOnly))
         } else {
-            mem::load_u32(at.cast(), hint)
+            mem::load_u32(at.cast(), Load::ReadOnly)
         }
     }
 }
@@ -176,29 +221,28 @@ impl<T: Elem, const VECTOR: bool> QuadRowMut<T, VECTOR> {
 
     /// Writes the thread's quad of `tile`; nothing past the end.
     #[inline(always)]
-    pub fn store(&self, tile: u32, quad: Quad<T>, hint: Store) {
+    pub fn put(&self, tile: u32, quad: Quad<T>) {
         if !self.columns.has(tile) {
             return;
         }
         let at = self.start.wrapping_add(self.columns.first(tile) as usize);
-        let [a, b, ..] = quad.words;
+        let ([a, b, ..], count) = (quad.words, self.columns.count(tile) as usize);
         // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; with `VECTOR` whole quads fill it.
         unsafe {
-            match (VECTOR, size_of::<T>()) {
-                (true, 2) => mem::store_u32x2(at.cast(), [a, b], hint),
-                (true, _) => mem::store_u32x4(at.cast(), quad.words, hint),
-                (false, size) => {
-                    let count = self.columns.count(tile) as usize;
-                    for i in 0..4 {
-                        let at = at.wrapping_add(i).cast();
-                        if i >= count {
-                        } else if size == 2 {
-                            let word = if i < 2 { a } else { b };
-                            mem::store_u16(at, (word >> (16 * (i % 2))) as u16, hint);
-                        } else {
-                            mem::store_u32(at, quad.words[i], hint);
-                        }
-                    }
+            if VECTOR && size_of::<T>() == 2 {
+                return mem::store_u32x2(at.cast(), [a, b], Store::Default);
+            }
+            if VECTOR {
+                return mem::store_u32x4(at.cast(), quad.words, Store::Default);
+            }
+            for i in 0..4 {
+                let at = at.wrapping_add(i).cast();
+                if i >= count {
+                } else if size_of::<T>() == 2 {
+                    let word = if i < 2 { a } else { b };
+                    mem::store_u16(at, (word >> (16 * (i % 2))) as u16, Store::Default);
+                } else {
+                    mem::store_u32(at, quad.words[i], Store::Default);
                 }
             }
         }
@@ -230,9 +274,9 @@ impl<T: Elem, const VECTOR: bool> MixedRow<T, VECTOR> {
     pub fn lanes(&self, tile: u32) -> [f32; 4] {
         let Self { start, columns, .. } = *self;
         if self.single {
-            QuadRow::<f32, VECTOR> { start: start.cast(), columns }.load(tile, Load::ReadOnly).lanes()
+            QuadRow::<f32, VECTOR> { start: start.cast(), columns }.get(tile).lanes()
         } else {
-            QuadRow::<T, VECTOR> { start: start.cast(), columns }.load(tile, Load::ReadOnly).lanes()
+            QuadRow::<T, VECTOR> { start: start.cast(), columns }.get(tile).lanes()
         }
     }
 }

@@ -42,6 +42,9 @@ pub use ops::add_rms_norm::add_rms_norm;
 pub use ops::gated_residual::{GatedResidual, gated_residual};
 pub use ops::gated_residual_ada_norm::gated_residual_ada_norm;
 pub use ops::layer_norm::layer_norm;
+pub use ops::residual_tanh_gated_rms_norm::{
+    residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated,
+};
 pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
 pub use ptx::{KernelInfo, kernel_info};
 pub use quads::Norm;

@@ -2,6 +2,7 @@
 use cuda_std::row::Rows;
 use kernels_gpu::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::operand::{Modulation as ModulationArg, Operand as OperandArg};
+use kernels_gpu::passes::Params;
 
 use crate::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View};
@@ -149,6 +150,26 @@ pub(crate) fn any_single(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandArg::F32)
+}
+
+/// The form of operands that are absent or all of one type: see `Params::form`.
+pub(crate) fn form(operands: &[&OperandArg]) -> u32 {
+    let all = |kind| operands.iter().all(|operand| [OperandArg::NONE, kind].contains(&operand.kind));
+    match () {
+        () if all(OperandArg::SAME) => Params::SAME,
+        () if all(OperandArg::F32) => Params::SINGLE,
+        () => Params::ANY,
+    }
+}
+
+/// The form of a norm's modulations: without tables, weight and bias they may be all of one type.
+pub(crate) fn modulated_form(affine: &AffineArg, by: &[&ScaleShiftArg]) -> u32 {
+    let modulations = || by.iter().flat_map(|by| [&by.scale, &by.shift]);
+    let rest = modulations().map(|modulation| &modulation.table).chain([&affine.weight, &affine.bias]);
+    if rest.into_iter().any(|operand| operand.kind != OperandArg::NONE) {
+        return Params::ANY;
+    }
+    form(&modulations().map(|modulation| &modulation.value).collect::<Vec<_>>())
 }
 
 /// What an output must not overlap.

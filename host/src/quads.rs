@@ -17,12 +17,14 @@ pub enum Norm {
     Rms,
 }
 
-/// Threads of a block.
-const BLOCK: u32 = 128;
+/// Threads of a row: torch's order of the sums is that of a warp.
+const TEAM: u32 = 32;
+/// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
+const TEAMS: u32 = 4;
+/// Columns of a group of tiles, which wait in shared memory together.
+const GROUP: u32 = 4 * 4 * TEAM;
 /// Shared memory that every GPU grants without being asked for more.
 const SHARED_BYTES: u32 = 48 << 10;
-/// Of which a block's reductions take this much at most: three numbers for each of four warps, twice.
-const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;
 
 /// How a kernel over quads is launched, and its parameters.
 pub(crate) struct QuadLaunch {
@@ -32,45 +34,41 @@ pub(crate) struct QuadLaunch {
 }
 
 impl QuadLaunch {
-    /// For the rows of `layout`, `team` threads a row: 128 or 32, which torch's order of the sums decides.
-    ///
-    /// A row waits in shared memory between the passes; where several teams share a block, as many as have room for
-    /// whole rows.
+    /// For the rows of `layout`, which wait in shared memory between two passes as far as there is room.
     pub fn of<const N: usize>(
         op: &'static str,
         layout: &RowLayout<N>,
-        team: u32,
         eps: f32,
+        form: u32,
         round_each: bool,
     ) -> Result<Self> {
         if eps.is_nan() || eps < 0.0 {
             return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
         }
-        let tiles = layout.cols.div_ceil(4 * team);
-        let tile_bytes = |teams: u32| teams * team * 4 * layout.dtype.size() as u32;
-        let room = SHARED_BYTES - FOLD_BYTES;
-        let most = BLOCK / team;
-        let fits = |teams: &u32| u64::from(tiles) * u64::from(tile_bytes(*teams)) <= u64::from(room);
-        let teams = [most, most.div_ceil(2), 1].into_iter().find(fits).unwrap_or(1);
-        let staged = tiles.min(room / tile_bytes(teams));
+        let groups = layout.cols.div_ceil(GROUP);
+        let room = SHARED_BYTES / (GROUP * layout.dtype.size() as u32);
+        let teams = [TEAMS, TEAMS / 2].into_iter().find(|teams| groups <= room / teams).unwrap_or(1);
+        let staged = groups.min(room);
         let params = Params {
             rows: layout.rows,
             inner: layout.inner,
             cols: layout.cols,
             inv_cols: 1.0 / layout.cols as f32,
             eps,
-            staged,
+            staged: staged * 4,
+            form,
             round_each: u32::from(round_each),
             vector: u32::from(layout.quads),
         };
-        let rung = Rung { packs: u32::MAX, held: 0, team, teams };
-        Ok(Self { params, rung, shared_bytes: staged * tile_bytes(teams) + FOLD_BYTES })
+        let rung = Rung { packs: u32::MAX, held: 0, team: TEAM, teams };
+        Ok(Self { params, rung, shared_bytes: staged * GROUP * layout.dtype.size() as u32 * teams })
     }
 
-    /// The same for a kernel of one pass, which keeps nothing.
-    pub fn without_staging(mut self) -> Self {
-        (self.params.staged, self.shared_bytes) = (0, 0);
-        self
+    /// For a kernel of one pass over the rows, which keeps nothing.
+    pub fn one_pass<const N: usize>(op: &'static str, layout: &RowLayout<N>) -> Result<Self> {
+        let mut launch = Self::of(op, layout, 0.0, Params::ANY, false)?;
+        (launch.params.staged, launch.shared_bytes, launch.rung.teams) = (0, 0, TEAMS);
+        Ok(launch)
     }
 
     /// Launches.
@@ -88,15 +86,5 @@ impl QuadLaunch {
     ) -> Result<()> {
         // SAFETY: as the caller promises.
         unsafe { launch_rows_with(op, device, kernel, self.rung, self.shared_bytes, layout, stream, args) }
-    }
-}
-
-impl Norm {
-    /// Threads that share a row.
-    pub(crate) fn team(self) -> u32 {
-        match self {
-            Self::Layer => 128,
-            Self::Rms => 32,
-        }
     }
 }

@@ -1,9 +1,9 @@
 //! The rows `x + gate * y`: a residual branch that comes back.
 use cuda_std::prelude::*;
-use cuda_std::quad::round;
 
-use crate::operand::{Modulation, ModulationRow, zip};
+use crate::operand::{Modulation, zip};
 use crate::passes::Source;
+use crate::side::Form;
 
 /// The operands of a gated residual and how they are combined: a kernel argument.
 #[repr(C)]
@@ -17,6 +17,8 @@ pub struct Gated {
     pub gate: Modulation,
     /// Where the sum goes.
     pub sum: Rows,
+    /// Which form the gate has: as `Params::form`.
+    pub form: u32,
     /// Round the product too, as separate operators do. 0 or 1.
     pub round_each: u32,
     /// Clamp the sum to what f16 can hold, ±65504. 0 or 1.
@@ -25,18 +27,18 @@ pub struct Gated {
 
 /// A thread's columns of a [`Gated`].
 #[derive(Clone, Copy)]
-pub(crate) struct GatedRow<T, const VECTOR: bool> {
+pub(crate) struct GatedRow<T, F, const VECTOR: bool> {
     x: QuadRow<T, VECTOR>,
     y: QuadRow<T, VECTOR>,
-    gate: ModulationRow<T, VECTOR>,
+    gate: F,
     sum: QuadRowMut<T, VECTOR>,
     round_each: bool,
     clip: bool,
 }
 
-impl<T: Elem, const VECTOR: bool> GatedRow<T, VECTOR> {
+impl<T: Elem, F: Form<T>, const VECTOR: bool> GatedRow<T, F, VECTOR> {
     /// # Safety
-    /// As [`QuadRow::of`] for each operand.
+    /// As [`QuadRow::of`] for each operand; the gate is of the form `F`.
     #[inline(always)]
     pub unsafe fn of(gated: &Gated, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.
@@ -44,7 +46,7 @@ impl<T: Elem, const VECTOR: bool> GatedRow<T, VECTOR> {
             Self {
                 x: QuadRow::of(&gated.x, at, columns),
                 y: QuadRow::of(&gated.y, at, columns),
-                gate: ModulationRow::of(&gated.gate, at, columns),
+                gate: F::of(&gated.gate, at, columns),
                 sum: QuadRowMut::of(&gated.sum, at, columns),
                 round_each: gated.round_each != 0,
                 clip: gated.clip != 0,
@@ -52,21 +54,21 @@ impl<T: Elem, const VECTOR: bool> GatedRow<T, VECTOR> {
         }
     }
 
-    /// The sum of two loaded quads, rounded.
+    /// The sum, rounded.
     #[inline(always)]
     fn add(&self, tile: u32, [x, y]: [Quad<T>; 2]) -> Quad<T> {
-        let mut branch = y.lanes();
-        if let Some(gate) = self.gate.lanes(tile) {
-            branch = zip(branch, gate, |y, gate| gate * y);
-        }
-        if self.round_each {
-            branch = round::<T>(branch);
-        }
-        let sum = zip(x.lanes(), branch, |x, branch| x + branch);
+        let gate = self.gate.fetch(tile);
+        let sum = if self.round_each {
+            x.add(if self.gate.exists() { F::quad(gate).mul(y) } else { y })
+        } else {
+            let gate = if self.gate.exists() { F::lanes(gate) } else { [1.0; 4] };
+            let branch = zip(gate, y.lanes(), |gate, y| gate * y);
+            Quad::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch))
+        };
         if !self.clip {
-            return Quad::from_lanes(sum);
+            return sum;
         }
-        // The sum is clamped as the type holds it: an infinity too. A NaN stays one.
+        // An infinity too; a NaN stays one.
         let clamp = |v: f32| {
             if v > 65504.0 {
                 65504.0
@@ -76,25 +78,24 @@ impl<T: Elem, const VECTOR: bool> GatedRow<T, VECTOR> {
                 v
             }
         };
-        Quad::from_lanes(Quad::<T>::from_lanes(sum).lanes().map(clamp))
+        Quad::from_lanes(sum.lanes().map(clamp))
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Source<T> for GatedRow<T, VECTOR> {
+impl<T: Elem, F: Form<T>, const VECTOR: bool> Source<T> for GatedRow<T, F, VECTOR> {
     type Fetched = [Quad<T>; 2];
-    const WIDTH: usize = 2;
     const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
     #[inline(always)]
     fn fetch(&self, tile: u32) -> [Quad<T>; 2] {
-        [self.x.load(tile, Load::ReadOnly), self.y.load(tile, Load::ReadOnly)]
+        [self.x.get(tile), self.y.get(tile)]
     }
     #[inline(always)]
     fn take(&self, tile: u32, fetched: [Quad<T>; 2]) -> Quad<T> {
         let sum = self.add(tile, fetched);
-        self.sum.store(tile, sum, Store::Default);
+        self.sum.put(tile, sum);
         sum
     }
-    /// Adds again: two reads from L2, where reading the sum back would wait for its write.
+    /// Adds again: reads from L2, where reading the sum back would wait for its write.
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
         self.add(tile, self.fetch(tile))

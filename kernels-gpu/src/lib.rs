@@ -6,10 +6,12 @@
 
 pub mod affine;
 pub mod gated;
+mod modulated;
 mod moments;
 pub mod operand;
 pub mod ops;
 pub mod passes;
+mod side;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

@@ -49,7 +49,7 @@ impl Modulation {
 #[derive(Clone, Copy)]
 pub(crate) struct OperandRow<T, const VECTOR: bool> {
     row: MixedRow<T, VECTOR>,
-    kind: u32,
+    pub kind: u32,
 }
 
 impl<T: Elem, const VECTOR: bool> OperandRow<T, VECTOR> {
@@ -72,24 +72,11 @@ impl<T: Elem, const VECTOR: bool> OperandRow<T, VECTOR> {
 /// A thread's columns of a [`Modulation`].
 #[derive(Clone, Copy)]
 pub(crate) struct ModulationRow<T, const VECTOR: bool> {
-    value: OperandRow<T, VECTOR>,
-    table: OperandRow<T, VECTOR>,
+    pub value: OperandRow<T, VECTOR>,
+    pub table: OperandRow<T, VECTOR>,
 }
 
 impl<T: Elem, const VECTOR: bool> ModulationRow<T, VECTOR> {
-    /// # Safety
-    /// As [`OperandRow::of`]; the table is one row.
-    #[inline(always)]
-    pub unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
-        // SAFETY: as the caller promises.
-        unsafe {
-            Self {
-                value: OperandRow::of(&modulation.value, at, columns),
-                table: OperandRow::of(&modulation.table, at, columns),
-            }
-        }
-    }
-
     /// Its values in `tile`, if it is there.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {

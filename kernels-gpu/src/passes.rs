@@ -1,9 +1,12 @@
 //! The two passes of a norm over its row: reduce, then write. Between them the row waits in shared memory, as far as
 //! the launch has room for it; the rest is read again.
+//!
+//! A warp has a row, so nothing waits for another warp. The row is taken in groups of four tiles: the loads of the next
+//! group are on their way while one is worked on, and whole groups ask no thread whether it has columns there.
 use cuda_std::prelude::*;
 use cuda_std::quad::LEN;
 
-use crate::moments::{Cols, Moments, Stats};
+use crate::moments::{Cols, GROUP, Moments, Stats};
 
 /// What a norm over quads needs to know beside its operands: a kernel argument.
 #[repr(C)]
@@ -19,20 +22,29 @@ pub struct Params {
     pub inv_cols: f32,
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
-    /// Tiles of a row that shared memory has room for.
+    /// Tiles of a row that shared memory has room for, in whole groups.
     pub staged: u32,
+    /// What the operands beside the rows are: one of [`Params::SAME`], [`Params::SINGLE`], [`Params::ANY`].
+    pub form: u32,
     /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
     pub round_each: u32,
     /// Are all operands `Rows::is_quads`? 0 or 1.
     pub vector: u32,
 }
 
+impl Params {
+    /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
+    pub const SAME: u32 = 0;
+    /// As [`Params::SAME`], in f32 beside rows of 16 bits.
+    pub const SINGLE: u32 = 1;
+    /// Anything else: looked up for each quad.
+    pub const ANY: u32 = 2;
+}
+
 /// Where the rows to be normalised come from.
 pub(crate) trait Source<T: Elem>: Copy {
     /// What is read of a quad, before anything is done with it.
     type Fetched: Copy;
-    /// How many times as much that is as the quad itself.
-    const WIDTH: usize;
     /// Nothing yet.
     const EMPTY: Self::Fetched;
     /// Reads the thread's part of `tile`.
@@ -45,11 +57,10 @@ pub(crate) trait Source<T: Elem>: Copy {
 
 impl<T: Elem, const VECTOR: bool> Source<T> for QuadRow<T, VECTOR> {
     type Fetched = Quad<T>;
-    const WIDTH: usize = 1;
     const EMPTY: Quad<T> = Quad::ZERO;
     #[inline(always)]
     fn fetch(&self, tile: u32) -> Quad<T> {
-        self.load(tile, Load::ReadOnly)
+        self.get(tile)
     }
     #[inline(always)]
     fn take(&self, _: u32, fetched: Quad<T>) -> Quad<T> {
@@ -57,99 +68,138 @@ impl<T: Elem, const VECTOR: bool> Source<T> for QuadRow<T, VECTOR> {
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
-        self.load(tile, Load::ReadOnly)
+        self.get(tile)
     }
 }
 
-/// A team's work on its row.
+/// What becomes of the quads in the second pass.
+pub(crate) trait Sink<T: Elem> {
+    /// Are there registers to read beside a whole group before anything is done with it?
+    const GROUPED: bool;
+    /// What is read beside a quad.
+    type Fetched: Copy;
+    /// Nothing yet.
+    const EMPTY: Self::Fetched;
+    /// Reads the thread's part of `tile`.
+    fn fetch(&self, tile: u32) -> Self::Fetched;
+    /// Writes what the quad makes with it.
+    fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched);
+}
+
+/// A warp's work on its row.
 #[derive(Clone, Copy)]
 pub(crate) struct Passes<T, const VECTOR: bool> {
-    pub team: Team,
     pub at: RowAt,
     pub columns: QuadColumns,
     staged: Staged<T>,
     p: Params,
 }
 
-/// The most quads of a thread that are in flight together.
-const MOST: usize = 8;
-
 impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
-    /// The calling thread's, with its part of `memory`.
+    /// The calling warp's, if there is a row for it.
     #[inline(always)]
-    pub fn of_block(memory: &mut SharedMemory, p: Params) -> Self {
+    pub fn of_warp(p: Params) -> Option<Self> {
         let team = Team::of_block();
         let at = RowAt::of(team, p.rows, p.inner);
+        if !at.exists() {
+            return None;
+        }
         let columns = QuadColumns::of(team, at, p.cols);
-        Self { team, at, columns, staged: Staged::take(memory, p.staged), p }
+        Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
     }
 
     /// Tiles that cover the row.
     #[inline(always)]
-    pub fn tiles(&self) -> u32 {
-        QuadColumns::tiles(self.team, self.p.cols)
+    fn tiles(&self) -> u32 {
+        self.p.cols.div_ceil(LEN * warp::SIZE)
     }
 
-    /// Hands every quad of the row to `each`, those of up to `quads` tiles read together.
+    /// Hands every group of `source`'s quads to `each`, with the number of its first tile.
     #[inline(always)]
-    pub fn visit<S: Source<T>>(&self, source: S, quads: usize, mut each: impl FnMut(u32, Quad<T>)) {
-        // Without vectors a quad is many accesses, and one is enough.
-        let together = if VECTOR { quads / S::WIDTH } else { 1 };
+    pub fn visit<S: Source<T>>(&self, source: S, mut each: impl FnMut(u32, [Quad<T>; GROUP])) {
         let tiles = self.tiles();
-        let mut first = 0;
+        let (mut first, mut fetched) = (0, fetch_group(source, 0));
         while first < tiles {
-            let mut fetched = [S::EMPTY; MOST];
-            for i in 0..MOST {
-                if i < together {
-                    fetched[i] = source.fetch(first + i as u32);
-                }
+            let next = first + GROUP as u32;
+            let coming = if next < tiles { fetch_group(source, next) } else { [S::EMPTY; GROUP] };
+            let mut group = [Quad::<T>::ZERO; GROUP];
+            for i in 0..GROUP {
+                group[i] = source.take(first + i as u32, fetched[i]);
             }
-            for i in 0..MOST {
-                let tile = first + i as u32;
-                if i < together && self.columns.has(tile) {
-                    each(tile, source.take(tile, fetched[i]));
-                }
-            }
-            first += together as u32;
+            each(first, group);
+            (first, fetched) = (next, coming);
         }
     }
 
     /// Reads the row, keeps what there is room for, and reduces it.
     #[inline(always)]
-    pub fn reduce<M: Moments>(&self, source: impl Source<T>, memory: &mut SharedMemory) -> Stats {
+    pub fn reduce<M: Moments>(&self, source: impl Source<T>) -> Stats {
         let mut moments = M::EMPTY;
-        self.visit(source, M::IN_FLIGHT, |tile, quad| {
-            self.keep(tile, quad);
-            moments.push(quad.lanes(), if VECTOR { LEN } else { self.columns.count(tile) });
+        self.visit(source, |first, group| {
+            if first < self.p.staged {
+                for i in 0..GROUP {
+                    self.staged.put(first + i as u32, group[i]);
+                }
+            }
+            let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [0; GROUP]);
+            for i in 0..GROUP {
+                let tile = first + i as u32;
+                lanes[i] = group[i].lanes();
+                // With vectors there is all of a quad or nothing.
+                counts[i] = match VECTOR {
+                    true => {
+                        if self.columns.has(tile) {
+                            LEN
+                        } else {
+                            0
+                        }
+                    }
+                    false => self.columns.count(tile),
+                };
+            }
+            moments.push(lanes, counts);
         });
-        self.finish(moments, memory)
+        let even = VECTOR && self.p.cols.is_multiple_of(LEN * warp::SIZE * GROUP as u32);
+        moments.finish(Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even }, self.p.eps)
     }
 
-    /// Reduces over the team what its threads have seen.
+    /// The quad of `tile`, if there was room for it.
     #[inline(always)]
-    pub fn finish<M: Moments>(&self, moments: M, memory: &mut SharedMemory) -> Stats {
-        let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols };
-        moments.finish(self.team, memory, cols, self.p.eps)
+    pub fn kept(&self, tile: u32) -> Option<Quad<T>> {
+        if tile < self.p.staged { Some(self.staged.get(tile)) } else { None }
     }
 
-    /// Keeps the quad of `tile` for the next pass, if there is room for it.
+    /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn keep(&self, tile: u32, quad: Quad<T>) {
-        if tile < self.p.staged {
-            self.staged.put(tile, quad);
+    pub fn write<K: Sink<T>>(&self, source: impl Source<T>, sink: K) {
+        let again = |tile| self.kept(tile).unwrap_or_else(|| source.again(tile));
+        let tiles = self.tiles();
+        let mut first = 0;
+        while K::GROUPED && first < tiles {
+            let (mut fetched, mut group) = ([K::EMPTY; GROUP], [Quad::<T>::ZERO; GROUP]);
+            for i in 0..GROUP {
+                fetched[i] = sink.fetch(first + i as u32);
+            }
+            for i in 0..GROUP {
+                group[i] = again(first + i as u32);
+            }
+            for i in 0..GROUP {
+                sink.put(first + i as u32, group[i], fetched[i]);
+            }
+            first += GROUP as u32;
+        }
+        while !K::GROUPED && first < tiles {
+            sink.put(first, again(first), sink.fetch(first));
+            first += 1;
         }
     }
+}
 
-    /// The quad of `tile` in the second pass.
-    #[inline(always)]
-    pub fn again(&self, tile: u32, source: impl Source<T>) -> Quad<T> {
-        if tile < self.p.staged { self.staged.get(tile) } else { source.again(tile) }
+#[inline(always)]
+fn fetch_group<T: Elem, S: Source<T>>(source: S, first: u32) -> [S::Fetched; GROUP] {
+    let mut fetched = [S::EMPTY; GROUP];
+    for i in 0..GROUP {
+        fetched[i] = source.fetch(first + i as u32);
     }
-
-    /// The tiles in which the thread has columns.
-    #[inline(always)]
-    pub fn own_tiles(&self) -> impl Iterator<Item = u32> {
-        let columns = self.columns;
-        (0..self.tiles()).take_while(move |&tile| columns.has(tile))
-    }
+    fetched
 }

@@ -2,7 +2,12 @@
 //!
 //! Schemas, fakes and tags are Python's (`oxiwarp/ops/*.py`); the order and types of arguments here must be theirs.
 
+mod ada_norm;
 mod add_rms_norm;
+mod gated_residual;
+mod gated_residual_ada_norm;
+mod layer_norm;
+mod residual_tanh_gated_rms_norm;
 mod rms_norm;
 
 use crate::shim::{Boxed, shim};
@@ -10,9 +15,19 @@ use oxiwarp::Rounding;
 use std::ffi::CStr;
 
 const KERNELS: &[(&CStr, Boxed)] = &[
+    (c"ada_norm", ada_norm::ada_norm),
+    (c"ada_norm_pair", ada_norm::ada_norm_pair),
+    (c"add_rms_norm", add_rms_norm::add_rms_norm),
+    (c"gated_residual", gated_residual::gated_residual),
+    (c"gated_residual_ada_norm", gated_residual_ada_norm::gated_residual_ada_norm),
+    (c"layer_norm", layer_norm::layer_norm),
+    (c"residual_tanh_gated_rms_norm", residual_tanh_gated_rms_norm::residual_tanh_gated_rms_norm),
+    (
+        c"residual_tanh_gated_rms_norm_modulated",
+        residual_tanh_gated_rms_norm::residual_tanh_gated_rms_norm_modulated,
+    ),
     (c"rms_norm", rms_norm::rms_norm),
     (c"rms_norm_out", rms_norm::rms_norm_out),
-    (c"add_rms_norm", add_rms_norm::add_rms_norm),
 ];
 
 /// Registers every kernel on both dispatch keys.

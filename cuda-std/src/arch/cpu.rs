@@ -189,6 +189,22 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
     u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
 }
 
+macro_rules! pairs {
+    ($($name:ident: $unpack:ident, $pack:ident, $op:tt;)*) => { $(
+        #[inline]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            let ([a, b], [c, d]) = ($unpack(a), $unpack(b));
+            $pack(a $op c, b $op d)
+        }
+    )* };
+}
+pairs! {
+    add_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, +;
+    mul_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, *;
+    add_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, +;
+    mul_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, *;
+}
+
 #[inline]
 pub fn f16x2_to_f32x2(bits: u32) -> [f32; 2] {
     [f16_to_f32(bits as u16), f16_to_f32((bits >> 16) as u16)]

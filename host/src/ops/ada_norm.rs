@@ -2,7 +2,7 @@
 use kernels_gpu::affine::Modulated;
 
 use crate::launch::args;
-use crate::modulation::{Names, SCALE, SHIFT, Target, any_single};
+use crate::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::quads::{Norm, QuadLaunch};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Result, ScaleShift, Stream, View, ViewMut};
@@ -60,7 +60,8 @@ pub fn ada_norm(
     expect_disjoint(OP, ("out", y), &affine.named())?;
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
-    let launch = QuadLaunch::of(OP, &layout, params.norm.team(), params.eps, round_each)?;
+    let form = modulated_form(&parameters, &[&by_arg]);
+    let launch = QuadLaunch::of(OP, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "ada_norm_layer",
         Norm::Rms => "ada_norm_rms",
@@ -110,7 +111,8 @@ pub fn ada_norm_pair(
     }
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg, &by2_arg]);
-    let launch = QuadLaunch::of(PAIR, &layout, params.norm.team(), params.eps, round_each)?;
+    let form = modulated_form(&parameters, &[&by_arg, &by2_arg]);
+    let launch = QuadLaunch::of(PAIR, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "ada_norm_pair_layer",
         Norm::Rms => "ada_norm_pair_rms",

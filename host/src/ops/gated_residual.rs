@@ -1,9 +1,10 @@
 //! `sum = x + gate * y`.
 use kernels_gpu::gated::Gated;
 use kernels_gpu::operand::Operand;
+use kernels_gpu::passes::Params;
 
 use crate::launch::args;
-use crate::modulation::{GATE, Target};
+use crate::modulation::{GATE, Target, form};
 use crate::quads::QuadLaunch;
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
@@ -34,7 +35,9 @@ impl GatedResidual {
         gate: kernels_gpu::operand::Modulation,
     ) -> Gated {
         let single = [gate.value.kind, gate.table.kind].contains(&Operand::F32);
-        Gated { x, y, gate, sum, round_each: u32::from(self.exact && !single), clip: u32::from(self.clip) }
+        let form = if gate.table.kind == Operand::NONE { form(&[&gate.value]) } else { Params::ANY };
+        let round_each = u32::from(self.exact && !single);
+        Gated { x, y, gate, sum, form, round_each, clip: u32::from(self.clip) }
     }
 }
 
@@ -66,7 +69,7 @@ pub fn gated_residual(
     expect_disjoint(OP, ("out", sum), &[Some(("x", &x)), Some(("y", &y))])?;
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
-    let launch = QuadLaunch::of(OP, &layout, 128, 0.0, false)?.without_staging();
+    let launch = QuadLaunch::one_pass(OP, &layout)?;
     let p = launch.params;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, OP, &layout, stream, args![gated, p]) }

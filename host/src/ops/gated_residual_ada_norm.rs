@@ -4,7 +4,7 @@ use kernels_gpu::affine::Modulated;
 use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
 use crate::launch::args;
-use crate::modulation::{GATE, SCALE, SHIFT, Target, any_single};
+use crate::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::quads::{Norm, QuadLaunch};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
@@ -56,7 +56,8 @@ pub fn gated_residual_ada_norm(
     }
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
-    let launch = QuadLaunch::of(OP, &layout, params.norm.team(), params.eps, round_each)?;
+    let form = modulated_form(&parameters, &[&by_arg]);
+    let launch = QuadLaunch::of(OP, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "gated_residual_ada_norm_layer",
         Norm::Rms => "gated_residual_ada_norm_rms",

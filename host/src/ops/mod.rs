@@ -4,6 +4,7 @@ pub mod add_rms_norm;
 pub mod gated_residual;
 pub mod gated_residual_ada_norm;
 pub mod layer_norm;
+pub mod residual_tanh_gated_rms_norm;
 pub mod rms_norm;
 
 /// Every op by name.

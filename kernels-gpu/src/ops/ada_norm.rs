@@ -4,14 +4,15 @@
 //! `scale` and `shift` are for all rows, for a batch, or for a token, and may be the sum of a table and a value.
 use cuda_std::prelude::*;
 
-use crate::affine::{Affine, AffineRow, Modulated, Norm, ScaleShiftRow};
+use crate::affine::{Affine, Modulated, Norm};
+use crate::modulated::modulate;
 use crate::moments::{LayerNorm, MeanSquare};
 use crate::passes::{Params, Passes};
 
 /// # Safety
 /// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many, of the types
-/// that their kinds say, weight, bias and tables one row, all `Rows::is_quads` if `VECTOR`, and that each `y` overlaps
-/// nothing else.
+/// that their kinds say, weight, bias and tables one row, all `Rows::is_quads` if `VECTOR`, that each `y` overlaps
+/// nothing else, and that `p.form` is theirs.
 #[inline(always)]
 unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const VECTOR: bool>(
     x: Rows,
@@ -19,29 +20,12 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const VECTOR: bool>(
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    let mut memory = SharedMemory::of_launch();
-    let passes = Passes::<T, VECTOR>::of_block(&mut memory, p);
-    // SAFETY: as the caller promises.
-    let x = unsafe { QuadRow::<T, VECTOR>::of(&x, passes.at, passes.columns) };
-    let stats = passes.reduce::<N>(x, &mut memory);
-    // SAFETY: as the caller promises; a team's row is its own. Here, because the first pass has no registers for it.
-    let (affine, outputs) = unsafe {
-        (
-            AffineRow::<T, VECTOR>::of(&affine, passes.columns),
-            outputs.map(|output| {
-                (
-                    ScaleShiftRow::<T, VECTOR>::of(&output.by, passes.at, passes.columns),
-                    QuadRowMut::<T, VECTOR>::of(&output.y, passes.at, passes.columns),
-                )
-            }),
-        )
-    };
-    let round_each = p.round_each != 0;
-    for tile in passes.own_tiles() {
-        let n = affine.apply::<N>(tile, stats, passes.again(tile, x), round_each);
-        for (modulate, y) in &outputs {
-            y.store(tile, modulate.apply(tile, n, round_each), Store::Default);
-        }
+    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    // SAFETY: as the caller promises; a warp's row is its own.
+    unsafe {
+        let x = QuadRow::<T, VECTOR>::of(&x, passes.at, passes.columns);
+        let stats = passes.reduce::<N>(x);
+        modulate::<T, N, OUTPUTS, VECTOR>(&passes, x, stats, affine, outputs, p);
     }
 }
 
@@ -54,7 +38,7 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    thread::launch_bounds::<128, 6>();
+    thread::launch_bounds::<128, 5>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
         if p.vector != 0 {

@@ -2,9 +2,11 @@
 //! the beginning of the next in one pass, both results out. The norm reads the rounded sum.
 use cuda_std::prelude::*;
 
-use crate::affine::{Affine, AffineRow, Modulated, Norm, ScaleShiftRow};
+use crate::affine::{Affine, Modulated, Norm};
 use crate::gated::{Gated, GatedRow};
+use crate::modulated::modulate;
 use crate::moments::{LayerNorm, MeanSquare};
+use crate::operand::ModulationRow;
 use crate::passes::{Params, Passes};
 
 /// # Safety
@@ -16,23 +18,12 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const VECTOR: bool>(
     normed: Modulated,
     p: Params,
 ) {
-    let mut memory = SharedMemory::of_launch();
-    let passes = Passes::<T, VECTOR>::of_block(&mut memory, p);
-    // SAFETY: as the caller promises; a team's row is its own.
-    let source = unsafe { GatedRow::<T, VECTOR>::of(&gated, passes.at, passes.columns) };
-    let stats = passes.reduce::<N>(source, &mut memory);
-    // SAFETY: as above. Here, because the first pass has no registers for it.
-    let (affine, modulate, y) = unsafe {
-        (
-            AffineRow::<T, VECTOR>::of(&affine, passes.columns),
-            ScaleShiftRow::<T, VECTOR>::of(&normed.by, passes.at, passes.columns),
-            QuadRowMut::<T, VECTOR>::of(&normed.y, passes.at, passes.columns),
-        )
-    };
-    let round_each = p.round_each != 0;
-    for tile in passes.own_tiles() {
-        let n = affine.apply::<N>(tile, stats, passes.again(tile, source), round_each);
-        y.store(tile, modulate.apply(tile, n, round_each), Store::Default);
+    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    // SAFETY: as the caller promises; a warp's row is its own.
+    unsafe {
+        let source = GatedRow::<T, ModulationRow<T, VECTOR>, VECTOR>::of(&gated, passes.at, passes.columns);
+        let stats = passes.reduce::<N>(source);
+        modulate::<T, N, 1, VECTOR>(&passes, source, stats, affine, [normed], p);
     }
 }
 
@@ -40,7 +31,7 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const VECTOR: bool>(
 /// As [`gated_residual_ada_norm`], for any layout.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Modulated, p: Params) {
-    thread::launch_bounds::<128, 6>();
+    thread::launch_bounds::<128, 4>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
         if p.vector != 0 {

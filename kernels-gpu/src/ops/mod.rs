@@ -4,6 +4,7 @@ pub mod add_rms_norm;
 pub mod gated_residual;
 pub mod gated_residual_ada_norm;
 pub mod layer_norm;
+pub mod residual_tanh_gated_rms_norm;
 pub mod rms_norm;
 
 /// The kernels of each op.
@@ -14,5 +15,6 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     gated_residual::KERNELS,
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
+    residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
 ];

@@ -12,7 +12,18 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import _native, _register
-from .ops import add_rms_norm, rms_norm
+from .ops import (
+    ada_norm,
+    ada_norm_pair,
+    add_rms_norm,
+    gated_residual,
+    gated_residual_ada_norm,
+    layer_norm,
+    modulated_rms_norm,
+    residual_tanh_gated_rms_norm,
+    residual_tanh_gated_rms_norm_modulated,
+    rms_norm,
+)
 from .patch import patch, patched, unpatch
 from .report import Report, Row
 
@@ -36,10 +47,18 @@ __all__ = [
     "Report",
     "Row",
     "__version__",
+    "ada_norm",
+    "ada_norm_pair",
     "add_rms_norm",
+    "gated_residual",
+    "gated_residual_ada_norm",
     "kernel_info",
+    "layer_norm",
+    "modulated_rms_norm",
     "patch",
     "patched",
+    "residual_tanh_gated_rms_norm",
+    "residual_tanh_gated_rms_norm_modulated",
     "rms_norm",
     "unpatch",
 ]

@@ -1,0 +1,61 @@
+//! The second pass of a modulated norm, for whichever form its operands have.
+use cuda_std::prelude::*;
+
+use crate::affine::{Affine, AffineRow, Modulate, Modulated, Norm, Parameters};
+use crate::moments::Stats;
+use crate::operand::ModulationRow;
+use crate::passes::{Params, Passes, Source};
+use crate::side::{Form, Plain};
+
+/// Writes `norm * (1 + scale) + shift` of the rows of `source`.
+///
+/// # Safety
+/// As [`Modulate::of`]; `p.form` is that of the operands.
+#[inline(always)]
+pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const VECTOR: bool>(
+    passes: &Passes<T, VECTOR>,
+    source: impl Source<T>,
+    stats: Stats,
+    affine: Affine,
+    outputs: [Modulated; OUTPUTS],
+    p: Params,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if VECTOR && p.form == Params::SAME {
+            write::<T, N, Plain<T, VECTOR>, (), OUTPUTS, VECTOR>(passes, source, stats, (), outputs, p)
+        } else if VECTOR && size_of::<T>() == 2 && p.form == Params::SINGLE {
+            write::<T, N, Plain<f32, VECTOR>, (), OUTPUTS, VECTOR>(passes, source, stats, (), outputs, p)
+        } else {
+            let affine = AffineRow::<T, VECTOR>::of(&affine, passes.columns);
+            write::<T, N, ModulationRow<T, VECTOR>, _, OUTPUTS, VECTOR>(
+                passes, source, stats, affine, outputs, p,
+            )
+        }
+    }
+}
+
+/// # Safety
+/// As [`modulate`], for the form `F`.
+#[inline(always)]
+unsafe fn write<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VECTOR: bool>(
+    passes: &Passes<T, VECTOR>,
+    source: impl Source<T>,
+    stats: Stats,
+    affine: A,
+    outputs: [Modulated; OUTPUTS],
+    p: Params,
+) {
+    // SAFETY: as the caller promises.
+    let sink = unsafe {
+        Modulate::<T, N, F, A, OUTPUTS, VECTOR>::of(
+            stats,
+            affine,
+            outputs,
+            passes.at,
+            passes.columns,
+            p.round_each != 0,
+        )
+    };
+    passes.write(source, sink);
+}
