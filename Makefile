@@ -38,7 +38,7 @@ bench-gpu: $(VENV)/.wheel $(VENV)/.bench
 
 ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
 	cargo check -p oxiwarp
-	@ls target/ptx/*.ptx 2>/dev/null || { touch host/build.rs; cargo check -p oxiwarp; ls target/ptx/*.ptx; }
+	@ls target/ptx/*/*.ptx 2>/dev/null || { touch host/build.rs; cargo check -p oxiwarp; ls target/ptx/*/*.ptx; }
 
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl

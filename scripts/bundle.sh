@@ -10,8 +10,8 @@ limit_mb=60
 shopt -s nullglob
 wheel=(dist/oxiwarp-*.whl)
 [ ${#wheel[@]} -eq 1 ] || { echo "bundle: expected one dist/oxiwarp-*.whl, found ${#wheel[@]}: run make wheel" >&2; exit 1; }
-ptx=(target/ptx/*.ptx)
-[ ${#ptx[@]} -gt 0 ] || { echo "bundle: no target/ptx/*.ptx: run make ptx" >&2; exit 1; }
+ptx=(target/ptx/*/)
+[ ${#ptx[@]} -gt 0 ] || { echo "bundle: nothing in target/ptx: run make ptx" >&2; exit 1; }
 
 rm -rf "$bundle"
 mkdir -p "$bundle"/{bin,wheels,target/ptx,tests,benches}
@@ -41,7 +41,7 @@ for message in map(json.loads, sys.stdin):
 programs build -p oxiwarp-tests -p oxiwarp-benches --test kernels --bench kernels --bins
 programs test --no-run -p oxiwarp --lib
 
-cp "${ptx[@]}" "$bundle/target/ptx"
+cp -r "${ptx[@]%/}" "$bundle/target/ptx"
 cp -r tests/python tests/shapes.json "$bundle/tests"
 cp -r benches/python "$bundle/benches"
 find "$bundle" -name __pycache__ -prune -exec rm -r {} +

@@ -45,7 +45,7 @@ impl Device {
     /// # Errors
     /// As [`Device::cuda`]. PTX that the driver refuses shows at the first launch, with the driver's log.
     pub fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
-        let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, text)));
+        let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, &[("", text)])));
         Cuda::new(index, Some(arch), Some(own)).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
     }
 

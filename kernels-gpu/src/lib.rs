@@ -8,6 +8,7 @@ pub mod affine;
 pub mod gated;
 mod modulated;
 mod moments;
+pub mod norm;
 pub mod operand;
 pub mod ops;
 pub mod passes;

@@ -6,7 +6,3 @@ pub mod gated_residual_ada_norm;
 pub mod layer_norm;
 pub mod residual_tanh_gated_rms_norm;
 pub mod rms_norm;
-
-/// Every op by name.
-pub const NAMES: &[&str] =
-    &["ada_norm", "add_rms_norm", "gated_residual", "gated_residual_ada_norm", "layer_norm", "rms_norm"];

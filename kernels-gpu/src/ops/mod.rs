@@ -1,10 +1,17 @@
-//! One op, one file.
+//! One op, one file, one feature: the unit in which the builder compiles PTX.
+#[cfg(feature = "ada_norm")]
 pub mod ada_norm;
+#[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
+#[cfg(feature = "gated_residual")]
 pub mod gated_residual;
+#[cfg(feature = "gated_residual_ada_norm")]
 pub mod gated_residual_ada_norm;
+#[cfg(feature = "layer_norm")]
 pub mod layer_norm;
+#[cfg(feature = "residual_tanh_gated_rms_norm")]
 pub mod residual_tanh_gated_rms_norm;
+#[cfg(feature = "rms_norm")]
 pub mod rms_norm;
 
 /// The kernels of each op.
