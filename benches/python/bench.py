@@ -11,6 +11,7 @@ import argparse
 import gc
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ def measure(
 ) -> "Measurement":
     """Check every provider on one shape, then let those that are right take turns, with the copy among them."""
     import torch
-    from forms import Source, bytes_of
+    from forms import Source, bytes_of, prepare
     from providers import FLOOR, is_ours
     from results import Measurement
     from timing import COPY, calls_for, capture, race, rotated, sets_for
@@ -97,7 +98,7 @@ def measure(
     turns = {COPY: copy[0]}
     for name, provider in chains.items():
         try:
-            turns[name] = capture(form, provider, sets, calls)
+            turns[name] = capture(partial(prepare, form, provider), sets, calls)
         except Exception as failure:  # as above
             say(f"{name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})")
             if is_ours(name):

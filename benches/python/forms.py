@@ -59,7 +59,7 @@ class Peer:
     call: Chain
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Form:
     """One chain of an op, at the shapes of the models that use it.
 
@@ -85,6 +85,8 @@ class Form:
     timed: bool = True
     chunked: bool = True
     """Whether tokens are independent of their number, so that the reference may see some at a time."""
+    grain: int = 1
+    """Tokens come in multiples of this, where they are more than a few."""
     backward: bool = False
     """Measure the gradients of all floating inputs for the given `grad`, not the call."""
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
@@ -133,13 +135,10 @@ def wide(x: Tensor) -> Tensor:
 
 
 def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator[dict[Any, Tensor]]:
-    """The tensors, some tokens at a time, so that float64 copies stay small. Tensors without tokens come whole.
-
-    A tensor's token dimension is the first of that size, the last dimension aside (but for a vector's).
-    """
+    """The tensors, some tokens at a time, so that float64 copies stay small. Tensors without tokens come whole."""
     largest = max(x.numel() for x in tensors.values())
     step = max(1, CHUNK * tokens // largest) if chunked else tokens
-    where = {name: _token_dimension(x, tokens) for name, x in tensors.items()}
+    where = {name: token_dimension(x, tokens) for name, x in tensors.items()}
     for start in range(0, tokens, step):
         size = min(step, tokens - start)
         yield {
@@ -148,6 +147,7 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
         }
 
 
-def _token_dimension(x: Tensor, tokens: int) -> int | None:
+def token_dimension(x: Tensor, tokens: int) -> int | None:
+    """The first dimension of that size, the last one aside (but for a vector's); None where there is none."""
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

@@ -17,7 +17,7 @@ from functools import cache
 from statistics import median, quantiles
 
 import torch
-from forms import DTYPE, Chain, Form, Inputs, bytes_of, prepare, tuple_of
+from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
 ROTATED = 800e6  # bytes that the inputs of one provider hold at least; and three times the L2
 SMALL = 2**20  # bytes
@@ -73,15 +73,15 @@ def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
     return max(sets, min(CALLS, room // output_bytes))
 
 
-def capture(form: Form, provider: Chain, sets: list[Inputs], calls: int) -> Turn:
-    """A graph of at most `calls` calls of one provider over the sets of inputs, all results alive.
+def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs], calls: int) -> Turn:
+    """A graph of at most `calls` calls over the sets of inputs, all results alive; `prepare` makes the call of a set.
 
-    What is prepared, the forward pass of a gradient, runs on the capturing stream, for autograd returns to it.
+    What it does before, the forward pass of a gradient, runs on the capturing stream, for autograd returns to it.
     """
     stream = _capturing(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        prepared = [prepare(form, provider, inputs) for inputs in sets]
+        prepared = [prepare(inputs) for inputs in sets]
         for call in prepared[:2]:  # compiles, loads, allocates
             call()
         begin, end = _events()
@@ -89,7 +89,7 @@ def capture(form: Form, provider: Chain, sets: list[Inputs], calls: int) -> Turn
         result = prepared[0]()
         end.record()
     stream.synchronize()
-    least = max(2, math.ceil(3 * _l2(stream.device) / bytes_of(*sets[0].values(), *tuple_of(result))))
+    least = max(1, math.ceil(3 * _l2(stream.device) / bytes_of(*sets[0].values(), *tuple_of(result))))
     if (once := begin.elapsed_time(end) * 1e3) > SLOW:
         calls = max(least, min(calls, int(LONGEST / once)))
     del result

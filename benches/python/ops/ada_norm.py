@@ -13,7 +13,7 @@ from modulation import (
     rms_norm_chain,
     wan_chain,
 )
-from torch import Tensor, cat, float32, nn
+from torch import Tensor, cat, device, float32, nn
 
 import oxiwarp
 
@@ -50,7 +50,8 @@ def _affine_chain(x: Tensor, scale: Tensor, shift: Tensor, weight: Tensor, bias:
 def _real(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     from diffusers.models.normalization import AdaLayerNormZero
 
-    module = AdaLayerNormZero(x.shape[-1])
+    with device("meta"):  # a projection that is not used
+        module = AdaLayerNormZero(x.shape[-1])
     module.linear = module.silu = nn.Identity()
     return module(x, emb=cat([p[:, 0] for p in (shift, scale, scale, scale, scale, scale)], dim=1))[0]
 

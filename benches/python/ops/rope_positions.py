@@ -53,8 +53,9 @@ def _ours_text(q: Tensor, k: Tensor) -> Result:
 
 
 def _ours_video(q: Tensor, k: Tensor) -> Result:
-    frames = -(-q.shape[1] // (HEIGHT * WIDTH))
-    return oxiwarp.rope_3d(q, k, (frames, HEIGHT, WIDTH), axes=AXES, theta=THETA)
+    tokens = q.shape[1]
+    grid = (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH) if tokens > WIDTH else (1, 1, tokens)
+    return oxiwarp.rope_3d(q, k, grid, axes=AXES, theta=THETA)
 
 
 FORMS = (
@@ -79,5 +80,6 @@ FORMS = (
         ours=_ours_video,
         claims=CLAIMS,
         chunked=False,
+        grain=HEIGHT * WIDTH,
     ),
 )
