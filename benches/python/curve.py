@@ -152,7 +152,7 @@ def plot(points: list[Point], copy: float, path: Path, title: str) -> str:
         axis.axvspan(*_past_32_bits(own), color="C0", alpha=0.12)
         axis.set_title(op, fontsize=8 if len(op) < 30 else 6)
         axis.grid(alpha=0.3)
-        axis.set_ylim(1, None)
+        axis.set(xlim=(ends[0] / 2, ends[1] * 2), ylim=(1, None))
     for axis in axes.flat[len(ops) :]:
         axis.axis("off")
     axes[0, 0].legend(fontsize=7)

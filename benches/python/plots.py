@@ -53,7 +53,7 @@ def _family(results: Results, ops: list[str], path: Path, title: str) -> None:
 def _panel(axis: Any, op: str, results: Results) -> None:
     rows = results.of(op)
     lines = [line for line in COLOURS if any(_provider(m, line) for m in rows)]
-    bar = 0.85 / len(lines)
+    bar = 0.85 / max(1, len(lines))
     for at, line in enumerate(lines):
         rates = [m.rate(name) if (name := _provider(m, line)) else 0.0 for m in rows]
         places = [row + (at - (len(lines) - 1) / 2) * bar for row in range(len(rows))]

@@ -74,7 +74,8 @@ def test_ours_is_right(form):
     eager = run(form, form.eager, inputs)
     for mode in form.modes:
         outputs = run(form, form.call(mode), inputs, eager)
-        assert [(x.shape, x.dtype) for x in outputs] == [(x.shape, x.dtype) for x in eager], name_of(mode, form)
+        for x, y in zip(outputs, eager, strict=True):
+            assert x.shape == y.shape and x.dtype in (y.dtype, torch.bfloat16), name_of(mode, form)
         error, allowed = (error_of(form, few(form), inputs, results) for results in (outputs, eager))
         assert error.allowed_by(allowed, torch.bfloat16), (name_of(mode, form), error, allowed)
 
