@@ -16,7 +16,7 @@ SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder
 
 .PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel bundle lint clean check
 help: ## print this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.wheel $(VENV)/.demo ## patch a diffusers model, compare it with the stock one, save demo.png
 	$(PY) -m oxiwarp demo
