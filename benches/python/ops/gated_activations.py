@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import oxiwarp
 
-THRESHOLD = 0.1
+THRESHOLD = 0.125
 LLAMA = ("Llama 8B", (1, 8192, 14336))
 
 
@@ -19,8 +19,8 @@ def _packed(source: Source, shape: Shape) -> Inputs:
     return {"x": source.normal(*shape[:-1], 2 * shape[-1], scale=1.5)}
 
 
-def _two(source: Source, shape: Shape) -> Inputs:
-    return {"x": source.normal(*shape, scale=1.5), "gate": source.normal(*shape, scale=1.5)}
+def _two(source: Source, shape: Shape, second: str = "gate") -> Inputs:
+    return {"x": source.normal(*shape, scale=1.5), second: source.normal(*shape, scale=1.5)}
 
 
 def _first(activation: Callable[[Tensor], Tensor]) -> Chain:
@@ -126,11 +126,21 @@ FORMS = (
         "gelu_tanh_and_mul", "packed", _first(_tanh), _first(references.gelu_tanh), (("Gemma 7B", (1, 8192, 24576)),)
     ),
     _form(
+        "gelu_tanh_and_mul",
+        "two tensors: Gemma",
+        lambda x, up: _tanh(x) * up,
+        lambda x, up: references.gelu_tanh(x) * up,
+        (("Gemma 7B, two tensors", (1, 8192, 24576)),),
+        inputs=lambda source, shape: _two(source, shape, "up"),
+        ours=lambda x, up, mode: oxiwarp.gelu_tanh_and_mul(x, up, mode=mode),
+        peers={"Liger": Peer("liger_kernel.ops.geglu", lambda liger, x, up: liger.geglu_forward(x, up)[2])},
+    ),
+    _form(
         "fatrelu_and_mul",
         "packed",
         _first(_fatrelu),
         _first(_fatrelu_reference),
         (LLAMA,),
-        ours=lambda x, mode: oxiwarp.fatrelu_and_mul(x, THRESHOLD, mode=mode),
+        ours=lambda x, mode: oxiwarp.fatrelu_and_mul(x, threshold=THRESHOLD, mode=mode),
     ),
 )
