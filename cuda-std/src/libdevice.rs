@@ -37,11 +37,10 @@ pub fn exp(x: f32) -> f32 {
 /// An odd polynomial below 0.6, `1 - 2 / (e^2x + 1)` above.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
-    const TWO_LOG2_E: f32 = 2.885_390_1;
-    const ONE_FROM: f32 = f32::from_bits(0x4110_2CB4);
+    const TWO_LOG2_E: f32 = 2.885_39;
     let size = x.abs();
-    let far = fma(rcp_ftz(ex2_ftz(size * TWO_LOG2_E) + 1.0), -2.0, 1.0);
-    let far = if size >= ONE_FROM { 1.0 } else { far }.copysign(x);
+    // libdevice then sets what is 9.01 or more to 1: from there on this rounds to 1 by itself.
+    let far = fma(rcp_ftz(ex2_ftz(size * TWO_LOG2_E) + 1.0), -2.0, 1.0).copysign(x);
 
     let square = x * x;
     let p = fma(f32::from_bits(0x3C80_F082), square, f32::from_bits(0xBD56_3CAE));
@@ -53,6 +52,7 @@ pub fn tanh(x: f32) -> f32 {
 }
 
 /// The coefficients of an `erff`: they changed once in the CUDA versions that torch is built with.
+#[derive(Clone, Copy)]
 pub struct Erf {
     /// Where the second polynomial begins.
     far_from: f32,
@@ -123,14 +123,18 @@ impl Erf {
     /// `x + x * near(x^2)` near 0, `1 - 2^far(|x|)` beyond; one polynomial is evaluated, with the coefficients of
     /// either.
     #[inline(always)]
-    pub fn erf(&self, x: f32) -> f32 {
+    pub fn erf(self, x: f32) -> f32 {
         let is_far = x.abs() >= self.far_from;
         let at = if is_far { x.abs() } else { x * x };
-        let coefficient = |i: usize| if is_far { self.far[i] } else { self.near[i] };
-        let mut p = coefficient(0);
-        for i in 1..7 {
-            p = fma(p, at, coefficient(i));
-        }
+        // Values, not places, and no loop: an address that depends on `x` would be a load.
+        let c = |far: f32, near: f32| if is_far { far } else { near };
+        let (far, near) = (self.far, self.near);
+        let p = fma(c(far[0], near[0]), at, c(far[1], near[1]));
+        let p = fma(p, at, c(far[2], near[2]));
+        let p = fma(p, at, c(far[3], near[3]));
+        let p = fma(p, at, c(far[4], near[4]));
+        let p = fma(p, at, c(far[5], near[5]));
+        let p = fma(p, at, c(far[6], near[6]));
         let sum = fma(p, x, x);
         if is_far { (1.0 - ex2_ftz(-sum.abs())).copysign(x) } else { sum }
     }

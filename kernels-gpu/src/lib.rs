@@ -4,6 +4,8 @@
 //! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+pub mod activations;
+pub mod elementwise;
 pub mod ops;
 pub mod weight;
 

@@ -174,7 +174,8 @@ pub fn rcp_ftz(x: f32) -> f32 {
 /// `fma.rn.sat.f32`: between 0 and 1, and 0 for a NaN.
 #[inline]
 pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
-    fma(a, b, c).max(0.0).min(1.0)
+    let value = fma(a, b, c);
+    if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
 }
 
 /// `fma.rm.f32`: rounded down.
