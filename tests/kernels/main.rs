@@ -2,6 +2,7 @@
 mod activation;
 mod add_rms_norm;
 mod bad_input;
+mod gated_activation;
 mod gpu;
 mod properties;
 mod rms_norm;
@@ -15,8 +16,15 @@ use oxiwarp_tests::devices::candidates;
 type Test = (&'static str, fn(&Device));
 
 fn main() -> std::process::ExitCode {
-    let all =
-        [rms_norm::TESTS, rungs::TESTS, add_rms_norm::TESTS, activation::TESTS, bad_input::TESTS].concat();
+    let all = [
+        rms_norm::TESTS,
+        rungs::TESTS,
+        add_rms_norm::TESTS,
+        activation::TESTS,
+        gated_activation::TESTS,
+        bad_input::TESTS,
+    ]
+    .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
         let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };
