@@ -6,11 +6,6 @@ use cuda_std::prelude::*;
 pub const MAX_THREADS: u32 = 256;
 /// Packs that a thread of the vector kernels loads before it computes any.
 pub const HELD: u32 = 2;
-/// Blocks of the largest size for which there are registers: 48 a thread, which is as many as the longest function
-/// wants. A Turing multiprocessor has 1024 threads.
-pub(crate) const MIN_BLOCKS: u32 =
-    if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 4 } else { 5 };
-
 /// The operands as rows: a kernel argument. The grid has a team for each row in x and a block for each part of the
 /// row in y.
 #[repr(C)]

@@ -5,7 +5,7 @@
 use cuda_std::prelude::*;
 
 use crate::activations::Function;
-use crate::elementwise::{Bias, Extent, MAX_THREADS, MIN_BLOCKS};
+use crate::elementwise::{Bias, Extent, MAX_THREADS};
 
 /// What the kernel needs to know beside its operands.
 #[repr(C)]
@@ -19,11 +19,15 @@ pub struct Params {
     pub round_sum: u32,
 }
 
+/// Blocks of 256 threads for each of which there are 48 registers, as many as the functions want; more loads in flight
+/// than with 64. A Turing multiprocessor has 1024 threads.
+const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 4 } else { 5 };
+
 /// # Safety
 /// The host checked that `x` and `y` have the extent's rows and that `bias` is null or one row, all
 /// `Rows::is_vector` if `VECTOR`, and that `y` overlaps nothing else.
 #[inline(always)]
-unsafe fn activation<T: Elem, const HELD: usize, const VECTOR: bool>(
+unsafe fn activation<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_BLOCKS: u32>(
     x: Rows,
     bias: *const u8,
     y: Rows,
@@ -55,7 +59,7 @@ unsafe fn activation<T: Elem, const HELD: usize, const VECTOR: bool>(
 
 entry! {
     activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params)
-        => activation::<T, 1, false>(x, bias, y, p);
+        => activation::<T, 1, false, 3>(x, bias, y, p);
     activation_hold2<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params)
-        => activation::<T, 2, true>(x, bias, y, p)
+        => activation::<T, 2, true, BLOCKS>(x, bias, y, p)
 }

@@ -3,13 +3,13 @@
 use cuda_std::prelude::*;
 
 use super::activation::Params;
-use crate::elementwise::{Bias, MAX_THREADS, MIN_BLOCKS};
+use crate::elementwise::{Bias, MAX_THREADS};
 
 /// # Safety
 /// The host checked that `dy`, `x` and `dx` have the extent's rows and that `bias` is null or one row, all
 /// `Rows::is_vector` if `VECTOR`, and that `dx` overlaps nothing else.
 #[inline(always)]
-unsafe fn activation_backward<T: Elem, const HELD: usize, const VECTOR: bool>(
+unsafe fn activation_backward<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,
     x: Rows,
     bias: *const u8,
@@ -44,7 +44,7 @@ unsafe fn activation_backward<T: Elem, const HELD: usize, const VECTOR: bool>(
 
 entry! {
     activation_backward<T: [f32, f16, bf16]>(dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: Params)
-        => activation_backward::<T, 1, false>(dy, x, bias, dx, p);
+        => activation_backward::<T, 1, false, 3>(dy, x, bias, dx, p);
     activation_backward_hold2<T: [f32, f16, bf16]>(dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: Params)
-        => activation_backward::<T, 2, true>(dy, x, bias, dx, p)
+        => activation_backward::<T, 2, true, 4>(dy, x, bias, dx, p)
 }

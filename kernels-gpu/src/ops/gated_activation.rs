@@ -6,7 +6,7 @@
 use cuda_std::prelude::*;
 
 use crate::activations::{Function, rounded};
-use crate::elementwise::{Bias, Extent, MAX_THREADS, MIN_BLOCKS};
+use crate::elementwise::{Bias, Extent, MAX_THREADS};
 
 /// What the kernel needs to know beside its operands.
 #[repr(C)]
@@ -38,7 +38,7 @@ pub struct Operands {
 /// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases aligned if
 /// `VECTOR`, and that `y` overlaps nothing else.
 #[inline(always)]
-unsafe fn gated_activation<T: Elem, const HELD: usize, const VECTOR: bool>(
+unsafe fn gated_activation<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: Operands,
     y: Rows,
     p: Params,
@@ -75,7 +75,7 @@ unsafe fn gated_activation<T: Elem, const HELD: usize, const VECTOR: bool>(
 
 entry! {
     gated_activation<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params)
-        => gated_activation::<T, 1, false>(operands, y, p);
+        => gated_activation::<T, 1, false, 3>(operands, y, p);
     gated_activation_hold2<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params)
-        => gated_activation::<T, 2, true>(operands, y, p)
+        => gated_activation::<T, 2, true, 4>(operands, y, p)
 }

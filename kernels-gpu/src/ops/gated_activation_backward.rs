@@ -3,13 +3,13 @@
 use cuda_std::prelude::*;
 
 use super::gated_activation::{Operands, Params};
-use crate::elementwise::{Bias, MAX_THREADS, MIN_BLOCKS};
+use crate::elementwise::{Bias, MAX_THREADS};
 
 /// # Safety
 /// The host checked that all operands have the extent's rows, all `Rows::is_vector` and the biases aligned if
 /// `VECTOR`, and that `dx` and `dgate` overlap nothing else.
 #[inline(always)]
-unsafe fn gated_activation_backward<T: Elem, const HELD: usize, const VECTOR: bool>(
+unsafe fn gated_activation_backward<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,
     operands: Operands,
     dx: Rows,
@@ -54,7 +54,7 @@ unsafe fn gated_activation_backward<T: Elem, const HELD: usize, const VECTOR: bo
 
 entry! {
     gated_activation_backward<T: [f32, f16, bf16]>(dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: Params)
-        => gated_activation_backward::<T, 1, false>(dy, operands, dx, dgate, p);
+        => gated_activation_backward::<T, 1, false, 3>(dy, operands, dx, dgate, p);
     gated_activation_backward_hold2<T: [f32, f16, bf16]>(dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: Params)
-        => gated_activation_backward::<T, 2, true>(dy, operands, dx, dgate, p)
+        => gated_activation_backward::<T, 2, true, 4>(dy, operands, dx, dgate, p)
 }

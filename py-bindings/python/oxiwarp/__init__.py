@@ -12,7 +12,23 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import _native, _register
-from .ops import add_rms_norm, rms_norm
+from .ops import (
+    add_rms_norm,
+    fatrelu_and_mul,
+    geglu,
+    gelu,
+    gelu_and_mul,
+    gelu_fast,
+    gelu_new,
+    gelu_quick,
+    gelu_tanh,
+    gelu_tanh_and_mul,
+    mul_and_silu,
+    rms_norm,
+    silu,
+    silu_and_mul,
+    swiglu,
+)
 from .patch import patch, patched, unpatch
 from .report import Report, Row
 
@@ -37,9 +53,22 @@ __all__ = [
     "Row",
     "__version__",
     "add_rms_norm",
+    "fatrelu_and_mul",
+    "geglu",
+    "gelu",
+    "gelu_and_mul",
+    "gelu_fast",
+    "gelu_new",
+    "gelu_quick",
+    "gelu_tanh",
+    "gelu_tanh_and_mul",
     "kernel_info",
+    "mul_and_silu",
     "patch",
     "patched",
     "rms_norm",
+    "silu",
+    "silu_and_mul",
+    "swiglu",
     "unpatch",
 ]
