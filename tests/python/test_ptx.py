@@ -34,7 +34,14 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx")
 ARCHES = ("sm_75", "sm_80", "sm_90")
 DTYPES = ("f32", "f16", "bf16")
-OPS = ("rms_norm", "add_rms_norm")
+OPS = (
+    "rms_norm",
+    "add_rms_norm",
+    "activation",
+    "activation_backward",
+    "gated_activation",
+    "gated_activation_backward",
+)
 
 
 def unavailable(reason: str) -> NoReturn:
