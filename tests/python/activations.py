@@ -26,7 +26,7 @@ def gelu_quick(x: Tensor) -> Tensor:
 
 
 gelu_tanh = functools.partial(F.gelu, approximate="tanh")
-THRESHOLD = 0.3  # no value of a 16-bit type
+THRESHOLD = 0.25
 
 # Ours by name, and what each stands for.
 ACTIVATIONS = {
@@ -67,25 +67,26 @@ def same_bits(y: Tensor, own: Tensor) -> bool:
 def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
     """On a GPU the bits of torch's chain. On the CPU, where exponentials have other last bits, its roundings.
 
-    There a value seldom differs, by less than two units of the type at `scale`: what a chain loses at `1 + tanh(x)`.
+    There a value differs by less than two units of the type at `scale`, which is what is lost at `1 + erf(x)`, and
+    seldom where nothing is. (Values beyond 1e4 and subnormal ones are left to the GPU: torch's CPU
+    kernels overflow and underflow before ours.)
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda:
         differ = (~torch.isclose(y, own, rtol=0, atol=0, equal_nan=True)).nonzero()
         assert same_bits(y, own), f"{what}: {len(differ)} values differ, the first at {differ[:1].tolist()}"
         return
-    assert torch.equal(y.isnan(), own.isnan()), f"{what}: NaN at other places"
-    finite = ~own.isnan() & ~own.isinf()
-    assert torch.equal(y[~finite].nan_to_num(), own[~finite].nan_to_num()), f"{what}: infinities at other places"
-    y, own, scale = y[finite], own[finite], scale[finite].double().abs() + 1e-30
-    if y.numel() == 0:
+    kept = (scale.abs() < 1e4) & ((scale.abs() > 1e-30) | (scale == 0))
+    if not kept.any():
         return
-    off = (y.double() - own.double()).abs() / scale.maximum(own.double().abs())
-    epsilon = torch.finfo(y.dtype).eps
-    limit = 16 if y.dtype == torch.float32 else 2
-    assert off.max() <= limit * epsilon, f"{what}: {off.max() / epsilon:.2f} units off"
-    if y.dtype != torch.float32:
-        assert (y != own).double().mean() <= 0.01 or (y != own).sum() <= 2, f"{what}: roundings differ"
+    info, limit = torch.finfo(y.dtype), 16 if y.dtype == torch.float32 else 2
+    y, own, scale = y[kept].double(), own[kept].double(), scale[kept].double().abs()
+    off = (y - own).abs() / torch.maximum(scale, own.abs()).clamp_min(info.tiny) / info.eps
+    assert off.max() <= limit, f"{what}: {off.max():.2f} units off"
+    plain = own.abs() > scale / 8
+    differ = (y != own)[plain].sum()
+    if info.bits == 16:
+        assert differ <= 2 or differ <= 0.01 * plain.sum(), f"{what}: {differ} of {plain.sum()} are rounded otherwise"
 
 
 def check_once(y: Tensor, right: Tensor, scale: Tensor, what: str, slack: float = 0.0) -> None:

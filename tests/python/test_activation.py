@@ -83,6 +83,14 @@ def test_gated_random_f32(name, cuda):
     assert same_bits(f(x[0], x[1]), eager(x[0], x[1]))
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_threshold_is_rounded(dtype, cuda):
+    """0.3 is no value of a 16-bit type: torch's CUDA kernel compares with the nearest one, its CPU kernel with 0.3."""
+    x, up = torch.linspace(0.29, 0.31, 1000).to(dtype).to(cuda), random((1000,), dtype, cuda)
+    own = torch.nn.functional.threshold(x, 0.3, 0.0) * up
+    assert same_bits(oxiwarp.fatrelu_and_mul(x, up, threshold=0.3), own)
+
+
 @pytest.mark.parametrize("shape", [(), (8,), (2, 3, 8), (2, 2, 2, 2, 2, 8), (0,), (0, 3, 8), (3, 0), (2, 0, 8)])
 def test_ranks(shape, device):
     x = random(shape, torch.float32, device)
@@ -91,6 +99,8 @@ def test_ranks(shape, device):
     torch.testing.assert_close(y, torch.nn.functional.silu(x))
     if x.numel() and x.dim():
         torch.testing.assert_close(oxiwarp.swiglu(x), torch.nn.functional.silu(x[..., 4:]) * x[..., :4])
+    if not x.numel():
+        assert oxiwarp.geglu(x, x).shape == x.shape
 
 
 @PARAMETERS

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from activations import ACTIVATIONS, GATED, check_once
+from activations import ACTIVATIONS, GATED, THRESHOLD, check_once
 from helpers import DTYPES, random
 
 import oxiwarp
@@ -51,7 +51,7 @@ def test_gated_gradients(cols, name, dtype, device):
     f, eager = GATED[name]
     shapes = [(4, 3, cols), (4, 3, cols), (2 * cols,), (4, 3, cols)]
     first, second, bias, dy = (random(shape, dtype, device, seed) for seed, shape in enumerate(shapes))
-    first[(first.float() - 0.3).abs() < 0.01] = 1.0  # not at fatrelu's step
+    first[(first.float() - THRESHOLD).abs() < 0.01] = 1.0  # not at fatrelu's step
     doubles = [first.double(), second.double()]
     right = gradients(eager, doubles, dy.double())
     check_gradients(gradients(f, [first, second], dy), right, cols, name)
@@ -156,7 +156,6 @@ F32, BF16 = torch.float32, torch.bfloat16
         (lambda x: oxiwarp.gelu(x.t()), "activation: x of shape [8, 3] has strides [1, 8]"),
         (lambda x: oxiwarp.geglu(x[:, :7]), "gated_activation: x has shape [3, 7], expected an even last dimension"),
         (lambda x: oxiwarp.geglu(x[0, 0]), "gated_activation: x has shape [], expected"),
-        (lambda x: oxiwarp.geglu(x[:, :0]), "gated_activation: x has shape [3, 0], expected"),
         (lambda x: oxiwarp.geglu(x, x[:2]), "gated_activation: gate has shape [2, 8], expected [3, 8]"),
         (lambda x: oxiwarp.silu_and_mul(x, x[:2]), "gated_activation: up has shape [2, 8], expected [3, 8]"),
         (lambda x: oxiwarp.geglu(x, x.half()), "gated_activation: gate is f16, expected f32"),
