@@ -4,8 +4,8 @@
 //! fast math, so a chain of torch's operators can be repeated exactly. Only `ex2.approx` and `rcp.approx` are not IEEE
 //! operations: the CPU executor rounds them correctly, so the last bits may differ between the backends.
 //!
-//! Source: libdevice.10.bc of CUDA 13.0, for [`Erf::CUDA_13_2`] of CUDA 13.2. The bounds are of the CUDA C++ Programming
-//! Guide, "Mathematical Functions", and tested below.
+//! Source: libdevice.10.bc of CUDA 13.0, for [`Erf::CUDA_13_2`] of CUDA 13.2. The bounds are of the CUDA C++
+//! Programming Guide, "Mathematical Functions", and tested below.
 use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 
 /// `e^x + addend`, the sum contracted into the last multiplication as nvcc contracts it; `e^x` within 2 ulp.

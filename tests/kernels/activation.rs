@@ -169,7 +169,9 @@ fn every_value<T: Element>(device: &Device) {
                     "{f:?} of {x:?} is {y:?}"
                 );
                 if small {
-                    (finite.push(*y), right.push(reference(f, wide)), at.push(wide));
+                    finite.push(*y);
+                    right.push(reference(f, wide));
+                    at.push(wide);
                 } else if wide > 0.0 && !matches!(f, Activation::GeluNew | Activation::GeluFast) {
                     assert_eq!(y.to_bits(), x.to_bits(), "{f:?}, {roundings:?} of a large number is itself");
                 }

@@ -1,5 +1,6 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
 mod activation;
+mod activation_input;
 mod add_rms_norm;
 mod bad_input;
 mod gated_activation;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
         add_rms_norm::TESTS,
         activation::TESTS,
         gated_activation::TESTS,
+        activation_input::TESTS,
         bad_input::TESTS,
     ]
     .concat();
