@@ -38,7 +38,7 @@ pub use launch::Stream;
 pub use ops::activation::{Activation, Roundings, activation};
 pub use ops::activation_backward::activation_backward;
 pub use ops::add_rms_norm::add_rms_norm;
-pub use ops::gated_activation::{GatedActivation, Half, gated_activation};
+pub use ops::gated_activation::{Gate, GatedActivation, gated_activation};
 pub use ops::gated_activation_backward::gated_activation_backward;
 pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
 pub use ptx::{KernelInfo, kernel_info};

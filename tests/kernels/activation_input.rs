@@ -1,7 +1,7 @@
 //! What the activations refuse, with what words; nothing is written.
 use half::bf16;
 use oxiwarp::{
-    Activation, Device, Error, GatedActivation, Half, Roundings, Stream, View, ViewMut, activation,
+    Activation, Device, Error, Gate, GatedActivation, Roundings, Stream, View, ViewMut, activation,
     activation_backward, gated_activation, gated_activation_backward,
 };
 
@@ -76,8 +76,8 @@ fn gated_refuses(device: &Device) {
     let mut y = device.alloc::<f32>(64).unwrap();
     let stream = Stream::default();
     let of = |shape: &[i64]| x.view(shape).unwrap();
-    let up = GatedActivation { activation: Activation::Gelu, gate: Half::First, roundings: Roundings::Exact };
-    let gate = GatedActivation { gate: Half::Second, ..up };
+    let up = GatedActivation { activation: Activation::Gelu, gate: Gate::First, roundings: Roundings::Exact };
+    let gate = GatedActivation { gate: Gate::Second, ..up };
     {
         let mut refuses =
             |x: View, second: Option<View>, bias: Option<View>, params, shape: &[i64], text: &str| {

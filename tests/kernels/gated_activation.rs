@@ -1,7 +1,7 @@
 //! `gated_activation` and its gradients against f64, packed and of two tensors.
 use half::{bf16, f16};
 use oxiwarp::{
-    Activation, Device, Element, GatedActivation, Half, Roundings, Stream, gated_activation,
+    Activation, Device, Element, Gate, GatedActivation, Roundings, Stream, gated_activation,
     gated_activation_backward,
 };
 use oxiwarp_tests::compare::same_bits;
@@ -43,11 +43,11 @@ impl<T: Element> Input<T> {
         rows.flat_map(|(first, second)| [first, second].concat()).collect()
     }
     /// Value and gate of element `i`, with their biases, in f32.
-    fn at(&self, i: usize, gate: Half) -> [f32; 2] {
+    fn at(&self, i: usize, gate: Gate) -> [f32; 2] {
         let cols = self.shape[1] as usize;
         let bias = |half: usize| self.bias.as_ref().map_or(0.0, |bias| bias[half * cols + i % cols].to_f32());
         let (first, second) = (self.first[i].to_f32() + bias(0), self.second[i].to_f32() + bias(1));
-        if gate == Half::First { [second, first] } else { [first, second] }
+        if gate == Gate::First { [second, first] } else { [first, second] }
     }
 }
 
@@ -112,7 +112,7 @@ fn check<T: Element>(
         let (row, col) = (i / (2 * cols), i % (2 * cols));
         let at = row * cols + col % cols;
         let ([x, gate], dy) = (wide(at), f64::from(input.first[at].to_f32()));
-        let of_gate = (col < cols) == (params.gate == Half::First);
+        let of_gate = (col < cols) == (params.gate == Gate::First);
         let near = of_gate && matches!(f, Activation::Fatrelu(t) if (gate - f64::from(t)).abs() < 1e-4);
         let value = if of_gate { dy * x * slope(f, gate) } else { dy * reference(f, gate) };
         (value, if near { f64::INFINITY } else { dy.abs().max(1.0) * x.abs().max(1.0) * gate.abs().max(1.0) })
@@ -125,7 +125,7 @@ fn check<T: Element>(
 
 /// Every function, both gates, both roundings, packed or not: each shape has its own mixture.
 fn mixture(i: usize) -> (bool, GatedActivation) {
-    let gate = if i / 2 % 2 == 0 { Half::Second } else { Half::First };
+    let gate = if i / 2 % 2 == 0 { Gate::Second } else { Gate::First };
     let roundings = if i / 4 % 2 == 0 { Roundings::Exact } else { Roundings::Once };
     (i % 2 == 0, GatedActivation { activation: ALL[i % 7 + i / 56], gate, roundings })
 }
@@ -183,7 +183,7 @@ fn rounds_between(device: &Device) {
     let input = Input::<bf16>::random(seed(), [3, 640]);
     let dense = [Layout::dense(640); 2];
     for activation in ALL {
-        let params = GatedActivation { activation, gate: Half::Second, roundings: Roundings::Exact };
+        let params = GatedActivation { activation, gate: Gate::Second, roundings: Roundings::Exact };
         let [y, _] = run(device, &input, true, dense, params);
         let gate = device.upload(&input.second).expect("device memory");
         let mut f = device.alloc::<bf16>(input.second.len()).expect("device memory");
@@ -210,7 +210,7 @@ fn biases_first(device: &Device) {
             }
             let [y, dx] = run(device, &input, packed, layout, params);
             // The sums, rounded, are an input without a bias. (Its `dy` is the first half: the gradients differ.)
-            let rounded = |i: usize| input.at(i, Half::Second).map(bf16::from_f32);
+            let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };
             let [expected, _] = run(device, &sums, packed, layout, params);
@@ -226,7 +226,7 @@ fn two_levels(device: &Device) {
     let (from, mut to) = (device.upload(&input.packed()).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
     let x = from.view_strided(128, &[3, 4, 128], &[6 * 128, 128, 1]).unwrap();
     let params =
-        GatedActivation { activation: Activation::Silu, gate: Half::First, roundings: Roundings::Exact };
+        GatedActivation { activation: Activation::Silu, gate: Gate::First, roundings: Roundings::Exact };
     gated_activation(device, x, None, None, to.view_mut(&[3, 4, 64]).unwrap(), params, Stream::default())
         .unwrap();
     let whole = run(device, &input, true, [Layout::dense(64); 2], params);

@@ -7,12 +7,12 @@ use crate::launch::args;
 use crate::rows::expect_disjoint;
 use crate::{Device, Error, Result, Stream, View, ViewMut};
 
-/// A half of a packed input.
+/// Which half of the input the gate is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Half {
-    /// The first columns.
+pub enum Gate {
+    /// The first columns, as for `silu_and_mul`.
     First,
-    /// The last columns.
+    /// The last columns, as for diffusers' GEGLU and SwiGLU.
     Second,
 }
 
@@ -21,8 +21,8 @@ pub enum Half {
 pub struct GatedActivation {
     /// What is applied to the gate.
     pub activation: Activation,
-    /// Which half the gate is: the second for diffusers' GEGLU and SwiGLU, the first for `silu_and_mul`.
-    pub gate: Half,
+    /// Which half that is.
+    pub gate: Gate,
     /// Where roundings happen.
     pub roundings: Roundings,
 }
@@ -35,7 +35,7 @@ pub(super) struct Halves<T> {
     pub gate: T,
 }
 
-impl Half {
+impl Gate {
     /// `first` and `second` by what they are, where `self` says which is the gate.
     pub(super) fn name<T>(self, first: T, second: T) -> Halves<T> {
         match self {
@@ -52,13 +52,8 @@ impl Half {
     }
 }
 
-/// The first or last half of the columns of a packed tensor.
-pub(super) fn half<'a>(
-    op: &'static str,
-    arg: &'static str,
-    packed: &View<'a>,
-    half: Half,
-) -> Result<View<'a>> {
+/// The first and the last half of the columns of a packed tensor.
+pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) -> Result<[View<'a>; 2]> {
     let Some((&last, outer)) = packed.shape().split_last().filter(|(last, _)| **last % 2 == 0) else {
         let expected = "an even last dimension: two halves, or a second tensor beside it".into();
         return Err(Error::Shape { op, arg, got: packed.shape().to_vec(), expected });
@@ -67,10 +62,12 @@ pub(super) fn half<'a>(
         return Err(packed.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
     let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
-    let skipped = if half == Half::Second { last as usize / 2 * packed.dtype().size() } else { 0 };
-    let start = packed.ptr().cast::<u8>().wrapping_add(skipped).cast();
-    // SAFETY: columns of `packed`, which lives as long.
-    unsafe { View::from_raw(start, packed.dtype(), &shape, packed.strides()) }
+    let half = |skipped: i64| {
+        let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
+        // SAFETY: columns of `packed`, which lives as long.
+        unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
+    };
+    Ok([half(0)?, half(last / 2)?])
 }
 
 /// A bias of both halves, `[2 * columns]` in their order: its two parts by what they add to.
@@ -79,7 +76,7 @@ pub(super) fn bias_halves(
     device: &Device,
     bias: Option<&View>,
     first: &View,
-    gate: Half,
+    gate: Gate,
 ) -> Result<Halves<*const u8>> {
     let mut shape = first.shape().to_vec();
     let cols = shape.last().copied().unwrap_or(0);
@@ -110,9 +107,9 @@ pub fn gated_activation(
 ) -> Result<()> {
     let (y, gate) = (y.as_view(), params.gate);
     x.expect_on(OP, "x", device)?;
-    let (first, last, name) = match second {
-        Some(second) => (x, second, gate.second_name()),
-        None => (half(OP, "x", &x, Half::First)?, half(OP, "x", &x, Half::Second)?, "x"),
+    let ([first, last], name) = match second {
+        Some(second) => ([x, second], gate.second_name()),
+        None => (split(OP, "x", &x)?, "x"),
     };
     let bias_base = bias_halves(OP, device, bias.as_ref(), &first, gate)?;
     let operands = [("x", &first), (name, &last), ("out", y)];

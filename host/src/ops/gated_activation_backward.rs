@@ -2,7 +2,7 @@
 use kernels_gpu::ops::gated_activation::{Operands, Params};
 
 use super::activation::{Roundings, is_aligned};
-use super::gated_activation::{GatedActivation, Half, Halves, bias_halves, half};
+use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
 use crate::elementwise::Elementwise;
 use crate::launch::args;
 use crate::rows::expect_disjoint;
@@ -31,11 +31,11 @@ pub fn gated_activation_backward(
     let (dx, gate) = (dx.as_view(), params.gate);
     x.expect_on(OP, "x", device)?;
     dx.expect_on(OP, "dx", device)?;
-    let (first, last, name) = match second {
-        Some(second) => (x, second, gate.second_name()),
-        None => (half(OP, "x", &x, Half::First)?, half(OP, "x", &x, Half::Second)?, "x"),
+    let ([first, last], name) = match second {
+        Some(second) => ([x, second], gate.second_name()),
+        None => (split(OP, "x", &x)?, "x"),
     };
-    let (dfirst, dlast) = (half(OP, "dx", dx, Half::First)?, half(OP, "dx", dx, Half::Second)?);
+    let [dfirst, dlast] = split(OP, "dx", dx)?;
     let bias_base = bias_halves(OP, device, bias.as_ref(), &first, gate)?;
     let operands = [("x", &first), (name, &last), ("dy", &dy), ("dx", &dfirst), ("dx", &dlast)];
     let aligned = is_aligned(bias_base.x) && is_aligned(bias_base.gate);

@@ -27,7 +27,7 @@ pub unsafe extern "C-unwind" fn activation(stack: *mut u64, _inputs: u64, _outpu
     });
 }
 
-/// The functions by the numbers that the operators take: `KINDS` of `oxiwarp/ops/activation.py`.
+/// The functions by the numbers that the operators take: the constants of `oxiwarp/ops/activation.py`.
 pub(super) fn by_number(op: &str, kind: i64, threshold: f32) -> Result<Activation, String> {
     Ok(match kind {
         0 => Activation::Gelu,

@@ -3,7 +3,7 @@
 use super::activation::{by_number, on, roundings};
 use crate::boundary::{Args, run};
 use crate::tensor::Tensor;
-use oxiwarp::{GatedActivation, Half};
+use oxiwarp::{Gate, GatedActivation};
 use std::ffi::CStr;
 
 const OP: &CStr = c"gated_activation";
@@ -58,7 +58,7 @@ impl Call {
     pub(super) fn params(&self, op: &str) -> Result<GatedActivation, String> {
         Ok(GatedActivation {
             activation: by_number(op, self.kind, self.threshold)?,
-            gate: if self.gate_first { Half::First } else { Half::Second },
+            gate: if self.gate_first { Gate::First } else { Gate::Second },
             roundings: roundings(self.exact),
         })
     }
