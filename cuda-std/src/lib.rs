@@ -13,6 +13,7 @@
 //! | `float4` / 16-byte loads, `__ldg`, `__stcs` | [`pack::Pack`], [`mem`] |
 //! | `__float2bfloat16_rn`, … | [`elem::Elem`] |
 //! | `rsqrtf`, `__expf`, `fmaf` | [`math`] |
+//! | `expf`, `erff`, `tanhf` | [`libdevice`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
 //! | `__global__` | [`entry!`] |
 //!
@@ -41,6 +42,7 @@ pub mod cpu;
 pub mod block;
 pub mod elem;
 mod entry;
+pub mod libdevice;
 pub mod math;
 pub mod mem;
 pub mod pack;

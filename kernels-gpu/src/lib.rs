@@ -4,7 +4,9 @@
 //! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+pub mod activations;
 pub mod affine;
+pub mod elementwise;
 pub mod gated;
 mod modulated;
 mod moments;

@@ -2,8 +2,12 @@
 //!
 //! Schemas, fakes and tags are Python's (`oxiwarp/ops/*.py`); the order and types of arguments here must be theirs.
 
+mod activation;
+mod activation_backward;
 mod ada_norm;
 mod add_rms_norm;
+mod gated_activation;
+mod gated_activation_backward;
 mod gated_residual;
 mod gated_residual_ada_norm;
 mod layer_norm;
@@ -28,6 +32,10 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     ),
     (c"rms_norm", rms_norm::rms_norm),
     (c"rms_norm_out", rms_norm::rms_norm_out),
+    (c"activation", activation::activation),
+    (c"activation_backward", activation_backward::activation_backward),
+    (c"gated_activation", gated_activation::gated_activation),
+    (c"gated_activation_backward", gated_activation_backward::gated_activation_backward),
 ];
 
 /// Registers every kernel on both dispatch keys.

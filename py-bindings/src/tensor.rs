@@ -32,7 +32,11 @@ impl Tensor {
 
     /// A new contiguous tensor of the same sizes, dtype and device: an output named `name`.
     pub fn empty_like(&self, name: &'static str) -> Result<Tensor, String> {
-        let (sizes, _) = self.sizes_and_strides()?;
+        self.empty(name, self.sizes()?)
+    }
+
+    /// A new contiguous tensor of `sizes`, of the same dtype and device: an output named `name`.
+    pub fn empty(&self, name: &'static str, sizes: &[i64]) -> Result<Tensor, String> {
         let (dtype, kind, index) =
             (shim().dtype(self.handle)?, shim().device_type(self.handle)?, shim().device_index(self.handle)?);
         match shim().empty(sizes, dtype, kind, index) {
@@ -44,6 +48,11 @@ impl Tensor {
                 if why.is_empty() { "" } else { ": " },
             ))),
         }
+    }
+
+    /// Its sizes.
+    pub fn sizes(&self) -> Result<&[i64], String> {
+        Ok(self.sizes_and_strides()?.0)
     }
 
     /// Where the tensor lives.

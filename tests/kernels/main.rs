@@ -1,6 +1,9 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
+mod activation;
+mod activation_input;
 mod add_rms_norm;
 mod bad_input;
+mod gated_activation;
 mod gpu;
 mod properties;
 mod rms_norm;
@@ -14,7 +17,16 @@ use oxiwarp_tests::devices::candidates;
 type Test = (&'static str, fn(&Device));
 
 fn main() -> std::process::ExitCode {
-    let all = [rms_norm::TESTS, rungs::TESTS, add_rms_norm::TESTS, bad_input::TESTS].concat();
+    let all = [
+        rms_norm::TESTS,
+        rungs::TESTS,
+        add_rms_norm::TESTS,
+        activation::TESTS,
+        gated_activation::TESTS,
+        activation_input::TESTS,
+        bad_input::TESTS,
+    ]
+    .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
         let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };

@@ -182,6 +182,10 @@ math! {
     ex2(x): "ex2.approx.f32", "{x}";
     lg2(x): "lg2.approx.f32", "{x}";
     tanh(x): "tanh.approx.f32", "{x}";
+    ex2_ftz(x): "ex2.approx.ftz.f32", "{x}";
+    rcp_ftz(x): "rcp.approx.ftz.f32", "{x}";
+    fma_sat(a, b, c): "fma.rn.sat.f32", "{a}, {b}, {c}";
+    fma_rm(a, b, c): "fma.rm.f32", "{a}, {b}, {c}";
 }
 
 /// The same words, of which the compiler knows nothing.

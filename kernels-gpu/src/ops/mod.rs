@@ -1,8 +1,16 @@
 //! One op, one file, one feature: the unit in which the builder compiles PTX.
+#[cfg(feature = "activation")]
+pub mod activation;
+#[cfg(feature = "activation_backward")]
+pub mod activation_backward;
 #[cfg(feature = "ada_norm")]
 pub mod ada_norm;
 #[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
+#[cfg(feature = "gated_activation")]
+pub mod gated_activation;
+#[cfg(feature = "gated_activation_backward")]
+pub mod gated_activation_backward;
 #[cfg(feature = "gated_residual")]
 pub mod gated_residual;
 #[cfg(feature = "gated_residual_ada_norm")]
@@ -17,8 +25,12 @@ pub mod rms_norm;
 /// The kernels of each op.
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
+    activation::KERNELS,
+    activation_backward::KERNELS,
     ada_norm::KERNELS,
     add_rms_norm::KERNELS,
+    gated_activation::KERNELS,
+    gated_activation_backward::KERNELS,
     gated_residual::KERNELS,
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
