@@ -36,5 +36,6 @@ pub use ladder::{Arch, Rung, rung};
 pub use launch::Stream;
 pub use ops::add_rms_norm::add_rms_norm;
 pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
+pub use ops::softmax::softmax;
 pub use ptx::{KernelInfo, kernel_info};
 pub use view::{MAX_RANK, View, ViewMut};

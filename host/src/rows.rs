@@ -91,8 +91,8 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     if blocks == 0 {
         return Ok(());
     }
-    // Teams beyond a warp meet in shared memory: an f32 for each warp.
-    let shared_bytes = if team > 32 { team * teams / 32 * 4 } else { 0 };
+    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once.
+    let shared_bytes = if team > 32 { team * teams / 32 * 8 } else { 0 };
     let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes };
     // SAFETY: as the caller promises.
     unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }

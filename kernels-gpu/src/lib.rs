@@ -4,6 +4,7 @@
 //! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
+mod exp_sum;
 pub mod ops;
 pub mod weight;
 

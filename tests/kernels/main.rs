@@ -5,6 +5,7 @@ mod gpu;
 mod properties;
 mod rms_norm;
 mod rungs;
+mod softmax;
 
 use libtest_mimic::{Arguments, Trial};
 use oxiwarp::Device;
@@ -14,7 +15,7 @@ use oxiwarp_tests::devices::candidates;
 type Test = (&'static str, fn(&Device));
 
 fn main() -> std::process::ExitCode {
-    let all = [rms_norm::TESTS, rungs::TESTS, add_rms_norm::TESTS, bad_input::TESTS].concat();
+    let all = [rms_norm::TESTS, rungs::TESTS, add_rms_norm::TESTS, bad_input::TESTS, softmax::TESTS].concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
         let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };

@@ -2,7 +2,7 @@
 use oxiwarp::{Dtype, Element};
 
 /// The distance from `reference` (in magnitude) to its neighbour in `dtype`.
-fn ulp(dtype: Dtype, reference: f64) -> f64 {
+pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
     let (bits, least) = match dtype {
         Dtype::F32 => (23, -126),
         Dtype::F16 => (10, -14),

@@ -142,6 +142,13 @@ pub fn ex2(x: f32) -> f32 {
     libm::exp2(f64::from(x)) as f32
 }
 
+/// `ex2.approx.ftz.f32`: at most 2 ulp, subnormal results are 0.
+#[inline]
+pub fn ex2_ftz(x: f32) -> f32 {
+    let power = ex2(x);
+    if power < f32::MIN_POSITIVE { 0.0 } else { power }
+}
+
 /// `lg2.approx.f32`: absolute error at most 2^-22 between 0.5 and 2, relative 2^-22 elsewhere.
 #[inline]
 pub fn lg2(x: f32) -> f32 {
@@ -199,6 +206,9 @@ pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
     [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
 }
 
+/// `max.f16x2` and `max.bf16x2`.
+pub(crate) use crate::elem::{max_halves as max_f16x2, max_halves as max_bf16x2};
+
 /// The same words; on PTX the compiler knows nothing of them.
 #[inline]
 pub fn opaque(words: [u32; 4]) -> [u32; 4] {
@@ -242,6 +252,8 @@ mod tests {
         assert_eq!([rsqrt(4.0), rsqrt(0.0), rsqrt(-0.0)], [0.5, f32::INFINITY, f32::NEG_INFINITY]);
         assert!(rsqrt(-1.0).is_nan() && lg2(-1.0).is_nan());
         assert_eq!([ex2(3.0), ex2(-f32::INFINITY), lg2(8.0)], [8.0, 0.0, 3.0]);
+        assert_eq!([ex2_ftz(-126.0), ex2_ftz(-126.5)], [f32::MIN_POSITIVE, 0.0]);
+        assert!(ex2_ftz(f32::NAN).is_nan());
         assert_eq!([tanh(100.0), rcp(4.0)], [1.0, 0.25]);
         assert_eq!(fma(1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0), -(f32::EPSILON * f32::EPSILON));
     }
