@@ -35,6 +35,9 @@ impl<const N: usize> RowLayout<N> {
     /// reach; says how.
     pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         let (arg, x) = operands[0];
+        if !Dtype::FLOATS.contains(&x.dtype()) {
+            return Err(Error::Dtype { op, arg, got: x.dtype(), expected: "f32, f16 or bf16".into() });
+        }
         let (Some(&cols), rank) = (x.shape().last(), x.shape().len()) else {
             return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
         };

@@ -6,6 +6,7 @@
 
 mod exp_sum;
 pub mod ops;
+pub mod target;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

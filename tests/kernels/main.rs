@@ -1,11 +1,14 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
 mod add_rms_norm;
 mod bad_input;
+mod cross_entropy;
+mod cross_entropy_backward;
 mod gpu;
 mod properties;
 mod rms_norm;
 mod rungs;
 mod softmax;
+mod softmax_backward;
 
 use libtest_mimic::{Arguments, Trial};
 use oxiwarp::Device;
@@ -15,7 +18,17 @@ use oxiwarp_tests::devices::candidates;
 type Test = (&'static str, fn(&Device));
 
 fn main() -> std::process::ExitCode {
-    let all = [rms_norm::TESTS, rungs::TESTS, add_rms_norm::TESTS, bad_input::TESTS, softmax::TESTS].concat();
+    let all = [
+        rms_norm::TESTS,
+        rungs::TESTS,
+        add_rms_norm::TESTS,
+        bad_input::TESTS,
+        softmax::TESTS,
+        softmax_backward::TESTS,
+        cross_entropy::TESTS,
+        cross_entropy_backward::TESTS,
+    ]
+    .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
         let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };

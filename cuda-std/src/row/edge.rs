@@ -1,9 +1,9 @@
 //! For kernels that do not treat all columns alike: what lies past the end, and single columns.
 use crate::elem::Elem;
-use crate::mem::{self, Load};
+use crate::mem::{self, Load, Store};
 use crate::pack::Pack;
 
-use super::Row;
+use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
     /// The thread's pack of `tile`; `beyond` past the end, where [`Row::load`] has zeros.
@@ -16,13 +16,6 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return if inside(0) { pack } else { Pack::from_bits(|_| beyond.to_bits()) };
         }
         Pack::from_bits(|i| if inside(i) { pack.bits(i) } else { beyond.to_bits() })
-    }
-
-    /// The column of lane 0 of the thread's pack of `tile`, and from each lane's column to the next.
-    #[inline(always)]
-    pub fn columns(&self, tile: u32) -> (u32, u32) {
-        let len = Pack::<T>::LEN;
-        (self.columns.base(len) + self.columns.offset(tile, len), self.columns.step())
     }
 
     /// Tiles that cover the row; none where there is no row.
@@ -43,5 +36,31 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         };
         Some(T::from_bits(bits).to_f32())
+    }
+}
+
+impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
+    /// Is `column` in one of the thread's packs?
+    #[inline(always)]
+    pub fn owns(&self, column: u32) -> bool {
+        let len = if VECTOR { Pack::<T>::LEN } else { 1 };
+        column < self.columns.cols && column / len % self.columns.size == self.columns.rank
+    }
+
+    /// Writes the element of `column`, rounded once, if the thread owns it: over what it stored with the pack.
+    #[inline(always)]
+    pub fn set(&self, column: u32, value: f32, hint: Store) {
+        if !self.owns(column) {
+            return;
+        }
+        let (at, bits) = (self.start.wrapping_add(column as usize).cast(), T::from_f32(value).to_bits());
+        // SAFETY: the column lies inside the row (`of`) and is this thread's alone.
+        unsafe {
+            if size_of::<T>() == 2 {
+                mem::store_u16(at, bits as u16, hint)
+            } else {
+                mem::store_u32(at, bits, hint)
+            }
+        }
     }
 }
