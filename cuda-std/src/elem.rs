@@ -161,7 +161,7 @@ half_elem!(bf16, f32_to_bf16, bf16_to_f32, f32x2_to_bf16x2, bf16x2_to_f32x2, max
 /// is that of the floats once all bits of the negative ones but the sign are flipped.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
-    let flip = |word: u32| word ^ (word >> 15 & 0x0001_0001) * 0x7fff;
+    let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);
     let (a, b) = (flip(a) as i32, flip(b) as i32);
     flip(a.max(b) as u32 & 0xffff_0000 | (a << 16).max(b << 16) as u32 >> 16)
 }

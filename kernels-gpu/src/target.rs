@@ -26,22 +26,27 @@ pub(crate) enum Class {
 }
 
 impl Targets {
-    /// That of `row`, of `cols` classes.
+    /// That of `row`, as it stands there.
     ///
     /// # Safety
     /// There are more than `row` integers.
     #[inline(always)]
-    pub(crate) unsafe fn class(&self, row: u64, cols: u32) -> Class {
+    pub(crate) unsafe fn load(&self, row: u64) -> i64 {
         let at = self.base.wrapping_add((row * u64::from(self.bytes)) as usize);
         // SAFETY: as the caller promises.
-        let target = unsafe {
+        unsafe {
             if self.bytes == 8 {
                 let [low, high] = load_u32x2(at, Load::ReadOnly);
                 i64::from(high as i32) << 32 | i64::from(low)
             } else {
                 i64::from(load_u32(at, Load::ReadOnly) as i32)
             }
-        };
+        }
+    }
+
+    /// What a target says of a row of `cols` classes.
+    #[inline(always)]
+    pub(crate) fn class(&self, target: i64, cols: u32) -> Class {
         match target {
             ignored if ignored == self.ignore_index => Class::Ignored,
             column if (column as u64) < u64::from(cols) => Class::Column(column as u32),

@@ -3,7 +3,11 @@
 //! Schemas, fakes and tags are Python's (`oxiwarp/ops/*.py`); the order and types of arguments here must be theirs.
 
 mod add_rms_norm;
+mod cross_entropy;
+mod cross_entropy_backward;
 mod rms_norm;
+mod softmax;
+mod softmax_backward;
 
 use crate::shim::{Boxed, shim};
 use oxiwarp::Rounding;
@@ -13,6 +17,10 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"rms_norm", rms_norm::rms_norm),
     (c"rms_norm_out", rms_norm::rms_norm_out),
     (c"add_rms_norm", add_rms_norm::add_rms_norm),
+    (c"softmax", softmax::softmax),
+    (c"softmax_backward", softmax_backward::softmax_backward),
+    (c"cross_entropy", cross_entropy::cross_entropy),
+    (c"cross_entropy_backward", cross_entropy_backward::cross_entropy_backward),
 ];
 
 /// Registers every kernel on both dispatch keys.

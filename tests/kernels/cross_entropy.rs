@@ -72,7 +72,8 @@ fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
     [(loss, off), (lse, off_lse)].map(|(value, off)| (value, off * f64::from(f32::EPSILON)))
 }
 
-fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], layout: Layout) {
+/// One shape and layout, with every kind of parameters and both types of targets.
+pub fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], layout: Layout) {
     let random = &mut random(seed);
     let x: Vec<T> = values(random, (rows * cols) as usize);
     let matrix = Matrix::upload(device, &x, [rows, cols], layout);

@@ -36,10 +36,10 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
 
 /// Panics unless every value is as near to its reference as f32 arithmetic with one rounding gets.
 ///
-/// A 16-bit result is off by its rounding. For f32, in units of 2^-23: up to 0.5 of `|x - max|` for the subtraction,
-/// 3 for the exponential, 3 for the sum of such, 0.5 each for its reciprocal and the product; an ulp is half a unit just below a
-/// power of two. A logarithm has the absolute errors of its terms: of the same difference, 2 of the logarithm of the
-/// sum, which is smaller than the result, and 0.5 of the result.
+/// A 16-bit result is off by its rounding. For f32, in units of 2^-23 of the result: up to 0.5 of `|x - max|` for the
+/// subtraction, 3 for the exponential, 3 for the sum of such, 0.5 each for its reciprocal and the product. A logarithm
+/// has the absolute errors of its terms: those of the difference and the sum, 2 of the logarithm of the sum, which is
+/// smaller than the result, and 0.5 of the result.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
     for (r, (x, got)) in x.chunks(cols).zip(got.chunks(cols)).enumerate() {
@@ -70,7 +70,8 @@ fn run<T: Element>(
     y.download()
 }
 
-fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
+/// One shape and layout, and both results.
+pub fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let cols = shape[1] as usize;
     let x: Vec<T> = values(&mut random(seed), shape[0] as usize * cols);
     for log in [false, true] {
@@ -129,10 +130,13 @@ fn batch_invariance(device: &Device) {
     }
 }
 
+/// A logit by its column and the lowest number of its type.
+type Logit = fn(usize, f32) -> f32;
+
 /// Rows of every kind of launch whose exponentials a naive formula overflows, or loses.
 fn extremes<T: Element>(device: &Device) {
     let lowest = if T::DTYPE == oxiwarp::Dtype::F16 { -65_504.0 } else { -3.38e38 };
-    let kinds: [(&str, fn(usize, f32) -> f32); 7] = [
+    let kinds: [(&str, Logit); 7] = [
         ("all equal", |_, _| 3.0),
         ("all huge", |c, _| 1e4 + (c % 3) as f32 * 64.0),
         ("huge and tiny", |c, _| if c % 2 == 0 { 1e4 } else { -1e4 }),

@@ -55,14 +55,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     // SAFETY: as the caller promises.
     let x = unsafe { Row::<T, VECTOR>::of(&x, team, at, p.cols) };
     let writes = team.rank == 0 && team.row < p.rows;
-    // Read first: the logit arrives while the row goes by.
     // SAFETY: a target for each row.
-    let class = if writes { unsafe { targets.class(team.row, p.cols) } } else { Class::Ignored };
-    let hit = match class {
-        Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),
-        Class::Ignored | Class::Outside => f32::NAN,
-    };
-
+    let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
     let (mut own, mut total) = (ExpSum::EMPTY, 0.0);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
@@ -75,6 +69,12 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
             }
         }
     }
+    // Here, and not before the row: its loads would wait for the target. The logit, from L1 or L2, arrives during the fold.
+    let class = targets.class(target, p.cols);
+    let hit = match class {
+        Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),
+        Class::Ignored | Class::Outside => f32::NAN,
+    };
     let ExpSum { max, sum } = own.fold::<T>(team);
     if smoothed {
         block::sync();

@@ -30,15 +30,22 @@ struct RowGradient {
     hot: f32,
 }
 
-impl RowGradient {
+impl Gradients {
+    /// The two of `row`.
+    ///
     /// # Safety
-    /// `from` holds an f32 for `row`, each.
+    /// There are more than `row` of each.
     #[inline(always)]
-    unsafe fn of(from: Gradients, row: u64, class: Class, p: Params) -> Self {
+    unsafe fn load(self, row: u64) -> [f32; 2] {
         let at = |base: *const u8| base.wrapping_add(row as usize * size_of::<f32>());
         // SAFETY: as the caller promises.
-        let [lse, dloss] =
-            [from.lse, from.dloss].map(|base| f32::from_bits(unsafe { load_u32(at(base), Load::ReadOnly) }));
+        [self.lse, self.dloss].map(|base| f32::from_bits(unsafe { load_u32(at(base), Load::ReadOnly) }))
+    }
+}
+
+impl RowGradient {
+    #[inline(always)]
+    fn of([lse, dloss]: [f32; 2], class: Class, p: Params) -> Self {
         let dloss = if class == Class::Outside { f32::NAN } else { dloss };
         Self {
             lse,
@@ -74,24 +81,26 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
     }
     let at = RowAt::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
-    let (x, dx, class) = unsafe {
-        (
-            Row::<T, VECTOR>::of(&x, team, at, p.cols),
-            RowMut::<T, VECTOR>::of(&dx, team, at, p.cols),
-            targets.class(team.row, p.cols),
-        )
+    let (x, dx) = unsafe {
+        (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
+    // SAFETY: a target and two numbers for each row.
+    let (target, kept) = unsafe { (targets.load(team.row), from.load(team.row)) };
+    // The row's first loads are under way before anything waits for these.
+    let mut packs = logits::<T, STEP, VECTOR>(x, 0);
+    let class = targets.class(target, p.cols);
     if class == Class::Ignored {
         for tile in 0..x.tiles() {
             dx.store(tile, Pack::ZERO, Store::Default);
         }
         return;
     }
-    // SAFETY: the row exists.
-    let row = unsafe { RowGradient::of(from, team.row, class, p) };
+    let row = RowGradient::of(kept, class, p);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
-        let packs = logits::<T, STEP, VECTOR>(x, first);
+        if step > 0 {
+            packs = logits::<T, STEP, VECTOR>(x, first);
+        }
         for i in 0..STEP {
             let gradient = Pack::from_lanes(packs[i].lanes().map(|x| row.apply::<T>(x)));
             dx.store(first + i as u32, gradient, Store::Default);

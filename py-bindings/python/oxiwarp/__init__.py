@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import _native, _register
-from .ops import add_rms_norm, rms_norm
+from .ops import add_rms_norm, cross_entropy, rms_norm, softmax
 from .patch import patch, patched, unpatch
 from .report import Report, Row
 
@@ -37,9 +37,11 @@ __all__ = [
     "Row",
     "__version__",
     "add_rms_norm",
+    "cross_entropy",
     "kernel_info",
     "patch",
     "patched",
     "rms_norm",
+    "softmax",
     "unpatch",
 ]
