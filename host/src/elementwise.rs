@@ -64,7 +64,8 @@ impl<const N: usize> Elementwise<N> {
             inner_stride: cols as i64,
             outer_stride: 0,
         });
-        let layout = RowLayout { rows, inner: 0, cols: cols as u32, dtype: first.dtype(), vector, operands };
+        let (dtype, quads) = (first.dtype(), false);
+        let layout = RowLayout { rows, inner: 0, cols: cols as u32, dtype, vector, quads, operands };
         let extent = Extent { rows, elements, inner: 0, cols: cols as u32, tiles: (held * parts) as u32 };
         Self { layout, extent, grid: [rows, 1], block: [MAX_THREADS, 1] }
     }

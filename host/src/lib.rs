@@ -33,7 +33,7 @@ mod view;
 pub use buffer::Buffer;
 pub use cuda::{Event, Graph, OwnedStream};
 pub use device::Device;
-pub use dtype::{Dtype, Element};
+pub use dtype::{Dtype, Element, Scalar};
 pub use error::{Error, Result};
 pub use ladder::{Arch, Rung, rung};
 pub use launch::Stream;
@@ -42,6 +42,8 @@ pub use ops::activation::{Activation, Roundings, activation};
 pub use ops::activation_backward::activation_backward;
 pub use ops::ada_norm::{AdaNorm, ada_norm, ada_norm_pair};
 pub use ops::add_rms_norm::add_rms_norm;
+pub use ops::cross_entropy::{CrossEntropy, cross_entropy};
+pub use ops::cross_entropy_backward::cross_entropy_backward;
 pub use ops::gated_activation::{Gate, GatedActivation, gated_activation};
 pub use ops::gated_activation_backward::gated_activation_backward;
 pub use ops::gated_residual::{GatedResidual, gated_residual};
@@ -51,6 +53,8 @@ pub use ops::residual_tanh_gated_rms_norm::{
     residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated,
 };
 pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
+pub use ops::softmax::softmax;
+pub use ops::softmax_backward::softmax_backward;
 pub use ptx::{KernelInfo, kernel_info};
 pub use quads::Norm;
 pub use view::{MAX_RANK, View, ViewMut};

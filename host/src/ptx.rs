@@ -106,7 +106,7 @@ pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::new();
     for ptx in EMBEDDED.iter() {
         for unit in &ptx.units {
-            for dtype in Dtype::ALL {
+            for dtype in Dtype::FLOATS {
                 let entries = unit.entries_of(dtype);
                 if !entries.is_empty() {
                     found.push(KernelInfo { op: unit.op, dtype, arch: ptx.arch.name(), entries });

@@ -46,6 +46,9 @@ impl<const N: usize> RowLayout<N> {
     /// As [`RowLayout::of`], for operands each of which has a dtype of its own.
     pub fn of_mixed(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         let (arg, x) = operands[0];
+        if !Dtype::FLOATS.contains(&x.dtype()) {
+            return Err(Error::Dtype { op, arg, got: x.dtype(), expected: "f32, f16 or bf16".into() });
+        }
         let (Some(&cols), rank) = (x.shape().last(), x.shape().len()) else {
             return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
         };
@@ -96,8 +99,8 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     stream: Stream,
     args: [*const c_void; ARGS],
 ) -> Result<()> {
-    // Teams beyond a warp meet in shared memory: an f32 for each warp.
-    let shared_bytes = if rung.team > 32 { rung.team * rung.teams / 32 * 4 } else { 0 };
+    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once.
+    let shared_bytes = if rung.team > 32 { rung.team * rung.teams / 32 * 8 } else { 0 };
     // SAFETY: as the caller promises.
     unsafe { launch_rows_with(op, device, kernel, rung, shared_bytes, layout, stream, args) }
 }

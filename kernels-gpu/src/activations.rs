@@ -10,6 +10,8 @@ use cuda_std::libdevice::{Erf, exp_add, tanh};
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
+use crate::elementwise::Extent;
+
 /// A function and its constants: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -181,4 +183,42 @@ fn gelu_quick<T: Elem>(x: T::Lanes) -> T::Lanes {
 #[inline(always)]
 pub(crate) fn rounded<T: Elem>(lanes: T::Lanes) -> T::Lanes {
     T::unpack(T::pack(lanes))
+}
+
+/// What the kernels of an activation and of its gradient need to know beside their operands.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// The operands' shape.
+    pub extent: Extent,
+    /// `f`.
+    pub function: Function,
+    /// Is `x + bias` rounded to the element type before `f`? 0 or 1.
+    pub round_sum: u32,
+}
+
+/// What the kernels of a gated activation and of its gradient need to know beside their operands.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GatedParams {
+    /// The operands' shape.
+    pub extent: Extent,
+    /// `f`.
+    pub function: Function,
+    /// Are the sums and `f`'s result rounded to the element type before the product? 0 or 1.
+    pub round_each: u32,
+}
+
+/// The operands that are read: `x`, the gate, and their biases, each null or one row.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct GatedOperands {
+    /// What is multiplied.
+    pub x: Rows,
+    /// What `f` is applied to.
+    pub gate: Rows,
+    /// Added to `x`.
+    pub bias_x: *const u8,
+    /// Added to the gate.
+    pub bias_gate: *const u8,
 }

@@ -7,6 +7,7 @@
 pub mod activations;
 pub mod affine;
 pub mod elementwise;
+pub mod exp_sum;
 pub mod gated;
 mod modulated;
 mod moments;
@@ -15,6 +16,7 @@ pub mod operand;
 pub mod ops;
 pub mod passes;
 mod side;
+pub mod target;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

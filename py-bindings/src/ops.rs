@@ -6,6 +6,8 @@ mod activation;
 mod activation_backward;
 mod ada_norm;
 mod add_rms_norm;
+mod cross_entropy;
+mod cross_entropy_backward;
 mod gated_activation;
 mod gated_activation_backward;
 mod gated_residual;
@@ -13,6 +15,8 @@ mod gated_residual_ada_norm;
 mod layer_norm;
 mod residual_tanh_gated_rms_norm;
 mod rms_norm;
+mod softmax;
+mod softmax_backward;
 
 use crate::shim::{Boxed, shim};
 use oxiwarp::Rounding;
@@ -36,6 +40,10 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"activation_backward", activation_backward::activation_backward),
     (c"gated_activation", gated_activation::gated_activation),
     (c"gated_activation_backward", gated_activation_backward::gated_activation_backward),
+    (c"softmax", softmax::softmax),
+    (c"softmax_backward", softmax_backward::softmax_backward),
+    (c"cross_entropy", cross_entropy::cross_entropy),
+    (c"cross_entropy_backward", cross_entropy_backward::cross_entropy_backward),
 ];
 
 /// Registers every kernel on both dispatch keys.

@@ -3,11 +3,15 @@ mod activation;
 mod activation_input;
 mod add_rms_norm;
 mod bad_input;
+mod cross_entropy;
+mod cross_entropy_backward;
 mod gated_activation;
 mod gpu;
 mod properties;
 mod rms_norm;
 mod rungs;
+mod softmax;
+mod softmax_backward;
 
 use libtest_mimic::{Arguments, Trial};
 use oxiwarp::Device;
@@ -25,6 +29,10 @@ fn main() -> std::process::ExitCode {
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
+        softmax::TESTS,
+        softmax_backward::TESTS,
+        cross_entropy::TESTS,
+        cross_entropy_backward::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

@@ -7,8 +7,8 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::add_rms_norm;
 use crate::rms_norm::{AnyWeight, bound, reference, run};
+use crate::{add_rms_norm, cross_entropy, softmax};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -107,6 +107,14 @@ fn add_holds<T: Element>(case: &Case) {
     );
 }
 
+fn softmax_holds<T: Element>(case: &Case) {
+    softmax::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts);
+}
+
+fn cross_entropy_holds<T: Element>(case: &Case) {
+    cross_entropy::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts[0]);
+}
+
 fn trial<C: std::fmt::Debug + 'static>(
     name: &str,
     cases: impl Fn() -> BoxedStrategy<C> + Send + 'static,
@@ -129,6 +137,9 @@ pub fn trials() -> Vec<Trial> {
         trial("rms_norm_bf16", || case().boxed(), holds::<bf16>),
         trial("add_rms_norm_f32", || case().boxed(), add_holds::<f32>),
         trial("add_rms_norm_bf16", || case().boxed(), add_holds::<bf16>),
+        trial("softmax_f32", || case().boxed(), softmax_holds::<f32>),
+        trial("softmax_f16", || case().boxed(), softmax_holds::<f16>),
+        trial("cross_entropy_bf16", || case().boxed(), cross_entropy_holds::<bf16>),
         trial("rows_in_two_levels", || levels().boxed(), levels_hold),
     ]
 }

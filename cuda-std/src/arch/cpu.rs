@@ -251,6 +251,9 @@ pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
     [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
 }
 
+/// `max.f16x2` and `max.bf16x2`.
+pub(crate) use crate::elem::{max_halves as max_f16x2, max_halves as max_bf16x2};
+
 /// The same words; on PTX the compiler knows nothing of them.
 #[inline]
 pub fn opaque(words: [u32; 4]) -> [u32; 4] {

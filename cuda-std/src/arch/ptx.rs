@@ -268,3 +268,26 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
 pub fn bf16x2_to_f32x2(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
 }
+
+macro_rules! max_pairs {
+    ($($name:ident: $instruction:literal;)*) => { $(
+        /// The larger values of two pairs.
+        #[inline(always)]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            if cfg!(not(target_feature = "sm_80")) {
+                return crate::elem::max_halves(a, b);
+            }
+            let pair: u32;
+            // SAFETY: arithmetic; the instruction needs sm_80.
+            unsafe {
+                asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
+                    options(pure, nomem, nostack))
+            };
+            pair
+        }
+    )* };
+}
+max_pairs! {
+    max_f16x2: "max.f16x2";
+    max_bf16x2: "max.bf16x2";
+}

@@ -1,7 +1,7 @@
 //! `y = f(x + bias)`, element by element.
 use half::{bf16, f16};
 use kernels_gpu::activations::Function;
-use kernels_gpu::ops::activation::Params;
+use kernels_gpu::activations::Params;
 
 use crate::elementwise::Elementwise;
 use crate::launch::args;
@@ -54,7 +54,7 @@ impl Activation {
             Self::Fatrelu(threshold) => {
                 // torch compares with the threshold as an element holds it.
                 let threshold = match dtype {
-                    Dtype::F32 => threshold,
+                    Dtype::F32 | Dtype::I64 | Dtype::I32 => threshold,
                     Dtype::F16 => f16::from_f32(threshold).to_f32(),
                     Dtype::Bf16 => bf16::from_f32(threshold).to_f32(),
                 };

@@ -1,5 +1,5 @@
 //! The gradient of [`activation`](super::activation::activation).
-use kernels_gpu::ops::activation::Params;
+use kernels_gpu::activations::Params;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::elementwise::Elementwise;

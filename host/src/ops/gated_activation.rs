@@ -1,5 +1,5 @@
 //! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
-use kernels_gpu::ops::gated_activation::{Operands, Params};
+use kernels_gpu::activations::{GatedOperands as Operands, GatedParams as Params};
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::elementwise::Elementwise;

@@ -1,5 +1,5 @@
 //! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
-use kernels_gpu::ops::gated_activation::{Operands, Params};
+use kernels_gpu::activations::{GatedOperands as Operands, GatedParams as Params};
 
 use super::activation::{Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};

@@ -4,20 +4,8 @@
 //! takes any layout; `activation_hold2_<dtype>` wants rows that can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::activations::Function;
-use crate::elementwise::{Bias, Extent, MAX_THREADS};
-
-/// What the kernel needs to know beside its operands.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Params {
-    /// The operands' shape.
-    pub extent: Extent,
-    /// `f`.
-    pub function: Function,
-    /// Is `x + bias` rounded to the element type before `f`? 0 or 1.
-    pub round_sum: u32,
-}
+use crate::activations::Params;
+use crate::elementwise::{Bias, MAX_THREADS};
 
 /// Blocks of 256 threads for each of which there are 48 registers, as many as the functions want; more loads in flight
 /// than with 64. A Turing multiprocessor has 1024 threads.

@@ -2,7 +2,7 @@
 //! bias's gradient is `dx`, summed over the rows.
 use cuda_std::prelude::*;
 
-use super::activation::Params;
+use crate::activations::Params;
 use crate::elementwise::{Bias, MAX_THREADS};
 
 /// # Safety

@@ -5,34 +5,8 @@
 //! rows that can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::activations::{Function, rounded};
-use crate::elementwise::{Bias, Extent, MAX_THREADS};
-
-/// What the kernel needs to know beside its operands.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Params {
-    /// The operands' shape.
-    pub extent: Extent,
-    /// `f`.
-    pub function: Function,
-    /// Are the sums and `f`'s result rounded to the element type before the product? 0 or 1.
-    pub round_each: u32,
-}
-
-/// The operands that are read: `x`, the gate, and their biases, each null or one row.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Operands {
-    /// What is multiplied.
-    pub x: Rows,
-    /// What `f` is applied to.
-    pub gate: Rows,
-    /// Added to `x`.
-    pub bias_x: *const u8,
-    /// Added to the gate.
-    pub bias_gate: *const u8,
-}
+use crate::activations::{GatedOperands as Operands, GatedParams as Params, rounded};
+use crate::elementwise::{Bias, MAX_THREADS};
 
 /// # Safety
 /// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases aligned if

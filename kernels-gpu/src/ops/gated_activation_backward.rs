@@ -2,7 +2,7 @@
 //! [`gated_activation`](super::gated_activation), whose biases are added first here too.
 use cuda_std::prelude::*;
 
-use super::gated_activation::{Operands, Params};
+use crate::activations::{GatedOperands as Operands, GatedParams as Params};
 use crate::elementwise::{Bias, MAX_THREADS};
 
 /// # Safety

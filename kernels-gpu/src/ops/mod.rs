@@ -7,6 +7,10 @@ pub mod activation_backward;
 pub mod ada_norm;
 #[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
+#[cfg(feature = "cross_entropy")]
+pub mod cross_entropy;
+#[cfg(feature = "cross_entropy_backward")]
+pub mod cross_entropy_backward;
 #[cfg(feature = "gated_activation")]
 pub mod gated_activation;
 #[cfg(feature = "gated_activation_backward")]
@@ -21,6 +25,10 @@ pub mod layer_norm;
 pub mod residual_tanh_gated_rms_norm;
 #[cfg(feature = "rms_norm")]
 pub mod rms_norm;
+#[cfg(feature = "softmax")]
+pub mod softmax;
+#[cfg(feature = "softmax_backward")]
+pub mod softmax_backward;
 
 /// The kernels of each op.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -29,6 +37,8 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     activation_backward::KERNELS,
     ada_norm::KERNELS,
     add_rms_norm::KERNELS,
+    cross_entropy::KERNELS,
+    cross_entropy_backward::KERNELS,
     gated_activation::KERNELS,
     gated_activation_backward::KERNELS,
     gated_residual::KERNELS,
@@ -36,4 +46,6 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     layer_norm::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
+    softmax::KERNELS,
+    softmax_backward::KERNELS,
 ];

@@ -3,7 +3,7 @@
 //!
 //! The roundings are those of diffusers' and of genmo's Mochi: the product is computed in f32 and rounded, the sum is
 //! rounded, `normed` is computed in f32 from the rounded sum and rounded once.
-use cuda_std::math::tanh;
+use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
 use cuda_std::quad::round;
 

@@ -16,6 +16,7 @@ from .ops import (
     ada_norm,
     ada_norm_pair,
     add_rms_norm,
+    cross_entropy,
     fatrelu_and_mul,
     gated_residual,
     gated_residual_ada_norm,
@@ -35,6 +36,7 @@ from .ops import (
     rms_norm,
     silu,
     silu_and_mul,
+    softmax,
     swiglu,
 )
 from .patch import patch, patched, unpatch
@@ -63,6 +65,7 @@ __all__ = [
     "ada_norm",
     "ada_norm_pair",
     "add_rms_norm",
+    "cross_entropy",
     "fatrelu_and_mul",
     "gated_residual",
     "gated_residual_ada_norm",
@@ -85,6 +88,7 @@ __all__ = [
     "rms_norm",
     "silu",
     "silu_and_mul",
+    "softmax",
     "swiglu",
     "unpatch",
 ]
