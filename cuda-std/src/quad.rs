@@ -1,8 +1,9 @@
 //! Rows read and written four neighbouring elements at a time, whatever their type.
 //!
 //! A quad is 8 bytes of a 16-bit type and 16 of f32, so operands of different types share one mapping of columns to
-//! threads: thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on. That is also the order
-//! in which torch's own row kernels read, which an op needs that wants their bits.
+//! threads. A warp has a row: lane `l` has the columns from `4 * (l + 32 * tile)` on. That is also the order in which
+//! torch's own row kernels read, which an op needs that wants their bits; and the number being a constant, tiles lie at
+//! constant distances.
 //!
 //! `VECTOR` says whether a quad is one access; without it the same columns are read one by one, so that a row's bits do
 //! not depend on its alignment.
@@ -11,7 +12,7 @@ use core::marker::PhantomData;
 use crate::elem::{Elem, Lanes};
 use crate::mem::{self, Load, Store};
 use crate::row::{RowAt, Rows};
-use crate::team::Team;
+use crate::warp;
 
 /// Elements in a quad.
 pub const LEN: u32 = 4;
@@ -86,25 +87,34 @@ pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Quad::<T>::from_lanes(lanes).lanes()
 }
 
+/// Columns of a tile.
+pub const TILE: u32 = LEN * warp::SIZE;
+
 /// The columns that a thread holds of its row.
 #[derive(Clone, Copy)]
 pub struct QuadColumns {
-    rank: u32,
-    size: u32,
+    /// The thread's first column.
+    own: u32,
     cols: u32,
 }
 
 impl QuadColumns {
-    /// Those of `team`'s thread in a row of `cols` columns; none if there is no row.
+    /// Those of the calling thread in its warp's row of `cols` columns; none if there is no row.
     #[inline(always)]
-    pub fn of(team: Team, at: RowAt, cols: u32) -> Self {
-        Self { rank: team.rank, size: team.size, cols: if at.exists() { cols } else { 0 } }
+    pub fn of_warp(at: RowAt, cols: u32) -> Self {
+        Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
     }
 
     /// The thread's first column of `tile`.
     #[inline(always)]
     pub fn first(&self, tile: u32) -> u32 {
-        LEN * (self.rank + tile * self.size)
+        self.own + tile * TILE
+    }
+
+    /// Where the thread's quad of `tile` lies in the row that starts at `start`.
+    #[inline(always)]
+    fn place<T>(&self, start: *const T, tile: u32) -> *const T {
+        start.wrapping_add(self.own as usize).wrapping_add((tile * TILE) as usize)
     }
 
     /// How many of the quad's columns the row has, 0 to 4.
@@ -117,12 +127,6 @@ impl QuadColumns {
     #[inline(always)]
     pub fn has(&self, tile: u32) -> bool {
         self.first(tile) < self.cols
-    }
-
-    /// Tiles that cover a row of `cols` columns: the same for every thread of a block.
-    #[inline(always)]
-    pub fn tiles(team: Team, cols: u32) -> u32 {
-        cols.div_ceil(LEN * team.size)
     }
 }
 
@@ -147,22 +151,28 @@ impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
     /// The thread's quad of `tile`; zeros past the end.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Quad<T> {
+        self.load(tile, Load::ReadOnly)
+    }
+
+    #[inline(always)]
+    fn load(&self, tile: u32, hint: Load) -> Quad<T> {
         if !self.columns.has(tile) {
             return Quad::ZERO;
         }
-        let at = self.start.wrapping_add(self.columns.first(tile) as usize);
+        let at = self.columns.place(self.start, tile);
         // SAFETY: the columns lie inside the row (`of`); with `VECTOR` whole quads fill it.
         let words = unsafe {
             if !VECTOR {
                 let count = self.columns.count(tile);
-                let element = |i: u32| if i < count { load_element(at.wrapping_add(i as usize)) } else { 0 };
+                let element =
+                    |i: u32| if i < count { load_element(at.wrapping_add(i as usize), hint) } else { 0 };
                 if size_of::<T>() == 2 {
                     [element(0) | element(1) << 16, element(2) | element(3) << 16, 0, 0]
                 } else {
                     [element(0), element(1), element(2), element(3)]
                 }
             } else {
-                load_words(at)
+                load_words(at, hint)
             }
         };
         Quad { words, element: PhantomData }
@@ -174,14 +184,14 @@ impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
 /// # Safety
 /// As [`mem::load_u32x4`].
 #[inline(always)]
-unsafe fn load_words<T>(at: *const T) -> [u32; 4] {
+unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
     // SAFETY: as the caller promises.
     unsafe {
         if size_of::<T>() == 2 {
-            let [a, b] = mem::load_u32x2(at.cast(), Load::ReadOnly);
+            let [a, b] = mem::load_u32x2(at.cast(), hint);
             [a, b, 0, 0]
         } else {
-            mem::load_u32x4(at.cast(), Load::ReadOnly)
+            mem::load_u32x4(at.cast(), hint)
         }
     }
 }
@@ -191,13 +201,13 @@ unsafe fn load_words<T>(at: *const T) -> [u32; 4] {
 /// # Safety
 /// As [`mem::load_u32`].
 #[inline(always)]
-unsafe fn load_element<T>(at: *const T) -> u32 {
+unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
     // SAFETY: as the caller promises.
     unsafe {
         if size_of::<T>() == 2 {
-            u32::from(mem::load_u16(at.cast(), Load::ReadOnly))
+            u32::from(mem::load_u16(at.cast(), hint))
         } else {
-            mem::load_u32(at.cast(), Load::ReadOnly)
+            mem::load_u32(at.cast(), hint)
         }
     }
 }
@@ -219,13 +229,20 @@ impl<T: Elem, const VECTOR: bool> QuadRowMut<T, VECTOR> {
         Self { start: rows.start(at), columns }
     }
 
+    /// What the thread wrote as its quad of `tile`; zeros past the end.
+    #[inline(always)]
+    pub fn written(&self, tile: u32) -> Quad<T> {
+        let Self { start, columns } = *self;
+        QuadRow::<T, VECTOR> { start: start.cast_const(), columns }.load(tile, Load::Default)
+    }
+
     /// Writes the thread's quad of `tile`; nothing past the end.
     #[inline(always)]
     pub fn put(&self, tile: u32, quad: Quad<T>) {
         if !self.columns.has(tile) {
             return;
         }
-        let at = self.start.wrapping_add(self.columns.first(tile) as usize);
+        let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (quad.words, self.columns.count(tile) as usize);
         // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; with `VECTOR` whole quads fill it.
         unsafe {

@@ -4,15 +4,16 @@ use core::marker::PhantomData;
 use crate::elem::Elem;
 use crate::quad::Quad;
 use crate::shared::{Shared, SharedMemory};
-use crate::{block, thread};
+use crate::{block, thread, warp};
 
 /// Quads that wait in shared memory for a second pass over their row: a slot for each tile and thread of the block, read
-/// by the thread that wrote it, so that no barrier is needed. A warp's slots of 8 bytes lie side by side.
+/// by the thread that wrote it, so that no barrier is needed. A warp's slots of 8 bytes lie side by side, its tiles at
+/// constant distances.
 #[derive(Clone, Copy)]
 pub struct Staged<T> {
     slots: Shared<u64>,
-    thread: u32,
-    threads: u32,
+    /// The thread's first slot.
+    own: u32,
     element: PhantomData<T>,
 }
 
@@ -20,23 +21,18 @@ impl<T: Elem> Staged<T> {
     /// Slots of 8 bytes that a quad takes.
     const PLANES: u32 = size_of::<T>() as u32 / 2;
 
-    /// Room for `tiles` tiles of every thread of the block.
+    /// Room for `tiles` tiles of every warp of the block.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
-        let [x, y, _] = thread::block_dim();
-        let threads = x * y;
-        let slots = memory.take(tiles * threads * Self::PLANES);
-        Self { slots, thread: block::linear_index(), threads, element: PhantomData }
-    }
-
-    /// Bytes of shared memory that `tiles` tiles of a block of `threads` take.
-    pub const fn bytes(tiles: u32, threads: u32) -> u32 {
-        tiles * threads * Self::PLANES * 8
+        let [x, y, z] = thread::block_dim();
+        let slots = memory.take(tiles * (x * y * z) * Self::PLANES);
+        let before = block::linear_index() / warp::SIZE * warp::SIZE * tiles * Self::PLANES;
+        Self { slots, own: before + warp::lane(), element: PhantomData }
     }
 
     #[inline(always)]
     fn slot(&self, tile: u32, plane: u32) -> u32 {
-        (tile * Self::PLANES + plane) * self.threads + self.thread
+        self.own + (tile * Self::PLANES + plane) * warp::SIZE
     }
 
     /// Keeps the thread's quad of `tile`.

@@ -150,18 +150,42 @@ impl<T: Elem, const VECTOR: bool> Parameters for AffineRow<T, VECTOR> {
     }
 }
 
+/// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
+pub(crate) trait RoundEach: Copy {
+    /// The answer.
+    fn get(self) -> bool;
+}
+
+/// Known: `EACH`.
+#[derive(Clone, Copy)]
+pub(crate) struct Rounds<const EACH: bool>;
+
+impl<const EACH: bool> RoundEach for Rounds<EACH> {
+    #[inline(always)]
+    fn get(self) -> bool {
+        EACH
+    }
+}
+
+impl RoundEach for bool {
+    #[inline(always)]
+    fn get(self) -> bool {
+        self
+    }
+}
+
 /// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
 #[derive(Clone, Copy)]
-pub(crate) struct Modulate<T, N, F, A, const OUTPUTS: usize, const VECTOR: bool> {
+pub(crate) struct Modulate<T, N, F, A, R, const OUTPUTS: usize, const VECTOR: bool> {
     stats: Stats,
     affine: A,
     outputs: [(F, F, QuadRowMut<T, VECTOR>); OUTPUTS],
-    round_each: bool,
+    round_each: R,
     norm: core::marker::PhantomData<N>,
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VECTOR: bool>
-    Modulate<T, N, F, A, OUTPUTS, VECTOR>
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const VECTOR: bool>
+    Modulate<T, N, F, A, R, OUTPUTS, VECTOR>
 {
     /// # Safety
     /// As [`Form::of`] for scales and shifts, as [`QuadRowMut::of`] for each `y`.
@@ -172,7 +196,7 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VE
         outputs: [Modulated; OUTPUTS],
         at: RowAt,
         columns: QuadColumns,
-        round_each: bool,
+        round_each: R,
     ) -> Self {
         // SAFETY: as the caller promises.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
@@ -186,8 +210,8 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VE
     }
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VECTOR: bool> Sink<T>
-    for Modulate<T, N, F, A, OUTPUTS, VECTOR>
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const VECTOR: bool>
+    Sink<T> for Modulate<T, N, F, A, R, OUTPUTS, VECTOR>
 {
     const GROUPED: bool = F::GROUPED && OUTPUTS == 1;
     type Fetched = [(F::Fetched, F::Fetched); OUTPUTS];
@@ -207,7 +231,7 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VE
     fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched) {
         let (weight, bias) = self.affine.lanes(tile);
         let x = quad.lanes();
-        if self.round_each {
+        if self.round_each.get() {
             let n = N::rounded::<T>(self.stats, x, weight, bias);
             for i in 0..OUTPUTS {
                 let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);

@@ -95,9 +95,8 @@ impl<T: Elem, F: Form<T>, const VECTOR: bool> Source<T> for GatedRow<T, F, VECTO
         self.sum.put(tile, sum);
         sum
     }
-    /// Adds again: reads from L2, where reading the sum back would wait for its write.
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
-        self.add(tile, self.fetch(tile))
+        self.sum.written(tile)
     }
 }

@@ -1,7 +1,7 @@
 //! The second pass of a modulated norm, for whichever form its operands have.
 use cuda_std::prelude::*;
 
-use crate::affine::{Affine, AffineRow, Modulate, Modulated, Norm, Parameters};
+use crate::affine::{Affine, AffineRow, Modulate, Modulated, Norm, Parameters, RoundEach, Rounds};
 use crate::moments::Stats;
 use crate::operand::ModulationRow;
 use crate::passes::{Params, Passes, Source};
@@ -20,16 +20,29 @@ pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const VECT
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
+    let each = p.round_each != 0;
     // SAFETY: as the caller promises.
     unsafe {
-        if VECTOR && p.form == Params::SAME {
-            write::<T, N, Plain<T, VECTOR>, (), OUTPUTS, VECTOR>(passes, source, stats, (), outputs, p)
+        if VECTOR && p.form == Params::SAME && each {
+            let rounds = Rounds::<true>;
+            write::<T, N, Plain<T, VECTOR>, _, _, OUTPUTS, VECTOR>(passes, source, stats, (), outputs, rounds)
+        } else if VECTOR && p.form == Params::SAME {
+            let rounds = Rounds::<false>;
+            write::<T, N, Plain<T, VECTOR>, _, _, OUTPUTS, VECTOR>(passes, source, stats, (), outputs, rounds)
         } else if VECTOR && size_of::<T>() == 2 && p.form == Params::SINGLE {
-            write::<T, N, Plain<f32, VECTOR>, (), OUTPUTS, VECTOR>(passes, source, stats, (), outputs, p)
+            let rounds = Rounds::<false>;
+            write::<T, N, Plain<f32, VECTOR>, _, _, OUTPUTS, VECTOR>(
+                passes,
+                source,
+                stats,
+                (),
+                outputs,
+                rounds,
+            )
         } else {
             let affine = AffineRow::<T, VECTOR>::of(&affine, passes.columns);
-            write::<T, N, ModulationRow<T, VECTOR>, _, OUTPUTS, VECTOR>(
-                passes, source, stats, affine, outputs, p,
+            write::<T, N, ModulationRow<T, VECTOR>, _, _, OUTPUTS, VECTOR>(
+                passes, source, stats, affine, outputs, each,
             )
         }
     }
@@ -38,24 +51,26 @@ pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const VECT
 /// # Safety
 /// As [`modulate`], for the form `F`.
 #[inline(always)]
-unsafe fn write<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VECTOR: bool>(
+unsafe fn write<
+    T: Elem,
+    N: Norm,
+    F: Form<T>,
+    A: Parameters,
+    R: RoundEach,
+    const OUTPUTS: usize,
+    const VECTOR: bool,
+>(
     passes: &Passes<T, VECTOR>,
     source: impl Source<T>,
     stats: Stats,
     affine: A,
     outputs: [Modulated; OUTPUTS],
-    p: Params,
+    rounds: R,
 ) {
+    let (at, columns) = (passes.at, passes.columns);
     // SAFETY: as the caller promises.
     let sink = unsafe {
-        Modulate::<T, N, F, A, OUTPUTS, VECTOR>::of(
-            stats,
-            affine,
-            outputs,
-            passes.at,
-            passes.columns,
-            p.round_each != 0,
-        )
+        Modulate::<T, N, F, A, R, OUTPUTS, VECTOR>::of(stats, affine, outputs, at, columns, rounds)
     };
     passes.write(source, sink);
 }

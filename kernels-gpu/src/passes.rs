@@ -4,7 +4,7 @@
 //! A warp has a row, so nothing waits for another warp. The row is taken in groups of four tiles: the loads of the next
 //! group are on their way while one is worked on, and whole groups ask no thread whether it has columns there.
 use cuda_std::prelude::*;
-use cuda_std::quad::LEN;
+use cuda_std::quad::{LEN, TILE};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 
@@ -104,14 +104,14 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
         if !at.exists() {
             return None;
         }
-        let columns = QuadColumns::of(team, at, p.cols);
+        let columns = QuadColumns::of_warp(at, p.cols);
         Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
     }
 
     /// Tiles that cover the row.
     #[inline(always)]
     fn tiles(&self) -> u32 {
-        self.p.cols.div_ceil(LEN * warp::SIZE)
+        self.p.cols.div_ceil(TILE)
     }
 
     /// Hands every group of `source`'s quads to `each`, with the number of its first tile.
@@ -157,9 +157,9 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
                     false => self.columns.count(tile),
                 };
             }
-            moments.push(lanes, counts);
+            moments.push::<VECTOR>(lanes, counts);
         });
-        let even = VECTOR && self.p.cols.is_multiple_of(LEN * warp::SIZE * GROUP as u32);
+        let even = VECTOR && self.p.cols.is_multiple_of(TILE * GROUP as u32);
         moments.finish(Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even }, self.p.eps)
     }
 
@@ -172,7 +172,6 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
     pub fn write<K: Sink<T>>(&self, source: impl Source<T>, sink: K) {
-        let again = |tile| self.kept(tile).unwrap_or_else(|| source.again(tile));
         let tiles = self.tiles();
         let mut first = 0;
         while K::GROUPED && first < tiles {
@@ -180,8 +179,14 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
             for i in 0..GROUP {
                 fetched[i] = sink.fetch(first + i as u32);
             }
-            for i in 0..GROUP {
-                group[i] = again(first + i as u32);
+            if first < self.p.staged {
+                for i in 0..GROUP {
+                    group[i] = self.staged.get(first + i as u32);
+                }
+            } else {
+                for i in 0..GROUP {
+                    group[i] = source.again(first + i as u32);
+                }
             }
             for i in 0..GROUP {
                 sink.put(first + i as u32, group[i], fetched[i]);
@@ -189,7 +194,8 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
             first += GROUP as u32;
         }
         while !K::GROUPED && first < tiles {
-            sink.put(first, again(first), sink.fetch(first));
+            let quad = self.kept(first).unwrap_or_else(|| source.again(first));
+            sink.put(first, quad, sink.fetch(first));
             first += 1;
         }
     }

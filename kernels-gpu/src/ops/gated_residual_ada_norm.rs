@@ -8,11 +8,12 @@ use crate::modulated::modulate;
 use crate::moments::{LayerNorm, MeanSquare};
 use crate::operand::ModulationRow;
 use crate::passes::{Params, Passes};
+use crate::side::{Form, Plain};
 
 /// # Safety
 /// As for the kernels of `gated_residual` and `ada_norm`; the two outputs do not overlap.
 #[inline(always)]
-unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const VECTOR: bool>(
+unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, F: Form<T>, const VECTOR: bool>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
@@ -21,23 +22,25 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const VECTOR: bool>(
     let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let source = GatedRow::<T, ModulationRow<T, VECTOR>, VECTOR>::of(&gated, passes.at, passes.columns);
+        let source = GatedRow::<T, F, VECTOR>::of(&gated, passes.at, passes.columns);
         let stats = passes.reduce::<N>(source);
         modulate::<T, N, 1, VECTOR>(&passes, source, stats, affine, [normed], p);
     }
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for any layout.
+/// As [`gated_residual_ada_norm`], for any layout and form.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Modulated, p: Params) {
-    thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    thread::launch_bounds::<128, 5>();
+    // SAFETY: the host sets `p.vector` only where every operand is, and names the gate's form.
     unsafe {
-        if p.vector != 0 {
-            gated_residual_ada_norm::<T, N, true>(gated, affine, normed, p)
+        if p.vector == 0 {
+            gated_residual_ada_norm::<T, N, ModulationRow<T, false>, false>(gated, affine, normed, p)
+        } else if gated.form == Params::SAME {
+            gated_residual_ada_norm::<T, N, Plain<T, true>, true>(gated, affine, normed, p)
         } else {
-            gated_residual_ada_norm::<T, N, false>(gated, affine, normed, p)
+            gated_residual_ada_norm::<T, N, ModulationRow<T, true>, true>(gated, affine, normed, p)
         }
     }
 }
