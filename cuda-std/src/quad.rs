@@ -12,6 +12,7 @@ use core::marker::PhantomData;
 use crate::elem::{Elem, Lanes};
 use crate::mem::{self, Load, Store};
 use crate::row::{RowAt, Rows};
+use crate::staged::Staged;
 use crate::warp;
 
 /// Elements in a quad.
@@ -152,6 +153,21 @@ impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Quad<T> {
         self.load(tile, Load::ReadOnly)
+    }
+
+    /// Copies the row to `row` of shared memory; [`Staged::wait`] before it is read. `packs`: is the row
+    /// `Rows::is_vector`?
+    #[inline(always)]
+    pub fn stage(&self, staged: &Staged<T>, row: u32, packs: bool) {
+        if VECTOR && packs {
+            // SAFETY: the row is readable (`of`), and aligned as the caller says.
+            return unsafe { staged.copy(row, self.start, self.columns.cols) };
+        }
+        let mut tile = 0;
+        while self.columns.cols > tile * TILE {
+            staged.put(row, tile, self.get(tile));
+            tile += 1;
+        }
     }
 
     #[inline(always)]

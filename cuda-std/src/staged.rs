@@ -1,63 +1,103 @@
-//! Shared memory as the place where a row waits between two passes over it.
+//! Shared memory as the place where rows wait for the passes over them.
 use core::marker::PhantomData;
 
 use crate::elem::Elem;
-use crate::quad::Quad;
+use crate::quad::{Quad, TILE};
 use crate::shared::{Shared, SharedMemory};
-use crate::{block, thread, warp};
+use crate::{block, copy, thread, warp};
 
-/// Quads that wait in shared memory for a second pass over their row: a slot for each tile and thread of the block, read
-/// by the thread that wrote it, so that no barrier is needed. A warp's slots of 8 bytes lie side by side, its tiles at
-/// constant distances.
+/// 16 bytes: what one copy moves.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+struct Line([u32; 4]);
+
+/// A quad of a 16-bit type.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+struct Half([u32; 2]);
+
+/// One or more rows for each warp of the block, as they lie in global memory: a thread's quads are its own, so that
+/// passes over them need no barrier.
 #[derive(Clone, Copy)]
 pub struct Staged<T> {
-    slots: Shared<u64>,
-    /// The thread's first slot.
-    own: u32,
+    lines: Shared<Line>,
+    /// The first element of the warp's first row.
+    first: u32,
+    /// Elements from a row to the next.
+    stride: u32,
     element: PhantomData<T>,
 }
 
 impl<T: Elem> Staged<T> {
-    /// Slots of 8 bytes that a quad takes.
-    const PLANES: u32 = size_of::<T>() as u32 / 2;
+    const PER_LINE: u32 = 16 / size_of::<T>() as u32;
 
-    /// Room for `tiles` tiles of every warp of the block.
+    /// Room for `rows` rows of `tiles` tiles for every warp of the block.
     #[inline(always)]
-    pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
+    pub fn take(memory: &mut SharedMemory, rows: u32, tiles: u32) -> Self {
         let [x, y, z] = thread::block_dim();
-        let slots = memory.take(tiles * (x * y * z) * Self::PLANES);
-        let before = block::linear_index() / warp::SIZE * warp::SIZE * tiles * Self::PLANES;
-        Self { slots, own: before + warp::lane(), element: PhantomData }
+        let (stride, warps) = (tiles * TILE, x * y * z / warp::SIZE);
+        let lines = memory.take(warps * rows * stride / Self::PER_LINE);
+        let first = block::linear_index() / warp::SIZE * rows * stride;
+        Self { lines, first, stride, element: PhantomData }
+    }
+
+    /// Begins to copy `cols` elements to row `row`; [`Staged::wait`] before they are read.
+    ///
+    /// # Safety
+    /// `from` is readable for so many elements, aligned to 16 bytes as their number is, and nothing writes there; the row
+    /// has room for them.
+    #[inline(always)]
+    pub unsafe fn copy(&self, row: u32, from: *const T, cols: u32) {
+        let first = self.first + row * self.stride;
+        let mut at = warp::lane() * Self::PER_LINE;
+        while at < cols {
+            // SAFETY: as the caller promises.
+            unsafe {
+                self.lines.copy_from((first + at) / Self::PER_LINE, from.wrapping_add(at as usize).cast())
+            };
+            at += warp::SIZE * Self::PER_LINE;
+        }
+    }
+
+    /// Waits until what the warp's threads copied is there for all of them.
+    #[inline(always)]
+    pub fn wait(&self) {
+        copy::wait();
+        warp::sync(warp::ALL);
     }
 
     #[inline(always)]
-    fn slot(&self, tile: u32, plane: u32) -> u32 {
-        self.own + (tile * Self::PLANES + plane) * warp::SIZE
+    fn quad(&self, row: u32, tile: u32) -> u32 {
+        (self.first + row * self.stride) / 4 + tile * warp::SIZE + warp::lane()
     }
 
-    /// Keeps the thread's quad of `tile`.
+    /// Keeps the thread's quad of `tile` of row `row`.
     #[inline(always)]
-    pub fn put(&self, tile: u32, quad: Quad<T>) {
-        let join = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let [a, b, c, d] = quad.words;
-        // SAFETY: `take` made room for the tile; the slot is this thread's alone.
+    pub fn put(&self, row: u32, tile: u32, quad: Quad<T>) {
+        let ([a, b, ..], at) = (quad.words, self.quad(row, tile));
+        // SAFETY: `take` made room for the tile; the quad is this thread's alone.
         unsafe {
-            self.slots.set(self.slot(tile, 0), join(a, b));
-            if Self::PLANES == 2 {
-                self.slots.set(self.slot(tile, 1), join(c, d));
+            if size_of::<T>() == 2 {
+                self.lines.cast::<Half>().set(at, Half([a, b]))
+            } else {
+                self.lines.set(at, Line(quad.words))
             }
         }
     }
 
-    /// The thread's quad of `tile`, as last put.
+    /// The thread's quad of `tile` of row `row`, as last put or copied.
     #[inline(always)]
-    pub fn get(&self, tile: u32) -> Quad<T> {
-        let split = |word: u64| [word as u32, (word >> 32) as u32];
-        // SAFETY: as in `put`, by this thread.
-        let [[a, b], [c, d]] = unsafe {
-            let low = split(self.slots.get(self.slot(tile, 0)));
-            [low, if Self::PLANES == 2 { split(self.slots.get(self.slot(tile, 1))) } else { [0; 2] }]
+    pub fn get(&self, row: u32, tile: u32) -> Quad<T> {
+        let at = self.quad(row, tile);
+        // SAFETY: as in `put`; what other threads copied was waited for.
+        let words = unsafe {
+            if size_of::<T>() == 2 {
+                let Half([a, b]) = self.lines.cast::<Half>().get(at);
+                [a, b, 0, 0]
+            } else {
+                self.lines.get(at).0
+            }
         };
-        Quad { words: [a, b, c, d], element: PhantomData }
+        Quad { words, element: PhantomData }
     }
 }

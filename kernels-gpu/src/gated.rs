@@ -2,7 +2,7 @@
 use cuda_std::prelude::*;
 
 use crate::operand::{Modulation, zip};
-use crate::passes::Source;
+use crate::passes::{Passes, Source};
 use crate::side::Form;
 
 /// The operands of a gated residual and how they are combined: a kernel argument.
@@ -54,6 +54,13 @@ impl<T: Elem, F: Form<T>, const VECTOR: bool> GatedRow<T, F, VECTOR> {
         }
     }
 
+    /// Begins to copy both rows to where they wait.
+    #[inline(always)]
+    pub fn stage(&self, passes: &Passes<T, VECTOR>) {
+        passes.stage(0, &self.x);
+        passes.stage(1, &self.y);
+    }
+
     /// The sum, rounded.
     #[inline(always)]
     fn add(&self, tile: u32, [x, y]: [Quad<T>; 2]) -> Quad<T> {
@@ -82,16 +89,17 @@ impl<T: Elem, F: Form<T>, const VECTOR: bool> GatedRow<T, F, VECTOR> {
     }
 }
 
-impl<T: Elem, F: Form<T>, const VECTOR: bool> Source<T> for GatedRow<T, F, VECTOR> {
-    type Fetched = [Quad<T>; 2];
+/// `x` is staged as row 0, `y` as row 1.
+impl<T: Elem, F: Form<T>, const VECTOR: bool> Source<T, VECTOR> for GatedRow<T, F, VECTOR> {
+    type Parts = [Quad<T>; 2];
     const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> [Quad<T>; 2] {
-        [self.x.get(tile), self.y.get(tile)]
+    fn parts(&self, get: impl Fn(u32, &QuadRow<T, VECTOR>) -> Quad<T>) -> [Quad<T>; 2] {
+        [get(0, &self.x), get(1, &self.y)]
     }
     #[inline(always)]
-    fn take(&self, tile: u32, fetched: [Quad<T>; 2]) -> Quad<T> {
-        let sum = self.add(tile, fetched);
+    fn take(&self, tile: u32, parts: [Quad<T>; 2]) -> Quad<T> {
+        let sum = self.add(tile, parts);
         self.sum.put(tile, sum);
         sum
     }

@@ -14,7 +14,7 @@ use crate::side::{Form, Plain};
 #[inline(always)]
 pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const VECTOR: bool>(
     passes: &Passes<T, VECTOR>,
-    source: impl Source<T>,
+    source: impl Source<T, VECTOR>,
     stats: Stats,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
@@ -61,7 +61,7 @@ unsafe fn write<
     const VECTOR: bool,
 >(
     passes: &Passes<T, VECTOR>,
-    source: impl Source<T>,
+    source: impl Source<T, VECTOR>,
     stats: Stats,
     affine: A,
     outputs: [Modulated; OUTPUTS],

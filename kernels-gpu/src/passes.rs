@@ -1,8 +1,8 @@
-//! The two passes of a norm over its row: reduce, then write. Between them the row waits in shared memory, as far as
-//! the launch has room for it; the rest is read again.
+//! The two passes of a norm over its row: reduce, then write.
 //!
-//! A warp has a row, so nothing waits for another warp. The row is taken in groups of four tiles: the loads of the next
-//! group are on their way while one is worked on, and whole groups ask no thread whether it has columns there.
+//! A warp has a row, so nothing waits for another warp. What the row is made of is first copied to shared memory, all of
+//! it on its way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read from
+//! global memory in both passes.
 use cuda_std::prelude::*;
 use cuda_std::quad::{LEN, TILE};
 
@@ -22,7 +22,7 @@ pub struct Params {
     pub inv_cols: f32,
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
-    /// Tiles of a row that shared memory has room for, in whole groups.
+    /// Tiles of the rows that wait in shared memory: all, or none where there is no room for them.
     pub staged: u32,
     /// What the operands beside the rows are: one of [`Params::SAME`], [`Params::SINGLE`], [`Params::ANY`].
     pub form: u32,
@@ -30,6 +30,8 @@ pub struct Params {
     pub round_each: u32,
     /// Are all operands `Rows::is_quads`? 0 or 1.
     pub vector: u32,
+    /// Are those that are staged `Rows::is_vector` too? 0 or 1.
+    pub packs: u32,
 }
 
 impl Params {
@@ -42,29 +44,30 @@ impl Params {
 }
 
 /// Where the rows to be normalised come from.
-pub(crate) trait Source<T: Elem>: Copy {
-    /// What is read of a quad, before anything is done with it.
-    type Fetched: Copy;
+pub(crate) trait Source<T: Elem, const VECTOR: bool>: Copy {
+    /// What there is of a quad before anything is done with it.
+    type Parts: Copy;
     /// Nothing yet.
-    const EMPTY: Self::Fetched;
-    /// Reads the thread's part of `tile`.
-    fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// The quad that it makes, for the first time.
-    fn take(&self, tile: u32, fetched: Self::Fetched) -> Quad<T>;
-    /// The same quad again.
+    const EMPTY: Self::Parts;
+    /// The parts of a quad, each of which `get` takes from one of the rows that are staged.
+    fn parts(&self, get: impl Fn(u32, &QuadRow<T, VECTOR>) -> Quad<T>) -> Self::Parts;
+    /// The quad that they make, for the first time.
+    fn take(&self, tile: u32, parts: Self::Parts) -> Quad<T>;
+    /// The same quad again, where it was not kept.
     fn again(&self, tile: u32) -> Quad<T>;
 }
 
-impl<T: Elem, const VECTOR: bool> Source<T> for QuadRow<T, VECTOR> {
-    type Fetched = Quad<T>;
+/// A row as it is, staged as row 0.
+impl<T: Elem, const VECTOR: bool> Source<T, VECTOR> for QuadRow<T, VECTOR> {
+    type Parts = Quad<T>;
     const EMPTY: Quad<T> = Quad::ZERO;
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> Quad<T> {
-        self.get(tile)
+    fn parts(&self, get: impl Fn(u32, &QuadRow<T, VECTOR>) -> Quad<T>) -> Quad<T> {
+        get(0, self)
     }
     #[inline(always)]
-    fn take(&self, _: u32, fetched: Quad<T>) -> Quad<T> {
-        fetched
+    fn take(&self, _: u32, quad: Quad<T>) -> Quad<T> {
+        quad
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
@@ -96,16 +99,29 @@ pub(crate) struct Passes<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
-    /// The calling warp's, if there is a row for it.
+    /// The calling warp's, if there is a row for it; `rows` rows are staged.
     #[inline(always)]
-    pub fn of_warp(p: Params) -> Option<Self> {
-        let team = Team::of_block();
-        let at = RowAt::of(team, p.rows, p.inner);
+    pub fn of_warp(p: Params, rows: u32) -> Option<Self> {
+        let at = RowAt::of(Team::of_block(), p.rows, p.inner);
         if !at.exists() {
             return None;
         }
         let columns = QuadColumns::of_warp(at, p.cols);
-        Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
+        Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), rows, p.staged), p })
+    }
+
+    /// Begins to copy a row to where it waits as row `number`, if there is room.
+    #[inline(always)]
+    pub fn stage(&self, number: u32, row: &QuadRow<T, VECTOR>) {
+        if self.p.staged > 0 {
+            row.stage(&self.staged, number, self.p.packs != 0);
+        }
+    }
+
+    /// Waits for what was staged.
+    #[inline(always)]
+    pub fn wait(&self) {
+        self.staged.wait();
     }
 
     /// Tiles that cover the row.
@@ -114,36 +130,48 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
         self.p.cols.div_ceil(TILE)
     }
 
+    /// The quad of `tile` of staged row `number`; zeros past the end.
+    #[inline(always)]
+    fn waiting(&self, number: u32, tile: u32) -> Quad<T> {
+        if self.columns.has(tile) { self.staged.get(number, tile) } else { Quad::ZERO }
+    }
+
     /// Hands every group of `source`'s quads to `each`, with the number of its first tile.
     #[inline(always)]
-    pub fn visit<S: Source<T>>(&self, source: S, mut each: impl FnMut(u32, [Quad<T>; GROUP])) {
+    pub fn visit<S: Source<T, VECTOR>>(&self, source: S, mut each: impl FnMut(u32, [Quad<T>; GROUP])) {
         let tiles = self.tiles();
-        let (mut first, mut fetched) = (0, fetch_group(source, 0));
+        let mut first = 0;
         while first < tiles {
-            let next = first + GROUP as u32;
-            let coming = if next < tiles { fetch_group(source, next) } else { [S::EMPTY; GROUP] };
+            let mut parts = [S::EMPTY; GROUP];
+            if self.p.staged > 0 {
+                for i in 0..GROUP {
+                    parts[i] = source.parts(|number, _| self.waiting(number, first + i as u32));
+                }
+            } else {
+                for i in 0..GROUP {
+                    parts[i] = source.parts(|_, row| row.get(first + i as u32));
+                }
+            }
             let mut group = [Quad::<T>::ZERO; GROUP];
             for i in 0..GROUP {
-                group[i] = source.take(first + i as u32, fetched[i]);
+                group[i] = source.take(first + i as u32, parts[i]);
             }
             each(first, group);
-            (first, fetched) = (next, coming);
+            first += GROUP as u32;
         }
     }
 
-    /// Reads the row, keeps what there is room for, and reduces it.
+    /// Reduces the rows of `source`, and keeps them as row 0 if they are not what waits there.
     #[inline(always)]
-    pub fn reduce<M: Moments>(&self, source: impl Source<T>) -> Stats {
+    pub fn reduce<M: Moments>(&self, source: impl Source<T, VECTOR>, keep: bool) -> Stats {
         let mut moments = M::EMPTY;
         self.visit(source, |first, group| {
-            if first < self.p.staged {
-                for i in 0..GROUP {
-                    self.staged.put(first + i as u32, group[i]);
-                }
-            }
             let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [0; GROUP]);
             for i in 0..GROUP {
                 let tile = first + i as u32;
+                if keep && self.p.staged > 0 && self.columns.has(tile) {
+                    self.staged.put(0, tile, group[i]);
+                }
                 lanes[i] = group[i].lanes();
                 // With vectors there is all of a quad or nothing.
                 counts[i] = match VECTOR {
@@ -163,15 +191,9 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
         moments.finish(Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even }, self.p.eps)
     }
 
-    /// The quad of `tile`, if there was room for it.
-    #[inline(always)]
-    pub fn kept(&self, tile: u32) -> Option<Quad<T>> {
-        if tile < self.p.staged { Some(self.staged.get(tile)) } else { None }
-    }
-
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn write<K: Sink<T>>(&self, source: impl Source<T>, sink: K) {
+    pub fn write<K: Sink<T>>(&self, source: impl Source<T, VECTOR>, sink: K) {
         let tiles = self.tiles();
         let mut first = 0;
         while K::GROUPED && first < tiles {
@@ -179,9 +201,9 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
             for i in 0..GROUP {
                 fetched[i] = sink.fetch(first + i as u32);
             }
-            if first < self.p.staged {
+            if self.p.staged > 0 {
                 for i in 0..GROUP {
-                    group[i] = self.staged.get(first + i as u32);
+                    group[i] = self.waiting(0, first + i as u32);
                 }
             } else {
                 for i in 0..GROUP {
@@ -194,18 +216,9 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
             first += GROUP as u32;
         }
         while !K::GROUPED && first < tiles {
-            let quad = self.kept(first).unwrap_or_else(|| source.again(first));
+            let quad = if self.p.staged > 0 { self.waiting(0, first) } else { source.again(first) };
             sink.put(first, quad, sink.fetch(first));
             first += 1;
         }
     }
-}
-
-#[inline(always)]
-fn fetch_group<T: Elem, S: Source<T>>(source: S, first: u32) -> [S::Fetched; GROUP] {
-    let mut fetched = [S::EMPTY; GROUP];
-    for i in 0..GROUP {
-        fetched[i] = source.fetch(first + i as u32);
-    }
-    fetched
 }

@@ -68,6 +68,17 @@ pub fn ballot(mask: u32, predicate: bool) -> u32 {
     exchange(Operation::Ballot, mask, u32::from(predicate), 0)
 }
 
+/// Done at once.
+///
+/// # Safety
+/// `to` and `from` are 16 bytes each, aligned to them.
+pub unsafe fn copy_async(to: *mut u8, from: *const u8) {
+    // SAFETY: as the caller promises.
+    unsafe { to.cast::<u128>().write(from.cast::<u128>().read()) };
+}
+
+pub fn copy_wait() {}
+
 #[inline]
 pub fn check_shared(offset: usize, bytes: usize) {
     with(|block| {

@@ -2,6 +2,9 @@
 //!
 //! Exchange and barriers go through LLVM's intrinsics, which it knows to be convergent; loads, stores and
 //! conversions are `asm!`, so that the width and the cache hint written here are what the GPU gets.
+#[path = "ptx_copy.rs"]
+mod copy;
+pub use copy::{copy_async, copy_wait};
 #[path = "ptx_pairs.rs"]
 mod pairs;
 pub use pairs::{add_bf16x2, add_f16x2, mul_bf16x2, mul_f16x2};

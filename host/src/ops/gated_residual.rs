@@ -69,7 +69,7 @@ pub fn gated_residual(
     expect_disjoint(OP, ("out", sum), &[Some(("x", &x)), Some(("y", &y))])?;
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
-    let launch = QuadLaunch::one_pass(OP, &layout)?;
+    let launch = QuadLaunch::of(OP, &layout, 2, 0.0, Params::ANY, false)?;
     let p = launch.params;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, OP, &layout, stream, args![gated, p]) }

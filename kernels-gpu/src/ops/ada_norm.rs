@@ -20,11 +20,13 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const VECTOR: bool>(
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    let Some(passes) = Passes::<T, VECTOR>::of_warp(p, 1) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let x = QuadRow::<T, VECTOR>::of(&x, passes.at, passes.columns);
-        let stats = passes.reduce::<N>(x);
+        passes.stage(0, &x);
+        passes.wait();
+        let stats = passes.reduce::<N>(x, false);
         modulate::<T, N, OUTPUTS, VECTOR>(&passes, x, stats, affine, outputs, p);
     }
 }
@@ -38,7 +40,7 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    thread::launch_bounds::<128, 5>();
+    thread::launch_bounds::<128, 6>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
         if p.vector != 0 {

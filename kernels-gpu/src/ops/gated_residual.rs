@@ -12,9 +12,11 @@ use crate::side::{Form, Plain};
 /// is of the form `F`.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, F: Form<T>, const VECTOR: bool>(gated: Gated, p: Params) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    let Some(passes) = Passes::<T, VECTOR>::of_warp(p, 2) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     let row = unsafe { GatedRow::<T, F, VECTOR>::of(&gated, passes.at, passes.columns) };
+    row.stage(&passes);
+    passes.wait();
     passes.visit(row, |_, _| ());
 }
 
@@ -22,7 +24,7 @@ unsafe fn gated_residual<T: Elem, F: Form<T>, const VECTOR: bool>(gated: Gated, 
 /// As [`gated_residual`], for any layout and form.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(gated: Gated, p: Params) {
-    thread::launch_bounds::<128, 5>();
+    thread::launch_bounds::<128, 6>();
     // SAFETY: the host sets `p.vector` only where every operand is, and names the gate's form.
     unsafe {
         if p.vector == 0 {

@@ -19,11 +19,13 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, F: Form<T>, const VECTOR: bo
     normed: Modulated,
     p: Params,
 ) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    let Some(passes) = Passes::<T, VECTOR>::of_warp(p, 2) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let source = GatedRow::<T, F, VECTOR>::of(&gated, passes.at, passes.columns);
-        let stats = passes.reduce::<N>(source);
+        source.stage(&passes);
+        passes.wait();
+        let stats = passes.reduce::<N>(source, true);
         modulate::<T, N, 1, VECTOR>(&passes, source, stats, affine, [normed], p);
     }
 }

@@ -40,11 +40,13 @@ impl<T: Elem, F: Form<T>, const VECTOR: bool> Sink<T> for Scale<T, F, VECTOR> {
 /// their kind says, all `Rows::is_quads` if `VECTOR`, that `y` overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, const VECTOR: bool>(x: Rows, affine: Affine, y: Rows, p: Params) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    let Some(passes) = Passes::<T, VECTOR>::of_warp(p, 1) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let x = QuadRow::<T, VECTOR>::of(&x, passes.at, passes.columns);
-        let stats = passes.reduce::<LayerNorm>(x);
+        passes.stage(0, &x);
+        passes.wait();
+        let stats = passes.reduce::<LayerNorm>(x, false);
         if VECTOR && p.form == Params::SAME {
             write::<T, Plain<T, VECTOR>, VECTOR>(&passes, x, stats, affine, y)
         } else if VECTOR && size_of::<T>() == 2 && p.form == Params::SINGLE {
@@ -83,7 +85,7 @@ unsafe fn write<T: Elem, F: Form<T>, const VECTOR: bool>(
 /// As [`layer_norm`], for any layout.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: Params) {
-    thread::launch_bounds::<128, 5>();
+    thread::launch_bounds::<128, 6>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
         if p.vector != 0 {

@@ -41,12 +41,11 @@ pub struct Scaled {
 /// of the types that their kinds say, all `Rows::is_quads` if `VECTOR`, and that the outputs overlap nothing.
 #[inline(always)]
 unsafe fn residual<T: Elem, const VECTOR: bool>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    let Some(passes) = Passes::<T, VECTOR>::of_warp(p, 2) else { return };
     let (at, columns) = (passes.at, passes.columns);
     // SAFETY: as the caller promises; a warp's row is its own.
     let sum = unsafe {
         Sum {
-            passes,
             x: QuadRow::<T, VECTOR>::of(&gated.x, at, columns),
             branch: QuadRow::<T, VECTOR>::of(&gated.branch, at, columns),
             gate: OperandRow::<T, VECTOR>::of(&gated.gate, at, columns),
@@ -54,12 +53,15 @@ unsafe fn residual<T: Elem, const VECTOR: bool>(gated: TanhGated, chained: Optio
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    let sum = Sum { stats: passes.reduce::<MeanSquare>(sum.branch), ..sum };
+    passes.stage(0, &sum.branch);
+    passes.stage(1, &sum.x);
+    passes.wait();
+    let sum = Sum { stats: passes.reduce::<MeanSquare>(sum.branch, false), ..sum };
     let Some(Scaled { scale, normed }) = chained else {
         return passes.visit(sum, |_, _| ());
     };
     // Now the sums wait where the branch did.
-    let stats = passes.reduce::<MeanSquare>(sum);
+    let stats = passes.reduce::<MeanSquare>(sum, true);
     // SAFETY: as above.
     let sink = unsafe {
         Scale {
@@ -74,7 +76,6 @@ unsafe fn residual<T: Elem, const VECTOR: bool>(gated: TanhGated, chained: Optio
 /// The rows of the sum.
 #[derive(Clone, Copy)]
 struct Sum<T, const VECTOR: bool> {
-    passes: Passes<T, VECTOR>,
     x: QuadRow<T, VECTOR>,
     branch: QuadRow<T, VECTOR>,
     gate: OperandRow<T, VECTOR>,
@@ -92,16 +93,16 @@ impl<T: Elem, const VECTOR: bool> Sum<T, VECTOR> {
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Source<T> for Sum<T, VECTOR> {
-    type Fetched = Quad<T>;
-    const EMPTY: Quad<T> = Quad::ZERO;
+/// The branch is staged as row 0, `x` as row 1.
+impl<T: Elem, const VECTOR: bool> Source<T, VECTOR> for Sum<T, VECTOR> {
+    type Parts = [Quad<T>; 2];
+    const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> Quad<T> {
-        self.x.get(tile)
+    fn parts(&self, get: impl Fn(u32, &QuadRow<T, VECTOR>) -> Quad<T>) -> [Quad<T>; 2] {
+        [get(1, &self.x), get(0, &self.branch)]
     }
     #[inline(always)]
-    fn take(&self, tile: u32, x: Quad<T>) -> Quad<T> {
-        let branch = self.passes.kept(tile).unwrap_or_else(|| self.branch.get(tile));
+    fn take(&self, tile: u32, [x, branch]: [Quad<T>; 2]) -> Quad<T> {
         let sum = self.add(tile, x, branch);
         self.out.put(tile, sum);
         sum
@@ -138,7 +139,7 @@ impl<T: Elem, const VECTOR: bool> Sink<T> for Scale<T, VECTOR> {
 /// As [`residual`], for any layout.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
-    thread::launch_bounds::<128, 5>();
+    thread::launch_bounds::<128, 6>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
         if p.vector != 0 {
