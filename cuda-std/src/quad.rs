@@ -5,8 +5,7 @@
 //! torch's own row kernels read, which an op needs that wants their bits; and the number being a constant, tiles lie at
 //! constant distances.
 //!
-//! `VECTOR` says whether a quad is one access; without it the same columns are read one by one, so that a row's bits do
-//! not depend on its alignment.
+//! `ACCESS` says how the columns are read, and nothing else: a row's bits do not depend on its alignment.
 use core::marker::PhantomData;
 
 use crate::elem::{Elem, Lanes};
@@ -88,6 +87,17 @@ pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Quad::<T>::from_lanes(lanes).lanes()
 }
 
+/// `ACCESS`: one element at a time; any row.
+pub const SCALAR: u32 = 0;
+/// `ACCESS`: a quad at a time; the row is `Rows::is_quads`.
+pub const QUADS: u32 = 1;
+/// `ACCESS`: a quad at a time, and no thread asks whether it has columns in a tile; the row is `Rows::is_vector`, and its
+/// columns are divisible by [`GROUP`].
+pub const WHOLE: u32 = 2;
+
+/// Columns of four tiles.
+pub const GROUP: u32 = 4 * TILE;
+
 /// Columns of a tile.
 pub const TILE: u32 = LEN * warp::SIZE;
 
@@ -124,26 +134,26 @@ impl QuadColumns {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Does the row reach into the thread's quad?
+    /// Does the row reach into the thread's quad? With [`WHOLE`] nobody asks beyond the row.
     #[inline(always)]
-    pub fn has(&self, tile: u32) -> bool {
-        self.first(tile) < self.cols
+    pub fn has<const ACCESS: u32>(&self, tile: u32) -> bool {
+        ACCESS == WHOLE || self.first(tile) < self.cols
     }
 }
 
 /// A row to read.
 #[derive(Clone, Copy)]
-pub struct QuadRow<T, const VECTOR: bool> {
+pub struct QuadRow<T, const ACCESS: u32> {
     start: *const T,
     columns: QuadColumns,
 }
 
-impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
     /// The row of `rows` at `at`; nothing if there is none.
     ///
     /// # Safety
-    /// While the kernel runs, every row of `rows` has the columns of `columns` to read, and is `Rows::is_quads` if
-    /// `VECTOR`.
+    /// While the kernel runs, every row of `rows` has the columns of `columns` to read, and is what
+    /// `ACCESS` says.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
         Self { start: rows.start(at), columns }
@@ -155,30 +165,30 @@ impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
         self.load(tile, Load::ReadOnly)
     }
 
-    /// Copies the row to `row` of shared memory; [`Staged::wait`] before it is read. `packs`: is the row
+    /// Copies the row to shared memory; [`Staged::wait`] before it is read. `packs`: is the row
     /// `Rows::is_vector`?
     #[inline(always)]
-    pub fn stage(&self, staged: &Staged<T>, row: u32, packs: bool) {
-        if VECTOR && packs {
+    pub fn stage(&self, staged: &Staged<T>, packs: bool) {
+        if ACCESS == WHOLE || ACCESS == QUADS && packs {
             // SAFETY: the row is readable (`of`), and aligned as the caller says.
-            return unsafe { staged.copy(row, self.start, self.columns.cols) };
+            return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let mut tile = 0;
         while self.columns.cols > tile * TILE {
-            staged.put(row, tile, self.get(tile));
+            staged.put(tile, self.get(tile));
             tile += 1;
         }
     }
 
     #[inline(always)]
     fn load(&self, tile: u32, hint: Load) -> Quad<T> {
-        if !self.columns.has(tile) {
+        if !self.columns.has::<ACCESS>(tile) {
             return Quad::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: the columns lie inside the row (`of`); with `VECTOR` whole quads fill it.
+        // SAFETY: the columns lie inside the row (`of`); unless `SCALAR`, whole quads fill it.
         let words = unsafe {
-            if !VECTOR {
+            if ACCESS == SCALAR {
                 let count = self.columns.count(tile);
                 let element =
                     |i: u32| if i < count { load_element(at.wrapping_add(i as usize), hint) } else { 0 };
@@ -230,12 +240,12 @@ unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
 
 /// A row to write.
 #[derive(Clone, Copy)]
-pub struct QuadRowMut<T, const VECTOR: bool> {
+pub struct QuadRowMut<T, const ACCESS: u32> {
     start: *mut T,
     columns: QuadColumns,
 }
 
-impl<T: Elem, const VECTOR: bool> QuadRowMut<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> QuadRowMut<T, ACCESS> {
     /// The row of `rows` at `at`: see [`QuadRow::of`].
     ///
     /// # Safety
@@ -249,23 +259,23 @@ impl<T: Elem, const VECTOR: bool> QuadRowMut<T, VECTOR> {
     #[inline(always)]
     pub fn written(&self, tile: u32) -> Quad<T> {
         let Self { start, columns } = *self;
-        QuadRow::<T, VECTOR> { start: start.cast_const(), columns }.load(tile, Load::Default)
+        QuadRow::<T, ACCESS> { start: start.cast_const(), columns }.load(tile, Load::Default)
     }
 
     /// Writes the thread's quad of `tile`; nothing past the end.
     #[inline(always)]
     pub fn put(&self, tile: u32, quad: Quad<T>) {
-        if !self.columns.has(tile) {
+        if !self.columns.has::<ACCESS>(tile) {
             return;
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (quad.words, self.columns.count(tile) as usize);
-        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; with `VECTOR` whole quads fill it.
+        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; unless `SCALAR`, whole quads fill it.
         unsafe {
-            if VECTOR && size_of::<T>() == 2 {
+            if ACCESS != SCALAR && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
             }
-            if VECTOR {
+            if ACCESS != SCALAR {
                 return mem::store_u32x4(at.cast(), quad.words, Store::Default);
             }
             for i in 0..4 {
@@ -284,14 +294,14 @@ impl<T: Elem, const VECTOR: bool> QuadRowMut<T, VECTOR> {
 
 /// A row whose elements are of type `T` or f32, decided at run time: a weight, a modulation, a table.
 #[derive(Clone, Copy)]
-pub struct MixedRow<T, const VECTOR: bool> {
+pub struct MixedRow<T, const ACCESS: u32> {
     start: *const u8,
     single: bool,
     columns: QuadColumns,
     element: PhantomData<T>,
 }
 
-impl<T: Elem, const VECTOR: bool> MixedRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> MixedRow<T, ACCESS> {
     /// The row of `rows` at `at`, of f32 if `single`.
     ///
     /// # Safety
@@ -307,9 +317,9 @@ impl<T: Elem, const VECTOR: bool> MixedRow<T, VECTOR> {
     pub fn lanes(&self, tile: u32) -> [f32; 4] {
         let Self { start, columns, .. } = *self;
         if self.single {
-            QuadRow::<f32, VECTOR> { start: start.cast(), columns }.get(tile).lanes()
+            QuadRow::<f32, ACCESS> { start: start.cast(), columns }.get(tile).lanes()
         } else {
-            QuadRow::<T, VECTOR> { start: start.cast(), columns }.get(tile).lanes()
+            QuadRow::<T, ACCESS> { start: start.cast(), columns }.get(tile).lanes()
         }
     }
 }

@@ -16,44 +16,41 @@ struct Line([u32; 4]);
 #[derive(Clone, Copy)]
 struct Half([u32; 2]);
 
-/// One or more rows for each warp of the block, as they lie in global memory: a thread's quads are its own, so that
-/// passes over them need no barrier.
+/// A row for each warp of the block, as it lies in global memory: a thread's quads are its own, so that passes over them
+/// need no barrier.
 #[derive(Clone, Copy)]
 pub struct Staged<T> {
     lines: Shared<Line>,
-    /// The first element of the warp's first row.
+    /// The first element of the warp's row.
     first: u32,
-    /// Elements from a row to the next.
-    stride: u32,
     element: PhantomData<T>,
 }
 
 impl<T: Elem> Staged<T> {
     const PER_LINE: u32 = 16 / size_of::<T>() as u32;
 
-    /// Room for `rows` rows of `tiles` tiles for every warp of the block.
+    /// Room for `tiles` tiles for every warp of the block.
     #[inline(always)]
-    pub fn take(memory: &mut SharedMemory, rows: u32, tiles: u32) -> Self {
+    pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
         let [x, y, z] = thread::block_dim();
-        let (stride, warps) = (tiles * TILE, x * y * z / warp::SIZE);
-        let lines = memory.take(warps * rows * stride / Self::PER_LINE);
-        let first = block::linear_index() / warp::SIZE * rows * stride;
-        Self { lines, first, stride, element: PhantomData }
+        let lines = memory.take(x * y * z / warp::SIZE * (tiles * TILE) / Self::PER_LINE);
+        let first = block::linear_index() / warp::SIZE * (tiles * TILE);
+        Self { lines, first, element: PhantomData }
     }
 
-    /// Begins to copy `cols` elements to row `row`; [`Staged::wait`] before they are read.
+    /// Begins to copy `cols` elements to the row; [`Staged::wait`] before they are read.
     ///
     /// # Safety
     /// `from` is readable for so many elements, aligned to 16 bytes as their number is, and nothing writes there; the row
     /// has room for them.
     #[inline(always)]
-    pub unsafe fn copy(&self, row: u32, from: *const T, cols: u32) {
-        let first = self.first + row * self.stride;
+    pub unsafe fn copy(&self, from: *const T, cols: u32) {
         let mut at = warp::lane() * Self::PER_LINE;
         while at < cols {
             // SAFETY: as the caller promises.
             unsafe {
-                self.lines.copy_from((first + at) / Self::PER_LINE, from.wrapping_add(at as usize).cast())
+                self.lines
+                    .copy_from((self.first + at) / Self::PER_LINE, from.wrapping_add(at as usize).cast())
             };
             at += warp::SIZE * Self::PER_LINE;
         }
@@ -67,14 +64,14 @@ impl<T: Elem> Staged<T> {
     }
 
     #[inline(always)]
-    fn quad(&self, row: u32, tile: u32) -> u32 {
-        (self.first + row * self.stride) / 4 + tile * warp::SIZE + warp::lane()
+    fn quad(&self, tile: u32) -> u32 {
+        self.first / 4 + tile * warp::SIZE + warp::lane()
     }
 
-    /// Keeps the thread's quad of `tile` of row `row`.
+    /// Keeps the thread's quad of `tile`.
     #[inline(always)]
-    pub fn put(&self, row: u32, tile: u32, quad: Quad<T>) {
-        let ([a, b, ..], at) = (quad.words, self.quad(row, tile));
+    pub fn put(&self, tile: u32, quad: Quad<T>) {
+        let ([a, b, ..], at) = (quad.words, self.quad(tile));
         // SAFETY: `take` made room for the tile; the quad is this thread's alone.
         unsafe {
             if size_of::<T>() == 2 {
@@ -85,10 +82,10 @@ impl<T: Elem> Staged<T> {
         }
     }
 
-    /// The thread's quad of `tile` of row `row`, as last put or copied.
+    /// The thread's quad of `tile`, as last put or copied.
     #[inline(always)]
-    pub fn get(&self, row: u32, tile: u32) -> Quad<T> {
-        let at = self.quad(row, tile);
+    pub fn get(&self, tile: u32) -> Quad<T> {
+        let at = self.quad(tile);
         // SAFETY: as in `put`; what other threads copied was waited for.
         let words = unsafe {
             if size_of::<T>() == 2 {

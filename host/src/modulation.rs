@@ -96,6 +96,11 @@ impl<'a> Target<'_, 'a> {
         Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), quads)? })
     }
 
+    /// Can the table, if there is one, be read 16 bytes at a time?
+    pub fn table_is_vector(&self, modulation: &Modulation) -> bool {
+        modulation.table.is_none_or(|table| (table.ptr() as usize).is_multiple_of(16))
+    }
+
     /// An optional modulation: see [`Target::modulation`].
     pub fn optional(
         &self,

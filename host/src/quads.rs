@@ -1,6 +1,7 @@
 //! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
 use std::ffi::c_void;
 
+use cuda_std::quad::{GROUP, QUADS, SCALAR, TILE, WHOLE};
 use kernels_gpu::passes::Params;
 
 use crate::ladder::Rung;
@@ -21,8 +22,9 @@ pub enum Norm {
 const TEAM: u32 = 32;
 /// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
 const TEAMS: u32 = 4;
-/// Columns of a tile.
-const TILE: u32 = 4 * TEAM;
+/// The share of a multiprocessor's memory for rows that wait, in percent: what is left is L1, in which scales and shifts
+/// stay. With all of it, rows of 5120 columns left no L1 for them, and each row read them from L2.
+const CARVEOUT: u32 = 57;
 /// Shared memory that every GPU grants without being asked for more.
 const SHARED_BYTES: u32 = 48 << 10;
 
@@ -34,11 +36,10 @@ pub(crate) struct QuadLaunch {
 }
 
 impl QuadLaunch {
-    /// For the rows of `layout`, `staged_rows` of which wait in shared memory for each row of the result, if there is room.
+    /// For the rows of `layout`, which wait in shared memory between the passes if there is room.
     pub fn of<const N: usize>(
         op: &'static str,
         layout: &RowLayout<N>,
-        staged_rows: u32,
         eps: f32,
         form: u32,
         round_each: bool,
@@ -46,10 +47,15 @@ impl QuadLaunch {
         if eps.is_nan() || eps < 0.0 {
             return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
         }
-        let row_bytes = layout.cols.div_ceil(TILE) * TILE * layout.dtype.size() as u32 * staged_rows;
+        let row_bytes = layout.cols.div_ceil(TILE) * TILE * layout.dtype.size() as u32;
         let fits = |teams: &u32| u64::from(row_bytes) * u64::from(*teams) <= u64::from(SHARED_BYTES);
         let teams = [TEAMS, TEAMS / 2, 1].into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
+        let access = match () {
+            () if staged > 0 && layout.vector && layout.quads && layout.cols.is_multiple_of(GROUP) => WHOLE,
+            () if layout.quads => QUADS,
+            () => SCALAR,
+        };
         let teams = teams.unwrap_or(TEAMS);
         let params = Params {
             rows: layout.rows,
@@ -60,7 +66,7 @@ impl QuadLaunch {
             staged,
             form,
             round_each: u32::from(round_each),
-            vector: u32::from(layout.quads),
+            access,
             packs: u32::from(layout.vector),
         };
         let rung = Rung { packs: u32::MAX, held: 0, team: TEAM, teams };
@@ -80,7 +86,8 @@ impl QuadLaunch {
         stream: Stream,
         args: [*const c_void; ARGS],
     ) -> Result<()> {
+        let shared = (self.shared_bytes, Some(CARVEOUT));
         // SAFETY: as the caller promises.
-        unsafe { launch_rows_with(op, device, kernel, self.rung, self.shared_bytes, layout, stream, args) }
+        unsafe { launch_rows_with(op, device, kernel, self.rung, shared, layout, stream, args) }
     }
 }

@@ -102,10 +102,10 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once.
     let shared_bytes = if rung.team > 32 { rung.team * rung.teams / 32 * 8 } else { 0 };
     // SAFETY: as the caller promises.
-    unsafe { launch_rows_with(op, device, kernel, rung, shared_bytes, layout, stream, args) }
+    unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
 }
 
-/// [`launch_rows`] with so many bytes of shared memory.
+/// [`launch_rows`] with so many bytes of shared memory, and such a share of it.
 ///
 /// # Safety
 /// As [`Device::launch`].
@@ -114,7 +114,7 @@ pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
     device: &Device,
     kernel: &'static str,
     Rung { team, teams, .. }: Rung,
-    shared_bytes: u32,
+    (shared_bytes, carveout): (u32, Option<u32>),
     layout: &RowLayout<N>,
     stream: Stream,
     args: [*const c_void; ARGS],
@@ -126,7 +126,7 @@ pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
     if blocks == 0 {
         return Ok(());
     }
-    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes };
+    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes, carveout };
     // SAFETY: as the caller promises.
     unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
 }

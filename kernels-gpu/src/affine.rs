@@ -110,12 +110,12 @@ impl Norm for MeanSquare {
 
 /// A thread's columns of an [`Affine`].
 #[derive(Clone, Copy)]
-pub(crate) struct AffineRow<T, const VECTOR: bool> {
-    weight: OperandRow<T, VECTOR>,
-    bias: OperandRow<T, VECTOR>,
+pub(crate) struct AffineRow<T, const ACCESS: u32> {
+    weight: OperandRow<T, ACCESS>,
+    bias: OperandRow<T, ACCESS>,
 }
 
-impl<T: Elem, const VECTOR: bool> AffineRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> AffineRow<T, ACCESS> {
     /// # Safety
     /// As [`OperandRow::of`]; both are one row.
     #[inline(always)]
@@ -143,7 +143,7 @@ impl Parameters for () {
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Parameters for AffineRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> Parameters for AffineRow<T, ACCESS> {
     #[inline(always)]
     fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
         (self.weight.lanes(tile), self.bias.lanes(tile))
@@ -176,16 +176,16 @@ impl RoundEach for bool {
 
 /// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
 #[derive(Clone, Copy)]
-pub(crate) struct Modulate<T, N, F, A, R, const OUTPUTS: usize, const VECTOR: bool> {
+pub(crate) struct Modulate<T, N, F, A, R, const OUTPUTS: usize, const ACCESS: u32> {
     stats: Stats,
     affine: A,
-    outputs: [(F, F, QuadRowMut<T, VECTOR>); OUTPUTS],
+    outputs: [(F, F, QuadRowMut<T, ACCESS>); OUTPUTS],
     round_each: R,
     norm: core::marker::PhantomData<N>,
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const VECTOR: bool>
-    Modulate<T, N, F, A, R, OUTPUTS, VECTOR>
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
+    Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
 {
     /// # Safety
     /// As [`Form::of`] for scales and shifts, as [`QuadRowMut::of`] for each `y`.
@@ -203,15 +203,15 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
             (
                 F::of(&by.scale, at, columns),
                 F::of(&by.shift, at, columns),
-                QuadRowMut::<T, VECTOR>::of(&y, at, columns),
+                QuadRowMut::<T, ACCESS>::of(&y, at, columns),
             )
         });
         Self { stats, affine, outputs, round_each, norm: core::marker::PhantomData }
     }
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const VECTOR: bool>
-    Sink<T> for Modulate<T, N, F, A, R, OUTPUTS, VECTOR>
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
+    Sink<T> for Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
 {
     const GROUPED: bool = F::GROUPED && OUTPUTS == 1;
     type Fetched = [(F::Fetched, F::Fetched); OUTPUTS];

@@ -25,18 +25,30 @@ pub struct Gated {
     pub clip: u32,
 }
 
+/// `value` within what f16 can hold: an infinity too; a NaN stays one.
+#[inline(always)]
+pub(crate) fn clamped(value: f32) -> f32 {
+    if value > 65504.0 {
+        65504.0
+    } else if value < -65504.0 {
+        -65504.0
+    } else {
+        value
+    }
+}
+
 /// A thread's columns of a [`Gated`].
 #[derive(Clone, Copy)]
-pub(crate) struct GatedRow<T, F, const VECTOR: bool> {
-    x: QuadRow<T, VECTOR>,
-    y: QuadRow<T, VECTOR>,
+pub(crate) struct GatedRow<T, F, const ACCESS: u32> {
+    x: QuadRow<T, ACCESS>,
+    y: QuadRow<T, ACCESS>,
     gate: F,
-    sum: QuadRowMut<T, VECTOR>,
+    sum: QuadRowMut<T, ACCESS>,
     round_each: bool,
     clip: bool,
 }
 
-impl<T: Elem, F: Form<T>, const VECTOR: bool> GatedRow<T, F, VECTOR> {
+impl<T: Elem, F: Form<T>, const ACCESS: u32> GatedRow<T, F, ACCESS> {
     /// # Safety
     /// As [`QuadRow::of`] for each operand; the gate is of the form `F`.
     #[inline(always)]
@@ -52,13 +64,6 @@ impl<T: Elem, F: Form<T>, const VECTOR: bool> GatedRow<T, F, VECTOR> {
                 clip: gated.clip != 0,
             }
         }
-    }
-
-    /// Begins to copy both rows to where they wait.
-    #[inline(always)]
-    pub fn stage(&self, passes: &Passes<T, VECTOR>) {
-        passes.stage(0, &self.x);
-        passes.stage(1, &self.y);
     }
 
     /// The sum, rounded.
@@ -89,13 +94,13 @@ impl<T: Elem, F: Form<T>, const VECTOR: bool> GatedRow<T, F, VECTOR> {
     }
 }
 
-/// `x` is staged as row 0, `y` as row 1.
-impl<T: Elem, F: Form<T>, const VECTOR: bool> Source<T, VECTOR> for GatedRow<T, F, VECTOR> {
+impl<T: Elem, F: Form<T>, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, F, ACCESS> {
+    const STAGED: bool = false;
     type Parts = [Quad<T>; 2];
     const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
     #[inline(always)]
-    fn parts(&self, get: impl Fn(u32, &QuadRow<T, VECTOR>) -> Quad<T>) -> [Quad<T>; 2] {
-        [get(0, &self.x), get(1, &self.y)]
+    fn parts(&self, _: &Passes<T, ACCESS>, tile: u32) -> [Quad<T>; 2] {
+        [self.x.get(tile), self.y.get(tile)]
     }
     #[inline(always)]
     fn take(&self, tile: u32, parts: [Quad<T>; 2]) -> Quad<T> {

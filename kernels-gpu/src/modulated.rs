@@ -1,5 +1,6 @@
 //! The second pass of a modulated norm, for whichever form its operands have.
 use cuda_std::prelude::*;
+use cuda_std::quad::{SCALAR, WHOLE};
 
 use crate::affine::{Affine, AffineRow, Modulate, Modulated, Norm, Parameters, RoundEach, Rounds};
 use crate::moments::Stats;
@@ -12,9 +13,9 @@ use crate::side::{Form, Plain};
 /// # Safety
 /// As [`Modulate::of`]; `p.form` is that of the operands.
 #[inline(always)]
-pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const VECTOR: bool>(
-    passes: &Passes<T, VECTOR>,
-    source: impl Source<T, VECTOR>,
+pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
+    passes: &Passes<T, ACCESS>,
+    source: impl Source<T, ACCESS>,
     stats: Stats,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
@@ -23,15 +24,15 @@ pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const VECT
     let each = p.round_each != 0;
     // SAFETY: as the caller promises.
     unsafe {
-        if VECTOR && p.form == Params::SAME && each {
+        if ACCESS != SCALAR && p.form == Params::SAME && each {
             let rounds = Rounds::<true>;
-            write::<T, N, Plain<T, VECTOR>, _, _, OUTPUTS, VECTOR>(passes, source, stats, (), outputs, rounds)
-        } else if VECTOR && p.form == Params::SAME {
+            write::<T, N, Plain<T, ACCESS>, _, _, OUTPUTS, ACCESS>(passes, source, stats, (), outputs, rounds)
+        } else if ACCESS == WHOLE && p.form == Params::SAME {
             let rounds = Rounds::<false>;
-            write::<T, N, Plain<T, VECTOR>, _, _, OUTPUTS, VECTOR>(passes, source, stats, (), outputs, rounds)
-        } else if VECTOR && size_of::<T>() == 2 && p.form == Params::SINGLE {
+            write::<T, N, Plain<T, ACCESS>, _, _, OUTPUTS, ACCESS>(passes, source, stats, (), outputs, rounds)
+        } else if ACCESS == WHOLE && size_of::<T>() == 2 && p.form == Params::SINGLE {
             let rounds = Rounds::<false>;
-            write::<T, N, Plain<f32, VECTOR>, _, _, OUTPUTS, VECTOR>(
+            write::<T, N, Plain<f32, ACCESS>, _, _, OUTPUTS, ACCESS>(
                 passes,
                 source,
                 stats,
@@ -40,8 +41,8 @@ pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const VECT
                 rounds,
             )
         } else {
-            let affine = AffineRow::<T, VECTOR>::of(&affine, passes.columns);
-            write::<T, N, ModulationRow<T, VECTOR>, _, _, OUTPUTS, VECTOR>(
+            let affine = AffineRow::<T, ACCESS>::of(&affine, passes.columns);
+            write::<T, N, ModulationRow<T, ACCESS>, _, _, OUTPUTS, ACCESS>(
                 passes, source, stats, affine, outputs, each,
             )
         }
@@ -58,10 +59,10 @@ unsafe fn write<
     A: Parameters,
     R: RoundEach,
     const OUTPUTS: usize,
-    const VECTOR: bool,
+    const ACCESS: u32,
 >(
-    passes: &Passes<T, VECTOR>,
-    source: impl Source<T, VECTOR>,
+    passes: &Passes<T, ACCESS>,
+    source: impl Source<T, ACCESS>,
     stats: Stats,
     affine: A,
     outputs: [Modulated; OUTPUTS],
@@ -70,7 +71,7 @@ unsafe fn write<
     let (at, columns) = (passes.at, passes.columns);
     // SAFETY: as the caller promises.
     let sink = unsafe {
-        Modulate::<T, N, F, A, R, OUTPUTS, VECTOR>::of(stats, affine, outputs, at, columns, rounds)
+        Modulate::<T, N, F, A, R, OUTPUTS, ACCESS>::of(stats, affine, outputs, at, columns, rounds)
     };
     passes.write(source, sink);
 }

@@ -7,6 +7,7 @@
 //! divisible by 4) torch takes another order; these keep theirs.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
+use cuda_std::quad::SCALAR;
 
 /// Tiles that are taken in together: one of each of torch's warps.
 pub(crate) const GROUP: usize = 4;
@@ -33,8 +34,8 @@ pub(crate) trait Moments: Copy {
     /// Of no element.
     const EMPTY: Self;
     /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
-    /// What is not there is zero. With `WHOLE`, quads are there or not.
-    fn push<const WHOLE: bool>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
+    /// What is not there is zero. `ACCESS` as that of the rows.
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
     /// Reduces over the warp. All its threads call it, and get the result.
     fn finish(self, cols: Cols, eps: f32) -> Stats;
 }
@@ -133,7 +134,7 @@ impl Moments for LayerNorm {
     const EMPTY: Self = Self { mean: [0.0; GROUP], m2: [0.0; GROUP], count: [0.0; GROUP] };
 
     #[inline(always)]
-    fn push<const WHOLE: bool>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
         // Before the last group all four have seen as many elements.
         let before = self.count[0];
         let mut inv_counts = [0.0; 4];
@@ -144,11 +145,11 @@ impl Moments for LayerNorm {
             let (mut seen, mut kept) = (self.warp(warp), self.warp(warp));
             for i in 0..4 {
                 seen.add(group[warp][i], inv_counts[i]);
-                if !WHOLE && i as u32 + 1 == counts[warp] {
+                if ACCESS == SCALAR && i as u32 + 1 == counts[warp] {
                     kept = seen;
                 }
             }
-            if WHOLE && counts[warp] > 0 {
+            if ACCESS != SCALAR && counts[warp] > 0 {
                 kept = seen;
             }
             (self.mean[warp], self.m2[warp]) = (kept.mean, kept.m2);
@@ -173,7 +174,7 @@ impl Moments for FusedRms {
     const EMPTY: Self = Self([0.0; GROUP]);
 
     #[inline(always)]
-    fn push<const WHOLE: bool>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
         for warp in 0..GROUP {
             for i in 0..4 {
                 self.0[warp] = fma(group[warp][i], group[warp][i], self.0[warp]);
@@ -197,7 +198,7 @@ impl Moments for MeanSquare {
     const EMPTY: Self = Self([0.0; 4]);
 
     #[inline(always)]
-    fn push<const WHOLE: bool>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
         for tile in 0..GROUP {
             for i in 0..4 {
                 self.0[i] += group[tile][i] * group[tile][i];

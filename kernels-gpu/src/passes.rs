@@ -4,7 +4,7 @@
 //! it on its way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read from
 //! global memory in both passes.
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, TILE};
+use cuda_std::quad::{LEN, QUADS, SCALAR, TILE, WHOLE};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 
@@ -28,9 +28,9 @@ pub struct Params {
     pub form: u32,
     /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
     pub round_each: u32,
-    /// Are all operands `Rows::is_quads`? 0 or 1.
-    pub vector: u32,
-    /// Are those that are staged `Rows::is_vector` too? 0 or 1.
+    /// How all operands may be read: [`SCALAR`], [`QUADS`] or [`WHOLE`]; with the last the rows are staged.
+    pub access: u32,
+    /// Are the staged rows `Rows::is_vector`? 0 or 1.
     pub packs: u32,
 }
 
@@ -44,26 +44,29 @@ impl Params {
 }
 
 /// Where the rows to be normalised come from.
-pub(crate) trait Source<T: Elem, const VECTOR: bool>: Copy {
+pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
+    /// Do its rows wait in shared memory? Otherwise those of the next group are read while one is worked on.
+    const STAGED: bool;
     /// What there is of a quad before anything is done with it.
     type Parts: Copy;
     /// Nothing yet.
     const EMPTY: Self::Parts;
-    /// The parts of a quad, each of which `get` takes from one of the rows that are staged.
-    fn parts(&self, get: impl Fn(u32, &QuadRow<T, VECTOR>) -> Quad<T>) -> Self::Parts;
+    /// Reads the parts of the thread's quad of `tile`.
+    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Self::Parts;
     /// The quad that they make, for the first time.
     fn take(&self, tile: u32, parts: Self::Parts) -> Quad<T>;
     /// The same quad again, where it was not kept.
     fn again(&self, tile: u32) -> Quad<T>;
 }
 
-/// A row as it is, staged as row 0.
-impl<T: Elem, const VECTOR: bool> Source<T, VECTOR> for QuadRow<T, VECTOR> {
+/// A row as it is, staged.
+impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
+    const STAGED: bool = true;
     type Parts = Quad<T>;
     const EMPTY: Quad<T> = Quad::ZERO;
     #[inline(always)]
-    fn parts(&self, get: impl Fn(u32, &QuadRow<T, VECTOR>) -> Quad<T>) -> Quad<T> {
-        get(0, self)
+    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Quad<T> {
+        passes.waiting(tile).unwrap_or_else(|| self.get(tile))
     }
     #[inline(always)]
     fn take(&self, _: u32, quad: Quad<T>) -> Quad<T> {
@@ -91,37 +94,37 @@ pub(crate) trait Sink<T: Elem> {
 
 /// A warp's work on its row.
 #[derive(Clone, Copy)]
-pub(crate) struct Passes<T, const VECTOR: bool> {
+pub(crate) struct Passes<T, const ACCESS: u32> {
     pub at: RowAt,
     pub columns: QuadColumns,
     staged: Staged<T>,
     p: Params,
 }
 
-impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
-    /// The calling warp's, if there is a row for it; `rows` rows are staged.
+impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
+    /// The calling warp's, if there is a row for it.
     #[inline(always)]
-    pub fn of_warp(p: Params, rows: u32) -> Option<Self> {
+    pub fn of_warp(p: Params) -> Option<Self> {
         let at = RowAt::of(Team::of_block(), p.rows, p.inner);
         if !at.exists() {
             return None;
         }
         let columns = QuadColumns::of_warp(at, p.cols);
-        Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), rows, p.staged), p })
+        Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
     }
 
-    /// Begins to copy a row to where it waits as row `number`, if there is room.
+    /// Copies a row to where it waits, if there is room, and waits for it.
     #[inline(always)]
-    pub fn stage(&self, number: u32, row: &QuadRow<T, VECTOR>) {
-        if self.p.staged > 0 {
-            row.stage(&self.staged, number, self.p.packs != 0);
+    pub fn stage(&self, row: &QuadRow<T, ACCESS>) {
+        if self.has_room() {
+            row.stage(&self.staged, self.p.packs != 0);
+            self.staged.wait();
         }
     }
 
-    /// Waits for what was staged.
     #[inline(always)]
-    pub fn wait(&self) {
-        self.staged.wait();
+    fn has_room(&self) -> bool {
+        ACCESS == WHOLE || self.p.staged > 0
     }
 
     /// Tiles that cover the row.
@@ -130,70 +133,73 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
         self.p.cols.div_ceil(TILE)
     }
 
-    /// The quad of `tile` of staged row `number`; zeros past the end.
+    /// The quad of `tile` that waits in shared memory, if rows do; zeros past the end.
     #[inline(always)]
-    fn waiting(&self, number: u32, tile: u32) -> Quad<T> {
-        if self.columns.has(tile) { self.staged.get(number, tile) } else { Quad::ZERO }
+    pub fn waiting(&self, tile: u32) -> Option<Quad<T>> {
+        if !self.has_room() {
+            return None;
+        }
+        Some(if self.columns.has::<ACCESS>(tile) { self.staged.get(tile) } else { Quad::ZERO })
+    }
+
+    #[inline(always)]
+    fn group<S: Source<T, ACCESS>>(&self, source: S, first: u32) -> [S::Parts; GROUP] {
+        let mut parts = [S::EMPTY; GROUP];
+        for i in 0..GROUP {
+            parts[i] = source.parts(self, first + i as u32);
+        }
+        parts
     }
 
     /// Hands every group of `source`'s quads to `each`, with the number of its first tile.
     #[inline(always)]
-    pub fn visit<S: Source<T, VECTOR>>(&self, source: S, mut each: impl FnMut(u32, [Quad<T>; GROUP])) {
+    pub fn visit<S: Source<T, ACCESS>>(&self, source: S, mut each: impl FnMut(u32, [Quad<T>; GROUP])) {
         let tiles = self.tiles();
         let mut first = 0;
+        let mut ahead = if S::STAGED { [S::EMPTY; GROUP] } else { self.group(source, 0) };
         while first < tiles {
-            let mut parts = [S::EMPTY; GROUP];
-            if self.p.staged > 0 {
-                for i in 0..GROUP {
-                    parts[i] = source.parts(|number, _| self.waiting(number, first + i as u32));
-                }
-            } else {
-                for i in 0..GROUP {
-                    parts[i] = source.parts(|_, row| row.get(first + i as u32));
-                }
+            let next = first + GROUP as u32;
+            let parts = if S::STAGED { self.group(source, first) } else { ahead };
+            if !S::STAGED && next < tiles {
+                ahead = self.group(source, next);
             }
             let mut group = [Quad::<T>::ZERO; GROUP];
             for i in 0..GROUP {
                 group[i] = source.take(first + i as u32, parts[i]);
             }
             each(first, group);
-            first += GROUP as u32;
+            first = next;
         }
     }
 
-    /// Reduces the rows of `source`, and keeps them as row 0 if they are not what waits there.
+    /// Reduces the rows of `source`, and keeps them if they are not what waits already.
     #[inline(always)]
-    pub fn reduce<M: Moments>(&self, source: impl Source<T, VECTOR>, keep: bool) -> Stats {
+    pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
         let mut moments = M::EMPTY;
         self.visit(source, |first, group| {
-            let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [0; GROUP]);
+            let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [LEN; GROUP]);
             for i in 0..GROUP {
                 let tile = first + i as u32;
-                if keep && self.p.staged > 0 && self.columns.has(tile) {
-                    self.staged.put(0, tile, group[i]);
+                if !S::STAGED && self.has_room() && self.columns.has::<ACCESS>(tile) {
+                    self.staged.put(tile, group[i]);
                 }
                 lanes[i] = group[i].lanes();
-                // With vectors there is all of a quad or nothing.
-                counts[i] = match VECTOR {
-                    true => {
-                        if self.columns.has(tile) {
-                            LEN
-                        } else {
-                            0
-                        }
-                    }
-                    false => self.columns.count(tile),
-                };
+                if ACCESS == QUADS {
+                    counts[i] = if self.columns.has::<ACCESS>(tile) { LEN } else { 0 };
+                } else if ACCESS == SCALAR {
+                    counts[i] = self.columns.count(tile);
+                }
             }
-            moments.push::<VECTOR>(lanes, counts);
+            moments.push::<ACCESS>(lanes, counts);
         });
-        let even = VECTOR && self.p.cols.is_multiple_of(TILE * GROUP as u32);
-        moments.finish(Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even }, self.p.eps)
+        let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS == WHOLE };
+        moments.finish(cols, self.p.eps)
     }
 
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn write<K: Sink<T>>(&self, source: impl Source<T, VECTOR>, sink: K) {
+    pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
+        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
         let tiles = self.tiles();
         let mut first = 0;
         while K::GROUPED && first < tiles {
@@ -201,14 +207,8 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
             for i in 0..GROUP {
                 fetched[i] = sink.fetch(first + i as u32);
             }
-            if self.p.staged > 0 {
-                for i in 0..GROUP {
-                    group[i] = self.waiting(0, first + i as u32);
-                }
-            } else {
-                for i in 0..GROUP {
-                    group[i] = source.again(first + i as u32);
-                }
+            for i in 0..GROUP {
+                group[i] = again(first + i as u32);
             }
             for i in 0..GROUP {
                 sink.put(first + i as u32, group[i], fetched[i]);
@@ -216,9 +216,29 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
             first += GROUP as u32;
         }
         while !K::GROUPED && first < tiles {
-            let quad = if self.p.staged > 0 { self.waiting(0, first) } else { source.again(first) };
-            sink.put(first, quad, sink.fetch(first));
+            sink.put(first, again(first), sink.fetch(first));
             first += 1;
         }
     }
 }
+
+/// Runs `$body` with the constant `$access` for the launch's way of reading rows.
+macro_rules! with_access {
+    ($p:expr, $access:ident => $body:expr) => {
+        match $p.access {
+            cuda_std::quad::WHOLE => {
+                const $access: u32 = cuda_std::quad::WHOLE;
+                $body
+            }
+            cuda_std::quad::QUADS => {
+                const $access: u32 = cuda_std::quad::QUADS;
+                $body
+            }
+            _ => {
+                const $access: u32 = cuda_std::quad::SCALAR;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_access;

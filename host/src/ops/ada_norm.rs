@@ -61,7 +61,7 @@ pub fn ada_norm(
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
     let form = modulated_form(&parameters, &[&by_arg]);
-    let launch = QuadLaunch::of(OP, &layout, 1, params.eps, form, round_each)?;
+    let launch = QuadLaunch::of(OP, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "ada_norm_layer",
         Norm::Rms => "ada_norm_rms",
@@ -112,7 +112,7 @@ pub fn ada_norm_pair(
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg, &by2_arg]);
     let form = modulated_form(&parameters, &[&by_arg, &by2_arg]);
-    let launch = QuadLaunch::of(PAIR, &layout, 1, params.eps, form, round_each)?;
+    let launch = QuadLaunch::of(PAIR, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "ada_norm_pair_layer",
         Norm::Rms => "ada_norm_pair_rms",

@@ -3,9 +3,9 @@ use kernels_gpu::gated::Gated;
 use kernels_gpu::operand::Operand;
 use kernels_gpu::passes::Params;
 
+use crate::elementwise::Elementwise;
 use crate::launch::args;
 use crate::modulation::{GATE, Target, form};
-use crate::quads::QuadLaunch;
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
@@ -66,11 +66,12 @@ pub fn gated_residual(
         RowLayout::of_mixed(OP, device, [("x", &x), ("y", &y), ("out", sum), (GATE[0], &over_rows)])?;
     let [x_rows, y_rows, sum_rows, gate_rows] = layout.operands;
     let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?;
+    layout.vector &= target.table_is_vector(&gate);
     expect_disjoint(OP, ("out", sum), &[Some(("x", &x)), Some(("y", &y))])?;
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
-    let launch = QuadLaunch::of(OP, &layout, 2, 0.0, Params::ANY, false)?;
-    let p = launch.params;
+    let launch = Elementwise::of_rows(layout);
+    let extent = launch.extent;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(OP, device, OP, &layout, stream, args![gated, p]) }
+    unsafe { launch.launch(device, [OP, "gated_residual_hold2"], stream, args![gated, extent]) }
 }

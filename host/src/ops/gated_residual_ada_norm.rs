@@ -57,7 +57,7 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
     let form = modulated_form(&parameters, &[&by_arg]);
-    let launch = QuadLaunch::of(OP, &layout, 2, params.eps, form, round_each)?;
+    let launch = QuadLaunch::of(OP, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "gated_residual_ada_norm_layer",
         Norm::Rms => "gated_residual_ada_norm_rms",

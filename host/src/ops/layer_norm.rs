@@ -31,7 +31,7 @@ pub fn layer_norm(
     let weights = affine.named();
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
     let form = form(&[&parameters.weight, &parameters.bias]);
-    let launch = QuadLaunch::of(OP, &layout, 1, eps, form, false)?;
+    let launch = QuadLaunch::of(OP, &layout, eps, form, false)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, OP, &layout, stream, args![x, parameters, y, p]) }

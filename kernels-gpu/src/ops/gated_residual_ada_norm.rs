@@ -1,32 +1,31 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion transformer and
 //! the beginning of the next in one pass, both results out. The norm reads the rounded sum.
 use cuda_std::prelude::*;
+use cuda_std::quad::WHOLE;
 
 use crate::affine::{Affine, Modulated, Norm};
 use crate::gated::{Gated, GatedRow};
 use crate::modulated::modulate;
 use crate::moments::{LayerNorm, MeanSquare};
 use crate::operand::ModulationRow;
-use crate::passes::{Params, Passes};
+use crate::passes::{Params, Passes, with_access};
 use crate::side::{Form, Plain};
 
 /// # Safety
 /// As for the kernels of `gated_residual` and `ada_norm`; the two outputs do not overlap.
 #[inline(always)]
-unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, F: Form<T>, const VECTOR: bool>(
+unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, F: Form<T>, const ACCESS: u32>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
     p: Params,
 ) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p, 2) else { return };
+    let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let source = GatedRow::<T, F, VECTOR>::of(&gated, passes.at, passes.columns);
-        source.stage(&passes);
-        passes.wait();
-        let stats = passes.reduce::<N>(source, true);
-        modulate::<T, N, 1, VECTOR>(&passes, source, stats, affine, [normed], p);
+        let source = GatedRow::<T, F, ACCESS>::of(&gated, passes.at, passes.columns);
+        let stats = passes.reduce::<N, _>(source);
+        modulate::<T, N, 1, ACCESS>(&passes, source, stats, affine, [normed], p);
     }
 }
 
@@ -34,16 +33,15 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, F: Form<T>, const VECTOR: bo
 /// As [`gated_residual_ada_norm`], for any layout and form.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Modulated, p: Params) {
-    thread::launch_bounds::<128, 5>();
-    // SAFETY: the host sets `p.vector` only where every operand is, and names the gate's form.
+    thread::launch_bounds::<128, 4>();
+    // SAFETY: the host sets `p.access` to what every operand is, and names the gate's form.
     unsafe {
-        if p.vector == 0 {
-            gated_residual_ada_norm::<T, N, ModulationRow<T, false>, false>(gated, affine, normed, p)
-        } else if gated.form == Params::SAME {
-            gated_residual_ada_norm::<T, N, Plain<T, true>, true>(gated, affine, normed, p)
-        } else {
-            gated_residual_ada_norm::<T, N, ModulationRow<T, true>, true>(gated, affine, normed, p)
+        if p.access == WHOLE && gated.form == Params::SAME {
+            return gated_residual_ada_norm::<T, N, Plain<T, WHOLE>, WHOLE>(gated, affine, normed, p);
         }
+        with_access!(p, ACCESS => gated_residual_ada_norm::<T, N, ModulationRow<T, ACCESS>, ACCESS>(
+            gated, affine, normed, p,
+        ))
     }
 }
 
