@@ -168,7 +168,7 @@ impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
     /// Copies the row to shared memory; [`Staged::wait`] before it is read. `packs`: is the row
     /// `Rows::is_vector`?
     #[inline(always)]
-    pub fn stage(&self, staged: &Staged<T>, packs: bool) {
+    pub fn copy_to(&self, staged: &Staged<T>, packs: bool) {
         if ACCESS == WHOLE || ACCESS == QUADS && packs {
             // SAFETY: the row is readable (`of`), and aligned as the caller says.
             return unsafe { staged.copy(self.start, self.columns.cols) };

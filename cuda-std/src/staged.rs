@@ -2,6 +2,7 @@
 use core::marker::PhantomData;
 
 use crate::elem::Elem;
+use crate::pack::Pack;
 use crate::quad::{Quad, TILE};
 use crate::shared::{Shared, SharedMemory};
 use crate::{block, copy, thread, warp};
@@ -61,6 +62,14 @@ impl<T: Elem> Staged<T> {
     pub fn wait(&self) {
         copy::wait();
         warp::sync(warp::ALL);
+    }
+
+    /// Keeps a pack, number `lane + 32 * tile` of the row; [`Staged::wait`] before quads of it are read.
+    #[inline(always)]
+    pub fn put_pack(&self, tile: u32, pack: Pack<T>) {
+        let at = self.first / Self::PER_LINE + tile * warp::SIZE + warp::lane();
+        // SAFETY: `take` made room for the row; the pack is this thread's alone until the warp meets.
+        unsafe { self.lines.set(at, Line(pack.words())) };
     }
 
     #[inline(always)]

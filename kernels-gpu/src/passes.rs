@@ -45,32 +45,24 @@ impl Params {
 
 /// Where the rows to be normalised come from.
 pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
-    /// Do its rows wait in shared memory? Otherwise those of the next group are read while one is worked on.
-    const STAGED: bool;
-    /// What there is of a quad before anything is done with it.
-    type Parts: Copy;
-    /// Nothing yet.
-    const EMPTY: Self::Parts;
-    /// Reads the parts of the thread's quad of `tile`.
-    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Self::Parts;
-    /// The quad that they make, for the first time.
-    fn take(&self, tile: u32, parts: Self::Parts) -> Quad<T>;
-    /// The same quad again, where it was not kept.
+    /// Brings the warp's row to where it waits.
+    fn stage(&self, passes: &Passes<T, ACCESS>);
+    /// The thread's quad of `tile` for the first time, of a row that is too long to wait.
+    fn first(&self, tile: u32) -> Quad<T>;
+    /// The same quad again.
     fn again(&self, tile: u32) -> Quad<T>;
 }
 
-/// A row as it is, staged.
+/// A row as it is.
 impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
-    const STAGED: bool = true;
-    type Parts = Quad<T>;
-    const EMPTY: Quad<T> = Quad::ZERO;
     #[inline(always)]
-    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Quad<T> {
-        passes.waiting(tile).unwrap_or_else(|| self.get(tile))
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        self.copy_to(&passes.staged, passes.p.packs != 0);
+        passes.staged.wait();
     }
     #[inline(always)]
-    fn take(&self, _: u32, quad: Quad<T>) -> Quad<T> {
-        quad
+    fn first(&self, tile: u32) -> Quad<T> {
+        self.get(tile)
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
@@ -97,8 +89,8 @@ pub(crate) trait Sink<T: Elem> {
 pub(crate) struct Passes<T, const ACCESS: u32> {
     pub at: RowAt,
     pub columns: QuadColumns,
-    staged: Staged<T>,
-    p: Params,
+    pub staged: Staged<T>,
+    pub p: Params,
 }
 
 impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
@@ -113,23 +105,15 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
     }
 
-    /// Copies a row to where it waits, if there is room, and waits for it.
+    /// Does the row wait in shared memory?
     #[inline(always)]
-    pub fn stage(&self, row: &QuadRow<T, ACCESS>) {
-        if self.has_room() {
-            row.stage(&self.staged, self.p.packs != 0);
-            self.staged.wait();
-        }
-    }
-
-    #[inline(always)]
-    fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         ACCESS == WHOLE || self.p.staged > 0
     }
 
     /// Tiles that cover the row.
     #[inline(always)]
-    fn tiles(&self) -> u32 {
+    pub fn tiles(&self) -> u32 {
         self.p.cols.div_ceil(TILE)
     }
 
@@ -142,48 +126,48 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         Some(if self.columns.has::<ACCESS>(tile) { self.staged.get(tile) } else { Quad::ZERO })
     }
 
+    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the reads of the
+    /// next group are on their way while one is worked on.
     #[inline(always)]
-    fn group<S: Source<T, ACCESS>>(&self, source: S, first: u32) -> [S::Parts; GROUP] {
-        let mut parts = [S::EMPTY; GROUP];
-        for i in 0..GROUP {
-            parts[i] = source.parts(self, first + i as u32);
-        }
-        parts
-    }
-
-    /// Hands every group of `source`'s quads to `each`, with the number of its first tile.
-    #[inline(always)]
-    pub fn visit<S: Source<T, ACCESS>>(&self, source: S, mut each: impl FnMut(u32, [Quad<T>; GROUP])) {
+    pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Quad<T>) {
+        let group = |first: u32| {
+            let mut parts = [fetch(first); GROUP];
+            for i in 1..GROUP {
+                parts[i] = fetch(first + i as u32);
+            }
+            parts
+        };
         let tiles = self.tiles();
-        let mut first = 0;
-        let mut ahead = if S::STAGED { [S::EMPTY; GROUP] } else { self.group(source, 0) };
+        let (mut first, mut ahead) = (0, group(0));
         while first < tiles {
-            let next = first + GROUP as u32;
-            let parts = if S::STAGED { self.group(source, first) } else { ahead };
-            if !S::STAGED && next < tiles {
-                ahead = self.group(source, next);
+            let (parts, next) = (ahead, first + GROUP as u32);
+            if next < tiles {
+                ahead = group(next);
             }
-            let mut group = [Quad::<T>::ZERO; GROUP];
             for i in 0..GROUP {
-                group[i] = source.take(first + i as u32, parts[i]);
+                let tile = first + i as u32;
+                if self.columns.has::<ACCESS>(tile) {
+                    self.staged.put(tile, make(tile, parts[i]));
+                }
             }
-            each(first, group);
             first = next;
         }
     }
 
-    /// Reduces the rows of `source`, and keeps them if they are not what waits already.
+    /// Reads the row, which then waits, and reduces it.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
-        let mut moments = M::EMPTY;
-        self.visit(source, |first, group| {
+        if self.has_room() {
+            source.stage(self);
+        }
+        let (tiles, mut moments) = (self.tiles(), M::EMPTY);
+        let mut first = 0;
+        while first < tiles {
             let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [LEN; GROUP]);
             for i in 0..GROUP {
                 let tile = first + i as u32;
-                if !S::STAGED && self.has_room() && self.columns.has::<ACCESS>(tile) {
-                    self.staged.put(tile, group[i]);
-                }
-                lanes[i] = group[i].lanes();
+                let quad = self.waiting(tile).unwrap_or_else(|| source.first(tile));
+                lanes[i] = quad.lanes();
                 if ACCESS == QUADS {
                     counts[i] = if self.columns.has::<ACCESS>(tile) { LEN } else { 0 };
                 } else if ACCESS == SCALAR {
@@ -191,7 +175,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
                 }
             }
             moments.push::<ACCESS>(lanes, counts);
-        });
+            first += GROUP as u32;
+        }
         let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS == WHOLE };
         moments.finish(cols, self.p.eps)
     }

@@ -1,11 +1,10 @@
 //! `sum = x + gate * y`.
 use kernels_gpu::gated::Gated;
 use kernels_gpu::operand::Operand;
-use kernels_gpu::passes::Params;
 
 use crate::elementwise::Elementwise;
 use crate::launch::args;
-use crate::modulation::{GATE, Target, form};
+use crate::modulation::{GATE, Target};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
@@ -35,9 +34,8 @@ impl GatedResidual {
         gate: kernels_gpu::operand::Modulation,
     ) -> Gated {
         let single = [gate.value.kind, gate.table.kind].contains(&Operand::F32);
-        let form = if gate.table.kind == Operand::NONE { form(&[&gate.value]) } else { Params::ANY };
         let round_each = u32::from(self.exact && !single);
-        Gated { x, y, gate, sum, form, round_each, clip: u32::from(self.clip) }
+        Gated { x, y, gate, sum, round_each, clip: u32::from(self.clip) }
     }
 }
 

@@ -24,7 +24,6 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
-        passes.stage(&x);
         let stats = passes.reduce::<N, _>(x);
         modulate::<T, N, OUTPUTS, ACCESS>(&passes, x, stats, affine, outputs, p);
     }

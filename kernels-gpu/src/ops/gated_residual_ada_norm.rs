@@ -1,20 +1,17 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion transformer and
 //! the beginning of the next in one pass, both results out. The norm reads the rounded sum.
 use cuda_std::prelude::*;
-use cuda_std::quad::WHOLE;
 
 use crate::affine::{Affine, Modulated, Norm};
 use crate::gated::{Gated, GatedRow};
 use crate::modulated::modulate;
 use crate::moments::{LayerNorm, MeanSquare};
-use crate::operand::ModulationRow;
 use crate::passes::{Params, Passes, with_access};
-use crate::side::{Form, Plain};
 
 /// # Safety
 /// As for the kernels of `gated_residual` and `ada_norm`; the two outputs do not overlap.
 #[inline(always)]
-unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, F: Form<T>, const ACCESS: u32>(
+unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const ACCESS: u32>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
@@ -23,26 +20,19 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, F: Form<T>, const ACCESS: u3
     let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let source = GatedRow::<T, F, ACCESS>::of(&gated, passes.at, passes.columns);
+        let source = GatedRow::<T, ACCESS>::of(&gated, &passes);
         let stats = passes.reduce::<N, _>(source);
         modulate::<T, N, 1, ACCESS>(&passes, source, stats, affine, [normed], p);
     }
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for any layout and form.
+/// As [`gated_residual_ada_norm`], for any layout.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Modulated, p: Params) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.access` to what every operand is, and names the gate's form.
-    unsafe {
-        if p.access == WHOLE && gated.form == Params::SAME {
-            return gated_residual_ada_norm::<T, N, Plain<T, WHOLE>, WHOLE>(gated, affine, normed, p);
-        }
-        with_access!(p, ACCESS => gated_residual_ada_norm::<T, N, ModulationRow<T, ACCESS>, ACCESS>(
-            gated, affine, normed, p,
-        ))
-    }
+    // SAFETY: the host sets `p.access` to what every operand is.
+    unsafe { with_access!(p, ACCESS => gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p)) }
 }
 
 entry! {

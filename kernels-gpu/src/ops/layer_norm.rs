@@ -45,7 +45,6 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
-        passes.stage(&x);
         let stats = passes.reduce::<LayerNorm, _>(x);
         if ACCESS != SCALAR && p.form == Params::SAME {
             write::<T, Plain<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)

@@ -54,11 +54,8 @@ unsafe fn residual<T: Elem, const ACCESS: u32>(gated: TanhGated, chained: Option
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    passes.stage(&sum.branch);
     let sum = Sum { stats: passes.reduce::<MeanSquare, _>(sum.branch), ..sum };
-    let Some(Scaled { scale, normed }) = chained else {
-        return passes.visit(sum, |_, _| ());
-    };
+    let Some(Scaled { scale, normed }) = chained else { return sum.write() };
     // Now the sums wait where the branch did.
     let stats = passes.reduce::<MeanSquare, _>(sum);
     // SAFETY: as above.
@@ -84,29 +81,38 @@ struct Sum<T, const ACCESS: u32> {
 }
 
 impl<T: Elem, const ACCESS: u32> Sum<T, ACCESS> {
+    /// The thread's sum of `tile`, written.
     #[inline(always)]
-    fn add(&self, tile: u32, x: Quad<T>, branch: Quad<T>) -> Quad<T> {
+    fn add(&self, tile: u32, x: Quad<T>) -> Quad<T> {
+        let branch = self.passes.waiting(tile).unwrap_or_else(|| self.branch.get(tile));
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
         let gate = if self.gate.kind == Operand::SAME { round::<T>(gate) } else { gate };
         let product = zip(branch.lanes(), gate, |branch, gate| branch * self.stats.inv * gate);
-        x.add(Quad::from_lanes(product))
+        let sum = x.add(Quad::from_lanes(product));
+        self.out.put(tile, sum);
+        sum
+    }
+
+    /// All of them, where nothing follows.
+    #[inline(always)]
+    fn write(&self) {
+        if self.passes.has_room() {
+            return self.stage(&self.passes);
+        }
+        for tile in 0..self.passes.tiles() {
+            self.first(tile);
+        }
     }
 }
 
 impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for Sum<T, ACCESS> {
-    const STAGED: bool = false;
-    type Parts = Quad<T>;
-    const EMPTY: Quad<T> = Quad::ZERO;
     #[inline(always)]
-    fn parts(&self, _: &Passes<T, ACCESS>, tile: u32) -> Quad<T> {
-        self.x.get(tile)
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        passes.fill(|tile| self.x.get(tile), |tile, x| self.add(tile, x));
     }
     #[inline(always)]
-    fn take(&self, tile: u32, x: Quad<T>) -> Quad<T> {
-        let branch = self.branch.parts(&self.passes, tile);
-        let sum = self.add(tile, x, branch);
-        self.out.put(tile, sum);
-        sum
+    fn first(&self, tile: u32) -> Quad<T> {
+        self.add(tile, self.x.get(tile))
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
