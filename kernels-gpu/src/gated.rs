@@ -211,11 +211,12 @@ impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, ACCESS> {
     #[inline(always)]
     fn stage(&self, passes: &Passes<T, ACCESS>) {
         if ACCESS == WHOLE || ACCESS == QUADS && passes.p.packs != 0 {
-            const HELD: usize = 4;
+            const HELD: usize = 2;
             let (tiles, mut first) = (self.packs.tiles(), 0);
+            let in_row = |tile: u32| (tile * warp::SIZE + warp::lane()) * Pack::<T>::LEN < passes.p.cols;
             while first < tiles {
                 self.packs.add_tiles::<HELD>(first, |tile, sum| {
-                    if tile < tiles {
+                    if in_row(tile) {
                         passes.staged.put_pack(tile, sum);
                     }
                 });

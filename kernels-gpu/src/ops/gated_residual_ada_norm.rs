@@ -29,15 +29,24 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const ACCESS: u32>(
 /// # Safety
 /// As [`gated_residual_ada_norm`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Modulated, p: Params) {
-    thread::launch_bounds::<128, 4>();
+unsafe fn any_layout<T: Elem, N: Norm, const MIN_BLOCKS: u32>(
+    gated: Gated,
+    affine: Affine,
+    normed: Modulated,
+    p: Params,
+) {
+    thread::launch_bounds::<128, MIN_BLOCKS>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe { with_access!(p, ACCESS => gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p)) }
 }
 
 entry! {
-    gated_residual_ada_norm_layer<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, LayerNorm>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, MeanSquare>(gated, affine, normed, p)
+    gated_residual_ada_norm_layer<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => any_layout::<T, LayerNorm, 6>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => any_layout::<T, LayerNorm, 5>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => any_layout::<T, MeanSquare, 6>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => any_layout::<T, MeanSquare, 5>(gated, affine, normed, p)
 }

@@ -146,7 +146,7 @@ impl<T: Elem, const ACCESS: u32> Sink<T> for Scale<T, ACCESS> {
 /// As [`residual`], for any layout.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
-    thread::launch_bounds::<128, 6>();
+    thread::launch_bounds::<128, 5>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe { with_access!(p, ACCESS => residual::<T, ACCESS>(gated, chained, p)) }
 }
