@@ -36,6 +36,7 @@ impl<const N: usize> RowLayout<N> {
     /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
     /// reach; says how.
     pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
+        columns(op, operands[0].0, operands[0].1)?;
         for (arg, view) in &operands {
             view.expect_on(op, arg, device)?;
             view.expect_dtype(op, arg, operands[0].1.dtype())?;

@@ -179,7 +179,7 @@ fn bad_operands(device: &Device) {
 fn bad_rows(device: &Device) {
     let (memory, brain) =
         (device.upload(&[1.0_f32; 256]).unwrap(), device.upload(&[bf16::ONE; 256]).unwrap());
-    let inputs = Inputs::of(&memory);
+    let (inputs, integers) = (Inputs::of(&memory), device.upload(&[1_i32; 256]).unwrap());
     let view = |shape: &[i64], strides: &[i64]| memory.view_strided(0, shape, strides).unwrap();
     for (op, args, outs) in OPS {
         // All that may be `[16]` is, so that `x` is the only one of its rank.
@@ -190,6 +190,7 @@ fn bad_rows(device: &Device) {
             refuses(device, op, inputs, shape, &format!("{op}: {text}"));
         };
         refuses(view(&[4, 0], &[0, 1]), &[4, 0], "x has shape [4, 0], expected a last dimension between 1");
+        refuses(integers.view(&SHAPE).unwrap(), &SHAPE, "x is i32, expected f32, f16 or bf16");
         refuses(view(&[], &[]), &[], "x has shape [], expected at least one dimension");
         let text = "x of shape [16, 16] has strides [1, 16]: its last dimension must be contiguous";
         refuses(view(&[16, 16], &[1, 16]), &[16, 16], text);
