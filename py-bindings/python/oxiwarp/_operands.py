@@ -50,7 +50,7 @@ def refuse(op: str, name: str, value: object) -> NoReturn:
 def check_eps(op: str, eps: float) -> None:
     """Raise RuntimeError for a negative or NaN eps."""
     if not eps >= 0:
-        raise RuntimeError(f"{op}: eps is {eps}, expected 0 or more")
+        raise RuntimeError(f"{op}: eps is {eps:g}, expected 0 or more")
 
 
 def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
