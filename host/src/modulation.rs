@@ -4,7 +4,7 @@ use kernels_gpu::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::operand::{Modulation as ModulationArg, Operand as OperandArg};
 use kernels_gpu::passes::Params;
 
-use crate::rows::Operand;
+use crate::rows::{Operand, columns};
 use crate::{Device, Dtype, Error, Result, View};
 
 /// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
@@ -138,8 +138,15 @@ impl<'a> Target<'_, 'a> {
 
     /// The view of a modulation's values over all rows; that of `x` where there is none, which no kernel reads.
     pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
-        modulation
-            .map_or(Ok(*self.x), |modulation| modulation.value.broadcast_to(self.op, arg, self.x.shape()))
+        let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
+        // What is wrong with `x` is said of `x`.
+        let cols = columns(self.op, "x", self.x)?;
+        let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
+        if value.shape().last() != Some(&i64::from(cols)) {
+            let expected = format!("a last dimension of {cols}");
+            return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
+        }
+        Ok(wide)
     }
 }
 

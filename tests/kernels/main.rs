@@ -1,12 +1,20 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
 mod activation;
 mod activation_input;
+mod ada_norm;
+mod ada_norm_bits;
 mod add_rms_norm;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
+mod gated_residual;
 mod gpu;
+mod layer_norm;
+mod mochi;
+mod modulation_input;
+mod modulation_overlap;
+mod modulations;
 mod properties;
 mod rms_norm;
 mod rungs;
@@ -33,6 +41,13 @@ fn main() -> std::process::ExitCode {
         softmax_backward::TESTS,
         cross_entropy::TESTS,
         cross_entropy_backward::TESTS,
+        layer_norm::TESTS,
+        ada_norm::TESTS,
+        ada_norm_bits::TESTS,
+        gated_residual::TESTS,
+        mochi::TESTS,
+        modulation_input::TESTS,
+        modulation_overlap::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

@@ -57,9 +57,9 @@ pub fn gated_residual(
     stream: Stream,
 ) -> Result<()> {
     let (sum, target) = (sum.as_view(), Target { op: OP, device, x: &x });
+    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
     y.expect_dtype(OP, "y", x.dtype())?;
     sum.expect_dtype(OP, "out", x.dtype())?;
-    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
     let mut layout =
         RowLayout::of_mixed(OP, device, [("x", &x), ("y", &y), ("out", sum), (GATE[0], &over_rows)])?;
     let [x_rows, y_rows, sum_rows, gate_rows] = layout.operands;

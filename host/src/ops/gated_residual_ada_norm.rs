@@ -29,11 +29,11 @@ pub fn gated_residual_ada_norm(
     stream: Stream,
 ) -> Result<()> {
     let (normed, sum, target) = (normed.as_view(), sum.as_view(), Target { op: OP, device, x: &x });
+    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    let gate_over_rows = target.over_rows(GATE[0], gate.as_ref())?;
     for (arg, view) in [("y", &y), ("out", normed), ("sum", sum)] {
         view.expect_dtype(OP, arg, x.dtype())?;
     }
-    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
-    let gate_over_rows = target.over_rows(GATE[0], gate.as_ref())?;
     let views = [
         ("x", &x),
         ("y", &y),

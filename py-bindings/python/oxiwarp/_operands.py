@@ -47,6 +47,12 @@ def refuse(op: str, name: str, value: object) -> NoReturn:
     raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor")
 
 
+def check_eps(op: str, eps: float) -> None:
+    """Raise RuntimeError for a negative or NaN eps."""
+    if not eps >= 0:
+        raise RuntimeError(f"{op}: eps is {eps:g}, expected 0 or more")
+
+
 def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
     """Raise RuntimeError unless `vector` is None or `[x.shape[-1]]`, in x's dtype or float32."""
     if vector is None:
@@ -57,7 +63,10 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
 
 
 def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` is None or broadcasts against x, in its dtype or float32; a table is a vector."""
+    """Raise RuntimeError unless `value` is None or broadcasts against x, in its dtype or float32.
+
+    Its table is a vector, and there is none without it.
+    """
     if value is None:
         if table is not None:
             raise RuntimeError(f"{op}: {name}_table is given without {name}")
@@ -83,34 +92,47 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
         raise RuntimeError(f"{op}: {name} is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
 
 
-def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, **others: Tensor) -> None:
-    """Raise RuntimeError for an x, weight, bias or other tensor like x that the host refuses."""
+def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
+    """Raise RuntimeError for an x, weight, bias, eps or other tensor like x that the host refuses."""
     check_rows(op, x, None, **others)
     check_vector(op, "weight", weight, x)
     check_vector(op, "bias", bias, x)
+    check_eps(op, eps)
 
 
-def summed(value: Tensor, table: Tensor | None) -> Tensor:
+def summed(value: Tensor | None, table: Tensor | None) -> Tensor | None:
     """A modulation with its table added, as `scale_shift_table + temb`."""
-    return value if table is None else table + value
+    return value if value is None or table is None else table + value
+
+
+def in_one_dtype(exact: bool, x: Tensor, *operands: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
+    """The operands of a chain, as they are; in float32 where one of them is, or where the chain is rounded once."""
+    if exact and not any(operand is not None and operand.dtype == torch.float32 for operand in operands):
+        return x, list(operands)
+    return x.float(), [operand if operand is None else operand.float() for operand in operands]
 
 
 def norm_formula(x: Tensor, rms: bool, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """LayerNorm as torch's, RMSNorm as diffusers': in x's dtype, or in float32 where a parameter is float32."""
+    """LayerNorm as torch's, RMSNorm as diffusers', of operands of one dtype."""
     if not rms:
-        if any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
-            x = x.float()
-        weight, bias = (p if p is None else p.to(x.dtype) for p in (weight, bias))
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    y = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    if weight is None:
-        y = y.to(x.dtype)
-    else:
-        y = (y if weight.dtype == torch.float32 else y.to(weight.dtype)) * weight
+    y = (x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+    y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
 
-def modulate_formula(n: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
-    """`n * (1 + scale) + shift`."""
-    y = n * (1 + scale)
-    return y if shift is None else y + shift
+def modulated_formula(
+    x: Tensor,
+    rms: bool,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    exact: bool,
+    *modulations: tuple[Tensor, Tensor | None],
+) -> list[Tensor]:
+    """`norm(x) * (1 + scale) + shift` for each pair, in x's dtype, computed in what the kernels compute in."""
+    flat = [operand for pair in modulations for operand in pair]
+    wide, (weight, bias, *flat) = in_one_dtype(exact, x, weight, bias, *flat)
+    n = norm_formula(wide, rms, weight, bias, eps)
+    scaled = [n * (1 + scale) for scale in flat[::2]]
+    return [(y if shift is None else y + shift).to(x.dtype) for y, shift in zip(scaled, flat[1::2], strict=True)]

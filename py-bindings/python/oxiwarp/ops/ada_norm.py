@@ -8,11 +8,24 @@ from .._operands import (
     check_types,
     is_exact,
     is_rms,
-    modulate_formula,
-    norm_formula,
+    modulated_formula,
     summed,
 )
 from .._register import define, explain, needs_grad
+
+
+def _check(
+    op: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    **modulations: tuple[Tensor | None, Tensor | None],
+) -> None:
+    """Raise RuntimeError for what the host refuses: `modulations` are values and tables by name."""
+    check_norm(op, x, weight, bias, eps)
+    for name, (value, table) in modulations.items():
+        check_modulation(op, name, value, table, x)
 
 
 def _fake(
@@ -27,9 +40,7 @@ def _fake(
     eps: float,
     exact: bool,
 ) -> Tensor:
-    check_norm("ada_norm", x, weight, bias)
-    check_modulation("ada_norm", "scale", scale, scale_table, x)
-    check_modulation("ada_norm", "shift", shift, shift_table, x)
+    _check("ada_norm", x, weight, bias, eps, scale=(scale, scale_table), shift=(shift, shift_table))
     return x.new_empty(x.shape)
 
 
@@ -49,11 +60,9 @@ def _fake_pair(
     eps: float,
     exact: bool,
 ) -> tuple[Tensor, Tensor]:
-    check_norm("ada_norm_pair", x, weight, bias)
-    check_modulation("ada_norm_pair", "scale", scale, scale_table, x)
-    check_modulation("ada_norm_pair", "shift", shift, shift_table, x)
-    check_modulation("ada_norm_pair", "scale2", scale2, scale2_table, x)
-    check_modulation("ada_norm_pair", "shift2", shift2, shift2_table, x)
+    first = {"scale": (scale, scale_table), "shift": (shift, shift_table)}
+    second = {"scale2": (scale2, scale2_table), "shift2": (shift2, shift2_table)}
+    _check("ada_norm_pair", x, weight, bias, eps, **first, **second)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -89,15 +98,15 @@ def ada_norm(
         x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device, with last
             dimension of stride 1.
         scale, shift: tensors that broadcast against `x` and have its last dimension: `[B, 1, N]` for a batch,
-            `[B, S, N]` for a token, `[N]`, or strided slices such as those of `[B, S, 6, N]`; in `x`'s dtype or float32. No
-            shift: none is added. `x` and all of them must be reachable by two strides of rows.
+            `[B, S, N]` for a token, `[N]`, or strided slices such as those of `[B, S, 6, N]`; in `x`'s dtype or in
+            float32. No shift: none is added. `x` and all of them must be reachable by two strides of rows.
         norm: "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
         weight, bias: the norm's own parameters, `[N]` in `x`'s dtype or float32, or None.
         eps: added to the variance or the mean of squares; 0 or more.
         scale_table, shift_table: `[N]`, added to scale and shift in the kernel: diffusers' `scale_shift_table + temb`.
-        mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm, after
-            `1 + scale`, after the product and after the sum; where an operand is float32 (Wan) the chain is computed in
-            float32 and rounded once. "fast" rounds once in any case.
+        mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm,
+            after `1 + scale`, after the product and after the sum; where an operand is float32 (Wan) the chain is
+            computed in float32 and rounded once. "fast" rounds once in any case.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and its operands alone.
@@ -115,9 +124,10 @@ def ada_norm(
     check_types(name, {"x": x, "scale": scale}, others)
     rms, exact = is_rms(name, norm), is_exact(name, mode)
     if needs_grad(x, scale, *others.values()):
-        n = norm_formula(x, rms, weight, bias, eps)
-        shift = None if shift is None else summed(shift, shift_table)
-        return modulate_formula(n, summed(scale, scale_table), shift).to(x.dtype)
+        _check(name, x, weight, bias, eps, scale=(scale, scale_table), shift=(shift, shift_table))
+        by = (summed(scale, scale_table), summed(shift, shift_table))
+        (y,) = modulated_formula(x, rms, weight, bias, eps, exact, by)
+        return y
     try:
         return op(  # type: ignore[no-any-return]
             x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact
@@ -140,9 +150,9 @@ def ada_norm_pair(
     eps: float = 1e-6,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Two modulations of one norm, `norm(x) * (1 + scale) + shift` and the same with `scale2` and `shift2`, in one pass.
+    """Two modulations of one norm, in one pass: `norm(x) * (1 + scale) + shift`, and that with `scale2` and `shift2`.
 
-    Arguments, errors and source as for `ada_norm`; it is what SD3.5's AdaLayerNormZeroX computes for its two attentions.
+    Arguments, errors and source as for `ada_norm`; SD3.5's AdaLayerNormZeroX computes it for its two attentions.
 
     Returns:
         Two contiguous tensors of `x`'s shape and dtype.
@@ -152,8 +162,10 @@ def ada_norm_pair(
     check_types(name, {"x": x, "scale": scale, "scale2": scale2}, others)
     rms, exact = is_rms(name, norm), is_exact(name, mode)
     if needs_grad(x, scale, scale2, *others.values()):
-        n = norm_formula(x, rms, weight, bias, eps)
-        return modulate_formula(n, scale, shift).to(x.dtype), modulate_formula(n, scale2, shift2).to(x.dtype)
+        modulations = {"scale": scale, "shift": shift, "scale2": scale2, "shift2": shift2}
+        _check(name, x, weight, bias, eps, **{key: (value, None) for key, value in modulations.items()})
+        y, y2 = modulated_formula(x, rms, weight, bias, eps, exact, (scale, shift), (scale2, shift2))
+        return y, y2
     try:
         return op_pair(  # type: ignore[no-any-return]
             x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact

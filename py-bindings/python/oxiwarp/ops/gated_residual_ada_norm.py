@@ -8,12 +8,26 @@ from .._operands import (
     check_types,
     is_exact,
     is_rms,
-    modulate_formula,
-    norm_formula,
+    modulated_formula,
     summed,
 )
 from .._register import define, explain, needs_grad
 from .gated_residual import formula as residual_formula
+
+NAME = "gated_residual_ada_norm"
+
+
+def _check(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    modulations: dict[str, tuple[Tensor | None, Tensor | None]],
+) -> None:
+    check_norm(NAME, x, weight, bias, eps, y=y)
+    for name, (value, table) in modulations.items():
+        check_modulation(NAME, name, value, table, x)
 
 
 def _fake(
@@ -32,11 +46,8 @@ def _fake(
     exact: bool,
     clip: bool,
 ) -> tuple[Tensor, Tensor]:
-    name = "gated_residual_ada_norm"
-    check_norm(name, x, weight, bias, y=y)
-    check_modulation(name, "gate", gate, gate_table, x)
-    check_modulation(name, "scale", scale, scale_table, x)
-    check_modulation(name, "shift", shift, shift_table, x)
+    modulations = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
+    _check(x, y, weight, bias, eps, modulations)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -69,11 +80,13 @@ def gated_residual_ada_norm(
 
     Args:
         x, y, gate, gate_table, clip: as for `gated_residual`; without a gate, `sum = x + y`.
-        scale, shift, norm, weight, bias, eps, scale_table, shift_table: as for `ada_norm`; the norm reads the rounded sum.
+        scale, shift, norm, weight, bias, eps, scale_table, shift_table: as for `ada_norm`; the norm reads the rounded
+            sum.
         mode: as for both.
 
     Returns:
-        `(normed, sum)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the other.
+        `(normed, sum)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the
+        other.
 
     Where a gradient is needed the formula runs in torch's own operators.
 
@@ -82,7 +95,6 @@ def gated_residual_ada_norm(
 
     Source: adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the beginning of the next.
     """
-    name = "gated_residual_ada_norm"
     others = {
         "gate": gate,
         "gate_table": gate_table,
@@ -92,19 +104,21 @@ def gated_residual_ada_norm(
         "weight": weight,
         "bias": bias,
     }
-    check_types(name, {"x": x, "y": y, "scale": scale}, others)
-    rms, exact = is_rms(name, norm), is_exact(name, mode)
+    check_types(NAME, {"x": x, "y": y, "scale": scale}, others)
+    rms, exact = is_rms(NAME, norm), is_exact(NAME, mode)
     if needs_grad(x, y, scale, *others.values()):
-        total = residual_formula(x, y, gate, gate_table, clip)
-        n = norm_formula(total, rms, weight, bias, eps)
-        shift = None if shift is None else summed(shift, shift_table)
-        return modulate_formula(n, summed(scale, scale_table), shift).to(x.dtype), total
+        modulations = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
+        _check(x, y, weight, bias, eps, modulations)
+        total = residual_formula(x, y, gate, gate_table, exact, clip)
+        by = (summed(scale, scale_table), summed(shift, shift_table))
+        (normed,) = modulated_formula(total, rms, weight, bias, eps, exact, by)
+        return normed, total
     try:
         return op(  # type: ignore[no-any-return]
             x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
         )
     except RuntimeError as error:
-        explain(error, name, 2, x, y=y, scale=scale, **others)
+        explain(error, NAME, 2, x, y=y, scale=scale, **others)
         raise
 
 

@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from .._operands import check_norm, check_types, norm_formula
+from .._operands import check_norm, check_types, in_one_dtype, norm_formula
 from .._register import define, explain, needs_grad
 
 
 def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    check_norm("layer_norm", x, weight, bias)
+    check_norm("layer_norm", x, weight, bias, eps)
     return x.new_empty(x.shape)
 
 
@@ -17,8 +17,9 @@ op = define("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Te
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """LayerNorm over the last dimension, in one pass: `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
-    Mean and (biased) variance by Welford's method in float32, in the order of torch's CUDA kernel, and one rounding at the
-    end: on a GPU, where N is divisible by 4, the bits are those of `torch.nn.functional.layer_norm` of the same dtype.
+    Mean and (biased) variance by Welford's method in float32, in the order of torch's CUDA kernel, and one rounding at
+    the end: on a GPU, where N is divisible by 4, the bits are those of `torch.nn.functional.layer_norm` of the same
+    dtype.
 
     Args:
         x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The last
@@ -42,7 +43,9 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     """
     check_types("layer_norm", {"x": x}, {"weight": weight, "bias": bias})
     if needs_grad(x, weight, bias):
-        return norm_formula(x, False, weight, bias, eps).to(x.dtype)
+        check_norm("layer_norm", x, weight, bias, eps)
+        wide, (weight, bias) = in_one_dtype(True, x, weight, bias)
+        return norm_formula(wide, False, weight, bias, eps).to(x.dtype)
     try:
         return op(x, weight, bias, eps)  # type: ignore[no-any-return]
     except RuntimeError as error:
