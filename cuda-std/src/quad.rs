@@ -49,13 +49,13 @@ impl<T: Elem> Quad<T> {
 
     /// The sums, each rounded once to `T`.
     #[inline(always)]
-    pub fn add(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         self.by_words(other, T::add_words)
     }
 
     /// The products, each rounded once to `T`.
     #[inline(always)]
-    pub fn mul(self, other: Self) -> Self {
+    pub fn times(self, other: Self) -> Self {
         self.by_words(other, T::mul_words)
     }
 

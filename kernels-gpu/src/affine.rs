@@ -99,10 +99,10 @@ impl Norm for MeanSquare {
     ) -> Quad<T> {
         let mut quad = Quad::from_lanes(normalized(stats, x));
         if let Some(weight) = weight {
-            quad = quad.mul(Quad::from_lanes(weight));
+            quad = quad.times(Quad::from_lanes(weight));
         }
         if let Some(bias) = bias {
-            quad = quad.add(Quad::from_lanes(bias));
+            quad = quad.plus(Quad::from_lanes(bias));
         }
         quad
     }
@@ -235,8 +235,8 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
             let n = N::rounded::<T>(self.stats, x, weight, bias);
             for i in 0..OUTPUTS {
                 let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
-                let scaled = n.mul(Quad::splat(1.0).add(F::quad(scale)));
-                y.put(tile, if has_shift.exists() { scaled.add(F::quad(shift)) } else { scaled });
+                let scaled = n.times(Quad::splat(1.0).plus(F::quad(scale)));
+                y.put(tile, if has_shift.exists() { scaled.plus(F::quad(shift)) } else { scaled });
             }
         } else {
             let n = N::apply(self.stats, x, weight, bias);

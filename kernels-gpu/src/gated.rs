@@ -26,6 +26,7 @@ pub struct Gated {
 
 /// `value` within what f16 can hold: an infinity too; a NaN stays one.
 #[inline(always)]
+#[allow(clippy::manual_clamp, reason = "`clamp` is `max` and `min`, which turn a NaN into a number on a GPU")]
 pub(crate) fn clamped(value: f32) -> f32 {
     if value > 65504.0 {
         65504.0

@@ -208,6 +208,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 }
 
 /// Runs `$body` with the constant `$access` for the launch's way of reading rows.
+#[allow(unused_macros, reason = "units without an op over quads")]
 macro_rules! with_access {
     ($p:expr, $access:ident => $body:expr) => {
         match $p.access {
@@ -226,4 +227,5 @@ macro_rules! with_access {
         }
     };
 }
+#[allow(unused_imports, reason = "units without an op over quads")]
 pub(crate) use with_access;

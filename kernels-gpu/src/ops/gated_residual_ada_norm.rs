@@ -42,11 +42,11 @@ unsafe fn any_layout<T: Elem, N: Norm, const MIN_BLOCKS: u32>(
 
 entry! {
     gated_residual_ada_norm_layer<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 6>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => any_layout::<T, LayerNorm, 5>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => any_layout::<T, LayerNorm, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_rms<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 6>(gated, affine, normed, p);
+        => any_layout::<T, MeanSquare, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 5>(gated, affine, normed, p)
+        => any_layout::<T, MeanSquare, 4>(gated, affine, normed, p)
 }

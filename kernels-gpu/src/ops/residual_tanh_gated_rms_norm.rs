@@ -88,7 +88,7 @@ impl<T: Elem, const ACCESS: u32> Sum<T, ACCESS> {
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
         let gate = if self.gate.kind == Operand::SAME { round::<T>(gate) } else { gate };
         let product = zip(branch.lanes(), gate, |branch, gate| branch * self.stats.inv * gate);
-        let sum = x.add(Quad::from_lanes(product));
+        let sum = x.plus(Quad::from_lanes(product));
         self.out.put(tile, sum);
         sum
     }
