@@ -45,7 +45,7 @@ impl Approx {
 const LAYER: f64 = 48.0;
 /// `x * inv` may be off by 4 units for the mean, `rsqrt.approx` and the product, and by those of the sum: a thread adds
 /// `cols / 128` squares to each of its four, and a sum grown large drops the same last bits of most squares of 16-bit
-/// values: measured on rows of 262,144 of them, up to 45 units.
+/// values: estimated at up to 45 units in rows of 262,144 of them.
 fn rms(cols: usize) -> f64 {
     12.0 + cols as f64 / 2048.0
 }
