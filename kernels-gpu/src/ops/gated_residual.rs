@@ -11,8 +11,11 @@ use crate::gated::{Gated, GatedPacks};
 /// The host checked that `x`, `y` and `sum` have the extent's rows, the gate as many of the type that its kind says, its
 /// table one row, all `Rows::is_vector` if `VECTOR`, and that `sum` overlaps nothing else.
 #[inline(always)]
-unsafe fn gated_residual<T: Elem, const HELD: usize, const VECTOR: bool>(gated: Gated, extent: Extent) {
-    thread::launch_bounds::<MAX_THREADS, 4>();
+unsafe fn gated_residual<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_BLOCKS: u32>(
+    gated: Gated,
+    extent: Extent,
+) {
+    thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     let team = Team::of_block();
     let (at, cols) = extent.row(team);
     // SAFETY: as the caller promises; a team's row is its own.
@@ -24,7 +27,7 @@ unsafe fn gated_residual<T: Elem, const HELD: usize, const VECTOR: bool>(gated: 
 
 entry! {
     gated_residual<T: [f32, f16, bf16]>(gated: Gated, extent: Extent)
-        => gated_residual::<T, 1, false>(gated, extent);
+        => gated_residual::<T, 1, false, 3>(gated, extent);
     gated_residual_hold2<T: [f32, f16, bf16]>(gated: Gated, extent: Extent)
-        => gated_residual::<T, 2, true>(gated, extent)
+        => gated_residual::<T, 2, true, 4>(gated, extent)
 }
