@@ -142,6 +142,12 @@ impl<T: Elem, const VECTOR: bool> AffineRow<T, VECTOR> {
         }
     }
 
+    /// Weight and bias at `tile`; where there is none, what changes nothing, not even the sign of a zero.
+    #[inline(always)]
+    pub fn parameters(&self, tile: u32) -> ([f32; 4], [f32; 4]) {
+        (self.weight.lanes(tile).unwrap_or([1.0; 4]), self.bias.lanes(tile).unwrap_or([-0.0; 4]))
+    }
+
     /// The norm of `x`, the thread's quad of `tile`.
     #[inline(always)]
     pub fn apply<N: Norm>(&self, tile: u32, stats: Stats, x: Quad<T>, round_each: bool) -> [f32; 4] {

@@ -5,11 +5,17 @@
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 pub mod affine;
+mod angles;
 pub mod gated;
+pub mod head_lanes;
+pub mod head_norm;
+mod head_rows;
+pub mod heads;
 mod moments;
 pub mod operand;
 pub mod ops;
 pub mod passes;
+pub mod rotary;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

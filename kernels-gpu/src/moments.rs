@@ -53,7 +53,7 @@ impl LayerNorm {
 
     /// Of the elements of both, `self` being the lower thread's.
     #[inline(always)]
-    fn combine(self, upper: Self) -> Self {
+    pub(crate) fn combine(self, upper: Self) -> Self {
         let count = self.count + upper.count;
         if count <= 0.0 {
             return Self::EMPTY;
@@ -66,6 +66,26 @@ impl LayerNorm {
             m2: fma(own, upper.count * (delta * delta), upper.m2 + self.m2),
             count,
         }
+    }
+
+    /// Of `width` neighbouring lanes (a power of two), in the lowest.
+    #[inline(always)]
+    pub(crate) fn fold_down(self, width: u32) -> Self {
+        let mut folded = self;
+        let mut distance = width / 2;
+        while distance > 0 {
+            let down = |value| warp::shuffle_down(warp::ALL, value, distance);
+            let upper = Self { mean: down(folded.mean), m2: down(folded.m2), count: down(folded.count) };
+            folded = folded.combine(upper);
+            distance /= 2;
+        }
+        folded
+    }
+
+    /// What a row of `cols` columns is normalised with, of which this is all.
+    #[inline(always)]
+    pub(crate) fn stats(self, cols: Cols, eps: f32) -> Stats {
+        Stats { mean: self.mean, inv: rsqrt(self.m2 / cols.count + eps) }
     }
 }
 
@@ -84,18 +104,11 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
-        let mut folded = self;
-        let mut distance = warp::SIZE / 2;
-        while distance > 0 {
-            let down = |value| warp::shuffle_down(warp::ALL, value, distance);
-            let upper = Self { mean: down(folded.mean), m2: down(folded.m2), count: down(folded.count) };
-            folded = folded.combine(upper);
-            distance /= 2;
-        }
+        let folded = self.fold_down(warp::SIZE);
         let [mean, m2, count] = warps_of(team, memory, [folded.mean, folded.m2, folded.count]);
         let warp = |i: usize| Self { mean: mean[i], m2: m2[i], count: count[i] };
         let all = warp(0).combine(warp(2)).combine(warp(1).combine(warp(3)));
-        Stats { mean: all.mean, inv: rsqrt(all.m2 / cols.count + eps) }
+        all.stats(cols, eps)
     }
 }
 

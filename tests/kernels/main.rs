@@ -3,7 +3,9 @@ mod add_rms_norm;
 mod bad_input;
 mod gpu;
 mod properties;
+mod qk_norm_rope;
 mod rms_norm;
+mod rope;
 mod rungs;
 
 use libtest_mimic::{Arguments, Trial};
@@ -14,7 +16,15 @@ use oxiwarp_tests::devices::candidates;
 type Test = (&'static str, fn(&Device));
 
 fn main() -> std::process::ExitCode {
-    let all = [rms_norm::TESTS, rungs::TESTS, add_rms_norm::TESTS, bad_input::TESTS].concat();
+    let all = [
+        rms_norm::TESTS,
+        rungs::TESTS,
+        add_rms_norm::TESTS,
+        rope::TESTS,
+        qk_norm_rope::TESTS,
+        bad_input::TESTS,
+    ]
+    .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
         let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };

@@ -4,7 +4,9 @@ pub mod add_rms_norm;
 pub mod gated_residual;
 pub mod gated_residual_ada_norm;
 pub mod layer_norm;
+pub mod qk_norm_rope;
 pub mod rms_norm;
+pub mod rope;
 
 /// The kernels of each op.
 #[cfg(not(target_arch = "nvptx64"))]
@@ -14,5 +16,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     gated_residual::KERNELS,
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
+    qk_norm_rope::KERNELS,
     rms_norm::KERNELS,
+    rope::KERNELS,
 ];
