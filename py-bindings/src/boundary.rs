@@ -58,6 +58,11 @@ impl Args {
         f64::from_bits(self.next())
     }
 
+    /// An `int` argument.
+    pub fn int(&mut self) -> i64 {
+        self.next().cast_signed()
+    }
+
     /// A `bool` argument (only the low byte is defined).
     pub fn bool(&mut self) -> bool {
         self.next() as u8 != 0

@@ -73,6 +73,9 @@ pub fn qk_norm_rope(
         return rope::launch(OP, device, tensors, rope, &shape, stream);
     }
     let checked = Checked::of(OP, device, tensors, rope, &shape)?;
+    if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != Operand::NONE) {
+        return Err(Error::Value { op: OP, arg: "bias", got: 1.0, expected: "none for an RMSNorm" });
+    }
     // A weight in f32 makes the modules go on in f32.
     let single = checked.sides.iter().any(|side| side.affine.weight.kind == Operand::F32);
     let before_weight = exact && norm == QkNorm::LlamaRms && !single;

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import _native, _register
-from .ops import add_rms_norm, rms_norm
+from .ops import add_rms_norm, qk_norm_rope, rms_norm, rope, rope_1d, rope_3d
 from .patch import patch, patched, unpatch
 from .report import Report, Row
 
@@ -40,6 +40,10 @@ __all__ = [
     "kernel_info",
     "patch",
     "patched",
+    "qk_norm_rope",
     "rms_norm",
+    "rope",
+    "rope_1d",
+    "rope_3d",
     "unpatch",
 ]
