@@ -37,7 +37,8 @@ class _Rope(torch.autograd.Function):
     """The gradient of a rotation is the rotation by the negative angle, by the same kernel."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor | None, how: Rotation) -> Any:
+    def forward(ctx: Any, q: Tensor, k: Tensor | None, *args: Any) -> Any:
+        how = Rotation(*args)
         ctx.save_for_backward(how.cos, how.sin)
         ctx.how = how._replace(cos=None, sin=None, conjugate=not how.conjugate)
         return op(q, *how) if k is None else op_pair(q, k, *how)
@@ -47,7 +48,7 @@ class _Rope(torch.autograd.Function):
         cos, sin = ctx.saved_tensors
         how = ctx.how._replace(cos=cos, sin=sin)
         back = [None if grad is None else op(readable(grad), *how) for grad in grads]
-        return (*back, *[None] * (3 - len(back)))
+        return (*back, *[None] * (2 + len(how) - len(back)))
 
 
 def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
@@ -55,7 +56,7 @@ def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
     tables_want_grad("rope", how.cos, how.sin)
     try:
         if needs_grad(q, k):
-            return _Rope.apply(q, k, how)
+            return _Rope.apply(q, k, *how)
         return op(q, *how) if k is None else op_pair(q, k, *how)
     except RuntimeError as error:
         explain(error, "rope", 1 if k is None else 2, q, k=k)
