@@ -8,6 +8,7 @@
 //! not depend on its alignment.
 use core::marker::PhantomData;
 
+use crate::arch;
 use crate::elem::{Elem, Lanes};
 use crate::mem::{self, Load, Store};
 use crate::row::{RowAt, Rows};
@@ -38,6 +39,12 @@ impl<T: Elem> Quad<T> {
             _ => 0.0,
         });
         Self { words: T::pack(lanes), element: PhantomData }
+    }
+
+    /// The same quad, of which the compiler has forgotten the lanes: see [`Pack::forget_lanes`](crate::pack::Pack::forget_lanes).
+    #[inline(always)]
+    pub fn forget_lanes(self) -> Self {
+        Self { words: arch::opaque(self.words), ..self }
     }
 
     /// Its values in f32, exact.

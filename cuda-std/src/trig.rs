@@ -19,10 +19,8 @@ const TO_INTEGER: f32 = 12_582_912.0;
 pub fn sin_cos(x: f32) -> (f32, f32) {
     let shifted = x * FRAC_2_PI + TO_INTEGER;
     let (turns, quadrant) = (shifted - TO_INTEGER, shifted.to_bits());
-    let mut rest = x;
-    for part in HALF_PI {
-        rest = fma(turns, -part, rest);
-    }
+    let [high, middle, low] = HALF_PI;
+    let rest = fma(turns, -low, fma(turns, -middle, fma(turns, -high, x)));
     let (sin, cos) = (sin_of_rest(rest), cos_of_rest(rest));
     let (sin, cos) = if quadrant & 1 == 0 { (sin, cos) } else { (cos, sin) };
     (negate_if(sin, quadrant & 2 != 0), negate_if(cos, quadrant.wrapping_add(1) & 2 != 0))
@@ -36,22 +34,16 @@ fn negate_if(x: f32, wanted: bool) -> f32 {
 #[inline(always)]
 fn sin_of_rest(x: f32) -> f32 {
     let square = x * x;
-    let mut sum = f32::from_bits(0xb94d_4153);
-    for coefficient in [f32::from_bits(0x3c08_85e4), f32::from_bits(0xbe2a_aaa8)] {
-        sum = fma(square, sum, coefficient);
-    }
-    fma(sum, x * square, x)
+    let sum = fma(square, f32::from_bits(0xb94d_4153), f32::from_bits(0x3c08_85e4));
+    fma(fma(square, sum, f32::from_bits(0xbe2a_aaa8)), x * square, x)
 }
 
 #[inline(always)]
 fn cos_of_rest(x: f32) -> f32 {
     let square = x * x;
-    let mut sum = f32::from_bits(0x37cb_ac00);
-    for coefficient in [f32::from_bits(0xbab6_07ed), f32::from_bits(0x3d2a_aabb), f32::from_bits(0xbeff_ffff)]
-    {
-        sum = fma(square, sum, coefficient);
-    }
-    fma(sum, square, 1.0)
+    let sum = fma(square, f32::from_bits(0x37cb_ac00), f32::from_bits(0xbab6_07ed));
+    let sum = fma(square, sum, f32::from_bits(0x3d2a_aabb));
+    fma(fma(square, sum, f32::from_bits(0xbeff_ffff)), square, 1.0)
 }
 
 #[cfg(all(test, not(target_arch = "nvptx64")))]

@@ -1,15 +1,11 @@
-//! Queries and keys as an op's arguments: their checks, the kernel arguments made of them, and the launch.
-use kernels_gpu::head_lanes::{Params, Side, heads_of_warp};
-use kernels_gpu::head_norm::Normed;
+//! Queries and keys as an op's arguments: their checks, and the kernel arguments made of them.
+use cuda_std::row::Rows;
+use kernels_gpu::head_lanes::Side;
 use kernels_gpu::heads::Heads as HeadsArg;
 use kernels_gpu::operand::Operand as OperandArg;
-use kernels_gpu::rotary::Rotary;
 
-use cuda_std::row::Rows;
-
-use crate::launch::{Launch, args};
 use crate::rows::expect_disjoint;
-use crate::{Affine, Device, Dtype, Error, Result, Rope, Stream, View, ViewMut};
+use crate::{Affine, Device, Dtype, Error, Result, Rope, View, ViewMut};
 
 /// Which of two dimensions comes first in a tensor of heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,139 +54,20 @@ pub(crate) struct Shape {
 }
 
 /// The names of a side's arguments.
-struct Names {
-    x: &'static str,
+pub(crate) struct Names {
+    pub x: &'static str,
     y: &'static str,
     weight: &'static str,
     bias: &'static str,
 }
 
-const NAMES: [Names; 2] = [
+pub(crate) const NAMES: [Names; 2] = [
     Names { x: "q", y: "q_out", weight: "q_weight", bias: "q_bias" },
     Names { x: "k", y: "k_out", weight: "k_weight", bias: "k_bias" },
 ];
 
-/// A launch that was checked.
-pub(crate) struct Checked {
-    pub sides: [Side; 2],
-    pub rotary: Rotary,
-    pub quads: bool,
-    pub dtype: Dtype,
-    extent: [i64; 3],
-}
-
-impl Checked {
-    /// Checks queries, keys and rotation.
-    pub fn of(
-        op: &'static str,
-        device: &Device,
-        tensors: [Option<&Heads>; 2],
-        rope: Option<&Rope>,
-        shape: &Shape,
-    ) -> Result<Self> {
-        let mut quads = true;
-        let mut sides = [ABSENT; 2];
-        let mut first: Option<([i64; 4], Dtype)> = None;
-        let mut heads = 1;
-        for (i, tensor) in tensors.iter().enumerate() {
-            let (Some(tensor), names) = (tensor, &NAMES[i]) else { continue };
-            let ([batches, tokens, own, dim], side) = side(op, device, tensor, names, shape, &mut quads)?;
-            sides[i] = side;
-            let ([b, s, _, d], dtype) = *first.get_or_insert(([batches, tokens, own, dim], tensor.x.dtype()));
-            tensor.x.expect_dtype(op, names.x, dtype)?;
-            if [b, s, d] != [batches, tokens, dim] {
-                let expected = format!("the batches, tokens and columns of q: [{b}, {s}, .., {d}]");
-                return Err(Error::Shape { op, arg: names.x, got: tensor.x.shape().to_vec(), expected });
-            }
-            heads = if i == 0 || heads == own || tensors[0].is_none() { own } else { 1 };
-        }
-        let Some(([batches, tokens, _, dim], dtype)) = first else {
-            return Err(Error::Shape { op, arg: "q", got: vec![], expected: "q, k or both".into() });
-        };
-        let extent = Extent { batches, tokens, heads, dim, dtype, order: shape.order };
-        quads &= dim % 4 == 0;
-        let rotary = rope.map_or(Ok(Rotary::NONE), |rope| rope.check(op, device, &extent, &mut quads))?;
-        disjoint(op, tensors, rope)?;
-        Ok(Self { sides, rotary, quads, dtype, extent: [batches, tokens, dim] })
-    }
-
-    /// Launches a kernel of `head_lanes` where one takes these heads.
-    pub fn launch(
-        &self,
-        op: &'static str,
-        device: &Device,
-        kernels: &Kernels,
-        norm: Normed,
-        stream: Stream,
-    ) -> Result<()> {
-        let [batches, tokens, dim] = self.extent;
-        let (rows, [q, k], rotary) = (batches * tokens, self.sides, self.rotary);
-        let columns = i64::from(q.heads + k.heads) * dim;
-        if rows > i64::from(u32::MAX) || columns > i64::from(i32::MAX) {
-            let expected = "fewer than 2^32 tokens, and heads of fewer than 2^31 columns together";
-            return Err(Error::Value { op, arg: "q", got: rows.max(columns) as f64, expected });
-        }
-        let apart = [q, k].iter().all(|side| side.heads == 0 || i64::from(side.cols) == dim);
-        let mut p =
-            Params { rows: rows as u32, tokens: tokens.max(1) as u32, dim: dim as u32, norm, staged: 0 };
-        let lanes = kernels.lanes.iter().find(|kernel| dim <= kernel.dim).filter(|_| self.quads && apart);
-        let (kernel, block, blocks, shared_bytes) = if let Some(lanes) = lanes {
-            let each = heads_of_warp(p.dim, lanes.together);
-            let shares = q.heads.div_ceil(each) + k.heads.div_ceil(each);
-            let warps = shares.clamp(1, 4);
-            (lanes.name, [32, warps, 1], rows as u64 * u64::from(shares.div_ceil(warps)), 0)
-        } else {
-            let list = |side: &Side| (i64::from(side.heads) * dim / i64::from(side.cols)) as u64;
-            let (team, teams) = (kernels.team, if kernels.team == 128 { 2 } else { 4 });
-            let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
-            let room = SHARED_BYTES - FOLD_BYTES;
-            p.staged =
-                if kernels.stages { q.cols.max(k.cols).div_ceil(4 * team).min(room / tile_bytes) } else { 0 };
-            let blocks = (rows as u64 * (list(&q) + list(&k))).div_ceil(u64::from(teams));
-            let kernel = if self.quads { kernels.rows } else { kernels.any };
-            (kernel, [team, teams, 1], blocks, p.staged * tile_bytes + FOLD_BYTES)
-        };
-        let Ok(blocks) = i32::try_from(blocks) else {
-            let expected = "at most 2^31 - 1 blocks of heads";
-            return Err(Error::Value { op, arg: "q", got: blocks as f64, expected });
-        };
-        if blocks == 0 {
-            return Ok(());
-        }
-        let shape = Launch { grid: [blocks as u32, 1, 1], block, shared_bytes };
-        // SAFETY: the views were checked to be what the kernel's arguments mean.
-        unsafe { device.launch(kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
-    }
-}
-
-/// The kernels of an op.
-pub(crate) struct Kernels {
-    /// Those of heads in lanes, the shortest first.
-    pub lanes: &'static [LanesKernel],
-    pub rows: &'static str,
-    pub any: &'static str,
-    /// Threads that share a row in `rows`.
-    pub team: u32,
-    /// Does a row wait in shared memory between two passes?
-    pub stages: bool,
-}
-
-/// A kernel of heads in lanes.
-pub(crate) struct LanesKernel {
-    pub name: &'static str,
-    /// The most columns of a head.
-    pub dim: i64,
-    /// Heads that a lane has parts of.
-    pub together: u32,
-}
-
-/// Shared memory that every GPU grants without being asked for more.
-const SHARED_BYTES: u32 = 48 << 10;
-/// Of which a block's reductions take this much at most: three numbers for each of four warps, twice.
-const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;
-
 /// The side that is not there.
-const ABSENT: Side = Side {
+pub(crate) const ABSENT: Side = Side {
     x: HeadsArg::ABSENT,
     y: HeadsArg::ABSENT,
     affine: kernels_gpu::affine::Affine { weight: OperandArg::ABSENT, bias: OperandArg::ABSENT },
@@ -200,7 +77,7 @@ const ABSENT: Side = Side {
 };
 
 /// One tensor's sizes and kernel argument.
-fn side(
+pub(crate) fn side(
     op: &'static str,
     device: &Device,
     tensor: &Heads,
@@ -298,7 +175,7 @@ fn parameter(
 }
 
 /// Refuses outputs that overlap anything.
-fn disjoint(op: &'static str, tensors: [Option<&Heads>; 2], rope: Option<&Rope>) -> Result<()> {
+pub(crate) fn disjoint(op: &'static str, tensors: [Option<&Heads>; 2], rope: Option<&Rope>) -> Result<()> {
     for (i, tensor) in tensors.iter().enumerate() {
         let Some(Heads { y, .. }) = tensor else { continue };
         let out = (NAMES[i].y, y.as_view());

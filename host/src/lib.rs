@@ -20,6 +20,7 @@ mod cuda;
 mod device;
 mod dtype;
 mod error;
+mod head_launch;
 mod heads;
 mod ladder;
 mod launch;

@@ -8,7 +8,8 @@ use cuda_std::prelude::*;
 
 use crate::affine::{Affine, AffineRow};
 use crate::angles::Angles;
-use crate::head_norm::{Group, HeadNorm, Normed, Parameters};
+use crate::group::Group;
+use crate::head_norm::{HeadNorm, Normed, Parameters};
 use crate::heads::{Heads, Token, only, put_quad_at, quad_at};
 use crate::moments::Cols;
 use crate::rotary::Rotary;
@@ -43,6 +44,8 @@ pub struct Params {
     pub dim: u32,
     /// The norm.
     pub norm: Normed,
+    /// Heads that a lane has parts of, in kernels of lanes: as many as the kernel is made for, or 1.
+    pub together: u32,
     /// Tiles of a row that shared memory has room for, in kernels of rows.
     pub staged: u32,
 }
@@ -70,7 +73,8 @@ struct Share {
 impl Share {
     /// The calling warp's, if it has any.
     #[inline(always)]
-    fn of_warp(q: &Side, k: &Side, p: &Params, each: u32) -> Option<Self> {
+    fn of_warp(q: &Side, k: &Side, p: &Params) -> Option<Self> {
+        let each = heads_of_warp(p.dim, p.together);
         let ([_, warp, _], [_, warps, _]) = (thread::index(), thread::block_dim());
         let (queries, keys) = (q.heads.div_ceil(each), k.heads.div_ceil(each));
         let blocks = (queries + keys).div_ceil(warps);
@@ -96,49 +100,53 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
     rotary: Rotary,
     p: Params,
 ) {
-    let each = heads_of_warp(p.dim, TOGETHER as u32);
-    let Some(share) = Share::of_warp(&q, &k, &p, each) else { return };
-    let side = if share.keys { k } else { q };
-    let mut lanes = Lanes::<T, N, TILES>::of_warp(side, share, rotary, p);
+    let Some(share) = Share::of_warp(&q, &k, &p) else { return };
+    let lanes = Lanes::<T, N, TILES>::of(if share.keys { &k } else { &q }, share, rotary, p);
     // SAFETY: as the caller promises; the heads are the warp's own.
-    unsafe {
-        if rotary.by_head() {
-            // Angles are most of what is read, and of one head at a time.
-            for _ in 0..TOGETHER {
-                lanes.write::<1>();
-                lanes.first += lanes.heads_at_once();
-            }
-        } else {
-            lanes.write::<TOGETHER>();
-        }
-    }
+    unsafe { if p.together == 1 { lanes.write::<1>() } else { lanes.write::<TOGETHER>() } }
 }
 
 /// A lane's part of the heads that a warp has.
 struct Lanes<T, N, const TILES: usize> {
-    side: Side,
-    rotary: Rotary,
-    p: Params,
+    /// The group's head, and those from it on.
+    x: *const T,
+    y: *mut T,
+    head: u32,
+    left: u32,
+    /// Elements to the group's next head.
+    x_step: i64,
+    y_step: i64,
+    affine: Affine,
+    cols: Cols,
     token: Token,
     group: Group,
-    /// The group's first head.
-    first: u32,
-    kind: PhantomData<(T, N)>,
+    rotary: Rotary,
+    p: Params,
+    norm: PhantomData<N>,
 }
 
 impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
+    /// The calling lane's, whose warp has `share` of `side`.
     #[inline(always)]
-    fn of_warp(side: Side, share: Share, rotary: Rotary, p: Params) -> Self {
+    fn of(side: &Side, Share { token, first, .. }: Share, rotary: Rotary, p: Params) -> Self {
         let width = width(p.dim);
         let group = Group { rank: warp::lane() % width, width };
-        let first = share.first + warp::lane() / width;
-        Self { side, rotary, p, token: share.token, group, first, kind: PhantomData }
-    }
-
-    /// Heads that a warp has side by side.
-    #[inline(always)]
-    fn heads_at_once(&self) -> u32 {
-        warp::SIZE / self.group.width
+        let (head, at_once) = (first + warp::lane() / width, i64::from(warp::SIZE / width));
+        Self {
+            x: side.x.at(token, head),
+            y: side.y.at(token, head),
+            head,
+            left: side.heads.saturating_sub(head),
+            x_step: at_once * side.x.head_stride,
+            y_step: at_once * side.y.head_stride,
+            affine: side.affine,
+            cols: Cols { count: p.dim as f32, inv: side.inv_cols },
+            token,
+            group,
+            rotary,
+            p,
+            norm: PhantomData,
+        }
     }
 
     /// The lane's first column of `tile`.
@@ -147,64 +155,68 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
         4 * (self.group.rank + tile as u32 * self.group.width)
     }
 
+    /// Has the group's `nth` head from here columns for the lane in `tile`?
+    #[inline(always)]
+    fn has(&self, nth: usize, tile: usize) -> bool {
+        nth as u32 * (warp::SIZE / self.group.width) < self.left && self.column(tile) < self.p.dim
+    }
+
     /// Normalises, rotates and writes the group's next `TOGETHER` heads.
     ///
     /// # Safety
     /// As [`head_lanes`].
     #[inline(always)]
     unsafe fn write<const TOGETHER: usize>(&self) {
-        let Self { side, rotary, p, token, group, .. } = self;
-        let head = |nth: usize| self.first + nth as u32 * self.heads_at_once();
-        let has = |nth: usize, tile: usize| head(nth) < side.heads && self.column(tile) < p.dim;
-        let turns = |tile: usize| rotary.rotates(*token, self.column(tile));
-
         let mut x = [[Quad::<T>::ZERO; TILES]; TOGETHER];
         for nth in 0..TOGETHER {
+            let start = self.x.wrapping_offset(nth as isize * self.x_step as isize);
             for tile in 0..TILES {
-                let start = side.x.at::<T>(*token, head(nth)).cast_const();
                 // SAFETY: the head is one of the side's and the column one of the head's.
-                x[nth][tile] = unsafe { quad_at(start, self.column(tile), has(nth, tile)) };
+                x[nth][tile] = unsafe { quad_at(start, self.column(tile), self.has(nth, tile)) };
             }
         }
         let mut parameters = [Parameters::NONE; TILES];
         let mut angles = [Angles::NONE; TILES];
         for tile in 0..TILES {
-            let columns = only(self.column(tile), p.dim);
-            // SAFETY: a row of the head's columns.
-            let affine = unsafe { AffineRow::<T, true>::of(&side.affine, columns) };
-            parameters[tile] = N::parameters(&affine, 0);
-            if turns(tile) && has(0, tile) {
-                // SAFETY: the token and the column are rotated.
-                angles[tile] =
-                    unsafe { rotary.quad::<T>(*token, head(0), self.column(tile), N::MAKES_ANGLES) };
+            // SAFETY: a row of the head's columns; a rotated token and column.
+            unsafe {
+                let affine = AffineRow::<T, true>::of(&self.affine, only(self.column(tile), self.p.dim));
+                parameters[tile] = N::parameters(&affine, 0);
+                if self.turns(tile) && self.has(0, tile) {
+                    let column = self.column(tile);
+                    angles[tile] = self.rotary.quad::<T>(self.token, self.head, column, N::MAKES_ANGLES);
+                }
             }
         }
-        let cols = Cols { count: p.dim as f32, inv: side.inv_cols };
+        let stats = N::of_lanes(&x, self.group, self.cols, self.p.norm);
         for nth in 0..TOGETHER {
             let mut lanes = [[0.0; 4]; TILES];
             for tile in 0..TILES {
-                lanes[tile] = x[nth][tile].lanes();
+                lanes[tile] = N::apply::<T>(
+                    stats[nth],
+                    x[nth][tile].forget_lanes().lanes(),
+                    parameters[tile],
+                    self.p.norm,
+                );
             }
-            let stats = N::of_lanes(lanes, *group, cols, p.norm);
+            let start = self.y.wrapping_offset(nth as isize * self.y_step as isize);
             for tile in 0..TILES {
-                lanes[tile] = N::apply::<T>(stats, lanes[tile], parameters[tile], p.norm);
-            }
-            let start = side.y.at::<T>(*token, head(nth));
-            for tile in 0..TILES {
-                let partners = self.partners(lanes, tile);
-                let mut y = lanes[tile];
-                if turns(tile) {
-                    y = rotary.turn_quad::<T>(self.column(tile), y, partners, angles[tile]);
-                }
+                let y = self.turn(lanes, tile, angles[tile]);
                 // SAFETY: as for `x`; the quad is this lane's alone.
-                unsafe { put_quad_at(start, self.column(tile), Quad::from_lanes(y), has(nth, tile)) };
+                unsafe { put_quad_at(start, self.column(tile), Quad::from_lanes(y), self.has(nth, tile)) };
             }
         }
     }
 
-    /// The partners of the quad of `tile`, from the lane that has them, if pairs are halves apart.
+    /// Are the lane's columns of `tile` rotated?
     #[inline(always)]
-    fn partners(&self, lanes: [[f32; 4]; TILES], tile: usize) -> [f32; 4] {
+    fn turns(&self, tile: usize) -> bool {
+        self.rotary.rotates(self.token, self.column(tile))
+    }
+
+    /// The quad of `tile`, rotated if it is to be; partners half the columns away come from the lane that has them.
+    #[inline(always)]
+    fn turn(&self, lanes: [[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];
         if self.rotary.halves != 0 {
             let quad = self.rotary.partner(self.column(tile)) / 4;
@@ -216,6 +228,9 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
                 }
             }
         }
-        partners
+        if !self.turns(tile) {
+            return lanes[tile];
+        }
+        self.rotary.turn_quad::<T>(self.column(tile), lanes[tile], partners, angles)
     }
 }

@@ -5,6 +5,7 @@ use cuda_std::prelude::*;
 use cuda_std::quad::round;
 
 use crate::affine::{AffineRow, Norm};
+use crate::group::Group;
 use crate::moments::{Cols, FusedRms, LayerNorm, MeanSquare, Moments, Stats};
 use crate::operand::zip;
 use crate::passes::Passes;
@@ -23,21 +24,6 @@ pub struct Normed {
     pub round: u32,
 }
 
-/// The lanes of a warp that share a head: `width` of them, 16 or 32.
-#[derive(Clone, Copy)]
-pub(crate) struct Group {
-    pub rank: u32,
-    pub width: u32,
-}
-
-impl Group {
-    /// The value of the group's lane `rank`.
-    #[inline(always)]
-    pub fn from(&self, rank: u32, value: f32) -> f32 {
-        warp::shuffle(warp::ALL, value, warp::lane() - self.rank + rank)
-    }
-}
-
 /// The parameters of a norm at a quad of columns; absent ones change nothing, not even the sign of a zero.
 #[derive(Clone, Copy)]
 pub(crate) struct Parameters {
@@ -54,8 +40,13 @@ impl Parameters {
 pub(crate) trait HeadNorm: Copy {
     /// May angles be made in the kernel? Sine and cosine are much code, which stands in the kernels without a norm alone.
     const MAKES_ANGLES: bool;
-    /// Of a head whose quads the group's lanes hold, quad `rank + tile * width` each; zeros past its end.
-    fn of_lanes<const TILES: usize>(x: [[f32; 4]; TILES], group: Group, cols: Cols, how: Normed) -> Stats;
+    /// Of heads whose quads the group's lanes hold, quad `rank + tile * width` each; zeros past their end.
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        x: &[[Quad<T>; TILES]; HEADS],
+        group: Group,
+        cols: Cols,
+        how: Normed,
+    ) -> [Stats; HEADS];
     /// Of the team's row.
     fn of_row<T: Elem, const VECTOR: bool>(
         passes: &Passes<T, VECTOR>,
@@ -76,8 +67,13 @@ pub(crate) struct AsItIs;
 impl HeadNorm for AsItIs {
     const MAKES_ANGLES: bool = true;
     #[inline(always)]
-    fn of_lanes<const TILES: usize>(_: [[f32; 4]; TILES], _: Group, _: Cols, _: Normed) -> Stats {
-        Stats { mean: 0.0, inv: 1.0 }
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        _: &[[Quad<T>; TILES]; HEADS],
+        _: Group,
+        _: Cols,
+        _: Normed,
+    ) -> [Stats; HEADS] {
+        [Stats { mean: 0.0, inv: 1.0 }; HEADS]
     }
 
     #[inline(always)]
@@ -108,17 +104,29 @@ pub(crate) struct Layer;
 impl HeadNorm for Layer {
     const MAKES_ANGLES: bool = false;
     #[inline(always)]
-    fn of_lanes<const TILES: usize>(x: [[f32; 4]; TILES], group: Group, cols: Cols, how: Normed) -> Stats {
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        x: &[[Quad<T>; TILES]; HEADS],
+        group: Group,
+        cols: Cols,
+        how: Normed,
+    ) -> [Stats; HEADS] {
         // torch has 128 threads a row: a tile of ours is one of its warps, and those beyond are empty.
-        let mut warps = [LayerNorm::EMPTY; 4];
+        let mut warps = [[LayerNorm::EMPTY; 4]; HEADS];
         for tile in 0..TILES {
-            let mut moments = LayerNorm::EMPTY;
+            let mut heads = [LayerNorm::EMPTY; HEADS];
             let first = 4 * (group.rank + tile as u32 * group.width);
-            moments.push(x[tile], (cols.count as u32).saturating_sub(first));
-            warps[tile] = moments.fold_down(group.width);
+            for head in 0..HEADS {
+                heads[head].push(x[head][tile].lanes(), (cols.count as u32).saturating_sub(first));
+            }
+            let heads = group.fold(heads, LayerNorm::fold_step);
+            for head in 0..HEADS {
+                warps[head][tile] = heads[head];
+            }
         }
-        let stats = warps[0].combine(warps[2]).combine(warps[1].combine(warps[3])).stats(cols, how.eps);
-        Stats { mean: group.from(0, stats.mean), inv: group.from(0, stats.inv) }
+        warps.map(|[a, b, c, d]| {
+            let stats = a.combine(c).combine(b.combine(d)).stats(cols, how.eps);
+            Stats { mean: group.from(0, stats.mean), inv: group.from(0, stats.inv) }
+        })
     }
 
     #[inline(always)]
@@ -155,26 +163,47 @@ pub(crate) struct Rms;
 impl HeadNorm for Rms {
     const MAKES_ANGLES: bool = false;
     #[inline(always)]
-    fn of_lanes<const TILES: usize>(x: [[f32; 4]; TILES], group: Group, cols: Cols, how: Normed) -> Stats {
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        x: &[[Quad<T>; TILES]; HEADS],
+        group: Group,
+        cols: Cols,
+        how: Normed,
+    ) -> [Stats; HEADS] {
         if how.fused != 0 {
-            let mut sum = 0.0;
+            let mut sums = [0.0; HEADS];
             for tile in 0..TILES {
-                let mut squares = 0.0;
-                for i in 0..4 {
-                    squares = fma(x[tile][i], x[tile][i], squares);
+                let mut squares = [0.0; HEADS];
+                for head in 0..HEADS {
+                    let [a, b, c, d] = x[head][tile].lanes();
+                    squares[head] = fma(d, d, fma(c, c, fma(b, b, fma(a, a, 0.0))));
                 }
-                sum += warp::sum(squares, group.width);
+                let squares = group.sum(squares);
+                for head in 0..HEADS {
+                    sums[head] += squares[head];
+                }
             }
-            return Stats { mean: 0.0, inv: rsqrt(sum / cols.count + how.eps) };
+            return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(sum / cols.count + how.eps) });
         }
-        let mut squares = [0.0; 4];
-        for tile in 0..TILES {
-            for i in 0..4 {
-                squares[i] += x[tile][i] * x[tile][i];
+        let squares = |quads: &[Quad<T>; TILES]| {
+            let mut squares = [0.0; 4];
+            for tile in 0..TILES {
+                squares = zip(squares, quads[tile].lanes(), |sum, x| sum + x * x);
             }
+            squares
+        };
+        let mut sums = [0.0; HEADS];
+        if TILES == 1 && cols.count < 128.0 {
+            for head in 0..HEADS {
+                sums[head] = group.short_sum(squares(&x[head]));
+            }
+        } else {
+            for head in 0..HEADS {
+                let [a, b, c, d] = squares(&x[head]);
+                sums[head] = a + b + c + d;
+            }
+            sums = group.sum(sums);
         }
-        let sum = if cols.count < 128.0 { short_sum(squares, group) } else { long_sum(squares) };
-        Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + how.eps) }
+        sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + how.eps) })
     }
 
     #[inline(always)]
@@ -211,29 +240,4 @@ impl HeadNorm for Rms {
         lanes = zip(lanes, weight, |n, weight| n * weight);
         if how.round != 0 { round::<T>(lanes) } else { lanes }
     }
-}
-
-/// torch's sum of a row of 128 columns or more over a warp whose threads hold quads.
-#[inline(always)]
-fn long_sum([a, b, c, d]: [f32; 4]) -> f32 {
-    warp::sum(a + b + c + d, warp::SIZE)
-}
-
-/// torch's sum of a shorter row over a warp whose threads hold every 32nd column: first the columns of a thread, from
-/// the lowest, then threads 16, 8, 4, 2 and 1 apart. A lane has four of those threads, every eighth the same ones.
-#[inline(always)]
-fn short_sum(values: [f32; 4], group: Group) -> f32 {
-    let mut sums = [0.0; 4];
-    for column in 0..4 {
-        let every_eighth = |nth: u32| group.from(group.rank % 8 + 8 * nth, values[column]);
-        sums[column] = every_eighth(0) + every_eighth(1);
-        if group.width > 16 {
-            sums[column] = sums[column] + every_eighth(2) + every_eighth(3);
-        }
-        for distance in [4, 2, 1] {
-            sums[column] += warp::shuffle_xor(warp::ALL, sums[column], distance);
-        }
-    }
-    let [a, b, c, d] = sums;
-    (a + c) + (b + d)
 }

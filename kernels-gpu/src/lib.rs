@@ -7,6 +7,7 @@
 pub mod affine;
 mod angles;
 pub mod gated;
+mod group;
 pub mod head_lanes;
 pub mod head_norm;
 mod head_rows;

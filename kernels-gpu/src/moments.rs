@@ -68,18 +68,11 @@ impl LayerNorm {
         }
     }
 
-    /// Of `width` neighbouring lanes (a power of two), in the lowest.
+    /// With what the lane `distance` above has.
     #[inline(always)]
-    pub(crate) fn fold_down(self, width: u32) -> Self {
-        let mut folded = self;
-        let mut distance = width / 2;
-        while distance > 0 {
-            let down = |value| warp::shuffle_down(warp::ALL, value, distance);
-            let upper = Self { mean: down(folded.mean), m2: down(folded.m2), count: down(folded.count) };
-            folded = folded.combine(upper);
-            distance /= 2;
-        }
-        folded
+    pub(crate) fn fold_step(self, distance: u32) -> Self {
+        let down = |value| warp::shuffle_down(warp::ALL, value, distance);
+        self.combine(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) })
     }
 
     /// What a row of `cols` columns is normalised with, of which this is all.
@@ -104,7 +97,12 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
-        let folded = self.fold_down(warp::SIZE);
+        let mut folded = self;
+        let mut distance = warp::SIZE / 2;
+        while distance > 0 {
+            folded = folded.fold_step(distance);
+            distance /= 2;
+        }
         let [mean, m2, count] = warps_of(team, memory, [folded.mean, folded.m2, folded.count]);
         let warp = |i: usize| Self { mean: mean[i], m2: m2[i], count: count[i] };
         let all = warp(0).combine(warp(2)).combine(warp(1).combine(warp(3)));

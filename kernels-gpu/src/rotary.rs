@@ -3,9 +3,11 @@
 //! The pair (a, b) becomes (a cos - b sin, b cos + a sin). Pairs are neighbours, or columns half the rotated width apart.
 //! A thread reads the partners of its columns from memory, where they are in L1 because another lane of the warp has them.
 use cuda_std::prelude::*;
+use cuda_std::quad::round;
 
 use crate::angles::Angles;
 use crate::heads::{Heads, Token};
+use crate::operand::zip;
 
 /// How heads are rotated: a kernel argument.
 #[repr(C)]
@@ -60,8 +62,7 @@ impl Rotary {
     };
 
     /// Has every head angles of its own?
-    #[inline(always)]
-    pub(crate) fn by_head(&self) -> bool {
+    pub fn by_head(&self) -> bool {
         self.cos.head_stride != 0
     }
 
@@ -98,19 +99,9 @@ impl Rotary {
         }
     }
 
-    /// `a * cos ± b * sin`, the partner's sign being that of the column, rounded as the eager modules do: after each
-    /// operation in f32, and in the element type if asked for. torch's complex product has a fused multiply-add.
-    #[inline(always)]
-    fn turn<T: Elem>(&self, second: bool, x: f32, partner: f32, cos: f32, sin: f32) -> f32 {
-        let partner = if second { partner } else { -partner };
-        if self.angles == Self::COMPLEX {
-            return if second { fma(partner, sin, x * cos) } else { fma(x, cos, partner * sin) };
-        }
-        let (own, theirs) = (x * cos, partner * sin);
-        if self.round_each != 0 { T::round(own) + T::round(theirs) } else { own + theirs }
-    }
-
-    /// [`Rotary::turn`] for the quad at `column`, whose partners are `partners` if pairs are halves apart, else in it.
+    /// The quad at `column` rotated, whose partners are `partners` if pairs are halves apart, else in it; rounded as the
+    /// eager modules do: after each operation in f32, and in the element type if asked for. torch's complex product has a
+    /// fused multiply-add in each sum.
     #[inline(always)]
     pub(crate) fn turn_quad<T: Elem>(
         &self,
@@ -119,20 +110,27 @@ impl Rotary {
         partners: [f32; 4],
         Angles { cos, sin }: Angles,
     ) -> [f32; 4] {
-        if self.halves == 0 {
-            let [a, b, c, d] = x;
+        let turned = match (self.halves != 0, self.is_second(column)) {
+            (false, _) => [-x[1], x[0], -x[3], x[2]],
+            (true, true) => partners,
+            (true, false) => partners.map(|x| -x),
+        };
+        let (own, theirs) = (zip(x, cos, |x, cos| x * cos), zip(turned, sin, |x, sin| x * sin));
+        if self.angles == Self::COMPLEX {
             return [
-                self.turn::<T>(false, a, b, cos[0], sin[0]),
-                self.turn::<T>(true, b, a, cos[1], sin[1]),
-                self.turn::<T>(false, c, d, cos[2], sin[2]),
-                self.turn::<T>(true, d, c, cos[3], sin[3]),
+                fma(x[0], cos[0], theirs[0]),
+                fma(turned[1], sin[1], own[1]),
+                fma(x[2], cos[2], theirs[2]),
+                fma(turned[3], sin[3], own[3]),
             ];
         }
-        let second = self.is_second(column);
-        [0, 1, 2, 3].map(|i: usize| self.turn::<T>(second, x[i], partners[i], cos[i], sin[i]))
+        if self.round_each != 0 {
+            return zip(round::<T>(own), round::<T>(theirs), |own, theirs| own + theirs);
+        }
+        zip(own, theirs, |own, theirs| own + theirs)
     }
 
-    /// [`Rotary::turn`] for one column.
+    /// The same for one column.
     #[inline(always)]
     pub(crate) fn turn_element<T: Elem>(
         &self,
@@ -141,6 +139,14 @@ impl Rotary {
         partner: f32,
         (cos, sin): (f32, f32),
     ) -> f32 {
-        self.turn::<T>(self.is_second(column), x, partner, cos, sin)
+        let second = self.is_second(column);
+        let turned = if second { partner } else { -partner };
+        let (own, theirs) = (x * cos, turned * sin);
+        match (self.angles == Self::COMPLEX, second, self.round_each != 0) {
+            (true, false, _) => fma(x, cos, theirs),
+            (true, true, _) => fma(turned, sin, own),
+            (false, _, true) => T::round(own) + T::round(theirs),
+            (false, _, false) => own + theirs,
+        }
     }
 }

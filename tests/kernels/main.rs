@@ -2,6 +2,8 @@
 mod add_rms_norm;
 mod bad_input;
 mod gpu;
+mod heads;
+mod heads_bad_input;
 mod properties;
 mod qk_norm_rope;
 mod rms_norm;
@@ -23,6 +25,7 @@ fn main() -> std::process::ExitCode {
         rope::TESTS,
         qk_norm_rope::TESTS,
         bad_input::TESTS,
+        heads_bad_input::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

@@ -6,7 +6,7 @@ use oxiwarp_tests::tensor::{random, seed, values, wide};
 use rand::rngs::StdRng;
 
 use crate::Test;
-use crate::rope::{Kind, Layout, Sizes, Tables, Tensor, Turn};
+use crate::heads::{Kind, Layout, Sizes, Tables, Tensor, Turn};
 
 pub const TESTS: &[Test] = &[
     ("qk_norm_rope::f32_heads", heads::<f32>),

@@ -3,7 +3,8 @@ use kernels_gpu::head_norm::Normed;
 use kernels_gpu::operand::Operand;
 
 use super::rope;
-use crate::heads::{Checked, Heads, HeadsOrder, Kernels, LanesKernel, Shape};
+use crate::head_launch::{Checked, Kernels, LanesKernel};
+use crate::heads::{Heads, HeadsOrder, Shape};
 use crate::{Device, Error, Result, Rope, Stream};
 
 /// A norm of queries and keys, by the module that it stands for.

@@ -1,7 +1,8 @@
 //! Rotary position embedding of queries and keys.
 use kernels_gpu::head_norm::Normed;
 
-use crate::heads::{Checked, Heads, HeadsOrder, Kernels, LanesKernel, Shape};
+use crate::head_launch::{Checked, Kernels, LanesKernel};
+use crate::heads::{Heads, HeadsOrder, Shape};
 use crate::{Device, Result, Rope, Stream};
 
 const OP: &str = "rope";

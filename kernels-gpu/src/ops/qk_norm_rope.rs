@@ -13,13 +13,13 @@ use crate::rotary::Rotary;
 /// # Safety
 /// As [`head_lanes`].
 #[inline(always)]
-unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize>(
+unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize, const MIN_BLOCKS: u32>(
     q: Side,
     k: Side,
     rotary: Rotary,
     p: Params,
 ) {
-    thread::launch_bounds::<128, 6>();
+    thread::launch_bounds::<128, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { head_lanes::<T, N, TILES, TOGETHER>(q, k, rotary, p) }
 }
@@ -40,15 +40,15 @@ unsafe fn rows<T: Elem, N: HeadNorm, const VECTOR: bool, const MIN_BLOCKS: u32>(
 
 entry! {
     qk_norm_rope_lanes_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => lanes::<T, Rms, 1, 4>(q, k, rotary, p);
+        => lanes::<T, Rms, 1, 4, { if size_of::<T>() == 4 { 5 } else { 6 } }>(q, k, rotary, p);
     qk_norm_rope_lanes2_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => lanes::<T, Rms, 2, 2>(q, k, rotary, p);
+        => lanes::<T, Rms, 2, 2, 6>(q, k, rotary, p);
     qk_norm_rope_rows_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => rows::<T, Rms, true, 3>(q, k, rotary, p);
     qk_norm_rope_any_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => rows::<T, Rms, false, 1>(q, k, rotary, p);
     qk_norm_rope_lanes_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => lanes::<T, Layer, 1, 4>(q, k, rotary, p);
+        => lanes::<T, Layer, 1, 4, 6>(q, k, rotary, p);
     qk_norm_rope_rows_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => rows::<T, Layer, true, 3>(q, k, rotary, p);
     qk_norm_rope_any_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
