@@ -62,10 +62,10 @@ impl Checked {
     ) -> Result<()> {
         let [batches, tokens, dim] = self.extent;
         let (rows, [q, k], rotary) = (batches * tokens, self.sides, self.rotary);
-        let columns = i64::from(q.heads + k.heads) * dim;
-        if rows > i64::from(u32::MAX) || columns > i64::from(i32::MAX) {
-            let expected = "fewer than 2^32 tokens, and heads of fewer than 2^31 columns together";
-            return Err(Error::Value { op, arg: "q", got: rows.max(columns) as f64, expected });
+        let heads = rows.saturating_mul(i64::from(q.heads + k.heads));
+        if heads.max(rows) > i64::from(u32::MAX) {
+            let expected = "fewer than 2^32 heads of all tokens";
+            return Err(Error::Value { op, arg: "q", got: heads as f64, expected });
         }
         let apart = [q, k].iter().all(|side| side.heads == 0 || i64::from(side.cols) == dim);
         let mut p = Params {

@@ -1,4 +1,4 @@
-"""`oxiwarp.qk_norm_rope` against the modules that it stands for: the same bits where the sums are few, close elsewhere."""
+"""`oxiwarp.qk_norm_rope` against the modules that it stands for."""
 
 import pytest
 import torch
@@ -217,3 +217,15 @@ def test_refused(device):
             oxiwarp.qk_norm_rope(q, k, **options)
     with pytest.raises(RuntimeError, match="must lie side by side"):
         oxiwarp.qk_norm_rope(q.transpose(1, 2).contiguous(), None, across_heads=True, heads_first=True)
+
+
+def test_more_than_2_31_elements(cuda):
+    """Offsets of 64 bits: the last tokens of 2.2e9 elements."""
+    tokens = 180_001
+    if torch.cuda.mem_get_info()[0] < 14 * 2**30:
+        pytest.skip("needs 14 GiB of GPU memory")
+    q = torch.empty(1, tokens, 96, 128, dtype=torch.bfloat16, device=cuda).normal_()
+    cos, sin = tables(tokens, 128, cuda)
+    y = oxiwarp.qk_norm_rope(q, None, cos, sin)
+    for at in (slice(0, 2), slice(tokens // 2, tokens // 2 + 2), slice(tokens - 2, tokens)):
+        assert torch.equal(y[:, at], oxiwarp.qk_norm_rope(q[:, at], None, cos[at], sin[at]))

@@ -54,7 +54,10 @@ def test_diffusers(unbind_dim, dtype, device):
     got = oxiwarp.rope(q, k, cos, sin, interleaved=interleaved)
     for x, y in zip((q, k), got, strict=True):
         same(y, apply_rotary_emb(x, (cos, sin), use_real_unbind_dim=unbind_dim, sequence_dim=1))
-        x, y = x.transpose(1, 2), oxiwarp.rope(x.transpose(1, 2), None, cos, sin, interleaved=interleaved, heads_first=True)
+        x, y = (
+            x.transpose(1, 2),
+            oxiwarp.rope(x.transpose(1, 2), None, cos, sin, interleaved=interleaved, heads_first=True),
+        )
         same(y, apply_rotary_emb(x, (cos, sin), use_real_unbind_dim=unbind_dim, sequence_dim=2))
 
 
@@ -165,7 +168,9 @@ def test_hunyuan_splits(dtype, device):
     same(oxiwarp.rope(q, None, cos, sin), apply_rotary_emb(q, (cos, sin), sequence_dim=1))
     # Its angles are float32 products, ours float64 ones.
     y = oxiwarp.rope_3d(q, grid=(2, 2, 3), splits=(16, 56, 56), theta=256.0)
-    torch.testing.assert_close(y, oxiwarp.rope(q, None, cos, sin), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        y, oxiwarp.rope(q, None, cos, sin), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # the module asks for float32

@@ -67,7 +67,9 @@ def test_3d_axes(device):
             moved = angle.select(other, 1) - angle.select(other, 0)
             if other == axis:
                 base = torch.tensor([10000.0 ** (-2 * i / splits[axis]) for i in range(splits[axis] // 2)])
-                torch.testing.assert_close(moved[..., columns], base.expand_as(moved[..., columns]), rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(
+                    moved[..., columns], base.expand_as(moved[..., columns]), rtol=1e-5, atol=1e-6
+                )
             else:
                 assert (moved[..., columns] == 0).all()
     assert math.isclose(angle[1, 0, 0, 0].item(), 1.0, rel_tol=1e-6)
@@ -123,12 +125,19 @@ def test_refused(device):
         ((q, k, cos, None), {}, ValueError, r"^rope: one of cos and sin is None"),
         ((q, k, None, None), {}, TypeError, r"^rope: cos is NoneType"),
         ((q, 3, cos, sin), {}, TypeError, r"^rope: k is int, expected a torch\.Tensor or None"),
-        ((q[..., ::2], None, cos[:, :32], sin[:, :32]), {}, RuntimeError, r"^rope: q of shape .* last dimension must be"),
+        (
+            (q[..., ::2], None, cos[:, :32], sin[:, :32]),
+            {},
+            RuntimeError,
+            r"^rope: q of shape .* last dimension must be",
+        ),
         ((q[0, 0], None, cos, sin), {}, RuntimeError, r"^rope: q has shape \[4, 64\], expected four dimensions"),
     ):
         with pytest.raises(error, match=message):
             oxiwarp.rope(*arguments, **options)
-    with pytest.raises(ValueError, match=r"^rope: splits is \(40, 42, 42\), expected three even numbers whose sum is 64"):
+    with pytest.raises(
+        ValueError, match=r"^rope: splits is \(40, 42, 42\), expected three even numbers whose sum is 64"
+    ):
         oxiwarp.rope_3d(q, grid=(1, 3, 4), splits=(40, 42, 42))
     with torch.enable_grad(), pytest.raises(RuntimeError, match="a table requires grad"):
         oxiwarp.rope(q, None, cos.requires_grad_(), sin)

@@ -91,7 +91,9 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
             raise RuntimeError(f"{op}: {name} is {FLOATS[x.dtype]}, expected {FLOATS[q.dtype]}")
         _same_device(op, name, x, q)
         if x.dim() not in (3, 4) or (x.dim() == 3 and how.heads_first):
-            raise RuntimeError(f"{op}: {name} has shape {list(x.shape)}, expected four dimensions, or three without heads")
+            raise RuntimeError(
+                f"{op}: {name} has shape {list(x.shape)}, expected four dimensions, or three without heads"
+            )
     if k is not None and sizes(k, how)[::3] + sizes(k, how)[1:2] != sizes(q, how)[::3] + sizes(q, how)[1:2]:
         raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected the batches, tokens and columns of q")
     for name, out in outs.items():

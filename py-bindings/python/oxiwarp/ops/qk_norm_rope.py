@@ -10,7 +10,9 @@ from .._register import FLOATS, define, explain, needs_grad
 from . import rope
 
 NORMS = {None: 0, "layer_norm": 1, "rms_norm": 2, "llama_rms_norm": 3, "mochi_rms_norm": 4}
-_PARAMETERS = "Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, int norm, bool across_heads, float eps"
+_PARAMETERS = (
+    "Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, int norm, bool across_heads, float eps"
+)
 
 
 def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | None) -> None:
@@ -143,27 +145,28 @@ def qk_norm_rope(
     """Queries and keys normalised, then rotated: one launch, in which each is read and written once.
 
     Args:
-        q, k, cos, sin, interleaved, rotary_dim, offset, heads_first, head_dim: as for `rope`; without tables there is no
-            rotation.
+        q, k, cos, sin, interleaved, rotary_dim, offset, heads_first, head_dim: as for `rope`; without tables there is
+            no rotation.
         norm: by the module that it stands for, which decides how sums are ordered and where is rounded:
             "layer_norm", torch.nn.LayerNorm (CogVideoX, GLM); "rms_norm", torch.nn.RMSNorm (Flux, LTX-Video, Wan), one
             rounding; "llama_rms_norm", that of Llama, Qwen and diffusers' RMSNorm, which round before the weight
             multiplies and after; "mochi_rms_norm", written out like it, with one rounding; None, no norm.
-        q_weight, k_weight: in the dtype of `q` or float32, `[D]`, or `[heads * D]` with `across_heads`; None: no weight.
+        q_weight, k_weight: `[D]`, or `[heads * D]` with `across_heads`, in `q`'s dtype or float32; None: no weight.
         q_bias, k_bias: the same, for "layer_norm".
         eps: added to the variance or the mean of squares; 0 or more.
         across_heads: normalise all heads of a token together (LTX-Video, Wan); they lie side by side in memory.
-        mode: "exact" rounds the norm to the dtype and then the rotation, as the modules do one after the other (a weight in
-            float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module); "fast" rounds once at the end.
-        out: where to write instead: a tensor, or a pair with `k`, of the shapes and dtype of `q` and `k`. Slices of a buffer
-            that holds text and image tokens save its concatenation.
+        mode: "exact" rounds the norm to the dtype and then the rotation, as the modules do one after the other (a
+            weight in float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module); "fast" rounds once
+            at the end.
+        out: where to write instead: a tensor, or a pair with `k`, of the shapes and dtype of `q` and `k`. Slices of a
+            buffer that holds text and image tokens save its concatenation.
 
     Returns:
         A contiguous tensor of `q`'s shape and dtype, with `k` a pair of them; or `out`.
 
     In mode "exact" and on CUDA the bits are those of the modules in eager torch, for heads of columns divisible by 4.
-    Differentiable, but for `out` and the tables: the backward undoes the rotation by the same kernel and takes the norm's
-    gradient by torch in float32.
+    Differentiable, but for `out` and the tables: the backward undoes the rotation by the same kernel and takes the
+    norm's gradient by torch in float32.
 
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came.
@@ -173,9 +176,7 @@ def qk_norm_rope(
     Source: arXiv:1910.07467 (RMSNorm), arXiv:1607.06450 (LayerNorm), arXiv:2104.09864 (rotary embedding).
     """
     name = "qk_norm_rope"
-    tensors_only(
-        name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias
-    )
+    tensors_only(name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     if norm not in NORMS:
         raise ValueError(f"{name}: norm is {norm!r}, expected one of {', '.join(map(repr, NORMS))}")
     how = rotation(

@@ -1,4 +1,4 @@
-"""Rotary position embedding: `torch.ops.oxiwarp.rope`, `rope_pair`, and the public functions `rope`, `rope_1d`, `rope_3d`."""
+"""Rotary position embedding: `torch.ops.oxiwarp.rope` and `rope_pair`; the public `rope`, `rope_1d`, `rope_3d`."""
 
 from typing import Any, overload
 
@@ -83,8 +83,8 @@ def rope(
     """Rotary position embedding from tables: each pair `(a, b)` of columns becomes `(a cos - b sin, b cos + a sin)`.
 
     Args:
-        q: float32, float16 or bfloat16, `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`, or `[B, S, N]`: of
-            heads of `head_dim` columns side by side, or of one head (LTX-Video rotates before it splits heads). The last
+        q: float32, float16 or bfloat16, `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`, or `[B, S, N]`:
+            heads of `head_dim` columns side by side, or one head (LTX-Video rotates before it splits heads). The last
             dimension has stride 1, the others any (slices of a fused projection, transposed views).
         k: the same with any number of heads, or None.
         cos, sin: float32 or `q`'s dtype, `[S, R]`, `[B, S, R]` or, with dimensions as those of `q`, `[B, S, heads, R]`,
@@ -102,8 +102,8 @@ def rope(
     Returns:
         A contiguous tensor of `q`'s shape and dtype; with `k` a pair of them, from one launch.
 
-    Products and sum are separate float32 operations, so that the bits are those of `x * cos + rotated * sin` in torch; for
-    complex tables they are those of torch's CUDA kernel, which fuses one product of each sum.
+    Products and sum are separate float32 operations, so that the bits are those of `x * cos + rotated * sin` in torch;
+    for complex tables they are those of torch's CUDA kernel, which fuses one product of each sum.
     Differentiable with respect to `q` and `k`, not to the tables.
 
     Raises:
@@ -144,9 +144,9 @@ def rope_1d(
 ) -> Any:
     """Rotary position embedding of a sequence, with angles made in the kernel: position times `theta**(-2i/D)`.
 
-    There are no tables: the kernel reads D/2 frequencies and computes sine and cosine once for several heads of a token.
-    Frequency, angle and both functions are float32 as in the eager modules. Sine and cosine are off by at most 2^-23 for
-    angles up to 10^6, and have the bits of torch's CUDA kernels up to 105,615.
+    There are no tables: the kernel reads D/2 frequencies and computes sine and cosine once for several heads of a
+    token. Frequency, angle and both functions are float32 as in the eager modules. Sine and cosine are off by at most
+    2^-23 for angles up to 10^6, and have the bits of torch's CUDA kernels up to 105,615.
 
     Args:
         q, k, interleaved, rotary_dim, heads_first, head_dim: as for `rope`.
@@ -195,13 +195,13 @@ def rope_3d(
     Args:
         q, k, interleaved, offset, mode, heads_first, head_dim: as for `rope`.
         grid: frames, height and width, in tokens.
-        splits: columns of a head that turn by the frame, the row and the column of a token; their sum is a head's. None:
-            Wan's and HunyuanVideo's, rows and columns `2 * (D // 6)` each and frames the rest (44, 42, 42 of 128). Each
-            axis has frequencies `theta**(-2i/split)`.
+        splits: columns of a head that turn by the frame, the row and the column of a token; their sum is a head's.
+            None: Wan's, rows and columns `2 * (D // 6)` each and frames the rest (44, 42, 42 of 128). Each axis has
+            frequencies `theta**(-2i/split)`.
         theta: the base of the frequencies.
-        coordinates: `[S, 3]` or `[B, S, 3]`, fractions of the largest frame, row and column: LTX-Video's scheme in place
-            of `splits`, for `q` of shape `[B, S, N]` before heads are split. Frequencies from pi/2 to pi/2 * theta, those
-            of the axes in turn, turn by `2 * coordinate - 1`; the first `N % 6` columns pass.
+        coordinates: `[S, 3]` or `[B, S, 3]`, fractions of the largest frame, row and column: LTX-Video's scheme in
+            place of `splits`, for `q` of shape `[B, S, N]` before heads are split. Frequencies from pi/2 to
+            pi/2 * theta, those of the axes in turn, turn by `2 * coordinate - 1`; the first `N % 6` columns pass.
 
     Returns, Raises: as `rope`; ValueError for a grid or splits that do not fit.
 
