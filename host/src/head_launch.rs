@@ -1,5 +1,5 @@
 //! Launches of the kernels on queries and keys.
-use kernels_gpu::head_lanes::{Params, Side, heads_of_warp};
+use kernels_gpu::head_lanes::{Params, Side, side_by_side};
 use kernels_gpu::head_norm::Normed;
 use kernels_gpu::rotary::Rotary;
 
@@ -73,24 +73,33 @@ impl Checked {
             tokens: tokens.max(1) as u32,
             dim: dim as u32,
             norm,
-            together: 1,
+            share: 0,
+            shares: [0; 2],
+            blocks: 0,
             staged: 0,
         };
         let lanes = kernels.lanes.iter().find(|kernel| dim <= kernel.dim).filter(|_| self.quads && apart);
         let (kernel, block, blocks, shared_bytes) = if let Some(lanes) = lanes {
-            p.together = if self.rotary.by_head() { 1 } else { lanes.together };
-            let each = heads_of_warp(p.dim, p.together);
-            let shares = q.heads.div_ceil(each) + k.heads.div_ceil(each);
+            // A warp works on so many heads of a token at a time.
+            let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { lanes.together };
+            let batches = q.heads.max(k.heads).div_ceil(batch);
+            // Its angles and parameters are read once for its share, which is larger the more tokens there are.
+            let parts = (WARPS / (2 * rows.max(1))).clamp(1, i64::from(batches.max(1))) as u32;
+            p.share = batch * batches.div_ceil(parts).max(1);
+            p.shares = [q.heads, k.heads].map(|heads| heads.div_ceil(p.share));
+            let shares = p.shares[0] + p.shares[1];
             let warps = shares.clamp(1, 4);
+            p.blocks = shares.div_ceil(warps).max(1);
             (lanes.name, [32, warps, 1], rows as u64 * u64::from(shares.div_ceil(warps)), 0)
         } else {
-            let list = |side: &Side| (i64::from(side.heads) * dim / i64::from(side.cols)) as u64;
+            p.shares = [q, k].map(|side| (i64::from(side.heads) * dim / i64::from(side.cols)) as u32);
             let (team, teams) = (kernels.team, if kernels.team == 128 { 2 } else { 4 });
             let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
             let room = SHARED_BYTES - FOLD_BYTES;
             p.staged =
                 if kernels.stages { q.cols.max(k.cols).div_ceil(4 * team).min(room / tile_bytes) } else { 0 };
-            let blocks = (rows as u64 * (list(&q) + list(&k))).div_ceil(u64::from(teams));
+            let list = u64::from(p.shares[0] + p.shares[1]);
+            let blocks = (rows as u64 * list).div_ceil(u64::from(teams));
             let kernel = if self.quads { kernels.rows } else { kernels.any };
             (kernel, [team, teams, 1], blocks, p.staged * tile_bytes + FOLD_BYTES)
         };
@@ -128,6 +137,8 @@ pub(crate) struct LanesKernel {
     pub together: u32,
 }
 
+/// So many warps fill a large GPU several times.
+const WARPS: i64 = 16 << 10;
 /// Shared memory that every GPU grants without being asked for more.
 const SHARED_BYTES: u32 = 48 << 10;
 /// Of which a block's reductions take this much at most: three numbers for each of four warps, twice.

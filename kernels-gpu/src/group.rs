@@ -4,7 +4,10 @@ use cuda_std::prelude::*;
 /// The lanes of a warp that share a head: `width` of them, 16 or 32.
 #[derive(Clone, Copy)]
 pub(crate) struct Group {
+    /// The lane's number in the group.
     pub rank: u32,
+    /// The group's first lane.
+    pub base: u32,
     pub width: u32,
 }
 
@@ -12,7 +15,7 @@ impl Group {
     /// The value of the group's lane `rank`.
     #[inline(always)]
     pub fn from(&self, rank: u32, value: f32) -> f32 {
-        warp::shuffle(warp::ALL, value, warp::lane() - self.rank + rank)
+        warp::shuffle(warp::ALL, value, self.base + rank)
     }
 
     /// Every value through the steps of a fold over the group, from the longest distance; all values take a step together,
@@ -43,7 +46,8 @@ impl Group {
             }
             sums[column] = warp::sum(sums[column], 8);
         }
-        let [a, b, c, d] = sums;
+        // Here and now, or the sums of several heads wait for each other in registers.
+        let [a, b, c, d] = Quad::<f32>::from_lanes(sums).forget_lanes().lanes();
         (a + c) + (b + d)
     }
 }

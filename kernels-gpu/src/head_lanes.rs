@@ -10,7 +10,7 @@ use crate::affine::{Affine, AffineRow};
 use crate::angles::Angles;
 use crate::group::Group;
 use crate::head_norm::{HeadNorm, Normed, Parameters};
-use crate::heads::{Heads, Token, only, put_quad_at, quad_at};
+use crate::heads::{Heads, Token, divide, only, put_quad_at, quad_at};
 use crate::moments::Cols;
 use crate::rotary::Rotary;
 
@@ -44,15 +44,19 @@ pub struct Params {
     pub dim: u32,
     /// The norm.
     pub norm: Normed,
-    /// Heads that a lane has parts of, in kernels of lanes: as many as the kernel is made for, or 1.
-    pub together: u32,
+    /// Heads of a warp's share, in kernels of lanes.
+    pub share: u32,
+    /// Shares of the queries, and of the keys, of a token; rows of them in kernels of rows.
+    pub shares: [u32; 2],
+    /// Blocks of a token.
+    pub blocks: u32,
     /// Tiles of a row that shared memory has room for, in kernels of rows.
     pub staged: u32,
 }
 
-/// Heads of `dim` columns that a warp has, if each lane has quads of `together` of them.
-pub const fn heads_of_warp(dim: u32, together: u32) -> u32 {
-    together * (warp::SIZE / width(dim))
+/// Heads of `dim` columns that a warp has side by side.
+pub const fn side_by_side(dim: u32) -> u32 {
+    warp::SIZE / width(dim)
 }
 
 /// Lanes that share a head of `dim` columns.
@@ -73,18 +77,17 @@ struct Share {
 impl Share {
     /// The calling warp's, if it has any.
     #[inline(always)]
-    fn of_warp(q: &Side, k: &Side, p: &Params) -> Option<Self> {
-        let each = heads_of_warp(p.dim, p.together);
+    fn of_warp(p: &Params) -> Option<Self> {
         let ([_, warp, _], [_, warps, _]) = (thread::index(), thread::block_dim());
-        let (queries, keys) = (q.heads.div_ceil(each), k.heads.div_ceil(each));
-        let blocks = (queries + keys).div_ceil(warps);
         let block = thread::block_index()[0];
-        let (row, part) = (block / blocks, block % blocks * warps + warp);
+        let (row, part) = divide(block, p.blocks);
+        let part = part * warps + warp;
+        let [queries, keys] = p.shares;
         if part >= queries + keys {
             return None;
         }
         let is_key = part >= queries;
-        let first = each * (if is_key { part - queries } else { part });
+        let first = p.share * (if is_key { part - queries } else { part });
         Some(Self { token: Token::of(row, p.tokens), keys: is_key, first })
     }
 }
@@ -100,15 +103,29 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
     rotary: Rotary,
     p: Params,
 ) {
-    let Some(share) = Share::of_warp(&q, &k, &p) else { return };
-    let lanes = Lanes::<T, N, TILES>::of(if share.keys { &k } else { &q }, share, rotary, p);
+    let Some(share) = Share::of_warp(&p) else { return };
+    let side = if share.keys { &k } else { &q };
     // SAFETY: as the caller promises; the heads are the warp's own.
-    unsafe { if p.together == 1 { lanes.write::<1>() } else { lanes.write::<TOGETHER>() } }
+    unsafe {
+        let mut lanes = Lanes::<T, N, TILES>::of(side, share, rotary, p);
+        if rotary.by_head() {
+            // Angles are most of what is read then, and of one head at a time.
+            while lanes.left > 0 {
+                let angles = lanes.angles();
+                lanes.write::<1>(angles);
+            }
+        } else {
+            let angles = lanes.angles();
+            while lanes.left > 0 {
+                lanes.write::<TOGETHER>(angles);
+            }
+        }
+    }
 }
 
 /// A lane's part of the heads that a warp has.
 struct Lanes<T, N, const TILES: usize> {
-    /// The group's head, and those from it on.
+    /// The group's head, from which on the warp has `left`.
     x: *const T,
     y: *mut T,
     head: u32,
@@ -116,7 +133,7 @@ struct Lanes<T, N, const TILES: usize> {
     /// Elements to the group's next head.
     x_step: i64,
     y_step: i64,
-    affine: Affine,
+    parameters: [Parameters; TILES],
     cols: Cols,
     token: Token,
     group: Group,
@@ -127,26 +144,36 @@ struct Lanes<T, N, const TILES: usize> {
 
 impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
     /// The calling lane's, whose warp has `share` of `side`.
+    ///
+    /// # Safety
+    /// As [`head_lanes`].
     #[inline(always)]
-    fn of(side: &Side, Share { token, first, .. }: Share, rotary: Rotary, p: Params) -> Self {
+    unsafe fn of(side: &Side, Share { token, first, .. }: Share, rotary: Rotary, p: Params) -> Self {
         let width = width(p.dim);
-        let group = Group { rank: warp::lane() % width, width };
+        let rank = warp::lane() % width;
+        let group = Group { rank, base: warp::lane() - rank, width };
         let (head, at_once) = (first + warp::lane() / width, i64::from(warp::SIZE / width));
-        Self {
+        let mut lanes = Self {
             x: side.x.at(token, head),
             y: side.y.at(token, head),
             head,
-            left: side.heads.saturating_sub(head),
+            left: side.heads.min(first + p.share) - first,
             x_step: at_once * side.x.head_stride,
             y_step: at_once * side.y.head_stride,
-            affine: side.affine,
+            parameters: [Parameters::NONE; TILES],
             cols: Cols { count: p.dim as f32, inv: side.inv_cols },
             token,
             group,
             rotary,
             p,
             norm: PhantomData,
+        };
+        for tile in 0..TILES {
+            // SAFETY: a row of the head's columns.
+            let affine = unsafe { AffineRow::<T, true>::of(&side.affine, only(lanes.column(tile), p.dim)) };
+            lanes.parameters[tile] = N::parameters(&affine, 0);
         }
+        lanes
     }
 
     /// The lane's first column of `tile`.
@@ -155,68 +182,72 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
         4 * (self.group.rank + tile as u32 * self.group.width)
     }
 
-    /// Has the group's `nth` head from here columns for the lane in `tile`?
-    #[inline(always)]
-    fn has(&self, nth: usize, tile: usize) -> bool {
-        nth as u32 * (warp::SIZE / self.group.width) < self.left && self.column(tile) < self.p.dim
-    }
-
-    /// Normalises, rotates and writes the group's next `TOGETHER` heads.
-    ///
-    /// # Safety
-    /// As [`head_lanes`].
-    #[inline(always)]
-    unsafe fn write<const TOGETHER: usize>(&self) {
-        let mut x = [[Quad::<T>::ZERO; TILES]; TOGETHER];
-        for nth in 0..TOGETHER {
-            let start = self.x.wrapping_offset(nth as isize * self.x_step as isize);
-            for tile in 0..TILES {
-                // SAFETY: the head is one of the side's and the column one of the head's.
-                x[nth][tile] = unsafe { quad_at(start, self.column(tile), self.has(nth, tile)) };
-            }
-        }
-        let mut parameters = [Parameters::NONE; TILES];
-        let mut angles = [Angles::NONE; TILES];
-        for tile in 0..TILES {
-            // SAFETY: a row of the head's columns; a rotated token and column.
-            unsafe {
-                let affine = AffineRow::<T, true>::of(&self.affine, only(self.column(tile), self.p.dim));
-                parameters[tile] = N::parameters(&affine, 0);
-                if self.turns(tile) && self.has(0, tile) {
-                    let column = self.column(tile);
-                    angles[tile] = self.rotary.quad::<T>(self.token, self.head, column, N::MAKES_ANGLES);
-                }
-            }
-        }
-        let stats = N::of_lanes(&x, self.group, self.cols, self.p.norm);
-        for nth in 0..TOGETHER {
-            let mut lanes = [[0.0; 4]; TILES];
-            for tile in 0..TILES {
-                lanes[tile] = N::apply::<T>(
-                    stats[nth],
-                    x[nth][tile].forget_lanes().lanes(),
-                    parameters[tile],
-                    self.p.norm,
-                );
-            }
-            let start = self.y.wrapping_offset(nth as isize * self.y_step as isize);
-            for tile in 0..TILES {
-                let y = self.turn(lanes, tile, angles[tile]);
-                // SAFETY: as for `x`; the quad is this lane's alone.
-                unsafe { put_quad_at(start, self.column(tile), Quad::from_lanes(y), self.has(nth, tile)) };
-            }
-        }
-    }
-
     /// Are the lane's columns of `tile` rotated?
     #[inline(always)]
     fn turns(&self, tile: usize) -> bool {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
+    /// Has the group's `nth` head from here columns for the lane in `tile`?
+    #[inline(always)]
+    fn has(&self, nth: usize, tile: usize) -> bool {
+        let before = nth as u32 * side_by_side(self.p.dim) + self.group.base / self.group.width;
+        before < self.left && self.column(tile) < self.p.dim
+    }
+
+    /// The angles of the group's head.
+    ///
+    /// # Safety
+    /// As [`head_lanes`].
+    #[inline(always)]
+    unsafe fn angles(&self) -> [Angles; TILES] {
+        let mut angles = [Angles::NONE; TILES];
+        for tile in 0..TILES {
+            if self.turns(tile) && self.has(0, tile) {
+                // SAFETY: a rotated token and column.
+                angles[tile] = unsafe {
+                    self.rotary.quad::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
+                };
+            }
+        }
+        angles
+    }
+
+    /// Normalises, rotates and writes the group's next `HEADS` heads.
+    ///
+    /// # Safety
+    /// As [`head_lanes`].
+    #[inline(always)]
+    unsafe fn write<const HEADS: usize>(&mut self, angles: [Angles; TILES]) {
+        let mut x = [[Quad::<T>::ZERO; TILES]; HEADS];
+        for nth in 0..HEADS {
+            for tile in 0..TILES {
+                // SAFETY: the head is one of the side's and the column one of the head's.
+                x[nth][tile] = unsafe { quad_at(self.x, self.column(tile), self.has(nth, tile)) };
+            }
+            self.x = self.x.wrapping_offset(self.x_step as isize);
+        }
+        let stats = N::of_lanes(&x, self.group, self.cols, self.p.norm);
+        for nth in 0..HEADS {
+            let mut lanes = [[0.0; 4]; TILES];
+            for tile in 0..TILES {
+                let x = x[nth][tile].forget_lanes().lanes();
+                lanes[tile] = N::apply::<T>(stats[nth], x, self.parameters[tile], self.p.norm);
+            }
+            for tile in 0..TILES {
+                let y = self.turn(&lanes, tile, angles[tile]);
+                // SAFETY: as for `x`; the quad is this lane's alone.
+                unsafe { put_quad_at(self.y, self.column(tile), Quad::from_lanes(y), self.has(nth, tile)) };
+            }
+            self.y = self.y.wrapping_offset(self.y_step as isize);
+        }
+        let heads = HEADS as u32 * side_by_side(self.p.dim);
+        (self.head, self.left) = (self.head + heads, self.left.saturating_sub(heads));
+    }
+
     /// The quad of `tile`, rotated if it is to be; partners half the columns away come from the lane that has them.
     #[inline(always)]
-    fn turn(&self, lanes: [[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
+    fn turn(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];
         if self.rotary.halves != 0 {
             let quad = self.rotary.partner(self.column(tile)) / 4;

@@ -1,6 +1,6 @@
 //! The norms that queries and keys go through, each in the order and with the roundings of the module that it stands for.
 //!
-//! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a [`Passes`].
+//! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a team's.
 use cuda_std::prelude::*;
 use cuda_std::quad::round;
 
@@ -182,7 +182,7 @@ impl HeadNorm for Rms {
                     sums[head] += squares[head];
                 }
             }
-            return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(sum / cols.count + how.eps) });
+            return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(quotient(sum, cols) + how.eps) });
         }
         let squares = |quads: &[Quad<T>; TILES]| {
             let mut squares = [0.0; 4];
@@ -240,4 +240,11 @@ impl HeadNorm for Rms {
         lanes = zip(lanes, weight, |n, weight| n * weight);
         if how.round != 0 { round::<T>(lanes) } else { lanes }
     }
+}
+
+/// `sum / cols`, rounded to nearest: a product where that is the same, because a division is many instructions.
+#[inline(always)]
+fn quotient(sum: f32, cols: Cols) -> f32 {
+    let power_of_two = cols.count.to_bits() & 0x7f_ffff == 0;
+    if power_of_two { sum * cols.inv } else { sum / cols.count }
 }

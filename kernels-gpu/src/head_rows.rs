@@ -5,7 +5,7 @@ use cuda_std::prelude::*;
 use crate::affine::AffineRow;
 use crate::head_lanes::{Params, Side};
 use crate::head_norm::HeadNorm;
-use crate::heads::{Token, only, put_element_at};
+use crate::heads::{Token, divide, only, put_element_at};
 use crate::moments::Stats;
 use crate::passes::{self, Passes};
 use crate::rotary::Rotary;
@@ -25,9 +25,9 @@ impl<T: Elem> HeadRow<T> {
     /// Row `row` of the list: for each token its queries, then its keys; each a row, or a row for each head.
     #[inline(always)]
     fn of(q: Side, k: Side, p: &Params, row: u32) -> Self {
-        let rows_of = |side: &Side| side.heads * p.dim / side.cols;
-        let (queries, keys) = (rows_of(&q), rows_of(&k));
-        let (token, row) = (Token::of(row / (queries + keys), p.tokens), row % (queries + keys));
+        let [queries, keys] = p.shares;
+        let (token, row) = divide(row, queries + keys);
+        let token = Token::of(token, p.tokens);
         let is_key = row >= queries;
         let (side, head) = (if is_key { k } else { q }, if is_key { row - queries } else { row });
         Self { x: side.x.at(token, head), y: side.y.at(token, head), side, token, head }
@@ -47,7 +47,8 @@ impl<T: Elem> HeadRow<T> {
                 AffineRow::<T, VECTOR>::of(&self.side.affine, columns),
             )
         };
-        N::apply::<T>(stats, x.load(0, Load::ReadOnly).lanes(), N::parameters(&affine, 0), p.norm)
+        let x = x.load(0, Load::ReadOnly).lanes();
+        N::apply::<T>(stats, x, N::parameters(&affine, 0), p.norm)
     }
 
     /// The norm of column `at`.
@@ -72,7 +73,7 @@ impl<T: Elem> HeadRow<T> {
     /// The row has it, for this thread alone to write.
     #[inline(always)]
     unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &Params) {
-        let (head, column) = (at / p.dim, at % p.dim);
+        let (head, column) = divide(at, p.dim);
         // SAFETY: columns of the row; the angle of a rotated one.
         unsafe {
             let mut y = self.normed_element::<N>(stats, at, p);
@@ -99,11 +100,10 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const VECTOR: bool>(
 ) {
     let mut memory = SharedMemory::of_launch();
     let row = HeadRow::<T>::of(q, k, &p, Team::of_block().row as u32);
-    let rows_of = |side: &Side| u64::from(side.heads * p.dim / side.cols);
     let passes = Passes::<T, VECTOR>::of_block(
         &mut memory,
         passes::Params {
-            rows: u64::from(p.rows) * (rows_of(&q) + rows_of(&k)),
+            rows: u64::from(p.rows) * u64::from(p.shares[0] + p.shares[1]),
             inner: 0,
             cols: row.side.cols,
             inv_cols: row.side.inv_cols,
@@ -133,7 +133,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const VECTOR: bool>(
         }
         let lanes = passes.again(tile, x).lanes();
         let mut quad = N::apply::<T>(stats, lanes, N::parameters(&affine, tile), p.norm);
-        let (head, column) = (at / p.dim, at % p.dim);
+        let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = quad;
             // SAFETY: the partner is a column of the row; the angles are of rotated ones.

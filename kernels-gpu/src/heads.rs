@@ -47,8 +47,17 @@ impl Token {
     /// Token `index` of all, `tokens` of them in a batch.
     #[inline(always)]
     pub fn of(index: u32, tokens: u32) -> Self {
-        Self { batch: index / tokens, number: index % tokens }
+        let (batch, number) = divide(index, tokens);
+        Self { batch, number }
     }
+}
+
+/// Quotient and remainder. A division that might be by zero calls a panic, for which every kernel pays in registers; none
+/// of these is.
+#[inline(always)]
+pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
+    let b = b.max(1);
+    (a / b, a % b)
 }
 
 /// A thread that has the quad at `column` of a row of `cols` columns, and no other.

@@ -15,6 +15,7 @@ pub const TESTS: &[Test] = &[
     ("qk_norm_rope::f32_across", across::<f32>),
     ("qk_norm_rope::bf16_across", across::<bf16>),
     ("qk_norm_rope::layouts", layouts),
+    ("qk_norm_rope::many_tokens", many_tokens),
     ("qk_norm_rope::exact_is_norm_then_rope", exact),
     ("qk_norm_rope::tokens_do_not_depend_on_each_other", batch_invariance),
 ];
@@ -182,6 +183,15 @@ fn layouts(device: &Device) {
                 check::<bf16>(device, rng, [2, 3, d], heads, turn, layout, params);
             }
         }
+    }
+}
+
+/// So many tokens that a warp goes through several batches of a token's heads.
+fn many_tokens(device: &Device) {
+    let rng = &mut random(seed());
+    for norm in NORMS {
+        let params = QkNormRope { norm, ..QkNormRope::default() };
+        check::<bf16>(device, rng, [1, 5_000, 8], [17, 9], None, Layout::Dense, params);
     }
 }
 

@@ -14,6 +14,7 @@ pub const TESTS: &[Test] = &[
     ("rope::bf16", every_table::<bf16>),
     ("rope::layouts", layouts),
     ("rope::frequencies", frequencies),
+    ("rope::many_tokens", many_tokens),
     ("rope::conjugate_undoes", conjugate),
     ("rope::tokens_do_not_depend_on_each_other", batch_invariance),
 ];
@@ -93,6 +94,16 @@ fn layouts(device: &Device) {
         }
     }
     check::<f32>(device, rng, [2, 0, 64], [4, 4], Turn::of(Kind::Wide, true, 64), Layout::Dense);
+}
+
+/// So many tokens that a warp goes through several batches of a token's heads.
+fn many_tokens(device: &Device) {
+    let rng = &mut random(seed());
+    for by_head in [false, true] {
+        let turn = Turn { by_head, ..Turn::of(Kind::Narrow, false, 8) };
+        check::<bf16>(device, rng, [2, 5_000, 8], [17, 17], turn, Layout::Dense);
+    }
+    check::<f16>(device, rng, [1, 5_000, 16], [26, 9], Turn::of(Kind::Wide, true, 16), Layout::Fused);
 }
 
 /// Angles made in the kernel: positions up to a million, counted or given.

@@ -48,7 +48,7 @@ entry! {
     qk_norm_rope_any_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => rows::<T, Rms, false, 1>(q, k, rotary, p);
     qk_norm_rope_lanes_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => lanes::<T, Layer, 1, 4, 6>(q, k, rotary, p);
+        => lanes::<T, Layer, 1, 4, 5>(q, k, rotary, p);
     qk_norm_rope_rows_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => rows::<T, Layer, true, 3>(q, k, rotary, p);
     qk_norm_rope_any_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)

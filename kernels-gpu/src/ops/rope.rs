@@ -17,7 +17,7 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     rotary: Rotary,
     p: Params,
 ) {
-    thread::launch_bounds::<128, 8>();
+    thread::launch_bounds::<128, 7>();
     // SAFETY: as the caller promises.
     unsafe { head_lanes::<T, AsItIs, TILES, TOGETHER>(q, k, rotary, p) }
 }
