@@ -10,9 +10,10 @@ use crate::affine::{Affine, AffineRow};
 use crate::angles::Angles;
 use crate::group::Group;
 use crate::head_norm::{HeadNorm, Normed, Parameters};
-use crate::heads::{Heads, Token, divide, only, put_quad_at, quad_at};
+use crate::heads::{Heads, Token, only, put_quad_at, quad_at};
 use crate::moments::Cols;
 use crate::rotary::Rotary;
+use crate::share::Share;
 
 /// Queries or keys, and what becomes of them: a kernel argument.
 #[repr(C)]
@@ -62,34 +63,6 @@ pub const fn side_by_side(dim: u32) -> u32 {
 /// Lanes that share a head of `dim` columns.
 const fn width(dim: u32) -> u32 {
     if dim > 64 { 32 } else { 16 }
-}
-
-/// A warp's part of the list of heads.
-#[derive(Clone, Copy)]
-struct Share {
-    token: Token,
-    /// Are they keys?
-    keys: bool,
-    /// The first head, of `keys` or queries.
-    first: u32,
-}
-
-impl Share {
-    /// The calling warp's, if it has any.
-    #[inline(always)]
-    fn of_warp(p: &Params) -> Option<Self> {
-        let ([_, warp, _], [_, warps, _]) = (thread::index(), thread::block_dim());
-        let block = thread::block_index()[0];
-        let (row, part) = divide(block, p.blocks);
-        let part = part * warps + warp;
-        let [queries, keys] = p.shares;
-        if part >= queries + keys {
-            return None;
-        }
-        let is_key = part >= queries;
-        let first = p.share * (if is_key { part - queries } else { part });
-        Some(Self { token: Token::of(row, p.tokens), keys: is_key, first })
-    }
 }
 
 /// # Safety

@@ -17,6 +17,7 @@ pub mod operand;
 pub mod ops;
 pub mod passes;
 pub mod rotary;
+mod share;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

@@ -142,10 +142,6 @@ impl Turn {
         Self { kind, interleaved, columns, offset: 0, by_batch: false, by_head: false, single: true }
     }
 
-    pub fn tokens(&self, all: usize) -> usize {
-        if self.offset == 0 { all } else { all - self.offset - 1 }
-    }
-
     /// The pair of a column, and whether the column is its second.
     pub fn pair(&self, column: usize) -> (usize, bool) {
         let half = self.columns / 2;
@@ -176,7 +172,7 @@ impl<T: Element> Tables<T> {
     /// Random angles for heads of `sizes`.
     pub fn random(device: &Device, rng: &mut StdRng, turn: Turn, [b, s, h, _]: Sizes) -> Self {
         let pairs = turn.columns / 2;
-        let tokens = turn.tokens(s);
+        let tokens = if turn.offset == 0 { s } else { s - turn.offset - 1 };
         let sizes = [if turn.by_batch { b } else { 1 }, tokens, if turn.by_head { h } else { 1 }, pairs];
         let angles: Vec<f32> = values(rng, sizes.iter().product());
         let round = |x: f32| if turn.single { x } else { T::from_f32(x).to_f32() };
