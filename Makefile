@@ -14,9 +14,9 @@ REQUIREMENTS := py-bindings/requirements
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python bench bench-gpu ptx wheel bundle lint clean check
+.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel bundle lint clean check
 help: ## print this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
 demo: $(VENV)/.wheel $(VENV)/.demo ## patch a diffusers model, compare it with the stock one, save demo.png
 	$(PY) -m oxiwarp demo
@@ -36,9 +36,15 @@ bench-gpu: $(VENV)/.wheel $(VENV)/.bench
 	cargo bench -p oxiwarp-benches
 	$(PY) benches/python/bench.py
 
+exactness: $(VENV)/.wheel $(VENV)/.test ## every op's bits beside those of the models' own classes; needs a GPU
+	$(PY) benches/python/exactness.py
+
+curve: $(VENV)/.wheel $(VENV)/.test ## every op's time against bytes, past 2^32 elements; needs a GPU
+	$(PY) benches/python/curve.py
+
 ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
 	cargo check -p oxiwarp
-	@ls target/ptx/*.ptx 2>/dev/null || { touch host/build.rs; cargo check -p oxiwarp; ls target/ptx/*.ptx; }
+	@ls target/ptx/*/*.ptx 2>/dev/null || { touch host/build.rs; cargo check -p oxiwarp; ls target/ptx/*/*.ptx; }
 
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl

@@ -2,6 +2,8 @@
 # What a bundle runs on a machine with python3, torch and a driver; no Rust, network or checkout is needed.
 #   ./run.sh test [pytest options]       the Rust test programs, then the Python tests
 #   ./run.sh bench [bench.py options]    criterion, then oxiwarp beside torch and its peers
+#   ./run.sh exactness [options]         every op's bits beside those of the models' own classes
+#   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on test-kernels (default filter: sm_90::)
 #   ./run.sh demo [demo options]         a diffusers model, stock and patched
 # Logs and results go to $OUT, else ./out. The exit code is 0 if every step passed.
@@ -59,13 +61,18 @@ test)
     packages
     step rust-oxiwarp "$here/bin/test-oxiwarp"
     step rust-kernels "$here/bin/test-kernels"
+    mkdir "$work/ptx" && tar -xzf "$here/ptx.tar.gz" -C "$work/ptx" || exit 1
     # Plugins that happen to be on the machine stay out.
-    PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
+    OXIWARP_PTX_DIR=$work/ptx PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
     ;;
 bench)
     packages
     CRITERION_HOME=$work/criterion step criterion "$here/bin/bench-kernels" --bench
     step bench "$python" "$here/benches/python/bench.py" --out "$out/bench" "$@"
+    ;;
+exactness | curve)
+    packages
+    step "$command" "$python" "$here/benches/python/$command.py" --out "$out/bench" "$@"
     ;;
 sanitize)
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not on the PATH" >&2; exit 1; }
@@ -76,7 +83,7 @@ demo)
     step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
     ;;
 *)
-    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -1,39 +1,33 @@
 """oxiwarp beside torch, torch.compile, Liger and QuACK on a GPU: checked first, then timed, all in one run.
 
-    python benches/python/bench.py [--quick] [--only rms_norm] [--out FOLDER]
+    python benches/python/bench.py [--quick] [--only ada_norm,rope] [--out FOLDER]
 
-Prints a table for each op and the project's goals, and leaves results.csv, results.png, results.txt and
-environment.json. On a machine without a GPU it says so and ends well. The exit code is 1 where an oxiwarp result is
-wrong, not where a goal is missed.
+Prints a table for each op and the project's goals, and leaves results.csv, goals.csv, overheads.csv, results.txt,
+environment.json and a plot for each family of ops. On a machine without a GPU it says so and ends well. The exit code
+is 1 where an oxiwarp result is wrong, not where a goal is missed.
 """
 
 import argparse
-import datetime
-import os
-import platform
-import re
-import shlex
-import subprocess
+import gc
 import sys
 import time
-from importlib import metadata
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ops import Op
+    import torch
+    from forms import Chain, Form, Inputs, Shape
     from results import Measurement, Results
     from timing import Turn
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few shapes and few rounds: to see that it works")
-    parser.add_argument("--only", metavar="OP", help="one op, and no overheads")
-    parser.add_argument("--rounds", type=int, default=None, help="turns of each provider (default: 40, quick: 10)")
+    parser.add_argument("--quick", action="store_true", help="one shape of each op, few rounds: to see that it works")
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops, no overheads")
+    parser.add_argument("--rounds", type=int, default=None, help="turns of each provider (default: 25, quick: 8)")
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 2:
@@ -46,56 +40,100 @@ def say(text: str) -> None:
     print(f"[{time.perf_counter() - STARTED:6.1f} s] {text}", flush=True)
 
 
-def measure(op: "Op", rows: int, cols: int, copy: "tuple[Turn, int]", rounds: int, results: "Results") -> "Measurement":
+def right_providers(
+    form: "Form", shape: "Shape", inputs: "Inputs", results: "Results"
+) -> "tuple[dict[str, tuple[Chain, float]], int]":
+    """The providers whose results are right, with their relative errors, and the bytes of the results."""
+    from check import EAGER_LIMIT, LEAST, error_of, run
+    from forms import DTYPE, bytes_of
+    from providers import EAGER, is_ours, providers_of
+
+    right, eager, like = {}, None, ()
+    for name, provider in providers_of(form).items():
+        what = f"{form.op} {' x '.join(map(str, shape))}, {name}"
+        try:
+            outputs = run(form, provider, inputs, like)
+            error = error_of(form, shape, inputs, outputs)
+        except Exception as failure:  # one provider that does not run on this GPU must not end the run
+            text = f"{what}: not measured ({type(failure).__name__}: {str(failure).strip()[:300]})"
+            say(text)
+            if is_ours(name):
+                results.wrong.append(text)
+            continue
+        if name == EAGER:
+            eager, like = error, outputs
+        if eager is None or not (error.allowed_by(eager, DTYPE) and eager.within(EAGER_LIMIT * LEAST[DTYPE])):
+            text = f"{what}: relative error {error.relative:.3g}, worst element {error.element:.3g}"
+            say(f"wrong: {text}")
+            if is_ours(name) or name == EAGER:
+                results.wrong.append(text)
+        else:
+            right[name] = (provider, error.relative)
+    return right, bytes_of(*like)
+
+
+def measure(
+    case: "tuple[Form, str, Shape]", copy: "tuple[Turn, int]", rounds: int, results: "Results", device: "torch.device"
+) -> "Measurement":
     """Check every provider on one shape, then let those that are right take turns, with the copy among them."""
     import torch
-    from ops import error_of, is_right
+    from forms import Source, bytes_of, prepare
+    from providers import FLOOR, is_ours
     from results import Measurement
-    from timing import COPY, calls_for, capture_op, race, sets_for
+    from timing import COPY, calls_for, capture, race, rotated, sets_for
 
-    device = torch.device("cuda", torch.cuda.current_device())
+    form, model, shape = case
     torch._dynamo.reset()  # each shape is compiled on its own, and never counts as a recompilation
-    sets = [op.inputs(rows, cols, device) for _ in range(sets_for(op, rows, cols, device))]
-    calls = calls_for(op, rows, cols, len(sets), device)
-    weight = sets[0][0].new_empty(cols).uniform_(0.5, 1.5)
-    providers = op.providers()
-    library = error_of(op, providers["F.rms_norm"], sets[0], weight)
-    turns, errors = {COPY: copy[0]}, {}
-    for name, provider in providers.items():
+    source = Source(device)
+    first = form.inputs(source, shape)
+    read = bytes_of(*first.values())
+    right, written = right_providers(form, shape, first, results)
+    del first
+    torch.cuda.empty_cache()
+    sets = rotated(lambda: form.inputs(source, shape), sets_for(read, device))
+    calls = calls_for(written, len(sets), device)
+    chains = {name: provider for name, (provider, _) in right.items()}
+    if form.floor:
+        chains[FLOOR] = form.floor
+    turns = {COPY: copy[0]}
+    for name, provider in chains.items():
         try:
-            error = error_of(op, provider, sets[0], weight)
-            if not is_right(error, library):
-                text = f"{op.name} {rows} x {cols}, {name}: relative error {error[0]:.3g}, worst element {error[1]:.3g}"
-                say(f"wrong: {text}")
-                if name == "oxiwarp":
-                    results.wrong.append(text)
-                continue
-            turns[name], errors[name] = capture_op(provider, sets, weight, calls), error[0]
-        except Exception as failure:  # a peer that does not run on this GPU must not end the run
-            if name == "oxiwarp":
-                raise
-            say(f"{op.name} {rows} x {cols}, {name}: not measured ({type(failure).__name__}: {failure})")
+            turns[name] = capture(partial(prepare, form, provider), sets, calls)
+        except Exception as failure:  # as above
+            say(f"{name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})")
+            if is_ours(name):
+                results.wrong.append(f"{form.op} {model}, {name}: not timed: {failure}")
     times = race(turns, rounds)
     results.copies.append(copy[1] / times.pop(COPY).median / 1e3)
-    return Measurement(op.name, rows, cols, op.bytes(rows, cols), times, errors)
+    largest = max(bytes_of(x) for x in sets[0].values())
+    errors = {name: error for name, (_, error) in right.items()}
+    return Measurement(form.op, form.chain, model, shape, read + written, largest, times, errors)
 
 
 def measure_ops(options: argparse.Namespace, results: "Results") -> None:
-    """Every op on every shape."""
+    """Every op for every model."""
     import torch
-    from ops import OPS, QUICK
+    from ops import OPS, timed_cases
+    from providers import has_ours
     from timing import copy_turn
 
-    rounds = options.rounds or (10 if options.quick else 40)
-    copy = copy_turn(torch.device("cuda"))
+    for unknown in set(options.only or ()) - set(OPS):
+        raise SystemExit(f"--only {unknown}: no such op; there are {', '.join(OPS)}")
+    rounds = options.rounds or (8 if options.quick else 25)
+    device = torch.device("cuda", torch.cuda.current_device())
+    copy = copy_turn(device)
+    gc.freeze()  # what is imported by now is not searched for garbage again
     with torch.no_grad():
-        for op in OPS:
-            if options.only not in (None, op.name):
+        for form, model, shape in timed_cases(options.only, options.quick):
+            if not has_ours(form):
+                if form.op not in results.missing:
+                    say(f"{form.op}: not in this build")
+                    results.missing.append(form.op)
                 continue
-            for rows, cols in QUICK if options.quick else op.shapes:
-                say(f"{op.name} {rows} x {cols}")
-                results.measurements.append(measure(op, rows, cols, copy, rounds, results))
-                torch.cuda.empty_cache()
+            say(f"{form.op}, {model}, {' x '.join(map(str, shape))}")
+            results.measurements.append(measure((form, model, shape), copy, rounds, results, device))
+            gc.collect()  # cycles that hold graphs
+            torch.cuda.empty_cache()
 
 
 def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
@@ -104,64 +142,10 @@ def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
 
     say("cost of a call")
     results.per_call = per_call(5 if options.quick else 15)
-    say("import, in fresh processes")
-    results.import_seconds = import_seconds(1 if options.quick else 5)
+    say("import and first calls, in fresh processes")
+    results.import_seconds = import_seconds(1 if options.quick else 3)
     for op in ("rms_norm", "add_rms_norm"):
-        say(f"first call of {op}, in fresh processes")
-        results.first_call[op] = first_call_seconds(op, 1 if options.quick else 2)
-
-
-def commit() -> str:
-    """Of the checkout, or as the bundle says in OXIWARP_COMMIT."""
-    if named := os.environ.get("OXIWARP_COMMIT"):
-        return named
-    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def driver() -> str:
-    """The driver's version, from nvidia-smi."""
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split()[0]
-    except (OSError, subprocess.CalledProcessError, IndexError):
-        return "unknown"
-
-
-def environment() -> dict[str, Any]:
-    """Where this runs."""
-    import torch
-
-    versions = {}
-    for package in ("oxiwarp", "torch", "triton", "liger-kernel", "quack-kernels"):
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = "absent"
-    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "gpu": gpu.name,
-        "compute_capability": f"{gpu.major}.{gpu.minor}",
-        "multiprocessors": gpu.multi_processor_count,
-        "l2_bytes": gpu.L2_cache_size,
-        "driver": driver(),
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-        "versions": versions,
-        "commit": commit(),
-        "command": command(),
-    }
-
-
-def command() -> str:
-    """The command line, without the folder that the results go to: a path of this machine."""
-    words = iter(sys.argv[1:])
-    kept = [word for word in words if word != "--out" or next(words, None) is None]
-    return shlex.join(["benches/python/bench.py", *(word for word in kept if not word.startswith("--out="))])
+        results.first_call[op] = first_call_seconds(op, 1)
 
 
 def main() -> int:
@@ -175,28 +159,32 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("bench: no CUDA device: nothing measured")
         return 0
-    from report import plot, show, write_csv, write_environment
+    from compile_ahead import in_processes
+    from environment import environment, results_folder, title_of
+    from plots import plot
+    from report import show, write_csv, write_environment, write_goals, write_overheads
     from results import Results
     from rich.console import Console
 
     facts, results = environment(), Results()
-    torch_version = facts["versions"]["torch"]
-    title = f"{facts['gpu']}, driver {facts['driver']}, torch {torch_version}, commit {facts['commit'][:12]}"
-    say(title)
+    say(title_of(facts))
+    chosen = ["--quick"] * options.quick + (["--only", ",".join(options.only)] if options.only else [])
+    say(in_processes(chosen))
     measure_ops(options, results)
     if options.only is None:
         measure_overheads(options, results)
     say("done\n")
-    gpu_name = re.sub(r"\W+", "-", facts["gpu"].lower())
-    folder = options.out or ROOT / "benches" / "results" / gpu_name / facts["date"][:10]
+    folder = options.out or results_folder(facts)
     folder.mkdir(parents=True, exist_ok=True)
-    console = Console(record=True, width=None if sys.stdout.isatty() else 140, highlight=False)
-    console.print(f"{title}, {facts['date']}")
+    console = Console(record=True, width=None if sys.stdout.isatty() else 150, highlight=False)
+    console.print(f"{title_of(facts)}, {facts['date']}")
     show(results, console)
     (folder / "results.txt").write_text(console.export_text())
     write_csv(results, folder / "results.csv")
+    write_goals(results, folder / "goals.csv")
+    write_overheads(results, folder / "overheads.csv")
     write_environment(results, facts, folder / "environment.json")
-    print(plot(results, folder / "results.png", title))
+    print(plot(results, folder, title_of(facts)))
     print(f"results: {folder}")
     return 1 if results.wrong else 0
 

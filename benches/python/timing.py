@@ -13,15 +13,18 @@ a copy engine, which on an H200 moves 2767 GB/s instead of 4200.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from statistics import median, quantiles
 
 import torch
-from ops import DTYPE, Op, Provider
-from torch import Tensor
+from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
 ROTATED = 800e6  # bytes that the inputs of one provider hold at least; and three times the L2
+SMALL = 2**20  # bytes
 CALLS = 20  # in a graph, at least; fewer where their results would take more of the memory than this
-RESULTS = 1 / 16  # of the GPU's memory, for the results of one graph
+RESULTS = 1 / 24  # of the GPU's memory, for the results of one graph
+SLOW = 200  # µs of a call: launching alone never takes as long
+LONGEST = 4e3  # µs of a replay, about: a slow provider's graph is shorter, but still passes the L2 three times
 COPIES = 4  # in a turn
 COPY_BYTES = 2**29  # of the tensor that is copied, at least; twice that where there is room
 COPY = "copy"
@@ -52,28 +55,50 @@ class Turn:
     """Alive as long as `run` is needed: the graph's inputs and results."""
 
 
-def sets_for(op: Op, rows: int, cols: int, device: torch.device) -> int:
+def sets_for(input_bytes: int, device: torch.device) -> int:
     """How many sets of inputs to rotate."""
-    l2 = torch.cuda.get_device_properties(device).L2_cache_size
-    return max(2, math.ceil(max(ROTATED, 3 * l2) / op.input_bytes(rows, cols)))
+    return max(2, math.ceil(max(ROTATED, 3 * _l2(device)) / input_bytes))
 
 
-def calls_for(op: Op, rows: int, cols: int, sets: int, device: torch.device) -> int:
+def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
+    """`count` sets of inputs. Small ones are parameters, which the sets share."""
+    sets = [make() for _ in range(count)]
+    small = {name: x for name, x in sets[0].items() if bytes_of(x) < SMALL}
+    return [{**inputs, **small} for inputs in sets]
+
+
+def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
     """How many calls a graph has: each set of inputs once, and more where that is few."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
-    return max(sets, min(CALLS, room // op.output_bytes(rows, cols)))
+    return max(sets, min(CALLS, room // output_bytes))
 
 
-def capture_op(provider: Provider, sets: list[tuple[Tensor, ...]], weight: Tensor, calls: int) -> Turn:
-    """A graph of `calls` calls of one provider over the sets of inputs, all results alive."""
-    for at in range(2):  # compiles, loads, allocates
-        provider(*sets[at], weight)
-    torch.cuda.synchronize()
+def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs], calls: int) -> Turn:
+    """A graph of at most `calls` calls over the sets of inputs, all results alive; `prepare` makes the call of a set.
+
+    What it does before, the forward pass of a gradient, runs on the capturing stream, for autograd returns to it.
+    """
+    stream = _capturing(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        prepared = [prepare(inputs) for inputs in sets]
+        for call in prepared[:2]:  # compiles, loads, allocates
+            call()
+        begin, end = _events()
+        begin.record()
+        result = prepared[0]()
+        end.record()
+    stream.synchronize()
+    least = max(1, math.ceil(3 * _l2(stream.device) / bytes_of(*sets[0].values(), *tuple_of(result))))
+    if (once := begin.elapsed_time(end) * 1e3) > SLOW:
+        calls = max(least, min(calls, int(LONGEST / once)))
+    del result
     graph, results = torch.cuda.CUDAGraph(), list[object]()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=stream):
         for at in range(calls):
-            results.append(provider(*sets[at % len(sets)], weight))
-    return Turn(graph.replay, calls, (sets, weight, results))
+            results.append(prepared[at % len(prepared)]())
+    torch.cuda.current_stream().wait_stream(stream)
+    return Turn(graph.replay, calls, (prepared, results))
 
 
 def copy_turn(device: torch.device) -> tuple[Turn, int]:
@@ -100,7 +125,7 @@ def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
     for number in range(rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            begin, end = _events()
             begin.record()
             turns[name].run()
             end.record()
@@ -112,4 +137,16 @@ def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
     }
 
 
-__all__ = ["COPY", "Time", "Turn", "calls_for", "capture_op", "copy_turn", "race", "sets_for"]
+def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    return begin, end
+
+
+@cache
+def _capturing(device: int) -> torch.cuda.Stream:
+    """One for all graphs: the allocator keeps the blocks of each stream apart."""
+    return torch.cuda.Stream(device)
+
+
+def _l2(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).L2_cache_size

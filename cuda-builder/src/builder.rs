@@ -1,10 +1,10 @@
 //! The builder: settings, then all architectures side by side, then the files.
 
 use std::path::{Path, PathBuf};
-use std::{env, fs, thread};
+use std::{env, fs};
 
-use crate::cargo::{Compilation, Compiled};
-use crate::{Arch, Error, entry, files, toolchain};
+use crate::cargo::{Compilation, Texts};
+use crate::{Arch, Built, Error, PtxFile, files, toolchain};
 
 /// The environment variable that replaces the build by files.
 const PREBUILT: &str = "OXIWARP_PTX_DIR";
@@ -18,6 +18,7 @@ const LINE_INFO: &str = "OXIWARP_LINE_INFO";
 pub struct CudaBuilder {
     crate_dir: PathBuf,
     archs: Vec<Arch>,
+    units: Vec<String>,
     toolchain: Option<String>,
     rustc_args: Vec<String>,
     line_info: bool,
@@ -35,30 +36,6 @@ enum Copy {
     To(PathBuf),
 }
 
-/// What [`CudaBuilder::build`] made.
-#[derive(Clone, Debug)]
-pub struct Built {
-    files: Vec<(Arch, PathBuf)>,
-    inputs: Vec<PathBuf>,
-}
-
-impl Built {
-    /// The PTX file of an architecture that was asked for.
-    pub fn ptx(&self, arch: Arch) -> Option<&Path> {
-        self.files.iter().find(|(of, _)| *of == arch).map(|(_, path)| path.as_path())
-    }
-
-    /// Every PTX file, in the order in which the architectures were given.
-    pub fn files(&self) -> impl Iterator<Item = (Arch, &Path)> {
-        self.files.iter().map(|(arch, path)| (*arch, path.as_path()))
-    }
-
-    /// The files on which the PTX depends: what `cargo:rerun-if-changed` was printed for.
-    pub fn inputs(&self) -> &[PathBuf] {
-        &self.inputs
-    }
-}
-
 impl CudaBuilder {
     /// A builder for the device crate in this folder; a relative path starts at the package that the
     /// build script belongs to.
@@ -66,6 +43,7 @@ impl CudaBuilder {
         CudaBuilder {
             crate_dir: crate_dir.into(),
             archs: Vec::new(),
+            units: Vec::new(),
             toolchain: None,
             rustc_args: Vec::new(),
             line_info: false,
@@ -91,6 +69,13 @@ impl CudaBuilder {
         self
     }
 
+    /// Compiles the crate in units: once with each of these features alone, into a PTX of its own. An edit then
+    /// compiles only the units whose sources it touches. Without units the whole crate becomes one PTX.
+    pub fn units(mut self, features: impl IntoIterator<Item = impl Into<String>>) -> CudaBuilder {
+        self.units.extend(features.into_iter().map(Into::into));
+        self
+    }
+
     /// Uses this rustup toolchain, not that of the device crate's `rust-toolchain.toml`.
     pub fn toolchain(mut self, name: impl Into<String>) -> CudaBuilder {
         self.toolchain = Some(name.into());
@@ -111,7 +96,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Writes `<arch>.ptx` into this folder, not into `OUT_DIR`.
+    /// Writes the PTX into this folder, not into `OUT_DIR`.
     pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.out_dir = Some(folder.into());
         self
@@ -135,90 +120,101 @@ impl CudaBuilder {
         self
     }
 
-    /// Takes `<arch>.ptx` from this folder, as `OXIWARP_PTX_DIR` does.
+    /// Takes the PTX from this folder, as `OXIWARP_PTX_DIR` does.
     pub fn prebuilt(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.prebuilt = Some(folder.into());
         self
     }
 
-    /// Builds, or takes, the PTX; writes `<arch>.ptx` and prints the `cargo:rerun-if` lines.
+    /// Builds, or takes, the PTX; writes `<arch>.ptx`, or `<arch>/<unit>.ptx`, and prints the `cargo:rerun-if`
+    /// lines.
     pub fn build(self) -> Result<Built, Error> {
         if self.archs.is_empty() {
             return Err(Error::NoArch);
         }
         println!("cargo:rerun-if-env-changed={PREBUILT}");
         println!("cargo:rerun-if-env-changed={LINE_INFO}");
+        let out_dir = self.out_dir.clone().or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
+        let out_dir = out_dir.ok_or(Error::NotABuildScript("OUT_DIR"))?;
+        let files = self.files(&out_dir);
         let variable = env::var_os(PREBUILT).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let (texts, inputs) = match self.prebuilt.clone().or(variable) {
+        let Texts { ptx, inputs, warnings } = match self.prebuilt.clone().or(variable) {
             Some(folder) => self.take(&folder)?,
             None => self.compile()?,
         };
         for input in &inputs {
             println!("cargo:rerun-if-changed={}", input.display());
         }
-        let out_dir = self.out_dir.clone().or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
-        let out_dir = out_dir.ok_or(Error::NotABuildScript("OUT_DIR"))?;
-        let copy_to = match &self.copy_to {
-            Copy::TargetFolder => Some(self.target()?.join("ptx")),
-            Copy::Nowhere => None,
-            Copy::To(folder) => Some(folder.clone()),
+        let copies = match &self.copy_to {
+            Copy::TargetFolder => self.files(&self.target()?.join("ptx")),
+            Copy::Nowhere => Vec::new(),
+            Copy::To(folder) => self.files(folder),
         };
-        let mut files = Vec::new();
-        for (&arch, text) in self.archs.iter().zip(texts) {
-            let name = format!("{arch}.ptx");
-            if let Some(folder) = &copy_to {
-                files::write_if_changed(&folder.join(&name), &text)?;
-            }
-            let path = out_dir.join(name);
-            files::write_if_changed(&path, &text)?;
-            files.push((arch, path));
+        for (file, text) in files.iter().zip(&ptx).chain(copies.iter().zip(&ptx)) {
+            files::write_if_changed(&file.path, text)?;
         }
-        Ok(Built { files, inputs })
+        if !self.units.is_empty() {
+            files::remove_others(&files);
+            files::remove_others(&copies);
+        }
+        Ok(Built { files, inputs, warnings })
     }
 
-    /// The texts of a folder of PTX files, and their paths.
-    fn take(&self, folder: &Path) -> Result<(Vec<String>, Vec<PathBuf>), Error> {
+    /// What is compiled for each architecture: every unit, or the whole crate.
+    fn parts(&self) -> Vec<Option<&str>> {
+        match &self.units[..] {
+            [] => vec![None],
+            units => units.iter().map(|unit| Some(unit.as_str())).collect(),
+        }
+    }
+
+    /// The files of this build, if they are in this folder.
+    fn files(&self, folder: &Path) -> Vec<PtxFile> {
+        let mut files = Vec::new();
+        for &arch in &self.archs {
+            for unit in self.parts() {
+                let name = unit.map_or(format!("{arch}.ptx"), |unit| format!("{arch}/{unit}.ptx"));
+                files.push(PtxFile { arch, unit: unit.map(str::to_string), path: folder.join(name) });
+            }
+        }
+        files
+    }
+
+    /// What a folder of PTX files holds.
+    fn take(&self, folder: &Path) -> Result<Texts, Error> {
         let wrong = |reason: String| Error::Prebuilt { dir: folder.into(), reason };
         if folder.is_relative() {
             return Err(wrong("give an absolute path: a build script runs in its package's folder".into()));
         }
-        let paths: Vec<PathBuf> = self.archs.iter().map(|arch| folder.join(format!("{arch}.ptx"))).collect();
+        let paths: Vec<PathBuf> = self.files(folder).into_iter().map(|file| file.path).collect();
         let read = |path: &PathBuf| {
-            let name = path.file_name().unwrap_or_default().display();
+            let name = path.strip_prefix(folder).unwrap_or(path).display();
             fs::read_to_string(path).map_err(|error| wrong(format!("cannot read {name}: {error}")))
         };
-        Ok((paths.iter().map(read).collect::<Result<_, _>>()?, paths))
+        let ptx = paths.iter().map(read).collect::<Result<_, _>>()?;
+        Ok(Texts { ptx, inputs: paths, warnings: Vec::new() })
     }
 
-    /// The texts that the nested cargo makes, and what they depend on.
-    fn compile(&self) -> Result<(Vec<String>, Vec<PathBuf>), Error> {
+    /// What the nested cargo makes.
+    fn compile(&self) -> Result<Texts, Error> {
         let found =
             fs::canonicalize(&self.crate_dir).ok().filter(|folder| folder.join("Cargo.toml").is_file());
         let crate_dir = found.ok_or_else(|| Error::NoCrate(self.crate_dir.clone()))?;
-        toolchain::check(&crate_dir, self.toolchain.as_deref())?;
+        let rustc = toolchain::check(&crate_dir, self.toolchain.as_deref())?;
         let name = crate_dir.file_name().unwrap_or_default();
         let compilation = Compilation {
             crate_dir: &crate_dir,
             target_dir: &self.target()?.join("cuda-builder").join(name),
             toolchain: self.toolchain.as_deref(),
+            rustc: &rustc,
             rustc_args: &self.rustc_args,
             line_info: self.line_info || env::var_os(LINE_INFO).is_some_and(|value| value == "1"),
         };
-        let results = in_parallel(&self.archs, |arch| compilation.run(arch));
-        let workspace = files::ancestor_with(&crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.clone());
-        let (mut texts, mut sources) = (Vec::new(), Vec::new());
-        for (&arch, result) in self.archs.iter().zip(results) {
-            let compiled: Compiled = result?;
-            if arch == self.archs[0] {
-                let warn = |text: &String| println!("cargo:warning={} ({arch}): {text}", compilation.name());
-                compiled.warnings.iter().for_each(warn);
-            }
-            let text =
-                entry::write_directives(&compiled.ptx).map_err(|source| Error::Entry { arch, source })?;
-            texts.push(files::relative_sources(&text, &workspace));
-            sources.extend(compiled.sources);
+        let built = compilation.run_all(&self.archs, &self.parts())?;
+        for warning in &built.warnings {
+            println!("cargo:warning={}: {warning}", compilation.name());
         }
-        Ok((texts, files::inputs(&sources, &crate_dir)))
+        Ok(built)
     }
 
     /// The target folder of the outer build.
@@ -230,14 +226,4 @@ impl CudaBuilder {
         let triple = env::var("TARGET").unwrap_or_default();
         Ok(files::target_folder(&out_dir, &triple).unwrap_or(out_dir))
     }
-}
-
-/// Applies `work` to every architecture at once. Three equal pieces on two processors take one and a half
-/// times as long as one; one per processor at a time, twice as long.
-fn in_parallel<T: Send>(archs: &[Arch], work: impl Fn(Arch) -> T + Sync) -> Vec<T> {
-    let work = &work;
-    thread::scope(|scope| {
-        let workers: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || work(arch))).collect();
-        workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
-    })
 }

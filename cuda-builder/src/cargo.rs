@@ -1,9 +1,14 @@
-//! One run of the nested cargo: a device crate, one architecture, one PTX.
+//! The nested cargo: a device crate or a unit of it, one architecture, one PTX.
 
-use std::fs;
+use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::SystemTime;
+use std::{fs, thread};
 
-use crate::{Arch, Error, files, toolchain};
+use crate::record::{Compiled, Record};
+use crate::{Arch, Error, comments, entry, files, toolchain};
 
 /// What the device crate is built with, beyond the architecture.
 ///
@@ -21,58 +26,105 @@ const PROFILE: [&str; 7] = [
 
 /// Loops over the packs that a thread holds must be unrolled entirely: an array that is indexed by a
 /// loop variable lives in local memory, not in registers. LLVM's own threshold stops at a few packs.
-const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false";
+const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
 /// How to build a device crate, for any architecture.
 pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
-    /// Holds one target folder per architecture.
+    /// Holds one build folder per architecture.
     pub(crate) target_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
+    /// What the compiler says of itself.
+    pub(crate) rustc: &'a str,
     pub(crate) rustc_args: &'a [String],
     pub(crate) line_info: bool,
 }
 
-/// What came out.
-pub(crate) struct Compiled {
-    pub(crate) ptx: String,
-    /// Every source that went in.
-    pub(crate) sources: Vec<PathBuf>,
-    /// The compiler's warnings, each with its place.
+/// A whole build: the PTX by architecture, then by unit.
+pub(crate) struct Texts {
+    pub(crate) ptx: Vec<String>,
+    /// Every file that went in.
+    pub(crate) inputs: Vec<PathBuf>,
     pub(crate) warnings: Vec<String>,
 }
 
 impl Compilation<'_> {
-    /// Builds for one architecture; fast where nothing changed.
-    pub(crate) fn run(&self, arch: Arch) -> Result<Compiled, Error> {
-        let target_dir = self.target_dir.join(arch.name());
-        let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
-        cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target=nvptx64-nvidia-cuda"]);
-        cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
-        cargo.arg("--target-dir").arg(&target_dir);
-        // Not `line-tables-only`: that writes `.target …, debug`, which turns ptxas' optimisation off.
-        let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
-        for setting in PROFILE.iter().chain([&debug]) {
-            cargo.args(["--config", &format!("profile.release.{setting}")]);
+    /// Compiles every unit for every architecture: the units one after the other, the architectures at once. Three
+    /// equal pieces on two processors take one and a half times as long as one; one per processor at a time, twice.
+    pub(crate) fn run_all(&self, archs: &[Arch], units: &[Option<&str>]) -> Result<Texts, Error> {
+        let run_units = |arch| units.iter().map(|&unit| self.run(arch, unit)).collect();
+        let results: Vec<Result<Vec<Compiled>, Error>> = thread::scope(|scope| {
+            let workers: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || run_units(arch))).collect();
+            workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
+        });
+        // Most inputs and warnings are those of every unit and architecture.
+        let (mut ptx, mut inputs, mut warnings) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        for result in results {
+            for compiled in result? {
+                ptx.push(compiled.ptx);
+                inputs.extend(compiled.inputs);
+                warnings.extend(compiled.warnings);
+            }
+        }
+        let (inputs, warnings) = (inputs.into_iter().collect(), warnings.into_iter().collect());
+        Ok(Texts { ptx, inputs, warnings })
+    }
+
+    /// Compiles a unit, or the whole crate, for one architecture; takes what the last build kept where nothing
+    /// changed.
+    fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
+        // Units share the build of what they depend on, but not the folder of the result: cargo names it after the
+        // crate, whatever its features.
+        let build_dir = self.target_dir.join(arch.name());
+        let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
+        let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
+        let key = format!("{} {:x} {flags:?} {:?}", self.rustc, finishing(), cargo.get_args());
+        let record = Record { file: &target_dir.join("record"), key };
+        if let Some(kept) = record.load() {
+            return Ok(kept);
         }
         // A build folder that the user shares between workspaces would share its lock as well.
-        cargo.env("CARGO_BUILD_BUILD_DIR", &target_dir);
-        cargo.env("CARGO_ENCODED_RUSTFLAGS", self.rustflags(arch).join("\u{1f}"));
+        cargo.env("CARGO_BUILD_BUILD_DIR", &build_dir).env("CARGO_ENCODED_RUSTFLAGS", flags);
+        let start = SystemTime::now();
         let output = cargo.output().map_err(Error::io("run", "cargo"))?;
         let said = String::from_utf8_lossy(&output.stderr);
         let ptx = ptx_path(&String::from_utf8_lossy(&output.stdout));
         let Some(ptx) = ptx.filter(|_| output.status.success()) else {
-            return Err(Error::Compile { device_crate: self.name(), arch, output: said.into() });
+            let device_crate = unit.map_or(self.name(), |unit| format!("{} ({unit})", self.name()));
+            return Err(Error::Compile { device_crate, arch, output: said.into() });
         };
         let dep_info = ptx.with_extension("d");
         let sources = fs::read_to_string(&dep_info).map_err(Error::io("read", &dep_info))?;
         let text = fs::read_to_string(&ptx).map_err(Error::io("read", &ptx))?;
-        Ok(Compiled { ptx: text, sources: files::dep_info(&sources), warnings: warnings(&said) })
+        let compiled = Compiled {
+            ptx: self.finish(&text).map_err(|source| Error::Entry { arch, source })?,
+            inputs: files::inputs(&files::dep_info(&sources), self.crate_dir),
+            warnings: warnings(&said),
+        };
+        record.save(&compiled, start)?;
+        Ok(compiled)
     }
 
     /// The device crate's name in messages.
     pub(crate) fn name(&self) -> String {
         self.crate_dir.file_name().unwrap_or_default().to_string_lossy().into()
+    }
+
+    fn cargo(&self, target_dir: &Path, unit: Option<&str>) -> Command {
+        let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
+        cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target=nvptx64-nvidia-cuda"]);
+        cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
+        cargo.arg("--target-dir").arg(target_dir);
+        // Not `line-tables-only`: that writes `.target …, debug`, which turns ptxas' optimisation off.
+        let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
+        for setting in PROFILE.iter().chain([&debug]) {
+            cargo.args(["--config", &format!("profile.release.{setting}")]);
+        }
+        if let Some(unit) = unit {
+            // A unit rarely uses all that units share.
+            cargo.args(["--no-default-features", "--features", unit, "--", "-Adead_code"]);
+        }
+        cargo
     }
 
     fn rustflags(&self, arch: Arch) -> Vec<String> {
@@ -84,6 +136,26 @@ impl Compilation<'_> {
         flags.extend_from_slice(self.rustc_args);
         flags
     }
+
+    /// The compiler's text, with launch bounds, without comments and folders of this machine.
+    fn finish(&self, ptx: &str) -> Result<String, entry::EntryError> {
+        let workspace = files::ancestor_with(self.crate_dir, "Cargo.lock");
+        let text = comments::remove(&entry::write_directives(ptx)?);
+        Ok(files::relative_sources(&text, workspace.as_deref().unwrap_or(self.crate_dir)))
+    }
+}
+
+/// Stands for the source of [`Compilation::finish`]: what an older one made is not to be kept.
+fn finishing() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let sources = [
+        include_str!("comments.rs"),
+        include_str!("entry.rs"),
+        include_str!("files.rs"),
+        include_str!("scan.rs"),
+    ];
+    sources.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// The PTX file that cargo's messages name.

@@ -1,9 +1,11 @@
 //! Files that the builder reads and writes.
 
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::{fs, process};
 
-use crate::Error;
+use crate::{Error, PtxFile};
 
 /// Writes `text`, unless the file already holds it: what depends on the file is then not rebuilt.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
@@ -17,6 +19,17 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     let new = path.with_extension(format!("{}.new", process::id()));
     fs::write(&new, text).map_err(Error::io("write", &new))?;
     fs::rename(&new, path).map_err(Error::io("write", path))
+}
+
+/// Removes what is no longer made from the folders of these units' PTX: a unit may be renamed or deleted.
+pub(crate) fn remove_others(units: &[PtxFile]) {
+    let folders: BTreeSet<&Path> = units.iter().filter_map(|file| file.path.parent()).collect();
+    for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
+        let (path, ptx) = (entry.path(), Some(OsStr::new("ptx")));
+        if path.extension() == ptx && units.iter().all(|file| file.path != path) {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// The nearest folder, from `start` upwards, that holds a file of this name.

@@ -14,29 +14,38 @@
 //! The device crate is an ordinary `no_std` library, `extern "ptx-kernel"` functions and all. It is
 //! built by a nested cargo for `nvptx64-nvidia-cuda`, with the toolchain of the `rust-toolchain.toml`
 //! that governs it, whatever toolchain builds the host:
-//! - all architectures side by side, each in a target folder of its own
+//! - all architectures side by side, each in a build folder of its own
 //!   (`<target>/cuda-builder/<crate>/<arch>`): no lock is shared with the outer cargo, and a debug and
 //!   a release build of the host share one set of PTX;
+//! - whole, or in units ([`CudaBuilder::units`]): a crate of many kernels takes long to compile, a feature that
+//!   stands for one of them does not. What did not change since the last build is not compiled, nor is cargo
+//!   asked about it;
 //! - nothing of the outer cargo's environment reaches it (`RUSTFLAGS`, wrappers, `CARGO_*`): the PTX
 //!   depends on the sources and the toolchain only;
 //! - a kernel's launch bounds, for which Rust has no attribute, come from a comment in its body: see
 //!   [`entry`];
+//! - the PTX has no comments: they are more than a quarter of what the compiler writes;
 //! - the build script runs again when a source of the device crate or of its path dependencies changes,
 //!   and files are only written when their content did.
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
-//! With `OXIWARP_PTX_DIR=<folder of <arch>.ptx>` nothing is compiled: the files are taken from there,
+//! With `OXIWARP_PTX_DIR=<folder>` nothing is compiled: `<arch>.ptx`, or `<arch>/<unit>.ptx`, are taken from there,
 //! and the host needs no nightly toolchain.
 
 mod arch;
 mod builder;
+mod built;
 mod cargo;
+mod comments;
 pub mod entry;
 mod env;
 mod error;
 mod files;
+mod record;
+mod scan;
 mod toolchain;
 
 pub use arch::Arch;
-pub use builder::{Built, CudaBuilder};
+pub use builder::CudaBuilder;
+pub use built::{Built, PtxFile};
 pub use error::Error;

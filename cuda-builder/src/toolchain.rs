@@ -30,7 +30,8 @@ pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Comman
 }
 
 /// Checks that device code can be compiled in `folder`; the error names the command that makes it so.
-pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<(), Error> {
+/// Returns the compiler's version, in one line.
+pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<String, Error> {
     let named = toolchain.map(str::to_string).or_else(|| channel(folder));
     let hint =
         if named.is_none() { "\nand name it in a rust-toolchain.toml beside the device crate" } else { "" };
@@ -57,7 +58,9 @@ pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<(), Error>
     let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let absent = absent(&sysroot);
     if absent.is_empty() {
-        return Ok(());
+        let version =
+            tool("rustc", folder, toolchain).arg("-vV").output().map_err(Error::io("run", "rustc"))?;
+        return Ok(String::from_utf8_lossy(&version.stdout).lines().collect::<Vec<_>>().join(", "));
     }
     Err(missing(format!("the rustup component {} of {channel}", absent.join(", ")), String::new()))
 }

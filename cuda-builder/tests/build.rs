@@ -1,4 +1,4 @@
-//! A small device crate with a path dependency, through the whole builder.
+//! A small device crate with a path dependency and two features, through the whole builder.
 //!
 //! One test, because it sets environment variables. Cold it compiles `core` for two architectures (about
 //! 20 s on two cores); the target folder stays, so that the next run takes a second or two.
@@ -9,14 +9,40 @@ use std::time::SystemTime;
 
 use cuda_builder::{Arch, Built, CudaBuilder, Error};
 
-const KERNELS: &str = r#"#![no_std]
+const LIB: &str = r#"#![no_std]
 #![feature(abi_ptx, stdarch_nvptx)]
+#[cfg(feature = "scale")]
+pub mod scale;
+#[cfg(feature = "shift")]
+pub mod shift;
+mod shared;
+"#;
+
+const SCALE: &str = r#"
 /// Doubles one number per thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "ptx-kernel" fn scale(x: *mut f32) {
     device_base::launch_bounds::<256, 4>();
-    unsafe { *x.add(core::arch::nvptx::_thread_idx_x() as usize) *= 2.0 }
+    unsafe { *x.add(crate::shared::thread()) *= crate::shared::two() }
 }
+"#;
+
+const SHIFT: &str = r#"
+/// Adds one to one number per thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "ptx-kernel" fn shift(x: *mut f32) {
+    device_base::launch_bounds::<128, 8>();
+    unsafe { *x.add(crate::shared::thread()) += 1.0 }
+}
+"#;
+
+/// With something that every unit warns of, and something that one of them does not use.
+const SHARED: &str = r#"
+pub fn thread() -> usize {
+    let unused = 1;
+    unsafe { core::arch::nvptx::_thread_idx_x() as usize }
+}
+pub fn two() -> f32 { 2.0 }
 "#;
 
 const BASE: &str = r#"#![no_std]
@@ -47,9 +73,12 @@ impl Fixture {
         let package =
             |name: &str| format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
         let dependency = "[dependencies]\ndevice-base = { path = \"../base\" }\n";
-        fixture.write("kernels/Cargo.toml", &(package("device-kernels") + dependency));
+        let features = "[features]\ndefault = [\"scale\", \"shift\"]\nscale = []\nshift = []\n";
+        fixture.write("kernels/Cargo.toml", &(package("device-kernels") + dependency + features));
         fixture.write("base/Cargo.toml", &package("device-base"));
-        fixture.write("kernels/src/lib.rs", KERNELS);
+        for (name, text) in [("lib", LIB), ("scale", SCALE), ("shift", SHIFT), ("shared", SHARED)] {
+            fixture.write(&format!("kernels/src/{name}.rs"), text);
+        }
         fixture.write("base/src/lib.rs", BASE);
         fixture
     }
@@ -71,11 +100,9 @@ impl Fixture {
         builder.out_dir(self.path("out")).target_dir(self.path("target")).copy_to(self.path("copy"))
     }
 
-    /// When each output, and the PTX that cargo itself wrote, was last written.
-    fn times(&self) -> Vec<SystemTime> {
-        let cargos = "target/cuda-builder/kernels/sm_90/nvptx64-nvidia-cuda/release/device_kernels.ptx";
-        let files = ["out/sm_75.ptx", "out/sm_90.ptx", "copy/sm_75.ptx", cargos];
-        files.iter().map(|file| fs::metadata(self.path(file)).unwrap().modified().unwrap()).collect()
+    /// When each of these files was last written.
+    fn times<const N: usize>(&self, files: [&str; N]) -> [SystemTime; N] {
+        files.map(|file| fs::metadata(self.path(file)).unwrap().modified().unwrap())
     }
 }
 
@@ -99,24 +126,65 @@ fn from_device_crate_to_ptx() {
 
     let built = fixture.builder().build().unwrap();
     check_texts(&fixture, &built);
-    let times = fixture.times();
+    let cargos = "target/cuda-builder/kernels/sm_90/nvptx64-nvidia-cuda/release/device_kernels.ptx";
+    let files = ["out/sm_75.ptx", "out/sm_90.ptx", "copy/sm_75.ptx", cargos];
+    let times = fixture.times(files);
     fixture.builder().build().unwrap();
-    assert_eq!(fixture.times(), times, "nothing changed, so nothing was to be written");
+    assert_eq!(fixture.times(files), times, "nothing changed, so nothing was to be written");
 
-    fixture.write("kernels/src/lib.rs", &KERNELS.replace("*= 2.0", "+= 3.0"));
+    fixture.write("kernels/src/scale.rs", &SCALE.replace("*= ", "+= 3.0 *"));
     let edited = text(&fixture.builder().build().unwrap(), Arch::Sm90);
-    assert!(edited.contains("0f40400000"), "an edit reaches the PTX: {edited}");
+    assert!(edited.contains("0f40C00000"), "an edit reaches the PTX: {edited}");
     fixture.write("base/src/lib.rs", &BASE.replace(".minnctapersm {}\"", ".maxnreg {}\""));
     let edited = text(&fixture.builder().build().unwrap(), Arch::Sm75);
     assert!(edited.contains("\n.maxnreg 4\n{"), "so does an edit of a path dependency: {edited}");
 
-    fixture.write("kernels/src/lib.rs", &KERNELS.replace("x.add(", "y.add("));
+    units(&fixture);
+
+    fixture.write("kernels/src/shift.rs", &SHIFT.replace("x.add(", "y.add("));
     let error = fixture.builder().build().unwrap_err();
     assert!(matches!(error, Error::Compile { arch: Arch::Sm75, .. }), "{error}");
     let said = error.to_string();
     assert!(said.starts_with("kernels does not compile for sm_75:") && said.contains("`y`"), "{said}");
+    let error = fixture.builder().units(["scale", "shift"]).build().unwrap_err().to_string();
+    assert!(error.starts_with("kernels (shift) does not compile for sm_75:"), "{error}");
 
     take_prebuilt(&fixture);
+}
+
+/// Each feature a PTX of its own; an edit compiles one of them.
+fn units(fixture: &Fixture) {
+    let builder = || fixture.builder().units(["scale", "shift"]);
+    let read = |built: &Built, unit| fs::read_to_string(built.unit(Arch::Sm90, unit).unwrap()).unwrap();
+    let built = builder().build().unwrap();
+    for (unit, other) in [("scale", "shift"), ("shift", "scale")] {
+        let ptx = read(&built, unit);
+        assert!(
+            ptx.contains(&format!(".entry {unit}(")) && !ptx.contains(&format!(".entry {other}(")),
+            "{ptx}"
+        );
+        assert_eq!(ptx, fs::read_to_string(fixture.path(&format!("copy/sm_90/{unit}.ptx"))).unwrap());
+    }
+    let [warning] = built.warnings() else { panic!("one warning, once: {:?}", built.warnings()) };
+    assert!(warning.contains("`unused`") && warning.ends_with("kernels/src/shared.rs:3:9"), "{warning}");
+
+    // cargo would put this folder back.
+    let cargos = fixture.path("target/cuda-builder/kernels/sm_90/units/scale/nvptx64-nvidia-cuda");
+    fs::remove_dir_all(&cargos).unwrap();
+    let files = ["out/sm_90/scale.ptx", "copy/sm_90/scale.ptx"];
+    let times = fixture.times(files);
+    fixture.write("kernels/src/shift.rs", &SHIFT.replace("1.0", "3.0"));
+    let built = builder().build().unwrap();
+    assert!(read(&built, "shift").contains("0f40400000"), "{}", read(&built, "shift"));
+    assert_eq!(fixture.times(files), times, "an edit of the other unit");
+    assert!(!cargos.exists(), "no process for a unit that did not change");
+    assert_eq!(built.warnings().len(), 1, "warnings of such a unit are repeated");
+    let inputs = ["scale", "shift"].map(|unit| fixture.path(&format!("kernels/src/{unit}.rs")));
+    assert!(inputs.iter().all(|input| built.inputs().contains(input)), "{:?}", built.inputs());
+
+    fixture.builder().units(["shift"]).build().unwrap();
+    assert!(!fixture.path(files[1]).exists(), "the PTX of a unit that is gone");
+    builder().build().unwrap();
 }
 
 fn check_texts(fixture: &Fixture, built: &Built) {
@@ -126,25 +194,33 @@ fn check_texts(fixture: &Fixture, built: &Built) {
         let (_, entry) = ptx.split_once(".visible .entry scale(").expect("the entry is there");
         let (head, body) = entry.split_once("\n{").expect("the entry has a body");
         assert!(head.ends_with("\n.maxntid 256, 1, 1\n.minnctapersm 4"), "{ptx}");
-        assert!(body.contains(".loc") && !ptx.contains("//@entry"), "{ptx}");
-        assert!(ptx.contains("\"kernels/src/lib.rs\""), "{ptx}");
+        assert!(body.contains(".loc") && !ptx.contains("//"), "{ptx}");
+        assert!(ptx.contains("\"kernels/src/scale.rs\""), "{ptx}");
         assert!(!ptx.contains(&*fixture.0.to_string_lossy()) && !ptx.contains(".rustup"), "{ptx}");
         let copy = fixture.path("copy").join(format!("{arch}.ptx"));
         assert_eq!(ptx, fs::read_to_string(copy).unwrap());
     }
-    for input in ["kernels/src/lib.rs", "base/src/lib.rs", "base/Cargo.toml", "Cargo.lock"] {
+    for input in
+        ["kernels/src/lib.rs", "kernels/src/scale.rs", "base/src/lib.rs", "base/Cargo.toml", "Cargo.lock"]
+    {
         let path = fs::canonicalize(fixture.path(input)).unwrap();
         assert!(built.inputs().contains(&path), "{input} is not in {:?}", built.inputs());
     }
 }
 
-/// The device crate does not compile at this point: nothing but the files can be what is used.
+/// The device crate does not compile at this point, nor is there such a toolchain: nothing but the files can be what
+/// is used.
 fn take_prebuilt(fixture: &Fixture) {
     set_var("OXIWARP_PTX_DIR", fixture.path("copy"));
-    let builder = fixture.builder().out_dir(fixture.path("taken")).no_copy();
+    let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
     let taken = builder.clone().build().unwrap();
     assert_eq!(text(&taken, Arch::Sm90), fs::read_to_string(fixture.path("copy/sm_90.ptx")).unwrap());
     assert_eq!(taken.inputs(), [fixture.path("copy/sm_75.ptx"), fixture.path("copy/sm_90.ptx")]);
+    let units = builder.clone().units(["scale", "shift"]).build().unwrap();
+    let taken = units.unit(Arch::Sm75, "shift").map(|path| fs::read_to_string(path).unwrap());
+    assert_eq!(taken.unwrap(), fs::read_to_string(fixture.path("copy/sm_75/shift.ptx")).unwrap());
+    let error = builder.clone().units(["other"]).build().unwrap_err().to_string();
+    assert!(error.contains("cannot read sm_75/other.ptx"), "{error}");
     let error = builder.arch(Arch::Sm120).build().unwrap_err().to_string();
     let expected = format!("OXIWARP_PTX_DIR={}: cannot read sm_120.ptx", fixture.path("copy").display());
     assert!(error.starts_with(&expected), "{error}");

@@ -17,15 +17,15 @@ pub fn linear_index() -> u32 {
 
 /// Folds `value` over the block (a multiple of 32 threads), the same bits in every thread.
 ///
-/// Takes 4 bytes a warp of `memory`; every thread must call it. A second fold over the same memory needs a
+/// Takes the bytes of a `T` for each warp from `memory`; every thread must call it. A second fold over the same memory needs a
 /// [`sync`] before it.
 #[inline(always)]
-pub fn fold(
-    value: f32,
-    neutral: f32,
+pub fn fold<T: warp::Exchange>(
+    value: T,
+    neutral: T,
     memory: &mut SharedMemory,
-    combine: impl Fn(f32, f32) -> f32 + Copy,
-) -> f32 {
+    combine: impl Fn(T, T) -> T + Copy,
+) -> T {
     let [x, y, z] = thread::block_dim();
     let (number, warps) = (linear_index() / warp::SIZE, x * y * z / warp::SIZE);
     fold_warps(value, neutral, number, 0, warps, memory, combine)
@@ -34,17 +34,17 @@ pub fn fold(
 /// Folds over the `warps` warps from number `first` on, for each such group of the block at once; `number` is the
 /// calling thread's warp.
 #[inline(always)]
-pub(crate) fn fold_warps(
-    value: f32,
-    neutral: f32,
+pub(crate) fn fold_warps<T: warp::Exchange>(
+    value: T,
+    neutral: T,
     number: u32,
     first: u32,
     warps: u32,
     memory: &mut SharedMemory,
-    combine: impl Fn(f32, f32) -> f32 + Copy,
-) -> f32 {
+    combine: impl Fn(T, T) -> T + Copy,
+) -> T {
     let [x, y, z] = thread::block_dim();
-    let partial = memory.take::<f32>(x * y * z / warp::SIZE);
+    let partial = memory.take::<T>(x * y * z / warp::SIZE);
     let folded = warp::fold(value, warp::SIZE, combine);
     if warp::lane() == 0 {
         // SAFETY: one slot a warp of the block; only lane 0 writes it, before the barrier.

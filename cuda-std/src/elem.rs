@@ -59,6 +59,8 @@ impl<const N: usize> Lanes for [f32; N] {
 pub trait Elem: Copy + Send + Sync + 'static {
     /// The f32 values of one pack.
     type Lanes: Lanes;
+    /// Smaller than all others: the neutral element of a maximum.
+    const NEG_INFINITY: Self;
 
     /// From f32, rounded once.
     fn from_f32(value: f32) -> Self;
@@ -68,10 +70,17 @@ pub trait Elem: Copy + Send + Sync + 'static {
     fn unpack(words: [u32; 4]) -> Self::Lanes;
     /// Lanes as 16 bytes, each rounded once.
     fn pack(lanes: Self::Lanes) -> [u32; 4];
+    /// The larger elements of two words, of which each holds one or two; a NaN may win or lose.
+    fn max_words(a: u32, b: u32) -> u32;
     /// The element of `size_of::<Self>()` bytes whose bits are the low bits of `word`.
     fn from_bits(word: u32) -> Self;
     /// The element's bits, zero-extended.
     fn to_bits(self) -> u32;
+
+    /// The sum of the elements in two words, each rounded once.
+    fn add_words(a: u32, b: u32) -> u32;
+    /// The product of the elements in two words, each rounded once.
+    fn mul_words(a: u32, b: u32) -> u32;
 
     /// `value` as this type holds it: the rounding that a store and load would make.
     #[inline(always)]
@@ -82,6 +91,7 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
 impl Elem for f32 {
     type Lanes = [f32; 4];
+    const NEG_INFINITY: Self = f32::NEG_INFINITY;
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
         value
@@ -99,6 +109,10 @@ impl Elem for f32 {
         lanes.map(f32::to_bits)
     }
     #[inline(always)]
+    fn max_words(a: u32, b: u32) -> u32 {
+        f32::from_bits(a).max(f32::from_bits(b)).to_bits()
+    }
+    #[inline(always)]
     fn from_bits(word: u32) -> Self {
         f32::from_bits(word)
     }
@@ -106,12 +120,21 @@ impl Elem for f32 {
     fn to_bits(self) -> u32 {
         f32::to_bits(self)
     }
+    #[inline(always)]
+    fn add_words(a: u32, b: u32) -> u32 {
+        (f32::from_bits(a) + f32::from_bits(b)).to_bits()
+    }
+    #[inline(always)]
+    fn mul_words(a: u32, b: u32) -> u32 {
+        (f32::from_bits(a) * f32::from_bits(b)).to_bits()
+    }
 }
 
 macro_rules! half_elem {
-    ($t:ident, $from:ident, $to:ident, $pack:ident, $unpack:ident) => {
+    ($t:ident, $from:ident, $to:ident, $pack:ident, $unpack:ident, $add:ident, $mul:ident, $max:ident) => {
         impl Elem for $t {
             type Lanes = [f32; 8];
+            const NEG_INFINITY: Self = $t::NEG_INFINITY;
             #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 $t::from_bits(arch::$from(value))
@@ -130,6 +153,10 @@ macro_rules! half_elem {
                 [arch::$pack(a, b), arch::$pack(c, d), arch::$pack(e, f), arch::$pack(g, h)]
             }
             #[inline(always)]
+            fn max_words(a: u32, b: u32) -> u32 {
+                arch::$max(a, b)
+            }
+            #[inline(always)]
             fn from_bits(word: u32) -> Self {
                 $t::from_bits(word as u16)
             }
@@ -137,8 +164,60 @@ macro_rules! half_elem {
             fn to_bits(self) -> u32 {
                 u32::from(<$t>::to_bits(self))
             }
+            #[inline(always)]
+            fn add_words(a: u32, b: u32) -> u32 {
+                arch::$add(a, b)
+            }
+            #[inline(always)]
+            fn mul_words(a: u32, b: u32) -> u32 {
+                arch::$mul(a, b)
+            }
         }
     };
 }
-half_elem!(f16, f32_to_f16, f16_to_f32, f32x2_to_f16x2, f16x2_to_f32x2);
-half_elem!(bf16, f32_to_bf16, bf16_to_f32, f32x2_to_bf16x2, bf16x2_to_f32x2);
+half_elem!(f16, f32_to_f16, f16_to_f32, f32x2_to_f16x2, f16x2_to_f32x2, add_f16x2, mul_f16x2, max_f16x2);
+half_elem!(
+    bf16,
+    f32_to_bf16,
+    bf16_to_f32,
+    f32x2_to_bf16x2,
+    bf16x2_to_f32x2,
+    add_bf16x2,
+    mul_bf16x2,
+    max_bf16x2
+);
+
+/// The larger 16-bit floats of two words, of either type, where there is no instruction for it: as integers, whose order
+/// is that of the floats once all bits of the negative ones but the sign are flipped.
+#[inline(always)]
+pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
+    let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);
+    let (a, b) = (flip(a) as i32, flip(b) as i32);
+    flip(a.max(b) as u32 & 0xffff_0000 | (a << 16).max(b << 16) as u32 >> 16)
+}
+
+#[cfg(all(test, not(target_arch = "nvptx64")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_ordered_as_floats() {
+        let sorted = [
+            f16::NEG_INFINITY,
+            f16::MIN,
+            f16::NEG_ONE,
+            f16::from_bits(0x8001),
+            f16::ZERO,
+            f16::ONE,
+            f16::INFINITY,
+        ];
+        for (i, a) in sorted.map(f16::to_bits).into_iter().map(u32::from).enumerate() {
+            for (j, b) in sorted.map(f16::to_bits).into_iter().map(u32::from).enumerate() {
+                let larger = if i > j { a } else { b };
+                assert_eq!(max_halves(a | b << 16, b | a << 16), larger | larger << 16, "{a:#x}, {b:#x}");
+            }
+        }
+        let pair = f32::to_bits;
+        assert_eq!(max_halves(pair(-3.0), pair(2.0)), pair(2.0), "bf16, with zeros below");
+    }
+}

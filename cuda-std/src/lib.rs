@@ -13,7 +13,9 @@
 //! | `float4` / 16-byte loads, `__ldg`, `__stcs` | [`pack::Pack`], [`mem`] |
 //! | `__float2bfloat16_rn`, … | [`elem::Elem`] |
 //! | `rsqrtf`, `__expf`, `fmaf` | [`math`] |
+//! | `expf`, `erff`, `tanhf` | [`libdevice`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
+//! | `__pipeline_memcpy_async` | [`copy`] |
 //! | `__global__` | [`entry!`] |
 //!
 //! On top of these stands the vocabulary that row kernels share: [`team::Team`] (the threads of one row) and
@@ -39,8 +41,10 @@ pub(crate) mod arch;
 pub mod cpu;
 
 pub mod block;
+pub mod copy;
 pub mod elem;
 mod entry;
+pub mod libdevice;
 pub mod math;
 pub mod mem;
 pub mod pack;

@@ -20,6 +20,8 @@ functions! {
     rsqrt(x): "`1 / sqrt(x)`: `rsqrt.approx.f32`, relative error at most 2^-22.9.";
     rcp(x): "`1 / x`: `rcp.approx.f32`, at most 1 ulp.";
     ex2(x): "`2^x`: `ex2.approx.f32`, at most 2 ulp.";
+    ex2_ftz(x): "`2^x`: `ex2.approx.ftz.f32`, at most 2 ulp; subnormal results are 0. One instruction, not several.";
+    rcp_ftz(x): "`1 / x`: `rcp.approx.ftz.f32`, at most 1 ulp; subnormal results are 0. One instruction, not several.";
     lg2(x): "`log2(x)`: `lg2.approx.f32`, absolute error at most 2^-22 near 1, relative 2^-22 elsewhere.";
     tanh(x): "`tanh(x)`: `tanh.approx.f32`, relative error at most 2^-11.";
 }

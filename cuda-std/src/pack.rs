@@ -37,6 +37,11 @@ impl<T: Elem> Pack<T> {
     pub fn from_lanes(lanes: T::Lanes) -> Self {
         Self::from_words(T::pack(lanes))
     }
+    /// The larger of each pair of elements, without unpacking them; a NaN may win or lose.
+    #[inline(always)]
+    pub fn max(self, other: Self) -> Self {
+        Self::from_words(core::array::from_fn(|i| T::max_words(self.words[i], other.words[i])))
+    }
     /// The same pack, but the compiler no longer knows that its lanes were computed before: it unpacks again, where
     /// it would otherwise keep the lanes alive in between, in twice the registers for the 16-bit types.
     #[inline(always)]

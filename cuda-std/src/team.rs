@@ -29,15 +29,15 @@ impl Team {
 
     /// Folds `value` over the team, the same bits in each of its threads. Every thread of the block must call it.
     ///
-    /// Teams beyond a warp take 4 bytes for each warp of the block from `memory`.
+    /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`.
     #[inline(always)]
-    pub fn fold(
+    pub fn fold<T: warp::Exchange>(
         &self,
-        value: f32,
-        neutral: f32,
+        value: T,
+        neutral: T,
         memory: &mut SharedMemory,
-        combine: impl Fn(f32, f32) -> f32 + Copy,
-    ) -> f32 {
+        combine: impl Fn(T, T) -> T + Copy,
+    ) -> T {
         if self.size <= warp::SIZE {
             return warp::fold(value, self.size, combine);
         }

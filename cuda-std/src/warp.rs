@@ -42,6 +42,24 @@ word! {
     f32: f32::to_bits, f32::from_bits;
 }
 
+/// What a fold exchanges: a word, or several that belong together.
+pub trait Exchange: Copy {
+    /// The value of lane `lane() ^ lane_mask`; every lane of the warp must be here.
+    fn shuffle_xor(self, lane_mask: u32) -> Self;
+}
+impl<T: Word> Exchange for T {
+    #[inline(always)]
+    fn shuffle_xor(self, lane_mask: u32) -> Self {
+        shuffle_xor(ALL, self, lane_mask)
+    }
+}
+impl Exchange for [f32; 2] {
+    #[inline(always)]
+    fn shuffle_xor(self, lane_mask: u32) -> Self {
+        [self[0].shuffle_xor(lane_mask), self[1].shuffle_xor(lane_mask)]
+    }
+}
+
 /// The value of lane `lane() ^ lane_mask`.
 #[inline(always)]
 pub fn shuffle_xor<T: Word>(mask: u32, value: T, lane_mask: u32) -> T {
@@ -88,11 +106,11 @@ pub fn all(mask: u32, predicate: bool) -> bool {
 ///
 /// A butterfly: both lanes of a pair compute the same commutative `combine`, so all end with one result.
 #[inline(always)]
-pub fn fold<T: Word>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
+pub fn fold<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
     let mut folded = value;
     let mut distance = width / 2;
     while distance > 0 {
-        folded = combine(folded, shuffle_xor(ALL, folded, distance));
+        folded = combine(folded, folded.shuffle_xor(distance));
         distance /= 2;
     }
     folded

@@ -2,7 +2,7 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-use crate::{Device, Element, Error, Result, Stream, View, ViewMut};
+use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
 /// The alignment of buffers on the CPU: that of the widest access. (The driver aligns its own to 256.)
 const ALIGN: usize = 16;
@@ -21,14 +21,14 @@ unsafe impl<T: Send> Send for Buffer<T> {}
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
-    /// Memory for `len` elements; every byte is 0xFF (a NaN in each float type), so that what a kernel leaves
+    /// Memory for `len` elements; every byte is 0xFF (a NaN, or -1), so that what a kernel leaves
     /// unwritten shows.
     ///
     /// # Errors
     /// Not enough memory.
-    pub fn alloc<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+    pub fn alloc<T: Scalar>(&self, len: usize) -> Result<Buffer<T>> {
         let buffer = self.reserve(len)?;
-        buffer.fill(&vec![T::from_bits(u32::MAX); len])?;
+        buffer.fill(&vec![T::POISON; len])?;
         Ok(buffer)
     }
 
@@ -36,7 +36,7 @@ impl Device {
     ///
     /// # Errors
     /// Not enough memory, or a copy that failed.
-    pub fn upload<T: Element>(&self, values: &[T]) -> Result<Buffer<T>> {
+    pub fn upload<T: Scalar>(&self, values: &[T]) -> Result<Buffer<T>> {
         let buffer = self.reserve(values.len())?;
         buffer.fill(values)?;
         Ok(buffer)
@@ -46,7 +46,7 @@ impl Device {
     ///
     /// # Errors
     /// Not enough memory.
-    pub fn reserve<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+    pub fn reserve<T: Scalar>(&self, len: usize) -> Result<Buffer<T>> {
         let out_of_memory = |bytes| Error::OutOfMemory { device: self.name().into(), bytes };
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize - ALIGN);
         let bytes = bytes.ok_or_else(|| out_of_memory(usize::MAX))?;
@@ -66,7 +66,7 @@ fn host_layout(bytes: usize) -> std::alloc::Layout {
     std::alloc::Layout::from_size_align(bytes.max(1), ALIGN).expect("a buffer smaller than the address space")
 }
 
-impl<T: Element> Buffer<T> {
+impl<T: Scalar> Buffer<T> {
     /// Writes a new buffer, which nobody else has yet.
     fn fill(&self, values: &[T]) -> Result<()> {
         let (from, bytes) = (values.as_ptr(), size_of_val(values));

@@ -45,7 +45,7 @@ impl Device {
     /// # Errors
     /// As [`Device::cuda`]. PTX that the driver refuses shows at the first launch, with the driver's log.
     pub fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
-        let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, text)));
+        let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, &[("", text)])));
         Cuda::new(index, Some(arch), Some(own)).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
     }
 
@@ -111,7 +111,7 @@ impl Device {
             // SAFETY: as the caller promises.
             Kind::Cuda(cuda) => unsafe { cuda.launch(kernel, dtype, shape, stream, args) },
             Kind::Cpu => {
-                let Launch { grid, block, shared_bytes } = shape;
+                let Launch { grid, block, shared_bytes, .. } = shape;
                 // SAFETY: as the caller promises.
                 unsafe {
                     cpu::launch(cpu_kernel(kernel, dtype)?, &cpu::Launch { grid, block, shared_bytes }, &args)

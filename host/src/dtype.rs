@@ -10,16 +10,23 @@ pub enum Dtype {
     F16,
     /// The upper half of an f32.
     Bf16,
+    /// 64-bit integer: an index, such as the class of a row.
+    I64,
+    /// 32-bit integer: an index.
+    I32,
 }
 
 impl Dtype {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+    /// Those that kernels compute with: there is a kernel for each.
+    pub const FLOATS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+    /// Those that only say which.
+    pub const INDICES: [Self; 2] = [Self::I64, Self::I32];
 
     /// Bytes of an element.
     pub const fn size(self) -> usize {
         match self {
-            Self::F32 => 4,
+            Self::I64 => 8,
+            Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
         }
     }
@@ -30,6 +37,8 @@ impl Dtype {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::Bf16 => "bf16",
+            Self::I64 => "i64",
+            Self::I32 => "i32",
         }
     }
 }
@@ -40,24 +49,38 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// The Rust type of an element type: f32, f16 and bf16 alone, because kernels trust its size.
-pub trait Element: sealed::Sealed + cuda_std::elem::Elem + Default + PartialEq + std::fmt::Debug {
+/// The Rust type of an element type: these alone, because kernels trust its size.
+pub trait Scalar:
+    sealed::Sealed + Copy + Default + PartialEq + std::fmt::Debug + Send + Sync + 'static
+{
     /// Its element type.
     const DTYPE: Dtype;
+    /// Every byte 0xFF: a NaN, or -1.
+    const POISON: Self;
 }
-impl Element for f32 {
-    const DTYPE: Dtype = Dtype::F32;
+/// A [`Scalar`] that kernels compute with: f32, f16 and bf16.
+pub trait Element: Scalar + cuda_std::elem::Elem {}
+
+macro_rules! scalars {
+    ($($t:ty: $dtype:ident, $poison:expr;)*) => { $(
+        impl sealed::Sealed for $t {}
+        impl Scalar for $t {
+            const DTYPE: Dtype = Dtype::$dtype;
+            const POISON: Self = $poison;
+        }
+    )* };
 }
-impl Element for f16 {
-    const DTYPE: Dtype = Dtype::F16;
+scalars! {
+    f32: F32, f32::from_bits(u32::MAX);
+    f16: F16, f16::from_bits(u16::MAX);
+    bf16: Bf16, bf16::from_bits(u16::MAX);
+    i64: I64, -1;
+    i32: I32, -1;
 }
-impl Element for bf16 {
-    const DTYPE: Dtype = Dtype::Bf16;
-}
+impl Element for f32 {}
+impl Element for f16 {}
+impl Element for bf16 {}
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for f32 {}
-    impl Sealed for half::f16 {}
-    impl Sealed for half::bf16 {}
 }

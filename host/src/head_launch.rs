@@ -110,7 +110,7 @@ impl Checked {
         if blocks == 0 {
             return Ok(());
         }
-        let shape = Launch { grid: [blocks as u32, 1, 1], block, shared_bytes };
+        let shape = Launch { grid: [blocks as u32, 1, 1], block, shared_bytes, carveout: None };
         // SAFETY: the views were checked to be what the kernel's arguments mean.
         unsafe { device.launch(kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
     }

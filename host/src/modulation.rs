@@ -2,8 +2,9 @@
 use cuda_std::row::Rows;
 use kernels_gpu::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::operand::{Modulation as ModulationArg, Operand as OperandArg};
+use kernels_gpu::passes::Params;
 
-use crate::rows::Operand;
+use crate::rows::{Operand, columns};
 use crate::{Device, Dtype, Error, Result, View};
 
 /// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
@@ -95,6 +96,11 @@ impl<'a> Target<'_, 'a> {
         Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), quads)? })
     }
 
+    /// Can the table, if there is one, be read 16 bytes at a time?
+    pub fn table_is_vector(&self, modulation: &Modulation) -> bool {
+        modulation.table.is_none_or(|table| (table.ptr() as usize).is_multiple_of(16))
+    }
+
     /// An optional modulation: see [`Target::modulation`].
     pub fn optional(
         &self,
@@ -132,8 +138,15 @@ impl<'a> Target<'_, 'a> {
 
     /// The view of a modulation's values over all rows; that of `x` where there is none, which no kernel reads.
     pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
-        modulation
-            .map_or(Ok(*self.x), |modulation| modulation.value.broadcast_to(self.op, arg, self.x.shape()))
+        let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
+        // What is wrong with `x` is said of `x`.
+        let cols = columns(self.op, "x", self.x)?;
+        let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
+        if value.shape().last() != Some(&i64::from(cols)) {
+            let expected = format!("a last dimension of {cols}");
+            return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
+        }
+        Ok(wide)
     }
 }
 
@@ -149,6 +162,26 @@ pub(crate) fn any_single(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandArg::F32)
+}
+
+/// The form of operands that are absent or all of one type: see `Params::form`.
+pub(crate) fn form(operands: &[&OperandArg]) -> u32 {
+    let all = |kind| operands.iter().all(|operand| [OperandArg::NONE, kind].contains(&operand.kind));
+    match () {
+        () if all(OperandArg::SAME) => Params::SAME,
+        () if all(OperandArg::F32) => Params::SINGLE,
+        () => Params::ANY,
+    }
+}
+
+/// The form of a norm's modulations: without tables, weight and bias they may be all of one type.
+pub(crate) fn modulated_form(affine: &AffineArg, by: &[&ScaleShiftArg]) -> u32 {
+    let modulations = || by.iter().flat_map(|by| [&by.scale, &by.shift]);
+    let rest = modulations().map(|modulation| &modulation.table).chain([&affine.weight, &affine.bias]);
+    if rest.into_iter().any(|operand| operand.kind != OperandArg::NONE) {
+        return Params::ANY;
+    }
+    form(&modulations().map(|modulation| &modulation.value).collect::<Vec<_>>())
 }
 
 /// What an output must not overlap.

@@ -1,53 +1,96 @@
-//! The embedded PTX, split so that a kernel's first launch compiles that kernel alone.
-use std::collections::HashMap;
+//! The embedded PTX, a packed text for each op and architecture, split so that a kernel's first launch unpacks that op
+//! and compiles that kernel alone.
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
+use crate::Dtype;
 use crate::ladder::Arch;
-use crate::{Dtype, ops};
 
 /// The PTX of one architecture.
 pub(crate) struct Ptx {
     pub arch: Arch,
-    text: &'static str,
-    entries: OnceLock<HashMap<&'static str, Range<usize>>>,
+    units: Vec<Unit>,
 }
 
-macro_rules! embedded {
-    ($($arch:ident $file:literal)*) => {
-        [$(Ptx { arch: Arch::$arch, text: include_str!(concat!(env!("OUT_DIR"), "/", $file)), entries: OnceLock::new() }),*]
-    };
+/// The PTX of an op: the name of each of its entries starts with the op's.
+struct Unit {
+    op: &'static str,
+    /// What names the architecture.
+    head: &'static str,
+    /// The rest, in DEFLATE.
+    packed: &'static [u8],
+    /// Unpacked when it is first asked for.
+    text: OnceLock<Text>,
 }
+
+/// A PTX text with its entries by name: each from its directive to the brace that closes it, alone on a line.
+struct Text {
+    text: String,
+    entries: BTreeMap<String, Range<usize>>,
+}
+
+/// By architecture each op with the head of its text and the number of the rest.
+type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
+
 /// One for each architecture, oldest first: a GPU takes the last that it can run.
-pub(crate) static EMBEDDED: [Ptx; 3] = embedded!(Sm75 "sm_75.ptx" Sm80 "sm_80.ptx" Sm90 "sm_90.ptx");
+pub(crate) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
+    // Written by `build.rs`.
+    let (archs, codes): Table = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+    let unit =
+        |&(op, head, code): &(_, _, usize)| Unit { op, head, packed: codes[code], text: OnceLock::new() };
+    archs.iter().map(|&(arch, units)| Ptx { arch, units: units.iter().map(unit).collect() }).collect()
+});
 
 const ENTRY: &str = ".visible .entry ";
 
 impl Ptx {
-    /// PTX that is not the embedded one.
-    pub fn new(arch: Arch, text: &'static str) -> Self {
-        Self { arch, text, entries: OnceLock::new() }
+    /// The PTX of these ops, as texts. One with entries of several ops has an empty name.
+    pub fn new(arch: Arch, units: &[(&'static str, &str)]) -> Self {
+        let text = |text: &str| Text::new(text.into()).into();
+        let unit = |&(op, of_op): &(_, _)| Unit { op, head: "", packed: &[], text: text(of_op) };
+        Self { arch, units: units.iter().map(unit).collect() }
     }
 
-    /// The entries by name: each from its directive to the brace that closes it, alone on a line.
-    fn entries(&self) -> &HashMap<&'static str, Range<usize>> {
-        self.entries.get_or_init(|| {
-            let starts = self.text.match_indices(ENTRY).map(|(start, _)| start);
-            let range = |start: usize| {
-                let body = &self.text[start..];
-                let name = body[ENTRY.len()..].split('(').next().unwrap_or_default().trim();
-                (name, start..start + body.find("\n}").map_or(body.len(), |end| end + 2))
-            };
-            starts.map(range).collect()
+    /// A module with the entry `kernel` and whatever of its text is no entry; `None` when there is no such entry.
+    pub fn module(&self, kernel: &str) -> Option<CString> {
+        let units = self.units.iter().filter(|unit| kernel.starts_with(unit.op));
+        // Of two names the one that starts with the other comes last: asked first, it spares unpacking the other.
+        units.rev().find_map(|unit| unit.text().module(kernel))
+    }
+}
+
+impl Unit {
+    fn text(&self) -> &Text {
+        self.text.get_or_init(|| {
+            let code = miniz_oxide::inflate::decompress_to_vec(self.packed).expect("`build.rs` packed it");
+            Text::new(self.head.to_string() + str::from_utf8(&code).expect("it was a string"))
         })
     }
 
-    /// A module with the entry `kernel` and whatever of the file is no entry; `None` when there is no such entry.
-    pub fn module(&self, kernel: &str) -> Option<CString> {
-        let entries = self.entries();
-        let wanted = entries.get(kernel)?.clone();
-        let mut ranges: Vec<_> = entries.values().cloned().collect();
+    /// The entries for one element type: between op and type stands the variant, if there are several.
+    fn entries_of(&self, dtype: Dtype) -> Vec<&str> {
+        let suffix = format!("_{dtype}");
+        self.text().entries.keys().map(String::as_str).filter(|name| name.ends_with(&suffix)).collect()
+    }
+}
+
+impl Text {
+    fn new(text: String) -> Self {
+        let starts = text.match_indices(ENTRY).map(|(start, _)| start);
+        let range = |start: usize| {
+            let body = &text[start..];
+            let name = body[ENTRY.len()..].split('(').next().unwrap_or_default().trim();
+            (name.to_string(), start..start + body.find("\n}").map_or(body.len(), |end| end + 2))
+        };
+        let entries = starts.map(range).collect();
+        Self { text, entries }
+    }
+
+    fn module(&self, kernel: &str) -> Option<CString> {
+        let wanted = self.entries.get(kernel)?.clone();
+        let mut ranges: Vec<_> = self.entries.values().cloned().collect();
         ranges.sort_by_key(|range| range.start);
         let (mut module, mut end) = (String::new(), 0);
         for range in ranges {
@@ -84,19 +127,12 @@ pub struct KernelInfo {
 /// Every (op, dtype, architecture) that this build has, read from the embedded PTX itself.
 pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::new();
-    for ptx in &EMBEDDED {
-        for op in ops::NAMES {
-            for dtype in Dtype::ALL {
-                let ours = |name: &str| {
-                    let variant = name.strip_suffix(dtype.name()).and_then(|name| name.strip_suffix('_'));
-                    variant.is_some_and(|v| {
-                        v == *op || v.strip_prefix(op).is_some_and(|v| v.starts_with("_hold"))
-                    })
-                };
-                let mut entries: Vec<_> = ptx.entries().keys().copied().filter(|name| ours(name)).collect();
-                entries.sort_unstable();
+    for ptx in EMBEDDED.iter() {
+        for unit in &ptx.units {
+            for dtype in Dtype::FLOATS {
+                let entries = unit.entries_of(dtype);
                 if !entries.is_empty() {
-                    found.push(KernelInfo { op, dtype, arch: ptx.arch.name(), entries });
+                    found.push(KernelInfo { op: unit.op, dtype, arch: ptx.arch.name(), entries });
                 }
             }
         }
@@ -106,6 +142,8 @@ pub fn kernel_info() -> Vec<KernelInfo> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -123,28 +161,61 @@ mod tests {
     #[test]
     fn a_module_holds_one_entry_and_everything_that_is_none() {
         let text = ".version 8.0\n.visible .entry a(\n)\n{\n\tret;\n}\n.global .b8 g;\n.visible .entry b(\n)\n{\n\tret;\n}\n";
-        let module = Ptx::new(Arch::Sm90, text).module("b").expect("there is a b").into_string().unwrap();
+        let ptx = Ptx::new(Arch::Sm90, &[("", text)]);
+        let module = ptx.module("b").expect("there is a b").into_string().unwrap();
         assert!(module.contains(".version") && module.contains(".global") && module.contains(".entry b("));
         assert!(!module.contains(".entry a("));
-        assert!(Ptx::new(Arch::Sm90, text).module("c").is_none());
+        assert!(ptx.module("c").is_none());
     }
 
     #[test]
-    fn every_op_dtype_and_architecture_is_there() {
-        let found = kernel_info();
-        assert_eq!(found.len(), ops::NAMES.len() * Dtype::ALL.len() * EMBEDDED.len());
-        let listed: usize = found.iter().map(|kernel| kernel.entries.len()).sum();
-        let all: usize = EMBEDDED.iter().map(|ptx| ptx.entries().len()).sum();
-        assert_eq!(listed, all, "an entry that belongs to no op");
-        for kernel in kernels_gpu::kernels() {
-            for ptx in &EMBEDDED {
-                assert!(
-                    ptx.entries().contains_key(kernel.name),
-                    "{} is not in {}",
-                    kernel.name,
-                    ptx.arch.name()
-                );
+    fn a_kernel_is_found_in_the_op_that_it_belongs_to() {
+        let units = [
+            ("norm", ".visible .entry norm_f32(\n)\n{\n}\n.visible .entry norm_wide_f32(\n)\n{\n}\n"),
+            ("norm_gated", ".visible .entry norm_gated_f32(\n)\n{\n}\n"),
+        ];
+        let ptx = Ptx::new(Arch::Sm90, &units);
+        for kernel in ["norm_f32", "norm_wide_f32", "norm_gated_f32"] {
+            let module = ptx.module(kernel).expect(kernel).into_string().unwrap();
+            assert_eq!(module.matches(ENTRY).count(), 1, "{module}");
+            assert!(module.contains(&format!("{ENTRY}{kernel}(")), "{module}");
+        }
+        assert_eq!(ptx.units[0].entries_of(Dtype::F32), ["norm_f32", "norm_wide_f32"]);
+        assert!(ptx.units[0].entries_of(Dtype::F16).is_empty());
+    }
+
+    #[test]
+    fn a_text_is_unpacked_when_it_is_first_asked_for() {
+        let (head, code) = (".version 8.0\n", ".visible .entry norm_gated_f32(\n)\n{\n\tret;\n}\n");
+        let packed = miniz_oxide::deflate::compress_to_vec(code.as_bytes(), 5).leak();
+        let unit = |op| Unit { op, head, packed, text: OnceLock::new() };
+        let ptx = Ptx { arch: Arch::Sm90, units: ["norm", "norm_gated"].map(unit).into() };
+        let unpacked = || ptx.units.iter().map(|unit| unit.text.get().is_some()).collect::<Vec<_>>();
+        assert!(ptx.module("sum_f32").is_none());
+        assert_eq!(unpacked(), [false, false]);
+        let module = ptx.module("norm_gated_f32").expect("it is there");
+        assert_eq!(module.to_str(), Ok([head, code].concat().as_str()));
+        assert_eq!(unpacked(), [false, true]);
+    }
+
+    #[test]
+    fn every_kernel_is_there_under_the_name_of_its_op() {
+        let kernels: BTreeSet<_> = kernels_gpu::kernels().map(|kernel| kernel.name).collect();
+        for ptx in EMBEDDED.iter() {
+            let entries: Vec<_> = ptx.units.iter().flat_map(|unit| unit.text().entries.keys()).collect();
+            let names: BTreeSet<_> = entries.iter().map(|name| name.as_str()).collect();
+            assert_eq!(names, kernels, "{}", ptx.arch.name());
+            assert_eq!(entries.len(), kernels.len(), "an entry of two ops");
+            let target = format!("\n.target {}\n", ptx.arch.name());
+            for unit in &ptx.units {
+                assert!(unit.text().text.contains(&target), "{} is not for {target}", unit.op);
+                let ours =
+                    |name: &&String| name.strip_prefix(unit.op).is_some_and(|rest| rest.starts_with('_'));
+                let other: Vec<_> = unit.text().entries.keys().filter(|name| !ours(name)).collect();
+                assert!(other.is_empty(), "{other:?} in the PTX of {}", unit.op);
             }
         }
+        let listed: usize = kernel_info().iter().map(|kernel| kernel.entries.len()).sum();
+        assert_eq!(listed, kernels.len() * EMBEDDED.len(), "an entry that ends with no element type");
     }
 }

@@ -1,6 +1,7 @@
 //! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
 use std::ffi::c_void;
 
+use cuda_std::quad::{GROUP, QUADS, SCALAR, TILE, WHOLE};
 use kernels_gpu::passes::Params;
 
 use crate::ladder::Rung;
@@ -17,12 +18,15 @@ pub enum Norm {
     Rms,
 }
 
-/// Threads of a block.
-const BLOCK: u32 = 128;
+/// Threads of a row: torch's order of the sums is that of a warp.
+const TEAM: u32 = 32;
+/// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
+const TEAMS: u32 = 4;
+/// The share of a multiprocessor's memory for rows that wait, in percent: what is left is L1, in which scales and shifts
+/// stay. With all of it, rows of 5120 columns left no L1 for them, and each row read them from L2.
+const CARVEOUT: u32 = 57;
 /// Shared memory that every GPU grants without being asked for more.
 const SHARED_BYTES: u32 = 48 << 10;
-/// Of which a block's reductions take this much at most: three numbers for each of four warps, twice.
-const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;
 
 /// How a kernel over quads is launched, and its parameters.
 pub(crate) struct QuadLaunch {
@@ -32,27 +36,27 @@ pub(crate) struct QuadLaunch {
 }
 
 impl QuadLaunch {
-    /// For the rows of `layout`, `team` threads a row: 128 or 32, which torch's order of the sums decides.
-    ///
-    /// A row waits in shared memory between the passes; where several teams share a block, as many as have room for
-    /// whole rows.
+    /// For the rows of `layout`, which wait in shared memory between the passes if there is room.
     pub fn of<const N: usize>(
         op: &'static str,
         layout: &RowLayout<N>,
-        team: u32,
         eps: f32,
+        form: u32,
         round_each: bool,
     ) -> Result<Self> {
         if eps.is_nan() || eps < 0.0 {
             return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
         }
-        let tiles = layout.cols.div_ceil(4 * team);
-        let tile_bytes = |teams: u32| teams * team * 4 * layout.dtype.size() as u32;
-        let room = SHARED_BYTES - FOLD_BYTES;
-        let most = BLOCK / team;
-        let fits = |teams: &u32| u64::from(tiles) * u64::from(tile_bytes(*teams)) <= u64::from(room);
-        let teams = [most, most.div_ceil(2), 1].into_iter().find(fits).unwrap_or(1);
-        let staged = tiles.min(room / tile_bytes(teams));
+        let row_bytes = layout.cols.div_ceil(TILE) * TILE * layout.dtype.size() as u32;
+        let fits = |teams: &u32| u64::from(row_bytes) * u64::from(*teams) <= u64::from(SHARED_BYTES);
+        let teams = [TEAMS, TEAMS / 2, 1].into_iter().find(fits);
+        let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
+        let access = match () {
+            () if staged > 0 && layout.vector && layout.quads && layout.cols.is_multiple_of(GROUP) => WHOLE,
+            () if layout.quads => QUADS,
+            () => SCALAR,
+        };
+        let teams = teams.unwrap_or(TEAMS);
         let params = Params {
             rows: layout.rows,
             inner: layout.inner,
@@ -60,17 +64,13 @@ impl QuadLaunch {
             inv_cols: 1.0 / layout.cols as f32,
             eps,
             staged,
+            form,
             round_each: u32::from(round_each),
-            vector: u32::from(layout.quads),
+            access,
+            packs: u32::from(layout.vector),
         };
-        let rung = Rung { packs: u32::MAX, held: 0, team, teams };
-        Ok(Self { params, rung, shared_bytes: staged * tile_bytes(teams) + FOLD_BYTES })
-    }
-
-    /// The same for a kernel of one pass, which keeps nothing.
-    pub fn without_staging(mut self) -> Self {
-        (self.params.staged, self.shared_bytes) = (0, 0);
-        self
+        let rung = Rung { packs: u32::MAX, held: 0, team: TEAM, teams };
+        Ok(Self { params, rung, shared_bytes: if staged > 0 { row_bytes * teams } else { 0 } })
     }
 
     /// Launches.
@@ -86,17 +86,8 @@ impl QuadLaunch {
         stream: Stream,
         args: [*const c_void; ARGS],
     ) -> Result<()> {
+        let shared = (self.shared_bytes, Some(CARVEOUT));
         // SAFETY: as the caller promises.
-        unsafe { launch_rows_with(op, device, kernel, self.rung, self.shared_bytes, layout, stream, args) }
-    }
-}
-
-impl Norm {
-    /// Threads that share a row.
-    pub(crate) fn team(self) -> u32 {
-        match self {
-            Self::Layer => 128,
-            Self::Rms => 32,
-        }
+        unsafe { launch_rows_with(op, device, kernel, self.rung, shared, layout, stream, args) }
     }
 }

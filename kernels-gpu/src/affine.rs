@@ -1,9 +1,10 @@
 //! What follows a norm's reduction: weight and bias, then scale and shift.
 use cuda_std::prelude::*;
-use cuda_std::quad::round;
 
-use crate::moments::{FusedRms, LayerNorm, MeanSquare, Moments, Stats};
-use crate::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
+use crate::moments::{LayerNorm, MeanSquare, Moments, Stats};
+use crate::operand::{Modulation, Operand, OperandRow, zip};
+use crate::passes::Sink;
+use crate::side::Form;
 
 /// The parameters of a norm: a kernel argument.
 #[repr(C)]
@@ -37,14 +38,15 @@ pub struct Modulated {
 
 /// A norm whose weight and bias are applied as the module does that it stands for.
 pub(crate) trait Norm: Moments {
-    /// The normalised `x`, times `weight`, plus `bias`; rounded as the module's own kernels do if `round_each`.
-    fn apply<T: Elem>(
+    /// The normalised `x`, times `weight`, plus `bias`, in f32.
+    fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4];
+    /// The same, rounded where the module's own kernels round.
+    fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],
         weight: Option<[f32; 4]>,
         bias: Option<[f32; 4]>,
-        round_each: bool,
-    ) -> [f32; 4];
+    ) -> Quad<T>;
 }
 
 #[inline(always)]
@@ -52,83 +54,68 @@ fn normalized(stats: Stats, x: [f32; 4]) -> [f32; 4] {
     x.map(|x| stats.inv * (x - stats.mean))
 }
 
-#[inline(always)]
-fn round_if<T: Elem>(wanted: bool, lanes: [f32; 4]) -> [f32; 4] {
-    if wanted { round::<T>(lanes) } else { lanes }
-}
-
-/// One kernel of torch does all: one rounding at its end.
-#[inline(always)]
-fn in_one_kernel<T: Elem>(
-    n: [f32; 4],
-    weight: Option<[f32; 4]>,
-    bias: Option<[f32; 4]>,
-    round_each: bool,
-) -> [f32; 4] {
-    let lanes = match (weight, bias) {
-        (Some(weight), Some(bias)) => [0, 1, 2, 3].map(|i: usize| fma(weight[i], n[i], bias[i])),
-        (Some(weight), None) => zip(weight, n, |weight, n| weight * n),
-        (None, Some(bias)) => zip(n, bias, |n, bias| n + bias),
-        (None, None) => n,
-    };
-    round_if::<T>(round_each, lanes)
-}
-
 impl Norm for LayerNorm {
     #[inline(always)]
-    fn apply<T: Elem>(
-        stats: Stats,
-        x: [f32; 4],
-        weight: Option<[f32; 4]>,
-        bias: Option<[f32; 4]>,
-        round_each: bool,
-    ) -> [f32; 4] {
-        in_one_kernel::<T>(normalized(stats, x), weight, bias, round_each)
+    fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4] {
+        let n = normalized(stats, x);
+        match (weight, bias) {
+            (Some(weight), Some(bias)) => [0, 1, 2, 3].map(|i: usize| fma(weight[i], n[i], bias[i])),
+            (Some(weight), None) => zip(weight, n, |weight, n| weight * n),
+            (None, Some(bias)) => zip(n, bias, |n, bias| n + bias),
+            (None, None) => n,
+        }
     }
-}
-
-impl Norm for FusedRms {
+    /// One kernel of torch does all: one rounding at its end.
     #[inline(always)]
-    fn apply<T: Elem>(
+    fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],
         weight: Option<[f32; 4]>,
         bias: Option<[f32; 4]>,
-        round_each: bool,
-    ) -> [f32; 4] {
-        in_one_kernel::<T>(normalized(stats, x), weight, bias, round_each)
+    ) -> Quad<T> {
+        Quad::from_lanes(Self::apply(stats, x, weight, bias))
     }
 }
 
 impl Norm for MeanSquare {
+    #[inline(always)]
+    fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4] {
+        let mut lanes = normalized(stats, x);
+        if let Some(weight) = weight {
+            lanes = zip(lanes, weight, |n, weight| n * weight);
+        }
+        if let Some(bias) = bias {
+            lanes = zip(lanes, bias, |n, bias| n + bias);
+        }
+        lanes
+    }
     /// An operator for each step, as in diffusers' `RMSNorm`.
     #[inline(always)]
-    fn apply<T: Elem>(
+    fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],
         weight: Option<[f32; 4]>,
         bias: Option<[f32; 4]>,
-        round_each: bool,
-    ) -> [f32; 4] {
-        let mut lanes = round_if::<T>(round_each, normalized(stats, x));
+    ) -> Quad<T> {
+        let mut quad = Quad::from_lanes(normalized(stats, x));
         if let Some(weight) = weight {
-            lanes = round_if::<T>(round_each, zip(lanes, weight, |n, weight| n * weight));
+            quad = quad.times(Quad::from_lanes(weight));
         }
         if let Some(bias) = bias {
-            lanes = round_if::<T>(round_each, zip(lanes, bias, |n, bias| n + bias));
+            quad = quad.plus(Quad::from_lanes(bias));
         }
-        lanes
+        quad
     }
 }
 
 /// A thread's columns of an [`Affine`].
 #[derive(Clone, Copy)]
-pub(crate) struct AffineRow<T, const VECTOR: bool> {
-    weight: OperandRow<T, VECTOR>,
-    bias: OperandRow<T, VECTOR>,
+pub(crate) struct AffineRow<T, const ACCESS: u32> {
+    weight: OperandRow<T, ACCESS>,
+    bias: OperandRow<T, ACCESS>,
 }
 
-impl<T: Elem, const VECTOR: bool> AffineRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> AffineRow<T, ACCESS> {
     /// # Safety
     /// As [`OperandRow::of`]; both are one row.
     #[inline(always)]
@@ -141,52 +128,124 @@ impl<T: Elem, const VECTOR: bool> AffineRow<T, VECTOR> {
             }
         }
     }
+}
 
-    /// Weight and bias at `tile`; where there is none, what changes nothing, not even the sign of a zero.
-    #[inline(always)]
-    pub fn parameters(&self, tile: u32) -> ([f32; 4], [f32; 4]) {
-        (self.weight.lanes(tile).unwrap_or([1.0; 4]), self.bias.lanes(tile).unwrap_or([-0.0; 4]))
-    }
+/// Weight and bias of a norm that is modulated: none where the form says so, so that no quad asks.
+pub(crate) trait Parameters: Copy {
+    /// Weight and bias of `tile`.
+    fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>);
+}
 
-    /// The norm of `x`, the thread's quad of `tile`.
+impl Parameters for () {
     #[inline(always)]
-    pub fn apply<N: Norm>(&self, tile: u32, stats: Stats, x: Quad<T>, round_each: bool) -> [f32; 4] {
-        N::apply::<T>(stats, x.lanes(), self.weight.lanes(tile), self.bias.lanes(tile), round_each)
+    fn lanes(&self, _: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
+        (None, None)
     }
 }
 
-/// A thread's columns of a [`ScaleShift`].
+impl<T: Elem, const ACCESS: u32> Parameters for AffineRow<T, ACCESS> {
+    #[inline(always)]
+    fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
+        (self.weight.lanes(tile), self.bias.lanes(tile))
+    }
+}
+
+/// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
+pub(crate) trait RoundEach: Copy {
+    /// The answer.
+    fn get(self) -> bool;
+}
+
+/// Known: `EACH`.
 #[derive(Clone, Copy)]
-pub(crate) struct ScaleShiftRow<T, const VECTOR: bool> {
-    scale: ModulationRow<T, VECTOR>,
-    shift: ModulationRow<T, VECTOR>,
+pub(crate) struct Rounds<const EACH: bool>;
+
+impl<const EACH: bool> RoundEach for Rounds<EACH> {
+    #[inline(always)]
+    fn get(self) -> bool {
+        EACH
+    }
 }
 
-impl<T: Elem, const VECTOR: bool> ScaleShiftRow<T, VECTOR> {
-    /// # Safety
-    /// As [`ModulationRow::of`].
+impl RoundEach for bool {
     #[inline(always)]
-    pub unsafe fn of(modulate: &ScaleShift, at: RowAt, columns: QuadColumns) -> Self {
+    fn get(self) -> bool {
+        self
+    }
+}
+
+/// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
+#[derive(Clone, Copy)]
+pub(crate) struct Modulate<T, N, F, A, R, const OUTPUTS: usize, const ACCESS: u32> {
+    stats: Stats,
+    affine: A,
+    outputs: [(F, F, QuadRowMut<T, ACCESS>); OUTPUTS],
+    round_each: R,
+    norm: core::marker::PhantomData<N>,
+}
+
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
+    Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
+{
+    /// # Safety
+    /// As [`Form::of`] for scales and shifts, as [`QuadRowMut::of`] for each `y`.
+    #[inline(always)]
+    pub unsafe fn of(
+        stats: Stats,
+        affine: A,
+        outputs: [Modulated; OUTPUTS],
+        at: RowAt,
+        columns: QuadColumns,
+        round_each: R,
+    ) -> Self {
         // SAFETY: as the caller promises.
-        unsafe {
-            Self {
-                scale: ModulationRow::of(&modulate.scale, at, columns),
-                shift: ModulationRow::of(&modulate.shift, at, columns),
+        let outputs = outputs.map(|Modulated { by, y }| unsafe {
+            (
+                F::of(&by.scale, at, columns),
+                F::of(&by.shift, at, columns),
+                QuadRowMut::<T, ACCESS>::of(&y, at, columns),
+            )
+        });
+        Self { stats, affine, outputs, round_each, norm: core::marker::PhantomData }
+    }
+}
+
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
+    Sink<T> for Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
+{
+    const GROUPED: bool = F::GROUPED && OUTPUTS == 1;
+    type Fetched = [(F::Fetched, F::Fetched); OUTPUTS];
+    const EMPTY: Self::Fetched = [(F::EMPTY, F::EMPTY); OUTPUTS];
+
+    #[inline(always)]
+    fn fetch(&self, tile: u32) -> Self::Fetched {
+        let mut fetched = Self::EMPTY;
+        for i in 0..OUTPUTS {
+            let (scale, shift, _) = &self.outputs[i];
+            fetched[i] = (scale.fetch(tile), shift.fetch(tile));
+        }
+        fetched
+    }
+
+    #[inline(always)]
+    fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched) {
+        let (weight, bias) = self.affine.lanes(tile);
+        let x = quad.lanes();
+        if self.round_each.get() {
+            let n = N::rounded::<T>(self.stats, x, weight, bias);
+            for i in 0..OUTPUTS {
+                let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
+                let scaled = n.times(Quad::splat(1.0).plus(F::quad(scale)));
+                y.put(tile, if has_shift.exists() { scaled.plus(F::quad(shift)) } else { scaled });
+            }
+        } else {
+            let n = N::apply(self.stats, x, weight, bias);
+            for i in 0..OUTPUTS {
+                let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
+                let scaled = zip(n, F::lanes(scale), |n, scale| n * (1.0 + scale));
+                let shifted = zip(scaled, F::lanes(shift), |n, shift| n + shift);
+                y.put(tile, Quad::from_lanes(if has_shift.exists() { shifted } else { scaled }));
             }
         }
-    }
-
-    /// `n * (1 + scale) + shift`, rounded once here or after each of the three steps.
-    #[inline(always)]
-    pub fn apply(&self, tile: u32, n: [f32; 4], round_each: bool) -> Quad<T> {
-        let mut lanes = n;
-        if let Some(scale) = self.scale.lanes(tile) {
-            let factor = round_if::<T>(round_each, scale.map(|scale| 1.0 + scale));
-            lanes = round_if::<T>(round_each, zip(lanes, factor, |n, factor| n * factor));
-        }
-        if let Some(shift) = self.shift.lanes(tile) {
-            lanes = zip(lanes, shift, |n, shift| n + shift);
-        }
-        Quad::from_lanes(lanes)
     }
 }

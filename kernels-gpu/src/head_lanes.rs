@@ -5,15 +5,16 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
+use cuda_std::quad::QUADS;
 
 use crate::affine::{Affine, AffineRow};
 use crate::angles::Angles;
 use crate::group::Group;
 use crate::head_norm::{HeadNorm, Normed, Parameters};
-use crate::heads::{Heads, Token, only, put_quad_at, quad_at};
-use crate::moments::Cols;
+use crate::heads::{Heads, Token, put_quad_at, quad_at};
 use crate::rotary::Rotary;
 use crate::share::Share;
+use crate::team_moments::Cols;
 
 /// Queries or keys, and what becomes of them: a kernel argument.
 #[repr(C)]
@@ -142,9 +143,10 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
             norm: PhantomData,
         };
         for tile in 0..TILES {
+            let columns = QuadColumns::of_one(lanes.column(tile), p.dim);
             // SAFETY: a row of the head's columns.
-            let affine = unsafe { AffineRow::<T, true>::of(&side.affine, only(lanes.column(tile), p.dim)) };
-            lanes.parameters[tile] = N::parameters(&affine, 0);
+            let affine = unsafe { AffineRow::<T, QUADS>::of(&side.affine, columns) };
+            lanes.parameters[tile] = N::parameters(&affine);
         }
         lanes
     }

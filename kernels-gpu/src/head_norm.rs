@@ -4,11 +4,12 @@
 use cuda_std::prelude::*;
 use cuda_std::quad::round;
 
-use crate::affine::{AffineRow, Norm};
+use crate::affine::{AffineRow, Norm, Parameters as _};
 use crate::group::Group;
-use crate::moments::{Cols, FusedRms, LayerNorm, MeanSquare, Moments, Stats};
+use crate::moments::{LayerNorm, Stats, Welford};
 use crate::operand::zip;
-use crate::passes::Passes;
+use crate::team_moments::{Cols, FusedRms, MeanSquare, TeamMoments};
+use crate::team_row::TeamRow;
 
 /// How a norm is computed: a kernel argument.
 #[repr(C)]
@@ -48,14 +49,14 @@ pub(crate) trait HeadNorm: Copy {
         how: Normed,
     ) -> [Stats; HEADS];
     /// Of the team's row.
-    fn of_row<T: Elem, const VECTOR: bool>(
-        passes: &Passes<T, VECTOR>,
-        x: QuadRow<T, VECTOR>,
+    fn of_row<T: Elem, const ACCESS: u32>(
+        row: &TeamRow<T, ACCESS>,
         memory: &mut SharedMemory,
+        cols: Cols,
         how: Normed,
     ) -> Stats;
-    /// The thread's parameters at `tile`.
-    fn parameters<T: Elem, const VECTOR: bool>(affine: &AffineRow<T, VECTOR>, tile: u32) -> Parameters;
+    /// The thread's parameters, at its quad.
+    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters;
     /// The normalised `x` times weight plus bias.
     fn apply<T: Elem>(stats: Stats, x: [f32; 4], parameters: Parameters, how: Normed) -> [f32; 4];
 }
@@ -77,17 +78,17 @@ impl HeadNorm for AsItIs {
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const VECTOR: bool>(
-        _: &Passes<T, VECTOR>,
-        _: QuadRow<T, VECTOR>,
+    fn of_row<T: Elem, const ACCESS: u32>(
+        _: &TeamRow<T, ACCESS>,
         _: &mut SharedMemory,
+        _: Cols,
         _: Normed,
     ) -> Stats {
         Stats { mean: 0.0, inv: 1.0 }
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const VECTOR: bool>(_: &AffineRow<T, VECTOR>, _: u32) -> Parameters {
+    fn parameters<T: Elem, const ACCESS: u32>(_: &AffineRow<T, ACCESS>) -> Parameters {
         Parameters::NONE
     }
 
@@ -111,38 +112,39 @@ impl HeadNorm for Layer {
         how: Normed,
     ) -> [Stats; HEADS] {
         // torch has 128 threads a row: a tile of ours is one of its warps, and those beyond are empty.
-        let mut warps = [[LayerNorm::EMPTY; 4]; HEADS];
+        let mut warps = [[Welford::EMPTY; 4]; HEADS];
         for tile in 0..TILES {
-            let mut heads = [LayerNorm::EMPTY; HEADS];
+            let mut heads = [Welford::EMPTY; HEADS];
             let first = 4 * (group.rank + tile as u32 * group.width);
             for head in 0..HEADS {
                 heads[head].push(x[head][tile].lanes(), (cols.count as u32).saturating_sub(first));
             }
-            let heads = group.fold(heads, LayerNorm::fold_step);
+            let heads = group.fold(heads, Welford::fold_step);
             for head in 0..HEADS {
                 warps[head][tile] = heads[head];
             }
         }
         warps.map(|[a, b, c, d]| {
-            let stats = a.combine(c).combine(b.combine(d)).stats(cols, how.eps);
+            let stats = a.with(c).with(b.with(d)).stats(cols, how.eps);
             Stats { mean: group.from(0, stats.mean), inv: group.from(0, stats.inv) }
         })
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const VECTOR: bool>(
-        passes: &Passes<T, VECTOR>,
-        x: QuadRow<T, VECTOR>,
+    fn of_row<T: Elem, const ACCESS: u32>(
+        row: &TeamRow<T, ACCESS>,
         memory: &mut SharedMemory,
-        _: Normed,
+        cols: Cols,
+        how: Normed,
     ) -> Stats {
-        passes.reduce::<LayerNorm>(x, memory)
+        row.reduce::<Welford>(memory, cols, how.eps)
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const VECTOR: bool>(affine: &AffineRow<T, VECTOR>, tile: u32) -> Parameters {
-        let (weight, bias) = affine.parameters(tile);
-        Parameters { weight, bias }
+    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
+        let (weight, bias) = affine.lanes(0);
+        let none = Parameters::NONE;
+        Parameters { weight: weight.unwrap_or(none.weight), bias: bias.unwrap_or(none.bias) }
     }
 
     #[inline(always)]
@@ -152,7 +154,8 @@ impl HeadNorm for Layer {
         Parameters { weight, bias }: Parameters,
         how: Normed,
     ) -> [f32; 4] {
-        LayerNorm::apply::<T>(stats, x, Some(weight), Some(bias), how.round != 0)
+        let lanes = LayerNorm::apply(stats, x, Some(weight), Some(bias));
+        if how.round != 0 { round::<T>(lanes) } else { lanes }
     }
 }
 
@@ -182,7 +185,7 @@ impl HeadNorm for Rms {
                     sums[head] += squares[head];
                 }
             }
-            return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(quotient(sum, cols) + how.eps) });
+            return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(cols.divide(sum) + how.eps) });
         }
         let squares = |quads: &[Quad<T>; TILES]| {
             let mut squares = [0.0; 4];
@@ -207,23 +210,23 @@ impl HeadNorm for Rms {
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const VECTOR: bool>(
-        passes: &Passes<T, VECTOR>,
-        x: QuadRow<T, VECTOR>,
+    fn of_row<T: Elem, const ACCESS: u32>(
+        row: &TeamRow<T, ACCESS>,
         memory: &mut SharedMemory,
+        cols: Cols,
         how: Normed,
     ) -> Stats {
         if how.fused != 0 {
-            passes.reduce::<FusedRms>(x, memory)
+            row.reduce::<FusedRms>(memory, cols, how.eps)
         } else {
-            passes.reduce::<MeanSquare>(x, memory)
+            row.reduce::<MeanSquare>(memory, cols, how.eps)
         }
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const VECTOR: bool>(affine: &AffineRow<T, VECTOR>, tile: u32) -> Parameters {
-        let (weight, _) = affine.parameters(tile);
-        Parameters { weight, ..Parameters::NONE }
+    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
+        let ((weight, _), none) = (affine.lanes(0), Parameters::NONE);
+        Parameters { weight: weight.unwrap_or(none.weight), ..none }
     }
 
     #[inline(always)]
@@ -240,11 +243,4 @@ impl HeadNorm for Rms {
         lanes = zip(lanes, weight, |n, weight| n * weight);
         if how.round != 0 { round::<T>(lanes) } else { lanes }
     }
-}
-
-/// `sum / cols`, rounded to nearest: a product where that is the same, because a division is many instructions.
-#[inline(always)]
-fn quotient(sum: f32, cols: Cols) -> f32 {
-    let power_of_two = cols.count.to_bits() & 0x7f_ffff == 0;
-    if power_of_two { sum * cols.inv } else { sum / cols.count }
 }

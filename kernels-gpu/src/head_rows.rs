@@ -1,14 +1,16 @@
 //! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team, then rotated
 //! head by head and written. Queries and keys of a token are neighbouring rows, so that its angles come from L1.
 use cuda_std::prelude::*;
+use cuda_std::quad::SCALAR;
 
 use crate::affine::AffineRow;
 use crate::head_lanes::{Params, Side};
 use crate::head_norm::HeadNorm;
-use crate::heads::{Token, divide, only, put_element_at};
+use crate::heads::{Token, divide, put_element_at};
 use crate::moments::Stats;
-use crate::passes::{self, Passes};
 use crate::rotary::Rotary;
+use crate::team_moments::Cols;
+use crate::team_row::TeamRow;
 
 /// The row of a team.
 #[derive(Clone, Copy)]
@@ -36,19 +38,18 @@ impl<T: Elem> HeadRow<T> {
     /// The norm of the quad at `at`, a multiple of 4.
     ///
     /// # Safety
-    /// The row has its columns or some of them, and can be read in quads if `VECTOR`.
+    /// The row has its columns or some of them, and can be read as `ACCESS` says.
     #[inline(always)]
-    unsafe fn normed<N: HeadNorm, const VECTOR: bool>(&self, stats: Stats, at: u32, p: &Params) -> [f32; 4] {
-        let columns = only(at, self.side.cols);
+    unsafe fn normed<N: HeadNorm, const ACCESS: u32>(&self, stats: Stats, at: u32, p: &Params) -> [f32; 4] {
+        let columns = QuadColumns::of_one(at, self.side.cols);
         // SAFETY: as the caller promises; parameters have as many columns as the row.
         let (x, affine) = unsafe {
             (
-                QuadRow::<T, VECTOR>::of(&Rows::single(self.x.cast()), RowAt::FIRST, columns),
-                AffineRow::<T, VECTOR>::of(&self.side.affine, columns),
+                QuadRow::<T, ACCESS>::of(&Rows::single(self.x.cast()), RowAt::FIRST, columns),
+                AffineRow::<T, ACCESS>::of(&self.side.affine, columns),
             )
         };
-        let x = x.load(0, Load::ReadOnly).lanes();
-        N::apply::<T>(stats, x, N::parameters(&affine, 0), p.norm)
+        N::apply::<T>(stats, x.get(0).lanes(), N::parameters(&affine), p.norm)
     }
 
     /// The norm of column `at`.
@@ -58,7 +59,7 @@ impl<T: Elem> HeadRow<T> {
     #[inline(always)]
     unsafe fn normed_element<N: HeadNorm>(&self, stats: Stats, at: u32, p: &Params) -> f32 {
         // SAFETY: as the caller promises.
-        let [a, b, c, d] = unsafe { self.normed::<N, false>(stats, at / 4 * 4, p) };
+        let [a, b, c, d] = unsafe { self.normed::<N, SCALAR>(stats, at / 4 * 4, p) };
         match at % 4 {
             0 => a,
             1 => b,
@@ -90,61 +91,51 @@ impl<T: Elem> HeadRow<T> {
 
 /// # Safety
 /// As [`head_lanes`](crate::head_lanes::head_lanes), for heads of any number of columns; where they are normalised
-/// together they lie side by side. Readable in quads if `VECTOR`, element by element otherwise.
+/// together they lie side by side. Readable as `ACCESS` says.
 #[inline(always)]
-pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const VECTOR: bool>(
+pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const ACCESS: u32>(
     q: Side,
     k: Side,
     rotary: Rotary,
     p: Params,
 ) {
     let mut memory = SharedMemory::of_launch();
-    let row = HeadRow::<T>::of(q, k, &p, Team::of_block().row as u32);
-    let passes = Passes::<T, VECTOR>::of_block(
-        &mut memory,
-        passes::Params {
-            rows: u64::from(p.rows) * u64::from(p.shares[0] + p.shares[1]),
-            inner: 0,
-            cols: row.side.cols,
-            inv_cols: row.side.inv_cols,
-            eps: p.norm.eps,
-            staged: p.staged,
-            round_each: 0,
-            vector: u32::from(VECTOR),
-        },
-    );
-    // SAFETY: as the caller promises; a team's row is its own.
-    let (x, y, affine) = unsafe {
-        (
-            QuadRow::<T, VECTOR>::of(&Rows::single(row.x.cast()), RowAt::FIRST, passes.columns),
-            QuadRowMut::<T, VECTOR>::of(&Rows::single(row.y.cast()), RowAt::FIRST, passes.columns),
-            AffineRow::<T, VECTOR>::of(&row.side.affine, passes.columns),
-        )
-    };
-    let stats = N::of_row(&passes, x, &mut memory, p.norm);
-    for tile in passes.own_tiles() {
-        let at = passes.columns.first(tile);
-        if !VECTOR {
-            for at in at..at + passes.columns.count(tile) {
+    let number = Team::of_block().row;
+    let row = HeadRow::<T>::of(q, k, &p, number as u32);
+    let Side { cols, inv_cols: inv, .. } = row.side;
+    let exists = number < u64::from(p.rows) * u64::from(p.shares[0] + p.shares[1]);
+    // SAFETY: as the caller promises.
+    let x = unsafe { TeamRow::<T, ACCESS>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
+    let stats = N::of_row(&x, &mut memory, Cols { count: cols as f32, inv }, p.norm);
+    for tile in x.own_tiles() {
+        let (at, columns) = (x.first(tile), x.columns(tile));
+        if ACCESS == SCALAR {
+            for at in at..at + columns.count(0) {
                 // SAFETY: a column of the row.
                 unsafe { row.write::<N>(stats, at, &rotary, &p) };
             }
             continue;
         }
-        let lanes = passes.again(tile, x).lanes();
-        let mut quad = N::apply::<T>(stats, lanes, N::parameters(&affine, tile), p.norm);
+        // SAFETY: as the caller promises; a team's row is its own.
+        let (affine, y) = unsafe {
+            (
+                AffineRow::<T, ACCESS>::of(&row.side.affine, columns),
+                QuadRowMut::<T, ACCESS>::of(&Rows::single(row.y.cast()), RowAt::FIRST, columns),
+            )
+        };
+        let mut quad = N::apply::<T>(stats, x.again(tile).lanes(), N::parameters(&affine), p.norm);
         let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = quad;
             // SAFETY: the partner is a column of the row; the angles are of rotated ones.
             let angles = unsafe {
                 if rotary.halves != 0 {
-                    partners = row.normed::<N, VECTOR>(stats, head * p.dim + rotary.partner(column), &p);
+                    partners = row.normed::<N, ACCESS>(stats, head * p.dim + rotary.partner(column), &p);
                 }
                 rotary.quad::<T>(row.token, row.head + head, column, N::MAKES_ANGLES)
             };
             quad = rotary.turn_quad::<T>(column, quad, partners, angles);
         }
-        y.store(tile, Quad::from_lanes(quad), Store::Default);
+        y.put(0, Quad::from_lanes(quad));
     }
 }

@@ -1,5 +1,6 @@
 //! Tensors of attention heads: batch, token, head, column, in any order of strides.
 use cuda_std::prelude::*;
+use cuda_std::quad::{QUADS, SCALAR};
 
 /// Where the heads of a tensor lie: a kernel argument. A stride is 0 where the tensor broadcasts.
 #[repr(C)]
@@ -60,12 +61,6 @@ pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     (a / b, a % b)
 }
 
-/// A thread that has the quad at `column` of a row of `cols` columns, and no other.
-#[inline(always)]
-pub(crate) fn only(column: u32, cols: u32) -> QuadColumns {
-    QuadColumns::of(Team { rank: column / 4, size: 1, row: 0 }, RowAt::FIRST, cols)
-}
-
 /// The quad at `column`, a multiple of 4, of the columns at `start`; zeros unless it is `wanted`.
 ///
 /// # Safety
@@ -74,8 +69,10 @@ pub(crate) fn only(column: u32, cols: u32) -> QuadColumns {
 pub(crate) unsafe fn quad_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Quad<T> {
     let cols = if wanted { column + 4 } else { 0 };
     // SAFETY: as the caller promises.
-    unsafe { QuadRow::<T, true>::of(&Rows::single(start.cast()), RowAt::FIRST, only(column, cols)) }
-        .load(0, Load::ReadOnly)
+    unsafe {
+        QuadRow::<T, QUADS>::of(&Rows::single(start.cast()), RowAt::FIRST, QuadColumns::of_one(column, cols))
+    }
+    .get(0)
 }
 
 /// Writes the quad at `column`, a multiple of 4, if it is `wanted`.
@@ -86,8 +83,14 @@ pub(crate) unsafe fn quad_at<T: Elem>(start: *const T, column: u32, wanted: bool
 pub(crate) unsafe fn put_quad_at<T: Elem>(start: *mut T, column: u32, quad: Quad<T>, wanted: bool) {
     let cols = if wanted { column + 4 } else { 0 };
     // SAFETY: as the caller promises.
-    unsafe { QuadRowMut::<T, true>::of(&Rows::single(start.cast()), RowAt::FIRST, only(column, cols)) }
-        .store(0, quad, Store::Default);
+    unsafe {
+        QuadRowMut::<T, QUADS>::of(
+            &Rows::single(start.cast()),
+            RowAt::FIRST,
+            QuadColumns::of_one(column, cols),
+        )
+    }
+    .put(0, quad);
 }
 
 /// The element at `column` in f32.
@@ -99,7 +102,7 @@ pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     // SAFETY: as the caller promises.
     let [x, ..] =
-        unsafe { QuadRow::<T, false>::of(&rows, RowAt::FIRST, only(0, 1)) }.load(0, Load::ReadOnly).lanes();
+        unsafe { QuadRow::<T, SCALAR>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.get(0).lanes();
     x
 }
 
@@ -112,5 +115,5 @@ pub(crate) unsafe fn put_element_at<T: Elem>(start: *mut T, column: u32, value: 
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     let quad = Quad::from_lanes([value, 0.0, 0.0, 0.0]);
     // SAFETY: as the caller promises.
-    unsafe { QuadRowMut::<T, false>::of(&rows, RowAt::FIRST, only(0, 1)) }.store(0, quad, Store::Default);
+    unsafe { QuadRowMut::<T, SCALAR>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.put(0, quad);
 }

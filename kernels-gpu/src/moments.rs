@@ -1,11 +1,16 @@
 //! What a norm knows of its row, reduced in the order of torch's CUDA kernels, so that the bits are theirs.
 //!
-//! The orders are those of torch 2.11: `LayerNorm` and `FusedRms` of aten's `layer_norm_kernel.cu` (vectorised kernel: a
-//! block of 128 threads a row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (a
-//! warp a row). Quads have torch's mapping of columns to threads. For rows that torch would not vectorise (columns not
+//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four warps a
+//! row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
+//! a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the same number modulo 4 are of
+//! the same warp, and a thread plays its four namesakes. For rows that torch would not vectorise (columns not
 //! divisible by 4) torch takes another order; these keep theirs.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
+use cuda_std::quad::SCALAR;
+
+/// Tiles that are taken in together: one of each of torch's warps.
+pub(crate) const GROUP: usize = 4;
 
 /// What a row is normalised with: `(x - mean) * inv`.
 #[derive(Clone, Copy)]
@@ -20,167 +25,168 @@ pub(crate) struct Cols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
+    /// Do whole groups of tiles fill the row, so that every thread has seen as many elements?
+    pub even: bool,
 }
 
-/// A reduction of a row.
+/// A reduction of a row by a warp.
 pub(crate) trait Moments: Copy {
-    /// Quads whose loads are in flight together.
-    const IN_FLIGHT: usize;
     /// Of no element.
     const EMPTY: Self;
-    /// Takes in the first `count` lanes.
-    fn push(&mut self, lanes: [f32; 4], count: u32);
-    /// Reduces over the team. Every thread of the block calls it, and gets the result.
-    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats;
+    /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
+    /// What is not there is zero. `ACCESS` as that of the rows.
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
+    /// Reduces over the warp. All its threads call it, and get the result.
+    fn finish(self, cols: Cols, eps: f32) -> Stats;
 }
 
-/// Mean and sum of squared differences by Welford's method: LayerNorm.
+/// Mean and sum of squared differences by Welford's method, for each of torch's warps: LayerNorm.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerNorm {
-    mean: f32,
-    m2: f32,
-    count: f32,
+    mean: [f32; GROUP],
+    m2: [f32; GROUP],
+    count: [f32; GROUP],
 }
 
-impl LayerNorm {
+/// The moments of some of a row's elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Welford {
+    pub mean: f32,
+    pub m2: f32,
+    pub count: f32,
+}
+
+impl Welford {
+    /// Of no element.
+    pub const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
+
+    /// Takes in `x`, the element that makes them `1 / inv_count`.
     #[inline(always)]
-    fn add(&mut self, x: f32) {
+    pub fn add(&mut self, x: f32, inv_count: f32) {
         let delta = x - self.mean;
-        self.count += 1.0;
-        self.mean = fma(delta, reciprocal(self.count), self.mean);
+        self.mean = fma(delta, inv_count, self.mean);
         self.m2 = fma(delta, x - self.mean, self.m2);
     }
 
-    /// Of the elements of both, `self` being the lower thread's.
+    /// Of the elements of both, `self` being the lower thread's or warp's.
     #[inline(always)]
-    pub(crate) fn combine(self, upper: Self) -> Self {
+    pub fn with(self, upper: Self) -> Self {
         let count = self.count + upper.count;
         if count <= 0.0 {
             return Self::EMPTY;
         }
-        let coefficient = reciprocal(count);
+        let inv_count = reciprocal(count);
+        let (own, theirs) = (self.count * inv_count, upper.count * inv_count);
         let delta = self.mean - upper.mean;
-        let (own, theirs) = (self.count * coefficient, upper.count * coefficient);
         Self {
             mean: fma(upper.mean, theirs, own * self.mean),
             m2: fma(own, upper.count * (delta * delta), upper.m2 + self.m2),
             count,
         }
     }
+}
 
-    /// With what the lane `distance` above has.
+impl LayerNorm {
     #[inline(always)]
-    pub(crate) fn fold_step(self, distance: u32) -> Self {
-        let down = |value| warp::shuffle_down(warp::ALL, value, distance);
-        self.combine(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) })
+    fn warp(&self, warp: usize) -> Welford {
+        Welford { mean: self.mean[warp], m2: self.m2[warp], count: self.count[warp] }
     }
 
-    /// What a row of `cols` columns is normalised with, of which this is all.
+    /// Folds each of torch's warps over its lanes; lane 0 has the result.
     #[inline(always)]
-    pub(crate) fn stats(self, cols: Cols, eps: f32) -> Stats {
-        Stats { mean: self.mean, inv: rsqrt(self.m2 / cols.count + eps) }
+    fn fold_lanes(self) -> [Welford; GROUP] {
+        let mut warps = [self.warp(0), self.warp(1), self.warp(2), self.warp(3)];
+        let mut distance = warp::SIZE / 2;
+        while distance > 0 {
+            let down = |value| warp::shuffle_down(warp::ALL, value, distance);
+            for warp in 0..GROUP {
+                let Welford { mean, m2, count } = warps[warp];
+                warps[warp] =
+                    warps[warp].with(Welford { mean: down(mean), m2: down(m2), count: down(count) });
+            }
+            distance /= 2;
+        }
+        warps
+    }
+
+    /// The same where all threads have seen `count` elements of each warp: no count is exchanged, and one reciprocal
+    /// does for all.
+    #[inline(always)]
+    fn fold_even_lanes(self, count: f32) -> [Welford; GROUP] {
+        let (mut mean, mut m2, mut count) = (self.mean, self.m2, count);
+        let mut distance = warp::SIZE / 2;
+        while distance > 0 {
+            let down = |value| warp::shuffle_down(warp::ALL, value, distance);
+            let half = count * reciprocal(count * 2.0);
+            for warp in 0..GROUP {
+                let (upper_mean, upper_m2) = (down(mean[warp]), down(m2[warp]));
+                let delta = mean[warp] - upper_mean;
+                mean[warp] = fma(upper_mean, half, half * mean[warp]);
+                m2[warp] = fma(half, count * (delta * delta), upper_m2 + m2[warp]);
+            }
+            count *= 2.0;
+            distance /= 2;
+        }
+        [0, 1, 2, 3].map(|warp: usize| Welford { mean: mean[warp], m2: m2[warp], count })
     }
 }
 
 impl Moments for LayerNorm {
-    const IN_FLIGHT: usize = 4;
-    const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
+    const EMPTY: Self = Self { mean: [0.0; GROUP], m2: [0.0; GROUP], count: [0.0; GROUP] };
 
     #[inline(always)]
-    fn push(&mut self, lanes: [f32; 4], count: u32) {
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
+        // Before the last group all four have seen as many elements.
+        let before = self.count[0];
+        let mut inv_counts = [0.0; 4];
         for i in 0..4 {
-            if (i as u32) < count {
-                self.add(lanes[i]);
+            inv_counts[i] = reciprocal(before + (i + 1) as f32);
+        }
+        for warp in 0..GROUP {
+            let (mut seen, mut kept) = (self.warp(warp), self.warp(warp));
+            for i in 0..4 {
+                seen.add(group[warp][i], inv_counts[i]);
+                if ACCESS == SCALAR && i as u32 + 1 == counts[warp] {
+                    kept = seen;
+                }
+            }
+            if ACCESS != SCALAR && counts[warp] > 0 {
+                kept = seen;
+            }
+            (self.mean[warp], self.m2[warp]) = (kept.mean, kept.m2);
+            self.count[warp] = before + counts[warp] as f32;
+        }
+    }
+
+    #[inline(always)]
+    fn finish(self, cols: Cols, eps: f32) -> Stats {
+        let [a, b, c, d] = if cols.even { self.fold_even_lanes(self.count[0]) } else { self.fold_lanes() };
+        let all = a.with(c).with(b.with(d));
+        let (mean, m2) = (warp::shuffle(warp::ALL, all.mean, 0), warp::shuffle(warp::ALL, all.m2, 0));
+        Stats { mean, inv: rsqrt(m2 / cols.count + eps) }
+    }
+}
+
+/// Sum of squares in the order of `x.float().pow(2).mean(-1)`: the RMSNorms that models write out.
+#[derive(Clone, Copy)]
+pub(crate) struct MeanSquare([f32; 4]);
+
+impl Moments for MeanSquare {
+    const EMPTY: Self = Self([0.0; 4]);
+
+    #[inline(always)]
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
+        for tile in 0..GROUP {
+            for i in 0..4 {
+                self.0[i] += group[tile][i] * group[tile][i];
             }
         }
     }
 
     #[inline(always)]
-    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
-        let mut folded = self;
-        let mut distance = warp::SIZE / 2;
-        while distance > 0 {
-            folded = folded.fold_step(distance);
-            distance /= 2;
-        }
-        let [mean, m2, count] = warps_of(team, memory, [folded.mean, folded.m2, folded.count]);
-        let warp = |i: usize| Self { mean: mean[i], m2: m2[i], count: count[i] };
-        let all = warp(0).combine(warp(2)).combine(warp(1).combine(warp(3)));
-        all.stats(cols, eps)
-    }
-}
-
-/// Sum of squares in the order of torch's fused RMSNorm: `torch.nn.RMSNorm`.
-#[derive(Clone, Copy)]
-pub(crate) struct FusedRms(f32);
-
-impl Moments for FusedRms {
-    const IN_FLIGHT: usize = 4;
-    const EMPTY: Self = Self(0.0);
-
-    #[inline(always)]
-    fn push(&mut self, lanes: [f32; 4], _: u32) {
-        for x in lanes {
-            self.0 = fma(x, x, self.0);
-        }
-    }
-
-    #[inline(always)]
-    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
-        let [sum] = warps_of(team, memory, [warp::sum(self.0, warp::SIZE)]);
-        let all = (sum[0] + sum[2]) + (sum[1] + sum[3]);
-        Stats { mean: 0.0, inv: rsqrt(all / cols.count + eps) }
-    }
-}
-
-/// Sum of squares in the order of `x.float().pow(2).mean(-1)`: the RMSNorms that models write out. A warp a row.
-#[derive(Clone, Copy)]
-pub(crate) struct MeanSquare([f32; 4]);
-
-impl Moments for MeanSquare {
-    const IN_FLIGHT: usize = 8;
-    const EMPTY: Self = Self([0.0; 4]);
-
-    #[inline(always)]
-    fn push(&mut self, lanes: [f32; 4], _: u32) {
-        for i in 0..4 {
-            self.0[i] += lanes[i] * lanes[i];
-        }
-    }
-
-    #[inline(always)]
-    fn finish(self, _: Team, _: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+    fn finish(self, cols: Cols, eps: f32) -> Stats {
         let [a, b, c, d] = self.0;
         let sum = warp::sum(a + b + c + d, warp::SIZE);
         Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + eps) }
     }
-}
-
-/// The values of lane 0 of the team's four warps, in every thread; a team of one warp stands beside three empty ones.
-#[inline(always)]
-fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32; N]) -> [[f32; 4]; N] {
-    let mut found = [[0.0; 4]; N];
-    if team.size <= warp::SIZE {
-        for value in 0..N {
-            found[value][0] = warp::shuffle(warp::ALL, values[value], 0);
-        }
-        return found;
-    }
-    let [_, teams, _] = thread::block_dim();
-    let partial = memory.take::<f32>(teams * 4 * N as u32);
-    let slot = |warp: u32, value: usize| (thread::index()[1] * 4 + warp) * N as u32 + value as u32;
-    if warp::lane() == 0 {
-        for value in 0..N {
-            // SAFETY: a slot for each warp and value; only lane 0 writes its warp's, before the barrier.
-            unsafe { partial.set(slot(team.rank / warp::SIZE, value), values[value]) };
-        }
-    }
-    block::sync();
-    for value in 0..N {
-        for warp in 0..4 {
-            // SAFETY: every slot was written before the barrier.
-            found[value][warp] = unsafe { partial.get(slot(warp as u32, value)) };
-        }
-    }
-    found
 }

@@ -1,9 +1,12 @@
-//! The two passes of a norm over its row: reduce, then write. Between them the row waits in shared memory, as far as
-//! the launch has room for it; the rest is read again.
+//! The two passes of a norm over its row: reduce, then write.
+//!
+//! A warp has a row, so nothing waits for another warp. What the row is made of is first copied to shared memory, all of
+//! it on its way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read from
+//! global memory in both passes.
 use cuda_std::prelude::*;
-use cuda_std::quad::LEN;
+use cuda_std::quad::{LEN, QUADS, SCALAR, TILE, WHOLE};
 
-use crate::moments::{Cols, Moments, Stats};
+use crate::moments::{Cols, GROUP, Moments, Stats};
 
 /// What a norm over quads needs to know beside its operands: a kernel argument.
 #[repr(C)]
@@ -19,137 +22,210 @@ pub struct Params {
     pub inv_cols: f32,
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
-    /// Tiles of a row that shared memory has room for.
+    /// Tiles of the rows that wait in shared memory: all, or none where there is no room for them.
     pub staged: u32,
+    /// What the operands beside the rows are: one of [`Params::SAME`], [`Params::SINGLE`], [`Params::ANY`].
+    pub form: u32,
     /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
     pub round_each: u32,
-    /// Are all operands `Rows::is_quads`? 0 or 1.
-    pub vector: u32,
+    /// How all operands may be read: [`SCALAR`], [`QUADS`] or [`WHOLE`]; with the last the rows are staged.
+    pub access: u32,
+    /// Are the staged rows `Rows::is_vector`? 0 or 1.
+    pub packs: u32,
+}
+
+impl Params {
+    /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
+    pub const SAME: u32 = 0;
+    /// As [`Params::SAME`], in f32 beside rows of 16 bits.
+    pub const SINGLE: u32 = 1;
+    /// Anything else: looked up for each quad.
+    pub const ANY: u32 = 2;
 }
 
 /// Where the rows to be normalised come from.
-pub(crate) trait Source<T: Elem>: Copy {
-    /// What is read of a quad, before anything is done with it.
-    type Fetched: Copy;
-    /// How many times as much that is as the quad itself.
-    const WIDTH: usize;
-    /// Nothing yet.
-    const EMPTY: Self::Fetched;
-    /// Reads the thread's part of `tile`.
-    fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// The quad that it makes, for the first time.
-    fn take(&self, tile: u32, fetched: Self::Fetched) -> Quad<T>;
+pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
+    /// Brings the warp's row to where it waits.
+    fn stage(&self, passes: &Passes<T, ACCESS>);
+    /// The thread's quad of `tile` for the first time, of a row that is too long to wait.
+    fn first(&self, tile: u32) -> Quad<T>;
     /// The same quad again.
     fn again(&self, tile: u32) -> Quad<T>;
 }
 
-impl<T: Elem, const VECTOR: bool> Source<T> for QuadRow<T, VECTOR> {
-    type Fetched = Quad<T>;
-    const WIDTH: usize = 1;
-    const EMPTY: Quad<T> = Quad::ZERO;
+/// A row as it is.
+impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> Quad<T> {
-        self.load(tile, Load::ReadOnly)
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        self.copy_to(&passes.staged, passes.p.packs != 0);
+        passes.staged.wait();
     }
     #[inline(always)]
-    fn take(&self, _: u32, fetched: Quad<T>) -> Quad<T> {
-        fetched
+    fn first(&self, tile: u32) -> Quad<T> {
+        self.get(tile)
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
-        self.load(tile, Load::ReadOnly)
+        self.get(tile)
     }
 }
 
-/// A team's work on its row.
-#[derive(Clone, Copy)]
-pub(crate) struct Passes<T, const VECTOR: bool> {
-    pub team: Team,
-    pub at: RowAt,
-    pub columns: QuadColumns,
-    staged: Staged<T>,
-    p: Params,
+/// What becomes of the quads in the second pass.
+pub(crate) trait Sink<T: Elem> {
+    /// Are there registers to read beside a whole group before anything is done with it?
+    const GROUPED: bool;
+    /// What is read beside a quad.
+    type Fetched: Copy;
+    /// Nothing yet.
+    const EMPTY: Self::Fetched;
+    /// Reads the thread's part of `tile`.
+    fn fetch(&self, tile: u32) -> Self::Fetched;
+    /// Writes what the quad makes with it.
+    fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched);
 }
 
-/// The most quads of a thread that are in flight together.
-const MOST: usize = 8;
+/// A warp's work on its row.
+#[derive(Clone, Copy)]
+pub(crate) struct Passes<T, const ACCESS: u32> {
+    pub at: RowAt,
+    pub columns: QuadColumns,
+    pub staged: Staged<T>,
+    pub p: Params,
+}
 
-impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
-    /// The calling thread's, with its part of `memory`.
+impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
+    /// The calling warp's, if there is a row for it.
     #[inline(always)]
-    pub fn of_block(memory: &mut SharedMemory, p: Params) -> Self {
-        let team = Team::of_block();
-        let at = RowAt::of(team, p.rows, p.inner);
-        let columns = QuadColumns::of(team, at, p.cols);
-        Self { team, at, columns, staged: Staged::take(memory, p.staged), p }
+    pub fn of_warp(p: Params) -> Option<Self> {
+        let at = RowAt::of(Team::of_block(), p.rows, p.inner);
+        if !at.exists() {
+            return None;
+        }
+        let columns = QuadColumns::of_warp(at, p.cols);
+        Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
+    }
+
+    /// Does the row wait in shared memory?
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        ACCESS == WHOLE || self.p.staged > 0
     }
 
     /// Tiles that cover the row.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
-        QuadColumns::tiles(self.team, self.p.cols)
+        self.p.cols.div_ceil(TILE)
     }
 
-    /// Hands every quad of the row to `each`, those of up to `quads` tiles read together.
+    /// The quad of `tile` that waits in shared memory, if rows do; zeros past the end.
     #[inline(always)]
-    pub fn visit<S: Source<T>>(&self, source: S, quads: usize, mut each: impl FnMut(u32, Quad<T>)) {
-        // Without vectors a quad is many accesses, and one is enough.
-        let together = if VECTOR { quads / S::WIDTH } else { 1 };
+    pub fn waiting(&self, tile: u32) -> Option<Quad<T>> {
+        if !self.has_room() {
+            return None;
+        }
+        Some(if self.columns.has::<ACCESS>(tile) { self.staged.get(tile) } else { Quad::ZERO })
+    }
+
+    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the reads of the
+    /// next group are on their way while one is worked on.
+    #[inline(always)]
+    pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Quad<T>) {
+        let group = |first: u32| {
+            let mut parts = [fetch(first); GROUP];
+            for i in 1..GROUP {
+                parts[i] = fetch(first + i as u32);
+            }
+            parts
+        };
         let tiles = self.tiles();
+        let (mut first, mut ahead) = (0, group(0));
+        while first < tiles {
+            let (parts, next) = (ahead, first + GROUP as u32);
+            if next < tiles {
+                ahead = group(next);
+            }
+            for i in 0..GROUP {
+                let tile = first + i as u32;
+                if self.columns.has::<ACCESS>(tile) {
+                    self.staged.put(tile, make(tile, parts[i]));
+                }
+            }
+            first = next;
+        }
+    }
+
+    /// Reads the row, which then waits, and reduces it.
+    #[inline(always)]
+    pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+        if self.has_room() {
+            source.stage(self);
+        }
+        let (tiles, mut moments) = (self.tiles(), M::EMPTY);
         let mut first = 0;
         while first < tiles {
-            let mut fetched = [S::EMPTY; MOST];
-            for i in 0..MOST {
-                if i < together {
-                    fetched[i] = source.fetch(first + i as u32);
-                }
-            }
-            for i in 0..MOST {
+            let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [LEN; GROUP]);
+            for i in 0..GROUP {
                 let tile = first + i as u32;
-                if i < together && self.columns.has(tile) {
-                    each(tile, source.take(tile, fetched[i]));
+                let quad = self.waiting(tile).unwrap_or_else(|| source.first(tile));
+                lanes[i] = quad.lanes();
+                if ACCESS == QUADS {
+                    counts[i] = if self.columns.has::<ACCESS>(tile) { LEN } else { 0 };
+                } else if ACCESS == SCALAR {
+                    counts[i] = self.columns.count(tile);
                 }
             }
-            first += together as u32;
+            moments.push::<ACCESS>(lanes, counts);
+            first += GROUP as u32;
         }
+        let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS == WHOLE };
+        moments.finish(cols, self.p.eps)
     }
 
-    /// Reads the row, keeps what there is room for, and reduces it.
+    /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn reduce<M: Moments>(&self, source: impl Source<T>, memory: &mut SharedMemory) -> Stats {
-        let mut moments = M::EMPTY;
-        self.visit(source, M::IN_FLIGHT, |tile, quad| {
-            self.keep(tile, quad);
-            moments.push(quad.lanes(), if VECTOR { LEN } else { self.columns.count(tile) });
-        });
-        self.finish(moments, memory)
-    }
-
-    /// Reduces over the team what its threads have seen.
-    #[inline(always)]
-    pub fn finish<M: Moments>(&self, moments: M, memory: &mut SharedMemory) -> Stats {
-        let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols };
-        moments.finish(self.team, memory, cols, self.p.eps)
-    }
-
-    /// Keeps the quad of `tile` for the next pass, if there is room for it.
-    #[inline(always)]
-    pub fn keep(&self, tile: u32, quad: Quad<T>) {
-        if tile < self.p.staged {
-            self.staged.put(tile, quad);
+    pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
+        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
+        let tiles = self.tiles();
+        let mut first = 0;
+        while K::GROUPED && first < tiles {
+            let (mut fetched, mut group) = ([K::EMPTY; GROUP], [Quad::<T>::ZERO; GROUP]);
+            for i in 0..GROUP {
+                fetched[i] = sink.fetch(first + i as u32);
+            }
+            for i in 0..GROUP {
+                group[i] = again(first + i as u32);
+            }
+            for i in 0..GROUP {
+                sink.put(first + i as u32, group[i], fetched[i]);
+            }
+            first += GROUP as u32;
         }
-    }
-
-    /// The quad of `tile` in the second pass.
-    #[inline(always)]
-    pub fn again(&self, tile: u32, source: impl Source<T>) -> Quad<T> {
-        if tile < self.p.staged { self.staged.get(tile) } else { source.again(tile) }
-    }
-
-    /// The tiles in which the thread has columns.
-    #[inline(always)]
-    pub fn own_tiles(&self) -> impl Iterator<Item = u32> {
-        let columns = self.columns;
-        (0..self.tiles()).take_while(move |&tile| columns.has(tile))
+        while !K::GROUPED && first < tiles {
+            sink.put(first, again(first), sink.fetch(first));
+            first += 1;
+        }
     }
 }
+
+/// Runs `$body` with the constant `$access` for the launch's way of reading rows.
+#[allow(unused_macros, reason = "units without an op over quads")]
+macro_rules! with_access {
+    ($p:expr, $access:ident => $body:expr) => {
+        match $p.access {
+            cuda_std::quad::WHOLE => {
+                const $access: u32 = cuda_std::quad::WHOLE;
+                $body
+            }
+            cuda_std::quad::QUADS => {
+                const $access: u32 = cuda_std::quad::QUADS;
+                $body
+            }
+            _ => {
+                const $access: u32 = cuda_std::quad::SCALAR;
+                $body
+            }
+        }
+    };
+}
+#[allow(unused_imports, reason = "units without an op over quads")]
+pub(crate) use with_access;

@@ -60,7 +60,7 @@ impl Args {
 
     /// An `int` argument.
     pub fn int(&mut self) -> i64 {
-        self.next().cast_signed()
+        self.next() as i64
     }
 
     /// A `bool` argument (only the low byte is defined).

@@ -6,6 +6,7 @@
 
 mod boundary;
 mod device;
+mod modulation;
 mod ops;
 mod shim;
 mod tensor;

@@ -42,6 +42,8 @@ pub struct Shim {
     directory: String,
     /// torch's numbers of float32, float16, bfloat16.
     pub dtypes: [i32; 3],
+    /// torch's numbers of int64, int32.
+    pub index_dtypes: [i32; 2],
     /// torch's numbers of CPU and CUDA.
     pub places: [i32; 2],
     strided: i32,
@@ -75,9 +77,10 @@ pub fn load(path: &str) -> Result<(), String> {
     std::mem::forget(library); // keeps the reference: torch stays loaded
     let f = &functions;
     // SAFETY: constants without arguments.
-    let (dtypes, places, strided) = unsafe {
+    let (dtypes, index_dtypes, places, strided) = unsafe {
         (
             [(f.aoti_torch_dtype_float32)(), (f.aoti_torch_dtype_float16)(), (f.aoti_torch_dtype_bfloat16)()],
+            [(f.aoti_torch_dtype_int64)(), (f.aoti_torch_dtype_int32)()],
             [(f.aoti_torch_device_type_cpu)(), (f.aoti_torch_device_type_cuda)()],
             (f.aoti_torch_layout_strided)(),
         )
@@ -92,6 +95,7 @@ pub fn load(path: &str) -> Result<(), String> {
         current_stream,
         directory,
         dtypes,
+        index_dtypes,
         places,
         strided,
     };

@@ -32,9 +32,22 @@ impl Tensor {
 
     /// A new contiguous tensor of the same sizes, dtype and device: an output named `name`.
     pub fn empty_like(&self, name: &'static str) -> Result<Tensor, String> {
-        let (sizes, _) = self.sizes_and_strides()?;
-        let (dtype, kind, index) =
-            (shim().dtype(self.handle)?, shim().device_type(self.handle)?, shim().device_index(self.handle)?);
+        self.empty(name, self.sizes()?)
+    }
+
+    /// A new float32 for each row of this tensor, which is its sizes without the last: an output named `name`.
+    pub fn empty_rows(&self, name: &'static str) -> Result<Tensor, String> {
+        let sizes = self.sizes()?;
+        self.empty_of(name, &sizes[..sizes.len().saturating_sub(1)], shim().dtypes[0])
+    }
+
+    /// A new contiguous tensor of `sizes`, of the same dtype and device: an output named `name`.
+    pub fn empty(&self, name: &'static str, sizes: &[i64]) -> Result<Tensor, String> {
+        self.empty_of(name, sizes, shim().dtype(self.handle)?)
+    }
+
+    fn empty_of(&self, name: &'static str, sizes: &[i64], dtype: i32) -> Result<Tensor, String> {
+        let (kind, index) = (shim().device_type(self.handle)?, shim().device_index(self.handle)?);
         match shim().empty(sizes, dtype, kind, index) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name }),
             // The Python side knows this text: it asks torch for the same memory to get torch's own exception.
@@ -44,6 +57,11 @@ impl Tensor {
                 if why.is_empty() { "" } else { ": " },
             ))),
         }
+    }
+
+    /// Its sizes.
+    pub fn sizes(&self) -> Result<&[i64], String> {
+        Ok(self.sizes_and_strides()?.0)
     }
 
     /// Where the tensor lives.
@@ -60,16 +78,35 @@ impl Tensor {
 
     /// An error unless this tensor lives where `x` does.
     pub fn expect_on(&self, x: Location) -> Result<(), String> {
+        self.expect_beside(x, "x")
+    }
+
+    /// An error unless this tensor lives at `place`, where the argument `other` does.
+    pub fn expect_beside(&self, place: Location, other: &str) -> Result<(), String> {
         let own = self.location()?;
-        if own == x {
+        if own == place {
             return Ok(());
         }
-        Err(self.error(format!("{} is on {own}, expected {x}, the device of x", self.name)))
+        Err(self.error(format!("{} is on {own}, expected {place}, the device of {other}", self.name)))
+    }
+
+    /// The error of an argument that means nothing without `other`.
+    pub fn given_without(&self, other: &str) -> String {
+        self.error(format!("{} is given without {other}", self.name))
     }
 
     /// A view for reading.
     pub fn view(&self) -> Result<View<'_>, String> {
-        let (dtype, shape, strides) = self.parts()?;
+        self.view_as(self.dtype()?)
+    }
+
+    /// A view for reading indices.
+    pub fn index_view(&self) -> Result<View<'_>, String> {
+        self.view_as(self.one_of(shim().index_dtypes, Dtype::INDICES, "int64 or int32")?)
+    }
+
+    fn view_as(&self, dtype: Dtype) -> Result<View<'_>, String> {
+        let (shape, strides) = self.parts()?;
         // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
         unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }
             .map_err(|e| self.error(e.to_string()))
@@ -77,30 +114,40 @@ impl Tensor {
 
     /// A view for writing. The schema says that this tensor is written; torch allows aliases, the host checks overlap.
     pub fn view_mut(&self) -> Result<ViewMut<'_>, String> {
-        let (dtype, shape, strides) = self.parts()?;
-        // SAFETY: as in view().
+        let (dtype, (shape, strides)) = (self.dtype()?, self.parts()?);
+        // SAFETY: as in view_as().
         unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }
             .map_err(|e| self.error(e.to_string()))
     }
 
-    fn parts(&self) -> Result<(Dtype, &[i64], &[i64]), String> {
+    fn parts(&self) -> Result<(&[i64], &[i64]), String> {
         if !shim().is_strided(self.handle)? {
             return Err(self.error(format!("{} has a sparse layout, expected a strided tensor", self.name)));
         }
-        let (shape, strides) = self.sizes_and_strides()?;
-        Ok((self.dtype()?, shape, strides))
+        self.sizes_and_strides()
     }
 
     fn dtype(&self) -> Result<Dtype, String> {
-        const ALL: [Dtype; 3] = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+        self.one_of(shim().dtypes, Dtype::FLOATS, "f32, f16 or bf16")
+    }
+
+    /// The dtype among those that torch numbers so.
+    fn one_of<const N: usize>(
+        &self,
+        numbers: [i32; N],
+        dtypes: [Dtype; N],
+        expected: &str,
+    ) -> Result<Dtype, String> {
         let number = shim().dtype(self.handle)?;
-        match shim().dtypes.iter().position(|&dtype| dtype == number) {
-            Some(at) => Ok(ALL[at]),
-            None => {
-                let got = shim().dtype_name(number).unwrap_or("of another dtype");
-                Err(self.error(format!("{} is {got}, expected f32, f16 or bf16", self.name)))
-            }
+        let at = |numbers: &[i32]| numbers.iter().position(|&dtype| dtype == number);
+        if let Some(at) = at(&numbers) {
+            return Ok(dtypes[at]);
         }
+        let got = match at(&shim().dtypes) {
+            Some(at) => Dtype::FLOATS[at].name(),
+            None => shim().dtype_name(number).unwrap_or("of another dtype"),
+        };
+        Err(self.error(format!("{} is {got}, expected {expected}", self.name)))
     }
 
     fn sizes_and_strides(&self) -> Result<(&[i64], &[i64]), String> {

@@ -12,8 +12,9 @@ pub const TESTS: &[Test] = &[
     ("buffer::bad_input", buffer_refuses),
 ];
 
+/// Panics unless the result is an error with this text in it.
 #[track_caller]
-fn says(result: Result<(), Error>, text: &str) {
+pub fn says(result: Result<(), Error>, text: &str) {
     let error = result.expect_err(text).to_string();
     assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
 }

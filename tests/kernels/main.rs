@@ -1,14 +1,29 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
+mod activation;
+mod activation_input;
+mod ada_norm;
+mod ada_norm_bits;
 mod add_rms_norm;
 mod bad_input;
+mod cross_entropy;
+mod cross_entropy_backward;
+mod gated_activation;
+mod gated_residual;
 mod gpu;
 mod heads;
 mod heads_bad_input;
+mod layer_norm;
+mod mochi;
+mod modulation_input;
+mod modulation_overlap;
+mod modulations;
 mod properties;
 mod qk_norm_rope;
 mod rms_norm;
 mod rope;
 mod rungs;
+mod softmax;
+mod softmax_backward;
 
 use libtest_mimic::{Arguments, Trial};
 use oxiwarp::Device;
@@ -22,10 +37,24 @@ fn main() -> std::process::ExitCode {
         rms_norm::TESTS,
         rungs::TESTS,
         add_rms_norm::TESTS,
-        rope::TESTS,
-        qk_norm_rope::TESTS,
+        activation::TESTS,
+        gated_activation::TESTS,
+        activation_input::TESTS,
         bad_input::TESTS,
         heads_bad_input::TESTS,
+        softmax::TESTS,
+        softmax_backward::TESTS,
+        cross_entropy::TESTS,
+        cross_entropy_backward::TESTS,
+        layer_norm::TESTS,
+        ada_norm::TESTS,
+        ada_norm_bits::TESTS,
+        gated_residual::TESTS,
+        mochi::TESTS,
+        modulation_input::TESTS,
+        modulation_overlap::TESTS,
+        rope::TESTS,
+        qk_norm_rope::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

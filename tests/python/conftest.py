@@ -22,6 +22,6 @@ def cuda() -> torch.device:
 
 @pytest.fixture(autouse=True)
 def without_grad():
-    """The operators have no backward; tests of grad mode switch it on themselves."""
+    """Some operators have no backward, and most calls need none: tests of grad mode switch it on themselves."""
     with torch.no_grad():
         yield

@@ -4,12 +4,14 @@ ptxas and the disassembler need no GPU, so a spill, a local array or a narrow lo
 before anything is timed.
 """
 
+import os
 import re
 import shutil
 import subprocess
 import sysconfig
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 PTXAS_VERSION = "13.0.88"
@@ -26,7 +28,7 @@ _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(?P<opcode>[A-Z]
 
 
 # By entry, (opcode, modifiers) of each instruction: ("LDG", ".E.128.CONSTANT").
-Sass = Mapping[str, list[tuple[str, str]]]
+Sass = dict[str, list[tuple[str, str]]]
 
 
 class PtxasError(Exception):
@@ -57,8 +59,8 @@ class Module:
 
     isa: tuple[int, int]
     target: str
-    entries: Mapping[str, Entry]
-    usage: Mapping[str, Usage] = field(default_factory=dict)
+    entries: dict[str, Entry]
+    usage: dict[str, Usage] = field(default_factory=dict)
     sass: Sass = field(default_factory=dict)
 
 
@@ -120,6 +122,26 @@ def assemble(ptx: str, arch: str, folder: Path) -> Module:
     return Module(module.isa, module.target, module.entries, usage, sass)
 
 
+def merge(modules: Iterable[Module]) -> Module:
+    """The files of one architecture as one module, with the header of the first."""
+    first, *others = modules
+    for other in others:
+        entries, usage, sass = first.entries | other.entries, first.usage | other.usage, first.sass | other.sass
+        first = replace(first, entries=entries, usage=usage, sass=sass)
+    return first
+
+
+def assemble_all(units: dict[str, str], arch: str, folder: Path) -> Module:
+    """`assemble` of several files by name, side by side, merged."""
+
+    def work(name: str) -> Module:
+        (folder / name).mkdir()
+        return assemble(units[name], arch, folder / name)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return merge(pool.map(work, units))
+
+
 def check_header(module: Module, arch: str) -> list[str]:
     """The PTX is for `arch`, in an ISA that the drivers of its time take."""
     problems = []
@@ -130,21 +152,20 @@ def check_header(module: Module, arch: str) -> list[str]:
     return problems
 
 
-def check_entries(names: Iterable[str], ops: Iterable[str], dtypes: Collection[str]) -> list[str]:
-    """Every op has its general kernel and at least one that holds a row, and each kernel has every dtype."""
-    names = set(names)
-    kernels = {name.removesuffix(f"_{dtype}") for name in names for dtype in dtypes if name.endswith(f"_{dtype}")}
-    problems = []
-    for op in ops:
-        family = {op} | {kernel for kernel in kernels if re.fullmatch(rf"{op}_hold\d+", kernel)}
-        if family == {op}:
-            problems.append(f"{op}: no {op}_hold<n> kernel")
-        wanted = sorted(f"{kernel}_{dtype}" for kernel in family for dtype in dtypes)
-        problems += [f"{name}: no such entry" for name in wanted if name not in names]
-    return problems
+def declared_entries(source: str) -> set[str]:
+    """The entries that the `entry!` of a kernel's Rust source exports: `foo<T: [f32, f16]>(` is two."""
+    kernels = re.findall(r"\b(\w+)<\w+: \[([\w, ]+)\]>\s*\(", source)
+    return {f"{kernel}_{dtype.strip()}" for kernel, dtypes in kernels for dtype in dtypes.split(",")}
 
 
-def check_bounds(entries: Mapping[str, Entry]) -> list[str]:
+def check_entries(names: Iterable[str], expected: Iterable[str]) -> list[str]:
+    """The PTX has the entries of the source, and no others."""
+    names, expected = set(names), set(expected)
+    problems = [f"{name}: no such entry" for name in sorted(expected - names)]
+    return problems + [f"{name}: not in the source" for name in sorted(names - expected)]
+
+
+def check_bounds(entries: dict[str, Entry]) -> list[str]:
     """Without `.maxntid` ptxas may give a kernel more registers than its launch allows."""
     return [f"{name}: no .maxntid" for name, entry in entries.items() if entry.threads is None]
 

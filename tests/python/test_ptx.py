@@ -1,6 +1,6 @@
 """The PTX that the wheel embeds: complete, in registers, 16 bytes at a time. No GPU needed.
 
-`make ptx` leaves `target/ptx/<arch>.ptx`; `OXIWARP_PTX_DIR` names another folder. Where the files or the tools are
+`make ptx` leaves `target/ptx/<arch>/<op>.ptx`; `OXIWARP_PTX_DIR` names another folder. Where the files or the tools are
 missing the tests are skipped with the reason, except in CI, where that is a failure.
 """
 
@@ -18,6 +18,7 @@ from ptx_checks import (
     PtxasError,
     Usage,
     assemble,
+    assemble_all,
     check_bounds,
     check_entries,
     check_header,
@@ -25,7 +26,9 @@ from ptx_checks import (
     check_memory,
     check_registers,
     check_width,
+    declared_entries,
     find_tool,
+    merge,
     parse,
     ptxas_version,
 )
@@ -33,8 +36,6 @@ from ptx_checks import (
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx")
 ARCHES = ("sm_75", "sm_80", "sm_90")
-DTYPES = ("f32", "f16", "bf16")
-OPS = ("rms_norm", "add_rms_norm")
 
 
 def unavailable(reason: str) -> NoReturn:
@@ -45,12 +46,20 @@ def unavailable(reason: str) -> NoReturn:
 
 
 @cache
-def text_of(arch: str) -> str:
-    """The PTX of `arch`."""
-    path = FOLDER / f"{arch}.ptx"
-    if not path.exists():
-        unavailable(f"{path} is missing: run `make ptx`")
-    return path.read_text()
+def units_of(arch: str) -> dict[str, str]:
+    """The PTX of `arch`, by op."""
+    units = {path.stem: path.read_text() for path in sorted((FOLDER / arch).glob("*.ptx"))}
+    if not units:
+        unavailable(f"{FOLDER / arch} has no PTX: run `make ptx`")
+    return units
+
+
+def sources(layer: str) -> dict[str, str]:
+    """The Rust source of each op in a layer, by op."""
+    folder = ROOT / layer / "src" / "ops"
+    if not folder.exists():
+        pytest.skip("no source tree here")
+    return {path.stem: path.read_text() for path in folder.glob("*.rs") if path.stem != "mod"}
 
 
 def need_tools() -> None:
@@ -69,15 +78,15 @@ def arch(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def declared(arch: str) -> Module:
     """Its PTX, as text."""
-    return parse(text_of(arch))
+    return merge(map(parse, units_of(arch).values()))
 
 
 @pytest.fixture(scope="session")
 def assembled(arch: str, tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """Its PTX, assembled once for all tests (some seconds)."""
-    text = text_of(arch)
+    """Its PTX, assembled once for all tests (a second for each op)."""
+    units = units_of(arch)
     need_tools()
-    return assemble(text, arch, tmp_path_factory.mktemp(arch))
+    return assemble_all(units, arch, tmp_path_factory.mktemp(arch))
 
 
 def expect_none(problems: list[str]) -> None:
@@ -94,35 +103,30 @@ def test_ptxas_version() -> None:
         unavailable(f"{ptxas} is {found}, expected {PTXAS_VERSION}")
 
 
-def test_header(arch: str, declared: Module) -> None:
-    expect_none(check_header(declared, arch))
+def test_header(arch: str) -> None:
+    problems = {op: check_header(parse(text), arch) for op, text in units_of(arch).items()}
+    expect_none([f"{op}: {problem}" for op, found in problems.items() for problem in found])
 
 
-def test_every_entry_exists(declared: Module) -> None:
-    expect_none(check_entries(declared.entries, OPS, DTYPES))
+def test_every_op_has_its_entries(arch: str) -> None:
+    ops = sources("kernels-gpu")
+    assert set(units_of(arch)) == set(ops)
+    for op, source in ops.items():
+        assert (expected := declared_entries(source)), f"{op}: no entry! in its source"
+        expect_none(check_entries(parse(units_of(arch)[op]).entries, expected))
 
 
 def test_architectures_have_the_same_entries(declared: Module) -> None:
-    assert set(declared.entries) == set(parse(text_of(ARCHES[-1])).entries)
-
-
-def test_ops_are_those_of_the_source() -> None:
-    """An op that is in the source, but not in this file's list, would go untested."""
-    folder = ROOT / "kernels-gpu" / "src" / "ops"
-    if not folder.exists():
-        pytest.skip("no source tree here")
-    assert {path.stem for path in folder.glob("*.rs")} - {"mod"} == set(OPS)
+    newest = merge(map(parse, units_of(ARCHES[-1]).values()))
+    assert set(declared.entries) == set(newest.entries)
 
 
 def test_launched_kernels_exist(declared: Module) -> None:
-    """Every kernel that a ladder names is in the PTX, in every dtype."""
-    folder = ROOT / "host" / "src" / "ops"
-    if not folder.exists():
-        pytest.skip("no source tree here")
-    named = {name for path in folder.glob("*.rs") for name in re.findall(r'"(\w+_hold\d+)"', path.read_text())}
+    """Every variant that an op of the host names is in the PTX."""
+    kernels = {name.rpartition("_")[0] for name in declared.entries}
+    named = {name for op, text in sources("host").items() for name in re.findall(rf'"({op}_\w+)"', text)}
     assert named
-    launched = {f"{name}_{dtype}" for name in named for dtype in DTYPES}
-    expect_none([f"{name}: launched, not in the PTX" for name in sorted(launched - set(declared.entries))])
+    expect_none([f"{name}: launched, not in the PTX" for name in sorted(named - kernels)])
 
 
 def test_every_entry_has_bounds(declared: Module) -> None:
@@ -187,11 +191,12 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
 
 
 def test_checks_report_a_missing_entry(broken: Module) -> None:
-    problems = check_entries(broken.entries, OPS, DTYPES)
-    assert "rms_norm_bf16: no such entry" in problems
-    assert "rms_norm_hold1_bf16: no such entry" in problems
-    assert "add_rms_norm: no add_rms_norm_hold<n> kernel" in problems
-    assert "rms_norm_f32: no such entry" not in problems
+    source = (
+        "entry! {\n rms_norm<T: [f32, f16, bf16]>(x: Rows) => a::<T>(x);\n rms_norm_hold1<T: [f16]>(x: Rows) => b }"
+    )
+    problems = check_entries(broken.entries, declared_entries(source))
+    assert problems[:2] == ["rms_norm_bf16: no such entry", "rms_norm_hold1_f16: no such entry"]
+    assert problems[2:] == ["rms_norm_hold1_f32: not in the source"]
 
 
 def test_checks_report_missing_bounds(broken: Module) -> None:

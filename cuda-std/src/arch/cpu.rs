@@ -68,6 +68,17 @@ pub fn ballot(mask: u32, predicate: bool) -> u32 {
     exchange(Operation::Ballot, mask, u32::from(predicate), 0)
 }
 
+/// Done at once.
+///
+/// # Safety
+/// `to` and `from` are 16 bytes each, aligned to them.
+pub unsafe fn copy_async(to: *mut u8, from: *const u8) {
+    // SAFETY: as the caller promises.
+    unsafe { to.cast::<u128>().write(from.cast::<u128>().read()) };
+}
+
+pub fn copy_wait() {}
+
 #[inline]
 pub fn check_shared(offset: usize, bytes: usize) {
     with(|block| {
@@ -154,6 +165,42 @@ pub fn tanh(x: f32) -> f32 {
     libm::tanh(f64::from(x)) as f32
 }
 
+/// Subnormal numbers become zeros of their sign: what `.ftz` does to operands and results.
+fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
+}
+
+/// `ex2.approx.ftz.f32`: at most 2 ulp.
+#[inline]
+pub fn ex2_ftz(x: f32) -> f32 {
+    flush(ex2(flush(x)))
+}
+
+/// `rcp.approx.ftz.f32`: at most 1 ulp.
+#[inline]
+pub fn rcp_ftz(x: f32) -> f32 {
+    flush(rcp(flush(x)))
+}
+
+/// `fma.rn.sat.f32`: between 0 and 1, and 0 for a NaN.
+#[inline]
+pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
+    let value = fma(a, b, c);
+    if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
+}
+
+/// `fma.rm.f32`: rounded down.
+#[inline]
+pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
+    // The product is exact in f64; the sum may not be, and then what it lost decides.
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    let lost = (product - (sum - (sum - product))) + (c - (sum - product));
+    let nearest = sum as f32;
+    let above = f64::from(nearest) > sum || f64::from(nearest) == sum && lost < 0.0;
+    if above { nearest.next_down() } else { nearest }
+}
+
 /// What `cvt.rn` makes of a NaN in both 16-bit types.
 const NAN_16: u16 = 0x7FFF;
 
@@ -189,6 +236,22 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
     u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
 }
 
+macro_rules! pairs {
+    ($($name:ident: $unpack:ident, $pack:ident, $op:tt;)*) => { $(
+        #[inline]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            let ([a, b], [c, d]) = ($unpack(a), $unpack(b));
+            $pack(a $op c, b $op d)
+        }
+    )* };
+}
+pairs! {
+    add_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, +;
+    mul_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, *;
+    add_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, +;
+    mul_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, *;
+}
+
 #[inline]
 pub fn f16x2_to_f32x2(bits: u32) -> [f32; 2] {
     [f16_to_f32(bits as u16), f16_to_f32((bits >> 16) as u16)]
@@ -199,6 +262,9 @@ pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
     [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
 }
 
+/// `max.f16x2` and `max.bf16x2`.
+pub(crate) use crate::elem::{max_halves as max_f16x2, max_halves as max_bf16x2};
+
 /// The same words; on PTX the compiler knows nothing of them.
 #[inline]
 pub fn opaque(words: [u32; 4]) -> [u32; 4] {
@@ -206,43 +272,5 @@ pub fn opaque(words: [u32; 4]) -> [u32; 4] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bf16_rounds_to_nearest_even() {
-        let exact = bf16_to_f32;
-        for bits in (0..=u16::MAX).filter(|&bits| !exact(bits).is_nan()) {
-            assert_eq!(f32_to_bf16(exact(bits)), bits, "{bits:#06x}");
-            let (tie, up) = (exact(bits).to_bits() | 0x8000, bits.wrapping_add(1));
-            if exact(bits).is_finite() {
-                assert_eq!(f32_to_bf16(f32::from_bits(tie - 1)), bits, "below the tie after {bits:#06x}");
-                let even = if bits & 1 == 0 { bits } else { up };
-                assert_eq!(f32_to_bf16(f32::from_bits(tie)), even, "the tie after {bits:#06x}");
-                assert_eq!(f32_to_bf16(f32::from_bits(tie + 1)), up, "above the tie after {bits:#06x}");
-            }
-        }
-        assert_eq!([f32::NAN, -f32::NAN, f32::from_bits(0x7F80_0001)].map(f32_to_bf16), [NAN_16; 3]);
-    }
-
-    #[test]
-    fn f16_survives_a_round_trip() {
-        for bits in (0..=u16::MAX).filter(|&bits| !f16::from_bits(bits).is_nan()) {
-            assert_eq!(f32_to_f16(f16_to_f32(bits)), bits, "{bits:#06x}");
-        }
-        assert_eq!(f32_to_f16(f32::NAN), NAN_16);
-        assert_eq!(f32_to_f16(65_520.0), f16::INFINITY.to_bits());
-        assert_eq!(f16x2_to_f32x2(f32x2_to_f16x2(1.5, -2.0)), [1.5, -2.0]);
-        assert_eq!(f32x2_to_bf16x2(1.0, -2.0), 0xC000_3F80);
-        assert_eq!(bf16x2_to_f32x2(0xC000_3F80), [1.0, -2.0]);
-    }
-
-    #[test]
-    fn approximate_functions_at_their_edges() {
-        assert_eq!([rsqrt(4.0), rsqrt(0.0), rsqrt(-0.0)], [0.5, f32::INFINITY, f32::NEG_INFINITY]);
-        assert!(rsqrt(-1.0).is_nan() && lg2(-1.0).is_nan());
-        assert_eq!([ex2(3.0), ex2(-f32::INFINITY), lg2(8.0)], [8.0, 0.0, 3.0]);
-        assert_eq!([tanh(100.0), rcp(4.0)], [1.0, 0.25]);
-        assert_eq!(fma(1.0 + f32::EPSILON, 1.0 - f32::EPSILON, -1.0), -(f32::EPSILON * f32::EPSILON));
-    }
-}
+#[path = "cpu_tests.rs"]
+mod tests;

@@ -2,6 +2,13 @@
 //!
 //! Exchange and barriers go through LLVM's intrinsics, which it knows to be convergent; loads, stores and
 //! conversions are `asm!`, so that the width and the cache hint written here are what the GPU gets.
+#[path = "ptx_copy.rs"]
+mod copy;
+pub use copy::{copy_async, copy_wait};
+#[path = "ptx_pairs.rs"]
+mod pairs;
+pub use pairs::{add_bf16x2, add_f16x2, mul_bf16x2, mul_f16x2};
+
 use core::arch::asm;
 use core::arch::nvptx as nv;
 
@@ -178,6 +185,10 @@ math! {
     ex2(x): "ex2.approx.f32", "{x}";
     lg2(x): "lg2.approx.f32", "{x}";
     tanh(x): "tanh.approx.f32", "{x}";
+    ex2_ftz(x): "ex2.approx.ftz.f32", "{x}";
+    rcp_ftz(x): "rcp.approx.ftz.f32", "{x}";
+    fma_sat(a, b, c): "fma.rn.sat.f32", "{a}, {b}, {c}";
+    fma_rm(a, b, c): "fma.rm.f32", "{a}, {b}, {c}";
 }
 
 /// The same words, of which the compiler knows nothing.
@@ -259,4 +270,27 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
 #[inline(always)]
 pub fn bf16x2_to_f32x2(pair: u32) -> [f32; 2] {
     [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+}
+
+macro_rules! max_pairs {
+    ($($name:ident: $instruction:literal;)*) => { $(
+        /// The larger values of two pairs.
+        #[inline(always)]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            if cfg!(not(target_feature = "sm_80")) {
+                return crate::elem::max_halves(a, b);
+            }
+            let pair: u32;
+            // SAFETY: arithmetic; the instruction needs sm_80.
+            unsafe {
+                asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
+                    options(pure, nomem, nostack))
+            };
+            pair
+        }
+    )* };
+}
+max_pairs! {
+    max_f16x2: "max.f16x2";
+    max_bf16x2: "max.bf16x2";
 }

@@ -1,7 +1,7 @@
 //! A GPU: the primary context that torch shares, modules loaded when first launched, launches on raw streams.
 //!
-//! `cust` gives devices, contexts and modules. What it lacks stands in [`sys`]: a launch on a stream that is not its
-//! own, the log of a PTX that does not load, and results as plain numbers (its error enum predates newer codes).
+//! `cust` opens the driver and has its constants. The calls stand in [`sys`], with results as plain numbers.
+mod gpu;
 mod graph;
 mod memory;
 mod sys;
@@ -10,13 +10,10 @@ pub use graph::{Event, Graph, OwnedStream};
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
-use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cust::CudaFlags;
-use cust::context::Context;
-use cust::device::{Device, DeviceAttribute};
-use cust::module::Module;
+use gpu::Gpu;
 
 use crate::ladder::Arch;
 use crate::launch::{Launch, Stream};
@@ -27,7 +24,7 @@ use crate::{Dtype, Error, Result};
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
     cust::init(CudaFlags::empty()).map_err(|error| Error::NoDriver(error.to_string()))?;
-    Device::num_devices().map(|count| count as usize).map_err(|error| Error::NoDriver(error.to_string()))
+    Gpu::count()
 }
 
 /// One GPU with one PTX.
@@ -36,17 +33,17 @@ pub(crate) struct Cuda {
     pub name: String,
     pub ptx: &'static Ptx,
     /// Never released: launches may outlive everything that could own it.
-    context: ManuallyDrop<Context>,
-    functions: RwLock<HashMap<(&'static str, Dtype), Function>>,
+    context: Raw,
+    functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
 }
 
-/// A `CUfunction`.
+/// A `CUcontext` or a `CUfunction`, valid in any thread until the process ends.
 #[derive(Clone, Copy)]
-struct Function(*mut c_void);
-// SAFETY: a handle, valid in any thread; its module is never unloaded.
-unsafe impl Send for Function {}
+struct Raw(*mut c_void);
+// SAFETY: the driver's handles may be used from any thread.
+unsafe impl Send for Raw {}
 // SAFETY: as above.
-unsafe impl Sync for Function {}
+unsafe impl Sync for Raw {}
 
 /// Makes a context current and, when dropped, the one before it.
 struct Current {
@@ -117,29 +114,18 @@ impl Cuda {
         if index >= count {
             return Err(Error::NoDevice { index, count });
         }
-        let device = Device::get_device(index as u32).map_err(|error| Error::NoDriver(error.to_string()))?;
-        let name = device.name().unwrap_or_else(|_| format!("CUDA device {index}"));
-        let attribute = |which| device.get_attribute(which).map(|value| value as u32).unwrap_or(0);
-        let major = attribute(DeviceAttribute::ComputeCapabilityMajor);
-        let capability = (major, attribute(DeviceAttribute::ComputeCapabilityMinor));
+        let gpu = Gpu::get(index)?;
+        let (name, capability) = (gpu.name()?, gpu.capability()?);
         let Some(ptx) = own.or_else(|| ptx::choose(capability, arch)) else {
             let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
-        let mut before = std::ptr::null_mut();
-        // SAFETY: writes the current context; `Context::new` retains the primary one and makes it current, which is
-        // undone.
-        let context = unsafe {
-            sys::cuCtxGetCurrent(&mut before);
-            let context = Context::new(device);
-            sys::cuCtxSetCurrent(before);
-            ManuallyDrop::new(context.map_err(|error| Error::NoDriver(error.to_string()))?)
-        };
+        let context = Raw(gpu.primary_context()?);
         Ok(Self { index, name, ptx, context, functions: RwLock::default() })
     }
 
     fn current(&self) -> Result<Current> {
-        Current::set(self.context.as_raw().cast())
+        Current::set(self.context.0)
     }
 
     /// See `Device::launch`.
@@ -150,12 +136,12 @@ impl Cuda {
         &self,
         kernel: &'static str,
         dtype: Dtype,
-        Launch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes }: Launch,
+        Launch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, carveout }: Launch,
         stream: Stream,
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Function(function) = self.function(kernel, dtype)?;
+        let Raw(function) = self.function(kernel, dtype, carveout)?;
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
         let code = unsafe {
@@ -164,7 +150,7 @@ impl Cuda {
         sys::check("cuLaunchKernel", code)
     }
 
-    fn function(&self, kernel: &'static str, dtype: Dtype) -> Result<Function> {
+    fn function(&self, kernel: &'static str, dtype: Dtype, carveout: Option<u32>) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
@@ -175,24 +161,43 @@ impl Cuda {
             return Ok(function);
         }
         let function = self.load(&format!("{kernel}_{dtype}"))?;
+        if let Some(percent) = carveout {
+            // SAFETY: a function that was loaded; a hint.
+            let code = unsafe { sys::cuFuncSetAttribute(function.0, sys::CARVEOUT, percent as i32) };
+            sys::check("cuFuncSetAttribute", code)?;
+        }
         functions.insert((kernel, dtype), function);
         Ok(function)
     }
 
-    fn load(&self, kernel: &str) -> Result<Function> {
-        let text = self.ptx.module(kernel).ok_or_else(|| Error::NoKernel(kernel.into()))?;
+    /// A kernel of a module of its own. The module is never unloaded: graphs that captured a launch may be replayed at
+    /// any time.
+    fn load(&self, kernel: &str) -> Result<Raw> {
+        let no_kernel = || Error::NoKernel(kernel.into());
+        let text = self.ptx.module(kernel).ok_or_else(no_kernel)?;
+        let name = CString::new(kernel).map_err(|_| no_kernel())?;
         let _relaxed = Relaxed::new();
-        let module = Module::from_ptx_cstr(&text, &[]).map_err(|error| Error::Load {
-            device: self.name.clone(),
-            kernel: kernel.into(),
-            arch: self.ptx.arch.name(),
-            text: error.to_string(),
-            log: jit_log(&text),
-        })?;
-        // Loaded for the life of the process: graphs that captured a launch may be replayed at any time.
-        let module: &'static Module = Box::leak(Box::new(module));
-        let function = module.get_function(kernel).map_err(|_| Error::NoKernel(kernel.into()))?;
-        Ok(Function(function.to_raw().cast()))
+        let mut log = vec![0_u8; 16 << 10];
+        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (image, options) = (text.as_ptr().cast(), &sys::ERROR_LOG);
+        // SAFETY: the text ends with NUL; the values are a buffer and its length, as the two options say.
+        let code =
+            unsafe { sys::cuModuleLoadDataEx(&mut module, image, 2, options.as_ptr(), values.as_mut_ptr()) };
+        if code != 0 {
+            return Err(Error::Load {
+                device: self.name.clone(),
+                kernel: kernel.into(),
+                arch: self.ptx.arch.name(),
+                text: sys::text(code),
+                log: CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned(),
+            });
+        }
+        // SAFETY: the module was loaded; the name ends with NUL.
+        match unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
+            sys::NOT_FOUND => Err(no_kernel()),
+            code => sys::check("cuModuleGetFunction", code).map(|()| Raw(function)),
+        }
     }
 
     pub fn synchronize(&self) -> Result<()> {
@@ -200,18 +205,6 @@ impl Cuda {
         // SAFETY: waits.
         sys::check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
-}
-
-/// What the driver's compiler says of a PTX that it refuses.
-fn jit_log(ptx: &CString) -> String {
-    let mut log = vec![0_u8; 16 << 10];
-    let mut module = std::ptr::null_mut();
-    let values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-    // SAFETY: the buffer and its length, as the two options say; a module that loads after all is kept.
-    unsafe {
-        sys::cuModuleLoadDataEx(&mut module, ptx.as_ptr().cast(), 2, sys::ERROR_LOG.as_ptr(), values.as_ptr())
-    };
-    CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 /// `OXIWARP_ARCH`: the PTX to load instead of the newest.

@@ -1,16 +1,21 @@
-//! The driver functions that `cust` does not wrap as they are needed here, with results as numbers.
+//! The driver functions that are used here, with results as numbers. `cust` declares them too, with results as a Rust
+//! enum: a code of a newer driver, which that enum lacks, would be undefined behaviour.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::{Error, Result};
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`
 pub const OUT_OF_MEMORY: c_uint = 2;
+/// `CUDA_ERROR_NOT_FOUND`
+pub const NOT_FOUND: c_uint = 500;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`
 pub const RELAXED: c_int = 2;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`
 pub const THREAD_LOCAL: c_int = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 pub const ERROR_LOG: [c_int; 2] = [5, 6];
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
+pub const CARVEOUT: c_int = 9;
 /// `CU_STREAM_NON_BLOCKING`
 pub const NON_BLOCKING: c_uint = 1;
 
@@ -35,8 +40,19 @@ unsafe extern "C" {
         image: *const c_void,
         count: c_uint,
         options: *const c_int,
-        values: *const *mut c_void,
+        values: *mut *mut c_void,
     ) -> c_uint;
+    pub fn cuModuleGetFunction(
+        function: *mut *mut c_void,
+        module: *mut c_void,
+        name: *const c_char,
+    ) -> c_uint;
+    pub fn cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) -> c_uint;
+    pub fn cuDeviceGetCount(count: *mut c_int) -> c_uint;
+    pub fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_uint;
+    pub fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -> c_uint;
+    pub fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, device: c_int) -> c_uint;
+    pub fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, device: c_int) -> c_uint;
     pub fn cuCtxGetCurrent(context: *mut *mut c_void) -> c_uint;
     pub fn cuCtxSetCurrent(context: *mut c_void) -> c_uint;
     pub fn cuCtxSynchronize() -> c_uint;
@@ -64,7 +80,7 @@ unsafe extern "C" {
 }
 
 /// The driver's words for a result.
-fn text(code: c_uint) -> String {
+pub fn text(code: c_uint) -> String {
     let mut text = std::ptr::null();
     // SAFETY: writes a pointer to a string of the driver's that lives for ever, or leaves null.
     unsafe { cuGetErrorString(code, &mut text) };

@@ -2,7 +2,7 @@
 use kernels_gpu::affine::Modulated;
 
 use crate::launch::args;
-use crate::modulation::{Names, SCALE, SHIFT, Target, any_single};
+use crate::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::quads::{Norm, QuadLaunch};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Result, ScaleShift, Stream, View, ViewMut};
@@ -49,8 +49,8 @@ pub fn ada_norm(
     stream: Stream,
 ) -> Result<()> {
     let (y, target) = (y.as_view(), Target { op: OP, device, x: &x });
-    y.expect_dtype(OP, "out", x.dtype())?;
     let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    y.expect_dtype(OP, "out", x.dtype())?;
     let views = [("x", &x), ("out", y), (SCALE[0], &scale), (SHIFT[0], &shift)];
     let mut layout = RowLayout::of_mixed(OP, device, views)?;
     let [x_rows, y_rows, scale_rows, shift_rows] = layout.operands;
@@ -60,7 +60,8 @@ pub fn ada_norm(
     expect_disjoint(OP, ("out", y), &affine.named())?;
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
-    let launch = QuadLaunch::of(OP, &layout, params.norm.team(), params.eps, round_each)?;
+    let form = modulated_form(&parameters, &[&by_arg]);
+    let launch = QuadLaunch::of(OP, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "ada_norm_layer",
         Norm::Rms => "ada_norm_rms",
@@ -84,10 +85,10 @@ pub fn ada_norm_pair(
     stream: Stream,
 ) -> Result<()> {
     let (y, y2, target) = (y.as_view(), y2.as_view(), Target { op: PAIR, device, x: &x });
-    y.expect_dtype(PAIR, "out", x.dtype())?;
-    y2.expect_dtype(PAIR, "out2", x.dtype())?;
     let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
     let (scale2, shift2) = target.both_over_rows([SCALE2, SHIFT2], &by2)?;
+    y.expect_dtype(PAIR, "out", x.dtype())?;
+    y2.expect_dtype(PAIR, "out2", x.dtype())?;
     let views = [
         ("x", &x),
         ("out", y),
@@ -110,7 +111,8 @@ pub fn ada_norm_pair(
     }
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg, &by2_arg]);
-    let launch = QuadLaunch::of(PAIR, &layout, params.norm.team(), params.eps, round_each)?;
+    let form = modulated_form(&parameters, &[&by_arg, &by2_arg]);
+    let launch = QuadLaunch::of(PAIR, &layout, params.eps, form, round_each)?;
     let kernel = match params.norm {
         Norm::Layer => "ada_norm_pair_layer",
         Norm::Rms => "ada_norm_pair_rms",

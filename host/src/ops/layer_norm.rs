@@ -1,7 +1,7 @@
 //! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
 use crate::launch::args;
-use crate::modulation::Target;
-use crate::quads::{Norm, QuadLaunch};
+use crate::modulation::{Target, form};
+use crate::quads::QuadLaunch;
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
@@ -30,7 +30,8 @@ pub fn layer_norm(
     let parameters = target.affine(&affine, &mut layout.quads)?;
     let weights = affine.named();
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
-    let launch = QuadLaunch::of(OP, &layout, Norm::Layer.team(), eps, false)?;
+    let form = form(&[&parameters.weight, &parameters.bias]);
+    let launch = QuadLaunch::of(OP, &layout, eps, form, false)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, OP, &layout, stream, args![x, parameters, y, p]) }

@@ -1,5 +1,5 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
-use kernels_gpu::ops::rms_norm::Params;
+use kernels_gpu::norm::Params;
 use kernels_gpu::weight::{Applied, Weight};
 
 use crate::ladder::{LongRows, Rung, rung};

@@ -1,10 +1,10 @@
 //! `sum = x + residual`, rounded to the element type; `y = rms_norm(sum)`: both results in one pass.
 //!
-//! The norm is that of [`rms_norm`](super::rms_norm) over the rounded sum, which is what a model computes that adds
-//! first and normalises then.
+//! The norm is that of `rms_norm` over the rounded sum, which is what a model computes that adds first and normalises
+//! then.
 use cuda_std::prelude::*;
 
-use super::rms_norm::{Params, Source, hold, normalize};
+use crate::norm::{Params, Source, hold, normalize};
 use crate::weight::Weight;
 
 /// The rows `x + residual`, written to `sum` when they are first computed.

@@ -1,22 +1,57 @@
-//! One op, one file.
+//! One op, one file, one feature: the unit in which the builder compiles PTX.
+#[cfg(feature = "activation")]
+pub mod activation;
+#[cfg(feature = "activation_backward")]
+pub mod activation_backward;
+#[cfg(feature = "ada_norm")]
 pub mod ada_norm;
+#[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
+#[cfg(feature = "cross_entropy")]
+pub mod cross_entropy;
+#[cfg(feature = "cross_entropy_backward")]
+pub mod cross_entropy_backward;
+#[cfg(feature = "gated_activation")]
+pub mod gated_activation;
+#[cfg(feature = "gated_activation_backward")]
+pub mod gated_activation_backward;
+#[cfg(feature = "gated_residual")]
 pub mod gated_residual;
+#[cfg(feature = "gated_residual_ada_norm")]
 pub mod gated_residual_ada_norm;
+#[cfg(feature = "layer_norm")]
 pub mod layer_norm;
+#[cfg(feature = "qk_norm_rope")]
 pub mod qk_norm_rope;
+#[cfg(feature = "residual_tanh_gated_rms_norm")]
+pub mod residual_tanh_gated_rms_norm;
+#[cfg(feature = "rms_norm")]
 pub mod rms_norm;
+#[cfg(feature = "rope")]
 pub mod rope;
+#[cfg(feature = "softmax")]
+pub mod softmax;
+#[cfg(feature = "softmax_backward")]
+pub mod softmax_backward;
 
 /// The kernels of each op.
 #[cfg(not(target_arch = "nvptx64"))]
 pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
+    activation::KERNELS,
+    activation_backward::KERNELS,
     ada_norm::KERNELS,
     add_rms_norm::KERNELS,
+    cross_entropy::KERNELS,
+    cross_entropy_backward::KERNELS,
+    gated_activation::KERNELS,
+    gated_activation_backward::KERNELS,
     gated_residual::KERNELS,
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
     qk_norm_rope::KERNELS,
+    residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rope::KERNELS,
+    softmax::KERNELS,
+    softmax_backward::KERNELS,
 ];

@@ -2,6 +2,7 @@
 //!
 //! `_lanes` for heads of up to 128 columns that can be read in quads, `_rows` for all that can, `_any` for the rest.
 use cuda_std::prelude::*;
+use cuda_std::quad::{QUADS, SCALAR};
 
 use crate::head_lanes::{Params, Side, head_lanes};
 use crate::head_norm::AsItIs;
@@ -25,7 +26,7 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
 /// # Safety
 /// As [`head_rows`].
 #[inline(always)]
-unsafe fn rows<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
+unsafe fn rows<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
     q: Side,
     k: Side,
     rotary: Rotary,
@@ -33,14 +34,14 @@ unsafe fn rows<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { head_rows::<T, AsItIs, VECTOR>(q, k, rotary, p) }
+    unsafe { head_rows::<T, AsItIs, ACCESS>(q, k, rotary, p) }
 }
 
 entry! {
     rope_lanes<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => lanes::<T, 1, 4>(q, k, rotary, p);
     rope_rows<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, true, 3>(q, k, rotary, p);
+        => rows::<T, QUADS, 3>(q, k, rotary, p);
     rope_any<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, false, 1>(q, k, rotary, p)
+        => rows::<T, SCALAR, 1>(q, k, rotary, p)
 }

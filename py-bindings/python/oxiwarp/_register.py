@@ -16,6 +16,7 @@ from . import _native
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 ROUNDINGS = {"once": False, "before_weight": True}
 OPTIONAL = (Tensor, type(None))
+REQUIRED = ("x", "residual", "logits", "target")
 
 
 def define(schema: str, fake: Callable[..., Any]) -> Any:
@@ -66,9 +67,9 @@ def refuse_grad(op: str) -> NoReturn:
 
 
 def refuse_types(op: str, **arguments: Any) -> NoReturn:
-    """Raise TypeError for the first argument that is no tensor (nor None, but for x and residual)."""
+    """Raise TypeError for the first argument that is no tensor (nor None, where the op can do without)."""
     for name, value in arguments.items():
-        if not isinstance(value, Tensor if name in ("x", "residual") else OPTIONAL):
+        if not isinstance(value, Tensor if name in REQUIRED else OPTIONAL):
             raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor")
     raise AssertionError("all are tensors")
 

@@ -1,0 +1,83 @@
+"""Fills Inductor's cache in several processes at once, so that a run waits for little but the GPU.
+
+    python benches/python/compile_ahead.py <share> <of> [--quick] [--only OP,OP]
+
+Nothing is measured here, and no kernel is chosen: where Inductor has several configurations it compiles all of them,
+and times them in the run itself, on a quiet GPU. A share that fails costs the run its time and nothing else.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+
+SHARES = 8  # processes, at most; each holds a CUDA context and one case's inputs
+SECONDS = 120
+
+
+def in_processes(arguments: list[str]) -> str:
+    """Compile for `bench.py`'s arguments in fresh processes. Returns what to say about it."""
+    started, shares = time.perf_counter(), min(SHARES, max(1, (os.cpu_count() or 1) // 2))
+    environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    runs = [
+        subprocess.Popen(
+            [sys.executable, __file__, str(share), str(shares), *arguments],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for share in range(shares)
+    ]
+    failed = 0
+    for run in runs:
+        try:
+            failed += run.wait(max(1.0, started + SECONDS - time.perf_counter())) != 0
+        except subprocess.TimeoutExpired:
+            run.kill()
+            run.wait()
+            failed += 1
+    unfinished = f", {failed} of them unfinished" if failed else ""
+    return f"compiled ahead in {shares} processes{unfinished}: {time.perf_counter() - started:.0f} s"
+
+
+def only_compile(graph: object, inputs: object) -> object:
+    """A backend that compiles as torch.compile does, and then runs the graph as it is."""
+    from torch._inductor.compile_fx import compile_fx
+
+    compile_fx(graph, inputs)
+    return graph.forward
+
+
+def main() -> int:
+    """One share of the cases."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("share", type=int)
+    parser.add_argument("of", type=int)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", type=lambda text: text.split(","))
+    options = parser.parse_args()
+    import torch
+    from forms import Source
+    from ops import timed_cases
+    from providers import has_ours, to_compile
+
+    source = Source(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    cases = [case for case in timed_cases(options.only, options.quick) if has_ours(case[0]) and not case[0].backward]
+    failures = 0
+    with torch.no_grad():
+        for form, _, shape in cases[options.share :: options.of]:
+            inputs = form.inputs(source, shape)
+            for chain in to_compile(form).values():
+                torch._dynamo.reset()
+                try:
+                    torch.compile(chain, backend=only_compile, dynamic=False)(**inputs)
+                except Exception as error:  # the run itself will say what is wrong
+                    print(f"{form.op}: {error}", file=sys.stderr)
+                    failures += 1
+            del inputs
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""Where a measurement ran: GPU, driver, versions, commit, command."""
+
+import datetime
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("oxiwarp", "torch", "triton", "diffusers", "transformers", "liger-kernel", "quack-kernels")
+
+
+def environment() -> dict[str, Any]:
+    """Facts of this run; without a GPU, of this machine's processor."""
+    import torch
+
+    versions = {package: _version(package) for package in PACKAGES}
+    facts: dict[str, Any] = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+        facts |= {
+            "gpu": gpu.name,
+            "compute_capability": f"{gpu.major}.{gpu.minor}",
+            "multiprocessors": gpu.multi_processor_count,
+            "l2_bytes": gpu.L2_cache_size,
+            "driver": _driver(),
+            "cuda": torch.version.cuda,
+        }
+    else:
+        facts["gpu"] = "CPU executor"
+    return {
+        **facts,
+        "python": platform.python_version(),
+        "versions": versions,
+        "commit": _commit(),
+        "command": _command(),
+    }
+
+
+def title_of(facts: dict[str, Any]) -> str:
+    """For headings and plots."""
+    driver = f", driver {facts['driver']}" if "driver" in facts else ""
+    return f"{facts['gpu']}{driver}, torch {facts['versions']['torch']}, commit {facts['commit'][:12]}"
+
+
+def results_folder(facts: dict[str, Any]) -> Path:
+    """Where results go if nobody says otherwise."""
+    name = re.sub(r"\W+", "-", facts["gpu"].lower())
+    return ROOT / "benches" / "results" / name / facts["date"][:10]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "absent"
+
+
+def _commit() -> str:
+    """Of the checkout, or as the bundle says in OXIWARP_COMMIT."""
+    if named := os.environ.get("OXIWARP_COMMIT"):
+        return named
+    git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    return _first_line(git)
+
+
+def _driver() -> str:
+    return _first_line(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+
+
+def _first_line(command: list[str]) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
+
+
+def _command() -> str:
+    """The command line, without the folder that the results go to: a path of this machine."""
+    words = iter(sys.argv[1:])
+    kept = [word for word in words if word != "--out" or next(words, None) is None]
+    program = f"benches/python/{Path(sys.argv[0]).name}"
+    return shlex.join([program, *(word for word in kept if not word.startswith("--out="))])

@@ -1,0 +1,204 @@
+"""How exact each op is: its bits beside those of the models' own classes, on this GPU and this torch.
+
+    python benches/python/exactness.py [--only ada_norm,rope] [--out FOLDER]
+
+For every op, mode, dtype and model it runs the eager module (of diffusers or transformers where they are installed,
+else the same chain written out) and oxiwarp on the same random inputs, and counts equal elements. Writes exactness.csv
+and exactness.md, of which docs/exactness.md is a copy. The exit code is 1 where bit-exactness is claimed and not there.
+"""
+
+import argparse
+import csv
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from environment import environment, results_folder, title_of
+from forms import BIT_EXACT, CHUNK, NO_MODE, ONE_ROUNDING, Form, Result, Shape, Source, tuple_of
+from ops import selected
+from providers import has_ours
+
+INTRODUCTION = """# Exactness
+
+Three guarantees, for each op and mode: **bit-exact**, the bits of the model's own eager PyTorch; **same roundings**,
+the same casts at the same places but a sum in another order; **one rounding**, float32 inside and one cast at the end,
+which is closer to the true value than eager and different from it. Only the first is all or nothing: **FAIL** says that
+it was not met.
+
+Each cell is the share of elements with the bits of eager and, where that is not all of them, the largest distance in
+units in the last place; the worst of the shapes of the models that the row names. `exactness.csv` has every case.
+Inputs are random. A distance of many units is an element near zero, a difference of larger numbers; where one rounding
+is the guarantee, no distance is given for that reason.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op for one model in one mode and dtype."""
+
+    form: Form
+    mode: str
+    model: str
+    shape: Shape
+    dtype: str
+    against: str
+    equal: float
+    """Share of elements with equal bits."""
+    ulps: int
+    """The largest distance."""
+
+    @property
+    def claim(self) -> str:
+        """What the op guarantees."""
+        return self.form.claims[self.mode]
+
+    @property
+    def failed(self) -> bool:
+        """Bits were promised."""
+        return self.claim == BIT_EXACT and self.equal < 1
+
+    @property
+    def cell(self) -> str:
+        """For the table."""
+        if self.equal == 1:
+            return "100 %"
+        share = min(self.equal, 0.9999999)  # never rounded up to all of them
+        text = f"{share * 100:.{2 if share < 0.9999 else 5}f} %"
+        if self.claim == ONE_ROUNDING:  # where large numbers cancel it is far from eager on purpose
+            return text
+        return f"{text}, {self.ulps} ulp" + (" **FAIL**" if self.failed else "")
+
+
+def distance(ours: Result, eager: Result) -> tuple[float, int]:
+    """The share of elements with equal bits, and the largest distance in units in the last place, over all outputs."""
+    integers = {2: torch.int16, 4: torch.int32}
+    equal = total = furthest = 0
+    for y, own in zip(tuple_of(ours), tuple_of(eager), strict=True):
+        if (y.shape, y.dtype) != (own.shape, own.dtype):
+            raise RuntimeError(f"{y.dtype} {tuple(y.shape)}, eager gives {own.dtype} {tuple(own.shape)}")
+        bits = [x.contiguous().view(integers[x.element_size()]).flatten() for x in (y, own)]
+        for mine, right in zip(*(x.split(CHUNK // 4) for x in bits), strict=True):
+            total += mine.numel()
+            equal += int((mine == right).sum())
+            furthest = max(furthest, int((_ordered(mine) - _ordered(right)).abs().max()))
+    return equal / total, furthest
+
+
+def _ordered(bits: torch.Tensor) -> torch.Tensor:
+    """Integers in the order of the values that these bits are: both zeros become 0."""
+    lowest = torch.iinfo(bits.dtype).min
+    wide = bits.long()
+    return torch.where(wide < 0, lowest - wide, wide)
+
+
+def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
+    """The eager result, and whose: of the model's own classes where they can be imported."""
+    if form.real is not None:
+        try:
+            return form.real(**inputs), "classes"
+        except ImportError:
+            pass
+    return form.eager(**inputs), "chain"
+
+
+def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | None = None) -> Iterator[Row]:
+    """Every model and mode of a form in one dtype; `most` tokens."""
+    for model, shape in form.cases:
+        if most is not None:
+            shape = (shape[0], min(most, shape[1]), *shape[2:])
+        torch.manual_seed(0)
+        inputs = form.inputs(Source(device, dtype), shape)
+        own, against = own_result(form, inputs)
+        for mode in form.modes:
+            ours = tuple_of(form.call(mode)(**inputs))
+            if form.claims[mode] == ONE_ROUNDING:  # which may be to another dtype than eager's
+                own = tuple(right.to(y.dtype) for y, right in zip(ours, tuple_of(own), strict=True))
+            equal, ulps = distance(ours, own)
+            yield Row(form, mode, model, shape, str(dtype).removeprefix("torch."), against, equal, ulps)
+
+
+def measured(only: list[str] | None, device: torch.device) -> Iterator[Row | str]:
+    """Every row, and a line for each op that is not there or that fails to run."""
+    missing = set()
+    for form in selected(only):
+        if form.backward or form.op in missing:
+            continue
+        if not has_ours(form):
+            missing.add(form.op)
+            yield f"{form.op}: not in this build"
+            continue
+        for dtype in form.dtypes:
+            try:
+                yield from rows_of(form, device, dtype)
+            except Exception as error:  # one op that does not run must not hide the others
+                yield f"FAIL {form.op} ({form.chain}), {dtype}: {type(error).__name__}: {error}"
+            torch.cuda.empty_cache()
+
+
+def write_csv(rows: list[Row], path: Path) -> None:
+    """A line for each op, mode, model and dtype."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(
+            ("op", "mode", "chain", "model", "shape", "dtype", "against", "guarantee", "equal", "max_ulp", "met")
+        )
+        for row in rows:
+            shape = "x".join(map(str, row.shape))
+            where = (row.form.op, row.mode, row.form.chain, row.model, shape, row.dtype, row.against)
+            writer.writerow((*where, row.claim, f"{row.equal:.9f}", row.ulps, "FAIL" if row.failed else "yes"))
+
+
+def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
+    """The page: an introduction and a table with a line for each op, chain and mode."""
+    versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("diffusers", "transformers"))
+    dtypes = ("bfloat16", "float16", "float32")
+    text = [INTRODUCTION, f"{title_of(facts)}, {versions}, {facts['date'][:10]}.", ""]
+    text += [f"| op | as in | mode | guarantee | {' | '.join(dtypes)} |", "| --- " * (4 + len(dtypes)) + "|"]
+    for form, mode in dict.fromkeys((row.form, row.mode) for row in rows):
+        own = [row for row in rows if row.form is form and row.mode == mode]
+        cells = [
+            min(cases, key=lambda row: (row.equal, -row.ulps)).cell
+            if (cases := [row for row in own if row.dtype == dtype])
+            else "–"
+            for dtype in dtypes
+        ]
+        shown = "–" if mode == NO_MODE else mode
+        text.append(f"| `{form.op}` | {form.chain} | {shown} | {own[0].claim} | {' | '.join(cells)} |")
+    return "\n".join([*text, *([""] if lines else []), *(f"- {line}" for line in lines)]) + "\n"
+
+
+def main() -> int:
+    """Compare, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
+    parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("exactness: no CUDA device: nothing compared")
+        return 0
+    facts, rows, lines = environment(), list[Row](), list[str]()
+    with torch.no_grad():
+        for found in measured(options.only, torch.device("cuda")):
+            if isinstance(found, str):
+                lines.append(found)
+                print(found, flush=True)
+            else:
+                rows.append(found)
+                print(
+                    f"{found.form.op} {found.mode} {found.model} {found.dtype}: {found.claim}, {found.cell}", flush=True
+                )
+    folder = options.out or results_folder(facts)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_csv(rows, folder / "exactness.csv")
+    (folder / "exactness.md").write_text(markdown(rows, lines, facts))
+    print((folder / "exactness.md").read_text())
+    failed = [row for row in rows if row.failed]
+    print(f"{len(rows)} cases, {len(failed)} that promise bits and do not keep it; results: {folder}")
+    return 1 if failed or any(line.startswith("FAIL") for line in lines) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

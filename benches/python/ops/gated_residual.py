@@ -1,0 +1,82 @@
+"""`gated_residual`: x + gate * y."""
+
+import torch
+from forms import BIT_EXACT, Form, Inputs, Shape, Source
+from torch import Tensor
+
+import oxiwarp
+
+CLIP = 65504.0
+
+
+def _inputs(source: Source, shape: Shape, dtype: torch.dtype | None = None, scale: float = 1.0) -> Inputs:
+    (gate,) = source.modulation(shape[0], shape[-1], 1, dtype)
+    return {"x": source.normal(*shape), "y": source.normal(*shape, scale=scale), "gate": gate}
+
+
+def _inputs_clip(source: Source, shape: Shape) -> Inputs:
+    """A float16 stream that overflows here and there."""
+    return _inputs(source, shape, scale=65000.0 if source.dtype == torch.float16 else 1.0)
+
+
+def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    """FluxTransformerBlock; the others write the factors in the other order."""
+    return x + gate * y
+
+
+def _wan(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    """WanTransformerBlock, with a float32 gate."""
+    return (x.float() + y.float() * gate).type_as(x)
+
+
+def _clip(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    """FluxSingleTransformerBlock."""
+    total = x + gate * y
+    return total.clip(-65504, 65504) if total.dtype == torch.float16 else total
+
+
+def _reference(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
+    return x + gate * y
+
+
+def _ours(x: Tensor, y: Tensor, gate: Tensor, **options: object) -> Tensor:
+    return oxiwarp.gated_residual(x, y, gate, **options)
+
+
+FORMS = (
+    Form(
+        op="gated_residual",
+        chain="Flux, SD3, LTX, HunyuanVideo, Qwen-Image",
+        cases=(
+            ("Flux", (1, 4608, 3072)),
+            ("LTX 49 frames", (2, 2688, 2048)),
+            ("LTX 161 frames", (2, 8064, 2048)),
+            ("HunyuanVideo 720p", (1, 118800, 3072)),
+        ),
+        inputs=_inputs,
+        eager=_eager,
+        reference=_reference,
+        ours=_ours,
+    ),
+    Form(
+        op="gated_residual",
+        chain="float32 gate: Wan",
+        cases=(("Wan 1.3B", (1, 32760, 1536)), ("Wan 14B", (1, 32760, 5120))),
+        inputs=lambda source, shape: _inputs(source, shape, torch.float32),
+        eager=_wan,
+        reference=_reference,
+        ours=_ours,
+    ),
+    Form(
+        op="gated_residual",
+        chain="clipped in float16: Flux, Qwen-Image",
+        cases=(("Flux, single block", (1, 4608, 3072)),),
+        inputs=_inputs_clip,
+        eager=_clip,
+        reference=lambda x, y, gate: _reference(x, y, gate).clip(-CLIP, CLIP),
+        ours=lambda x, y, gate, mode: _ours(x, y, gate, clip=True, mode=mode),
+        claims={"exact": BIT_EXACT},
+        timed=False,
+        dtypes=(torch.float16,),
+    ),
+)

@@ -1,0 +1,97 @@
+"""`gated_residual_ada_norm`: x + gate * y, then the next norm and its modulation; both results."""
+
+from collections.abc import Callable
+
+import references
+import torch
+from forms import ONE_ROUNDING, SAME_ROUNDINGS, Chain, Form, Inputs, Result, Shape, Source
+from modulation import EPS, layer_norm_chain, real_rms_norm_chain, real_wan_chain, rms_norm_chain, wan_chain
+from torch import Tensor
+
+import oxiwarp
+
+
+def _inputs(source: Source, shape: Shape, dtype: torch.dtype | None = None) -> Inputs:
+    gate, shift, scale = source.modulation(shape[0], shape[-1], 3, dtype)
+    return {
+        "x": source.normal(*shape, mean=0.5),
+        "y": source.normal(*shape),
+        "gate": gate,
+        "scale": scale,
+        "shift": shift,
+    }
+
+
+def _inputs_wan(source: Source, shape: Shape) -> Inputs:
+    return _inputs(source, shape, torch.float32)
+
+
+def _after_gate(norm: Callable[..., Tensor]) -> Chain:
+    """FluxTransformerBlock and its kind."""
+
+    def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
+        total = x + gate * y
+        return norm(total, scale, shift), total
+
+    return chain
+
+
+def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
+    """WanTransformerBlock: from one block's feed-forward to the next one's norm1, the sum rounded between."""
+
+    def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
+        total = (x.float() + y.float() * gate).type_as(x)
+        return norm(total, scale, shift), total
+
+    return chain
+
+
+def _reference(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
+    total = x + gate * y
+    return references.layer_norm(total, EPS) * (1 + scale) + shift, total
+
+
+def _reference_rms(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
+    total = x + gate * y
+    return references.rms_norm(total, EPS) * (1 + scale) + shift, total
+
+
+def _ours(norm: str) -> Chain:
+    def call(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, mode: str) -> Result:
+        return oxiwarp.gated_residual_ada_norm(x, y, gate, scale, shift, norm=norm, eps=EPS, mode=mode)
+
+    return call
+
+
+FORMS = (
+    Form(
+        op="gated_residual_ada_norm",
+        chain="LayerNorm: Flux, SD3, HunyuanVideo, Qwen-Image",
+        cases=(("Flux", (1, 4096, 3072)), ("SD3", (2, 4096, 1536)), ("HunyuanVideo 720p", (1, 118800, 3072))),
+        inputs=_inputs,
+        eager=_after_gate(layer_norm_chain),
+        reference=_reference,
+        ours=_ours("layer_norm"),
+    ),
+    Form(
+        op="gated_residual_ada_norm",
+        chain="RMSNorm without weight: LTX",
+        cases=(("LTX 49 frames", (2, 2688, 2048)), ("LTX 161 frames", (2, 8064, 2048))),
+        inputs=_inputs,
+        eager=_after_gate(rms_norm_chain),
+        reference=_reference_rms,
+        ours=_ours("rms_norm"),
+        claims={"exact": SAME_ROUNDINGS, "fast": ONE_ROUNDING},
+        real=_after_gate(real_rms_norm_chain),
+    ),
+    Form(
+        op="gated_residual_ada_norm",
+        chain="float32 gate, LayerNorm and modulation: Wan",
+        cases=(("Wan 1.3B", (1, 32760, 1536)), ("Wan 14B", (1, 32760, 5120))),
+        inputs=_inputs_wan,
+        eager=_after_wan_gate(wan_chain),
+        reference=_reference,
+        ours=_ours("layer_norm"),
+        real=_after_wan_gate(real_wan_chain),
+    ),
+)

@@ -1,0 +1,73 @@
+"""`softmax` and `cross_entropy` over vocabularies."""
+
+import torch
+import torch.nn.functional as F
+from forms import NO_MODE, ONE_ROUNDING, Form, Inputs, Peer, Shape, Source
+from torch import Tensor
+
+import oxiwarp
+
+CLAIMS = {NO_MODE: ONE_ROUNDING}
+VOCABULARIES = (
+    ("Llama 3 vocabulary", (1, 8192, 128256)),
+    ("Qwen vocabulary", (1, 4096, 151936)),
+    ("Gemma 3 vocabulary", (1, 2048, 262144)),
+)
+
+
+def _inputs(source: Source, shape: Shape) -> Inputs:
+    return {"x": source.normal(shape[0] * shape[1], shape[2], scale=2.0)}
+
+
+def _inputs_target(source: Source, shape: Shape) -> Inputs:
+    logits = source.normal(shape[0] * shape[1], shape[2], scale=2.0)
+    return {"logits": logits, "target": source.indices(shape[0] * shape[1], shape[2])}
+
+
+def _causal_lm(logits: Tensor, target: Tensor) -> Tensor:
+    """transformers' ForCausalLMLoss: in float32. A loss for each token, so that the check sees every row."""
+    return F.cross_entropy(logits.float(), target, reduction="none")
+
+
+def _reference(x: Tensor) -> Tensor:
+    powers = torch.exp(x - x.amax(-1, keepdim=True))
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def _reference_loss(logits: Tensor, target: Tensor) -> Tensor:
+    largest = logits.amax(-1, keepdim=True)
+    logarithm = (logits - largest).exp().sum(-1).log() + largest[:, 0]
+    return logarithm - logits.gather(-1, target[:, None])[:, 0]
+
+
+FORMS = (
+    Form(
+        op="softmax",
+        chain="last dimension",
+        cases=(("attention scores", (1, 32768, 4096)), ("wide rows", (1, 8192, 32768)), *VOCABULARIES[1:]),
+        inputs=_inputs,
+        eager=lambda x: F.softmax(x, dim=-1),
+        reference=_reference,
+        ours=lambda x: oxiwarp.softmax(x),
+        claims=CLAIMS,
+        peers={
+            "Liger": Peer("liger_kernel.ops.softmax", lambda liger, x: liger._softmax_forward(x)[0]),
+            "QuACK": Peer("quack", lambda quack, x: quack.softmax(x)),
+        },
+    ),
+    Form(
+        op="cross_entropy",
+        chain="causal language models",
+        cases=VOCABULARIES,
+        inputs=_inputs_target,
+        eager=_causal_lm,
+        reference=_reference_loss,
+        ours=lambda logits, target: oxiwarp.cross_entropy(logits, target, reduction="none"),
+        claims=CLAIMS,
+        library=("F.cross_entropy", lambda logits, target: F.cross_entropy(logits, target, reduction="none")),
+        # Liger's forward writes the gradient too: another op.
+        peers={
+            "QuACK": Peer("quack", lambda quack, logits, target: quack.cross_entropy(logits, target, reduction="none"))
+        },
+    ),
+)

@@ -1,0 +1,164 @@
+"""`qk_norm_rope`: the norms of q and k, per head or across heads, and the rotation behind them."""
+
+from collections.abc import Callable
+
+import references
+import rotary
+import torch.nn.functional as F
+from forms import NO_MODE, SAME_ROUNDINGS, Chain, Form, Inputs, Result, Shape, Source
+from torch import Tensor
+
+import oxiwarp
+
+from .rms_norm import llama, t5
+
+CLAIMS = {NO_MODE: SAME_ROUNDINGS}
+EPS, EPS_LTX = 1e-6, 1e-5
+
+
+def _weights(source: Source, inputs: Inputs, cols: int) -> Inputs:
+    return {**inputs, "q_weight": source.weight(cols), "k_weight": source.weight(cols)}
+
+
+def _inputs_flux(source: Source, shape: Shape) -> Inputs:
+    cos, sin = rotary.tables(source, shape[1], shape[-1])
+    return _weights(source, {"q": source.normal(*shape), "k": source.normal(*shape), "cos": cos, "sin": sin}, shape[-1])
+
+
+def _inputs_ltx(source: Source, shape: Shape) -> Inputs:
+    cos, sin = rotary.tables(source, *shape)
+    return _weights(source, {"q": source.normal(*shape), "k": source.normal(*shape), "cos": cos, "sin": sin}, shape[-1])
+
+
+def _inputs_wan(source: Source, shape: Shape) -> Inputs:
+    """q and k before the head split, tables of a head."""
+    batch, tokens, heads, dim = shape
+    cos, sin = rotary.tables(source, 1, tokens, 1, dim)
+    q, k = source.normal(batch, tokens, heads * dim), source.normal(batch, tokens, heads * dim)
+    return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, heads * dim)
+
+
+def _inputs_qwen3(source: Source, shape: Shape) -> Inputs:
+    batch, tokens, heads, dim = shape
+    cos, sin = rotary.half_tables(source, batch, tokens, dim)
+    q, k = source.normal(*shape), source.normal(batch, tokens, heads // 4, dim)
+    return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, dim)
+
+
+def _of_both(normed: Callable[[Tensor, Tensor], Tensor], turned: Callable[..., Tensor]) -> Chain:
+    """Norm and rotation of q and of k."""
+
+    def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+        return turned(normed(q, q_weight), cos, sin), turned(normed(k, k_weight), cos, sin)
+
+    return chain
+
+
+def _torch_norm(eps: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, weight: F.rms_norm(x, weight.shape, weight, eps)
+
+
+def _reference_norm(eps: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda x, weight: references.rms_norm(x, eps, weight)
+
+
+def _wan_turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return rotary.wan(x.unflatten(2, (-1, cos.shape[-1])), cos, sin)
+
+
+def _reference_wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return references.rotate(x.unflatten(2, (-1, cos.shape[-1])), cos, sin)
+
+
+def _qwen3_turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return rotary.llama(x.transpose(1, 2), cos, sin)
+
+
+def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return references.rotate_halves(x.transpose(1, 2), cos[:, None], sin[:, None])
+
+
+# The calls of oxiwarp: one adapter for each layout.
+def _ours_flux(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+    return oxiwarp.qk_norm_rope(q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS)
+
+
+def _ours_hunyuan(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+    return oxiwarp.qk_norm_rope(q, k, cos, sin, norm="llama_rms_norm", q_weight=q_weight, k_weight=k_weight, eps=EPS)
+
+
+def _ours_ltx(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+    return oxiwarp.qk_norm_rope(q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS_LTX)
+
+
+def _ours_wan(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+    dim = cos.shape[-1]
+    turned = oxiwarp.qk_norm_rope(
+        q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS, across_heads=True, head_dim=dim
+    )
+    return tuple(x.unflatten(2, (-1, dim)) for x in turned)
+
+
+def _ours_qwen3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+    turned = oxiwarp.qk_norm_rope(
+        q, k, cos, sin, norm="llama_rms_norm", q_weight=q_weight, k_weight=k_weight, eps=EPS, interleaved=False
+    )
+    return tuple(x.transpose(1, 2) for x in turned)
+
+
+FORMS = (
+    Form(
+        op="qk_norm_rope",
+        chain="torch.nn.RMSNorm per head: Flux",
+        cases=(("Flux", (1, 4608, 24, 128)),),
+        inputs=_inputs_flux,
+        eager=_of_both(_torch_norm(EPS), rotary.flux),
+        reference=_of_both(_reference_norm(EPS), lambda x, cos, sin: references.rotate(x, cos[:, None], sin[:, None])),
+        ours=_ours_flux,
+        claims=CLAIMS,
+        real=_of_both(_torch_norm(EPS), rotary.real_flux),
+    ),
+    Form(
+        op="qk_norm_rope",
+        chain="diffusers.RMSNorm per head: HunyuanVideo",
+        cases=(("HunyuanVideo", (1, 4096, 24, 128)),),
+        inputs=_inputs_flux,
+        eager=_of_both(t5, rotary.flux),
+        reference=_of_both(_reference_norm(EPS), lambda x, cos, sin: references.rotate(x, cos[:, None], sin[:, None])),
+        ours=_ours_hunyuan,
+        claims=CLAIMS,
+        real=_of_both(t5, rotary.real_flux),
+        timed=False,
+    ),
+    Form(
+        op="qk_norm_rope",
+        chain="across heads, rotated before their split: LTX",
+        cases=(("LTX 49 frames", (2, 2688, 2048)), ("LTX 161 frames", (2, 8064, 2048))),
+        inputs=_inputs_ltx,
+        eager=_of_both(_torch_norm(EPS_LTX), rotary.ltx),
+        reference=_of_both(_reference_norm(EPS_LTX), references.rotate),
+        ours=_ours_ltx,
+        claims=CLAIMS,
+        real=_of_both(_torch_norm(EPS_LTX), rotary.real_ltx),
+    ),
+    Form(
+        op="qk_norm_rope",
+        chain="across heads, rotated per head: Wan",
+        cases=(("Wan 1.3B", (1, 32760, 12, 128)), ("Wan 14B", (1, 32760, 40, 128))),
+        inputs=_inputs_wan,
+        eager=_of_both(_torch_norm(EPS), _wan_turned),
+        reference=_of_both(_reference_norm(EPS), _reference_wan),
+        ours=_ours_wan,
+        claims=CLAIMS,
+    ),
+    Form(
+        op="qk_norm_rope",
+        chain="per head, 4 queries to a key, halves: Qwen3",
+        cases=(("Qwen3 8B", (1, 8192, 32, 128)),),
+        inputs=_inputs_qwen3,
+        eager=_of_both(llama, _qwen3_turned),
+        reference=_of_both(_reference_norm(EPS), _reference_qwen3),
+        ours=_ours_qwen3,
+        claims=CLAIMS,
+    ),
+)

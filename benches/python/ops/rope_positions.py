@@ -1,0 +1,85 @@
+"""`rope_1d` and `rope_3d`: rotations whose angles the kernel computes from positions."""
+
+import references
+import torch
+from forms import NO_MODE, ONE_ROUNDING, Form, Inputs, Result, Shape, Source
+from rotary import wan
+from torch import Tensor, float32
+
+import oxiwarp
+
+CLAIMS = {NO_MODE: ONE_ROUNDING}
+THETA = 10000.0
+HEIGHT, WIDTH = 30, 52  # of Wan's 480p latents, in patches
+AXES = (44, 42, 42)  # of a head of 128: frames, rows, columns
+
+
+def _inputs(source: Source, shape: Shape) -> Inputs:
+    return {"q": source.normal(*shape), "k": source.normal(*shape)}
+
+
+def _angles(positions: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+    powers = torch.arange(0, dim, 2, device=positions.device, dtype=dtype) / dim
+    return positions.to(dtype)[:, None] / THETA**powers
+
+
+def _text(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Angles [tokens, dim / 2]."""
+    return _angles(torch.arange(tokens, device=device), dim, dtype)
+
+
+def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Angles [tokens, dim / 2] of tokens in the order frames, rows, columns."""
+    token = torch.arange(tokens, device=device)
+    grid = (token // (HEIGHT * WIDTH), token // WIDTH % HEIGHT, token % WIDTH)
+    return torch.cat([_angles(at, axis, dtype) for at, axis in zip(grid, AXES, strict=True)], dim=-1)
+
+
+def _chain(angles_of, dtype):
+    """Tables from positions, in float32 or float64, then the rotation."""
+
+    def chain(q: Tensor, k: Tensor) -> Result:
+        angles = angles_of(q.shape[1], q.shape[-1], q.device, dtype)
+        cos, sin = (f(angles).repeat_interleave(2, dim=-1)[None, :, None] for f in (torch.cos, torch.sin))
+        turned = references.rotate if dtype == torch.float64 else wan
+        return turned(q, cos, sin), turned(k, cos, sin)
+
+    return chain
+
+
+# The calls of oxiwarp.
+def _ours_text(q: Tensor, k: Tensor) -> Result:
+    return oxiwarp.rope_1d(q, k, theta=THETA)
+
+
+def _ours_video(q: Tensor, k: Tensor) -> Result:
+    tokens = q.shape[1]
+    grid = (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH) if tokens > WIDTH else (1, 1, tokens)
+    return oxiwarp.rope_3d(q, k, grid=grid, splits=AXES, theta=THETA)
+
+
+FORMS = (
+    Form(
+        op="rope_1d",
+        chain="text",
+        cases=(("text", (1, 8192, 32, 128)),),
+        inputs=_inputs,
+        eager=_chain(_text, float32),
+        reference=_chain(_text, torch.float64),
+        ours=_ours_text,
+        claims=CLAIMS,
+        chunked=False,
+    ),
+    Form(
+        op="rope_3d",
+        chain="video: Wan",
+        cases=(("Wan 14B", (1, 32760, 40, 128)),),
+        inputs=_inputs,
+        eager=_chain(_video, float32),
+        reference=_chain(_video, torch.float64),
+        ours=_ours_video,
+        claims=CLAIMS,
+        chunked=False,
+        grain=HEIGHT * WIDTH,
+    ),
+)

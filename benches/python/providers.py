@@ -1,0 +1,86 @@
+"""Who computes a form: oxiwarp in each mode, the eager chain, torch's own function, both compiled, and peers."""
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from forms import Chain, Form
+
+OURS = "oxiwarp"
+EAGER = "eager"
+CHAIN_COMPILED = "torch.compile(chain)"
+PEERS = ("Liger", "QuACK")
+FLOOR = "copy kernel"
+
+
+def name_of(mode: str, form: Form) -> str:
+    """Ours: the default mode has the plain name."""
+    return OURS if mode == form.modes[0] else f"{OURS} {mode}"
+
+
+def is_ours(provider: str) -> bool:
+    """In any mode."""
+    return provider.split()[0] == OURS
+
+
+def compiled(chain: Chain) -> Chain:
+    """By Inductor, for these shapes only."""
+    return torch.compile(chain, dynamic=False)
+
+
+def to_compile(form: Form) -> dict[str, Chain]:
+    """What torch.compile is measured on, by the provider's name."""
+    chains = {CHAIN_COMPILED: form.eager}
+    if form.library:
+        name, library = form.library
+        chains[f"torch.compile({name})"] = library
+    return chains
+
+
+def providers_of(form: Form) -> dict[str, Chain]:
+    """By name, the eager chain first; those that are not installed are left out."""
+    found: dict[str, Chain] = {EAGER: form.eager}
+    if has_ours(form):
+        found |= {name_of(mode, form): form.call(mode) for mode in form.modes}
+    if form.library:
+        found |= [form.library]
+    found |= {name: compiled(chain) for name, chain in to_compile(form).items()}
+    for name, peer in form.peers.items():
+        if (module := installed(peer.module)) is not None:
+            found[name] = _bound(peer.call, module)
+    return found
+
+
+def _bound(call: Chain, module: Any) -> Callable[..., Any]:
+    return lambda **inputs: call(module, **inputs)
+
+
+def has_ours(form: Form) -> bool:
+    """Whether this build has the public function, and the gradient where that is measured."""
+    import oxiwarp
+
+    return hasattr(oxiwarp, form.function) and (not form.backward or hasattr(torch.ops.oxiwarp, form.op))
+
+
+def absent(forms: list[Form]) -> list[str]:
+    """A line for each peer that cannot be in an op's table, and why."""
+    lines = []
+    for name in PEERS:
+        peers = [form.peers[name] for form in forms if name in form.peers]
+        if not peers:
+            lines.append(f"{name} has no such op")
+        elif all(installed(peer.module) is None for peer in peers):
+            lines.append(f"{name} is not installed")
+    return lines
+
+
+@cache
+def installed(module: str) -> Any | None:
+    """A peer's module, or None: its absence must not stop the benchmark."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a peer that fails to import is absent, whatever it raises
+        print(f"{module}: not measured ({type(error).__name__}: {error})")
+        return None

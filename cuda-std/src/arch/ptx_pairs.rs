@@ -1,0 +1,62 @@
+//! Arithmetic on pairs of 16-bit floats, rounded once: the same bits as in f32 with one rounding to the type.
+use core::arch::asm;
+
+use super::{bf16x2_to_f32x2, f32x2_to_bf16x2};
+
+macro_rules! f16_pairs {
+    ($($name:ident: $instruction:literal;)*) => { $(
+        #[inline(always)]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            let result: u32;
+            // SAFETY: arithmetic on registers.
+            unsafe {
+                asm!(
+                    concat!($instruction, " {}, {}, {};"),
+                    out(reg32) result, in(reg32) a, in(reg32) b,
+                    options(pure, nomem, nostack)
+                );
+            }
+            result
+        }
+    )* };
+}
+f16_pairs! {
+    add_f16x2: "add.rn.f16x2";
+    mul_f16x2: "mul.rn.f16x2";
+}
+
+/// `a * b + c`; bf16 has no other arithmetic on sm_80.
+#[inline(always)]
+fn fma_bf16x2(a: u32, b: u32, c: u32) -> u32 {
+    let result: u32;
+    // SAFETY: arithmetic on registers.
+    unsafe {
+        asm!(
+            "fma.rn.bf16x2 {}, {}, {}, {};",
+            out(reg32) result, in(reg32) a, in(reg32) b, in(reg32) c,
+            options(pure, nomem, nostack)
+        );
+    }
+    result
+}
+
+#[inline(always)]
+pub fn add_bf16x2(a: u32, b: u32) -> u32 {
+    if cfg!(not(target_feature = "sm_80")) {
+        let ([a, b], [c, d]) = (bf16x2_to_f32x2(a), bf16x2_to_f32x2(b));
+        return f32x2_to_bf16x2(a + c, b + d);
+    }
+    const ONES: u32 = 0x3F80_3F80;
+    fma_bf16x2(a, ONES, b)
+}
+
+#[inline(always)]
+pub fn mul_bf16x2(a: u32, b: u32) -> u32 {
+    if cfg!(not(target_feature = "sm_80")) {
+        let ([a, b], [c, d]) = (bf16x2_to_f32x2(a), bf16x2_to_f32x2(b));
+        return f32x2_to_bf16x2(a * c, b * d);
+    }
+    // Adding -0 leaves a zero's sign as it is.
+    const MINUS_ZEROS: u32 = 0x8000_8000;
+    fma_bf16x2(a, b, MINUS_ZEROS)
+}

@@ -1,0 +1,189 @@
+//! `expf`, `erff` and `tanhf` of CUDA's math library, to the bit: what torch's own kernels call.
+//!
+//! The same algorithms, constants and instructions as libdevice's `__nv_expf`, `__nv_erff` and `__nv_tanhf` without
+//! fast math, so a chain of torch's operators can be repeated exactly. Only `ex2.approx` and `rcp.approx` are not IEEE
+//! operations: the CPU executor rounds them correctly, so the last bits may differ between the backends.
+//!
+//! Source: libdevice.10.bc of CUDA 13.0, for [`Erf::CUDA_13_2`] of CUDA 13.2. The bounds are of the CUDA C++
+//! Programming Guide, "Mathematical Functions", and tested below.
+use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
+
+/// `e^x + addend`, the sum contracted into the last multiplication as nvcc contracts it; `e^x` within 2 ulp.
+///
+/// `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. The saturated product keeps `i` between -126 and 126, and
+/// what is beyond stays in `f`, so that over- and underflow come out of `2^f`.
+#[inline(always)]
+pub fn exp_add(x: f32, addend: f32) -> f32 {
+    const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);
+    const LOG2_E_LOW: f32 = f32::from_bits(0x32A5_7060);
+    const RANGE: f32 = 252.0;
+    // 1.5 * 2^23 puts an integer into the low bits of a float, 1 is the exponent of 2^-126.
+    const SHIFT: f32 = 12_582_912.0;
+    let shifted = fma_rm(fma_sat(x, LOG2_E / RANGE, 0.5), RANGE, SHIFT + 1.0);
+    let exponent = shifted - (SHIFT + 127.0);
+    let fraction = fma(x, LOG2_E_LOW, fma(x, LOG2_E, -exponent));
+    fma(f32::from_bits(shifted.to_bits() << 23), ex2_ftz(fraction), addend)
+}
+
+/// `expf`: `e^x`, within 2 ulp.
+#[inline(always)]
+pub fn exp(x: f32) -> f32 {
+    // -0 leaves the product as it is.
+    exp_add(x, -0.0)
+}
+
+/// `tanhf`: within 2 ulp.
+///
+/// An odd polynomial below 0.6, `1 - 2 / (e^2x + 1)` above.
+#[inline(always)]
+pub fn tanh(x: f32) -> f32 {
+    const TWO_LOG2_E: f32 = 2.885_39;
+    let size = x.abs();
+    // libdevice then sets what is 9.01 or more to 1: from there on this rounds to 1 by itself.
+    let far = fma(rcp_ftz(ex2_ftz(size * TWO_LOG2_E) + 1.0), -2.0, 1.0).copysign(x);
+
+    let square = x * x;
+    let p = fma(f32::from_bits(0x3C80_F082), square, f32::from_bits(0xBD56_3CAE));
+    let p = fma(p, square, f32::from_bits(0x3E08_5941));
+    let p = fma(p, square, f32::from_bits(0xBEAA_A9ED));
+    // Not `p * square`: the sum with +0 keeps the sign of tanh(-0).
+    let near = fma(fma(p, square, 0.0), x, x);
+    if size >= 0.6 { far } else { near }
+}
+
+/// The coefficients of an `erff`: they changed once in the CUDA versions that torch is built with.
+#[derive(Clone, Copy)]
+pub struct Erf {
+    /// Where the second polynomial begins.
+    far_from: f32,
+    /// `log2(1 - erf(x))`, in `x`, from the highest power down.
+    far: [f32; 7],
+    /// `erf(x) / x - 1`, in `x^2`.
+    near: [f32; 7],
+}
+
+const fn floats(bits: [u32; 7]) -> [f32; 7] {
+    let mut values = [0.0; 7];
+    let mut i = 0;
+    while i < 7 {
+        values[i] = f32::from_bits(bits[i]);
+        i += 1;
+    }
+    values
+}
+
+impl Erf {
+    /// CUDA up to 13.1 (torch 2.11's default build has 13.0).
+    pub const CUDA_12: Self = Self {
+        far_from: 1.002_96,
+        far: floats([
+            0x38EB_4C3A,
+            0xBAAE_005B,
+            0x3C09_919F,
+            0xBD24_D99A,
+            0x3E23_5519,
+            0x3F69_B4F9,
+            0x3F21_0A14,
+        ]),
+        near: floats([
+            0x38B1_E96A,
+            0xBA57_4D20,
+            0x3BAA_D5EA,
+            0xBCDC_1BE7,
+            0x3DE7_18AF,
+            0xBEC0_93AC,
+            0x3E03_75D3,
+        ]),
+    };
+    /// CUDA from 13.2 on.
+    pub const CUDA_13_2: Self = Self {
+        far_from: f32::from_bits(0x3F80_7B28),
+        far: floats([
+            0x388E_49B7,
+            0xBA73_C723,
+            0x3BE3_E044,
+            0xBD19_B6F7,
+            0x3E20_72AB,
+            0x3F6A_18F3,
+            0x3F20_F3EB,
+        ]),
+        near: floats([
+            0x388D_8E09,
+            0xBA48_7A7D,
+            0x3BA8_86C1,
+            0xBCDB_C4CF,
+            0x3DE7_12BB,
+            0xBEC0_9388,
+            0x3E03_75D4,
+        ]),
+    };
+
+    /// `erff`: within 2 ulp.
+    ///
+    /// `x + x * near(x^2)` near 0, `1 - 2^far(|x|)` beyond; one polynomial is evaluated, with the coefficients of
+    /// either.
+    #[inline(always)]
+    pub fn erf(self, x: f32) -> f32 {
+        let is_far = x.abs() >= self.far_from;
+        let at = if is_far { x.abs() } else { x * x };
+        // Values, not places, and no loop: an address that depends on `x` would be a load.
+        let c = |far: f32, near: f32| if is_far { far } else { near };
+        let (far, near) = (self.far, self.near);
+        let p = fma(c(far[0], near[0]), at, c(far[1], near[1]));
+        let p = fma(p, at, c(far[2], near[2]));
+        let p = fma(p, at, c(far[3], near[3]));
+        let p = fma(p, at, c(far[4], near[4]));
+        let p = fma(p, at, c(far[5], near[5]));
+        let p = fma(p, at, c(far[6], near[6]));
+        let sum = fma(p, x, x);
+        if is_far { (1.0 - ex2_ftz(-sum.abs())).copysign(x) } else { sum }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every 1009th float, of both signs: all exponents, subnormal numbers and NaN among them.
+    fn floats() -> impl Iterator<Item = f32> {
+        (0..=u32::MAX).step_by(1009).map(f32::from_bits)
+    }
+
+    /// Panics unless `f` lies within `bound` ulp of `reference`, and is NaN where that is.
+    #[track_caller]
+    fn within(bound: f64, f: impl Fn(f32) -> f32, reference: impl Fn(f64) -> f64) {
+        for x in floats() {
+            let (got, exact) = (f(x), reference(f64::from(x)));
+            if exact.is_nan() || exact.abs() > f64::from(f32::MAX) {
+                assert_eq!(got.is_nan(), exact.is_nan(), "f({x:e}) is {got:e}");
+                continue;
+            }
+            let ulp = f64::from(exact.abs().max(f64::from(f32::MIN_POSITIVE)) as f32).log2().floor().exp2()
+                / 8_388_608.0;
+            let error = (f64::from(got) - exact).abs() / ulp;
+            assert!(error <= bound, "f({x:e}) is {got:e}, expected {exact:e}: {error:.2} ulp");
+        }
+    }
+
+    #[test]
+    fn exp_is_accurate() {
+        within(2.0, exp, libm::exp);
+        within(2.0, |x| exp_add(-x, 1.0), |x| 1.0 + libm::exp(-x));
+        assert_eq!([exp(0.0), exp(-0.0), exp(f32::NEG_INFINITY)], [1.0, 1.0, 0.0]);
+    }
+
+    #[test]
+    fn tanh_is_accurate() {
+        within(2.0, tanh, libm::tanh);
+        assert!(tanh(-0.0).is_sign_negative());
+        assert_eq!([tanh(f32::INFINITY), tanh(-20.0)], [1.0, -1.0]);
+    }
+
+    #[test]
+    fn erf_is_accurate() {
+        within(2.0, |x| Erf::CUDA_12.erf(x), libm::erf);
+        within(2.0, |x| Erf::CUDA_13_2.erf(x), libm::erf);
+        assert!(Erf::CUDA_12.erf(-0.0).is_sign_negative());
+        assert_eq!([Erf::CUDA_12.erf(f32::INFINITY), Erf::CUDA_13_2.erf(-9.0)], [1.0, -1.0]);
+    }
+}

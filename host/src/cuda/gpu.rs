@@ -1,0 +1,60 @@
+//! What the driver says of a GPU.
+use std::ffi::{CStr, c_int, c_uint, c_void};
+
+use cust::device::DeviceAttribute;
+
+use super::sys;
+use crate::Result;
+
+/// A `CUdevice`.
+#[derive(Clone, Copy)]
+pub(super) struct Gpu(c_int);
+
+impl Gpu {
+    /// How many there are; the driver is open.
+    pub fn count() -> Result<usize> {
+        let mut count = 0;
+        // SAFETY: writes the number.
+        sys::check("cuDeviceGetCount", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+        Ok(count as usize)
+    }
+
+    /// Number `index`, less than the count.
+    pub fn get(index: usize) -> Result<Self> {
+        let mut device = 0;
+        // SAFETY: writes the device.
+        sys::check("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, index as c_int) })?;
+        Ok(Self(device))
+    }
+
+    pub fn name(self) -> Result<String> {
+        let mut name = [0_u8; 256];
+        // SAFETY: writes at most so many bytes, the last of them NUL.
+        let code = unsafe { sys::cuDeviceGetName(name.as_mut_ptr().cast(), name.len() as c_int, self.0) };
+        sys::check("cuDeviceGetName", code)?;
+        Ok(CStr::from_bytes_until_nul(&name).unwrap_or_default().to_string_lossy().into_owned())
+    }
+
+    /// Its compute capability: (9, 0).
+    pub fn capability(self) -> Result<(u32, u32)> {
+        let major = self.attribute(DeviceAttribute::ComputeCapabilityMajor)?;
+        Ok((major, self.attribute(DeviceAttribute::ComputeCapabilityMinor)?))
+    }
+
+    fn attribute(self, which: DeviceAttribute) -> Result<c_uint> {
+        let mut value = 0;
+        // SAFETY: writes the number.
+        let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which as c_int, self.0) };
+        sys::check("cuDeviceGetAttribute", code)?;
+        Ok(value as c_uint)
+    }
+
+    /// The context that torch uses too, retained for the life of the process; it does not become current.
+    pub fn primary_context(self) -> Result<*mut c_void> {
+        let mut context = std::ptr::null_mut();
+        // SAFETY: writes the handle.
+        let code = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, self.0) };
+        sys::check("cuDevicePrimaryCtxRetain", code)?;
+        Ok(context)
+    }
+}

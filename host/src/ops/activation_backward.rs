@@ -1,0 +1,43 @@
+//! The gradient of [`activation`](super::activation::activation).
+use kernels_gpu::activations::Params;
+
+use super::activation::{Activation, Roundings, check_bias, is_aligned};
+use crate::elementwise::Elementwise;
+use crate::launch::args;
+use crate::rows::expect_disjoint;
+use crate::{Device, Result, Stream, View, ViewMut};
+
+const OP: &str = "activation_backward";
+
+/// `dx = dy * f'(x + bias)`, computed in f32 and rounded once; the sum is rounded as `roundings` says, which the
+/// forward pass did.
+///
+/// `dy`, `x` and `dx` are as `x` and `y` of the forward pass. The bias's gradient is `dx` summed over the rows.
+///
+/// # Errors
+/// As [`activation`](super::activation::activation).
+pub fn activation_backward(
+    device: &Device,
+    dy: View,
+    x: View,
+    bias: Option<View>,
+    dx: ViewMut,
+    f: Activation,
+    roundings: Roundings,
+    stream: Stream,
+) -> Result<()> {
+    let dx = dx.as_view();
+    let bias_base = check_bias(OP, device, bias.as_ref(), &x, x.shape())?;
+    let operands = [("x", &x), ("dy", &dy), ("dx", dx)];
+    let launch = Elementwise::of(OP, device, operands, bias.is_some(), is_aligned(bias_base))?;
+    let others = [Some(("x", &x)), Some(("dy", &dy)), bias.as_ref().map(|bias| ("bias", bias))];
+    expect_disjoint(OP, ("dx", dx), &others)?;
+    let function = f.function(x.dtype(), Roundings::Once);
+    let round_sum = u32::from(roundings == Roundings::Exact);
+    let p = Params { extent: launch.extent, function, round_sum };
+    let [x, dy, dx] = launch.layout.operands;
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe {
+        launch.launch(device, [OP, "activation_backward_hold2"], stream, args![dy, x, bias_base, dx, p])
+    }
+}

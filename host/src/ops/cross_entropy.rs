@@ -1,0 +1,140 @@
+//! `loss = ln(sum(exp(x))) - x[target]` over the last dimension.
+use kernels_gpu::ops::cross_entropy::Losses;
+use kernels_gpu::target::Params;
+use kernels_gpu::target::Targets;
+
+use crate::ladder::{Rung, rung};
+use crate::launch::args;
+use crate::rows::{Operand, RowLayout, expect_disjoint, launch_rows};
+use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
+
+/// The parameters of a cross-entropy, and of its gradient.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CrossEntropy {
+    /// The target of rows that count for nothing: their loss and gradient are 0.
+    pub ignore_index: i64,
+    /// The share of the target that all classes have in equal parts: 0 to 1.
+    pub label_smoothing: f32,
+    /// The weight of `lse^2` in the loss: 0 or more.
+    pub z_loss: f32,
+}
+
+impl Default for CrossEntropy {
+    /// As `torch.nn.functional.cross_entropy`.
+    fn default() -> Self {
+        Self { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 }
+    }
+}
+
+const OP: &str = "cross_entropy";
+
+/// Four packs a thread are in flight, so a team takes the row in one step as far as 512 threads reach; then in more.
+/// Two blocks of 512 threads fill a Turing multiprocessor, and half of a newer one, with 64 KB of loads in flight.
+const LADDER: &[Rung] = &[
+    rung(4, 0, 1, 128),
+    rung(8, 0, 2, 128),
+    rung(16, 0, 4, 128),
+    rung(32, 0, 8, 128),
+    rung(64, 0, 16, 128),
+    rung(128, 0, 32, 128),
+    rung(256, 0, 64, 128),
+    rung(512, 0, 128, 128),
+    rung(1_024, 0, 256, 256),
+    rung(u32::MAX, 0, 512, 512),
+];
+
+/// The first rung that takes the rows of `layout`: those of one kernel for any layout, which a row passes once.
+pub(super) fn pick<const N: usize>(layout: &RowLayout<N>) -> Rung {
+    let last = LADDER[LADDER.len() - 1];
+    LADDER.iter().find(|rung| layout.packs() <= u64::from(rung.packs)).copied().unwrap_or(last)
+}
+
+/// `loss = lse - x[target]` with `lse = ln(sum(exp(x)))`, over the last dimension of the logits `x`, in f32.
+///
+/// `x` is `[..., classes]`, any strides whose last is 1 and whose rows two strides reach; `target`, `loss` and `lse`
+/// are `[...]` and contiguous, `target` of i64 or i32, the others of f32. A `target` that is neither a class nor
+/// `ignore_index` gives a loss of NaN: it is known to the GPU alone. A row's bits do not depend on the other rows.
+///
+/// # Errors
+/// Shapes, dtypes or strides that do not fit, parameters outside their range, results that overlap another argument:
+/// nothing is written. See [`Error`] for the rest.
+pub fn cross_entropy(
+    device: &Device,
+    x: View,
+    target: View,
+    loss: ViewMut,
+    lse: ViewMut,
+    params: CrossEntropy,
+    stream: Stream,
+) -> Result<()> {
+    let (loss, lse) = (loss.as_view(), lse.as_view());
+    let layout = RowLayout::of(OP, device, [("logits", &x)])?;
+    let (targets, p) = check(OP, device, &x, &target, params, &layout)?;
+    for result in [("loss", loss), ("lse", lse)] {
+        expect_row_values(OP, device, &x, result)?;
+        expect_disjoint(OP, result, &[Some(("logits", &x)), Some(("target", &target))])?;
+    }
+    expect_disjoint(OP, ("loss", loss), &[Some(("lse", lse))])?;
+    let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
+    let [x] = layout.operands;
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch_rows(OP, device, OP, pick(&layout), &layout, stream, args![x, targets, losses, p]) }
+}
+
+/// Checks targets and parameters against the logits, and makes the kernel's arguments of them.
+pub(super) fn check<const N: usize>(
+    op: &'static str,
+    device: &Device,
+    x: &View,
+    target: &View,
+    params: CrossEntropy,
+    layout: &RowLayout<N>,
+) -> Result<(Targets, Params)> {
+    let CrossEntropy { ignore_index, label_smoothing, z_loss } = params;
+    if !(0.0..=1.0).contains(&label_smoothing) {
+        let got = label_smoothing.into();
+        return Err(Error::Value { op, arg: "label_smoothing", got, expected: "0 to 1" });
+    }
+    if z_loss.is_nan() || z_loss < 0.0 {
+        return Err(Error::Value { op, arg: "z_loss", got: z_loss.into(), expected: "0 or more" });
+    }
+    if !Dtype::INDICES.contains(&target.dtype()) {
+        return Err(Error::Dtype { op, arg: "target", got: target.dtype(), expected: "i64 or i32".into() });
+    }
+    expect_contiguous(op, device, x, ("target", target))?;
+    let targets = Targets { base: target.ptr().cast(), ignore_index, bytes: target.dtype().size() as u32 };
+    let p = Params {
+        rows: layout.rows,
+        inner: layout.inner,
+        cols: layout.cols,
+        vector: u32::from(layout.vector),
+        label_smoothing,
+        z_loss,
+    };
+    Ok((targets, p))
+}
+
+/// Is it an f32 for each row of `x`?
+pub(super) fn expect_row_values(
+    op: &'static str,
+    device: &Device,
+    x: &View,
+    (arg, view): Operand,
+) -> Result<()> {
+    view.expect_dtype(op, arg, Dtype::F32)?;
+    expect_contiguous(op, device, x, (arg, view))
+}
+
+/// Is it a number for each row of `x`, without gaps?
+fn expect_contiguous(op: &'static str, device: &Device, x: &View, (arg, view): Operand) -> Result<()> {
+    view.expect_on(op, arg, device)?;
+    view.expect_shape(op, arg, &x.shape()[..x.shape().len() - 1])?;
+    let mut next = 1;
+    for (&size, &stride) in view.shape().iter().zip(view.strides()).rev() {
+        if size > 1 && stride != next {
+            return Err(view.bad_strides(op, arg, "it must be contiguous"));
+        }
+        next *= size.max(1);
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! The gradient of a cross-entropy: `dx = (exp(x - lse) - onehot(target)) * dloss`.
+use kernels_gpu::ops::cross_entropy_backward::Gradients;
+
+use super::cross_entropy::{CrossEntropy, check, expect_row_values, pick};
+use crate::launch::args;
+use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::{Device, Result, Stream, View, ViewMut};
+
+const OP: &str = "cross_entropy_backward";
+
+/// `dx = (exp(x - lse) - onehot(target)) * dloss`: the gradient of [`cross_entropy`](crate::cross_entropy) with
+/// respect to its logits `x`, in f32, rounded once to their dtype.
+///
+/// `x`, `target` and `params` are those of the forward and `lse` its result; `dloss`, the gradient of its loss, is as
+/// `lse`. `dx` has the shape and dtype of `x`. Rows of a target that is ignored are 0, of one that is no class NaN.
+///
+/// # Errors
+/// As [`cross_entropy`](crate::cross_entropy).
+pub fn cross_entropy_backward(
+    device: &Device,
+    x: View,
+    target: View,
+    lse: View,
+    dloss: View,
+    dx: ViewMut,
+    params: CrossEntropy,
+    stream: Stream,
+) -> Result<()> {
+    let dx = dx.as_view();
+    let layout = RowLayout::of(OP, device, [("logits", &x), ("dlogits", dx)])?;
+    let (targets, p) = check(OP, device, &x, &target, params, &layout)?;
+    for kept in [("lse", &lse), ("dloss", &dloss)] {
+        expect_row_values(OP, device, &x, kept)?;
+    }
+    let inputs = [("logits", &x), ("target", &target), ("lse", &lse), ("dloss", &dloss)].map(Some);
+    expect_disjoint(OP, ("dlogits", dx), &inputs)?;
+    let from = Gradients { lse: lse.ptr().cast(), dloss: dloss.ptr().cast() };
+    let [x, dx] = layout.operands;
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch_rows(OP, device, OP, pick(&layout), &layout, stream, args![x, targets, from, dx, p]) }
+}

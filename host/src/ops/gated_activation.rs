@@ -1,0 +1,130 @@
+//! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
+use kernels_gpu::activations::{GatedOperands as Operands, GatedParams as Params};
+
+use super::activation::{Activation, Roundings, check_bias, is_aligned};
+use crate::elementwise::Elementwise;
+use crate::launch::args;
+use crate::rows::expect_disjoint;
+use crate::{Device, Error, Result, Stream, View, ViewMut};
+
+/// Which half of the input the gate is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// The first columns, as for `silu_and_mul`.
+    First,
+    /// The last columns, as for diffusers' GEGLU and SwiGLU.
+    Second,
+}
+
+/// The parameters of a gated activation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GatedActivation {
+    /// What is applied to the gate.
+    pub activation: Activation,
+    /// Which half that is.
+    pub gate: Gate,
+    /// Where roundings happen.
+    pub roundings: Roundings,
+}
+
+const OP: &str = "gated_activation";
+
+/// The two halves of the input, by what they are: the multiplied one, and the gate.
+pub(super) struct Halves<T> {
+    pub x: T,
+    pub gate: T,
+}
+
+impl Gate {
+    /// `first` and `second` by what they are, where `self` says which is the gate.
+    pub(super) fn name<T>(self, first: T, second: T) -> Halves<T> {
+        match self {
+            Self::First => Halves { x: second, gate: first },
+            Self::Second => Halves { x: first, gate: second },
+        }
+    }
+    /// What the second input is called.
+    pub(super) fn second_name(self) -> &'static str {
+        match self {
+            Self::First => "up",
+            Self::Second => "gate",
+        }
+    }
+}
+
+/// The first and the last half of the columns of a packed tensor.
+pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) -> Result<[View<'a>; 2]> {
+    let Some((&last, outer)) = packed.shape().split_last().filter(|(last, _)| **last % 2 == 0) else {
+        let expected = "an even last dimension: two halves, or a second tensor beside it".into();
+        return Err(Error::Shape { op, arg, got: packed.shape().to_vec(), expected });
+    };
+    if last > 0 && packed.strides()[outer.len()] != 1 {
+        return Err(packed.bad_strides(op, arg, "its last dimension must be contiguous"));
+    }
+    let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
+    let half = |skipped: i64| {
+        let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
+        // SAFETY: columns of `packed`, which lives as long.
+        unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
+    };
+    Ok([half(0)?, half(last / 2)?])
+}
+
+/// A bias of both halves, `[2 * columns]` in their order: its two parts by what they add to.
+pub(super) fn bias_halves(
+    op: &'static str,
+    device: &Device,
+    bias: Option<&View>,
+    first: &View,
+    gate: Gate,
+) -> Result<Halves<*const u8>> {
+    let mut shape = first.shape().to_vec();
+    let cols = shape.last().copied().unwrap_or(0);
+    shape.iter_mut().last().into_iter().for_each(|last| *last *= 2);
+    let base = check_bias(op, device, bias, first, &shape)?;
+    let skipped = if base.is_null() { 0 } else { cols as usize * first.dtype().size() };
+    Ok(gate.name(base, base.wrapping_add(skipped)))
+}
+
+/// `y = first * f(second)`, or `f(first) * second` where the first half is the gate.
+///
+/// `x` is `[..., 2 * columns]` and holds both halves, or is the first of two tensors `[..., columns]`; `y` is
+/// `[..., columns]`. All have one dtype, a last dimension of stride 1 and rows that two strides reach. `bias` is
+/// `[2 * columns]` and added to both halves first, in their order. With no rows nothing happens. An element's bits
+/// depend on nothing but its inputs.
+///
+/// # Errors
+/// Shapes, dtypes or strides that do not fit, a `y` that overlaps an input: nothing is written. See [`Error`] for the
+/// rest.
+pub fn gated_activation(
+    device: &Device,
+    x: View,
+    second: Option<View>,
+    bias: Option<View>,
+    y: ViewMut,
+    params: GatedActivation,
+    stream: Stream,
+) -> Result<()> {
+    let (y, gate) = (y.as_view(), params.gate);
+    x.expect_on(OP, "x", device)?;
+    let ([first, last], name) = match second {
+        Some(second) => ([x, second], gate.second_name()),
+        None => (split(OP, "x", &x)?, "x"),
+    };
+    let bias_base = bias_halves(OP, device, bias.as_ref(), &first, gate)?;
+    let operands = [("x", &first), (name, &last), ("out", y)];
+    let aligned = is_aligned(bias_base.x) && is_aligned(bias_base.gate);
+    let launch = Elementwise::of(OP, device, operands, bias.is_some(), aligned)?;
+    let others =
+        [Some(("x", &x)), second.as_ref().map(|second| (name, second)), bias.as_ref().map(|b| ("bias", b))];
+    expect_disjoint(OP, ("out", y), &others)?;
+
+    let exact = u32::from(params.roundings == Roundings::Exact);
+    let function = params.activation.function(first.dtype(), params.roundings);
+    let p = Params { extent: launch.extent, function, round_each: exact };
+    let [first, last, y] = launch.layout.operands;
+    let Halves { x, gate } = gate.name(first, last);
+    let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(device, [OP, "gated_activation_hold2"], stream, args![operands, y, p]) }
+}

@@ -1,0 +1,61 @@
+//! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
+use kernels_gpu::activations::{GatedOperands as Operands, GatedParams as Params};
+
+use super::activation::{Roundings, is_aligned};
+use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
+use crate::elementwise::Elementwise;
+use crate::launch::args;
+use crate::rows::expect_disjoint;
+use crate::{Device, Result, Stream, View, ViewMut};
+
+const OP: &str = "gated_activation_backward";
+
+/// The gradients of both halves, `dy * f(gate)` and `dy * x * f'(gate)`, computed in f32 and rounded once each.
+///
+/// `x`, `second` and `bias` are those of the forward pass, `dy` is `[..., columns]`. `dx` is `[..., 2 * columns]` and
+/// takes the gradients in the order of the halves, also where they are two tensors. The bias's gradient is `dx`
+/// summed over the rows.
+///
+/// # Errors
+/// As [`gated_activation`](super::gated_activation::gated_activation).
+pub fn gated_activation_backward(
+    device: &Device,
+    dy: View,
+    x: View,
+    second: Option<View>,
+    bias: Option<View>,
+    dx: ViewMut,
+    params: GatedActivation,
+    stream: Stream,
+) -> Result<()> {
+    let (dx, gate) = (dx.as_view(), params.gate);
+    x.expect_on(OP, "x", device)?;
+    dx.expect_on(OP, "dx", device)?;
+    let ([first, last], name) = match second {
+        Some(second) => ([x, second], gate.second_name()),
+        None => (split(OP, "x", &x)?, "x"),
+    };
+    let [dfirst, dlast] = split(OP, "dx", dx)?;
+    let bias_base = bias_halves(OP, device, bias.as_ref(), &first, gate)?;
+    let operands = [("x", &first), (name, &last), ("dy", &dy), ("dx", &dfirst), ("dx", &dlast)];
+    let aligned = is_aligned(bias_base.x) && is_aligned(bias_base.gate);
+    let launch = Elementwise::of(OP, device, operands, bias.is_some(), aligned)?;
+    let others = [
+        Some(("x", &x)),
+        second.as_ref().map(|second| (name, second)),
+        Some(("dy", &dy)),
+        bias.as_ref().map(|bias| ("bias", bias)),
+    ];
+    expect_disjoint(OP, ("dx", dx), &others)?;
+
+    let exact = u32::from(params.roundings == Roundings::Exact);
+    let function = params.activation.function(first.dtype(), Roundings::Once);
+    let p = Params { extent: launch.extent, function, round_each: exact };
+    let [first, last, dy, dfirst, dlast] = launch.layout.operands;
+    let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =
+        (gate.name(first, last), gate.name(dfirst, dlast));
+    let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
+    let kernels = [OP, "gated_activation_backward_hold2"];
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(device, kernels, stream, args![dy, operands, dx, dgate, p]) }
+}

@@ -1,0 +1,90 @@
+//! Mochi's residual: `out = x + rms(branch) * tanh(gate)`, and with it `normed = rms(out) * (1 + scale)`.
+use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
+use kernels_gpu::passes::Params;
+
+use crate::launch::args;
+use crate::modulation::{GATE, SCALE, Target};
+use crate::quads::QuadLaunch;
+use crate::rows::{RowLayout, expect_disjoint};
+use crate::{Device, Modulation, Result, Stream, View, ViewMut};
+
+const OP: &str = "residual_tanh_gated_rms_norm";
+const CHAINED: &str = "residual_tanh_gated_rms_norm_modulated";
+
+/// `out = x + rms(branch) * tanh(gate)`, with the roundings of Mochi's modules: the product and the sum are each rounded,
+/// `tanh(gate)` to the gate's own dtype.
+///
+/// `x`, `branch` and `out` have one shape and dtype, any strides whose last is 1; the gate broadcasts against them, in
+/// their dtype or f32.
+///
+/// # Errors
+/// As [`layer_norm`](crate::layer_norm), for every operand.
+pub fn residual_tanh_gated_rms_norm(
+    device: &Device,
+    [x, branch]: [View; 2],
+    gate: View,
+    out: ViewMut,
+    eps: f32,
+    stream: Stream,
+) -> Result<()> {
+    let (out, target, gate) = (out.as_view(), Target { op: OP, device, x: &x }, Modulation::from(gate));
+    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
+    branch.expect_dtype(OP, "x_res", x.dtype())?;
+    out.expect_dtype(OP, "out", x.dtype())?;
+    let views = [("x", &x), ("x_res", &branch), ("out", out), (GATE[0], &over_rows)];
+    let mut layout = RowLayout::of_mixed(OP, device, views)?;
+    let [x_rows, branch_rows, out_rows, gate_rows] = layout.operands;
+    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
+    expect_disjoint(OP, ("out", out), &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
+    let launch = QuadLaunch::of(OP, &layout, eps, Params::ANY, true)?;
+    let (p, gated) =
+        (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(OP, device, OP, &layout, stream, args![gated, p]) }
+}
+
+/// [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` of its rounded sum, computed in f32 and rounded
+/// once, in one launch: the bits of the two ops one after the other.
+///
+/// # Errors
+/// As that; also when the outputs overlap.
+pub fn residual_tanh_gated_rms_norm_modulated(
+    device: &Device,
+    [x, branch]: [View; 2],
+    gate: View,
+    scale: Modulation,
+    [normed, out]: [ViewMut; 2],
+    eps: f32,
+    stream: Stream,
+) -> Result<()> {
+    let (normed, out, gate) = (normed.as_view(), out.as_view(), Modulation::from(gate));
+    let target = Target { op: CHAINED, device, x: &x };
+    let gate_over_rows = target.over_rows(GATE[0], Some(&gate))?;
+    let scale_over_rows = target.over_rows(SCALE[0], Some(&scale))?;
+    for (arg, view) in [("x_res", &branch), ("normed", normed), ("out", out)] {
+        view.expect_dtype(CHAINED, arg, x.dtype())?;
+    }
+    let views = [
+        ("x", &x),
+        ("x_res", &branch),
+        ("normed", normed),
+        ("out", out),
+        (GATE[0], &gate_over_rows),
+        (SCALE[0], &scale_over_rows),
+    ];
+    let mut layout = RowLayout::of_mixed(CHAINED, device, views)?;
+    let [x_rows, branch_rows, normed_rows, out_rows, gate_rows, scale_rows] = layout.operands;
+    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
+    let scale_arg = target.modulation(SCALE, &scale, scale_rows, &mut layout.quads)?;
+    for output in [("out", out), ("normed", normed)] {
+        expect_disjoint(CHAINED, output, &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
+        expect_disjoint(CHAINED, output, &scale.named(SCALE))?;
+    }
+    expect_disjoint(CHAINED, ("normed", normed), &[Some(("out", out))])?;
+    let launch = QuadLaunch::of(CHAINED, &layout, eps, Params::ANY, true)?;
+    let p = launch.params;
+    let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
+    let scaled = Scaled { scale: scale_arg, normed: normed_rows };
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch.launch(CHAINED, device, CHAINED, &layout, stream, args![gated, scaled, p]) }
+}

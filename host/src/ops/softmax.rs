@@ -1,0 +1,62 @@
+//! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
+use kernels_gpu::exp_sum::Params;
+
+use crate::ladder::{LongRows, rung};
+use crate::launch::args;
+use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::{Device, Result, Stream, View, ViewMut};
+
+const OP: &str = "softmax";
+
+/// As those of `rms_norm`, up to what a block can hold. Longer rows are read twice, by blocks of 1024 threads: one of
+/// them a multiprocessor, so that the rows in flight are few and the second read finds most of them in L2.
+const LONG_ROWS: LongRows = LongRows {
+    sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512), rung(u32::MAX, 0, 1_024, 1_024)],
+    sm80: &[
+        rung(3_072, 8, 384, 384),
+        rung(4_096, 8, 512, 512),
+        rung(6_144, 8, 768, 768),
+        rung(8_192, 8, 1_024, 1_024),
+        rung(u32::MAX, 0, 1_024, 1_024),
+    ],
+};
+
+/// The kernel whose threads hold so many packs.
+fn kernel(held: u32) -> &'static str {
+    match held {
+        2 => "softmax_hold2",
+        4 => "softmax_hold4",
+        8 => "softmax_hold8",
+        _ => OP,
+    }
+}
+
+/// `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or with `log` its logarithm,
+/// `x - max - ln(sum(exp(x - max)))`: in f32, rounded once.
+///
+/// `x` and `y` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach. A row of -inf
+/// alone, or with a NaN or +inf, is NaN; what is below 2^-126 is 0. With no rows nothing happens. A row's bits depend
+/// on its length and on whether both operands, strides included, are aligned to 16 bytes, not on the other rows.
+///
+/// # Errors
+/// Shapes, dtypes or strides that do not fit, a `y` that overlaps `x`: nothing is written. See
+/// [`Error`](crate::Error) for the rest.
+pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) -> Result<()> {
+    let y = y.as_view();
+    let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
+    expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
+    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![x, y, p]) }
+}
+
+pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, log: bool) -> Params {
+    Params {
+        rows: layout.rows,
+        inner: layout.inner,
+        cols: layout.cols,
+        vector: u32::from(layout.vector),
+        log: u32::from(log),
+    }
+}

@@ -1,0 +1,49 @@
+//! The gradient of a softmax from its result: `dx = y * (dy - sum(dy * y))`.
+use super::softmax::kernel_params;
+use crate::ladder::{LongRows, rung};
+use crate::launch::args;
+use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::{Device, Result, Stream, View, ViewMut};
+
+const OP: &str = "softmax_backward";
+
+/// Two rows are held here, as in `add_rms_norm`; what is beyond is read twice, as in `softmax`, by blocks of half as
+/// many threads with twice the registers: with two rows a thread has twice the loads in flight.
+const LONG_ROWS: LongRows = LongRows {
+    sm75: &[rung(u32::MAX, 0, 512, 512)],
+    sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024), rung(u32::MAX, 0, 512, 512)],
+};
+
+/// The kernel whose threads hold so many packs of each row.
+fn kernel(held: u32) -> &'static str {
+    match held {
+        2 => "softmax_backward_hold2",
+        4 => "softmax_backward_hold4",
+        _ => OP,
+    }
+}
+
+/// `dx = y * (dy - sum(dy * y))` over the last dimension: the gradient of [`softmax`](crate::softmax) from its result
+/// `y`; with `log` that of its logarithm, `dy - exp(y) * sum(dy)`. In f32, rounded once.
+///
+/// `y`, `dy` and `dx` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach. A row's
+/// bits do not depend on the other rows.
+///
+/// # Errors
+/// As [`softmax`](crate::softmax).
+pub fn softmax_backward(
+    device: &Device,
+    y: View,
+    dy: View,
+    dx: ViewMut,
+    log: bool,
+    stream: Stream,
+) -> Result<()> {
+    let dx = dx.as_view();
+    let layout = RowLayout::of(OP, device, [("y", &y), ("dy", &dy), ("dx", dx)])?;
+    expect_disjoint(OP, ("dx", dx), &[Some(("y", &y)), Some(("dy", &dy))])?;
+    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![y, dy, dx, p]) }
+}

@@ -1,0 +1,141 @@
+//! What kernels that normalise rows by their root mean square share: where a row comes from, what of it is held, the
+//! reduction, the scaled result.
+use cuda_std::prelude::*;
+
+use crate::weight::{AnyKind, Applied, Same, Scale, Weight};
+
+/// What the kernel needs to know beside its operands.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// Rows of the operands.
+    pub rows: u64,
+    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
+    pub inner: u32,
+    /// Columns of a row.
+    pub cols: u32,
+    /// `1 / cols`: a division at the end of the reduction would be waited for.
+    pub inv_cols: f32,
+    /// Added to the mean of squares.
+    pub eps: f32,
+    /// How the weight multiplies.
+    pub weight: Applied,
+    /// Are all operands, the weight included, `Rows::is_vector`? 0 or 1.
+    pub vector: u32,
+}
+
+/// Where the rows to be normalised come from.
+pub(crate) trait Source<T: Elem>: Copy {
+    /// Up to so many tiles, a row's loads are issued before anything else is worked out. In short rows time is latency,
+    /// and it starts there; longer ones measure faster when the loads come after the rest.
+    const LOAD_FIRST: usize;
+    /// Up to so many tiles, the weight is read before the reduction: there are registers for it.
+    const FETCH_EARLY: usize;
+    /// The thread's pack of `tile`, for the first time.
+    fn load(&self, tile: u32) -> Pack<T>;
+    /// The same pack again.
+    fn load_again(&self, tile: u32) -> Pack<T>;
+}
+
+impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
+    const LOAD_FIRST: usize = 2;
+    const FETCH_EARLY: usize = 4;
+    #[inline(always)]
+    fn load(&self, tile: u32) -> Pack<T> {
+        // Allocating in L1 although read once: `L1::no_allocate` measures slower on an H200.
+        Row::load(self, tile, Load::ReadOnly)
+    }
+    #[inline(always)]
+    fn load_again(&self, tile: u32) -> Pack<T> {
+        Row::load(self, tile, Load::ReadOnly)
+    }
+}
+
+/// The tiles of `source` that stay in registers, loaded if `wanted`.
+#[inline(always)]
+pub(crate) fn hold<T: Elem, const HELD: usize>(source: impl Source<T>, wanted: bool) -> [Pack<T>; HELD] {
+    let mut held = [Pack::<T>::ZERO; HELD];
+    if wanted {
+        for tile in 0..HELD {
+            held[tile] = source.load(tile as u32);
+        }
+    }
+    held
+}
+
+/// Normalises the team's row of `source` into `y`, for whichever weight there is; `held` is what `LOAD_FIRST` loaded.
+///
+/// # Safety
+/// `weight` has the elements that its kind says, aligned to 16 bytes if `VECTOR`.
+#[inline(always)]
+pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool>(
+    source: impl Source<T>,
+    held: [Pack<T>; HELD],
+    weight: Weight,
+    y: RowMut<T, VECTOR>,
+    team: Team,
+    p: Params,
+) {
+    let rows = Rows::single(weight.base);
+    // SAFETY: one row of `cols` elements, of the type that the kind says: only that one is read.
+    let (same, single) = unsafe {
+        (
+            Row::<T, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
+            Row::<f32, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
+        )
+    };
+    let read_late = |kind| AnyKind { kind, same, single };
+    match weight.kind {
+        // One body for all kinds, where speed is not decided by it.
+        kind if HELD == 0 => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(kind), y, team, p),
+        Weight::NONE => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(Weight::NONE), y, team, p),
+        Weight::SAME => scale::<T, HELD, VECTOR, _, _>(source, held, Same(same), y, team, p),
+        // For f32 the two kinds are one, and the host says `SAME`.
+        _ if size_of::<T>() == 4 => {}
+        _ => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(Weight::F32), y, team, p),
+    }
+}
+
+/// Reduces the row and writes it, for one kind of weight.
+#[inline(always)]
+fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<T>>(
+    source: X,
+    held: [Pack<T>; HELD],
+    weight: S,
+    y: RowMut<T, VECTOR>,
+    team: Team,
+    p: Params,
+) {
+    let held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true) };
+    // Where there are registers for it, the weight is there when the sum is.
+    let fetch_early = HELD <= X::FETCH_EARLY;
+    let mut fetched = [S::EMPTY; HELD];
+    if fetch_early {
+        for tile in 0..HELD {
+            fetched[tile] = weight.fetch(tile as u32);
+        }
+    }
+
+    let mut squares = T::Lanes::splat(0.0);
+    for tile in 0..HELD {
+        squares = squares.zip(held[tile].lanes(), |sum, x| fma(x, x, sum));
+    }
+    let streamed = if HELD == 0 { y.tiles() } else { 0 };
+    for tile in 0..streamed {
+        squares = squares.zip(source.load(tile).lanes(), |sum, x| fma(x, x, sum));
+    }
+    let mean = team.sum(squares.sum(), &mut SharedMemory::of_launch()) * p.inv_cols;
+    let inv_rms = rsqrt(mean + p.eps);
+
+    let put = |tile: u32, pack: Pack<T>, fetched: S::Fetched| {
+        let normalized = pack.lanes().map(|x| x * inv_rms);
+        y.store(tile, Pack::from_lanes(weight.apply(tile, fetched, normalized, p.weight)), Store::Default);
+    };
+    for tile in 0..HELD {
+        let weight = if fetch_early { fetched[tile] } else { weight.fetch(tile as u32) };
+        put(tile as u32, held[tile].forget_lanes(), weight);
+    }
+    for tile in 0..streamed {
+        put(tile, source.load_again(tile), weight.fetch(tile));
+    }
+}

@@ -1,0 +1,108 @@
+//! `y[r, c] = exp(x[r, c] - max) / sum`, over the last dimension; or its logarithm, `x - max - ln(sum)`.
+//!
+//! One team of threads a row, everything in f32, one rounding. Rows whose tiles fit into registers stay there, as
+//! loaded, and are read once. Longer ones are read twice: the second time from their end, which is what the caches
+//! still hold of a row that is too long for them.
+use cuda_std::prelude::*;
+
+use crate::exp_sum::{ExpSum, Params, exp, ln, logits};
+
+/// What turns a logit into its result.
+#[derive(Clone, Copy)]
+struct Finish {
+    max: f32,
+    /// `1 / sum`, or `ln(sum)`.
+    sum: f32,
+    log: bool,
+}
+
+impl Finish {
+    /// From what the team's threads have of the row.
+    #[inline(always)]
+    fn of<T: Elem>(own: ExpSum, team: Team, p: Params) -> Self {
+        let ExpSum { max, sum } = own.fold::<T>(team);
+        let log = p.log != 0;
+        Self { max, sum: if log { ln(sum) } else { 1.0 / sum }, log }
+    }
+
+    #[inline(always)]
+    fn apply<T: Elem>(&self, pack: Pack<T>) -> Pack<T> {
+        let from_max = pack.lanes().map(|x| x - self.max);
+        Pack::from_lanes(if self.log {
+            from_max.map(|x| x - self.sum)
+        } else {
+            from_max.map(|x| exp::<T>(x) * self.sum)
+        })
+    }
+}
+
+/// A row stays in `HELD` tiles, or goes by in steps of `STEP` tiles whose loads are in flight together.
+///
+/// # Safety
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, all `Rows::is_vector` if `VECTOR`, and
+/// that `y` overlaps nothing else.
+#[inline(always)]
+unsafe fn softmax<T: Elem, const HELD: usize, const STEP: usize, const VECTOR: bool>(
+    x: Rows,
+    y: Rows,
+    p: Params,
+) {
+    let team = Team::of_block();
+    let at = RowAt::of(team, p.rows, p.inner);
+    // SAFETY: as the caller promises; a team's row is its own.
+    let (x, y) = unsafe {
+        (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
+    };
+    if HELD > 0 {
+        let held = logits::<T, HELD, VECTOR>(x, 0);
+        let finish = Finish::of::<T>(ExpSum::EMPTY.with(held), team, p);
+        for tile in 0..HELD {
+            y.store(tile as u32, finish.apply(held[tile].forget_lanes()), Store::Default);
+        }
+        return;
+    }
+    let steps = x.tiles().div_ceil(STEP as u32);
+    let mut own = ExpSum::EMPTY;
+    for step in 0..steps {
+        own = own.with(logits::<T, STEP, VECTOR>(x, step * STEP as u32));
+    }
+    let finish = Finish::of::<T>(own, team, p);
+    for step in (0..steps).rev() {
+        let first = step * STEP as u32;
+        let packs = logits::<T, STEP, VECTOR>(x, first);
+        for i in 0..STEP {
+            y.store(first + i as u32, finish.apply(packs[i]), Store::Default);
+        }
+    }
+}
+
+/// # Safety
+/// As [`softmax`], for any layout.
+#[inline(always)]
+unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: Params) {
+    thread::launch_bounds::<1024, 1>();
+    // SAFETY: the host sets `p.vector` only where every operand is.
+    unsafe {
+        if p.vector != 0 { softmax::<T, 0, 4, true>(x, y, p) } else { softmax::<T, 0, 1, false>(x, y, p) }
+    }
+}
+
+/// # Safety
+/// As [`softmax`].
+#[inline(always)]
+unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+    x: Rows,
+    y: Rows,
+    p: Params,
+) {
+    thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
+    // SAFETY: as the caller promises.
+    unsafe { softmax::<T, HELD, 0, true>(x, y, p) }
+}
+
+entry! {
+    softmax<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => any_layout::<T>(x, y, p);
+    softmax_hold2<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 2, 256, 4>(x, y, p);
+    softmax_hold4<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 4, 512, 2>(x, y, p);
+    softmax_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 8, 1024, 1>(x, y, p)
+}

@@ -1,0 +1,105 @@
+//! The forms that an operand beside the rows has in a kernel: those that matter for speed are known when it is compiled,
+//! and any other is looked up for each quad.
+use cuda_std::prelude::*;
+
+use crate::operand::{Modulation, ModulationRow, Operand, OperandRow};
+
+/// Where an operand's values come from, so that a kernel asks for each quad only what it has to.
+pub(crate) trait Side<T: Elem>: Copy {
+    /// Is it read without a question asked, so that many can be on their way?
+    const GROUPED: bool;
+    /// What is read of a quad.
+    type Fetched: Copy;
+    /// Nothing yet.
+    const EMPTY: Self::Fetched;
+    /// Reads the thread's part of `tile`.
+    fn fetch(&self, tile: u32) -> Self::Fetched;
+    /// Is the operand there at all?
+    fn exists(&self) -> bool;
+    /// Its values.
+    fn lanes(fetched: Self::Fetched) -> [f32; 4];
+    /// Its values in the rows' type, which they have.
+    fn quad(fetched: Self::Fetched) -> Quad<T>;
+}
+
+/// An operand of one type, `E`, without a table.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain<E, const ACCESS: u32> {
+    row: QuadRow<E, ACCESS>,
+    exists: bool,
+}
+
+impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
+    const GROUPED: bool = true;
+    type Fetched = Quad<E>;
+    const EMPTY: Quad<E> = Quad::ZERO;
+    #[inline(always)]
+    fn fetch(&self, tile: u32) -> Quad<E> {
+        if self.exists { self.row.get(tile) } else { Quad::ZERO }
+    }
+    #[inline(always)]
+    fn exists(&self) -> bool {
+        self.exists
+    }
+    #[inline(always)]
+    fn lanes(fetched: Quad<E>) -> [f32; 4] {
+        fetched.lanes()
+    }
+    #[inline(always)]
+    fn quad(fetched: Quad<E>) -> Quad<T> {
+        fetched.cast()
+    }
+}
+
+impl<T: Elem, const ACCESS: u32> Side<T> for ModulationRow<T, ACCESS> {
+    const GROUPED: bool = false;
+    type Fetched = [f32; 4];
+    const EMPTY: [f32; 4] = [0.0; 4];
+    #[inline(always)]
+    fn fetch(&self, tile: u32) -> [f32; 4] {
+        self.lanes(tile).unwrap_or([0.0; 4])
+    }
+    #[inline(always)]
+    fn exists(&self) -> bool {
+        self.value.kind != Operand::NONE
+    }
+    #[inline(always)]
+    fn lanes(fetched: [f32; 4]) -> [f32; 4] {
+        fetched
+    }
+    #[inline(always)]
+    fn quad(fetched: [f32; 4]) -> Quad<T> {
+        Quad::from_lanes(fetched)
+    }
+}
+
+/// A kind of [`Side`] that is made of a [`Modulation`].
+pub(crate) trait Form<T: Elem>: Side<T> + Sized {
+    /// The thread's columns of it.
+    ///
+    /// # Safety
+    /// As [`ModulationRow::of`]; the modulation is of this form.
+    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self;
+}
+
+impl<T: Elem, E: Elem, const ACCESS: u32> Form<T> for Plain<E, ACCESS> {
+    #[inline(always)]
+    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
+        // SAFETY: as the caller promises; an absent operand is never read.
+        let row = unsafe { QuadRow::of(&modulation.value.rows, at, columns) };
+        Self { row, exists: modulation.value.kind != Operand::NONE }
+    }
+}
+
+impl<T: Elem, const ACCESS: u32> Form<T> for ModulationRow<T, ACCESS> {
+    #[inline(always)]
+    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe {
+            Self {
+                value: OperandRow::of(&modulation.value, at, columns),
+                table: OperandRow::of(&modulation.table, at, columns),
+            }
+        }
+    }
+}

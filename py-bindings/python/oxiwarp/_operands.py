@@ -1,0 +1,138 @@
+"""What the norms of diffusion transformers have in common: their operands' checks, and the formula in torch.
+
+The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile. The formula is
+what the modules of diffusers compute; it runs where a gradient is needed.
+"""
+
+from typing import NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ._register import FLOATS, OPTIONAL, check_rows
+
+MODES = {"exact": True, "fast": False}
+NORMS = {"layer_norm": False, "rms_norm": True}
+
+
+def is_exact(op: str, mode: str) -> bool:
+    """The operators' `exact` for a name in `MODES`."""
+    try:
+        return MODES[mode]
+    except (KeyError, TypeError):
+        raise ValueError(f"{op}: mode is {mode!r}, expected 'exact' or 'fast'") from None
+
+
+def is_rms(op: str, norm: str) -> bool:
+    """The operators' `rms` for a name in `NORMS`."""
+    try:
+        return NORMS[norm]
+    except (KeyError, TypeError):
+        raise ValueError(f"{op}: norm is {norm!r}, expected 'layer_norm' or 'rms_norm'") from None
+
+
+def check_types(op: str, required: dict[str, Tensor], optional: dict[str, Tensor | None]) -> None:
+    """Raise TypeError for the first argument that is no tensor (nor None, among the optional ones)."""
+    for name, value in required.items():
+        if not isinstance(value, Tensor):
+            refuse(op, name, value)
+    for name, value in optional.items():
+        if not isinstance(value, OPTIONAL):
+            refuse(op, name, value)
+
+
+def refuse(op: str, name: str, value: object) -> NoReturn:
+    """Raise TypeError for an argument that is no tensor."""
+    raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor")
+
+
+def check_eps(op: str, eps: float) -> None:
+    """Raise RuntimeError for a negative or NaN eps."""
+    if not eps >= 0:
+        raise RuntimeError(f"{op}: eps is {eps:g}, expected 0 or more")
+
+
+def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
+    """Raise RuntimeError unless `vector` is None or `[x.shape[-1]]`, in x's dtype or float32."""
+    if vector is None:
+        return
+    _check_kind(op, name, vector, x)
+    if vector.dim() != 1 or vector.shape[0] != x.shape[-1]:
+        raise RuntimeError(f"{op}: {name} has shape {list(vector.shape)}, expected [{x.shape[-1]}]")
+
+
+def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
+    """Raise RuntimeError unless `value` is None or broadcasts against x, in its dtype or float32.
+
+    Its table is a vector, and there is none without it.
+    """
+    if value is None:
+        if table is not None:
+            raise RuntimeError(f"{op}: {name}_table is given without {name}")
+        return
+    _check_kind(op, name, value, x)
+    fits = value.dim() <= x.dim() and all(
+        own in (1, wanted) for own, wanted in zip(reversed(value.shape), reversed(x.shape), strict=False)
+    )
+    if not fits:
+        raise RuntimeError(
+            f"{op}: {name} has shape {list(value.shape)}, expected one that broadcasts to {list(x.shape)}"
+        )
+    if value.dim() == 0 or value.shape[-1] != x.shape[-1]:
+        raise RuntimeError(f"{op}: {name} has shape {list(value.shape)}, expected a last dimension of {x.shape[-1]}")
+    check_vector(op, f"{name}_table", table, x)
+
+
+def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {x.device}, the device of x")
+    if tensor.dtype not in (x.dtype, torch.float32):
+        got = FLOATS.get(tensor.dtype, tensor.dtype)
+        raise RuntimeError(f"{op}: {name} is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
+
+
+def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
+    """Raise RuntimeError for an x, weight, bias, eps or other tensor like x that the host refuses."""
+    check_rows(op, x, None, **others)
+    check_vector(op, "weight", weight, x)
+    check_vector(op, "bias", bias, x)
+    check_eps(op, eps)
+
+
+def summed(value: Tensor | None, table: Tensor | None) -> Tensor | None:
+    """A modulation with its table added, as `scale_shift_table + temb`."""
+    return value if value is None or table is None else table + value
+
+
+def in_one_dtype(exact: bool, x: Tensor, *operands: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
+    """The operands of a chain, as they are; in float32 where one of them is, or where the chain is rounded once."""
+    if exact and not any(operand is not None and operand.dtype == torch.float32 for operand in operands):
+        return x, list(operands)
+    return x.float(), [operand if operand is None else operand.float() for operand in operands]
+
+
+def norm_formula(x: Tensor, rms: bool, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """LayerNorm as torch's, RMSNorm as diffusers', of operands of one dtype."""
+    if not rms:
+        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    y = (x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def modulated_formula(
+    x: Tensor,
+    rms: bool,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    exact: bool,
+    *modulations: tuple[Tensor, Tensor | None],
+) -> list[Tensor]:
+    """`norm(x) * (1 + scale) + shift` for each pair, in x's dtype, computed in what the kernels compute in."""
+    flat = [operand for pair in modulations for operand in pair]
+    wide, (weight, bias, *flat) = in_one_dtype(exact, x, weight, bias, *flat)
+    n = norm_formula(wide, rms, weight, bias, eps)
+    scaled = [n * (1 + scale) for scale in flat[::2]]
+    return [(y if shift is None else y + shift).to(x.dtype) for y, shift in zip(scaled, flat[1::2], strict=True)]

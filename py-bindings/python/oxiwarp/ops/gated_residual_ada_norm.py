@@ -1,0 +1,125 @@
+"""Gated residual and the following modulated norm in one pass: `torch.ops.oxiwarp.gated_residual_ada_norm`."""
+
+from torch import Tensor
+
+from .._operands import (
+    check_modulation,
+    check_norm,
+    check_types,
+    is_exact,
+    is_rms,
+    modulated_formula,
+    summed,
+)
+from .._register import define, explain, needs_grad
+from .gated_residual import formula as residual_formula
+
+NAME = "gated_residual_ada_norm"
+
+
+def _check(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    modulations: dict[str, tuple[Tensor | None, Tensor | None]],
+) -> None:
+    check_norm(NAME, x, weight, bias, eps, y=y)
+    for name, (value, table) in modulations.items():
+        check_modulation(NAME, name, value, table, x)
+
+
+def _fake(
+    x: Tensor,
+    y: Tensor,
+    gate: Tensor | None,
+    gate_table: Tensor | None,
+    scale: Tensor,
+    scale_table: Tensor | None,
+    shift: Tensor | None,
+    shift_table: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    rms: bool,
+    eps: float,
+    exact: bool,
+    clip: bool,
+) -> tuple[Tensor, Tensor]:
+    modulations = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
+    _check(x, y, weight, bias, eps, modulations)
+    return x.new_empty(x.shape), x.new_empty(x.shape)
+
+
+op = define(
+    "gated_residual_ada_norm(Tensor x, Tensor y, Tensor? gate, Tensor? gate_table, Tensor scale, Tensor? scale_table, "
+    "Tensor? shift, Tensor? shift_table, Tensor? weight, Tensor? bias, bool rms, float eps, bool exact, bool clip) -> "
+    "(Tensor, Tensor)",
+    _fake,
+)
+
+
+def gated_residual_ada_norm(
+    x: Tensor,
+    y: Tensor,
+    gate: Tensor | None,
+    scale: Tensor,
+    shift: Tensor | None = None,
+    *,
+    norm: str = "layer_norm",
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-6,
+    gate_table: Tensor | None = None,
+    scale_table: Tensor | None = None,
+    shift_table: Tensor | None = None,
+    clip: bool = False,
+    mode: str = "exact",
+) -> tuple[Tensor, Tensor]:
+    """`sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, in one pass.
+
+    Args:
+        x, y, gate, gate_table, clip: as for `gated_residual`; without a gate, `sum = x + y`.
+        scale, shift, norm, weight, bias, eps, scale_table, shift_table: as for `ada_norm`; the norm reads the rounded
+            sum.
+        mode: as for both.
+
+    Returns:
+        `(normed, sum)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the
+        other.
+
+    Where a gradient is needed the formula runs in torch's own operators.
+
+    Raises:
+        RuntimeError, TypeError, ValueError, torch.OutOfMemoryError: as `ada_norm`.
+
+    Source: adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the beginning of the next.
+    """
+    others = {
+        "gate": gate,
+        "gate_table": gate_table,
+        "shift": shift,
+        "scale_table": scale_table,
+        "shift_table": shift_table,
+        "weight": weight,
+        "bias": bias,
+    }
+    check_types(NAME, {"x": x, "y": y, "scale": scale}, others)
+    rms, exact = is_rms(NAME, norm), is_exact(NAME, mode)
+    if needs_grad(x, y, scale, *others.values()):
+        modulations = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
+        _check(x, y, weight, bias, eps, modulations)
+        total = residual_formula(x, y, gate, gate_table, exact, clip)
+        by = (summed(scale, scale_table), summed(shift, shift_table))
+        (normed,) = modulated_formula(total, rms, weight, bias, eps, exact, by)
+        return normed, total
+    try:
+        return op(  # type: ignore[no-any-return]
+            x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
+        )
+    except RuntimeError as error:
+        explain(error, NAME, 2, x, y=y, scale=scale, **others)
+        raise
+
+
+__all__ = ["gated_residual_ada_norm", "op"]

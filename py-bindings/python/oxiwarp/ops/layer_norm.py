@@ -1,0 +1,56 @@
+"""LayerNorm over the last dimension: `torch.ops.oxiwarp.layer_norm` and its public function."""
+
+from torch import Tensor
+
+from .._operands import check_norm, check_types, in_one_dtype, norm_formula
+from .._register import define, explain, needs_grad
+
+
+def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    check_norm("layer_norm", x, weight, bias, eps)
+    return x.new_empty(x.shape)
+
+
+op = define("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor", _fake)
+
+
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
+    """LayerNorm over the last dimension, in one pass: `(x - mean) / sqrt(variance + eps) * weight + bias`.
+
+    Mean and (biased) variance by Welford's method in float32, in the order of torch's CUDA kernel, and one rounding at
+    the end: on a GPU, where N is divisible by 4, the bits are those of `torch.nn.functional.layer_norm` of the same
+    dtype.
+
+    Args:
+        x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The last
+            dimension must have stride 1; the leading ones may be strided as far as two strides describe them.
+        weight, bias: `[N]` in `x`'s dtype or float32, or None. In float32 beside a 16-bit `x` the result is that of
+            diffusers' FP32LayerNorm.
+        eps: added to the variance; 0 or more.
+
+    Returns:
+        A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and the parameters alone.
+
+    Where a gradient is needed the formula runs in torch's own operators.
+
+    Raises:
+        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
+            is no driver or the GPU is older than sm_75.
+        TypeError: for an argument that is no tensor.
+        torch.OutOfMemoryError: where the output does not fit.
+
+    Source: Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).
+    """
+    check_types("layer_norm", {"x": x}, {"weight": weight, "bias": bias})
+    if needs_grad(x, weight, bias):
+        check_norm("layer_norm", x, weight, bias, eps)
+        wide, (weight, bias) = in_one_dtype(True, x, weight, bias)
+        return norm_formula(wide, False, weight, bias, eps).to(x.dtype)
+    try:
+        return op(x, weight, bias, eps)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        explain(error, "layer_norm", 1, x, weight=weight, bias=bias)
+        raise
+
+
+__all__ = ["layer_norm", "op"]

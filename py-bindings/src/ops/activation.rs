@@ -1,0 +1,58 @@
+//! `oxiwarp::activation`: unpack, allocate, call the host.
+
+use crate::boundary::{Args, run};
+use crate::tensor::Tensor;
+use oxiwarp::{Activation, Roundings};
+use std::ffi::CStr;
+
+const OP: &CStr = c"activation";
+
+/// `activation(Tensor x, Tensor? bias, int kind, bool exact) -> Tensor`
+pub unsafe extern "C-unwind" fn activation(stack: *mut u64, _inputs: u64, _outputs: u64) {
+    // SAFETY: torch calls with the schema's arguments on the stack; they are read in its order.
+    let mut args = unsafe { Args::new(stack, OP) };
+    let (x, bias) = (args.tensor("x"), args.optional_tensor("bias"));
+    let (kind, roundings) = (args.int(), roundings(args.bool()));
+    run(OP, move || {
+        let kind = by_number("activation", kind, 0.0)?;
+        let y = x.empty_like("y")?;
+        let place = x.location()?;
+        let bias = on(place, bias.as_ref())?;
+        let (device, stream) = place.device_and_stream()?;
+        oxiwarp::activation(&device, x.view()?, bias, y.view_mut()?, kind, roundings, stream)
+            .map_err(|error| error.to_string())?;
+        // SAFETY: the schema has one result, so the stack has a place for it.
+        unsafe { *stack = y.into_raw() };
+        Ok(())
+    });
+}
+
+/// The functions by the numbers that the operators take: the constants of `oxiwarp/ops/activation.py`.
+pub(super) fn by_number(op: &str, kind: i64, threshold: f32) -> Result<Activation, String> {
+    Ok(match kind {
+        0 => Activation::Gelu,
+        1 => Activation::GeluCuda13_2,
+        2 => Activation::GeluTanh,
+        3 => Activation::GeluNew,
+        4 => Activation::GeluFast,
+        5 => Activation::GeluQuick,
+        6 => Activation::Silu,
+        7 => Activation::Fatrelu(threshold),
+        _ => return Err(format!("{op}: kind is {kind}, expected 0 to 7")),
+    })
+}
+
+/// The operators' `exact` as the host names it.
+pub(super) fn roundings(exact: bool) -> Roundings {
+    if exact { Roundings::Exact } else { Roundings::Once }
+}
+
+/// The view of an optional tensor, which must live where `x` does.
+pub(super) fn on(
+    place: crate::device::Location,
+    tensor: Option<&Tensor>,
+) -> Result<Option<oxiwarp::View<'_>>, String> {
+    let Some(tensor) = tensor else { return Ok(None) };
+    tensor.expect_on(place)?;
+    tensor.view().map(Some)
+}

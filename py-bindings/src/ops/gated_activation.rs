@@ -1,0 +1,65 @@
+//! `oxiwarp::gated_activation`: unpack, allocate, call the host.
+
+use super::activation::{by_number, on, roundings};
+use crate::boundary::{Args, run};
+use crate::tensor::Tensor;
+use oxiwarp::{Gate, GatedActivation};
+use std::ffi::CStr;
+
+const OP: &CStr = c"gated_activation";
+
+/// `gated_activation(Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact)
+/// -> Tensor`
+pub unsafe extern "C-unwind" fn gated_activation(stack: *mut u64, _inputs: u64, _outputs: u64) {
+    // SAFETY: torch calls with the schema's arguments on the stack; they are read in its order.
+    let mut args = unsafe { Args::new(stack, OP) };
+    // SAFETY: as above; what `Call` reads comes first.
+    let call = unsafe { Call::read(&mut args) };
+    run(OP, move || {
+        let mut sizes = call.x.sizes()?.to_vec();
+        if call.second.is_none() {
+            sizes.iter_mut().last().into_iter().for_each(|last| *last /= 2);
+        }
+        let y = call.x.empty("y", &sizes)?;
+        let params = call.params("gated_activation")?;
+        let place = call.x.location()?;
+        let (second, bias) = (on(place, call.second.as_ref())?, on(place, call.bias.as_ref())?);
+        let (device, stream) = place.device_and_stream()?;
+        oxiwarp::gated_activation(&device, call.x.view()?, second, bias, y.view_mut()?, params, stream)
+            .map_err(|error| error.to_string())?;
+        // SAFETY: the schema has one result, so the stack has a place for it.
+        unsafe { *stack = y.into_raw() };
+        Ok(())
+    });
+}
+
+/// The arguments that forward and backward pass share.
+pub(super) struct Call {
+    pub x: Tensor,
+    pub second: Option<Tensor>,
+    pub bias: Option<Tensor>,
+    kind: i64,
+    gate_first: bool,
+    threshold: f32,
+    exact: bool,
+}
+
+impl Call {
+    /// # Safety
+    /// The next arguments are those of the schema above.
+    pub(super) unsafe fn read(args: &mut Args) -> Self {
+        let x = args.tensor("x");
+        let second = args.optional_tensor("the second tensor");
+        let bias = args.optional_tensor("bias");
+        let (kind, gate_first, threshold) = (args.int(), args.bool(), args.float() as f32);
+        Self { x, second, bias, kind, gate_first, threshold, exact: args.bool() }
+    }
+
+    pub(super) fn params(&self, op: &str) -> Result<GatedActivation, String> {
+        Ok(GatedActivation {
+            activation: by_number(op, self.kind, self.threshold)?,
+            gate: if self.gate_first { Gate::First } else { Gate::Second },
+            roundings: roundings(self.exact),
+        })
+    }
+}

@@ -1,0 +1,242 @@
+//! `activation` and its gradient against f64, over the table of shapes.
+use half::{bf16, f16};
+use oxiwarp::{Activation, Device, Element, Roundings, Stream, activation, activation_backward};
+use oxiwarp_tests::compare::same_bits;
+use oxiwarp_tests::shapes::shapes;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use crate::Test;
+
+pub const TESTS: &[Test] = &[
+    ("activation::f32_against_f64", against_f64::<f32>),
+    ("activation::f16_against_f64", against_f64::<f16>),
+    ("activation::bf16_against_f64", against_f64::<bf16>),
+    ("activation::f32_layouts", layouts::<f32>),
+    ("activation::bf16_layouts", layouts::<bf16>),
+    ("activation::bf16_every_value", every_value::<bf16>),
+    ("activation::f16_every_value", every_value::<f16>),
+    ("activation::rows_do_not_depend_on_each_other", batch_invariance),
+    ("activation::chains_round_as_their_operators", chains),
+    ("activation::bias_is_added_first", bias_first),
+];
+
+pub const ALL: [Activation; 8] = [
+    Activation::Gelu,
+    Activation::GeluCuda13_2,
+    Activation::GeluTanh,
+    Activation::GeluNew,
+    Activation::GeluFast,
+    Activation::GeluQuick,
+    Activation::Silu,
+    Activation::Fatrelu(0.25),
+];
+
+/// The functions in f64.
+pub fn reference(f: Activation, x: f64) -> f64 {
+    let tanh = |x: f64| {
+        x / 2.0 * (1.0 + libm::tanh((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))))
+    };
+    match f {
+        Activation::Gelu | Activation::GeluCuda13_2 => x / 2.0 * libm::erfc(-x / std::f64::consts::SQRT_2),
+        Activation::GeluTanh | Activation::GeluNew | Activation::GeluFast => tanh(x),
+        Activation::GeluQuick => x / (1.0 + (-1.702 * x).exp()),
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Fatrelu(threshold) => {
+            if x <= f64::from(threshold) {
+                0.0
+            } else {
+                x
+            }
+        }
+        other => panic!("{other:?} has no reference"),
+    }
+}
+
+/// Their derivatives, by the difference of two values 2e-5 apart, so within 1e-9.
+pub fn slope(f: Activation, x: f64) -> f64 {
+    (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
+}
+
+/// How far from f64 a result may lie: half an ulp of its own, and what is lost at `1 + tanh` or `1 + erf` below 0,
+/// which is in units of `scale` (the input), with approximate instructions of up to 2 ulp each. Each operator of a
+/// chain adds such a loss, in the element type.
+pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
+    let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
+    let epsilon = match T::DTYPE {
+        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 => 2.0_f64.powi(-24),
+        oxiwarp::Dtype::F16 => 2.0_f64.powi(-11),
+        oxiwarp::Dtype::Bf16 => 2.0_f64.powi(-8),
+    };
+    let lost = if chain && roundings == Roundings::Exact { 4.0 * epsilon } else { 0.0 } + 2.0_f64.powi(-20);
+    1.01 * epsilon * expected.abs() + lost * scale.abs() + 2.0_f64.powi(-25)
+}
+
+/// Panics, naming the worst element, unless each lies within its own bound.
+#[track_caller]
+pub fn within<T: Element>(got: &[T], expected: &[f64], allowed: impl Fn(usize) -> f64) {
+    assert_eq!(got.len(), expected.len());
+    let excess = |at: usize| {
+        let error = (f64::from(got[at].to_f32()) - expected[at]).abs() / allowed(at);
+        if error.is_nan() { f64::INFINITY } else { error }
+    };
+    let Some(worst) = (0..got.len()).max_by(|a, b| excess(*a).total_cmp(&excess(*b))) else { return };
+    let (value, right) = (got[worst], expected[worst]);
+    assert!(
+        excess(worst) <= 1.0,
+        "element {worst}: {value:?}, expected {right:e}: {:.2} x allowed",
+        excess(worst)
+    );
+}
+
+type Matrices<T> = [Matrix<T>; 2];
+
+/// Runs forward and backward over fresh memory: `y` and `dx`, with `x` for `dy`.
+fn run<T: Element>(
+    device: &Device,
+    x: &[T],
+    bias: Option<&[T]>,
+    shape: [i64; 2],
+    [layout_x, layout_y]: [Layout; 2],
+    (f, roundings): (Activation, Roundings),
+) -> [Vec<T>; 2] {
+    let x = Matrix::upload(device, x, shape, layout_x);
+    let [mut y, mut dx]: Matrices<T> = std::array::from_fn(|_| Matrix::poisoned(device, shape, layout_y));
+    let bias = bias.map(|bias| device.upload(bias).expect("device memory"));
+    let bias = || bias.as_ref().map(|bias| bias.view(&shape[1..]).expect("a vector"));
+    let stream = Stream::default();
+    activation(device, x.view(), bias(), y.view_mut(), f, roundings, stream).expect("valid arguments");
+    activation_backward(device, x.view(), x.view(), bias(), dx.view_mut(), f, roundings, stream)
+        .expect("valid arguments");
+    [y.download(), dx.download()]
+}
+
+fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2], f: Activation) {
+    let x: Vec<T> = values(&mut random(seed), (shape[0] * shape[1]) as usize);
+    let (at, expected): (Vec<f64>, Vec<f64>) = wide(&x).into_iter().map(|x| (x, reference(f, x))).unzip();
+    for roundings in [Roundings::Exact, Roundings::Once] {
+        let [y, dx] = run(device, &x, None, shape, layouts, (f, roundings));
+        within(&y, &expected, |i| allowed::<T>(f, roundings, expected[i], at[i]));
+        let gradient: Vec<f64> = at.iter().map(|&x| x * slope(f, x)).collect();
+        let near = |i: usize| matches!(f, Activation::Fatrelu(t) if (at[i] - f64::from(t)).abs() < 1e-4);
+        within(&dx, &gradient, |i| {
+            let loose = if near(i) { f64::INFINITY } else { 1e-7 };
+            allowed::<T>(f, Roundings::Once, gradient[i], at[i]) + loose
+        });
+    }
+}
+
+fn against_f64<T: Element>(device: &Device) {
+    let seed = seed();
+    for (i, shape) in shapes().into_iter().enumerate() {
+        let f = ALL[i % ALL.len()];
+        eprintln!("{f:?}, {} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2], f);
+    }
+}
+
+/// Rows with gaps and bases that are not aligned, in each combination of input and output.
+fn layouts<T: Element>(device: &Device) {
+    let seed = seed();
+    for cols in [1, 64, 129, 640, 2048] {
+        let kinds = [
+            Layout::dense(cols),
+            Layout { offset: 16, stride: cols + 64 },
+            Layout { offset: 0, stride: cols + 1 },
+            Layout { offset: 1, stride: cols },
+        ];
+        for x in kinds {
+            for y in kinds {
+                eprintln!("{cols} columns, {x:?} to {y:?}, OXIWARP_SEED={seed}");
+                check::<T>(device, seed, [5, cols], [x, y], Activation::Gelu);
+            }
+        }
+    }
+}
+
+/// All that 16 bits can hold: infinities, NaN, subnormal numbers; the same bits at each place of a pack.
+fn every_value<T: Element>(device: &Device) {
+    let x: Vec<T> = (0..1 << 16).map(T::from_bits).collect();
+    let dense = [Layout::dense(1 << 16); 2];
+    for f in ALL {
+        for roundings in [Roundings::Exact, Roundings::Once] {
+            let [y, _] = run(device, &x, None, [1, 1 << 16], dense, (f, roundings));
+            let (mut finite, mut right, mut at) = (Vec::new(), Vec::new(), Vec::new());
+            for (x, y) in x.iter().zip(&y) {
+                let wide = f64::from(x.to_f32());
+                let small = wide.abs() < 1e4;
+                assert_eq!(
+                    y.to_f32().is_nan(),
+                    wide.is_nan() || wide == f64::NEG_INFINITY && !matches!(f, Activation::Fatrelu(_)),
+                    "{f:?} of {x:?} is {y:?}"
+                );
+                if small {
+                    finite.push(*y);
+                    right.push(reference(f, wide));
+                    at.push(wide);
+                } else if wide > 0.0 && !matches!(f, Activation::GeluNew | Activation::GeluFast) {
+                    assert_eq!(y.to_bits(), x.to_bits(), "{f:?}, {roundings:?} of a large number is itself");
+                }
+            }
+            within(&finite, &right, |i| allowed::<T>(f, roundings, right[i], at[i]));
+        }
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    let seed = seed();
+    for cols in [5_usize, 128, 1536, 3072] {
+        let rows = 300;
+        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
+        let bias: Vec<bf16> = values(&mut random(seed + 1), cols);
+        let dense = [Layout::dense(cols as i64); 2];
+        for f in [Activation::Gelu, Activation::Silu] {
+            let how = (f, Roundings::Exact);
+            let all = run(device, &x, Some(&bias), [rows as i64, cols as i64], dense, how);
+            for row in [0, 151, rows - 1] {
+                let row = row * cols..(row + 1) * cols;
+                let alone = run(device, &x[row.clone()], Some(&bias), [1, cols as i64], dense, how);
+                for (alone, all) in alone.iter().zip(&all) {
+                    same_bits(alone, &all[row.clone()]);
+                }
+            }
+        }
+    }
+}
+
+/// A chain's value goes through the element type after each operator.
+fn chains(device: &Device) {
+    let x: Vec<bf16> = values(&mut random(seed()), 4096);
+    let once = |x: f32| bf16::from_f32(x).to_f32();
+    let chain = |x: &bf16| {
+        let x = x.to_f32();
+        let sigmoid = once((1.0 / (1.0 + (-f64::from(once(1.702 * x))).exp())) as f32);
+        bf16::from_f32(x * sigmoid)
+    };
+    let expected: Vec<bf16> = x.iter().map(chain).collect();
+    let how = (Activation::GeluQuick, Roundings::Exact);
+    let [y, _] = run(device, &x, None, [1, 4096], [Layout::dense(4096); 2], how);
+    let differ = y.iter().zip(&expected).filter(|(y, expected)| y != expected).count();
+    assert!(differ <= 4, "{differ} of 4096 differ: exp is not the same to the last bit, the roundings are");
+}
+
+/// The sum is rounded in one mode and not in the other; both are what the function is then applied to.
+fn bias_first(device: &Device) {
+    let seed = seed();
+    for (cols, offset) in [(64_i64, 0), (129, 0), (640, 0), (640, 1)] {
+        let x: Vec<bf16> = values(&mut random(seed), 7 * cols as usize);
+        let bias: Vec<bf16> = values(&mut random(seed + 1), cols as usize);
+        let (shape, layout) = ([7, cols], [Layout { offset, ..Layout::dense(cols) }; 2]);
+        let sum = |i: usize| x[i].to_f32() + bias[i % cols as usize].to_f32();
+        let rounded: Vec<bf16> = (0..x.len()).map(|i| bf16::from_f32(sum(i))).collect();
+        let [y, _] = run(device, &x, Some(&bias), shape, layout, (Activation::Gelu, Roundings::Exact));
+        let [expected, _] = run(device, &rounded, None, shape, layout, (Activation::Gelu, Roundings::Exact));
+        same_bits(&y, &expected);
+
+        let [y, dx] = run(device, &x, Some(&bias), shape, layout, (Activation::Silu, Roundings::Once));
+        let expected: Vec<f64> = (0..x.len()).map(|i| reference(Activation::Silu, sum(i).into())).collect();
+        within(&y, &expected, |i| allowed::<bf16>(Activation::Silu, Roundings::Once, expected[i], 8.0));
+        let gradient: Vec<f64> =
+            (0..x.len()).map(|i| f64::from(x[i].to_f32()) * slope(Activation::Silu, sum(i).into())).collect();
+        within(&dx, &gradient, |i| allowed::<bf16>(Activation::Silu, Roundings::Once, gradient[i], 8.0));
+    }
+}

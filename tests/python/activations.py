@@ -1,0 +1,100 @@
+"""The activations as models write them in eager torch, and comparison with those."""
+
+import functools
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import oxiwarp
+
+
+def gelu_new(x: Tensor) -> Tensor:
+    """transformers' NewGELUActivation."""
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
+
+
+def gelu_fast(x: Tensor) -> Tensor:
+    """transformers' FastGELUActivation."""
+    return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
+
+
+def gelu_quick(x: Tensor) -> Tensor:
+    """transformers' QuickGELUActivation, diffusers' ApproximateGELU."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+gelu_tanh = functools.partial(F.gelu, approximate="tanh")
+THRESHOLD = 0.25
+
+# Ours by name, and what each stands for.
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+    "gelu_new": gelu_new,
+    "gelu_fast": gelu_fast,
+    "gelu_quick": gelu_quick,
+    "silu": F.silu,
+}
+GATED = {
+    "geglu": (oxiwarp.geglu, lambda a, b: a * F.gelu(b)),
+    "geglu_tanh": (functools.partial(oxiwarp.geglu, approximate="tanh"), lambda a, b: a * gelu_tanh(b)),
+    "swiglu": (oxiwarp.swiglu, lambda a, b: a * F.silu(b)),
+    "mul_and_silu": (oxiwarp.mul_and_silu, lambda a, b: a * F.silu(b)),
+    "silu_and_mul": (oxiwarp.silu_and_mul, lambda a, b: F.silu(a) * b),
+    "gelu_and_mul": (oxiwarp.gelu_and_mul, lambda a, b: F.gelu(a) * b),
+    "gelu_tanh_and_mul": (oxiwarp.gelu_tanh_and_mul, lambda a, b: gelu_tanh(a) * b),
+    "fatrelu_and_mul": (
+        functools.partial(oxiwarp.fatrelu_and_mul, threshold=THRESHOLD),
+        lambda a, b: F.threshold(a, THRESHOLD, 0.0) * b,
+    ),
+}
+SHAPES = [(1, 1), (7, 1), (5, 3), (4, 8), (3, 17), (2, 257), (257, 40), (1031, 16), (8, 640), (3, 2560), (2, 8193)]
+
+
+def every_16_bit_value(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """All 65,536 of them, NaN, infinities and subnormal numbers among them."""
+    return torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
+
+
+def same_bits(y: Tensor, own: Tensor) -> bool:
+    """Equal bit by bit, the sign of zero included; a NaN equals any NaN."""
+    integer = torch.int32 if y.dtype == torch.float32 else torch.int16
+    return bool(((y.view(integer) == own.view(integer)) | (y.isnan() & own.isnan())).all())
+
+
+def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
+    """On a GPU the bits of torch's chain. On the CPU, where exponentials have other last bits, its roundings.
+
+    There a value differs by less than two units of the type at `scale`, which is what is lost at `1 + erf(x)`, and
+    seldom where nothing is. (Values beyond 1e4 and subnormal ones are left to the GPU: torch's CPU
+    kernels overflow and underflow before ours.)
+    """
+    assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
+    if y.is_cuda:
+        differ = (~torch.isclose(y, own, rtol=0, atol=0, equal_nan=True)).nonzero()
+        assert same_bits(y, own), f"{what}: {len(differ)} values differ, the first at {differ[:1].tolist()}"
+        return
+    kept = (scale.abs() < 1e4) & ((scale.abs() > 1e-30) | (scale == 0))
+    if not kept.any():
+        return
+    info, limit = torch.finfo(y.dtype), 16 if y.dtype == torch.float32 else 2
+    y, own, scale = y[kept].double(), own[kept].double(), scale[kept].double().abs()
+    off = (y - own).abs() / torch.maximum(scale, own.abs()).clamp_min(info.tiny) / info.eps
+    assert off.max() <= limit, f"{what}: {off.max():.2f} units off"
+    plain = own.abs() > scale / 8
+    differ = (y != own)[plain].sum()
+    if info.bits == 16:
+        assert differ <= 2 or differ <= 0.01 * plain.sum(), f"{what}: {differ} of {plain.sum()} are rounded otherwise"
+
+
+def check_once(y: Tensor, right: Tensor, scale: Tensor, what: str, slack: float = 0.0) -> None:
+    """Within half a unit of the float64 result, and what float32 loses of `scale` before."""
+    epsilon = torch.finfo(y.dtype).eps
+    allowed = 0.51 * epsilon * right.abs() + (2.0**-20 + slack) * scale.double().abs() + 1e-7
+    excess = (y.double() - right).abs() / allowed
+    if y.numel():
+        at = int(excess.argmax())
+        got = (y.flatten()[at].item(), right.flatten()[at].item())
+        assert excess.max() <= 1, f"{what}: got {got[0]!r}, right {got[1]!r}: {excess.max():.2f} x allowed"

@@ -1,0 +1,305 @@
+"""`oxiwarp.cross_entropy` and its gradient against float64 and torch, eager and compiled."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import DTYPES, GPU_SHAPES, SHAPES, random
+from test_compile import backends
+
+import oxiwarp
+
+OPS = torch.ops.oxiwarp
+OPTIONS = [
+    dict(),
+    dict(reduction="sum"),
+    dict(reduction="none"),
+    dict(label_smoothing=0.1),
+    dict(label_smoothing=0.1, reduction="none", ignore_index=2),
+]
+
+
+def classes(rows, cols, device, ignored=-100, dtype=torch.int64):
+    """A class for each row; every fifth row is ignored, but the first is not."""
+    target = torch.randint(0, cols, (rows,), generator=torch.Generator().manual_seed(rows + cols))
+    target[1::5] = ignored
+    return target.to(dtype).to(device)
+
+
+def close(ours, own, right, what=""):
+    """No further off than twice torch's own result, or than two units of its dtype."""
+    off, torch_off = ((value.double() - right).abs() for value in (ours, own))
+    allowed = 2 * torch_off + 2 * torch.finfo(ours.dtype).eps * right.abs() + 1e-6
+    worst = (off - allowed).nan_to_num(nan=float("inf")).max() if off.numel() else torch.zeros(())
+    assert worst <= 0, f"{what}: off by {off.max():.2e}, torch {torch_off.max():.2e}"
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "cols"), SHAPES)
+def test_table(rows, cols, dtype, device):
+    logits = random((rows, cols), dtype, device, scale=2.0)
+    for options in OPTIONS:
+        target = classes(rows, cols, device, options.get("ignore_index", -100))
+        ours, own = oxiwarp.cross_entropy(logits, target, **options), F.cross_entropy(logits, target, **options)
+        right = F.cross_entropy(logits.double(), target, **options)
+        assert ours.dtype == own.dtype and ours.shape == own.shape and ours.device == own.device
+        if rows:
+            close(ours, own, right, f"{rows} x {cols} {dtype} {options}")
+        else:
+            torch.testing.assert_close(ours, own, equal_nan=True)
+
+
+@pytest.mark.parametrize(("rows", "cols", "gib"), GPU_SHAPES)
+def test_large_table(rows, cols, gib, cuda):
+    free, _ = torch.cuda.mem_get_info()
+    if free < gib * 2**30:
+        pytest.skip(f"needs {gib} GiB of GPU memory")
+    logits = torch.empty(rows, cols, dtype=torch.bfloat16, device=cuda).normal_()
+    target = torch.randint(0, cols, (rows,), device=cuda)
+    loss, lse = oxiwarp.cross_entropy(logits, target, reduction="none", return_lse=True)
+    assert not loss.isnan().any()
+    dlogits = OPS.cross_entropy_backward(logits, target, lse, torch.ones_like(lse), -100, 0.0, 0.0)
+    for at in (slice(0, 3), slice(rows // 2, rows // 2 + 3), slice(rows - 3, rows)):
+        wide = logits[at].double()
+        close(loss[at], loss[at], F.cross_entropy(wide, target[at], reduction="none"))
+        right = wide.softmax(-1) - F.one_hot(target[at], cols)
+        assert ((dlogits[at].double() - right).abs() <= 0.005 * right.abs() + 1e-7).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
+def test_shapes_and_targets(dtype, device):
+    """Any rank; strided logits as in language models; targets of both types and strided ones."""
+    logits = random((3, 6, 50), torch.float32, device)
+    target = classes(18, 50, device, dtype=dtype).view(3, 6)
+    for x, t in (
+        (logits, target),
+        (logits[:, :-1], target[:, 1:]),
+        (logits[:, ::2, 3:40], target[:, ::2].remainder(37)),
+        (logits[0], target[0]),
+        (logits[0, 0], target[0, 0]),
+        (logits.transpose(0, 1), target.t()),
+    ):
+        cols = x.shape[-1]
+        own = F.cross_entropy(x.reshape(-1, cols), t.reshape(-1).long(), reduction="none").view(t.shape)
+        torch.testing.assert_close(oxiwarp.cross_entropy(x, t, reduction="none"), own)
+
+
+def test_lse_and_z_loss(device):
+    logits, target = random((7, 130), torch.float32, device, scale=3.0), classes(7, 130, device)
+    loss, lse = oxiwarp.cross_entropy(logits, target, reduction="none", z_loss=0.01, return_lse=True)
+    right = logits.double().logsumexp(-1)
+    torch.testing.assert_close(lse, right.float())
+    own = F.cross_entropy(logits.double(), target, reduction="none")
+    torch.testing.assert_close(loss, (own + 0.01 * right.square() * (target != -100)).float())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_extremes(dtype, device):
+    logits = random((6, 72), dtype, device)
+    logits[0], logits[1, 8:], logits[2, :] = logits[0] * 1e4, -float("inf"), torch.finfo(dtype).min
+    logits[3, 3], logits[4] = float("nan"), -float("inf")
+    target = torch.tensor([5, 6, 7, 8, 9, 10], device=device)
+    for options in (dict(), dict(label_smoothing=0.2)):
+        ours, own = (
+            f(logits.float(), target, reduction="none", **options) for f in (oxiwarp.cross_entropy, F.cross_entropy)
+        )
+        torch.testing.assert_close(ours[[0, 1, 3, 4, 5]], own[[0, 1, 3, 4, 5]], equal_nan=True)
+    loss = oxiwarp.cross_entropy(logits, target, reduction="none")
+    torch.testing.assert_close(loss[2], torch.tensor(72.0, device=device).log().to(dtype))
+
+
+def test_all_ignored(device):
+    logits, target = random((4, 9), torch.float32, device), torch.full((4,), -100, device=device)
+    assert oxiwarp.cross_entropy(logits, target).isnan()
+    assert oxiwarp.cross_entropy(logits, target, reduction="sum") == 0
+
+
+def test_wrong_target(device):
+    """An error on the CPU; NaN on a GPU, for these rows alone, and the context lives."""
+    logits = random((5, 9), torch.float32, device).requires_grad_()
+    for wrong in (9, -1, 2**40, -(2**63)):
+        target = torch.tensor([1, wrong, 2, -100, 3], device=device)
+        if device.type == "cpu":
+            with pytest.raises(RuntimeError, match=rf"^cross_entropy: target of row 1 is {wrong}, expected 0 to 8 or"):
+                oxiwarp.cross_entropy(logits, target)
+            continue
+        with torch.enable_grad():
+            loss = oxiwarp.cross_entropy(logits, target, reduction="none")
+            (gradient,) = torch.autograd.grad(loss.sum(), logits)
+        assert loss.isnan().tolist() == [False, True, False, False, False]
+        assert gradient.isnan().any(-1).tolist() == loss.isnan().tolist()
+    assert oxiwarp.cross_entropy(logits, torch.full((5,), 8, device=device)).isfinite()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", [40, 129, 5000])
+def test_batch_invariant(cols, dtype, device):
+    logits, target = random((37, cols), dtype, device), classes(37, cols, device)
+    loss = oxiwarp.cross_entropy(logits, target, reduction="none")
+    for row in (0, 17, 36):
+        alone = oxiwarp.cross_entropy(logits[row : row + 1], target[row : row + 1], reduction="none")
+        assert torch.equal(alone[0], loss[row])
+
+
+def gradient(function, logits, target, dloss, **options):
+    with torch.enable_grad():
+        leaf = logits.clone().requires_grad_()
+        loss = function(leaf, target, **options)
+        return torch.autograd.grad(loss, leaf, dloss.to(loss.dtype).expand(loss.shape))[0]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(3, 7), (6, 64), (9, 129), (3, 3072), (2, 40_001)], ids=str)
+def test_gradient(shape, dtype, options, device):
+    """Against float64 through autograd of torch's own, in units of each row's largest."""
+    logits, dloss = random(shape, dtype, device, scale=2.0), torch.tensor(1.75, device=device)
+    target = classes(*shape, device, options.get("ignore_index", -100))
+    ours, own = (gradient(f, logits, target, dloss, **options) for f in (oxiwarp.cross_entropy, F.cross_entropy))
+    right = gradient(F.cross_entropy, logits.double(), target, dloss, **options)
+    assert ours.dtype == dtype and ours.shape == logits.shape
+    largest = right.abs().amax(-1, keepdim=True).clamp_min(1e-30)
+    off, torch_off = ((value.double() - right).abs() / largest for value in (ours, own))
+    units = 4 if dtype == torch.float32 else 2  # `lse` is kept in float32: near 8 its rounding is 2 units of 1
+    assert off.max() <= 2 * torch_off.max() + units * torch.finfo(dtype).eps, f"{off.max():.2e}, {torch_off.max():.2e}"
+
+
+def test_gradient_of_z_loss(device):
+    logits, target = random((5, 33), torch.float32, device, scale=2.0), classes(5, 33, device)
+
+    def own(logits, target, z_loss, label_smoothing):
+        z = z_loss * logits.logsumexp(-1).square() * (target != -100)
+        return F.cross_entropy(logits, target, reduction="none", label_smoothing=label_smoothing) + z
+
+    options = dict(z_loss=0.05, label_smoothing=0.1)
+    ours = gradient(oxiwarp.cross_entropy, logits, target, torch.ones(()), reduction="none", **options)
+    right = gradient(own, logits.double(), target, torch.ones(()), **options)
+    torch.testing.assert_close(ours, right.float())
+
+
+def test_gradient_modes(device):
+    """Strided logits; `lse` has no gradient; a second derivative is refused; grad mode may be off."""
+    wide, target = random((4, 6, 20), torch.float32, device), classes(20, 20, device).view(4, 5)
+    right = gradient(
+        lambda x, t: F.cross_entropy(x[:, :-1].reshape(-1, 20), t.reshape(-1)), wide, target, torch.ones(())
+    )
+    ours = gradient(lambda x, t: oxiwarp.cross_entropy(x[:, :-1], t), wide, target, torch.ones(()))
+    torch.testing.assert_close(ours, right)
+    with torch.enable_grad():
+        leaf = wide[:, 0].clone().requires_grad_()
+        loss, lse = oxiwarp.cross_entropy(leaf, target[:, 0], return_lse=True)
+        assert loss.requires_grad and not lse.requires_grad
+        (first,) = torch.autograd.grad(loss.square(), leaf, create_graph=True)
+        with pytest.raises(RuntimeError, match="once_differentiable"):
+            first.sum().backward()
+    assert not oxiwarp.cross_entropy(leaf, target[:, 0]).requires_grad
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_opcheck(dtype, device):
+    logits, target = random((4, 3, 32), dtype, device), classes(12, 32, device).view(4, 3)
+    lse = logits.float().logsumexp(-1)
+    for params in ((-100, 0.0, 0.0), (-100, 0.1, 0.01)):
+        torch.library.opcheck(OPS.cross_entropy.default, (logits, target, *params))
+        arguments = (logits, target, lse, torch.ones_like(lse), *params)
+        torch.library.opcheck(OPS.cross_entropy_backward.default, arguments)
+    torch.library.opcheck(OPS.cross_entropy.default, (logits[..., 16:], target.int() % 16, -1, 0.0, 0.0))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("backend", backends())
+def test_compiles(backend, dynamic, device):
+    """In one graph, forward and backward, for any number of rows."""
+
+    def f(logits, target):
+        return oxiwarp.cross_entropy(logits * 2, target, label_smoothing=0.1, z_loss=0.01)
+
+    torch.compiler.reset()
+    compiled = torch.compile(f, fullgraph=True, backend=backend, dynamic=dynamic)
+    for rows in (3, 6):
+        logits, target = random((rows, 48), torch.float32, device), classes(rows, 48, device)
+        torch.testing.assert_close(compiled(logits, target), f(logits, target))
+        ours, right = (gradient(g, logits, target, torch.ones(())) for g in (compiled, f))
+        torch.testing.assert_close(ours, right)
+
+
+def test_meta():
+    logits = torch.empty(3, 8, device="meta", dtype=torch.bfloat16)
+    target = torch.empty(3, device="meta", dtype=torch.int64)
+    loss, lse = oxiwarp.cross_entropy(logits, target, reduction="none", return_lse=True)
+    assert loss.shape == lse.shape == target.shape and loss.dtype == logits.dtype and lse.dtype == torch.float32
+    assert OPS.cross_entropy_backward(logits, target, lse, lse, -100, 0.0, 0.0).shape == logits.shape
+    for (x, t), message in (
+        ((logits.double(), target), "logits is torch.float64, expected f32, f16 or bf16"),
+        ((logits, target.bool()), "target is torch.bool, expected int64 or int32"),
+        ((logits, target[:2]), r"target has shape \[2\], expected \[3\]"),
+        ((logits, torch.zeros(3, dtype=torch.int64)), "target is on cpu, expected meta"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^cross_entropy: {message}"):
+            oxiwarp.cross_entropy(x, t)
+    for numbers, message in (((2.0, 0.0), "label_smoothing is 2.0"), ((0.0, -1.0), "z_loss is -1.0")):
+        with pytest.raises(RuntimeError, match=f"^cross_entropy: {message}"):
+            OPS.cross_entropy(logits, target, -100, *numbers)
+
+
+def test_bad_input(device):
+    logits, target = random((4, 8), torch.float32, device), torch.tensor([0, 1, 2, 7], device=device)
+    for (x, t, options), message in (
+        ((logits.double(), target, {}), "logits is float64, expected f32, f16 or bf16"),
+        ((logits.long(), target, {}), "logits is int64, expected f32, f16 or bf16"),
+        ((logits, target.float(), {}), "target is f32, expected int64 or int32"),
+        ((logits, target.short(), {}), "target is int16, expected int64 or int32"),
+        ((logits, target[:3], {}), r"target has shape \[3\], expected \[4\]"),
+        ((logits, target[:, None], {}), r"target has shape \[4, 1\], expected \[4\]"),
+        ((logits.t(), target.repeat(2), {}), r"logits of shape \[8, 4\] has strides \[1, 8\]: its last"),
+        ((logits[:, :0], target, {}), r"logits has shape \[4, 0\], expected a last dimension"),
+        ((logits[0, 0], target[0], {}), r"logits has shape \[\], expected at least one dimension"),
+        ((logits, target, dict(label_smoothing=1.5)), "label_smoothing is 1.5, expected 0 to 1"),
+        ((logits, target, dict(label_smoothing=float("nan"))), "label_smoothing is NaN, expected 0 to 1"),
+        ((logits, target, dict(z_loss=-0.5)), "z_loss is -0.5, expected 0 or more"),
+        ((logits.to_sparse(), target, {}), "logits has layout torch.sparse_coo, expected torch.strided"),
+    ):
+        with pytest.raises(RuntimeError, match=f"^cross_entropy: {message}"):
+            oxiwarp.cross_entropy(x, t, **options)
+    for bad in ("average", None, True):
+        with pytest.raises(ValueError, match=r"^cross_entropy: reduction is .*, expected 'none', 'mean' or 'sum'$"):
+            oxiwarp.cross_entropy(logits, target, reduction=bad)
+    for (x, t), message in (((None, target), "logits is NoneType"), ((logits, [1]), "target is list")):
+        with pytest.raises(TypeError, match=f"^cross_entropy: {message}, expected a torch.Tensor$"):
+            oxiwarp.cross_entropy(x, t)
+    lse = torch.ones(4, device=device)
+    for kept, message in (((lse.half(), lse), "lse is f16, expected f32"), ((lse, lse[:3]), r"dloss has shape \[3\]")):
+        with pytest.raises(RuntimeError, match=f"^cross_entropy_backward: {message}"):
+            OPS.cross_entropy_backward(logits, target, *kept, -100, 0.0, 0.0)
+    torch.testing.assert_close(oxiwarp.cross_entropy(logits, target), F.cross_entropy(logits, target))
+
+
+def test_other_device(cuda):
+    logits, target = torch.ones(3, 8, device=cuda), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="^cross_entropy: target is on cpu, expected cuda:0, the device of logits"):
+        oxiwarp.cross_entropy(logits, target)
+
+
+def test_graph(cuda):
+    """Forward and backward in a CUDA graph, replayed on new input."""
+    logits, target = random((64, 1000), torch.bfloat16, cuda), classes(64, 1000, cuda)
+    static = torch.zeros_like(logits).requires_grad_()
+
+    def step():
+        static.grad = None
+        with torch.enable_grad():
+            loss = oxiwarp.cross_entropy(static, target)
+            loss.backward()
+        return loss
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = step()
+    static.data.copy_(logits)
+    graph.replay()
+    assert torch.equal(loss, oxiwarp.cross_entropy(logits, target))
+    expected = gradient(oxiwarp.cross_entropy, logits, target, torch.ones((), device=cuda))
+    assert torch.equal(static.grad, expected)
