@@ -54,6 +54,7 @@ pub mod shared;
 pub mod staged;
 pub mod team;
 pub mod thread;
+pub mod trig;
 pub mod warp;
 
 /// What nearly every kernel uses.

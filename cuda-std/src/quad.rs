@@ -8,6 +8,7 @@
 //! `ACCESS` says how the columns are read, and nothing else: a row's bits do not depend on its alignment.
 use core::marker::PhantomData;
 
+use crate::arch;
 use crate::elem::{Elem, Lanes};
 use crate::mem::{self, Load, Store};
 use crate::row::{RowAt, Rows};
@@ -73,6 +74,12 @@ impl<T: Elem> Quad<T> {
         Quad { words: self.words, element: PhantomData }
     }
 
+    /// The same quad, of which the compiler has forgotten the lanes: see [`Pack::forget_lanes`](crate::pack::Pack::forget_lanes).
+    #[inline(always)]
+    pub fn forget_lanes(self) -> Self {
+        Self { words: arch::opaque(self.words), ..self }
+    }
+
     /// Its values in f32, exact.
     #[inline(always)]
     pub fn lanes(self) -> [f32; 4] {
@@ -114,6 +121,12 @@ impl QuadColumns {
     #[inline(always)]
     pub fn of_warp(at: RowAt, cols: u32) -> Self {
         Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
+    }
+
+    /// The quad at `column` of a row of `cols` columns, as tile 0 of a thread that has no other.
+    #[inline(always)]
+    pub fn of_one(column: u32, cols: u32) -> Self {
+        Self { own: column, cols }
     }
 
     /// The thread's first column of `tile`.

@@ -6,17 +6,27 @@
 
 pub mod activations;
 pub mod affine;
+mod angles;
 pub mod elementwise;
 pub mod exp_sum;
 pub mod gated;
+mod group;
+pub mod head_lanes;
+pub mod head_norm;
+mod head_rows;
+pub mod heads;
 mod modulated;
 mod moments;
 pub mod norm;
 pub mod operand;
 pub mod ops;
 pub mod passes;
+pub mod rotary;
+mod share;
 mod side;
 pub mod target;
+mod team_moments;
+mod team_row;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

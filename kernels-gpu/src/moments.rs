@@ -1,7 +1,7 @@
 //! What a norm knows of its row, reduced in the order of torch's CUDA kernels, so that the bits are theirs.
 //!
-//! The orders are those of torch 2.11: `LayerNorm` and `FusedRms` of aten's `layer_norm_kernel.cu` (vectorised kernel: four
-//! warps a row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
+//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four warps a
+//! row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
 //! a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the same number modulo 4 are of
 //! the same warp, and a thread plays its four namesakes. For rows that torch would not vectorise (columns not
 //! divisible by 4) torch takes another order; these keep theirs.
@@ -50,18 +50,19 @@ pub(crate) struct LayerNorm {
 
 /// The moments of some of a row's elements.
 #[derive(Clone, Copy)]
-struct Welford {
-    mean: f32,
-    m2: f32,
-    count: f32,
+pub(crate) struct Welford {
+    pub mean: f32,
+    pub m2: f32,
+    pub count: f32,
 }
 
 impl Welford {
-    const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
+    /// Of no element.
+    pub const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
 
     /// Takes in `x`, the element that makes them `1 / inv_count`.
     #[inline(always)]
-    fn add(&mut self, x: f32, inv_count: f32) {
+    pub fn add(&mut self, x: f32, inv_count: f32) {
         let delta = x - self.mean;
         self.mean = fma(delta, inv_count, self.mean);
         self.m2 = fma(delta, x - self.mean, self.m2);
@@ -69,7 +70,7 @@ impl Welford {
 
     /// Of the elements of both, `self` being the lower thread's or warp's.
     #[inline(always)]
-    fn with(self, upper: Self) -> Self {
+    pub fn with(self, upper: Self) -> Self {
         let count = self.count + upper.count;
         if count <= 0.0 {
             return Self::EMPTY;
@@ -163,30 +164,6 @@ impl Moments for LayerNorm {
         let all = a.with(c).with(b.with(d));
         let (mean, m2) = (warp::shuffle(warp::ALL, all.mean, 0), warp::shuffle(warp::ALL, all.m2, 0));
         Stats { mean, inv: rsqrt(m2 / cols.count + eps) }
-    }
-}
-
-/// Sum of squares in the order of torch's fused RMSNorm, for each of its warps: `torch.nn.RMSNorm`.
-#[derive(Clone, Copy)]
-pub(crate) struct FusedRms([f32; GROUP]);
-
-impl Moments for FusedRms {
-    const EMPTY: Self = Self([0.0; GROUP]);
-
-    #[inline(always)]
-    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
-        for warp in 0..GROUP {
-            for i in 0..4 {
-                self.0[warp] = fma(group[warp][i], group[warp][i], self.0[warp]);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn finish(self, cols: Cols, eps: f32) -> Stats {
-        let [a, b, c, d] = self.0.map(|sum| warp::sum(sum, warp::SIZE));
-        let sum = (a + c) + (b + d);
-        Stats { mean: 0.0, inv: rsqrt(sum / cols.count + eps) }
     }
 }
 

@@ -10,13 +10,17 @@ mod cross_entropy_backward;
 mod gated_activation;
 mod gated_residual;
 mod gpu;
+mod heads;
+mod heads_bad_input;
 mod layer_norm;
 mod mochi;
 mod modulation_input;
 mod modulation_overlap;
 mod modulations;
 mod properties;
+mod qk_norm_rope;
 mod rms_norm;
+mod rope;
 mod rungs;
 mod softmax;
 mod softmax_backward;
@@ -37,6 +41,7 @@ fn main() -> std::process::ExitCode {
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
+        heads_bad_input::TESTS,
         softmax::TESTS,
         softmax_backward::TESTS,
         cross_entropy::TESTS,
@@ -48,6 +53,8 @@ fn main() -> std::process::ExitCode {
         mochi::TESTS,
         modulation_input::TESTS,
         modulation_overlap::TESTS,
+        rope::TESTS,
+        qk_norm_rope::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

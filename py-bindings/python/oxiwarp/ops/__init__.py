@@ -39,12 +39,20 @@ from .layer_norm import (
 from .modulated_rms_norm import (
     modulated_rms_norm,
 )
+from .qk_norm_rope import (
+    qk_norm_rope,
+)
 from .residual_tanh_gated_rms_norm import (
     residual_tanh_gated_rms_norm,
     residual_tanh_gated_rms_norm_modulated,
 )
 from .rms_norm import (
     rms_norm,
+)
+from .rope import (
+    rope,
+    rope_1d,
+    rope_3d,
 )
 from .softmax import (
     softmax,
@@ -69,9 +77,13 @@ __all__ = [
     "layer_norm",
     "modulated_rms_norm",
     "mul_and_silu",
+    "qk_norm_rope",
     "residual_tanh_gated_rms_norm",
     "residual_tanh_gated_rms_norm_modulated",
     "rms_norm",
+    "rope",
+    "rope_1d",
+    "rope_3d",
     "silu",
     "silu_and_mul",
     "softmax",
