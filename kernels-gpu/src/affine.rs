@@ -16,7 +16,7 @@ pub struct Affine {
     pub bias: Operand,
 }
 
-/// Scale and shift of a norm: a kernel argument.
+/// Scale and shift: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleShift {
@@ -65,7 +65,7 @@ impl Norm for LayerNorm {
             (None, None) => n,
         }
     }
-    /// One kernel of torch does all: one rounding at its end.
+    /// One kernel of torch does all.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -89,7 +89,7 @@ impl Norm for MeanSquare {
         }
         lanes
     }
-    /// An operator for each step, as in diffusers' `RMSNorm`.
+    /// An operator for each step.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -156,7 +156,6 @@ pub(crate) trait RoundEach: Copy {
     fn get(self) -> bool;
 }
 
-/// Known: `EACH`.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds<const EACH: bool>;
 
