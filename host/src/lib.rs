@@ -24,6 +24,7 @@ mod error;
 mod ladder;
 mod launch;
 mod modulation;
+mod norm_backward;
 pub mod ops;
 mod ptx;
 mod quads;
@@ -38,6 +39,7 @@ pub use error::{Error, Result};
 pub use ladder::{Arch, Rung, rung};
 pub use launch::Stream;
 pub use modulation::{Affine, Modulation, ScaleShift};
+pub use norm_backward::{ParameterGradients, norm_backward_workspace};
 pub use ops::activation::{Activation, Roundings, activation};
 pub use ops::activation_backward::activation_backward;
 pub use ops::ada_norm::{AdaNorm, ada_norm, ada_norm_pair};
@@ -49,10 +51,12 @@ pub use ops::gated_activation_backward::gated_activation_backward;
 pub use ops::gated_residual::{GatedResidual, gated_residual};
 pub use ops::gated_residual_ada_norm::gated_residual_ada_norm;
 pub use ops::layer_norm::layer_norm;
+pub use ops::layer_norm_backward::layer_norm_backward;
 pub use ops::residual_tanh_gated_rms_norm::{
     residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated,
 };
 pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
+pub use ops::rms_norm_backward::rms_norm_backward;
 pub use ops::softmax::softmax;
 pub use ops::softmax_backward::softmax_backward;
 pub use ptx::{KernelInfo, kernel_info};

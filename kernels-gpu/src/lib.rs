@@ -6,12 +6,15 @@
 
 pub mod activations;
 pub mod affine;
+mod block_sums;
+pub mod column_sums;
 pub mod elementwise;
 pub mod exp_sum;
 pub mod gated;
 mod modulated;
 mod moments;
 pub mod norm;
+pub mod norm_backward;
 pub mod operand;
 pub mod ops;
 pub mod passes;

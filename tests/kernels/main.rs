@@ -7,6 +7,8 @@ mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
 mod gpu;
+mod norm_backward;
+mod norm_backward_input;
 mod properties;
 mod rms_norm;
 mod rungs;
@@ -29,6 +31,8 @@ fn main() -> std::process::ExitCode {
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
+        norm_backward::TESTS,
+        norm_backward_input::TESTS,
         softmax::TESTS,
         softmax_backward::TESTS,
         cross_entropy::TESTS,

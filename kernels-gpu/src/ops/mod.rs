@@ -21,10 +21,14 @@ pub mod gated_residual;
 pub mod gated_residual_ada_norm;
 #[cfg(feature = "layer_norm")]
 pub mod layer_norm;
+#[cfg(feature = "layer_norm_backward")]
+pub mod layer_norm_backward;
 #[cfg(feature = "residual_tanh_gated_rms_norm")]
 pub mod residual_tanh_gated_rms_norm;
 #[cfg(feature = "rms_norm")]
 pub mod rms_norm;
+#[cfg(feature = "rms_norm_backward")]
+pub mod rms_norm_backward;
 #[cfg(feature = "softmax")]
 pub mod softmax;
 #[cfg(feature = "softmax_backward")]
@@ -44,8 +48,10 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     gated_residual::KERNELS,
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
+    layer_norm_backward::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
+    rms_norm_backward::KERNELS,
     softmax::KERNELS,
     softmax_backward::KERNELS,
 ];
