@@ -16,6 +16,7 @@ use crate::pack::Pack;
 use crate::team::Team;
 
 mod edge;
+mod lanes;
 
 /// How an operand's rows lie in memory: a kernel argument. Row `r` starts `r / inner * outer_stride + r % inner *
 /// inner_stride` elements after the base, where `inner` is the same for all operands of a launch (0: one level, the

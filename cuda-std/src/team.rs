@@ -27,6 +27,13 @@ impl Team {
         Self { rank, size, row }
     }
 
+    /// The same team, after [`thread::forget`]: for the columns of one row of many.
+    #[inline(always)]
+    pub fn forget(self) -> Self {
+        let [rank, size] = thread::forget([self.rank, self.size]);
+        Self { rank, size, row: self.row }
+    }
+
     /// Folds `value` over the team, the same bits in each of its threads. Every thread of the block must call it.
     ///
     /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`.

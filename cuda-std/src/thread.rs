@@ -31,6 +31,14 @@ pub fn global_index() -> u64 {
     u64::from(block_index()[0]) * u64::from(block_dim()[0]) + u64::from(index()[0])
 }
 
+/// The same numbers, but the compiler no longer knows where they come from: what is made of them in a loop is worked out
+/// in each turn, where it would otherwise stay in registers over all of them.
+#[inline(always)]
+pub fn forget([a, b]: [u32; 2]) -> [u32; 2] {
+    let [a, b, ..] = arch::opaque([a, b, 0, 0]);
+    [a, b]
+}
+
 /// Declares, as the first line of a kernel, that it is launched with at most `MAX_THREADS` threads a block and
 /// that `MIN_BLOCKS` blocks are meant to fit on a multiprocessor: the compiler then picks its registers for that.
 ///

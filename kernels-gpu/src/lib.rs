@@ -7,6 +7,8 @@
 pub mod activations;
 pub mod affine;
 mod angles;
+mod block_sums;
+pub mod column_sums;
 pub mod elementwise;
 pub mod exp_sum;
 pub mod gated;
@@ -18,6 +20,7 @@ pub mod heads;
 mod modulated;
 mod moments;
 pub mod norm;
+pub mod norm_backward;
 pub mod operand;
 pub mod ops;
 pub mod passes;

@@ -7,6 +7,7 @@
 mod boundary;
 mod device;
 mod modulation;
+mod norm_backward;
 mod ops;
 mod shim;
 mod tensor;

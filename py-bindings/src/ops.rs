@@ -14,9 +14,11 @@ mod gated_residual;
 mod gated_residual_ada_norm;
 mod heads;
 mod layer_norm;
+mod layer_norm_backward;
 mod qk_norm_rope;
 mod residual_tanh_gated_rms_norm;
 mod rms_norm;
+mod rms_norm_backward;
 mod rope;
 mod softmax;
 mod softmax_backward;
@@ -32,6 +34,7 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"gated_residual", gated_residual::gated_residual),
     (c"gated_residual_ada_norm", gated_residual_ada_norm::gated_residual_ada_norm),
     (c"layer_norm", layer_norm::layer_norm),
+    (c"layer_norm_backward", layer_norm_backward::layer_norm_backward),
     (c"residual_tanh_gated_rms_norm", residual_tanh_gated_rms_norm::residual_tanh_gated_rms_norm),
     (
         c"residual_tanh_gated_rms_norm_modulated",
@@ -39,6 +42,7 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     ),
     (c"rms_norm", rms_norm::rms_norm),
     (c"rms_norm_out", rms_norm::rms_norm_out),
+    (c"rms_norm_backward", rms_norm_backward::rms_norm_backward),
     (c"activation", activation::activation),
     (c"activation_backward", activation_backward::activation_backward),
     (c"gated_activation", gated_activation::gated_activation),

@@ -41,6 +41,11 @@ impl Tensor {
         self.empty_of(name, &sizes[..sizes.len().saturating_sub(1)], shim().dtypes[0])
     }
 
+    /// A new contiguous float32 tensor of `sizes` on the same device, named `name`.
+    pub fn empty_f32(&self, name: &'static str, sizes: &[i64]) -> Result<Tensor, String> {
+        self.empty_of(name, sizes, shim().dtypes[0])
+    }
+
     /// A new contiguous tensor of `sizes`, of the same dtype and device: an output named `name`.
     pub fn empty(&self, name: &'static str, sizes: &[i64]) -> Result<Tensor, String> {
         self.empty_of(name, sizes, shim().dtype(self.handle)?)

@@ -17,6 +17,8 @@ mod mochi;
 mod modulation_input;
 mod modulation_overlap;
 mod modulations;
+mod norm_backward;
+mod norm_backward_input;
 mod properties;
 mod qk_norm_rope;
 mod rms_norm;
@@ -42,6 +44,8 @@ fn main() -> std::process::ExitCode {
         activation_input::TESTS,
         bad_input::TESTS,
         heads_bad_input::TESTS,
+        norm_backward::TESTS,
+        norm_backward_input::TESTS,
         softmax::TESTS,
         softmax_backward::TESTS,
         cross_entropy::TESTS,

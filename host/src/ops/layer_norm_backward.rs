@@ -1,0 +1,33 @@
+//! The gradients of a LayerNorm: of its input and its parameters.
+use crate::norm_backward::{Given, NormOp, ParameterGradients};
+use crate::{Device, Result, Stream, View, ViewMut};
+
+const NORM: NormOp = NormOp {
+    op: "layer_norm_backward",
+    layer: true,
+    any_layout: "layer_norm_backward",
+    hold4: "layer_norm_backward_hold4",
+    sums: "layer_norm_backward_sums",
+};
+
+/// The gradients of [`layer_norm`](crate::layer_norm): `dx`, and those of weight and bias that are wanted.
+///
+/// As [`rms_norm_backward`](crate::rms_norm_backward), with a bias, whose values are of no concern.
+///
+/// # Errors
+/// As [`rms_norm_backward`](crate::rms_norm_backward).
+pub fn layer_norm_backward(
+    device: &Device,
+    dy: View,
+    x: View,
+    weight: Option<View>,
+    dsum: Option<View>,
+    dx: ViewMut,
+    gradients: ParameterGradients,
+    eps: f32,
+    stream: Stream,
+) -> Result<()> {
+    let (weight, dsum) = (weight.as_ref(), dsum.as_ref());
+    let given = Given { dy: &dy, x: &x, weight, dsum, dx: dx.as_view() };
+    NORM.run(device, given, gradients, [eps, 0.0], stream)
+}

@@ -1,0 +1,44 @@
+//! The gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
+//!
+//! `layer_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs of a thread, and
+//! `layer_norm_backward_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds up what their blocks leave in a workspace.
+use cuda_std::prelude::*;
+
+use crate::column_sums::{self, ColumnSums, column_sums};
+use crate::norm_backward::{Operands, Params, Sums, norm_backward};
+use crate::weight::Weight;
+
+/// # Safety
+/// As [`norm_backward`].
+#[inline(always)]
+unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p: Params) {
+    thread::launch_bounds::<512, 1>();
+    // SAFETY: as the caller promises; the host sets `p.vector` only where every operand is.
+    unsafe {
+        if p.vector != 0 {
+            norm_backward::<T, 0, true, true>(operands, weight, sums, p)
+        } else if p.held == 0 {
+            norm_backward::<T, 0, false, true>(operands, weight, sums, p)
+        } else {
+            norm_backward::<T, 1, false, true>(operands, weight, sums, p)
+        }
+    }
+}
+
+/// # Safety
+/// As [`norm_backward`].
+#[inline(always)]
+unsafe fn held<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p: Params) {
+    thread::launch_bounds::<512, 1>();
+    // SAFETY: as the caller promises.
+    unsafe { norm_backward::<T, 4, true, true>(operands, weight, sums, p) }
+}
+
+entry! {
+    layer_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+        => any_layout::<T>(operands, weight, sums, p);
+    layer_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+        => held::<T>(operands, weight, sums, p);
+    layer_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
+        => column_sums::<T>([dweight, dbias], p)
+}
