@@ -174,14 +174,20 @@ pub(crate) fn form(operands: &[&OperandArg]) -> u32 {
     }
 }
 
-/// The form of a norm's modulations: without tables, weight and bias they may be all of one type.
+/// The form of a norm's modulations: without weight and bias they may be all of one type, with tables or without.
 pub(crate) fn modulated_form(affine: &AffineArg, by: &[&ScaleShiftArg]) -> u32 {
-    let modulations = || by.iter().flat_map(|by| [&by.scale, &by.shift]);
-    let rest = modulations().map(|modulation| &modulation.table).chain([&affine.weight, &affine.bias]);
-    if rest.into_iter().any(|operand| operand.kind != OperandArg::NONE) {
+    let there =
+        || by.iter().flat_map(|by| [&by.scale, &by.shift]).filter(|m| m.value.kind != OperandArg::NONE);
+    if [&affine.weight, &affine.bias].iter().any(|operand| operand.kind != OperandArg::NONE) {
         return Params::ANY;
     }
-    form(&modulations().map(|modulation| &modulation.value).collect::<Vec<_>>())
+    if there().all(|m| m.value.kind == OperandArg::SAME && m.table.kind == OperandArg::SAME) {
+        return Params::TABLED;
+    }
+    if there().any(|m| m.table.kind != OperandArg::NONE) {
+        return Params::ANY;
+    }
+    form(&there().map(|m| &m.value).collect::<Vec<_>>())
 }
 
 /// What an output must not overlap.

@@ -6,7 +6,7 @@ use crate::affine::{Affine, AffineRow, Modulate, Modulated, Norm, Parameters, Ro
 use crate::moments::Stats;
 use crate::operand::ModulationRow;
 use crate::passes::{Params, Passes, Source};
-use crate::side::{Form, Plain};
+use crate::side::{Form, Plain, Tabled};
 
 /// Writes `norm * (1 + scale) + shift` of the rows of `source`.
 ///
@@ -27,6 +27,16 @@ pub(crate) unsafe fn modulate<T: Elem, N: Norm, const OUTPUTS: usize, const ACCE
         if ACCESS != SCALAR && p.form == Params::SAME && each {
             let rounds = Rounds::<true>;
             write::<T, N, Plain<T, ACCESS>, _, _, OUTPUTS, ACCESS>(passes, source, stats, (), outputs, rounds)
+        } else if ACCESS == WHOLE && p.form == Params::TABLED && each {
+            let rounds = Rounds::<true>;
+            write::<T, N, Tabled<T, ACCESS>, _, _, OUTPUTS, ACCESS>(
+                passes,
+                source,
+                stats,
+                (),
+                outputs,
+                rounds,
+            )
         } else if ACCESS == WHOLE && p.form == Params::SAME {
             let rounds = Rounds::<false>;
             write::<T, N, Plain<T, ACCESS>, _, _, OUTPUTS, ACCESS>(passes, source, stats, (), outputs, rounds)

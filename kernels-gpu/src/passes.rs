@@ -24,7 +24,7 @@ pub struct Params {
     pub eps: f32,
     /// Tiles of the rows that wait in shared memory: all, or none where there is no room for them.
     pub staged: u32,
-    /// What the operands beside the rows are: one of [`Params::SAME`], [`Params::SINGLE`], [`Params::ANY`].
+    /// What the operands beside the rows are: one of the constants of [`Params`].
     pub form: u32,
     /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
     pub round_each: u32,
@@ -41,6 +41,8 @@ impl Params {
     pub const SINGLE: u32 = 1;
     /// Anything else: looked up for each quad.
     pub const ANY: u32 = 2;
+    /// As [`Params::SAME`], each with a table of the rows' type.
+    pub const TABLED: u32 = 3;
 }
 
 /// Where the rows to be normalised come from.

@@ -51,6 +51,49 @@ impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
     }
 }
 
+/// A value and its table, both of the rows' type: their sum, rounded.
+#[derive(Clone, Copy)]
+pub(crate) struct Tabled<T, const ACCESS: u32> {
+    value: Plain<T, ACCESS>,
+    table: QuadRow<T, ACCESS>,
+}
+
+impl<T: Elem, const ACCESS: u32> Side<T> for Tabled<T, ACCESS> {
+    const GROUPED: bool = true;
+    type Fetched = [Quad<T>; 2];
+    const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
+    #[inline(always)]
+    fn fetch(&self, tile: u32) -> [Quad<T>; 2] {
+        let table = if self.value.exists { self.table.get(tile) } else { Quad::ZERO };
+        [table, Side::<T>::fetch(&self.value, tile)]
+    }
+    #[inline(always)]
+    fn exists(&self) -> bool {
+        self.value.exists
+    }
+    #[inline(always)]
+    fn lanes(fetched: [Quad<T>; 2]) -> [f32; 4] {
+        <Self as Side<T>>::quad(fetched).lanes()
+    }
+    #[inline(always)]
+    fn quad([table, value]: [Quad<T>; 2]) -> Quad<T> {
+        table.plus(value)
+    }
+}
+
+impl<T: Elem, const ACCESS: u32> Form<T> for Tabled<T, ACCESS> {
+    #[inline(always)]
+    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
+        // SAFETY: as the caller promises; the table is one row.
+        unsafe {
+            Self {
+                value: Form::<T>::of(modulation, at, columns),
+                table: QuadRow::of(&modulation.table.rows, RowAt::FIRST, columns),
+            }
+        }
+    }
+}
+
 impl<T: Elem, const ACCESS: u32> Side<T> for ModulationRow<T, ACCESS> {
     const GROUPED: bool = false;
     type Fetched = [f32; 4];

@@ -44,10 +44,14 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u
 }
 
 entry! {
-    ada_norm_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => any_layout::<T, LayerNorm, 1, 6>(x, affine, [y], p);
-    ada_norm_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => any_layout::<T, LayerNorm, 1, 5>(x, affine, [y], p);
+    ada_norm_rms<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => any_layout::<T, MeanSquare, 1, 6>(x, affine, [y], p);
+    ada_norm_rms<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => any_layout::<T, MeanSquare, 1, 5>(x, affine, [y], p);
     ada_norm_pair_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
         => any_layout::<T, LayerNorm, 2, 4>(x, affine, [y, y2], p);
     ada_norm_pair_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
