@@ -8,6 +8,7 @@ mod cross_entropy_backward;
 mod gated_activation;
 mod gpu;
 mod norm_backward;
+mod norm_backward_case;
 mod norm_backward_input;
 mod properties;
 mod rms_norm;
