@@ -1,13 +1,11 @@
-"""What the norms of diffusion transformers have in common: their operands' checks, and the formula in torch.
+"""What the norms of diffusion transformers have in common: their operands' checks.
 
-The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile. The formula is
-what the modules of diffusers compute; it runs where a gradient is needed.
+The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile.
 """
 
 from typing import NoReturn
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ._register import FLOATS, OPTIONAL, check_rows
@@ -93,24 +91,3 @@ def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, *
 def summed(value: Tensor, table: Tensor | None) -> Tensor:
     """A modulation with its table added, as `scale_shift_table + temb`."""
     return value if table is None else table + value
-
-
-def norm_formula(x: Tensor, rms: bool, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """LayerNorm as torch's, RMSNorm as diffusers': in x's dtype, or in float32 where a parameter is float32."""
-    if not rms:
-        if any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
-            x = x.float()
-        weight, bias = (p if p is None else p.to(x.dtype) for p in (weight, bias))
-        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    y = x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
-    if weight is None:
-        y = y.to(x.dtype)
-    else:
-        y = (y if weight.dtype == torch.float32 else y.to(weight.dtype)) * weight
-    return y if bias is None else y + bias
-
-
-def modulate_formula(n: Tensor, scale: Tensor, shift: Tensor | None) -> Tensor:
-    """`n * (1 + scale) + shift`."""
-    y = n * (1 + scale)
-    return y if shift is None else y + shift
