@@ -11,10 +11,11 @@ shopt -s nullglob
 wheel=(dist/oxiwarp-*.whl)
 [ ${#wheel[@]} -eq 1 ] || { echo "bundle: expected one dist/oxiwarp-*.whl, found ${#wheel[@]}: run make wheel" >&2; exit 1; }
 ptx=(target/ptx/*/)
+ptx=("${ptx[@]#target/ptx/}")
 [ ${#ptx[@]} -gt 0 ] || { echo "bundle: nothing in target/ptx: run make ptx" >&2; exit 1; }
 
 rm -rf "$bundle"
-mkdir -p "$bundle"/{bin,wheels,target/ptx,tests,benches}
+mkdir -p "$bundle"/{bin,wheels,tests,benches}
 cp "${wheel[0]}" "$bundle/wheels"
 "$python" -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: \
     --python-version 3.11 --implementation py --abi none --platform any \
@@ -41,7 +42,7 @@ for message in map(json.loads, sys.stdin):
 programs build -p oxiwarp-tests -p oxiwarp-benches --test kernels --bench kernels --bins
 programs test --no-run -p oxiwarp --lib
 
-cp -r "${ptx[@]%/}" "$bundle/target/ptx"
+tar -czf "$bundle/ptx.tar.gz" -C target/ptx "${ptx[@]}"
 cp -r tests/python tests/shapes.json "$bundle/tests"
 cp -r benches/python "$bundle/benches"
 find "$bundle" -name __pycache__ -prune -exec rm -r {} +

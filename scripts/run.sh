@@ -61,8 +61,9 @@ test)
     packages
     step rust-oxiwarp "$here/bin/test-oxiwarp"
     step rust-kernels "$here/bin/test-kernels"
+    mkdir "$work/ptx" && tar -xzf "$here/ptx.tar.gz" -C "$work/ptx" || exit 1
     # Plugins that happen to be on the machine stay out.
-    PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
+    OXIWARP_PTX_DIR=$work/ptx PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
     ;;
 bench)
     packages

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use std::{fs, thread};
 
 use crate::record::{Compiled, Record};
-use crate::{Arch, Error, entry, files, toolchain};
+use crate::{Arch, Error, comments, entry, files, toolchain};
 
 /// What the device crate is built with, beyond the architecture.
 ///
@@ -137,10 +137,10 @@ impl Compilation<'_> {
         flags
     }
 
-    /// The compiler's text, with launch bounds, without folders of this machine.
+    /// The compiler's text, with launch bounds, without comments and folders of this machine.
     fn finish(&self, ptx: &str) -> Result<String, entry::EntryError> {
         let workspace = files::ancestor_with(self.crate_dir, "Cargo.lock");
-        let text = entry::write_directives(ptx)?;
+        let text = comments::remove(&entry::write_directives(ptx)?);
         Ok(files::relative_sources(&text, workspace.as_deref().unwrap_or(self.crate_dir)))
     }
 }
@@ -148,7 +148,13 @@ impl Compilation<'_> {
 /// Stands for the source of [`Compilation::finish`]: what an older one made is not to be kept.
 fn finishing() -> u64 {
     let mut hasher = DefaultHasher::new();
-    [include_str!("entry.rs"), include_str!("entry/scan.rs"), include_str!("files.rs")].hash(&mut hasher);
+    let sources = [
+        include_str!("comments.rs"),
+        include_str!("entry.rs"),
+        include_str!("files.rs"),
+        include_str!("scan.rs"),
+    ];
+    sources.hash(&mut hasher);
     hasher.finish()
 }
 

@@ -25,11 +25,9 @@
 //! directives are written once. A comment that ended up in a function that is no entry is an error: its
 //! bounds would be lost.
 
-mod scan;
-
 use std::fmt;
 
-use scan::{Function, Kind, functions};
+use crate::scan::{Function, Kind, functions};
 
 /// Directives that may follow an entry's parameters.
 const KNOWN: &[&str] = &[
@@ -44,7 +42,7 @@ const KNOWN: &[&str] = &[
 ];
 
 /// What starts the comment.
-const MARK: &str = "//@entry";
+pub(crate) const MARK: &str = "//@entry";
 
 /// Why the directives of a kernel cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -24,6 +24,7 @@
 //!   depends on the sources and the toolchain only;
 //! - a kernel's launch bounds, for which Rust has no attribute, come from a comment in its body: see
 //!   [`entry`];
+//! - the PTX has no comments: they are more than a quarter of what the compiler writes;
 //! - the build script runs again when a source of the device crate or of its path dependencies changes,
 //!   and files are only written when their content did.
 //!
@@ -35,11 +36,13 @@ mod arch;
 mod builder;
 mod built;
 mod cargo;
+mod comments;
 pub mod entry;
 mod env;
 mod error;
 mod files;
 mod record;
+mod scan;
 mod toolchain;
 
 pub use arch::Arch;

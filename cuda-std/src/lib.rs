@@ -15,6 +15,7 @@
 //! | `rsqrtf`, `__expf`, `fmaf` | [`math`] |
 //! | `expf`, `erff`, `tanhf` | [`libdevice`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
+//! | `__pipeline_memcpy_async` | [`copy`] |
 //! | `__global__` | [`entry!`] |
 //!
 //! On top of these stands the vocabulary that row kernels share: [`team::Team`] (the threads of one row) and
@@ -40,6 +41,7 @@ pub(crate) mod arch;
 pub mod cpu;
 
 pub mod block;
+pub mod copy;
 pub mod elem;
 mod entry;
 pub mod libdevice;
@@ -52,6 +54,7 @@ pub mod shared;
 pub mod staged;
 pub mod team;
 pub mod thread;
+pub mod trig;
 pub mod warp;
 
 /// What nearly every kernel uses.

@@ -1,17 +1,20 @@
 //! Rows read and written four neighbouring elements at a time, whatever their type.
 //!
 //! A quad is 8 bytes of a 16-bit type and 16 of f32, so operands of different types share one mapping of columns to
-//! threads: thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on. That is also the order
-//! in which torch's own row kernels read, which an op needs that wants their bits.
+//! threads. A warp has a row: lane `l` has the columns from `4 * (l + 32 * tile)` on. That is also the order in which
+//! torch's own row kernels read, which an op needs that wants their bits; and the number being a constant, tiles lie at
+//! constant distances.
 //!
-//! `VECTOR` says whether a quad is one access; without it the same columns are read one by one, so that a row's bits do
-//! not depend on its alignment.
+//! `ACCESS` says how the columns are read, and nothing else: a row's bits do not depend on its alignment.
 use core::marker::PhantomData;
 
+use crate::arch;
 use crate::elem::{Elem, Lanes};
-use crate::mem::{self, Load, Store};
 use crate::row::{RowAt, Rows};
-use crate::team::Team;
+use crate::warp;
+
+mod rows;
+pub use rows::{MixedRow, QuadRow, QuadRowMut};
 
 /// Elements in a quad.
 pub const LEN: u32 = 4;
@@ -48,13 +51,13 @@ impl<T: Elem> Quad<T> {
 
     /// The sums, each rounded once to `T`.
     #[inline(always)]
-    pub fn add(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         self.by_words(other, T::add_words)
     }
 
     /// The products, each rounded once to `T`.
     #[inline(always)]
-    pub fn mul(self, other: Self) -> Self {
+    pub fn times(self, other: Self) -> Self {
         self.by_words(other, T::mul_words)
     }
 
@@ -72,6 +75,12 @@ impl<T: Elem> Quad<T> {
         Quad { words: self.words, element: PhantomData }
     }
 
+    /// The same quad, of which the compiler has forgotten the lanes: see [`Pack::forget_lanes`](crate::pack::Pack::forget_lanes).
+    #[inline(always)]
+    pub fn forget_lanes(self) -> Self {
+        Self { words: arch::opaque(self.words), ..self }
+    }
+
     /// Its values in f32, exact.
     #[inline(always)]
     pub fn lanes(self) -> [f32; 4] {
@@ -86,25 +95,51 @@ pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Quad::<T>::from_lanes(lanes).lanes()
 }
 
+/// `ACCESS`: one element at a time; any row.
+pub const SCALAR: u32 = 0;
+/// `ACCESS`: a quad at a time; the row is `Rows::is_quads`.
+pub const QUADS: u32 = 1;
+/// `ACCESS`: a quad at a time, and no thread asks whether it has columns in a tile; the row is `Rows::is_vector`, and its
+/// columns are divisible by [`GROUP`].
+pub const WHOLE: u32 = 2;
+
+/// Columns of four tiles.
+pub const GROUP: u32 = 4 * TILE;
+
+/// Columns of a tile.
+pub const TILE: u32 = LEN * warp::SIZE;
+
 /// The columns that a thread holds of its row.
 #[derive(Clone, Copy)]
 pub struct QuadColumns {
-    rank: u32,
-    size: u32,
+    /// The thread's first column.
+    own: u32,
     cols: u32,
 }
 
 impl QuadColumns {
-    /// Those of `team`'s thread in a row of `cols` columns; none if there is no row.
+    /// Those of the calling thread in its warp's row of `cols` columns; none if there is no row.
     #[inline(always)]
-    pub fn of(team: Team, at: RowAt, cols: u32) -> Self {
-        Self { rank: team.rank, size: team.size, cols: if at.exists() { cols } else { 0 } }
+    pub fn of_warp(at: RowAt, cols: u32) -> Self {
+        Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
+    }
+
+    /// The quad at `column` of a row of `cols` columns, as tile 0 of a thread that has no other.
+    #[inline(always)]
+    pub fn of_one(column: u32, cols: u32) -> Self {
+        Self { own: column, cols }
     }
 
     /// The thread's first column of `tile`.
     #[inline(always)]
     pub fn first(&self, tile: u32) -> u32 {
-        LEN * (self.rank + tile * self.size)
+        self.own + tile * TILE
+    }
+
+    /// Where the thread's quad of `tile` lies in the row that starts at `start`.
+    #[inline(always)]
+    fn place<T>(&self, start: *const T, tile: u32) -> *const T {
+        start.wrapping_add(self.own as usize).wrapping_add((tile * TILE) as usize)
     }
 
     /// How many of the quad's columns the row has, 0 to 4.
@@ -113,170 +148,20 @@ impl QuadColumns {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Does the row reach into the thread's quad?
+    /// Does the row reach into the thread's quad? With [`WHOLE`] nobody asks beyond the row.
     #[inline(always)]
-    pub fn has(&self, tile: u32) -> bool {
-        self.first(tile) < self.cols
-    }
-
-    /// Tiles that cover a row of `cols` columns: the same for every thread of a block.
-    #[inline(always)]
-    pub fn tiles(team: Team, cols: u32) -> u32 {
-        cols.div_ceil(LEN * team.size)
+    pub fn has<const ACCESS: u32>(&self, tile: u32) -> bool {
+        ACCESS == WHOLE || self.first(tile) < self.cols
     }
 }
 
-/// A row to read.
-#[derive(Clone, Copy)]
-pub struct QuadRow<T, const VECTOR: bool> {
-    start: *const T,
-    columns: QuadColumns,
-}
-
-impl<T: Elem, const VECTOR: bool> QuadRow<T, VECTOR> {
-    /// The row of `rows` at `at`; nothing if there is none.
-    ///
-    /// # Safety
-    /// While the kernel runs, every row of `rows` has the columns of `columns` to read, and is `Rows::is_quads` if
-    /// `VECTOR`.
-    #[inline(always)]
-    pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
-        Self { start: rows.start(at), columns }
-    }
-
-    /// The thread's quad of `tile`; zeros past the end.
-    #[inline(always)]
-    pub fn get(&self, tile: u32) -> Quad<T> {
-        if !self.columns.has(tile) {
-            return Quad::ZERO;
-        }
-        let at = self.start.wrapping_add(self.columns.first(tile) as usize);
-        // SAFETY: the columns lie inside the row (`of`); with `VECTOR` whole quads fill it.
-        let words = unsafe {
-            if !VECTOR {
-                let count = self.columns.count(tile);
-                let element = |i: u32| if i < count { load_element(at.wrapping_add(i as usize)) } else { 0 };
-                if size_of::<T>() == 2 {
-                    [element(0) | element(1) << 16, element(2) | element(3) << 16, 0, 0]
-                } else {
-                    [element(0), element(1), element(2), element(3)]
-                }
-            } else {
-                load_words(at)
-            }
-        };
-        Quad { words, element: PhantomData }
-    }
-}
-
-/// A quad at `at`, in one access.
-///
-/// # Safety
-/// As [`mem::load_u32x4`].
-#[inline(always)]
-unsafe fn load_words<T>(at: *const T) -> [u32; 4] {
-    // SAFETY: as the caller promises.
-    unsafe {
-        if size_of::<T>() == 2 {
-            let [a, b] = mem::load_u32x2(at.cast(), Load::ReadOnly);
-            [a, b, 0, 0]
-        } else {
-            mem::load_u32x4(at.cast(), Load::ReadOnly)
-        }
-    }
-}
-
-/// The bits of one element.
-///
-/// # Safety
-/// As [`mem::load_u32`].
-#[inline(always)]
-unsafe fn load_element<T>(at: *const T) -> u32 {
-    // SAFETY: as the caller promises.
-    unsafe {
-        if size_of::<T>() == 2 {
-            u32::from(mem::load_u16(at.cast(), Load::ReadOnly))
-        } else {
-            mem::load_u32(at.cast(), Load::ReadOnly)
-        }
-    }
-}
-
-/// A row to write.
-#[derive(Clone, Copy)]
-pub struct QuadRowMut<T, const VECTOR: bool> {
-    start: *mut T,
-    columns: QuadColumns,
-}
-
-impl<T: Elem, const VECTOR: bool> QuadRowMut<T, VECTOR> {
-    /// The row of `rows` at `at`: see [`QuadRow::of`].
-    ///
-    /// # Safety
-    /// As [`QuadRow::of`], writable, and no other team has the same row.
-    #[inline(always)]
-    pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
-        Self { start: rows.start(at), columns }
-    }
-
-    /// Writes the thread's quad of `tile`; nothing past the end.
-    #[inline(always)]
-    pub fn put(&self, tile: u32, quad: Quad<T>) {
-        if !self.columns.has(tile) {
-            return;
-        }
-        let at = self.start.wrapping_add(self.columns.first(tile) as usize);
-        let ([a, b, ..], count) = (quad.words, self.columns.count(tile) as usize);
-        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; with `VECTOR` whole quads fill it.
-        unsafe {
-            if VECTOR && size_of::<T>() == 2 {
-                return mem::store_u32x2(at.cast(), [a, b], Store::Default);
-            }
-            if VECTOR {
-                return mem::store_u32x4(at.cast(), quad.words, Store::Default);
-            }
-            for i in 0..4 {
-                let at = at.wrapping_add(i).cast();
-                if i >= count {
-                } else if size_of::<T>() == 2 {
-                    let word = if i < 2 { a } else { b };
-                    mem::store_u16(at, (word >> (16 * (i % 2))) as u16, Store::Default);
-                } else {
-                    mem::store_u32(at, quad.words[i], Store::Default);
-                }
-            }
-        }
-    }
-}
-
-/// A row whose elements are of type `T` or f32, decided at run time: a weight, a modulation, a table.
-#[derive(Clone, Copy)]
-pub struct MixedRow<T, const VECTOR: bool> {
-    start: *const u8,
-    single: bool,
-    columns: QuadColumns,
-    element: PhantomData<T>,
-}
-
-impl<T: Elem, const VECTOR: bool> MixedRow<T, VECTOR> {
-    /// The row of `rows` at `at`, of f32 if `single`.
-    ///
-    /// # Safety
-    /// As [`QuadRow::of`], for the type that `single` says.
-    #[inline(always)]
-    pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns, single: bool) -> Self {
-        let start = if single { rows.start::<f32>(at).cast() } else { rows.start::<T>(at).cast::<u8>() };
-        Self { start, single, columns, element: PhantomData }
-    }
-
-    /// The thread's quad of `tile` in f32; zeros past the end.
-    #[inline(always)]
-    pub fn lanes(&self, tile: u32) -> [f32; 4] {
-        let Self { start, columns, .. } = *self;
-        if self.single {
-            QuadRow::<f32, VECTOR> { start: start.cast(), columns }.get(tile).lanes()
-        } else {
-            QuadRow::<T, VECTOR> { start: start.cast(), columns }.get(tile).lanes()
-        }
+impl Rows {
+    /// May rows of `cols` elements of `element` bytes be accessed four elements at a time?
+    pub fn is_quads(&self, cols: u32, element: usize) -> bool {
+        let by_four = |elements: i64| elements % 4 == 0;
+        (self.base as usize).is_multiple_of(4 * element)
+            && by_four(self.inner_stride)
+            && by_four(self.outer_stride)
+            && by_four(i64::from(cols))
     }
 }

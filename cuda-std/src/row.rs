@@ -48,15 +48,6 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
-    /// May rows of `cols` elements of `element` bytes be accessed four elements at a time?
-    pub fn is_quads(&self, cols: u32, element: usize) -> bool {
-        let by_four = |elements: i64| elements % 4 == 0;
-        (self.base as usize).is_multiple_of(4 * element)
-            && by_four(self.inner_stride)
-            && by_four(self.outer_stride)
-            && by_four(i64::from(cols))
-    }
-
     #[inline(always)]
     pub(crate) fn start<T>(&self, at: RowAt) -> *mut T {
         let offset = at.within * self.inner_stride + at.group * self.outer_stride;
@@ -221,12 +212,6 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowAt, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
-    }
-
-    /// Tiles that cover the row.
-    #[inline(always)]
-    pub fn tiles(&self) -> u32 {
-        self.columns.tiles(Pack::<T>::LEN)
     }
 
     /// Writes the thread's pack of `tile`; nothing past the end.

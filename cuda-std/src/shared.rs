@@ -58,6 +58,26 @@ impl<T: Copy> Shared<T> {
         self.len == 0
     }
 
+    /// The same bytes as elements of `U`, aligned for it as `T` is.
+    #[inline(always)]
+    pub fn cast<U: Copy>(&self) -> Shared<U> {
+        const { assert!(align_of::<U>() <= align_of::<T>()) };
+        let len = self.len as usize * size_of::<T>() / size_of::<U>();
+        Shared { offset: self.offset, len: len as u32, element: PhantomData }
+    }
+
+    /// Begins to copy 16 bytes from global memory to element `at`, past the registers and L1. Nobody reads them before
+    /// [`copy::wait`](crate::copy::wait) in this thread and a barrier for the others.
+    ///
+    /// # Safety
+    /// As for [`Shared::set`], of an element of 16 bytes; `from` is readable and aligned to them, and nothing writes there.
+    #[inline(always)]
+    pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
+        const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
+        // SAFETY: as the caller promises.
+        unsafe { arch::copy_async(self.address(at).cast(), from) }
+    }
+
     /// The address of element `at`, checked on the CPU executor against this part and the launch's bytes.
     #[inline(always)]
     fn address(&self, at: u32) -> *mut T {

@@ -111,7 +111,7 @@ impl Device {
             // SAFETY: as the caller promises.
             Kind::Cuda(cuda) => unsafe { cuda.launch(kernel, dtype, shape, stream, args) },
             Kind::Cpu => {
-                let Launch { grid, block, shared_bytes } = shape;
+                let Launch { grid, block, shared_bytes, .. } = shape;
                 // SAFETY: as the caller promises.
                 unsafe {
                     cpu::launch(cpu_kernel(kernel, dtype)?, &cpu::Launch { grid, block, shared_bytes }, &args)

@@ -70,7 +70,8 @@ impl<const N: usize> Elementwise<N> {
         Self { layout, extent, grid: [rows, 1], block: [MAX_THREADS, 1] }
     }
 
-    fn of_rows(layout: RowLayout<N>) -> Self {
+    /// For rows that were checked already.
+    pub fn of_rows(layout: RowLayout<N>) -> Self {
         let held = if layout.vector { u64::from(HELD) } else { 1 };
         let (packs, threads) = (layout.packs(), u64::from(MAX_THREADS));
         // Parts of a row: each a few packs of a team. As few as fit, or more where there are blocks to spare.
@@ -109,7 +110,8 @@ impl<const N: usize> Elementwise<N> {
         if blocks == 0 {
             return Ok(());
         }
-        let shape = Launch { grid: [blocks as u32, y as u32, 1], block: [team, teams, 1], shared_bytes: 0 };
+        let (grid, block) = ([blocks as u32, y as u32, 1], [team, teams, 1]);
+        let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
         let kernel = if self.layout.vector { held } else { any_layout };
         // SAFETY: as the caller promises.
         unsafe { device.launch(kernel, self.layout.dtype, shape, stream, args) }

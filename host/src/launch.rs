@@ -10,6 +10,9 @@ pub(crate) struct Launch {
     pub block: [u32; 3],
     /// Bytes of launch-sized shared memory.
     pub shared_bytes: u32,
+    /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1; without one the
+    /// driver decides. The same in all launches of a kernel.
+    pub carveout: Option<u32>,
 }
 
 /// A CUDA stream; on the CPU there is only one, and a launch is done when it returns.

@@ -4,7 +4,7 @@ use kernels_gpu::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::operand::{Modulation as ModulationArg, Operand as OperandArg};
 use kernels_gpu::passes::Params;
 
-use crate::rows::Operand;
+use crate::rows::{Operand, columns};
 use crate::{Device, Dtype, Error, Result, View};
 
 /// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
@@ -96,6 +96,11 @@ impl<'a> Target<'_, 'a> {
         Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), quads)? })
     }
 
+    /// Can the table, if there is one, be read 16 bytes at a time?
+    pub fn table_is_vector(&self, modulation: &Modulation) -> bool {
+        modulation.table.is_none_or(|table| (table.ptr() as usize).is_multiple_of(16))
+    }
+
     /// An optional modulation: see [`Target::modulation`].
     pub fn optional(
         &self,
@@ -133,8 +138,15 @@ impl<'a> Target<'_, 'a> {
 
     /// The view of a modulation's values over all rows; that of `x` where there is none, which no kernel reads.
     pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
-        modulation
-            .map_or(Ok(*self.x), |modulation| modulation.value.broadcast_to(self.op, arg, self.x.shape()))
+        let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
+        // What is wrong with `x` is said of `x`.
+        let cols = columns(self.op, "x", self.x)?;
+        let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
+        if value.shape().last() != Some(&i64::from(cols)) {
+            let expected = format!("a last dimension of {cols}");
+            return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
+        }
+        Ok(wide)
     }
 }
 

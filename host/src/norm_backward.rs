@@ -124,6 +124,7 @@ impl NormOp {
             grid: [plan.parts, dims.groups, 1],
             block: [plan.team, plan.teams, 1],
             shared_bytes: plan.shared_bytes,
+            carveout: None,
         };
         if plan.parts > 0 {
             // SAFETY: the views were checked to be what the kernel's arguments mean.
@@ -156,6 +157,7 @@ impl NormOp {
             grid: [dims.cols.div_ceil(COLUMNS), dims.groups, 2],
             block: [COLUMNS, STRIPES, 1],
             shared_bytes: COLUMNS * STRIPES * 4,
+            carveout: None,
         };
         // SAFETY: as in `run`; a gradient that is not wanted is null.
         unsafe { device.launch(self.sums, dims.dtype, shape, stream, args![dweight, dbias, p]) }

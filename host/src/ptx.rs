@@ -1,5 +1,5 @@
-//! The embedded PTX, a text for each op and architecture, split so that a kernel's first launch compiles that kernel
-//! alone.
+//! The embedded PTX, a packed text for each op and architecture, split so that a kernel's first launch unpacks that op
+//! and compiles that kernel alone.
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ops::Range;
@@ -17,51 +17,80 @@ pub(crate) struct Ptx {
 /// The PTX of an op: the name of each of its entries starts with the op's.
 struct Unit {
     op: &'static str,
-    text: &'static str,
-    /// Found when they are first asked for.
-    entries: OnceLock<BTreeMap<&'static str, Range<usize>>>,
+    /// What names the architecture.
+    head: &'static str,
+    /// The rest, in DEFLATE.
+    packed: &'static [u8],
+    /// Unpacked when it is first asked for.
+    text: OnceLock<Text>,
 }
+
+/// A PTX text with its entries by name: each from its directive to the brace that closes it, alone on a line.
+struct Text {
+    text: String,
+    entries: BTreeMap<String, Range<usize>>,
+}
+
+/// By architecture each op with the head of its text and the number of the rest.
+type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
 /// One for each architecture, oldest first: a GPU takes the last that it can run.
 pub(crate) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
     // Written by `build.rs`.
-    let archs: &[(Arch, &[(&str, &str)])] = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
-    archs.iter().map(|&(arch, units)| Ptx::new(arch, units)).collect()
+    let (archs, codes): Table = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
+    let unit =
+        |&(op, head, code): &(_, _, usize)| Unit { op, head, packed: codes[code], text: OnceLock::new() };
+    archs.iter().map(|&(arch, units)| Ptx { arch, units: units.iter().map(unit).collect() }).collect()
 });
 
 const ENTRY: &str = ".visible .entry ";
 
 impl Ptx {
-    /// The PTX of these ops. A text with entries of several ops has an empty name.
-    pub fn new(arch: Arch, units: &[(&'static str, &'static str)]) -> Self {
-        let unit = |&(op, text)| Unit { op, text, entries: OnceLock::new() };
+    /// The PTX of these ops, as texts. One with entries of several ops has an empty name.
+    pub fn new(arch: Arch, units: &[(&'static str, &str)]) -> Self {
+        let text = |text: &str| Text::new(text.into()).into();
+        let unit = |&(op, of_op): &(_, _)| Unit { op, head: "", packed: &[], text: text(of_op) };
         Self { arch, units: units.iter().map(unit).collect() }
     }
 
     /// A module with the entry `kernel` and whatever of its text is no entry; `None` when there is no such entry.
     pub fn module(&self, kernel: &str) -> Option<CString> {
-        self.units.iter().filter(|unit| kernel.starts_with(unit.op)).find_map(|unit| unit.module(kernel))
+        let units = self.units.iter().filter(|unit| kernel.starts_with(unit.op));
+        // Of two names the one that starts with the other comes last: asked first, it spares unpacking the other.
+        units.rev().find_map(|unit| unit.text().module(kernel))
     }
 }
 
 impl Unit {
-    /// The entries by name: each from its directive to the brace that closes it, alone on a line.
-    fn entries(&self) -> &BTreeMap<&'static str, Range<usize>> {
-        self.entries.get_or_init(|| {
-            let starts = self.text.match_indices(ENTRY).map(|(start, _)| start);
-            let range = |start: usize| {
-                let body = &self.text[start..];
-                let name = body[ENTRY.len()..].split('(').next().unwrap_or_default().trim();
-                (name, start..start + body.find("\n}").map_or(body.len(), |end| end + 2))
-            };
-            starts.map(range).collect()
+    fn text(&self) -> &Text {
+        self.text.get_or_init(|| {
+            let code = miniz_oxide::inflate::decompress_to_vec(self.packed).expect("`build.rs` packed it");
+            Text::new(self.head.to_string() + str::from_utf8(&code).expect("it was a string"))
         })
     }
 
+    /// The entries for one element type: between op and type stands the variant, if there are several.
+    fn entries_of(&self, dtype: Dtype) -> Vec<&str> {
+        let suffix = format!("_{dtype}");
+        self.text().entries.keys().map(String::as_str).filter(|name| name.ends_with(&suffix)).collect()
+    }
+}
+
+impl Text {
+    fn new(text: String) -> Self {
+        let starts = text.match_indices(ENTRY).map(|(start, _)| start);
+        let range = |start: usize| {
+            let body = &text[start..];
+            let name = body[ENTRY.len()..].split('(').next().unwrap_or_default().trim();
+            (name.to_string(), start..start + body.find("\n}").map_or(body.len(), |end| end + 2))
+        };
+        let entries = starts.map(range).collect();
+        Self { text, entries }
+    }
+
     fn module(&self, kernel: &str) -> Option<CString> {
-        let entries = self.entries();
-        let wanted = entries.get(kernel)?.clone();
-        let mut ranges: Vec<_> = entries.values().cloned().collect();
+        let wanted = self.entries.get(kernel)?.clone();
+        let mut ranges: Vec<_> = self.entries.values().cloned().collect();
         ranges.sort_by_key(|range| range.start);
         let (mut module, mut end) = (String::new(), 0);
         for range in ranges {
@@ -73,12 +102,6 @@ impl Unit {
         }
         module.push_str(&self.text[end..]);
         CString::new(module).ok()
-    }
-
-    /// The entries for one element type: between op and type stands the variant, if there are several.
-    fn entries_of(&self, dtype: Dtype) -> Vec<&'static str> {
-        let suffix = format!("_{dtype}");
-        self.entries().keys().copied().filter(|name| name.ends_with(&suffix)).collect()
     }
 }
 
@@ -162,15 +185,33 @@ mod tests {
     }
 
     #[test]
+    fn a_text_is_unpacked_when_it_is_first_asked_for() {
+        let (head, code) = (".version 8.0\n", ".visible .entry norm_gated_f32(\n)\n{\n\tret;\n}\n");
+        let packed = miniz_oxide::deflate::compress_to_vec(code.as_bytes(), 5).leak();
+        let unit = |op| Unit { op, head, packed, text: OnceLock::new() };
+        let ptx = Ptx { arch: Arch::Sm90, units: ["norm", "norm_gated"].map(unit).into() };
+        let unpacked = || ptx.units.iter().map(|unit| unit.text.get().is_some()).collect::<Vec<_>>();
+        assert!(ptx.module("sum_f32").is_none());
+        assert_eq!(unpacked(), [false, false]);
+        let module = ptx.module("norm_gated_f32").expect("it is there");
+        assert_eq!(module.to_str(), Ok([head, code].concat().as_str()));
+        assert_eq!(unpacked(), [false, true]);
+    }
+
+    #[test]
     fn every_kernel_is_there_under_the_name_of_its_op() {
         let kernels: BTreeSet<_> = kernels_gpu::kernels().map(|kernel| kernel.name).collect();
         for ptx in EMBEDDED.iter() {
-            let entries: Vec<_> = ptx.units.iter().flat_map(|unit| unit.entries().keys().copied()).collect();
-            assert_eq!(entries.iter().copied().collect::<BTreeSet<_>>(), kernels, "{}", ptx.arch.name());
+            let entries: Vec<_> = ptx.units.iter().flat_map(|unit| unit.text().entries.keys()).collect();
+            let names: BTreeSet<_> = entries.iter().map(|name| name.as_str()).collect();
+            assert_eq!(names, kernels, "{}", ptx.arch.name());
             assert_eq!(entries.len(), kernels.len(), "an entry of two ops");
+            let target = format!("\n.target {}\n", ptx.arch.name());
             for unit in &ptx.units {
-                let ours = |name: &&str| name.strip_prefix(unit.op).is_some_and(|rest| rest.starts_with('_'));
-                let other: Vec<_> = unit.entries().keys().filter(|name| !ours(name)).collect();
+                assert!(unit.text().text.contains(&target), "{} is not for {target}", unit.op);
+                let ours =
+                    |name: &&String| name.strip_prefix(unit.op).is_some_and(|rest| rest.starts_with('_'));
+                let other: Vec<_> = unit.text().entries.keys().filter(|name| !ours(name)).collect();
                 assert!(other.is_empty(), "{other:?} in the PTX of {}", unit.op);
             }
         }

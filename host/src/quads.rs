@@ -1,6 +1,7 @@
 //! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
 use std::ffi::c_void;
 
+use cuda_std::quad::{GROUP, QUADS, SCALAR, TILE, WHOLE};
 use kernels_gpu::passes::Params;
 
 use crate::ladder::Rung;
@@ -21,8 +22,9 @@ pub enum Norm {
 const TEAM: u32 = 32;
 /// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
 const TEAMS: u32 = 4;
-/// Columns of a group of tiles, which wait in shared memory together.
-const GROUP: u32 = 4 * 4 * TEAM;
+/// The share of a multiprocessor's memory for rows that wait, in percent: what is left is L1, in which scales and shifts
+/// stay. With all of it, rows of 5120 columns left no L1 for them, and each row read them from L2.
+const CARVEOUT: u32 = 57;
 /// Shared memory that every GPU grants without being asked for more.
 const SHARED_BYTES: u32 = 48 << 10;
 
@@ -34,7 +36,7 @@ pub(crate) struct QuadLaunch {
 }
 
 impl QuadLaunch {
-    /// For the rows of `layout`, which wait in shared memory between two passes as far as there is room.
+    /// For the rows of `layout`, which wait in shared memory between the passes if there is room.
     pub fn of<const N: usize>(
         op: &'static str,
         layout: &RowLayout<N>,
@@ -45,30 +47,30 @@ impl QuadLaunch {
         if eps.is_nan() || eps < 0.0 {
             return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
         }
-        let groups = layout.cols.div_ceil(GROUP);
-        let room = SHARED_BYTES / (GROUP * layout.dtype.size() as u32);
-        let teams = [TEAMS, TEAMS / 2].into_iter().find(|teams| groups <= room / teams).unwrap_or(1);
-        let staged = groups.min(room);
+        let row_bytes = layout.cols.div_ceil(TILE) * TILE * layout.dtype.size() as u32;
+        let fits = |teams: &u32| u64::from(row_bytes) * u64::from(*teams) <= u64::from(SHARED_BYTES);
+        let teams = [TEAMS, TEAMS / 2, 1].into_iter().find(fits);
+        let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
+        let access = match () {
+            () if staged > 0 && layout.vector && layout.quads && layout.cols.is_multiple_of(GROUP) => WHOLE,
+            () if layout.quads => QUADS,
+            () => SCALAR,
+        };
+        let teams = teams.unwrap_or(TEAMS);
         let params = Params {
             rows: layout.rows,
             inner: layout.inner,
             cols: layout.cols,
             inv_cols: 1.0 / layout.cols as f32,
             eps,
-            staged: staged * 4,
+            staged,
             form,
             round_each: u32::from(round_each),
-            vector: u32::from(layout.quads),
+            access,
+            packs: u32::from(layout.vector),
         };
         let rung = Rung { packs: u32::MAX, held: 0, team: TEAM, teams };
-        Ok(Self { params, rung, shared_bytes: staged * GROUP * layout.dtype.size() as u32 * teams })
-    }
-
-    /// For a kernel of one pass over the rows, which keeps nothing.
-    pub fn one_pass<const N: usize>(op: &'static str, layout: &RowLayout<N>) -> Result<Self> {
-        let mut launch = Self::of(op, layout, 0.0, Params::ANY, false)?;
-        (launch.params.staged, launch.shared_bytes, launch.rung.teams) = (0, 0, TEAMS);
-        Ok(launch)
+        Ok(Self { params, rung, shared_bytes: if staged > 0 { row_bytes * teams } else { 0 } })
     }
 
     /// Launches.
@@ -84,7 +86,8 @@ impl QuadLaunch {
         stream: Stream,
         args: [*const c_void; ARGS],
     ) -> Result<()> {
+        let shared = (self.shared_bytes, Some(CARVEOUT));
         // SAFETY: as the caller promises.
-        unsafe { launch_rows_with(op, device, kernel, self.rung, self.shared_bytes, layout, stream, args) }
+        unsafe { launch_rows_with(op, device, kernel, self.rung, shared, layout, stream, args) }
     }
 }

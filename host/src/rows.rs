@@ -36,6 +36,7 @@ impl<const N: usize> RowLayout<N> {
     /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
     /// reach; says how.
     pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
+        columns(op, operands[0].0, operands[0].1)?;
         for (arg, view) in &operands {
             view.expect_on(op, arg, device)?;
             view.expect_dtype(op, arg, operands[0].1.dtype())?;
@@ -46,16 +47,7 @@ impl<const N: usize> RowLayout<N> {
     /// As [`RowLayout::of`], for operands each of which has a dtype of its own.
     pub fn of_mixed(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         let (arg, x) = operands[0];
-        if !Dtype::FLOATS.contains(&x.dtype()) {
-            return Err(Error::Dtype { op, arg, got: x.dtype(), expected: "f32, f16 or bf16".into() });
-        }
-        let (Some(&cols), rank) = (x.shape().last(), x.shape().len()) else {
-            return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
-        };
-        if cols == 0 || cols > i64::from(u32::MAX / 2) {
-            let expected = "a last dimension between 1 and 2^31 - 1".into();
-            return Err(Error::Shape { op, arg, got: x.shape().to_vec(), expected });
-        }
+        let (cols, rank) = (columns(op, arg, x)?, x.shape().len());
         for &(arg, view) in &operands {
             view.expect_on(op, arg, device)?;
             view.expect_shape(op, arg, x.shape())?;
@@ -72,7 +64,7 @@ impl<const N: usize> RowLayout<N> {
             inner_stride: levels[0].strides[i],
             outer_stride: levels[1].strides[i],
         });
-        let (cols, dtype) = (cols as u32, x.dtype());
+        let dtype = x.dtype();
         let all = |may: fn(&Rows, u32, usize) -> bool| (0..N).all(|i| may(&rows_of[i], cols, sizes[i]));
         let (vector, quads) = (all(Rows::is_vector), all(Rows::is_quads));
         Ok(Self { rows, inner, cols, dtype, vector, quads, operands: rows_of })
@@ -84,6 +76,21 @@ impl<const N: usize> RowLayout<N> {
     pub fn packs(&self) -> u64 {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
+}
+
+/// The columns of `x`, which kernels over rows have to be able to count, of a type that they compute with.
+pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u32> {
+    if !Dtype::FLOATS.contains(&x.dtype()) {
+        return Err(Error::Dtype { op, arg, got: x.dtype(), expected: "f32, f16 or bf16".into() });
+    }
+    let Some(&cols) = x.shape().last() else {
+        return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
+    };
+    if cols == 0 || cols > i64::from(u32::MAX / 2) {
+        let expected = "a last dimension between 1 and 2^31 - 1".into();
+        return Err(Error::Shape { op, arg, got: x.shape().to_vec(), expected });
+    }
+    Ok(cols as u32)
 }
 
 /// Launches a kernel of a row op, a team for each row; with no rows, nothing.
@@ -102,10 +109,10 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once.
     let shared_bytes = if rung.team > 32 { rung.team * rung.teams / 32 * 8 } else { 0 };
     // SAFETY: as the caller promises.
-    unsafe { launch_rows_with(op, device, kernel, rung, shared_bytes, layout, stream, args) }
+    unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
 }
 
-/// [`launch_rows`] with so many bytes of shared memory.
+/// [`launch_rows`] with so many bytes of shared memory, and such a share of it.
 ///
 /// # Safety
 /// As [`Device::launch`].
@@ -114,7 +121,7 @@ pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
     device: &Device,
     kernel: &'static str,
     Rung { team, teams, .. }: Rung,
-    shared_bytes: u32,
+    (shared_bytes, carveout): (u32, Option<u32>),
     layout: &RowLayout<N>,
     stream: Stream,
     args: [*const c_void; ARGS],
@@ -126,7 +133,7 @@ pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
     if blocks == 0 {
         return Ok(());
     }
-    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes };
+    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes, carveout };
     // SAFETY: as the caller promises.
     unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
 }

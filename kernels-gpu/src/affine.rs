@@ -16,7 +16,7 @@ pub struct Affine {
     pub bias: Operand,
 }
 
-/// Scale and shift of a norm: a kernel argument.
+/// Scale and shift: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleShift {
@@ -65,7 +65,7 @@ impl Norm for LayerNorm {
             (None, None) => n,
         }
     }
-    /// One kernel of torch does all: one rounding at its end.
+    /// One kernel of torch does all.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -89,7 +89,7 @@ impl Norm for MeanSquare {
         }
         lanes
     }
-    /// An operator for each step, as in diffusers' `RMSNorm`.
+    /// An operator for each step.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -99,10 +99,10 @@ impl Norm for MeanSquare {
     ) -> Quad<T> {
         let mut quad = Quad::from_lanes(normalized(stats, x));
         if let Some(weight) = weight {
-            quad = quad.mul(Quad::from_lanes(weight));
+            quad = quad.times(Quad::from_lanes(weight));
         }
         if let Some(bias) = bias {
-            quad = quad.add(Quad::from_lanes(bias));
+            quad = quad.plus(Quad::from_lanes(bias));
         }
         quad
     }
@@ -110,12 +110,12 @@ impl Norm for MeanSquare {
 
 /// A thread's columns of an [`Affine`].
 #[derive(Clone, Copy)]
-pub(crate) struct AffineRow<T, const VECTOR: bool> {
-    weight: OperandRow<T, VECTOR>,
-    bias: OperandRow<T, VECTOR>,
+pub(crate) struct AffineRow<T, const ACCESS: u32> {
+    weight: OperandRow<T, ACCESS>,
+    bias: OperandRow<T, ACCESS>,
 }
 
-impl<T: Elem, const VECTOR: bool> AffineRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> AffineRow<T, ACCESS> {
     /// # Safety
     /// As [`OperandRow::of`]; both are one row.
     #[inline(always)]
@@ -143,25 +143,48 @@ impl Parameters for () {
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Parameters for AffineRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> Parameters for AffineRow<T, ACCESS> {
     #[inline(always)]
     fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
         (self.weight.lanes(tile), self.bias.lanes(tile))
     }
 }
 
+/// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
+pub(crate) trait RoundEach: Copy {
+    /// The answer.
+    fn get(self) -> bool;
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Rounds<const EACH: bool>;
+
+impl<const EACH: bool> RoundEach for Rounds<EACH> {
+    #[inline(always)]
+    fn get(self) -> bool {
+        EACH
+    }
+}
+
+impl RoundEach for bool {
+    #[inline(always)]
+    fn get(self) -> bool {
+        self
+    }
+}
+
 /// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
 #[derive(Clone, Copy)]
-pub(crate) struct Modulate<T, N, F, A, const OUTPUTS: usize, const VECTOR: bool> {
+pub(crate) struct Modulate<T, N, F, A, R, const OUTPUTS: usize, const ACCESS: u32> {
     stats: Stats,
     affine: A,
-    outputs: [(F, F, QuadRowMut<T, VECTOR>); OUTPUTS],
-    round_each: bool,
+    outputs: [(F, F, QuadRowMut<T, ACCESS>); OUTPUTS],
+    round_each: R,
     norm: core::marker::PhantomData<N>,
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VECTOR: bool>
-    Modulate<T, N, F, A, OUTPUTS, VECTOR>
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
+    Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
 {
     /// # Safety
     /// As [`Form::of`] for scales and shifts, as [`QuadRowMut::of`] for each `y`.
@@ -172,22 +195,22 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VE
         outputs: [Modulated; OUTPUTS],
         at: RowAt,
         columns: QuadColumns,
-        round_each: bool,
+        round_each: R,
     ) -> Self {
         // SAFETY: as the caller promises.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns),
                 F::of(&by.shift, at, columns),
-                QuadRowMut::<T, VECTOR>::of(&y, at, columns),
+                QuadRowMut::<T, ACCESS>::of(&y, at, columns),
             )
         });
         Self { stats, affine, outputs, round_each, norm: core::marker::PhantomData }
     }
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VECTOR: bool> Sink<T>
-    for Modulate<T, N, F, A, OUTPUTS, VECTOR>
+impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
+    Sink<T> for Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
 {
     const GROUPED: bool = F::GROUPED && OUTPUTS == 1;
     type Fetched = [(F::Fetched, F::Fetched); OUTPUTS];
@@ -207,12 +230,12 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, const OUTPUTS: usize, const VE
     fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched) {
         let (weight, bias) = self.affine.lanes(tile);
         let x = quad.lanes();
-        if self.round_each {
+        if self.round_each.get() {
             let n = N::rounded::<T>(self.stats, x, weight, bias);
             for i in 0..OUTPUTS {
                 let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
-                let scaled = n.mul(Quad::splat(1.0).add(F::quad(scale)));
-                y.put(tile, if has_shift.exists() { scaled.add(F::quad(shift)) } else { scaled });
+                let scaled = n.times(Quad::splat(1.0).plus(F::quad(scale)));
+                y.put(tile, if has_shift.exists() { scaled.plus(F::quad(shift)) } else { scaled });
             }
         } else {
             let n = N::apply(self.stats, x, weight, bias);

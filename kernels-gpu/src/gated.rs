@@ -1,9 +1,10 @@
 //! The rows `x + gate * y`: a residual branch that comes back.
 use cuda_std::prelude::*;
+use cuda_std::quad::{QUADS, WHOLE, round};
 
-use crate::operand::{Modulation, zip};
-use crate::passes::Source;
-use crate::side::Form;
+use crate::operand::{Modulation, ModulationRow, Operand, zip};
+use crate::passes::{Passes, Source};
+use crate::side::{Form, Side};
 
 /// The operands of a gated residual and how they are combined: a kernel argument.
 #[repr(C)]
@@ -17,87 +18,222 @@ pub struct Gated {
     pub gate: Modulation,
     /// Where the sum goes.
     pub sum: Rows,
-    /// Which form the gate has: as `Params::form`.
-    pub form: u32,
     /// Round the product too, as separate operators do. 0 or 1.
     pub round_each: u32,
     /// Clamp the sum to what f16 can hold, ±65504. 0 or 1.
     pub clip: u32,
 }
 
-/// A thread's columns of a [`Gated`].
+/// `value` within what f16 can hold: an infinity too; a NaN stays one.
+#[inline(always)]
+#[allow(clippy::manual_clamp, reason = "`clamp` is `max` and `min`, which turn a NaN into a number on a GPU")]
+pub(crate) fn clamped(value: f32) -> f32 {
+    if value > 65504.0 {
+        65504.0
+    } else if value < -65504.0 {
+        -65504.0
+    } else {
+        value
+    }
+}
+
+/// A thread's columns of an operand whose type is known when the kernel runs.
 #[derive(Clone, Copy)]
-pub(crate) struct GatedRow<T, F, const VECTOR: bool> {
-    x: QuadRow<T, VECTOR>,
-    y: QuadRow<T, VECTOR>,
-    gate: F,
-    sum: QuadRowMut<T, VECTOR>,
+struct AnyRow<T, const VECTOR: bool> {
+    same: Row<T, VECTOR>,
+    single: Row<f32, VECTOR>,
+    kind: u32,
+}
+
+impl<T: Elem, const VECTOR: bool> AnyRow<T, VECTOR> {
+    /// # Safety
+    /// As [`Row::of`], for the type that the operand's kind says.
+    #[inline(always)]
+    unsafe fn of(operand: &Operand, team: Team, at: RowAt, cols: u32) -> Self {
+        // SAFETY: as the caller promises: only the row of the operand's own type is read.
+        unsafe {
+            Self {
+                same: Row::of(&operand.rows, team, at, cols),
+                single: Row::of(&operand.rows, team, at, cols),
+                kind: operand.kind,
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn lanes(&self, tile: u32) -> T::Lanes {
+        match self.kind {
+            Operand::F32 => self.single.lanes(tile, Load::ReadOnly),
+            _ => self.same.lanes(tile, Load::ReadOnly),
+        }
+    }
+}
+
+/// A thread's columns of the gate.
+#[derive(Clone, Copy)]
+struct Gate<T, const VECTOR: bool> {
+    value: AnyRow<T, VECTOR>,
+    table: AnyRow<T, VECTOR>,
+}
+
+impl<T: Elem, const VECTOR: bool> Gate<T, VECTOR> {
+    /// # Safety
+    /// As [`AnyRow::of`]; the table is one row.
+    #[inline(always)]
+    unsafe fn of(gate: &Modulation, team: Team, at: RowAt, cols: u32) -> Self {
+        // SAFETY: as the caller promises; an absent table is never read.
+        unsafe {
+            Self {
+                value: AnyRow::of(&gate.value, team, at, cols),
+                table: AnyRow::of(&gate.table, team, RowAt::FIRST, cols),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn lanes(&self, tile: u32) -> T::Lanes {
+        let value = self.value.lanes(tile);
+        if self.table.kind == Operand::NONE {
+            return value;
+        }
+        let sum = self.table.lanes(tile).zip(value, |table, value| table + value);
+        let both_same = self.value.kind == Operand::SAME && self.table.kind == Operand::SAME;
+        if both_same { Pack::<T>::from_lanes(sum).lanes() } else { sum }
+    }
+}
+
+/// A thread's packs of a [`Gated`].
+#[derive(Clone, Copy)]
+pub(crate) struct GatedPacks<T, const VECTOR: bool> {
+    x: Row<T, VECTOR>,
+    y: Row<T, VECTOR>,
+    gate: Gate<T, VECTOR>,
+    sum: RowMut<T, VECTOR>,
     round_each: bool,
     clip: bool,
 }
 
-impl<T: Elem, F: Form<T>, const VECTOR: bool> GatedRow<T, F, VECTOR> {
+impl<T: Elem, const VECTOR: bool> GatedPacks<T, VECTOR> {
     /// # Safety
-    /// As [`QuadRow::of`] for each operand; the gate is of the form `F`.
+    /// As [`Row::of`] for each operand.
     #[inline(always)]
-    pub unsafe fn of(gated: &Gated, at: RowAt, columns: QuadColumns) -> Self {
+    pub unsafe fn of(gated: &Gated, team: Team, at: RowAt, cols: u32) -> Self {
         // SAFETY: as the caller promises.
         unsafe {
             Self {
-                x: QuadRow::of(&gated.x, at, columns),
-                y: QuadRow::of(&gated.y, at, columns),
-                gate: F::of(&gated.gate, at, columns),
-                sum: QuadRowMut::of(&gated.sum, at, columns),
+                x: Row::of(&gated.x, team, at, cols),
+                y: Row::of(&gated.y, team, at, cols),
+                gate: Gate::of(&gated.gate, team, at, cols),
+                sum: RowMut::of(&gated.sum, team, at, cols),
                 round_each: gated.round_each != 0,
                 clip: gated.clip != 0,
             }
         }
     }
 
-    /// The sum, rounded.
+    /// Tiles that cover the row.
     #[inline(always)]
-    fn add(&self, tile: u32, [x, y]: [Quad<T>; 2]) -> Quad<T> {
-        let gate = self.gate.fetch(tile);
-        let sum = if self.round_each {
-            x.add(if self.gate.exists() { F::quad(gate).mul(y) } else { y })
-        } else {
-            let gate = if self.gate.exists() { F::lanes(gate) } else { [1.0; 4] };
-            let branch = zip(gate, y.lanes(), |gate, y| gate * y);
-            Quad::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch))
-        };
-        if !self.clip {
-            return sum;
+    pub fn tiles(&self) -> u32 {
+        self.sum.tiles()
+    }
+
+    /// Writes the sums of `HELD` tiles from `first` on, and hands them to `each`.
+    #[inline(always)]
+    pub fn add_tiles<const HELD: usize>(&self, first: u32, mut each: impl FnMut(u32, Pack<T>)) {
+        let mut held = [[Pack::<T>::ZERO; 2]; HELD];
+        for i in 0..HELD {
+            let tile = first + i as u32;
+            held[i] = [self.x.load(tile, Load::ReadOnly), self.y.load(tile, Load::ReadOnly)];
         }
-        // An infinity too; a NaN stays one.
-        let clamp = |v: f32| {
-            if v > 65504.0 {
-                65504.0
-            } else if v < -65504.0 {
-                -65504.0
-            } else {
-                v
+        for i in 0..HELD {
+            let (tile, [x, y]) = (first + i as u32, held[i]);
+            let mut branch = y.lanes();
+            if self.gate.value.kind != Operand::NONE {
+                branch = self.gate.lanes(tile).zip(branch, |gate, y| gate * y);
             }
-        };
-        Quad::from_lanes(sum.lanes().map(clamp))
+            let branch = if self.round_each { Pack::<T>::from_lanes(branch).lanes() } else { branch };
+            let mut total = Pack::<T>::from_lanes(x.lanes().zip(branch, |x, branch| x + branch));
+            if self.clip {
+                total = Pack::from_lanes(total.lanes().map(clamped));
+            }
+            self.sum.store(tile, total, Store::Default);
+            each(tile, total);
+        }
     }
 }
 
-impl<T: Elem, F: Form<T>, const VECTOR: bool> Source<T> for GatedRow<T, F, VECTOR> {
-    type Fetched = [Quad<T>; 2];
-    const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
+/// A warp's row of a [`Gated`], to be normalised.
+#[derive(Clone, Copy)]
+pub(crate) struct GatedRow<T, const ACCESS: u32> {
+    packs: GatedPacks<T, true>,
+    x: QuadRow<T, ACCESS>,
+    y: QuadRow<T, ACCESS>,
+    gate: ModulationRow<T, ACCESS>,
+    sum: QuadRowMut<T, ACCESS>,
+}
+
+impl<T: Elem, const ACCESS: u32> GatedRow<T, ACCESS> {
+    /// # Safety
+    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so.
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> [Quad<T>; 2] {
-        [self.x.get(tile), self.y.get(tile)]
+    pub unsafe fn of(gated: &Gated, passes: &Passes<T, ACCESS>) -> Self {
+        let (at, columns) = (passes.at, passes.columns);
+        // SAFETY: as the caller promises.
+        unsafe {
+            Self {
+                packs: GatedPacks::of(gated, Team::of_block(), at, passes.p.cols),
+                x: QuadRow::of(&gated.x, at, columns),
+                y: QuadRow::of(&gated.y, at, columns),
+                gate: ModulationRow::of(&gated.gate, at, columns),
+                sum: QuadRowMut::of(&gated.sum, at, columns),
+            }
+        }
+    }
+
+    /// The thread's sum of `tile`, written.
+    #[inline(always)]
+    fn add(&self, tile: u32, [x, y]: [Quad<T>; 2]) -> Quad<T> {
+        let mut branch = y.lanes();
+        if self.gate.exists() {
+            branch = zip(self.gate.fetch(tile), branch, |gate, y| gate * y);
+        }
+        let branch = if self.packs.round_each { round::<T>(branch) } else { branch };
+        let mut total = Quad::<T>::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch));
+        if self.packs.clip {
+            total = Quad::from_lanes(total.lanes().map(clamped));
+        }
+        self.sum.put(tile, total);
+        total
+    }
+}
+
+impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, ACCESS> {
+    /// By packs where the rows allow it: half as many accesses as by quads.
+    #[inline(always)]
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        if ACCESS == WHOLE || ACCESS == QUADS && passes.p.packs != 0 {
+            const HELD: usize = 2;
+            let (tiles, mut first) = (self.packs.tiles(), 0);
+            let in_row = |tile: u32| (tile * warp::SIZE + warp::lane()) * Pack::<T>::LEN < passes.p.cols;
+            while first < tiles {
+                self.packs.add_tiles::<HELD>(first, |tile, sum| {
+                    if in_row(tile) {
+                        passes.staged.put_pack(tile, sum);
+                    }
+                });
+                first += HELD as u32;
+            }
+        } else {
+            passes.fill(|tile| [self.x.get(tile), self.y.get(tile)], |tile, parts| self.add(tile, parts));
+        }
+        passes.staged.wait();
     }
     #[inline(always)]
-    fn take(&self, tile: u32, fetched: [Quad<T>; 2]) -> Quad<T> {
-        let sum = self.add(tile, fetched);
-        self.sum.put(tile, sum);
-        sum
+    fn first(&self, tile: u32) -> Quad<T> {
+        self.add(tile, [self.x.get(tile), self.y.get(tile)])
     }
-    /// Adds again: reads from L2, where reading the sum back would wait for its write.
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
-        self.add(tile, self.fetch(tile))
+        self.sum.written(tile)
     }
 }

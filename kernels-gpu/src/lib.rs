@@ -6,11 +6,17 @@
 
 pub mod activations;
 pub mod affine;
+mod angles;
 mod block_sums;
 pub mod column_sums;
 pub mod elementwise;
 pub mod exp_sum;
 pub mod gated;
+mod group;
+pub mod head_lanes;
+pub mod head_norm;
+mod head_rows;
+pub mod heads;
 mod modulated;
 mod moments;
 pub mod norm;
@@ -18,8 +24,12 @@ pub mod norm_backward;
 pub mod operand;
 pub mod ops;
 pub mod passes;
+pub mod rotary;
+mod share;
 mod side;
 pub mod target;
+mod team_moments;
+mod team_row;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

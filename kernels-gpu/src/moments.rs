@@ -1,12 +1,13 @@
 //! What a norm knows of its row, reduced in the order of torch's CUDA kernels, so that the bits are theirs.
 //!
-//! The orders are those of torch 2.11: `LayerNorm` and `FusedRms` of aten's `layer_norm_kernel.cu` (vectorised kernel: four
-//! warps a row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
+//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four warps a
+//! row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
 //! a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the same number modulo 4 are of
 //! the same warp, and a thread plays its four namesakes. For rows that torch would not vectorise (columns not
 //! divisible by 4) torch takes another order; these keep theirs.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
+use cuda_std::quad::SCALAR;
 
 /// Tiles that are taken in together: one of each of torch's warps.
 pub(crate) const GROUP: usize = 4;
@@ -33,8 +34,8 @@ pub(crate) trait Moments: Copy {
     /// Of no element.
     const EMPTY: Self;
     /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
-    /// What is not there is zero.
-    fn push(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
+    /// What is not there is zero. `ACCESS` as that of the rows.
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
     /// Reduces over the warp. All its threads call it, and get the result.
     fn finish(self, cols: Cols, eps: f32) -> Stats;
 }
@@ -49,18 +50,19 @@ pub(crate) struct LayerNorm {
 
 /// The moments of some of a row's elements.
 #[derive(Clone, Copy)]
-struct Welford {
-    mean: f32,
-    m2: f32,
-    count: f32,
+pub(crate) struct Welford {
+    pub mean: f32,
+    pub m2: f32,
+    pub count: f32,
 }
 
 impl Welford {
-    const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
+    /// Of no element.
+    pub const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
 
     /// Takes in `x`, the element that makes them `1 / inv_count`.
     #[inline(always)]
-    fn add(&mut self, x: f32, inv_count: f32) {
+    pub fn add(&mut self, x: f32, inv_count: f32) {
         let delta = x - self.mean;
         self.mean = fma(delta, inv_count, self.mean);
         self.m2 = fma(delta, x - self.mean, self.m2);
@@ -68,16 +70,14 @@ impl Welford {
 
     /// Of the elements of both, `self` being the lower thread's or warp's.
     #[inline(always)]
-    fn with(self, upper: Self) -> Self {
+    pub fn with(self, upper: Self) -> Self {
         let count = self.count + upper.count;
-        let sum = self.merged(upper, count, reciprocal(if count > 0.0 { count } else { 1.0 }));
-        if count > 0.0 { sum } else { Self::EMPTY }
-    }
-
-    #[inline(always)]
-    fn merged(self, upper: Self, count: f32, inv_count: f32) -> Self {
-        let delta = self.mean - upper.mean;
+        if count <= 0.0 {
+            return Self::EMPTY;
+        }
+        let inv_count = reciprocal(count);
         let (own, theirs) = (self.count * inv_count, upper.count * inv_count);
+        let delta = self.mean - upper.mean;
         Self {
             mean: fma(upper.mean, theirs, own * self.mean),
             m2: fma(own, upper.count * (delta * delta), upper.m2 + self.m2),
@@ -94,26 +94,40 @@ impl LayerNorm {
 
     /// Folds each of torch's warps over its lanes; lane 0 has the result.
     #[inline(always)]
-    fn fold_lanes(self, even: bool) -> [Welford; GROUP] {
+    fn fold_lanes(self) -> [Welford; GROUP] {
         let mut warps = [self.warp(0), self.warp(1), self.warp(2), self.warp(3)];
         let mut distance = warp::SIZE / 2;
         while distance > 0 {
             let down = |value| warp::shuffle_down(warp::ALL, value, distance);
-            // Where all threads have seen as many elements, no count needs to be exchanged and one reciprocal does for all.
-            let twice = warps[0].count * 2.0;
-            let inv_twice = reciprocal(twice);
             for warp in 0..GROUP {
-                let own = warps[warp];
-                let (mean, m2) = (down(own.mean), down(own.m2));
-                warps[warp] = if even {
-                    own.merged(Welford { mean, m2, count: own.count }, twice, inv_twice)
-                } else {
-                    own.with(Welford { mean, m2, count: down(own.count) })
-                };
+                let Welford { mean, m2, count } = warps[warp];
+                warps[warp] =
+                    warps[warp].with(Welford { mean: down(mean), m2: down(m2), count: down(count) });
             }
             distance /= 2;
         }
         warps
+    }
+
+    /// The same where all threads have seen `count` elements of each warp: no count is exchanged, and one reciprocal
+    /// does for all.
+    #[inline(always)]
+    fn fold_even_lanes(self, count: f32) -> [Welford; GROUP] {
+        let (mut mean, mut m2, mut count) = (self.mean, self.m2, count);
+        let mut distance = warp::SIZE / 2;
+        while distance > 0 {
+            let down = |value| warp::shuffle_down(warp::ALL, value, distance);
+            let half = count * reciprocal(count * 2.0);
+            for warp in 0..GROUP {
+                let (upper_mean, upper_m2) = (down(mean[warp]), down(m2[warp]));
+                let delta = mean[warp] - upper_mean;
+                mean[warp] = fma(upper_mean, half, half * mean[warp]);
+                m2[warp] = fma(half, count * (delta * delta), upper_m2 + m2[warp]);
+            }
+            count *= 2.0;
+            distance /= 2;
+        }
+        [0, 1, 2, 3].map(|warp: usize| Welford { mean: mean[warp], m2: m2[warp], count })
     }
 }
 
@@ -121,7 +135,7 @@ impl Moments for LayerNorm {
     const EMPTY: Self = Self { mean: [0.0; GROUP], m2: [0.0; GROUP], count: [0.0; GROUP] };
 
     #[inline(always)]
-    fn push(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
         // Before the last group all four have seen as many elements.
         let before = self.count[0];
         let mut inv_counts = [0.0; 4];
@@ -132,9 +146,12 @@ impl Moments for LayerNorm {
             let (mut seen, mut kept) = (self.warp(warp), self.warp(warp));
             for i in 0..4 {
                 seen.add(group[warp][i], inv_counts[i]);
-                if i as u32 + 1 == counts[warp] {
+                if ACCESS == SCALAR && i as u32 + 1 == counts[warp] {
                     kept = seen;
                 }
+            }
+            if ACCESS != SCALAR && counts[warp] > 0 {
+                kept = seen;
             }
             (self.mean[warp], self.m2[warp]) = (kept.mean, kept.m2);
             self.count[warp] = before + counts[warp] as f32;
@@ -143,34 +160,10 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn finish(self, cols: Cols, eps: f32) -> Stats {
-        let [a, b, c, d] = if cols.even { self.fold_lanes(true) } else { self.fold_lanes(false) };
+        let [a, b, c, d] = if cols.even { self.fold_even_lanes(self.count[0]) } else { self.fold_lanes() };
         let all = a.with(c).with(b.with(d));
         let (mean, m2) = (warp::shuffle(warp::ALL, all.mean, 0), warp::shuffle(warp::ALL, all.m2, 0));
         Stats { mean, inv: rsqrt(m2 / cols.count + eps) }
-    }
-}
-
-/// Sum of squares in the order of torch's fused RMSNorm, for each of its warps: `torch.nn.RMSNorm`.
-#[derive(Clone, Copy)]
-pub(crate) struct FusedRms([f32; GROUP]);
-
-impl Moments for FusedRms {
-    const EMPTY: Self = Self([0.0; GROUP]);
-
-    #[inline(always)]
-    fn push(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
-        for warp in 0..GROUP {
-            for i in 0..4 {
-                self.0[warp] = fma(group[warp][i], group[warp][i], self.0[warp]);
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn finish(self, cols: Cols, eps: f32) -> Stats {
-        let [a, b, c, d] = self.0.map(|sum| warp::sum(sum, warp::SIZE));
-        let sum = (a + c) + (b + d);
-        Stats { mean: 0.0, inv: rsqrt(sum / cols.count + eps) }
     }
 }
 
@@ -182,7 +175,7 @@ impl Moments for MeanSquare {
     const EMPTY: Self = Self([0.0; 4]);
 
     #[inline(always)]
-    fn push(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
+    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
         for tile in 0..GROUP {
             for i in 0..4 {
                 self.0[i] += group[tile][i] * group[tile][i];

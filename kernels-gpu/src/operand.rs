@@ -47,12 +47,12 @@ impl Modulation {
 
 /// A thread's columns of an [`Operand`].
 #[derive(Clone, Copy)]
-pub(crate) struct OperandRow<T, const VECTOR: bool> {
-    row: MixedRow<T, VECTOR>,
+pub(crate) struct OperandRow<T, const ACCESS: u32> {
+    row: MixedRow<T, ACCESS>,
     pub kind: u32,
 }
 
-impl<T: Elem, const VECTOR: bool> OperandRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> OperandRow<T, ACCESS> {
     /// # Safety
     /// As [`MixedRow::of`], for the type that the operand's kind says.
     #[inline(always)]
@@ -71,12 +71,12 @@ impl<T: Elem, const VECTOR: bool> OperandRow<T, VECTOR> {
 
 /// A thread's columns of a [`Modulation`].
 #[derive(Clone, Copy)]
-pub(crate) struct ModulationRow<T, const VECTOR: bool> {
-    pub value: OperandRow<T, VECTOR>,
-    pub table: OperandRow<T, VECTOR>,
+pub(crate) struct ModulationRow<T, const ACCESS: u32> {
+    pub value: OperandRow<T, ACCESS>,
+    pub table: OperandRow<T, ACCESS>,
 }
 
-impl<T: Elem, const VECTOR: bool> ModulationRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> ModulationRow<T, ACCESS> {
     /// Its values in `tile`, if it is there.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {

@@ -1,10 +1,10 @@
-//! The two passes of a norm over its row: reduce, then write. Between them the row waits in shared memory, as far as
-//! the launch has room for it; the rest is read again.
+//! The two passes of a norm over its row: reduce, then write.
 //!
-//! A warp has a row, so nothing waits for another warp. The row is taken in groups of four tiles: the loads of the next
-//! group are on their way while one is worked on, and whole groups ask no thread whether it has columns there.
+//! A warp has a row, so nothing waits for another warp. What the row is made of is first copied to shared memory, all of
+//! it on its way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read from
+//! global memory in both passes.
 use cuda_std::prelude::*;
-use cuda_std::quad::LEN;
+use cuda_std::quad::{LEN, QUADS, SCALAR, TILE, WHOLE};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 
@@ -22,14 +22,16 @@ pub struct Params {
     pub inv_cols: f32,
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
-    /// Tiles of a row that shared memory has room for, in whole groups.
+    /// Tiles of the rows that wait in shared memory: all, or none where there is no room for them.
     pub staged: u32,
     /// What the operands beside the rows are: one of [`Params::SAME`], [`Params::SINGLE`], [`Params::ANY`].
     pub form: u32,
     /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
     pub round_each: u32,
-    /// Are all operands `Rows::is_quads`? 0 or 1.
-    pub vector: u32,
+    /// How all operands may be read: [`SCALAR`], [`QUADS`] or [`WHOLE`]; with the last the rows are staged.
+    pub access: u32,
+    /// Are the staged rows `Rows::is_vector`? 0 or 1.
+    pub packs: u32,
 }
 
 impl Params {
@@ -42,29 +44,25 @@ impl Params {
 }
 
 /// Where the rows to be normalised come from.
-pub(crate) trait Source<T: Elem>: Copy {
-    /// What is read of a quad, before anything is done with it.
-    type Fetched: Copy;
-    /// Nothing yet.
-    const EMPTY: Self::Fetched;
-    /// Reads the thread's part of `tile`.
-    fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// The quad that it makes, for the first time.
-    fn take(&self, tile: u32, fetched: Self::Fetched) -> Quad<T>;
+pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
+    /// Brings the warp's row to where it waits.
+    fn stage(&self, passes: &Passes<T, ACCESS>);
+    /// The thread's quad of `tile` for the first time, of a row that is too long to wait.
+    fn first(&self, tile: u32) -> Quad<T>;
     /// The same quad again.
     fn again(&self, tile: u32) -> Quad<T>;
 }
 
-impl<T: Elem, const VECTOR: bool> Source<T> for QuadRow<T, VECTOR> {
-    type Fetched = Quad<T>;
-    const EMPTY: Quad<T> = Quad::ZERO;
+/// A row as it is.
+impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> Quad<T> {
-        self.get(tile)
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        self.copy_to(&passes.staged, passes.p.packs != 0);
+        passes.staged.wait();
     }
     #[inline(always)]
-    fn take(&self, _: u32, fetched: Quad<T>) -> Quad<T> {
-        fetched
+    fn first(&self, tile: u32) -> Quad<T> {
+        self.get(tile)
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
@@ -88,91 +86,105 @@ pub(crate) trait Sink<T: Elem> {
 
 /// A warp's work on its row.
 #[derive(Clone, Copy)]
-pub(crate) struct Passes<T, const VECTOR: bool> {
+pub(crate) struct Passes<T, const ACCESS: u32> {
     pub at: RowAt,
     pub columns: QuadColumns,
-    staged: Staged<T>,
-    p: Params,
+    pub staged: Staged<T>,
+    pub p: Params,
 }
 
-impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// The calling warp's, if there is a row for it.
     #[inline(always)]
     pub fn of_warp(p: Params) -> Option<Self> {
-        let team = Team::of_block();
-        let at = RowAt::of(team, p.rows, p.inner);
+        let at = RowAt::of(Team::of_block(), p.rows, p.inner);
         if !at.exists() {
             return None;
         }
-        let columns = QuadColumns::of(team, at, p.cols);
+        let columns = QuadColumns::of_warp(at, p.cols);
         Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
+    }
+
+    /// Does the row wait in shared memory?
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        ACCESS == WHOLE || self.p.staged > 0
     }
 
     /// Tiles that cover the row.
     #[inline(always)]
-    fn tiles(&self) -> u32 {
-        self.p.cols.div_ceil(LEN * warp::SIZE)
+    pub fn tiles(&self) -> u32 {
+        self.p.cols.div_ceil(TILE)
     }
 
-    /// Hands every group of `source`'s quads to `each`, with the number of its first tile.
+    /// The quad of `tile` that waits in shared memory, if rows do; zeros past the end.
     #[inline(always)]
-    pub fn visit<S: Source<T>>(&self, source: S, mut each: impl FnMut(u32, [Quad<T>; GROUP])) {
-        let tiles = self.tiles();
-        let (mut first, mut fetched) = (0, fetch_group(source, 0));
-        while first < tiles {
-            let next = first + GROUP as u32;
-            let coming = if next < tiles { fetch_group(source, next) } else { [S::EMPTY; GROUP] };
-            let mut group = [Quad::<T>::ZERO; GROUP];
-            for i in 0..GROUP {
-                group[i] = source.take(first + i as u32, fetched[i]);
+    pub fn waiting(&self, tile: u32) -> Option<Quad<T>> {
+        if !self.has_room() {
+            return None;
+        }
+        Some(if self.columns.has::<ACCESS>(tile) { self.staged.get(tile) } else { Quad::ZERO })
+    }
+
+    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the reads of the
+    /// next group are on their way while one is worked on.
+    #[inline(always)]
+    pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Quad<T>) {
+        let group = |first: u32| {
+            let mut parts = [fetch(first); GROUP];
+            for i in 1..GROUP {
+                parts[i] = fetch(first + i as u32);
             }
-            each(first, group);
-            (first, fetched) = (next, coming);
+            parts
+        };
+        let tiles = self.tiles();
+        let (mut first, mut ahead) = (0, group(0));
+        while first < tiles {
+            let (parts, next) = (ahead, first + GROUP as u32);
+            if next < tiles {
+                ahead = group(next);
+            }
+            for i in 0..GROUP {
+                let tile = first + i as u32;
+                if self.columns.has::<ACCESS>(tile) {
+                    self.staged.put(tile, make(tile, parts[i]));
+                }
+            }
+            first = next;
         }
     }
 
-    /// Reads the row, keeps what there is room for, and reduces it.
+    /// Reads the row, which then waits, and reduces it.
     #[inline(always)]
-    pub fn reduce<M: Moments>(&self, source: impl Source<T>) -> Stats {
-        let mut moments = M::EMPTY;
-        self.visit(source, |first, group| {
-            if first < self.p.staged {
-                for i in 0..GROUP {
-                    self.staged.put(first + i as u32, group[i]);
-                }
-            }
-            let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [0; GROUP]);
+    pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+        if self.has_room() {
+            source.stage(self);
+        }
+        let (tiles, mut moments) = (self.tiles(), M::EMPTY);
+        let mut first = 0;
+        while first < tiles {
+            let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [LEN; GROUP]);
             for i in 0..GROUP {
                 let tile = first + i as u32;
-                lanes[i] = group[i].lanes();
-                // With vectors there is all of a quad or nothing.
-                counts[i] = match VECTOR {
-                    true => {
-                        if self.columns.has(tile) {
-                            LEN
-                        } else {
-                            0
-                        }
-                    }
-                    false => self.columns.count(tile),
-                };
+                let quad = self.waiting(tile).unwrap_or_else(|| source.first(tile));
+                lanes[i] = quad.lanes();
+                if ACCESS == QUADS {
+                    counts[i] = if self.columns.has::<ACCESS>(tile) { LEN } else { 0 };
+                } else if ACCESS == SCALAR {
+                    counts[i] = self.columns.count(tile);
+                }
             }
-            moments.push(lanes, counts);
-        });
-        let even = VECTOR && self.p.cols.is_multiple_of(LEN * warp::SIZE * GROUP as u32);
-        moments.finish(Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even }, self.p.eps)
-    }
-
-    /// The quad of `tile`, if there was room for it.
-    #[inline(always)]
-    pub fn kept(&self, tile: u32) -> Option<Quad<T>> {
-        if tile < self.p.staged { Some(self.staged.get(tile)) } else { None }
+            moments.push::<ACCESS>(lanes, counts);
+            first += GROUP as u32;
+        }
+        let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS == WHOLE };
+        moments.finish(cols, self.p.eps)
     }
 
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn write<K: Sink<T>>(&self, source: impl Source<T>, sink: K) {
-        let again = |tile| self.kept(tile).unwrap_or_else(|| source.again(tile));
+    pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
+        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
         let tiles = self.tiles();
         let mut first = 0;
         while K::GROUPED && first < tiles {
@@ -195,11 +207,25 @@ impl<T: Elem, const VECTOR: bool> Passes<T, VECTOR> {
     }
 }
 
-#[inline(always)]
-fn fetch_group<T: Elem, S: Source<T>>(source: S, first: u32) -> [S::Fetched; GROUP] {
-    let mut fetched = [S::EMPTY; GROUP];
-    for i in 0..GROUP {
-        fetched[i] = source.fetch(first + i as u32);
-    }
-    fetched
+/// Runs `$body` with the constant `$access` for the launch's way of reading rows.
+#[allow(unused_macros, reason = "units without an op over quads")]
+macro_rules! with_access {
+    ($p:expr, $access:ident => $body:expr) => {
+        match $p.access {
+            cuda_std::quad::WHOLE => {
+                const $access: u32 = cuda_std::quad::WHOLE;
+                $body
+            }
+            cuda_std::quad::QUADS => {
+                const $access: u32 = cuda_std::quad::QUADS;
+                $body
+            }
+            _ => {
+                const $access: u32 = cuda_std::quad::SCALAR;
+                $body
+            }
+        }
+    };
 }
+#[allow(unused_imports, reason = "units without an op over quads")]
+pub(crate) use with_access;

@@ -24,12 +24,12 @@ pub(crate) trait Side<T: Elem>: Copy {
 
 /// An operand of one type, `E`, without a table.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain<E, const VECTOR: bool> {
-    row: QuadRow<E, VECTOR>,
+pub(crate) struct Plain<E, const ACCESS: u32> {
+    row: QuadRow<E, ACCESS>,
     exists: bool,
 }
 
-impl<T: Elem, E: Elem, const VECTOR: bool> Side<T> for Plain<E, VECTOR> {
+impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
     const GROUPED: bool = true;
     type Fetched = Quad<E>;
     const EMPTY: Quad<E> = Quad::ZERO;
@@ -51,7 +51,7 @@ impl<T: Elem, E: Elem, const VECTOR: bool> Side<T> for Plain<E, VECTOR> {
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Side<T> for ModulationRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> Side<T> for ModulationRow<T, ACCESS> {
     const GROUPED: bool = false;
     type Fetched = [f32; 4];
     const EMPTY: [f32; 4] = [0.0; 4];
@@ -82,7 +82,7 @@ pub(crate) trait Form<T: Elem>: Side<T> + Sized {
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self;
 }
 
-impl<T: Elem, E: Elem, const VECTOR: bool> Form<T> for Plain<E, VECTOR> {
+impl<T: Elem, E: Elem, const ACCESS: u32> Form<T> for Plain<E, ACCESS> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises; an absent operand is never read.
@@ -91,7 +91,7 @@ impl<T: Elem, E: Elem, const VECTOR: bool> Form<T> for Plain<E, VECTOR> {
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Form<T> for ModulationRow<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> Form<T> for ModulationRow<T, ACCESS> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.

@@ -24,6 +24,7 @@ impl AffineArgs {
 
 /// `Tensor value, Tensor? table`.
 pub struct ModulationArgs {
+    name: &'static str,
     value: Option<Tensor>,
     table: Option<Tensor>,
 }
@@ -31,18 +32,21 @@ pub struct ModulationArgs {
 impl ModulationArgs {
     /// Of an operand that must be there.
     pub fn read(args: &mut Args, value: &'static str, table: &'static str) -> Self {
-        ModulationArgs { value: Some(args.tensor(value)), table: args.optional_tensor(table) }
+        ModulationArgs { name: value, value: Some(args.tensor(value)), table: args.optional_tensor(table) }
     }
 
     /// Of one that may be absent (`Tensor? value, Tensor? table`).
     pub fn read_optional(args: &mut Args, value: &'static str, table: &'static str) -> Self {
-        ModulationArgs { value: args.optional_tensor(value), table: args.optional_tensor(table) }
+        let (name, value) = (value, args.optional_tensor(value));
+        ModulationArgs { name, value, table: args.optional_tensor(table) }
     }
 
-    /// Views, once both are known to be where `x` is; `None` without a value.
+    /// Views, once both are known to be where `x` is; `None` without a value, which a table needs.
     pub fn views(&self, place: Location) -> Result<Option<Modulation<'_>>, String> {
-        let table = optional(&self.table, place)?;
-        Ok(optional(&self.value, place)?.map(|value| Modulation { value, table }))
+        let Some(value) = optional(&self.value, place)? else {
+            return self.table.as_ref().map_or(Ok(None), |table| Err(table.given_without(self.name)));
+        };
+        Ok(Some(Modulation { value, table: optional(&self.table, place)? }))
     }
 }
 

@@ -12,11 +12,14 @@ mod gated_activation;
 mod gated_activation_backward;
 mod gated_residual;
 mod gated_residual_ada_norm;
+mod heads;
 mod layer_norm;
 mod layer_norm_backward;
+mod qk_norm_rope;
 mod residual_tanh_gated_rms_norm;
 mod rms_norm;
 mod rms_norm_backward;
+mod rope;
 mod softmax;
 mod softmax_backward;
 
@@ -48,6 +51,11 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"softmax_backward", softmax_backward::softmax_backward),
     (c"cross_entropy", cross_entropy::cross_entropy),
     (c"cross_entropy_backward", cross_entropy_backward::cross_entropy_backward),
+    (c"qk_norm_rope", qk_norm_rope::qk_norm_rope),
+    (c"qk_norm_rope_one", qk_norm_rope::qk_norm_rope_one),
+    (c"qk_norm_rope_out", qk_norm_rope::qk_norm_rope_out),
+    (c"rope", rope::rope),
+    (c"rope_pair", rope::rope_pair),
 ];
 
 /// Registers every kernel on both dispatch keys.

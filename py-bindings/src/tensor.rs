@@ -95,6 +95,11 @@ impl Tensor {
         Err(self.error(format!("{} is on {own}, expected {place}, the device of {other}", self.name)))
     }
 
+    /// The error of an argument that means nothing without `other`.
+    pub fn given_without(&self, other: &str) -> String {
+        self.error(format!("{} is given without {other}", self.name))
+    }
+
     /// A view for reading.
     pub fn view(&self) -> Result<View<'_>, String> {
         self.view_as(self.dtype()?)

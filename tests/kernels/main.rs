@@ -1,17 +1,29 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
 mod activation;
 mod activation_input;
+mod ada_norm;
+mod ada_norm_bits;
 mod add_rms_norm;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
+mod gated_residual;
 mod gpu;
+mod heads;
+mod heads_bad_input;
+mod layer_norm;
+mod mochi;
+mod modulation_input;
+mod modulation_overlap;
+mod modulations;
 mod norm_backward;
 mod norm_backward_case;
 mod norm_backward_input;
 mod properties;
+mod qk_norm_rope;
 mod rms_norm;
+mod rope;
 mod rungs;
 mod softmax;
 mod softmax_backward;
@@ -32,12 +44,22 @@ fn main() -> std::process::ExitCode {
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
+        heads_bad_input::TESTS,
         norm_backward::TESTS,
         norm_backward_input::TESTS,
         softmax::TESTS,
         softmax_backward::TESTS,
         cross_entropy::TESTS,
         cross_entropy_backward::TESTS,
+        layer_norm::TESTS,
+        ada_norm::TESTS,
+        ada_norm_bits::TESTS,
+        gated_residual::TESTS,
+        mochi::TESTS,
+        modulation_input::TESTS,
+        modulation_overlap::TESTS,
+        rope::TESTS,
+        qk_norm_rope::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::rms_norm::{AnyWeight, bound, reference, run};
-use crate::{add_rms_norm, cross_entropy, softmax};
+use crate::{ada_norm, add_rms_norm, cross_entropy, layer_norm, modulations, softmax};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -115,6 +115,20 @@ fn cross_entropy_holds<T: Element>(case: &Case) {
     cross_entropy::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts[0]);
 }
 
+fn layer_norm_holds<T: Element>(case: &Case) {
+    let parameters = layer_norm::PARAMETERS[case.seed as usize % layer_norm::PARAMETERS.len()];
+    let mean = if case.params.weight_offset == 0.0 { 0.0 } else { 100.0 };
+    layer_norm::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts, parameters, mean);
+}
+
+fn ada_norm_holds<T: Element>(case: &Case) {
+    let (forms, [rows, cols]) = (modulations::forms(), case.shape);
+    let (beside, params) =
+        (forms[case.seed as usize % forms.len()], ada_norm::PARAMS[(case.seed >> 32) as usize % 4]);
+    let shape = modulations::in_batches(rows, cols);
+    ada_norm::check::<T>(&Device::cpu(), case.seed, shape, case.layouts, beside, params);
+}
+
 fn trial<C: std::fmt::Debug + 'static>(
     name: &str,
     cases: impl Fn() -> BoxedStrategy<C> + Send + 'static,
@@ -137,6 +151,11 @@ pub fn trials() -> Vec<Trial> {
         trial("rms_norm_bf16", || case().boxed(), holds::<bf16>),
         trial("add_rms_norm_f32", || case().boxed(), add_holds::<f32>),
         trial("add_rms_norm_bf16", || case().boxed(), add_holds::<bf16>),
+        trial("layer_norm_f32", || case().boxed(), layer_norm_holds::<f32>),
+        trial("layer_norm_bf16", || case().boxed(), layer_norm_holds::<bf16>),
+        trial("ada_norm_f32", || case().boxed(), ada_norm_holds::<f32>),
+        trial("ada_norm_f16", || case().boxed(), ada_norm_holds::<f16>),
+        trial("ada_norm_bf16", || case().boxed(), ada_norm_holds::<bf16>),
         trial("softmax_f32", || case().boxed(), softmax_holds::<f32>),
         trial("softmax_f16", || case().boxed(), softmax_holds::<f16>),
         trial("cross_entropy_bf16", || case().boxed(), cross_entropy_holds::<bf16>),

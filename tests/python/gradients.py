@@ -20,7 +20,7 @@ def wide(inputs):
 
 
 def check(ours, right, what, factor=1.0, dtype=None):
-    """Each gradient within 2 eps of the float64 one (in float32 16, times `factor`), in units of the largest of its row.
+    """Each gradient within 2 eps of the float64 one (float32: 16 times `factor`), in units of the largest of its row.
 
     `dtype` is that of a tensor in between, where there is one that is coarser.
     Elements are sums of terms that cancel, so that their own size says nothing about their error.

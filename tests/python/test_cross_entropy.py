@@ -171,8 +171,8 @@ def test_gradient_of_z_loss(device):
         return F.cross_entropy(logits, target, reduction="none", label_smoothing=label_smoothing) + z
 
     options = dict(z_loss=0.05, label_smoothing=0.1)
-    ours = gradient(oxiwarp.cross_entropy, logits, target, torch.ones(()), reduction="none", **options)
-    right = gradient(own, logits.double(), target, torch.ones(()), **options)
+    ours = gradient(oxiwarp.cross_entropy, logits, target, torch.ones((), device=device), reduction="none", **options)
+    right = gradient(own, logits.double(), target, torch.ones((), device=device), **options)
     torch.testing.assert_close(ours, right.float())
 
 

@@ -114,6 +114,12 @@ def test_clip(device):
         lambda *inputs: oxiwarp.gated_residual_ada_norm(*inputs, clip=True)[1], [x, y, gate, gate], [torch.ones_like(x)]
     )
     assert torch.equal(both[0], kept)
+    both = gradients(
+        lambda x, y, scale: oxiwarp.gated_residual_ada_norm(x, y, None, scale, clip=True)[1],
+        [x, y, gate],
+        [torch.ones_like(x)],
+    )
+    assert torch.equal(both[0], kept) and torch.equal(both[1], kept)
 
 
 @PARAMETERS

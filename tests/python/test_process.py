@@ -47,14 +47,13 @@ def test_stubs(tmp_path):
 
 
 def test_kernel_info():
-    """Every op that has a kernel has the same dtypes on each architecture, and an operator in Python."""
+    """Every op that has a kernel has the same dtypes on each architecture, and an operator of torch."""
     kernels = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
     ops, archs = {op for op, _, _ in kernels}, {arch for _, _, arch in kernels}
-    assert ops >= {"rms_norm", "add_rms_norm"} and archs >= {"sm_75", "sm_80", "sm_90"}
+    assert ops >= {"rms_norm", "layer_norm", "ada_norm", "gated_residual"} and archs >= {"sm_75", "sm_80", "sm_90"}
     assert kernels == {(op, dtype, arch) for op, dtype, _ in kernels for arch in archs}
     for op in ops:
         assert hasattr(torch.ops.oxiwarp, op), op
-        assert callable(getattr(oxiwarp, op, None)) or op.endswith("_backward"), op
     assert all(row["entries"] for row in oxiwarp.kernel_info())
 
 

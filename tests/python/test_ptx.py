@@ -122,11 +122,12 @@ def test_architectures_have_the_same_entries(declared: Module) -> None:
 
 
 def test_launched_kernels_exist(declared: Module) -> None:
-    """Every variant that an op of the host names is in the PTX."""
+    """Every variant that an op of the host names is in the PTX, by its name or by names that begin with it."""
     kernels = {name.rpartition("_")[0] for name in declared.entries}
     named = {name for op, text in sources("host").items() for name in re.findall(rf'"({op}_\w+)"', text)}
     assert named
-    expect_none([f"{name}: launched, not in the PTX" for name in sorted(named - kernels)])
+    missing = [name for name in sorted(named - kernels) if not any(k.startswith(f"{name}_") for k in kernels)]
+    expect_none([f"{name}: launched, not in the PTX" for name in missing])
 
 
 def test_every_entry_has_bounds(declared: Module) -> None:

@@ -83,6 +83,23 @@ impl<T: Element> Matrix<T> {
             .expect("inside")
     }
 
+    /// For reading, the rows in `batches`: `[batches, rows / batches, cols]`.
+    pub fn view_batches(&self, batches: i64) -> oxiwarp::View<'_> {
+        let (shape, strides) = self.batches(batches);
+        self.buffer.view_strided(self.layout.offset, &shape, &strides).expect("inside")
+    }
+
+    /// For writing, as [`Matrix::view_batches`].
+    pub fn view_batches_mut(&mut self, batches: i64) -> oxiwarp::ViewMut<'_> {
+        let (shape, strides) = self.batches(batches);
+        self.buffer.view_strided_mut(self.layout.offset, &shape, &strides).expect("inside")
+    }
+
+    fn batches(&self, batches: i64) -> ([i64; 3], [i64; 3]) {
+        let ([rows, cols], stride) = (self.shape, self.layout.stride);
+        ([batches, rows / batches, cols], [rows / batches * stride, stride, 1])
+    }
+
     /// The values, row after row; panics where anything outside the rows was written.
     pub fn download(&self) -> Vec<T> {
         let memory = self.buffer.download().expect("a kernel that ran");

@@ -80,25 +80,30 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 # The calls of oxiwarp: one adapter for each layout.
 def _ours_flux(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(q, k, q_weight, k_weight, cos, sin, eps=EPS)
+    return oxiwarp.qk_norm_rope(q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS)
 
 
 def _ours_hunyuan(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(q, k, q_weight, k_weight, cos, sin, eps=EPS, rounding="before_weight")
+    return oxiwarp.qk_norm_rope(q, k, cos, sin, norm="llama_rms_norm", q_weight=q_weight, k_weight=k_weight, eps=EPS)
 
 
 def _ours_ltx(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(q, k, q_weight, k_weight, cos, sin, eps=EPS_LTX)
+    return oxiwarp.qk_norm_rope(q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS_LTX)
 
 
 def _ours_wan(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(q, k, q_weight, k_weight, cos, sin, eps=EPS)
+    dim = cos.shape[-1]
+    turned = oxiwarp.qk_norm_rope(
+        q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS, across_heads=True, head_dim=dim
+    )
+    return tuple(x.unflatten(2, (-1, dim)) for x in turned)
 
 
 def _ours_qwen3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(
-        q, k, q_weight, k_weight, cos, sin, eps=EPS, rounding="before_weight", interleaved=False
+    turned = oxiwarp.qk_norm_rope(
+        q, k, cos, sin, norm="llama_rms_norm", q_weight=q_weight, k_weight=k_weight, eps=EPS, interleaved=False
     )
+    return tuple(x.transpose(1, 2) for x in turned)
 
 
 FORMS = (

@@ -78,7 +78,7 @@ def _ours_qwen_image(q: Tensor, k: Tensor, turn: Tensor) -> Result:
 
 
 def _ours_llama(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Result:
-    return oxiwarp.rope(q, k, cos, sin, interleaved=False)
+    return oxiwarp.rope(q, k, cos, sin, interleaved=False, heads_first=True)
 
 
 FORMS = (

@@ -55,7 +55,7 @@ def _ours_text(q: Tensor, k: Tensor) -> Result:
 def _ours_video(q: Tensor, k: Tensor) -> Result:
     tokens = q.shape[1]
     grid = (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH) if tokens > WIDTH else (1, 1, tokens)
-    return oxiwarp.rope_3d(q, k, grid, axes=AXES, theta=THETA)
+    return oxiwarp.rope_3d(q, k, grid=grid, splits=AXES, theta=THETA)
 
 
 FORMS = (

@@ -4,7 +4,9 @@
 //! in f64 and rounded once, so they differ from the GPU by at most the bound of their PTX instruction, written beside
 //! each. A conversion to f16 or bf16 turns every NaN into 0x7FFF, as `cvt.rn` does; NaN bits that arithmetic makes
 //! (`+`, `*`, `fma`) are the host's and not promised.
-use half::f16;
+#[path = "cpu_convert.rs"]
+mod convert;
+pub use convert::*;
 
 use crate::cpu::{FaultKind, Operation, exchange, with};
 use crate::mem::{Load, Store};
@@ -67,6 +69,17 @@ shuffles! {
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     exchange(Operation::Ballot, mask, u32::from(predicate), 0)
 }
+
+/// Done at once.
+///
+/// # Safety
+/// `to` and `from` are 16 bytes each, aligned to them.
+pub unsafe fn copy_async(to: *mut u8, from: *const u8) {
+    // SAFETY: as the caller promises.
+    unsafe { to.cast::<u128>().write(from.cast::<u128>().read()) };
+}
+
+pub fn copy_wait() {}
 
 #[inline]
 pub fn check_shared(offset: usize, bytes: usize) {
@@ -189,70 +202,6 @@ pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
     let above = f64::from(nearest) > sum || f64::from(nearest) == sum && lost < 0.0;
     if above { nearest.next_down() } else { nearest }
 }
-
-/// What `cvt.rn` makes of a NaN in both 16-bit types.
-const NAN_16: u16 = 0x7FFF;
-
-#[inline]
-pub fn f32_to_f16(x: f32) -> u16 {
-    if x.is_nan() { NAN_16 } else { f16::from_f32(x).to_bits() }
-}
-
-#[inline]
-pub fn f16_to_f32(bits: u16) -> f32 {
-    f16::from_bits(bits).to_f32()
-}
-
-/// Rounds to nearest even: half of the last kept place, less one when the kept part is even, carries as it should.
-#[inline]
-pub fn f32_to_bf16(x: f32) -> u16 {
-    let bits = x.to_bits();
-    if x.is_nan() { NAN_16 } else { ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16 }
-}
-
-#[inline]
-pub fn bf16_to_f32(bits: u16) -> f32 {
-    f32::from_bits(u32::from(bits) << 16)
-}
-
-#[inline]
-pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
-    u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16
-}
-
-#[inline]
-pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
-    u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
-}
-
-macro_rules! pairs {
-    ($($name:ident: $unpack:ident, $pack:ident, $op:tt;)*) => { $(
-        #[inline]
-        pub fn $name(a: u32, b: u32) -> u32 {
-            let ([a, b], [c, d]) = ($unpack(a), $unpack(b));
-            $pack(a $op c, b $op d)
-        }
-    )* };
-}
-pairs! {
-    add_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, +;
-    mul_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, *;
-    add_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, +;
-    mul_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, *;
-}
-
-#[inline]
-pub fn f16x2_to_f32x2(bits: u32) -> [f32; 2] {
-    [f16_to_f32(bits as u16), f16_to_f32((bits >> 16) as u16)]
-}
-
-#[inline]
-pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
-    [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
-}
-
-/// `max.f16x2` and `max.bf16x2`.
-pub(crate) use crate::elem::{max_halves as max_f16x2, max_halves as max_bf16x2};
 
 /// The same words; on PTX the compiler knows nothing of them.
 #[inline]

@@ -1,4 +1,6 @@
 //! Conversions bit by bit, approximate functions at their edges.
+use half::f16;
+
 use super::*;
 
 #[test]

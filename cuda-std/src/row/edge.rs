@@ -40,6 +40,12 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
+    /// Tiles that cover the row.
+    #[inline(always)]
+    pub fn tiles(&self) -> u32 {
+        self.columns.tiles(Pack::<T>::LEN)
+    }
+
     /// Is `column` in one of the thread's packs?
     #[inline(always)]
     pub fn owns(&self, column: u32) -> bool {

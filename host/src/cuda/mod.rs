@@ -136,12 +136,12 @@ impl Cuda {
         &self,
         kernel: &'static str,
         dtype: Dtype,
-        Launch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes }: Launch,
+        Launch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, carveout }: Launch,
         stream: Stream,
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Raw(function) = self.function(kernel, dtype)?;
+        let Raw(function) = self.function(kernel, dtype, carveout)?;
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
         let code = unsafe {
@@ -150,7 +150,7 @@ impl Cuda {
         sys::check("cuLaunchKernel", code)
     }
 
-    fn function(&self, kernel: &'static str, dtype: Dtype) -> Result<Raw> {
+    fn function(&self, kernel: &'static str, dtype: Dtype, carveout: Option<u32>) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
@@ -161,6 +161,11 @@ impl Cuda {
             return Ok(function);
         }
         let function = self.load(&format!("{kernel}_{dtype}"))?;
+        if let Some(percent) = carveout {
+            // SAFETY: a function that was loaded; a hint.
+            let code = unsafe { sys::cuFuncSetAttribute(function.0, sys::CARVEOUT, percent as i32) };
+            sys::check("cuFuncSetAttribute", code)?;
+        }
         functions.insert((kernel, dtype), function);
         Ok(function)
     }

@@ -14,6 +14,8 @@ pub const RELAXED: c_int = 2;
 pub const THREAD_LOCAL: c_int = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 pub const ERROR_LOG: [c_int; 2] = [5, 6];
+/// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
+pub const CARVEOUT: c_int = 9;
 /// `CU_STREAM_NON_BLOCKING`
 pub const NON_BLOCKING: c_uint = 1;
 
@@ -45,6 +47,7 @@ unsafe extern "C" {
         module: *mut c_void,
         name: *const c_char,
     ) -> c_uint;
+    pub fn cuFuncSetAttribute(function: *mut c_void, attribute: c_int, value: c_int) -> c_uint;
     pub fn cuDeviceGetCount(count: *mut c_int) -> c_uint;
     pub fn cuDeviceGet(device: *mut c_int, index: c_int) -> c_uint;
     pub fn cuDeviceGetName(name: *mut c_char, length: c_int, device: c_int) -> c_uint;

@@ -49,8 +49,8 @@ pub fn ada_norm(
     stream: Stream,
 ) -> Result<()> {
     let (y, target) = (y.as_view(), Target { op: OP, device, x: &x });
-    y.expect_dtype(OP, "out", x.dtype())?;
     let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    y.expect_dtype(OP, "out", x.dtype())?;
     let views = [("x", &x), ("out", y), (SCALE[0], &scale), (SHIFT[0], &shift)];
     let mut layout = RowLayout::of_mixed(OP, device, views)?;
     let [x_rows, y_rows, scale_rows, shift_rows] = layout.operands;
@@ -85,10 +85,10 @@ pub fn ada_norm_pair(
     stream: Stream,
 ) -> Result<()> {
     let (y, y2, target) = (y.as_view(), y2.as_view(), Target { op: PAIR, device, x: &x });
-    y.expect_dtype(PAIR, "out", x.dtype())?;
-    y2.expect_dtype(PAIR, "out2", x.dtype())?;
     let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
     let (scale2, shift2) = target.both_over_rows([SCALE2, SHIFT2], &by2)?;
+    y.expect_dtype(PAIR, "out", x.dtype())?;
+    y2.expect_dtype(PAIR, "out2", x.dtype())?;
     let views = [
         ("x", &x),
         ("out", y),

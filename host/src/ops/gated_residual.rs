@@ -1,11 +1,10 @@
 //! `sum = x + gate * y`.
 use kernels_gpu::gated::Gated;
 use kernels_gpu::operand::Operand;
-use kernels_gpu::passes::Params;
 
+use crate::elementwise::Elementwise;
 use crate::launch::args;
-use crate::modulation::{GATE, Target, form};
-use crate::quads::QuadLaunch;
+use crate::modulation::{GATE, Target};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
@@ -35,9 +34,8 @@ impl GatedResidual {
         gate: kernels_gpu::operand::Modulation,
     ) -> Gated {
         let single = [gate.value.kind, gate.table.kind].contains(&Operand::F32);
-        let form = if gate.table.kind == Operand::NONE { form(&[&gate.value]) } else { Params::ANY };
         let round_each = u32::from(self.exact && !single);
-        Gated { x, y, gate, sum, form, round_each, clip: u32::from(self.clip) }
+        Gated { x, y, gate, sum, round_each, clip: u32::from(self.clip) }
     }
 }
 
@@ -59,18 +57,19 @@ pub fn gated_residual(
     stream: Stream,
 ) -> Result<()> {
     let (sum, target) = (sum.as_view(), Target { op: OP, device, x: &x });
+    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
     y.expect_dtype(OP, "y", x.dtype())?;
     sum.expect_dtype(OP, "out", x.dtype())?;
-    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
     let mut layout =
         RowLayout::of_mixed(OP, device, [("x", &x), ("y", &y), ("out", sum), (GATE[0], &over_rows)])?;
     let [x_rows, y_rows, sum_rows, gate_rows] = layout.operands;
     let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?;
+    layout.vector &= target.table_is_vector(&gate);
     expect_disjoint(OP, ("out", sum), &[Some(("x", &x)), Some(("y", &y))])?;
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
-    let launch = QuadLaunch::one_pass(OP, &layout)?;
-    let p = launch.params;
+    let launch = Elementwise::of_rows(layout);
+    let extent = launch.extent;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(OP, device, OP, &layout, stream, args![gated, p]) }
+    unsafe { launch.launch(device, [OP, "gated_residual_hold2"], stream, args![gated, extent]) }
 }

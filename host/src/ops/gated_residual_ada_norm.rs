@@ -29,11 +29,11 @@ pub fn gated_residual_ada_norm(
     stream: Stream,
 ) -> Result<()> {
     let (normed, sum, target) = (normed.as_view(), sum.as_view(), Target { op: OP, device, x: &x });
+    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
+    let gate_over_rows = target.over_rows(GATE[0], gate.as_ref())?;
     for (arg, view) in [("y", &y), ("out", normed), ("sum", sum)] {
         view.expect_dtype(OP, arg, x.dtype())?;
     }
-    let (scale, shift) = target.both_over_rows([SCALE, SHIFT], &by)?;
-    let gate_over_rows = target.over_rows(GATE[0], gate.as_ref())?;
     let views = [
         ("x", &x),
         ("y", &y),
@@ -48,6 +48,7 @@ pub fn gated_residual_ada_norm(
     let parameters = target.affine(&affine, &mut layout.quads)?;
     let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.quads)?;
     let gate_arg = target.optional(GATE, gate.as_ref(), gate_rows, &mut layout.quads)?;
+    layout.vector &= gate.as_ref().is_none_or(|gate| target.table_is_vector(gate));
     for out in [("out", normed), ("sum", sum)] {
         expect_disjoint(OP, out, &[Some(("x", &x)), Some(("y", &y))])?;
         expect_disjoint(OP, out, &affine.named())?;

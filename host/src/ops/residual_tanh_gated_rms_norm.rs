@@ -28,9 +28,9 @@ pub fn residual_tanh_gated_rms_norm(
     stream: Stream,
 ) -> Result<()> {
     let (out, target, gate) = (out.as_view(), Target { op: OP, device, x: &x }, Modulation::from(gate));
+    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
     branch.expect_dtype(OP, "x_res", x.dtype())?;
     out.expect_dtype(OP, "out", x.dtype())?;
-    let over_rows = target.over_rows(GATE[0], Some(&gate))?;
     let views = [("x", &x), ("x_res", &branch), ("out", out), (GATE[0], &over_rows)];
     let mut layout = RowLayout::of_mixed(OP, device, views)?;
     let [x_rows, branch_rows, out_rows, gate_rows] = layout.operands;
@@ -59,11 +59,11 @@ pub fn residual_tanh_gated_rms_norm_modulated(
 ) -> Result<()> {
     let (normed, out, gate) = (normed.as_view(), out.as_view(), Modulation::from(gate));
     let target = Target { op: CHAINED, device, x: &x };
+    let gate_over_rows = target.over_rows(GATE[0], Some(&gate))?;
+    let scale_over_rows = target.over_rows(SCALE[0], Some(&scale))?;
     for (arg, view) in [("x_res", &branch), ("normed", normed), ("out", out)] {
         view.expect_dtype(CHAINED, arg, x.dtype())?;
     }
-    let gate_over_rows = target.over_rows(GATE[0], Some(&gate))?;
-    let scale_over_rows = target.over_rows(SCALE[0], Some(&scale))?;
     let views = [
         ("x", &x),
         ("x_res", &branch),

@@ -7,55 +7,49 @@ use cuda_std::prelude::*;
 use crate::affine::{Affine, Modulated, Norm};
 use crate::modulated::modulate;
 use crate::moments::{LayerNorm, MeanSquare};
-use crate::passes::{Params, Passes};
+use crate::passes::{Params, Passes, with_access};
 
 /// # Safety
 /// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many, of the types
-/// that their kinds say, weight, bias and tables one row, all `Rows::is_quads` if `VECTOR`, that each `y` overlaps
+/// that their kinds say, weight, bias and tables one row, all as `ACCESS` says, that each `y` overlaps
 /// nothing else, and that `p.form` is theirs.
 #[inline(always)]
-unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const VECTOR: bool>(
+unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+    let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let x = QuadRow::<T, VECTOR>::of(&x, passes.at, passes.columns);
-        let stats = passes.reduce::<N>(x);
-        modulate::<T, N, OUTPUTS, VECTOR>(&passes, x, stats, affine, outputs, p);
+        let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
+        let stats = passes.reduce::<N, _>(x);
+        modulate::<T, N, OUTPUTS, ACCESS>(&passes, x, stats, affine, outputs, p);
     }
 }
 
 /// # Safety
 /// As [`ada_norm`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
+unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    thread::launch_bounds::<128, 5>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
-    unsafe {
-        if p.vector != 0 {
-            ada_norm::<T, N, OUTPUTS, true>(x, affine, outputs, p)
-        } else {
-            ada_norm::<T, N, OUTPUTS, false>(x, affine, outputs, p)
-        }
-    }
+    thread::launch_bounds::<128, MIN_BLOCKS>();
+    // SAFETY: the host sets `p.access` to what every operand is.
+    unsafe { with_access!(p, ACCESS => ada_norm::<T, N, OUTPUTS, ACCESS>(x, affine, outputs, p)) }
 }
 
 entry! {
     ada_norm_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 1>(x, affine, [y], p);
+        => any_layout::<T, LayerNorm, 1, 6>(x, affine, [y], p);
     ada_norm_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 1>(x, affine, [y], p);
+        => any_layout::<T, MeanSquare, 1, 6>(x, affine, [y], p);
     ada_norm_pair_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 2>(x, affine, [y, y2], p);
+        => any_layout::<T, LayerNorm, 2, 4>(x, affine, [y, y2], p);
     ada_norm_pair_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 2>(x, affine, [y, y2], p)
+        => any_layout::<T, MeanSquare, 2, 4>(x, affine, [y, y2], p)
 }

@@ -1,42 +1,33 @@
 //! `sum = x + gate * y`: a residual connection with a gate for all rows, for a batch, or for a token.
+//!
+//! Element by element. A thread loads its packs before it computes any. `gated_residual_<dtype>` takes any layout;
+//! `gated_residual_hold2_<dtype>` wants rows that can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::gated::{Gated, GatedRow};
-use crate::operand::ModulationRow;
-use crate::passes::{Params, Passes};
-use crate::side::{Form, Plain};
+use crate::elementwise::{Extent, MAX_THREADS};
+use crate::gated::{Gated, GatedPacks};
 
 /// # Safety
-/// The host checked that `x`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, the gate as many of the type that its
-/// kind says, its table one row, all `Rows::is_quads` if `VECTOR`, that `sum` overlaps nothing else, and that the gate
-/// is of the form `F`.
+/// The host checked that `x`, `y` and `sum` have the extent's rows, the gate as many of the type that its kind says, its
+/// table one row, all `Rows::is_vector` if `VECTOR`, and that `sum` overlaps nothing else.
 #[inline(always)]
-unsafe fn gated_residual<T: Elem, F: Form<T>, const VECTOR: bool>(gated: Gated, p: Params) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
-    // SAFETY: as the caller promises; a warp's row is its own.
-    let row = unsafe { GatedRow::<T, F, VECTOR>::of(&gated, passes.at, passes.columns) };
-    passes.visit(row, |_, _| ());
-}
-
-/// # Safety
-/// As [`gated_residual`], for any layout and form.
-#[inline(always)]
-unsafe fn any_layout<T: Elem>(gated: Gated, p: Params) {
-    thread::launch_bounds::<128, 5>();
-    // SAFETY: the host sets `p.vector` only where every operand is, and names the gate's form.
-    unsafe {
-        if p.vector == 0 {
-            gated_residual::<T, ModulationRow<T, false>, false>(gated, p)
-        } else if gated.form == Params::SAME {
-            gated_residual::<T, Plain<T, true>, true>(gated, p)
-        } else if size_of::<T>() == 2 && gated.form == Params::SINGLE {
-            gated_residual::<T, Plain<f32, true>, true>(gated, p)
-        } else {
-            gated_residual::<T, ModulationRow<T, true>, true>(gated, p)
-        }
+unsafe fn gated_residual<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_BLOCKS: u32>(
+    gated: Gated,
+    extent: Extent,
+) {
+    thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
+    let team = Team::of_block();
+    let (at, cols) = extent.row(team);
+    // SAFETY: as the caller promises; a team's row is its own.
+    let row = unsafe { GatedPacks::<T, VECTOR>::of(&gated, team, at, cols) };
+    for first in extent.parts::<HELD>() {
+        row.add_tiles::<HELD>(first, |_, _| ());
     }
 }
 
 entry! {
-    gated_residual<T: [f32, f16, bf16]>(gated: Gated, p: Params) => any_layout::<T>(gated, p)
+    gated_residual<T: [f32, f16, bf16]>(gated: Gated, extent: Extent)
+        => gated_residual::<T, 1, false, 3>(gated, extent);
+    gated_residual_hold2<T: [f32, f16, bf16]>(gated: Gated, extent: Extent)
+        => gated_residual::<T, 2, true, 4>(gated, extent)
 }

@@ -2,22 +2,23 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
+use cuda_std::quad::{SCALAR, WHOLE};
 
 use crate::affine::{Affine, Norm};
 use crate::moments::{LayerNorm, Stats};
 use crate::operand::{Modulation, ModulationRow, Operand};
-use crate::passes::{Params, Passes, Sink};
+use crate::passes::{Params, Passes, Sink, with_access};
 use crate::side::{Form, Plain};
 
 /// `y = norm * weight + bias`, as the second pass.
-struct Scale<T, F, const VECTOR: bool> {
+struct Scale<T, F, const ACCESS: u32> {
     stats: Stats,
     weight: F,
     bias: F,
-    y: QuadRowMut<T, VECTOR>,
+    y: QuadRowMut<T, ACCESS>,
 }
 
-impl<T: Elem, F: Form<T>, const VECTOR: bool> Sink<T> for Scale<T, F, VECTOR> {
+impl<T: Elem, F: Form<T>, const ACCESS: u32> Sink<T> for Scale<T, F, ACCESS> {
     const GROUPED: bool = F::GROUPED;
     type Fetched = (F::Fetched, F::Fetched);
     const EMPTY: Self::Fetched = (F::EMPTY, F::EMPTY);
@@ -37,20 +38,20 @@ impl<T: Elem, F: Form<T>, const VECTOR: bool> Sink<T> for Scale<T, F, VECTOR> {
 
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the type that
-/// their kind says, all `Rows::is_quads` if `VECTOR`, that `y` overlaps nothing else, and that `p.form` is theirs.
+/// their kind says, all as `ACCESS` says, that `y` overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
-unsafe fn layer_norm<T: Elem, const VECTOR: bool>(x: Rows, affine: Affine, y: Rows, p: Params) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Rows, p: Params) {
+    let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let x = QuadRow::<T, VECTOR>::of(&x, passes.at, passes.columns);
-        let stats = passes.reduce::<LayerNorm>(x);
-        if VECTOR && p.form == Params::SAME {
-            write::<T, Plain<T, VECTOR>, VECTOR>(&passes, x, stats, affine, y)
-        } else if VECTOR && size_of::<T>() == 2 && p.form == Params::SINGLE {
-            write::<T, Plain<f32, VECTOR>, VECTOR>(&passes, x, stats, affine, y)
+        let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
+        let stats = passes.reduce::<LayerNorm, _>(x);
+        if ACCESS != SCALAR && p.form == Params::SAME {
+            write::<T, Plain<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
+        } else if ACCESS == WHOLE && size_of::<T>() == 2 && p.form == Params::SINGLE {
+            write::<T, Plain<f32, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
         } else {
-            write::<T, ModulationRow<T, VECTOR>, VECTOR>(&passes, x, stats, affine, y)
+            write::<T, ModulationRow<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
         }
     }
 }
@@ -58,9 +59,9 @@ unsafe fn layer_norm<T: Elem, const VECTOR: bool>(x: Rows, affine: Affine, y: Ro
 /// # Safety
 /// As [`layer_norm`], for the form `F`.
 #[inline(always)]
-unsafe fn write<T: Elem, F: Form<T>, const VECTOR: bool>(
-    passes: &Passes<T, VECTOR>,
-    x: QuadRow<T, VECTOR>,
+unsafe fn write<T: Elem, F: Form<T>, const ACCESS: u32>(
+    passes: &Passes<T, ACCESS>,
+    x: QuadRow<T, ACCESS>,
     stats: Stats,
     affine: Affine,
     y: Rows,
@@ -73,7 +74,7 @@ unsafe fn write<T: Elem, F: Form<T>, const VECTOR: bool>(
             stats,
             weight: F::of(&without_table(affine.weight), RowAt::FIRST, columns),
             bias: F::of(&without_table(affine.bias), RowAt::FIRST, columns),
-            y: QuadRowMut::<T, VECTOR>::of(&y, passes.at, columns),
+            y: QuadRowMut::<T, ACCESS>::of(&y, passes.at, columns),
         }
     };
     passes.write(x, scale);
@@ -83,15 +84,9 @@ unsafe fn write<T: Elem, F: Form<T>, const VECTOR: bool>(
 /// As [`layer_norm`], for any layout.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: Params) {
-    thread::launch_bounds::<128, 5>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
-    unsafe {
-        if p.vector != 0 {
-            layer_norm::<T, true>(x, affine, y, p)
-        } else {
-            layer_norm::<T, false>(x, affine, y, p)
-        }
-    }
+    thread::launch_bounds::<128, 6>();
+    // SAFETY: the host sets `p.access` to what every operand is.
+    unsafe { with_access!(p, ACCESS => layer_norm::<T, ACCESS>(x, affine, y, p)) }
 }
 
 entry! {

@@ -23,12 +23,16 @@ pub mod gated_residual_ada_norm;
 pub mod layer_norm;
 #[cfg(feature = "layer_norm_backward")]
 pub mod layer_norm_backward;
+#[cfg(feature = "qk_norm_rope")]
+pub mod qk_norm_rope;
 #[cfg(feature = "residual_tanh_gated_rms_norm")]
 pub mod residual_tanh_gated_rms_norm;
 #[cfg(feature = "rms_norm")]
 pub mod rms_norm;
 #[cfg(feature = "rms_norm_backward")]
 pub mod rms_norm_backward;
+#[cfg(feature = "rope")]
+pub mod rope;
 #[cfg(feature = "softmax")]
 pub mod softmax;
 #[cfg(feature = "softmax_backward")]
@@ -49,9 +53,11 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     gated_residual_ada_norm::KERNELS,
     layer_norm::KERNELS,
     layer_norm_backward::KERNELS,
+    qk_norm_rope::KERNELS,
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rms_norm_backward::KERNELS,
+    rope::KERNELS,
     softmax::KERNELS,
     softmax_backward::KERNELS,
 ];

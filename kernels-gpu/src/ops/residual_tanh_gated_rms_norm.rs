@@ -9,7 +9,7 @@ use cuda_std::quad::round;
 
 use crate::moments::{MeanSquare, Stats};
 use crate::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
-use crate::passes::{Params, Passes, Sink, Source};
+use crate::passes::{Params, Passes, Sink, Source, with_access};
 use crate::side::Form;
 
 /// The operands that both kernels have: a kernel argument.
@@ -38,34 +38,32 @@ pub struct Scaled {
 
 /// # Safety
 /// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements, gate and scale as many
-/// of the types that their kinds say, all `Rows::is_quads` if `VECTOR`, and that the outputs overlap nothing.
+/// of the types that their kinds say, all as `ACCESS` says, and that the outputs overlap nothing.
 #[inline(always)]
-unsafe fn residual<T: Elem, const VECTOR: bool>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
-    let Some(passes) = Passes::<T, VECTOR>::of_warp(p) else { return };
+unsafe fn residual<T: Elem, const ACCESS: u32>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
+    let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     let (at, columns) = (passes.at, passes.columns);
     // SAFETY: as the caller promises; a warp's row is its own.
     let sum = unsafe {
         Sum {
             passes,
-            x: QuadRow::<T, VECTOR>::of(&gated.x, at, columns),
-            branch: QuadRow::<T, VECTOR>::of(&gated.branch, at, columns),
-            gate: OperandRow::<T, VECTOR>::of(&gated.gate, at, columns),
-            out: QuadRowMut::<T, VECTOR>::of(&gated.out, at, columns),
+            x: QuadRow::<T, ACCESS>::of(&gated.x, at, columns),
+            branch: QuadRow::<T, ACCESS>::of(&gated.branch, at, columns),
+            gate: OperandRow::<T, ACCESS>::of(&gated.gate, at, columns),
+            out: QuadRowMut::<T, ACCESS>::of(&gated.out, at, columns),
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    let sum = Sum { stats: passes.reduce::<MeanSquare>(sum.branch), ..sum };
-    let Some(Scaled { scale, normed }) = chained else {
-        return passes.visit(sum, |_, _| ());
-    };
+    let sum = Sum { stats: passes.reduce::<MeanSquare, _>(sum.branch), ..sum };
+    let Some(Scaled { scale, normed }) = chained else { return sum.write() };
     // Now the sums wait where the branch did.
-    let stats = passes.reduce::<MeanSquare>(sum);
+    let stats = passes.reduce::<MeanSquare, _>(sum);
     // SAFETY: as above.
     let sink = unsafe {
         Scale {
             inv: stats.inv,
-            scale: ModulationRow::<T, VECTOR>::of(&scale, at, columns),
-            normed: QuadRowMut::<T, VECTOR>::of(&normed, at, columns),
+            scale: ModulationRow::<T, ACCESS>::of(&scale, at, columns),
+            normed: QuadRowMut::<T, ACCESS>::of(&normed, at, columns),
         }
     };
     passes.write(sum, sink);
@@ -73,53 +71,63 @@ unsafe fn residual<T: Elem, const VECTOR: bool>(gated: TanhGated, chained: Optio
 
 /// The rows of the sum.
 #[derive(Clone, Copy)]
-struct Sum<T, const VECTOR: bool> {
-    passes: Passes<T, VECTOR>,
-    x: QuadRow<T, VECTOR>,
-    branch: QuadRow<T, VECTOR>,
-    gate: OperandRow<T, VECTOR>,
-    out: QuadRowMut<T, VECTOR>,
+struct Sum<T, const ACCESS: u32> {
+    passes: Passes<T, ACCESS>,
+    x: QuadRow<T, ACCESS>,
+    branch: QuadRow<T, ACCESS>,
+    gate: OperandRow<T, ACCESS>,
+    out: QuadRowMut<T, ACCESS>,
     stats: Stats,
 }
 
-impl<T: Elem, const VECTOR: bool> Sum<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> Sum<T, ACCESS> {
+    /// The thread's sum of `tile`, written.
     #[inline(always)]
-    fn add(&self, tile: u32, x: Quad<T>, branch: Quad<T>) -> Quad<T> {
+    fn add(&self, tile: u32, x: Quad<T>) -> Quad<T> {
+        let branch = self.passes.waiting(tile).unwrap_or_else(|| self.branch.get(tile));
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
         let gate = if self.gate.kind == Operand::SAME { round::<T>(gate) } else { gate };
         let product = zip(branch.lanes(), gate, |branch, gate| branch * self.stats.inv * gate);
-        x.add(Quad::from_lanes(product))
-    }
-}
-
-impl<T: Elem, const VECTOR: bool> Source<T> for Sum<T, VECTOR> {
-    type Fetched = Quad<T>;
-    const EMPTY: Quad<T> = Quad::ZERO;
-    #[inline(always)]
-    fn fetch(&self, tile: u32) -> Quad<T> {
-        self.x.get(tile)
-    }
-    #[inline(always)]
-    fn take(&self, tile: u32, x: Quad<T>) -> Quad<T> {
-        let branch = self.passes.kept(tile).unwrap_or_else(|| self.branch.get(tile));
-        let sum = self.add(tile, x, branch);
+        let sum = x.plus(Quad::from_lanes(product));
         self.out.put(tile, sum);
         sum
     }
+
+    /// All of them, where nothing follows.
+    #[inline(always)]
+    fn write(&self) {
+        if self.passes.has_room() {
+            return self.stage(&self.passes);
+        }
+        for tile in 0..self.passes.tiles() {
+            self.first(tile);
+        }
+    }
+}
+
+impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for Sum<T, ACCESS> {
+    #[inline(always)]
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        passes.fill(|tile| self.x.get(tile), |tile, x| self.add(tile, x));
+    }
+    #[inline(always)]
+    fn first(&self, tile: u32) -> Quad<T> {
+        self.add(tile, self.x.get(tile))
+    }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {
-        self.add(tile, self.x.get(tile), self.branch.get(tile))
+        self.out.written(tile)
     }
 }
 
 /// `normed = sum * inv * (1 + scale)`, as the last pass.
-struct Scale<T, const VECTOR: bool> {
+struct Scale<T, const ACCESS: u32> {
     inv: f32,
-    scale: ModulationRow<T, VECTOR>,
-    normed: QuadRowMut<T, VECTOR>,
+    scale: ModulationRow<T, ACCESS>,
+    normed: QuadRowMut<T, ACCESS>,
 }
 
-impl<T: Elem, const VECTOR: bool> Sink<T> for Scale<T, VECTOR> {
+impl<T: Elem, const ACCESS: u32> Sink<T> for Scale<T, ACCESS> {
     const GROUPED: bool = false;
     type Fetched = [f32; 4];
     const EMPTY: [f32; 4] = [0.0; 4];
@@ -139,14 +147,8 @@ impl<T: Elem, const VECTOR: bool> Sink<T> for Scale<T, VECTOR> {
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
     thread::launch_bounds::<128, 5>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
-    unsafe {
-        if p.vector != 0 {
-            residual::<T, true>(gated, chained, p)
-        } else {
-            residual::<T, false>(gated, chained, p)
-        }
-    }
+    // SAFETY: the host sets `p.access` to what every operand is.
+    unsafe { with_access!(p, ACCESS => residual::<T, ACCESS>(gated, chained, p)) }
 }
 
 entry! {

@@ -45,6 +45,12 @@ def refuse(op: str, name: str, value: object) -> NoReturn:
     raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor")
 
 
+def check_eps(op: str, eps: float) -> None:
+    """Raise RuntimeError for a negative or NaN eps."""
+    if not eps >= 0:
+        raise RuntimeError(f"{op}: eps is {eps:g}, expected 0 or more")
+
+
 def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
     """Raise RuntimeError unless `vector` is None or `[x.shape[-1]]`, in x's dtype or float32."""
     if vector is None:
@@ -55,7 +61,10 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
 
 
 def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` is None or broadcasts against x, in its dtype or float32; a table is a vector."""
+    """Raise RuntimeError unless `value` is None or broadcasts against x, in its dtype or float32.
+
+    Its table is a vector, and there is none without it.
+    """
     if value is None:
         if table is not None:
             raise RuntimeError(f"{op}: {name}_table is given without {name}")
@@ -81,11 +90,12 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
         raise RuntimeError(f"{op}: {name} is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
 
 
-def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, **others: Tensor) -> None:
-    """Raise RuntimeError for an x, weight, bias or other tensor like x that the host refuses."""
+def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
+    """Raise RuntimeError for an x, weight, bias, eps or other tensor like x that the host refuses."""
     check_rows(op, x, None, **others)
     check_vector(op, "weight", weight, x)
     check_vector(op, "bias", bias, x)
+    check_eps(op, eps)
 
 
 def summed(value: Tensor, table: Tensor | None) -> Tensor:

@@ -49,8 +49,8 @@ pub unsafe extern "C-unwind" fn ada_norm_pair(stack: *mut u64, _inputs: u64, _ou
         let (by, affine) = ([by.views(place)?, by2.views(place)?], affine.views(place)?);
         let (y, y2) = (x.empty_like("y")?, x.empty_like("y2")?);
         let (device, stream) = place.device_and_stream()?;
-        let outs = [y.view_mut()?, y2.view_mut()?];
-        oxiwarp::ada_norm_pair(&device, x.view()?, affine, by, outs, params, stream)
+        let (input, outs) = (x.view()?, [y.view_mut()?, y2.view_mut()?]);
+        oxiwarp::ada_norm_pair(&device, input, affine, by, outs, params, stream)
             .map_err(|error| error.to_string())?;
         // SAFETY: the schema has two results, so the stack has places for them.
         unsafe { (*stack, *stack.add(1)) = (y.into_raw(), y2.into_raw()) };

@@ -11,6 +11,20 @@ from .._operands import check_modulation, check_norm, check_types, is_exact, is_
 from .._register import define, explain, needs_grad, refuse_forward_mode
 
 
+def _check(
+    op: str,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    **modulations: tuple[Tensor | None, Tensor | None],
+) -> None:
+    """Raise RuntimeError for what the host refuses: `modulations` are values and tables by name."""
+    check_norm(op, x, weight, bias, eps)
+    for name, (value, table) in modulations.items():
+        check_modulation(op, name, value, table, x)
+
+
 def _fake(
     x: Tensor,
     scale: Tensor,
@@ -23,9 +37,7 @@ def _fake(
     eps: float,
     exact: bool,
 ) -> Tensor:
-    check_norm("ada_norm", x, weight, bias)
-    check_modulation("ada_norm", "scale", scale, scale_table, x)
-    check_modulation("ada_norm", "shift", shift, shift_table, x)
+    _check("ada_norm", x, weight, bias, eps, scale=(scale, scale_table), shift=(shift, shift_table))
     return x.new_empty(x.shape)
 
 
@@ -45,11 +57,9 @@ def _fake_pair(
     eps: float,
     exact: bool,
 ) -> tuple[Tensor, Tensor]:
-    check_norm("ada_norm_pair", x, weight, bias)
-    check_modulation("ada_norm_pair", "scale", scale, scale_table, x)
-    check_modulation("ada_norm_pair", "shift", shift, shift_table, x)
-    check_modulation("ada_norm_pair", "scale2", scale2, scale2_table, x)
-    check_modulation("ada_norm_pair", "shift2", shift2, shift2_table, x)
+    first = {"scale": (scale, scale_table), "shift": (shift, shift_table)}
+    second = {"scale2": (scale2, scale2_table), "shift2": (shift2, shift2_table)}
+    _check("ada_norm_pair", x, weight, bias, eps, **first, **second)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -164,22 +174,22 @@ def ada_norm(
         x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device, with last
             dimension of stride 1.
         scale, shift: tensors that broadcast against `x` and have its last dimension: `[B, 1, N]` for a batch,
-            `[B, S, N]` for a token, `[N]`, or strided slices such as those of `[B, S, 6, N]`; in `x`'s dtype or float32. No
-            shift: none is added. `x` and all of them must be reachable by two strides of rows.
+            `[B, S, N]` for a token, `[N]`, or strided slices such as those of `[B, S, 6, N]`; in `x`'s dtype or in
+            float32. No shift: none is added. `x` and all of them must be reachable by two strides of rows.
         norm: "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
         weight, bias: the norm's own parameters, `[N]` in `x`'s dtype or float32, or None.
         eps: added to the variance or the mean of squares; 0 or more.
         scale_table, shift_table: `[N]`, added to scale and shift in the kernel: diffusers' `scale_shift_table + temb`.
-        mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm, after
-            `1 + scale`, after the product and after the sum; where an operand is float32 (Wan) the chain is computed in
-            float32 and rounded once. "fast" rounds once in any case.
+        mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm,
+            after `1 + scale`, after the product and after the sum; where an operand is float32 (Wan) the chain is
+            computed in float32 and rounded once. "fast" rounds once in any case.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and its operands alone.
 
     Gradients, of tables too, are computed in float32 and take roundings of the forward for what they approximate; sums
-    have the same bits each time. Where rows of `x` share scale and shift (`[B, 1, N]`, `[N]`) one pass makes all of them.
-    Once, not twice, and not in forward-mode AD.
+    have the same bits each time. Where rows of `x` share scale and shift (`[B, 1, N]`, `[N]`) one pass makes all of
+    them. Once, not twice, and not in forward-mode AD.
 
     Raises:
         RuntimeError, TypeError, torch.OutOfMemoryError: as `layer_norm`.
@@ -215,7 +225,7 @@ def ada_norm_pair(
     eps: float = 1e-6,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Two modulations of one norm, `norm(x) * (1 + scale) + shift` and the same with `scale2` and `shift2`, in one pass.
+    """Two modulations of one norm, in one pass: `norm(x) * (1 + scale) + shift`, and that with `scale2` and `shift2`.
 
     Arguments, gradients, errors and source as for `ada_norm`; it is what SD3.5's AdaLayerNormZeroX computes for its two
     attentions.

@@ -13,9 +13,13 @@ from .._register import check_rows, define, explain, needs_grad, refuse_forward_
 CLIP = 65504.0
 
 
-def _fake(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
+def _check(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None) -> None:
     check_rows("gated_residual", x, None, y=y)
     check_modulation("gated_residual", "gate", gate, gate_table, x)
+
+
+def _fake(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
+    _check(x, y, gate, gate_table)
     return x.new_empty(x.shape)
 
 
@@ -24,9 +28,12 @@ op = define(
 )
 
 
-def unclipped(dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool) -> Tensor:
+def unclipped(
+    dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
+) -> Tensor:
     """`dtotal` where the sum was not clamped, which the sum without the clamp tells; 0 elsewhere."""
-    return torch.where(op(x, y, gate, gate_table, exact, False).abs() <= CLIP, dtotal, 0)
+    total = x + y if gate is None else op(x, y, gate, gate_table, exact, False)
+    return torch.where(total.abs() <= CLIP, dtotal, 0)
 
 
 class _GatedResidual(torch.autograd.Function):
@@ -63,14 +70,14 @@ def gated_residual(
     """`x + gate * y`, in one pass.
 
     Args:
-        x, y: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last dimension
-            of stride 1.
-        gate: broadcasts against `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, strided slices), in `x`'s
-            dtype or float32. `x`, `y` and gate must be reachable by two strides of rows.
+        x, y: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last
+            dimension of stride 1.
+        gate: broadcasts against `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, strided slices), in
+            `x`'s dtype or float32. `x`, `y` and gate must be reachable by two strides of rows.
         gate_table: `[N]`, added to the gate in the kernel.
         clip: clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
-        mode: "exact" rounds the product and the sum, as torch's operators do in one dtype; with a float32 gate (Wan) the sum
-            alone. "fast" rounds the sum alone in any case.
+        mode: "exact" rounds the product and the sum, as torch's operators do in one dtype; with a float32 gate (Wan)
+            the sum alone. "fast" rounds the sum alone in any case.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype.

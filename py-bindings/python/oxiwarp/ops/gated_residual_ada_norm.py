@@ -11,6 +11,21 @@ from .._operands import check_modulation, check_norm, check_types, is_exact, is_
 from .._register import define, explain, needs_grad, refuse_forward_mode
 from .gated_residual import unclipped
 
+NAME = "gated_residual_ada_norm"
+
+
+def _check(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    modulations: dict[str, tuple[Tensor | None, Tensor | None]],
+) -> None:
+    check_norm(NAME, x, weight, bias, eps, y=y)
+    for name, (value, table) in modulations.items():
+        check_modulation(NAME, name, value, table, x)
+
 
 def _fake(
     x: Tensor,
@@ -28,11 +43,8 @@ def _fake(
     exact: bool,
     clip: bool,
 ) -> tuple[Tensor, Tensor]:
-    name = "gated_residual_ada_norm"
-    check_norm(name, x, weight, bias, y=y)
-    check_modulation(name, "gate", gate, gate_table, x)
-    check_modulation(name, "scale", scale, scale_table, x)
-    check_modulation(name, "shift", shift, shift_table, x)
+    modulations = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
+    _check(x, y, weight, bias, eps, modulations)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -111,11 +123,13 @@ def gated_residual_ada_norm(
 
     Args:
         x, y, gate, gate_table, clip: as for `gated_residual`; without a gate, `sum = x + y`.
-        scale, shift, norm, weight, bias, eps, scale_table, shift_table: as for `ada_norm`; the norm reads the rounded sum.
+        scale, shift, norm, weight, bias, eps, scale_table, shift_table: as for `ada_norm`; the norm reads the rounded
+            sum.
         mode: as for both.
 
     Returns:
-        `(normed, sum)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the other.
+        `(normed, sum)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the
+        other.
 
     Gradients as those of the two ops; what comes back for the sum is added before the one rounding.
 
@@ -124,7 +138,6 @@ def gated_residual_ada_norm(
 
     Source: adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the beginning of the next.
     """
-    name = "gated_residual_ada_norm"
     others = {
         "gate": gate,
         "gate_table": gate_table,
@@ -134,17 +147,17 @@ def gated_residual_ada_norm(
         "weight": weight,
         "bias": bias,
     }
-    check_types(name, {"x": x, "y": y, "scale": scale}, others)
-    rms, exact = is_rms(name, norm), is_exact(name, mode)
+    check_types(NAME, {"x": x, "y": y, "scale": scale}, others)
+    rms, exact = is_rms(NAME, norm), is_exact(NAME, mode)
     modulation = (gate, gate_table, scale, scale_table, shift, shift_table)
     arguments = (x, y, *modulation, weight, bias, rms, eps, exact, clip)
     try:
         if needs_grad(x, y, scale, *others.values()):
-            refuse_forward_mode(name)
+            refuse_forward_mode(NAME)
             return _GatedResidualAdaNorm.apply(*arguments)  # type: ignore[no-any-return,no-untyped-call]
         return op(*arguments)  # type: ignore[no-any-return]
     except RuntimeError as error:
-        explain(error, name, 2, x, y=y, scale=scale, **others)
+        explain(error, NAME, 2, x, y=y, scale=scale, **others)
         raise
 
 

@@ -12,7 +12,7 @@ from .layer_norm_backward import op as op_backward
 
 
 def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    check_norm("layer_norm", x, weight, bias)
+    check_norm("layer_norm", x, weight, bias, eps)
     return x.new_empty(x.shape)
 
 
@@ -47,8 +47,9 @@ class _LayerNorm(torch.autograd.Function):
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
     """LayerNorm over the last dimension, in one pass: `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
-    Mean and (biased) variance by Welford's method in float32, in the order of torch's CUDA kernel, and one rounding at the
-    end: on a GPU, where N is divisible by 4, the bits are those of `torch.nn.functional.layer_norm` of the same dtype.
+    Mean and (biased) variance by Welford's method in float32, in the order of torch's CUDA kernel, and one rounding at
+    the end: on a GPU, where N is divisible by 4, the bits are those of `torch.nn.functional.layer_norm` of the same
+    dtype.
 
     Args:
         x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The last

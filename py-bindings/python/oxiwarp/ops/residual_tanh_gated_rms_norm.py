@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .._operands import check_modulation, check_types
+from .._operands import check_eps, check_modulation, check_types
 from .._register import check_rows, define, explain, needs_grad
 from .modulated_rms_norm import per_batch
 
@@ -11,17 +11,21 @@ NAME = "residual_tanh_gated_rms_norm"
 CHAINED = "residual_tanh_gated_rms_norm_modulated"
 
 
+def _check(op: str, x: Tensor, x_res: Tensor, gate: Tensor, eps: float) -> None:
+    check_rows(op, x, None, x_res=x_res)
+    check_modulation(op, "gate", gate, None, x)
+    check_eps(op, eps)
+
+
 def _fake(x: Tensor, x_res: Tensor, gate: Tensor, eps: float) -> Tensor:
-    check_rows(NAME, x, None, x_res=x_res)
-    check_modulation(NAME, "gate", gate, None, x)
+    _check(NAME, x, x_res, gate, eps)
     return x.new_empty(x.shape)
 
 
 def _fake_chained(
     x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor, scale_table: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor]:
-    check_rows(CHAINED, x, None, x_res=x_res)
-    check_modulation(CHAINED, "gate", gate, None, x)
+    _check(CHAINED, x, x_res, gate, eps)
     check_modulation(CHAINED, "scale", scale, scale_table, x)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
@@ -48,8 +52,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
     `tanh(gate)` is rounded to the gate's dtype, the product is computed in float32 and rounded, and so is the sum.
 
     Args:
-        x, x_res: float32, float16 or bfloat16, both of shape `[..., N]`, on one device, with last dimension of stride 1:
-            the residual stream, and the branch that comes back to it.
+        x, x_res: float32, float16 or bfloat16, both of shape `[..., N]`, on one device, with last dimension of stride
+            1: the residual stream, and the branch that comes back to it.
         gate: broadcasts against `x` (`[B, 1, N]`; `[B, N]` where `x` is `[B, S, N]`), in its dtype or float32.
         eps: added to the mean of squares; 0 or more.
 
@@ -66,6 +70,7 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
     check_types(NAME, {"x": x, "x_res": x_res, "gate": gate}, {})
     gate = per_batch(gate, x)
     if needs_grad(x, x_res, gate):
+        _check(NAME, x, x_res, gate, eps)
         return _formula(x, x_res, gate, eps)
     try:
         return op(x, x_res, gate, eps)  # type: ignore[no-any-return]
@@ -84,7 +89,8 @@ def residual_tanh_gated_rms_norm_modulated(
         scale: as for `modulated_rms_norm`.
 
     Returns:
-        `(normed, out)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the other.
+        `(normed, out)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the
+        other.
 
     Raises:
         RuntimeError, TypeError, torch.OutOfMemoryError: as `layer_norm`.
@@ -94,6 +100,8 @@ def residual_tanh_gated_rms_norm_modulated(
     check_types(CHAINED, {"x": x, "x_res": x_res, "gate": gate, "scale": scale}, {})
     gate, scale = per_batch(gate, x), per_batch(scale, x)
     if needs_grad(x, x_res, gate, scale):
+        _check(CHAINED, x, x_res, gate, eps)
+        check_modulation(CHAINED, "scale", scale, None, x)
         out = _formula(x, x_res, gate, eps)
         return (_rms(out, eps) * (1 + scale.float())).to(x.dtype), out
     try:

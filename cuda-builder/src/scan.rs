@@ -1,12 +1,32 @@
-//! Finds the functions of a PTX text: just enough of the grammar to know where a body starts and ends.
+//! Reads a PTX text: just enough of the grammar to know what is a comment, and where a function's body starts and ends.
 
 use std::ops::Range;
 
-use super::MARK;
+use crate::entry::MARK;
+
+/// A piece of a text.
+pub(crate) enum Piece {
+    /// From `//` to the end of its line.
+    LineComment,
+    /// A string or a block comment.
+    Opaque,
+    /// Anything else, a byte at a time.
+    Code(u8),
+}
+
+/// The piece at `start`, and where the next one starts.
+pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
+    match ptx.as_bytes()[start] {
+        b'"' => (Piece::Opaque, after(ptx, start + 1, "\"")),
+        b'/' if ptx[start..].starts_with("/*") => (Piece::Opaque, after(ptx, start + 2, "*/")),
+        b'/' if ptx[start..].starts_with("//") => (Piece::LineComment, after(ptx, start, "\n")),
+        code => (Piece::Code(code), start + 1),
+    }
+}
 
 /// What a function is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// A kernel.
     Entry,
     /// A function that kernels call.
@@ -14,15 +34,15 @@ pub(super) enum Kind {
 }
 
 /// A function that has a body.
-pub(super) struct Function<'a> {
-    pub(super) kind: Kind,
-    pub(super) name: &'a str,
+pub(crate) struct Function<'a> {
+    pub(crate) kind: Kind,
+    pub(crate) name: &'a str,
     /// What stands between the parameters and the body.
-    pub(super) attributes: &'a str,
+    pub(crate) attributes: &'a str,
     /// Where its `{` is.
-    pub(super) open: usize,
+    pub(crate) open: usize,
     /// The `//@entry` comments of its body, each from the start of its line to the start of the next.
-    pub(super) marks: Vec<Range<usize>>,
+    pub(crate) marks: Vec<Range<usize>>,
 }
 
 /// A function whose body is not reached yet.
@@ -35,42 +55,40 @@ struct Pending {
 }
 
 /// Every function of the text that has a body, in order.
-pub(super) fn functions(ptx: &str) -> Vec<Function<'_>> {
-    let bytes = ptx.as_bytes();
+pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     let mut found = Vec::new();
     let mut pending: Option<Pending> = None;
     let mut current: Option<Function> = None;
     let (mut depth, mut at) = (0_usize, 0);
-    while at < bytes.len() {
+    while at < ptx.len() {
         let start = at;
-        at += 1;
-        match bytes[start] {
-            b'"' => at = after(ptx, at, "\""),
-            b'/' if ptx[start..].starts_with("/*") => at = after(ptx, at, "*/"),
-            b'/' if ptx[start..].starts_with("//") => {
-                at = after(ptx, at, "\n");
+        let (piece, next) = piece(ptx, start);
+        at = next;
+        match piece {
+            Piece::Opaque => {}
+            Piece::LineComment => {
                 if let Some(function) = current.as_mut().filter(|_| ptx[start..].starts_with(MARK)) {
                     let line = ptx[..start].rfind('\n').map_or(0, |end| end + 1);
                     function.marks.push(line..at);
                 }
             }
-            b'{' => {
+            Piece::Code(b'{') => {
                 if let Some(head) = pending.take() {
                     current = Some(function(ptx, head, start));
                 }
                 depth += 1;
             }
-            b'}' => {
+            Piece::Code(b'}') => {
                 depth = depth.saturating_sub(1);
                 if depth == 0 {
                     found.extend(current.take());
                 }
             }
-            b')' => pending.iter_mut().for_each(|head| head.after = at),
+            Piece::Code(b')') => pending.iter_mut().for_each(|head| head.after = at),
             // A declaration, or the end of a module-level variable.
-            b';' if depth == 0 => pending = None,
-            b'.' if depth == 0 => pending = head(ptx, start).or(pending),
-            _ => {}
+            Piece::Code(b';') if depth == 0 => pending = None,
+            Piece::Code(b'.') if depth == 0 => pending = head(ptx, start).or(pending),
+            Piece::Code(_) => {}
         }
     }
     found

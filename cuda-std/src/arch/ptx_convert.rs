@@ -1,0 +1,73 @@
+//! Conversions between f32 and the 16-bit floats.
+use core::arch::asm;
+
+#[inline(always)]
+pub fn f32_to_f16(value: f32) -> u16 {
+    let half: u16;
+    // SAFETY: arithmetic.
+    unsafe {
+        asm!("cvt.rn.f16.f32 {}, {};", out(reg16) half, in(reg32) value, options(pure, nomem, nostack))
+    };
+    half
+}
+
+#[inline(always)]
+pub fn f16_to_f32(half: u16) -> f32 {
+    let value: f32;
+    // SAFETY: arithmetic.
+    unsafe { asm!("cvt.f32.f16 {}, {};", out(reg32) value, in(reg16) half, options(pure, nomem, nostack)) };
+    value
+}
+
+#[inline(always)]
+pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
+    if cfg!(not(target_feature = "sm_80")) {
+        return u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16;
+    }
+    let pair: u32;
+    // SAFETY: arithmetic; the instruction needs sm_80.
+    unsafe {
+        asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+    };
+    pair
+}
+
+#[inline(always)]
+pub fn f16x2_to_f32x2(pair: u32) -> [f32; 2] {
+    [f16_to_f32(pair as u16), f16_to_f32((pair >> 16) as u16)]
+}
+
+/// Rounds to nearest even by integer arithmetic where the GPU has no bf16 (sm_75); a NaN becomes 0x7fff, as `cvt`
+/// makes it.
+#[inline(always)]
+pub fn f32_to_bf16(value: f32) -> u16 {
+    if cfg!(target_feature = "sm_80") {
+        return f32x2_to_bf16x2(value, 0.0) as u16;
+    }
+    let bits = value.to_bits();
+    let rounded = (bits + (0x7fff + (bits >> 16 & 1))) >> 16;
+    if value.is_nan() { 0x7fff } else { rounded as u16 }
+}
+
+#[inline(always)]
+pub fn bf16_to_f32(half: u16) -> f32 {
+    f32::from_bits(u32::from(half) << 16)
+}
+
+#[inline(always)]
+pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
+    if cfg!(not(target_feature = "sm_80")) {
+        return u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16;
+    }
+    let pair: u32;
+    // SAFETY: arithmetic; the instruction needs sm_80.
+    unsafe {
+        asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
+    };
+    pair
+}
+
+#[inline(always)]
+pub fn bf16x2_to_f32x2(pair: u32) -> [f32; 2] {
+    [f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000)]
+}

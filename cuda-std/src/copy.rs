@@ -1,0 +1,11 @@
+//! Copies from global to shared memory that go on while the thread does: `cp.async`, from sm_80 on. On sm_75 and on the
+//! CPU executor a copy is done when it begins.
+//!
+//! They begin with [`Shared::copy_from`](crate::shared::Shared::copy_from).
+use crate::arch;
+
+/// Waits until all copies that the calling thread began are in shared memory.
+#[inline(always)]
+pub fn wait() {
+    arch::copy_wait();
+}

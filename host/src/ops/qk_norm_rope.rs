@@ -1,0 +1,106 @@
+//! Queries and keys normalised and rotated in one launch.
+use kernels_gpu::head_norm::Normed;
+use kernels_gpu::operand::Operand;
+
+use super::rope;
+use crate::head_launch::{Checked, Kernels, LanesKernel};
+use crate::heads::{Heads, HeadsOrder, Shape};
+use crate::{Device, Error, Result, Rope, Stream};
+
+/// A norm of queries and keys, by the module that it stands for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None: rotation alone.
+    None,
+    /// `torch.nn.LayerNorm`.
+    Layer,
+    /// `torch.nn.RMSNorm`: one kernel, rounded once.
+    #[default]
+    Rms,
+    /// The RMSNorm of Llama, Qwen and diffusers: rounded before the weight multiplies, and after.
+    LlamaRms,
+    /// The RMSNorm of Mochi: written out as Llama's, rounded once.
+    MochiRms,
+}
+
+/// The parameters of [`qk_norm_rope`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QkNormRope {
+    /// Which norm.
+    pub norm: QkNorm,
+    /// Normalise all heads of a token together, not each head.
+    pub across_heads: bool,
+    /// Added to the variance or the mean of squares; 0 or more.
+    pub eps: f32,
+    /// Round the norm to the dtype as its module does, not only the end result.
+    pub exact: bool,
+    /// The order of the dimensions.
+    pub order: HeadsOrder,
+    /// Columns of a head in tensors of three dimensions; `None`: they are one head.
+    pub head_dim: Option<i64>,
+}
+
+impl Default for QkNormRope {
+    fn default() -> Self {
+        let (norm, order) = (QkNorm::default(), HeadsOrder::default());
+        Self { norm, across_heads: false, eps: 1e-6, exact: true, order, head_dim: None }
+    }
+}
+
+const OP: &str = "qk_norm_rope";
+
+/// The norm of `q` and `k`, then [`rope`](crate::rope) of the result, if there is one; either tensor may be absent.
+///
+/// With `across_heads` the heads of a token lie side by side. The bits are those of the eager modules on CUDA for heads of
+/// columns divisible by 4 (`exact`); a head's bits depend on nothing but the head, its angles and the parameters.
+///
+/// # Errors
+/// As [`rope`](crate::rope); also a negative or NaN eps.
+pub fn qk_norm_rope(
+    device: &Device,
+    q: Option<Heads>,
+    k: Option<Heads>,
+    rope: Option<Rope>,
+    params: QkNormRope,
+    stream: Stream,
+) -> Result<()> {
+    let QkNormRope { norm, across_heads, eps, exact, order, head_dim } = params;
+    if eps.is_nan() || eps < 0.0 {
+        return Err(Error::Value { op: OP, arg: "eps", got: eps.into(), expected: "0 or more" });
+    }
+    let (tensors, rope) = ([q.as_ref(), k.as_ref()], rope.as_ref());
+    let shape = Shape { order, head_dim, across: across_heads && norm != QkNorm::None };
+    if norm == QkNorm::None {
+        return rope::launch(OP, device, tensors, rope, &shape, stream);
+    }
+    let checked = Checked::of(OP, device, tensors, rope, &shape)?;
+    if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != Operand::NONE) {
+        return Err(Error::Value { op: OP, arg: "bias", got: 1.0, expected: "none for an RMSNorm" });
+    }
+    // A weight in f32 makes the modules go on in f32.
+    let single = checked.sides.iter().any(|side| side.affine.weight.kind == Operand::F32);
+    let before_weight = exact && norm == QkNorm::LlamaRms && !single;
+    let normed = Normed {
+        eps,
+        fused: u32::from(norm == QkNorm::Rms),
+        before_weight: u32::from(before_weight),
+        round: u32::from(exact && (norm != QkNorm::LlamaRms || before_weight)),
+    };
+    let team = if matches!(norm, QkNorm::Layer | QkNorm::Rms) { 128 } else { 32 };
+    checked.launch(OP, device, &kernels(norm, team), normed, stream)
+}
+
+fn kernels(norm: QkNorm, team: u32) -> Kernels {
+    if norm == QkNorm::Layer {
+        const LANES: &[LanesKernel] =
+            &[LanesKernel { name: "qk_norm_rope_lanes_layer", dim: 128, together: 4 }];
+        let [rows, any] = ["qk_norm_rope_rows_layer", "qk_norm_rope_any_layer"];
+        return Kernels { lanes: LANES, rows, any, team, stages: true };
+    }
+    const LANES: &[LanesKernel] = &[
+        LanesKernel { name: "qk_norm_rope_lanes_rms", dim: 128, together: 4 },
+        LanesKernel { name: "qk_norm_rope_lanes2_rms", dim: 256, together: 2 },
+    ];
+    let [rows, any] = ["qk_norm_rope_rows_rms", "qk_norm_rope_any_rms"];
+    Kernels { lanes: LANES, rows, any, team, stages: true }
+}

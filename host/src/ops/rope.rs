@@ -1,0 +1,54 @@
+//! Rotary position embedding of queries and keys.
+use kernels_gpu::head_norm::Normed;
+
+use crate::head_launch::{Checked, Kernels, LanesKernel};
+use crate::heads::{Heads, HeadsOrder, Shape};
+use crate::{Device, Result, Rope, Stream};
+
+const OP: &str = "rope";
+
+/// Nothing is normalised.
+pub(super) const NO_NORM: Normed = Normed { eps: 0.0, fused: 0, before_weight: 0, round: 0 };
+
+/// Rotates the pairs of columns of `q` and `k`, either of which may be absent, by the angles of their tokens.
+///
+/// Both have the same batches, tokens, columns and dtype; heads may differ in number where the tables do not tell them
+/// apart. The parameters of a norm are not looked at. `head_dim` is the number of columns of a head in tensors of three
+/// dimensions. Products and sum are in f32; where they are rounded, [`Rope::exact`] says. With no tokens nothing happens.
+///
+/// # Errors
+/// Shapes, dtypes or strides that do not fit, an output that overlaps another argument: nothing is written.
+/// See [`Error`](crate::Error) for the rest.
+pub fn rope(
+    device: &Device,
+    q: Option<Heads>,
+    k: Option<Heads>,
+    rope: Rope,
+    order: HeadsOrder,
+    head_dim: Option<i64>,
+    stream: Stream,
+) -> Result<()> {
+    let shape = Shape { order, head_dim, across: false };
+    launch(OP, device, [q.as_ref(), k.as_ref()], Some(&rope), &shape, stream)
+}
+
+/// The rotation alone, for this op and for one whose norm is none.
+pub(super) fn launch(
+    op: &'static str,
+    device: &Device,
+    tensors: [Option<&Heads>; 2],
+    rope: Option<&Rope>,
+    shape: &Shape,
+    stream: Stream,
+) -> Result<()> {
+    let checked = Checked::of(op, device, tensors, rope, shape)?;
+    let long = checked.sides.iter().any(|side| side.cols > 512);
+    let kernels = Kernels {
+        lanes: &[LanesKernel { name: "rope_lanes", dim: 128, together: 4 }],
+        rows: "rope_rows",
+        any: "rope_any",
+        team: if long { 128 } else { 32 },
+        stages: false,
+    };
+    checked.launch(op, device, &kernels, NO_NORM, stream)
+}

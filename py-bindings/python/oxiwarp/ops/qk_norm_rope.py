@@ -1,0 +1,221 @@
+"""Normalised and rotated queries and keys: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._heads import ROTATION, Rotation, check_heads, readable, rotation, sizes, tables_want_grad, tensors_only
+from .._register import FLOATS, define, explain, needs_grad
+from . import rope
+
+NORMS = {None: 0, "layer_norm": 1, "rms_norm": 2, "llama_rms_norm": 3, "mochi_rms_norm": 4}
+_PARAMETERS = (
+    "Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, int norm, bool across_heads, float eps"
+)
+
+
+def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | None) -> None:
+    q_weight, k_weight, q_bias, k_bias, norm, across_heads, _, *how = args
+    check_heads("qk_norm_rope", q, k, Rotation(*how), **outs)
+    for name, value in (("q_weight", q_weight), ("q_bias", q_bias), ("k_weight", k_weight), ("k_bias", k_bias)):
+        x = q if name[0] == "q" else k
+        if value is None or x is None:
+            continue
+        _, _, heads, dim = sizes(x, Rotation(*how))
+        cols = heads * dim if across_heads and norm else dim
+        if value.dtype not in (x.dtype, torch.float32):
+            got = FLOATS.get(value.dtype, value.dtype)
+            raise RuntimeError(f"qk_norm_rope: {name} is {got}, expected {FLOATS[x.dtype]} (as q) or f32")
+        if tuple(value.shape) != (cols,):
+            raise RuntimeError(f"qk_norm_rope: {name} has shape {list(value.shape)}, expected [{cols}]")
+        if "bias" in name and norm != NORMS["layer_norm"]:
+            raise RuntimeError(f"qk_norm_rope: {name} is given, expected None for an RMSNorm")
+
+
+def _fake(q: Tensor, k: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    _check(q, k, args)
+    return q.new_empty(q.shape), k.new_empty(k.shape)
+
+
+def _fake_one(q: Tensor, *args: Any) -> Tensor:
+    _check(q, None, args)
+    return q.new_empty(q.shape)
+
+
+def _fake_out(q: Tensor, k: Tensor | None, *args: Any) -> None:
+    *rest, q_out, k_out = args
+    _check(q, k, tuple(rest), q_out=q_out, k_out=k_out)
+
+
+op = define(f"qk_norm_rope(Tensor q, Tensor k, {_PARAMETERS}, {ROTATION}) -> (Tensor, Tensor)", _fake)
+op_one = define(f"qk_norm_rope_one(Tensor q, {_PARAMETERS}, {ROTATION}) -> Tensor", _fake_one)
+op_out = define(
+    f"qk_norm_rope_out(Tensor q, Tensor? k, {_PARAMETERS}, {ROTATION}, Tensor(a!) q_out, Tensor(b!)? k_out) -> ()",
+    _fake_out,
+)
+
+
+def norm_backward(
+    grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: int, eps: float
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """The gradients of a norm over the last dimension with respect to `x`, weight and bias; by torch, in float32."""
+    if norm == 0:
+        return grad, None, None
+    wide, grad = x.float(), grad.float()
+    if norm == NORMS["layer_norm"]:
+        wide = wide - wide.mean(-1, keepdim=True)
+    inv = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    normed = wide * inv
+    scaled = grad if weight is None else grad * weight.float()
+    along = normed * (scaled * normed).mean(-1, keepdim=True)
+    if norm == NORMS["layer_norm"]:
+        along = along + scaled.mean(-1, keepdim=True)
+    rows = tuple(range(x.dim() - 1))
+    grad_weight = None if weight is None else (grad * normed).sum(rows).to(weight.dtype)
+    grad_bias = None if bias is None else grad.sum(rows).to(bias.dtype)
+    return (inv * (scaled - along)).to(x.dtype), grad_weight, grad_bias
+
+
+def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
+    return op_one(q, *args) if k is None else op(q, k, *args)
+
+
+class _Function(torch.autograd.Function):
+    """Undoes the rotation by the kernel of `rope`; then the gradient of the norm, whose statistics are made again."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor | None, *args: Any) -> Any:
+        q_weight, k_weight, q_bias, k_bias, norm, across_heads, eps, *how = args
+        how = Rotation(*how)
+        ctx.save_for_backward(q, k, q_weight, k_weight, q_bias, k_bias, how.cos, how.sin)
+        ctx.norm = norm, across_heads, eps
+        ctx.how = how._replace(cos=None, sin=None, conjugate=True)
+        return _forward(q, k, args)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        q, k, q_weight, k_weight, q_bias, k_bias, cos, sin = ctx.saved_tensors
+        norm, across_heads, eps = ctx.norm
+        how = ctx.how._replace(cos=cos, sin=sin)
+        found: list[tuple[Tensor | None, ...]] = []
+        for x, weight, bias, grad in zip((q, k), (q_weight, k_weight), (q_bias, k_bias), (*grads, None), strict=False):
+            if x is None or grad is None:
+                found.append((None, None, None))
+                continue
+            grad = readable(grad) if cos is None else rope.op(readable(grad), *how)
+            rows, grad_rows = _rows(x, across_heads, how), _rows(grad, across_heads, how)
+            grad_x, *of_parameters = norm_backward(grad_rows, rows, weight, bias, norm, eps)
+            found.append((grad_x.reshape(x.shape), *of_parameters))
+        (grad_q, *of_q), (grad_k, *of_k) = found
+        return (grad_q, grad_k, of_q[0], of_k[0], of_q[1], of_k[1], *[None] * (3 + len(how)))
+
+
+def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
+    """`x` with the columns that are normalised together as the last dimension."""
+    _, _, heads, dim = sizes(x, how)
+    if x.dim() == 3:
+        return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
+    if not across_heads:
+        return x
+    return (x.transpose(1, 2) if how.heads_first else x).flatten(2)
+
+
+def qk_norm_rope(
+    q: Tensor,
+    k: Tensor | None = None,
+    cos: Tensor | None = None,
+    sin: Tensor | None = None,
+    *,
+    norm: str | None = "rms_norm",
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
+    q_bias: Tensor | None = None,
+    k_bias: Tensor | None = None,
+    eps: float = 1e-6,
+    across_heads: bool = False,
+    interleaved: bool = True,
+    rotary_dim: int | None = None,
+    offset: int | None = None,
+    mode: str = "exact",
+    heads_first: bool = False,
+    head_dim: int | None = None,
+    out: tuple[Tensor, Tensor | None] | Tensor | None = None,
+) -> Any:
+    """Queries and keys normalised, then rotated: one launch, in which each is read and written once.
+
+    Args:
+        q, k, cos, sin, interleaved, rotary_dim, offset, heads_first, head_dim: as for `rope`; without tables there is
+            no rotation.
+        norm: by the module that it stands for, which decides how sums are ordered and where is rounded:
+            "layer_norm", torch.nn.LayerNorm (CogVideoX, GLM); "rms_norm", torch.nn.RMSNorm (Flux, LTX-Video, Wan), one
+            rounding; "llama_rms_norm", that of Llama, Qwen and diffusers' RMSNorm, which round before the weight
+            multiplies and after; "mochi_rms_norm", written out like it, with one rounding; None, no norm.
+        q_weight, k_weight: `[D]`, or `[heads * D]` with `across_heads`, in `q`'s dtype or float32; None: no weight.
+        q_bias, k_bias: the same, for "layer_norm".
+        eps: added to the variance or the mean of squares; 0 or more.
+        across_heads: normalise all heads of a token together (LTX-Video, Wan); they lie side by side in memory.
+        mode: "exact" rounds the norm to the dtype and then the rotation, as the modules do one after the other (a
+            weight in float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module); "fast" rounds once
+            at the end.
+        out: where to write instead: a tensor, or a pair with `k`, of the shapes and dtype of `q` and `k`. Slices of a
+            buffer that holds text and image tokens save its concatenation.
+
+    Returns:
+        A contiguous tensor of `q`'s shape and dtype, with `k` a pair of them; or `out`.
+
+    In mode "exact" and on CUDA the bits are those of the modules in eager torch, for heads of columns divisible by 4.
+    Differentiable, but for `out` and the tables: the backward undoes the rotation by the same kernel and takes the
+    norm's gradient by torch in float32.
+
+    Raises:
+        RuntimeError: for arguments other than these, naming the argument, what was expected and what came.
+        ValueError: for another `norm` or `mode`, or numbers out of range.
+        TypeError: for an argument that is no tensor.
+
+    Source: arXiv:1910.07467 (RMSNorm), arXiv:1607.06450 (LayerNorm), arXiv:2104.09864 (rotary embedding).
+    """
+    name = "qk_norm_rope"
+    tensors_only(name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
+    if norm not in NORMS:
+        raise ValueError(f"{name}: norm is {norm!r}, expected one of {', '.join(map(repr, NORMS))}")
+    how = rotation(
+        name,
+        cos,
+        sin,
+        interleaved=interleaved,
+        rotary_dim=rotary_dim,
+        offset=offset,
+        mode=mode,
+        heads_first=heads_first,
+        head_dim=head_dim,
+    )
+    tables_want_grad(name, cos, sin)
+    args = (q_weight, k_weight, q_bias, k_bias, NORMS[norm], across_heads, eps, *how)
+    wants_grad = needs_grad(q, k, q_weight, k_weight, q_bias, k_bias)
+    try:
+        if out is not None:
+            return _write(q, k, args, out, wants_grad)
+        return _Function.apply(q, k, *args) if wants_grad else _forward(q, k, args)
+    except RuntimeError as error:
+        explain(error, name, 1 if k is None else 2, q, k=k)
+        raise
+
+
+def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_grad: bool) -> Any:
+    """The operator with outputs of the caller's."""
+    q_out, k_out = out if isinstance(out, tuple | list) else (out, None)
+    tensors_only("qk_norm_rope", q_out, k_out=k_out)
+    if (k is None) != (k_out is None):
+        raise ValueError("qk_norm_rope: out has another number of tensors than there are inputs")
+    if wants_grad or needs_grad(q_out, k_out):
+        raise RuntimeError("qk_norm_rope: an input requires grad, and `out` has no gradient: leave it out")
+    op_out(q, k, *args, q_out, k_out)
+    if not torch.compiler.is_compiling():
+        for tensor in (q_out, k_out):
+            if tensor is not None and not tensor.is_inference():
+                torch.autograd.graph.increment_version(tensor)  # a backward that saved it must notice
+    return out
+
+
+__all__ = ["op", "op_one", "op_out", "qk_norm_rope"]

@@ -1,0 +1,250 @@
+//! What the tests of `rope` and `qk_norm_rope` share: tensors of heads in every layout, tables of every kind.
+use oxiwarp::{Angles, Buffer, Device, Element, HeadsOrder, Rope, View};
+use oxiwarp_tests::tensor::values;
+use rand::rngs::StdRng;
+
+/// Heads of a tensor: `[batches, tokens, heads, dim]`, whatever the order in memory.
+pub type Sizes = [usize; 4];
+
+/// A tensor of heads in a wider buffer, and where it lies.
+pub struct Tensor<T> {
+    pub buffer: Buffer<T>,
+    pub offset: usize,
+    pub shape: [i64; 4],
+    pub strides: [i64; 4],
+    sizes: Sizes,
+    order: HeadsOrder,
+}
+
+/// How a test lays heads out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Layout {
+    /// `[B, S, heads, D]`, dense.
+    Dense,
+    /// One of three tensors in `[B, S, 3, heads, D]`.
+    Fused,
+    /// Dense, from the second element of a buffer on.
+    Unaligned,
+    /// `[B, heads, S, D]`, dense.
+    HeadsFirst,
+    /// `[B, heads, S, D]`, a transposed view of `[B, S, heads, D]`.
+    Transposed,
+}
+
+impl Layout {
+    pub fn order(self) -> HeadsOrder {
+        match self {
+            Self::HeadsFirst | Self::Transposed => HeadsOrder::HeadsFirst,
+            _ => HeadsOrder::TokensFirst,
+        }
+    }
+}
+
+impl<T: Element> Tensor<T> {
+    /// `values`, token after token, laid out as asked; whatever is beside them is poison.
+    pub fn upload(device: &Device, values: &[T], sizes: Sizes, layout: Layout) -> Self {
+        let [b, s, h, d] = sizes.map(|size| size as i64);
+        // Strides of batch, token, head.
+        let (offset, [i, j, k]) = match layout {
+            Layout::Dense | Layout::Transposed => (0, [s * h * d, h * d, d]),
+            Layout::Fused => ((h * d) as usize, [s * 3 * h * d, 3 * h * d, d]),
+            Layout::Unaligned => (1, [s * h * d, h * d, d]),
+            Layout::HeadsFirst => (0, [s * h * d, d, s * d]),
+        };
+        let (shape, strides) = match layout.order() {
+            HeadsOrder::TokensFirst => ([b, s, h, d], [i, j, k, 1]),
+            HeadsOrder::HeadsFirst => ([b, h, s, d], [i, k, j, 1]),
+        };
+        let len = offset + ((b * i).max(b * s * j) + 1) as usize;
+        let mut tensor = Self {
+            buffer: device.upload(&[T::default()]).expect("memory"),
+            offset,
+            shape,
+            strides,
+            sizes,
+            order: layout.order(),
+        };
+        let mut memory = vec![T::from_bits(u32::MAX); len];
+        for (value, at) in values.iter().zip(tensor.places()) {
+            memory[at] = *value;
+        }
+        tensor.buffer = device.upload(&memory).expect("memory");
+        tensor
+    }
+
+    /// Poison to write to.
+    pub fn poisoned(device: &Device, sizes: Sizes, layout: Layout) -> Self {
+        Self::upload(device, &vec![T::from_bits(u32::MAX); sizes.iter().product()], sizes, layout)
+    }
+
+    /// Where the elements lie, token after token.
+    fn places(&self) -> Vec<usize> {
+        let [b, s, h, d] = self.sizes;
+        let [i, mut j, mut k, _] = self.strides.map(|stride| stride as usize);
+        if self.order == HeadsOrder::HeadsFirst {
+            (j, k) = (k, j);
+        }
+        let mut places = Vec::with_capacity(b * s * h * d);
+        for (b, s, h) in (0..b).flat_map(|b| (0..s).flat_map(move |s| (0..h).map(move |h| (b, s, h)))) {
+            places.extend((0..d).map(|d| self.offset + b * i + s * j + h * k + d));
+        }
+        places
+    }
+
+    pub fn view(&self) -> View<'_> {
+        self.buffer.view_strided(self.offset, &self.shape, &self.strides).expect("inside")
+    }
+
+    pub fn view_mut(&mut self) -> oxiwarp::ViewMut<'_> {
+        self.buffer.view_strided_mut(self.offset, &self.shape, &self.strides).expect("inside")
+    }
+
+    /// Its elements, token after token; panics where anything beside them was written.
+    pub fn download(&self) -> Vec<T> {
+        let (memory, places) = (self.buffer.download().expect("a kernel that ran"), self.places());
+        let mut inside = vec![false; memory.len()];
+        places.iter().for_each(|&at| inside[at] = true);
+        let poison = T::from_bits(u32::MAX).to_bits();
+        let hit = (0..memory.len()).find(|&at| !inside[at] && memory[at].to_bits() != poison);
+        assert_eq!(hit, None, "an element beside the heads was written");
+        places.iter().map(|&at| memory[at]).collect()
+    }
+}
+
+/// What tables a rotation has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// An entry for each column.
+    Wide,
+    /// An entry for each pair.
+    Narrow,
+    /// A complex number for each pair.
+    Complex,
+}
+
+/// A rotation and the angles that it stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    pub kind: Kind,
+    pub interleaved: bool,
+    /// Rotated columns.
+    pub columns: usize,
+    /// First rotated token; the last ones are left out as well if it is not 0.
+    pub offset: usize,
+    pub by_batch: bool,
+    pub by_head: bool,
+    /// Are the tables in f32, whatever the heads are?
+    pub single: bool,
+}
+
+impl Turn {
+    pub fn of(kind: Kind, interleaved: bool, columns: usize) -> Self {
+        Self { kind, interleaved, columns, offset: 0, by_batch: false, by_head: false, single: true }
+    }
+
+    /// The pair of a column, and whether the column is its second.
+    pub fn pair(&self, column: usize) -> (usize, bool) {
+        let half = self.columns / 2;
+        if self.interleaved { (column / 2, column % 2 == 1) } else { (column % half, column >= half) }
+    }
+
+    pub fn partner(&self, column: usize) -> usize {
+        let half = self.columns / 2;
+        match (self.interleaved, column < half) {
+            (true, _) => column ^ 1,
+            (false, true) => column + half,
+            (false, false) => column - half,
+        }
+    }
+}
+
+/// Tables on the device, and every cosine and sine of them.
+pub struct Tables<T> {
+    pub turn: Turn,
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    sizes: Sizes,
+    pub single: [Buffer<f32>; 2],
+    same: [Buffer<T>; 2],
+}
+
+impl<T: Element> Tables<T> {
+    /// Random angles for heads of `sizes`.
+    pub fn random(device: &Device, rng: &mut StdRng, turn: Turn, [b, s, h, _]: Sizes) -> Self {
+        let pairs = turn.columns / 2;
+        let tokens = if turn.offset == 0 { s } else { s - turn.offset - 1 };
+        let sizes = [if turn.by_batch { b } else { 1 }, tokens, if turn.by_head { h } else { 1 }, pairs];
+        let angles: Vec<f32> = values(rng, sizes.iter().product());
+        let round = |x: f32| if turn.single { x } else { T::from_f32(x).to_f32() };
+        let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|a| (round(a.cos()), round(a.sin()))).unzip();
+        let spread = |entries: &[f32], other: &[f32]| -> Vec<f32> {
+            let rows = entries.chunks(pairs).zip(other.chunks(pairs));
+            rows.flat_map(|(row, other)| match turn.kind {
+                Kind::Narrow => row.to_vec(),
+                Kind::Complex => row.iter().zip(other).flat_map(|(c, s)| [*c, *s]).collect(),
+                Kind::Wide => (0..turn.columns).map(|column| row[turn.pair(column).0]).collect(),
+            })
+            .collect()
+        };
+        let laid = [spread(&cos, &sin), spread(&sin, &cos)];
+        let single = laid.each_ref().map(|table| device.upload(table).expect("memory"));
+        let same = laid.map(|table| {
+            device.upload(&table.iter().map(|&x| T::from_f32(x)).collect::<Vec<_>>()).expect("memory")
+        });
+        Self { turn, cos, sin, sizes, single, same }
+    }
+
+    /// The op's argument.
+    pub fn rope(&self, order: HeadsOrder) -> Rope<'_> {
+        let [b, s, h, pairs] = self.sizes.map(|size| size as i64);
+        let width = if self.turn.kind == Kind::Narrow { pairs } else { 2 * pairs };
+        let (shape, strides) = match order {
+            HeadsOrder::TokensFirst => ([b, s, h, width], [s * h * width, h * width, width, 1]),
+            HeadsOrder::HeadsFirst => ([b, h, s, width], [s * h * width, width, h * width, 1]),
+        };
+        let view = |i: usize| match self.turn.single {
+            true => self.single[i].view_strided(0, &shape, &strides).expect("inside"),
+            false => self.same[i].view_strided(0, &shape, &strides).expect("inside"),
+        };
+        let angles = match self.turn.kind {
+            Kind::Complex => Angles::Complex(view(0)),
+            _ => Angles::Tables { cos: view(0), sin: view(1) },
+        };
+        let offset = (self.turn.offset != 0).then_some(self.turn.offset as i64);
+        Rope { columns: Some(self.turn.columns as i64), offset, ..Rope::new(angles, self.turn.interleaved) }
+    }
+
+    /// Cosine and sine of a column, whether it is the second of its pair, and its partner; `None` where nothing turns.
+    pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
+        let Turn { offset, columns, by_batch, by_head, .. } = self.turn;
+        let [_, tokens, heads, pairs] = self.sizes;
+        if column >= columns || s < offset || s - offset >= tokens {
+            return None;
+        }
+        let (pair, second) = self.turn.pair(column);
+        let (b, h) = (if by_batch { b } else { 0 }, if by_head { h } else { 0 });
+        let at = ((b * tokens + s - offset) * heads + h) * pairs + pair;
+        Some((self.cos[at], self.sin[at], second, self.turn.partner(column)))
+    }
+
+    /// What the op makes of `x`, bit for bit.
+    pub fn apply(&self, x: &[T], [_, s, h, d]: Sizes) -> Vec<T> {
+        let each = !self.turn.single && size_of::<T>() == 2;
+        let round = |x: f32| if each { T::from_f32(x).to_f32() } else { x };
+        let of = |at: usize| {
+            let (row, column) = (at / d, at % d);
+            let Some((cos, sin, second, partner)) = self.at([row / h / s, row / h % s, row % h], column)
+            else {
+                return x[at];
+            };
+            let (own, other) = (x[at].to_f32(), x[row * d + partner].to_f32());
+            let other = if second { other } else { -other };
+            T::from_f32(match (self.turn.kind, second) {
+                (Kind::Complex, false) => own.mul_add(cos, other * sin),
+                (Kind::Complex, true) => other.mul_add(sin, own * cos),
+                _ => round(own * cos) + round(other * sin),
+            })
+        };
+        (0..x.len()).map(of).collect()
+    }
+}

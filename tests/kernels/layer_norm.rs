@@ -1,0 +1,165 @@
+//! `layer_norm` against f64, over the table of shapes; what its bits depend on.
+use half::{bf16, f16};
+use oxiwarp::{Affine, Device, Dtype, Element, Norm, Stream, layer_norm};
+use oxiwarp_tests::approx::{Approx, close, normed};
+use oxiwarp_tests::compare::same_bits;
+use oxiwarp_tests::operand::Operand;
+use oxiwarp_tests::shapes::shapes;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use crate::Test;
+
+pub const TESTS: &[Test] = &[
+    ("layer_norm::f32_against_f64", against_f64::<f32>),
+    ("layer_norm::f16_against_f64", against_f64::<f16>),
+    ("layer_norm::bf16_against_f64", against_f64::<bf16>),
+    ("layer_norm::f32_layouts", layouts::<f32>),
+    ("layer_norm::f16_layouts", layouts::<f16>),
+    ("layer_norm::bf16_layouts", layouts::<bf16>),
+    ("layer_norm::rows_do_not_depend_on_each_other", batch_invariance),
+    ("layer_norm::two_levels_of_rows", two_levels),
+    ("layer_norm::nan_and_infinity_stay_in_their_row", not_finite),
+];
+
+const EPS: f32 = 1e-5;
+
+/// Weight and bias, each absent, of the rows' type, or in f32.
+pub const PARAMETERS: [[Option<bool>; 2]; 6] = [
+    [None, None],
+    [Some(false), Some(false)],
+    [Some(true), Some(true)],
+    [Some(false), None],
+    [None, Some(true)],
+    [Some(true), Some(false)],
+];
+
+/// Runs the op over fresh memory and returns its result.
+fn run<T: Element>(
+    device: &Device,
+    x: &[T],
+    [weight, bias]: [Option<&Operand<T>>; 2],
+    shape: [i64; 2],
+    [layout_x, layout_y]: [Layout; 2],
+) -> Vec<T> {
+    let x = Matrix::upload(device, x, shape, layout_x);
+    let mut y = Matrix::<T>::poisoned(device, shape, layout_y);
+    let affine = Affine { weight: weight.map(Operand::view), bias: bias.map(Operand::view) };
+    layer_norm(device, x.view(), affine, y.view_mut(), EPS, Stream::default()).expect("valid arguments");
+    y.download()
+}
+
+/// One shape and layout, with these parameters, of rows around `mean`; returns the result.
+pub fn check<T: Element>(
+    device: &Device,
+    seed: u64,
+    shape: [i64; 2],
+    layouts: [Layout; 2],
+    parameters: [Option<bool>; 2],
+    mean: f32,
+) -> Vec<T> {
+    let (random, cols) = (&mut random(seed), shape[1] as usize);
+    let x: Vec<f32> = values(random, shape[0] as usize * cols);
+    let x: Vec<T> = x.into_iter().map(|x| T::from_f32(x + mean)).collect();
+    let offset = layouts[0].offset;
+    let [weight, bias] = parameters
+        .map(|single| single.map(|single| Operand::vector(device, random, shape[1], single, offset)));
+    let y = run(device, &x, [weight.as_ref(), bias.as_ref()], shape, layouts);
+    let expected = normed(&wide(&x), cols, Norm::Layer, EPS).into_iter().enumerate().map(|(at, mut y)| {
+        if let Some(weight) = &weight {
+            y = y.times(Approx::exact(weight.at(at % cols).into()));
+        }
+        if let Some(bias) = &bias {
+            y = y.plus(Approx::exact(bias.at(at % cols).into()));
+        }
+        y.rounded(T::DTYPE)
+    });
+    close(&y, &expected.collect::<Vec<_>>(), cols);
+    y
+}
+
+/// A mean that is far from 0 beside the spread of the rows, of which the type keeps a few values: a variance that is
+/// a difference of squares would have lost its first digits there.
+fn far<T: Element>() -> f32 {
+    match T::DTYPE {
+        Dtype::Bf16 => 500.0,
+        Dtype::F16 => 5_000.0,
+        _ => 50_000.0,
+    }
+}
+
+fn against_f64<T: Element>(device: &Device) {
+    let seed = seed();
+    for (i, shape) in shapes().into_iter().enumerate() {
+        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        for mean in [0.0, far::<T>()] {
+            for parameters in [PARAMETERS[0], PARAMETERS[1 + i % 5]] {
+                let layouts = [Layout::dense(shape.cols); 2];
+                check::<T>(device, seed, [shape.rows, shape.cols], layouts, parameters, mean);
+            }
+        }
+    }
+}
+
+/// Rows with gaps and bases that are not aligned: the same bits as packed ones.
+fn layouts<T: Element>(device: &Device) {
+    let seed = seed();
+    for cols in [1, 64, 129, 512, 2048, 25_000] {
+        let kinds = [
+            Layout { offset: 16, stride: cols + 64 },
+            Layout { offset: 0, stride: cols + 1 },
+            Layout { offset: 1, stride: cols },
+        ];
+        for parameters in [PARAMETERS[0], PARAMETERS[1], PARAMETERS[5]] {
+            let packed = check::<T>(device, seed, [5, cols], [Layout::dense(cols); 2], parameters, 1.0);
+            for layout in kinds {
+                for layouts in [[layout; 2], [layout, Layout::dense(cols)], [Layout::dense(cols), layout]] {
+                    eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                    same_bits(&check::<T>(device, seed, [5, cols], layouts, parameters, 1.0), &packed);
+                }
+            }
+        }
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    let seed = seed();
+    for cols in [5_usize, 128, 1536, 3072, 9000, 30_000] {
+        let rows = if cols > 9000 { 20 } else { 300 };
+        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
+        let some = |rows: std::ops::Range<usize>| {
+            let shape = [rows.len() as i64, cols as i64];
+            let x = &x[rows.start * cols..rows.end * cols];
+            run(device, x, [None; 2], shape, [Layout::dense(cols as i64); 2])
+        };
+        let all = some(0..rows);
+        for row in [0, 1, 11, rows - 7] {
+            let expected = &all[row * cols..(row + 7) * cols];
+            same_bits(&some(row..row + 7), expected);
+            same_bits(&some(row..row + 1), &expected[..cols]);
+        }
+    }
+}
+
+/// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.
+fn two_levels(device: &Device) {
+    let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
+    let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
+    let shape = [3, 4, 64];
+    let view = from.view_strided(64, &shape, &[6 * 64, 64, 1]).unwrap();
+    layer_norm(device, view, Affine::default(), to.view_mut(&shape).unwrap(), EPS, Stream::default())
+        .unwrap();
+    let inside: Vec<f32> = (0..3).flat_map(|i| x[(i * 6 + 1) * 64..(i * 6 + 5) * 64].to_vec()).collect();
+    let packed = run(device, &inside, [None; 2], [12, 64], [Layout::dense(64); 2]);
+    same_bits(&to.download().unwrap(), &packed);
+}
+
+fn not_finite(device: &Device) {
+    let cols = 40;
+    let mut x: Vec<f32> = values(&mut random(seed()), 5 * cols);
+    let right = run(device, &x, [None; 2], [5, cols as i64], [Layout::dense(cols as i64); 2]);
+    (x[cols + 3], x[2 * cols + 7], x[3 * cols + 9]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let y = run(device, &x, [None; 2], [5, cols as i64], [Layout::dense(cols as i64); 2]);
+    assert!(y[cols..4 * cols].iter().all(|y| y.is_nan()), "there is no mean");
+    same_bits(&y[..cols], &right[..cols]);
+    same_bits(&y[4 * cols..], &right[4 * cols..]);
+}

@@ -1,0 +1,126 @@
+"""The norms of diffusion transformers as models write them in eager torch, their operands, and comparison."""
+
+import torch
+import torch.nn.functional as F
+from helpers import random
+from torch import Tensor
+
+EPS = 1e-6
+# Of SDXL, PixArt, SD3 and Wan 1.3B, LTX, Flux, Llama, Wan 14B, Flux 2.
+WIDTHS = (640, 1152, 1536, 2048, 3072, 4096, 5120, 6144)
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
+FORMS = ("vector", "batch", "token", "batch slice", "token slice")
+
+
+def operand(
+    form: str, shape: tuple[int, int, int], dtype: torch.dtype, device, seed: int, scale: float = 0.3
+) -> Tensor:
+    """A scale, shift or gate that broadcasts against `[B, S, D]`."""
+    batch, tokens, cols = shape
+    if form == "vector":
+        return random((cols,), dtype, device, seed, scale)
+    if form in ("batch", "token"):
+        return random((batch, 1 if form == "batch" else tokens, cols), dtype, device, seed, scale)
+    rows = (batch, 1 if form == "batch slice" else tokens)
+    return random((*rows, 6, cols), dtype, device, seed, scale)[:, :, 2]
+
+
+def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = EPS) -> Tensor:
+    """torch's; with float32 parameters beside 16 bits, diffusers' FP32LayerNorm."""
+    if any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
+        weight, bias = (p if p is None else p.float() for p in (weight, bias))
+        return F.layer_norm(x.float(), x.shape[-1:], weight, bias, eps).to(x.dtype)
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = EPS) -> Tensor:
+    """diffusers' RMSNorm, of parameters of the dtype of x; in float64 where x is."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    y = (x * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
+
+
+def summed(value: Tensor | None, table: Tensor | None) -> Tensor | None:
+    """diffusers' `scale_shift_table + temb`."""
+    return value if value is None or table is None else table + value
+
+
+def ada_norm(
+    x: Tensor,
+    scale: Tensor,
+    shift: Tensor | None = None,
+    *,
+    norm: str = "layer_norm",
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = EPS,
+    scale_table: Tensor | None = None,
+    shift_table: Tensor | None = None,
+) -> Tensor:
+    """A block's norm and modulation: an operator for each step; all in float32 where an operand is (Wan)."""
+    operands = [weight, bias, summed(scale, scale_table), summed(shift, shift_table)]
+    if any(tensor is not None and tensor.dtype == F32 for tensor in operands):
+        operands = [tensor if tensor is None else tensor.float() for tensor in operands]
+    weight, bias, scale, shift = operands
+    wide = x.float() if scale.dtype == F32 else x
+    y = NORMS[norm](wide, weight, bias, eps) * (1 + scale)
+    return (y if shift is None else y + shift).to(x.dtype)
+
+
+def gated_residual(
+    x: Tensor, y: Tensor, gate: Tensor | None, *, gate_table: Tensor | None = None, clip: bool = False
+) -> Tensor:
+    """A block's residual; in float32 where the gate is (Wan)."""
+    gate = summed(gate, gate_table)
+    if gate is not None and gate.dtype == F32:
+        total = (x.float() + y * gate).to(x.dtype)
+    else:
+        total = x + (y if gate is None else gate * y)
+    return total.clip(-65504, 65504) if clip else total
+
+
+def mochi_residual(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = EPS) -> Tensor:
+    """MochiTransformerBlock.norm2 and the addition."""
+    return x + (_mochi_norm(x_res, eps) * torch.tanh(gate)).to(x.dtype)
+
+
+def mochi_modulated(x: Tensor, scale: Tensor, eps: float = EPS) -> Tensor:
+    """MochiTransformerBlock.norm3: float32, one cast; in float64 where x is."""
+    return (_mochi_norm(x, eps) * (1 + scale.to(_mochi_norm(x, eps).dtype))).to(x.dtype)
+
+
+def _mochi_norm(x: Tensor, eps: float) -> Tensor:
+    x = x if x.dtype == torch.float64 else x.float()
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
+
+
+def doubles(value):
+    """The same arguments in float64."""
+    if isinstance(value, Tensor):
+        return value.double()
+    if isinstance(value, dict):
+        return {key: doubles(part) for key, part in value.items()}
+    return [doubles(part) for part in value] if isinstance(value, list) else value
+
+
+def check_chain(y: Tensor, own: Tensor, right: Tensor, what: str, *, bits: bool = True) -> None:
+    """On a GPU the bits of torch's chain where `bits` are promised; on the CPU its roundings, in another order of sums.
+
+    A float32 norm with other last bits seldom rounds otherwise in 16 bits: at most 2 % of the results differ. Neither
+    is far from float64: a few units of what the largest result is made of.
+    """
+    assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
+    if y.is_cuda and bits:
+        differ = (y != own).nonzero()
+        assert torch.equal(y, own), f"{what}: {len(differ)} values differ, the first at {differ[:1].tolist()}"
+    if y.numel() == 0:
+        return
+    off, unit = (y.double() - right).abs().max(), torch.finfo(y.dtype).eps * right.abs().max()
+    assert off <= (32 if y.dtype == F32 else 3) * unit + 1e-7, f"{what}: {off / unit:.1f} units off"
+    differ = (y != own).sum()
+    if y.dtype != F32:
+        assert differ <= 3 or differ <= 0.02 * y.numel(), f"{what}: {differ} of {y.numel()} are rounded otherwise"

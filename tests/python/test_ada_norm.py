@@ -1,0 +1,238 @@
+"""`oxiwarp.ada_norm` and `ada_norm_pair` against eager torch, bit for bit on a GPU, against float64 and diffusers."""
+
+import functools
+
+import pytest
+import torch
+from activations import check_once
+from helpers import DTYPES, random
+from norms import BF16, EPS, F32, FORMS, NORMS, WIDTHS, ada_norm, check_chain, doubles, operand
+from torch import nn
+
+import oxiwarp
+
+DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+NORM = pytest.mark.parametrize("norm", NORMS)
+# Which operands are float32, and where there is a table, a weight and a bias.
+VARIANTS = [
+    dict(),
+    dict(shift=False),
+    dict(table=True),
+    dict(parameters=True),
+    dict(table=True, parameters=True, shift=False),
+    dict(single=True),
+    dict(single=True, table=True, parameters=True),
+]
+
+
+def make(form, shape, dtype, device, shift=True, table=False, parameters=False, single=False):
+    """The operands of one call, by their names."""
+    own = F32 if single else dtype
+    operands = {"scale": operand(form, shape, own, device, 1)}
+    if shift:
+        operands["shift"] = operand(form, shape, own, device, 2)
+    if table:
+        operands["scale_table"] = random((shape[2],), own, device, 3, 0.3)
+        if shift:
+            operands["shift_table"] = random((shape[2],), own, device, 4, 0.3)
+    if parameters:
+        operands["weight"] = random((shape[2],), own, device, 5, 0.5)
+        operands["bias"] = random((shape[2],), own, device, 6, 0.5)
+    return operands
+
+
+def terms(x, norm, operands):
+    """How large the numbers are of which the result is the sum."""
+    double = x.double()
+    mean = double.mean(-1, keepdim=True).abs() if norm == "layer_norm" else 0.0
+    spread = double.std(-1, correction=0, keepdim=True) if norm == "layer_norm" else 1.0
+    parts = {key: value.double().abs() for key, value in operands.items()}
+    size = (1 + NORMS[norm](double).abs()) * (1 + mean / spread) * parts.get("weight", 1.0) + parts.get("bias", 0.0)
+    scale, shift = (parts.get(key, 0.0) + parts.get(f"{key}_table", 0.0) for key in ("scale", "shift"))
+    return size * (1 + scale) + shift
+
+
+def check(x, norm, operands, what, *, bits):
+    """Both modes: a chain of operators where nothing is float32 beside 16 bits, one rounding otherwise."""
+    y, fast = (oxiwarp.ada_norm(x, **operands, norm=norm, mode=mode) for mode in ("exact", "fast"))
+    right = ada_norm(x.double(), **doubles(operands), norm=norm)
+    check_chain(y, ada_norm(x, **operands, norm=norm), right, what, bits=bits)
+    if x.dtype == F32 or operands["scale"].dtype != F32:
+        rounded = operands  # A table and a value of one 16-bit dtype have a sum of it in both modes.
+        for key in ("scale", "shift"):
+            if f"{key}_table" in operands and key in operands:
+                total = operands[f"{key}_table"] + operands[key]
+                rounded = {**rounded, key: total, f"{key}_table": torch.zeros_like(operands[f"{key}_table"])}
+        right = ada_norm(x.double(), **doubles(rounded), norm=norm)
+        check_once(fast, right, terms(x, norm, operands).expand_as(right), f"{what}, fast")
+    else:
+        assert torch.equal(fast, y), "with an operand in float32 there is one rounding in both modes"
+    return y
+
+
+@DTYPE
+@NORM
+@pytest.mark.parametrize("cols", WIDTHS)
+def test_bits_of_torch(cols, norm, dtype, device):
+    """Flux's and LTX's chains, LTX's table, CogVideoX's parameters, Wan's float32: at the widths of models."""
+    shape = (2, 16 if device.type == "cuda" else 2, cols)
+    x = random(shape, dtype, device) + 0.5
+    for variant in VARIANTS:
+        operands = make("batch slice", shape, dtype, device, **variant)
+        check(x, norm, operands, f"{cols} {dtype} {variant}", bits=True)
+
+
+@DTYPE
+@NORM
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cols", [3, 7, 64, 129])
+def test_forms(cols, form, norm, dtype, device):
+    shape = (3, 5, cols)
+    x = random(shape, dtype, device)
+    for variant in VARIANTS:
+        check(x, norm, make(form, shape, dtype, device, **variant), f"{form} {variant}", bits=False)
+
+
+@DTYPE
+def test_modes_differ(dtype, device):
+    """In 16 bits the chain's roundings show; in float32 there are none to make."""
+    shape = (2, 16, 640)
+    x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
+    exact, fast = (oxiwarp.ada_norm(x, **operands, mode=mode) for mode in ("exact", "fast"))
+    differ = (exact != fast).double().mean()
+    assert differ == 0 if dtype == F32 else differ > 0.05
+
+
+@DTYPE
+@NORM
+def test_mixed_dtypes(norm, dtype, device):
+    """One operand in float32 is enough for the chain to be computed in it."""
+    shape = (2, 16, 128)
+    x, operands = random(shape, dtype, device), make("batch", shape, dtype, device, table=True, parameters=True)
+    for name in operands:
+        mixed = {**operands, name: operands[name].float()}
+        y = oxiwarp.ada_norm(x, **mixed, norm=norm)
+        assert torch.equal(y, oxiwarp.ada_norm(x, **mixed, norm=norm, mode="fast")), name
+        sums = {**mixed}
+        for key in ("scale", "shift"):  # a sum of a table and a value of one 16-bit dtype is rounded
+            sums[key] = (sums[key] + sums.pop(f"{key}_table")).float()
+        right = ada_norm(x.double(), **doubles(sums), norm=norm)
+        check_once(y, right, terms(x, norm, operands).expand_as(right), name)
+
+
+def rows(x, norm, **operands):
+    return oxiwarp.ada_norm(x, **operands, norm=norm)
+
+
+@DTYPE
+@NORM
+@pytest.mark.parametrize("cols", [40, 129, 3072, 30000])
+def test_batch_invariant(cols, norm, dtype, device):
+    x, operands = random((1, 37, cols), dtype, device), make("vector", (1, 37, cols), dtype, device)
+    y = rows(x, norm, **operands)
+    for row in (0, 17, 30):
+        assert torch.equal(rows(x[:, row : row + 1], norm, **operands), y[:, row : row + 1])
+        assert torch.equal(rows(x[:, row : row + 7], norm, **operands), y[:, row : row + 7])
+
+
+@DTYPE
+@NORM
+@pytest.mark.parametrize("cols", [64, 129, 2048])
+def test_strided_and_unaligned(cols, norm, dtype, device):
+    """Slices, and bases that are not aligned, of each operand: the bits of packed ones."""
+    shape = (2, 3, cols)
+    operands = {**make("token", shape, dtype, device, table=True, parameters=True), "x": random(shape, dtype, device)}
+    packed = rows(norm=norm, **operands)
+    for name, tensor in operands.items():
+        wide = random((*tensor.shape[:-1], 2 * cols + 1), dtype, device)
+        for start in (0, 1, cols):
+            view = wide[..., start : start + cols].copy_(tensor)
+            assert torch.equal(rows(norm=norm, **{**operands, name: view}), packed), f"{name} from {start} on"
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 3, 4, 8), (0, 8), (2, 0, 8), (0, 3, 8)], ids=str)
+def test_ranks_and_no_rows(shape, device):
+    x, vector = random(shape, BF16, device), random((8,), BF16, device, 1)
+    y = oxiwarp.ada_norm(x, vector, vector)
+    assert y.shape == x.shape and y.dtype == BF16
+    check_chain(y, ada_norm(x, vector, vector), ada_norm(x.double(), vector.double(), vector.double()), str(shape))
+    for output in oxiwarp.ada_norm_pair(x, vector, vector, vector, None):
+        assert output.shape == x.shape
+
+
+@DTYPE
+@NORM
+def test_extremes(norm, dtype, device):
+    """NaN and infinities are where torch has them."""
+    shape = (1, 5, 72)
+    x, operands = random(shape, dtype, device), make("batch", shape, dtype, device)
+    x[0, 0, 3], x[0, 1, 5], x[0, 2, 7] = float("nan"), float("inf"), -float("inf")
+    operands["scale"][0, 0, 9] = float("nan")
+    for mode in ("exact", "fast"):
+        y, own = oxiwarp.ada_norm(x, **operands, norm=norm, mode=mode), ada_norm(x, **operands, norm=norm)
+        assert torch.equal(y.isnan(), own.isnan()) and torch.equal(y.isinf(), own.isinf())
+
+
+@DTYPE
+@NORM
+@pytest.mark.parametrize("cols", [7, 640, 3072, 25000])
+def test_pair_is_two(cols, norm, dtype, device):
+    shape = (2, 16, cols)
+    x = random(shape, dtype, device)
+    for form, mode in (("batch slice", "exact"), ("token", "fast")):
+        first, second = (make(form, shape, dtype, device, parameters=True) for _ in range(2))
+        second["scale"], second["shift"] = second["shift"], None
+        parameters = {key: first[key] for key in ("weight", "bias")}
+        options = {**parameters, "norm": norm, "mode": mode}
+        y, y2 = oxiwarp.ada_norm_pair(x, first["scale"], first["shift"], second["scale"], second["shift"], **options)
+        assert torch.equal(y, oxiwarp.ada_norm(x, first["scale"], first["shift"], **options))
+        assert torch.equal(y2, oxiwarp.ada_norm(x, second["scale"], None, **options))
+
+
+def module_of_diffusers(name, *arguments, device, **options):
+    """Its projection replaced by nothing: the embedding is what that would give."""
+    modules = pytest.importorskip("diffusers.models.normalization")
+    with device:
+        module = getattr(modules, name)(*arguments, **options)
+    module.linear = module.silu = nn.Identity()
+    return module
+
+
+@DTYPE
+@pytest.mark.parametrize("cols", [1536, 3072])
+def test_modules_of_diffusers(cols, dtype, device):
+    """AdaLayerNormZero (Flux) and SD35AdaLayerNormZeroX: scale and shift are slices of one projection."""
+    x = random((2, 16, cols), dtype, device) + 0.5
+    emb = random((2, 9 * cols), dtype, device, 1, 0.3)
+    shift, scale, *_, shift2, scale2, _ = (part[:, None] for part in emb.chunk(9, dim=1))
+    meta = torch.device("meta")  # a norm without parameters
+    module = module_of_diffusers("SD35AdaLayerNormZeroX", cols, device=meta)
+    right = module(x.double(), emb.double())
+    own = module(x, emb)
+    ours = oxiwarp.ada_norm_pair(x, scale, shift, scale2, shift2)
+    check_chain(ours[0], own[0], right[0], "SD35AdaLayerNormZeroX")
+    check_chain(ours[1], own[5], right[5], "SD35AdaLayerNormZeroX, second")
+
+    emb = emb[:, : 6 * cols].contiguous()
+    shift, scale = (part[:, None] for part in emb.chunk(6, dim=1)[:2])
+    module = module_of_diffusers("AdaLayerNormZero", cols, device=meta)
+    right = module(x.double(), emb=emb.double())[0]
+    check_chain(oxiwarp.ada_norm(x, scale, shift), module(x, emb=emb)[0], right, "AdaLayerNormZero")
+
+
+@DTYPE
+@NORM
+def test_continuous_of_diffusers(norm, dtype, device):
+    """AdaLayerNormContinuous: scale comes first; parameters in the dtype of the model."""
+    cols = 1152
+    module = module_of_diffusers("AdaLayerNormContinuous", cols, cols, eps=EPS, norm_type=norm, device=device)
+    module.to(dtype)
+    for parameter in module.norm.parameters():
+        nn.init.normal_(parameter)
+    x, emb = random((2, 16, cols), dtype, device), random((2, 2 * cols), dtype, device, 1, 0.3)
+    scale, shift = (part[:, None] for part in emb.chunk(2, dim=1))
+    own = module(x, emb)
+    ours = functools.partial(oxiwarp.ada_norm, norm=norm, weight=module.norm.weight.data)
+    bias = getattr(module.norm, "bias", None)
+    y = ours(x, scale, shift, bias=None if bias is None else bias.data)
+    check_chain(y, own, module.double()(x.double(), emb.double()), "AdaLayerNormContinuous")

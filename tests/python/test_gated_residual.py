@@ -1,0 +1,157 @@
+"""`oxiwarp.gated_residual` and `gated_residual_ada_norm` against eager torch, bit for bit, and against each other."""
+
+import pytest
+import torch
+from helpers import DTYPES, random
+from norms import BF16, F16, F32, FORMS, NORMS, WIDTHS, ada_norm, check_chain, doubles, gated_residual, operand
+
+import oxiwarp
+
+DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+NORM = pytest.mark.parametrize("norm", NORMS)
+
+
+def make(form, shape, dtype, device, single=False, table=False):
+    """x, y and the gate, which may be float32, and its table."""
+    x, y = random(shape, dtype, device), random(shape, dtype, device, 1)
+    own = F32 if single else dtype
+    tables = {"gate_table": random((shape[2],), own, device, 3, 0.3)} if table else {}
+    return [x, y, operand(form, shape, own, device, 2)], tables
+
+
+def check(arguments, tables, what):
+    """Every step is one operation: the bits are torch's on the CPU too."""
+    x, y, gate = arguments
+    for clip in (False, True):
+        total = oxiwarp.gated_residual(x, y, gate, **tables, clip=clip)
+        assert total.shape == x.shape and total.dtype == x.dtype and total.is_contiguous()
+        own = gated_residual(x, y, gate, **tables, clip=clip)
+        assert torch.equal(total, own), f"{what}: {(total != own).sum()} values differ"
+    gate = gate if not tables else tables["gate_table"] + gate
+    once = (x.float() + gate.float() * y.float()).to(x.dtype)
+    assert torch.equal(oxiwarp.gated_residual(*arguments, **tables, mode="fast"), once), f"{what}, fast"
+
+
+@DTYPE
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cols", [1, 7, 64, 129, 2049])
+def test_forms(cols, form, dtype, device):
+    for single in (False, True):
+        for table in (False, True):
+            check(*make(form, (3, 5, cols), dtype, device, single, table), f"{form}, float32 {single}, table {table}")
+
+
+@DTYPE
+@pytest.mark.parametrize("cols", WIDTHS)
+def test_widths(cols, dtype, device):
+    for single in (False, True):
+        check(*make("batch slice", (2, 16, cols), dtype, device, single), f"{cols} columns, float32 {single}")
+
+
+@DTYPE
+def test_modes_differ(dtype, device):
+    arguments, _ = make("batch", (2, 16, 640), dtype, device)
+    exact, fast = (oxiwarp.gated_residual(*arguments, mode=mode) for mode in ("exact", "fast"))
+    differ = (exact != fast).double().mean()
+    assert differ == 0 if dtype == F32 else differ > 0.02
+
+
+@DTYPE
+def test_clip(dtype, device):
+    """What float16 cannot hold, infinities too; a NaN stays. In any dtype as torch's clip."""
+    x = torch.tensor([6e4, -6e4, float("inf"), -float("inf"), float("nan"), 1.0], device=device).to(dtype)
+    y, gate = torch.tensor([6e4, -6e4, 1.0, 1.0, 1.0, 2.0], device=device).to(dtype), torch.ones(6, device=device)
+    for own in (gate, gate.to(dtype)):
+        for mode in ("exact", "fast"):
+            total = oxiwarp.gated_residual(x, y, own, clip=True, mode=mode)
+            torch.testing.assert_close(total, (x + y).clip(-65504, 65504), rtol=0, atol=0, equal_nan=True)
+            free = oxiwarp.gated_residual(x, y, own, mode=mode)
+            torch.testing.assert_close(free, x + y, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", [(8,), (3, 8), (2, 3, 4, 8), (0, 8), (2, 0, 8)], ids=str)
+def test_ranks_and_no_rows(shape, device):
+    x, y, gate = random(shape, BF16, device), random(shape, BF16, device, 1), random((8,), BF16, device, 2)
+    assert torch.equal(oxiwarp.gated_residual(x, y, gate), x + gate * y)
+    normed, total = oxiwarp.gated_residual_ada_norm(x, y, None, gate)
+    assert torch.equal(total, x + y) and torch.equal(normed, oxiwarp.ada_norm(x + y, gate))
+
+
+@DTYPE
+def test_strided_and_unaligned(dtype, device):
+    """Slices, and bases that are not aligned, of each operand."""
+    arguments, _ = make("token", (2, 3, 64), dtype, device)
+    for name, tensor in enumerate(arguments):
+        for start in (0, 1, 64):
+            view = random((2, 3, 130), dtype, device)[..., start : start + 64].copy_(tensor)
+            check([*arguments[:name], view, *arguments[name + 1 :]], {}, f"operand {name} from {start} on")
+
+
+def both(arguments, gate_table, operands, norm, **options):
+    """The op, and the two that it stands for."""
+    normed, total = oxiwarp.gated_residual_ada_norm(*arguments, **operands, **gate_table, norm=norm, **options)
+    mode = {"mode": options.get("mode", "exact")}
+    x, y, gate = arguments
+    if gate is None:
+        own = gated_residual(x, y, None, clip=options.get("clip", False))
+    else:
+        own = oxiwarp.gated_residual(x, y, gate, **gate_table, clip=options.get("clip", False), **mode)
+    assert torch.equal(total, own)
+    assert torch.equal(normed, oxiwarp.ada_norm(total, **operands, norm=norm, **mode))
+    return normed, total
+
+
+@DTYPE
+@NORM
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("cols", [7, 64, 640, 25000])
+def test_both_in_one_pass(cols, form, norm, dtype, device):
+    """The bits of the one after the other, whatever the dtypes; 25,000 columns are more than wait in shared memory."""
+    shape = (2, 3, cols)
+    for single, gate_single in ((False, False), (True, True), (False, True)):
+        arguments, table = make(form, shape, dtype, device, gate_single, table=True)
+        own = F32 if single else dtype
+        operands = {key: operand(form, shape, own, device, seed) for seed, key in enumerate(("scale", "shift"), 4)}
+        both(arguments, table, operands, norm)
+        both(arguments, {}, operands, norm, mode="fast")
+        vectors = ("scale_table", "shift_table", "weight", "bias")
+        operands |= {key: random((cols,), own, device, seed, 0.5) for seed, key in enumerate(vectors, 6)}
+        both([*arguments[:2], None], {}, operands, norm, clip=True)
+
+
+@DTYPE
+@NORM
+@pytest.mark.parametrize("cols", WIDTHS)
+def test_bits_of_torch(cols, norm, dtype, device):
+    """Flux's and LTX's chains, and Wan's, in float32 from one to the other."""
+    shape = (2, 16 if device.type == "cuda" else 2, cols)
+    for single in (False, True):
+        arguments, _ = make("batch slice", shape, dtype, device, single)
+        own = F32 if single else dtype
+        operands = [operand("batch slice", shape, own, device, seed) for seed in (4, 5)]
+        normed, total = oxiwarp.gated_residual_ada_norm(*arguments, *operands, norm=norm)
+        eager = gated_residual(*arguments)
+        assert torch.equal(total, eager)
+        right = ada_norm(*doubles([eager, *operands]), norm=norm)
+        check_chain(normed, ada_norm(eager, *operands, norm=norm), right, f"{cols} {dtype}, float32 {single}")
+
+
+@NORM
+def test_clips_before_the_norm(norm, device):
+    x = torch.full((2, 3, 64), 40000.0, dtype=F16, device=device)
+    x[..., ::2] *= -1
+    scale = random((64,), F16, device, 1, 0.3)
+    normed, total = both([x, x, None], {}, {"scale": scale}, norm, clip=True)
+    assert (total.abs() == 65504).all() and normed.isfinite().all()
+
+
+@DTYPE
+@pytest.mark.parametrize("cols", [129, 3072, 25000])
+def test_batch_invariant(cols, dtype, device):
+    (x, y, gate), _ = make("vector", (1, 37, cols), dtype, device)
+    scale = operand("vector", (1, 37, cols), dtype, device, 4)
+    normed, total = oxiwarp.gated_residual_ada_norm(x, y, gate, scale, gate)
+    for row in (slice(0, 1), slice(17, 18), slice(30, 37)):
+        alone = oxiwarp.gated_residual_ada_norm(x[:, row], y[:, row], gate, scale, gate)
+        assert torch.equal(alone[0], normed[:, row]) and torch.equal(alone[1], total[:, row])
+        assert torch.equal(oxiwarp.gated_residual(x[:, row], y[:, row], gate), total[:, row])

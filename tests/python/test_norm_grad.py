@@ -1,0 +1,140 @@
+"""Gradients of the norms with respect to every operand, against float64 autograd of the eager formula."""
+
+import pytest
+import torch
+from helpers import DTYPES, random
+from norm_calls import CALLS, results
+from norms import F32, doubles
+
+import oxiwarp
+
+DTYPE = pytest.mark.parametrize("dtype", DTYPES, ids=str)
+CALL = pytest.mark.parametrize("name", CALLS)
+SHAPE = (2, 5, 24)
+# Their gradients are torch's, of a formula; the others run their kernels also where a gradient is needed.
+FORMULAS = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
+# In units of the type, of the largest gradient of an operand: what a chain of a dozen roundings may lose.
+UNITS = {torch.float32: 64, torch.float16: 8, torch.bfloat16: 8}
+
+
+def gradients(f, operands, seeds):
+    """The results, and the gradients of them, weighed by random numbers, with respect to all operands."""
+    leaves = {name: tensor.detach().clone().requires_grad_() for name, tensor in operands.items()}
+    with torch.enable_grad():
+        outputs = results(f(**leaves))
+        found = torch.autograd.grad(
+            outputs,
+            list(leaves.values()),
+            [random(y.shape, y.dtype, y.device, s) for y, s in zip(outputs, seeds, strict=False)],
+        )
+    return outputs, dict(zip(leaves, found, strict=True))
+
+
+def check(name, operands, **options):
+    call = CALLS[name]
+    outputs, ours = gradients(lambda **leaves: call.ours(**leaves, **options), operands, (50, 51))
+    _, right = gradients(call.formula, doubles(operands), (50, 51))
+    for key, gradient in ours.items():
+        assert gradient.dtype == operands[key].dtype and gradient.shape == operands[key].shape
+        dtype = operands["x"].dtype
+        off = (gradient.double() - right[key]).abs().max() / right[key].abs().max()
+        assert off <= UNITS[dtype] * torch.finfo(dtype).eps, f"{name}, {key}: {off / torch.finfo(dtype).eps:.1f} units"
+    plain = results(call.ours(**operands, **options))
+    for y, kernel in zip(outputs, plain, strict=True):
+        assert y.dtype == kernel.dtype and y.requires_grad and not kernel.requires_grad
+        if name not in FORMULAS:
+            assert torch.equal(y, kernel), name
+        # The formula that is differentiated gives what the kernel gives, but for flips of a rounding.
+        elif y.dtype == F32:
+            torch.testing.assert_close(y, kernel, rtol=1e-4, atol=1e-5)
+        else:
+            differ = (y != kernel).sum()
+            assert differ <= 0.03 * y.numel(), f"{name}: {differ} of {y.numel()} are rounded otherwise"
+
+
+@DTYPE
+@CALL
+def test_every_operand(name, dtype, device):
+    check(name, CALLS[name].operands(SHAPE, dtype, device))
+
+
+@DTYPE
+@CALL
+def test_operands_in_float32(name, dtype, device):
+    """Wan's modulation and FP32LayerNorm's parameters: the chain is in float32."""
+    names = CALLS[name].modulations + CALLS[name].vectors
+    check(name, CALLS[name].operands(SHAPE, dtype, device, single=names))
+
+
+@DTYPE
+@pytest.mark.parametrize("name", [name for name in CALLS if "ada" in name or name == "gated_residual"])
+def test_one_rounding(name, dtype, device):
+    """Mode "fast" has the gradients of "exact"."""
+    check(name, CALLS[name].operands(SHAPE, dtype, device), mode="fast")
+
+
+@CALL
+def test_only_what_is_asked_for(name, device):
+    """One leaf among many: the others get none; without grad mode the kernel runs."""
+    operands = CALLS[name].operands(SHAPE, F32, device)
+    for key in CALLS[name].names:
+        leaf = operands[key].clone().requires_grad_()
+        with torch.enable_grad():
+            outputs = results(CALLS[name].ours(**{**operands, key: leaf}))
+            sum(y.sum() for y in outputs).backward()
+        assert leaf.grad.isfinite().all() and leaf.grad.shape == leaf.shape
+        assert not results(CALLS[name].ours(**{**operands, key: leaf}))[0].requires_grad
+
+
+def test_absent_operands(device):
+    """Neither weight nor bias, no shift, no gate."""
+    x = random(SHAPE, F32, device).requires_grad_()
+    scale = random((24,), F32, device, 1).requires_grad_()
+    with torch.enable_grad():
+        outputs = [
+            oxiwarp.layer_norm(x),
+            oxiwarp.ada_norm(x, scale),
+            *oxiwarp.ada_norm_pair(x, scale, None, scale, None),
+            *oxiwarp.gated_residual_ada_norm(x, x, None, scale, clip=True),
+        ]
+        torch.autograd.grad(sum(y.square().sum() for y in outputs), (x, scale))
+
+
+def test_clipped_values_have_no_gradient(device):
+    x = torch.tensor([[6e4, 1.0, -6e4, 2.0]], device=device).half().requires_grad_()
+    gate = torch.ones(4, device=device).half()
+    with torch.enable_grad():
+        oxiwarp.gated_residual(x, x.detach(), gate, clip=True).sum().backward()
+    assert x.grad.tolist() == [[0.0, 1.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name in FORMULAS])
+def test_forward_mode(name, device):
+    """`torch.func.jvp` goes through Mochi's formulas."""
+    operands = CALLS[name].operands(SHAPE, F32, device)
+    x, rest = operands.pop("x"), operands
+    _, tangents = torch.func.jvp(lambda x: results(CALLS[name].ours(x, **rest)), (x,), (torch.ones_like(x),))
+    double = doubles(rest)
+    _, right = torch.func.jvp(
+        lambda x: results(CALLS[name].formula(x, **double)), (x.double(),), (torch.ones_like(x.double()),)
+    )
+    for tangent, expected in zip(tangents, right, strict=True):
+        torch.testing.assert_close(tangent.double(), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in FORMULAS])
+def test_forward_mode_is_refused(name, device):
+    """A kernel has no tangent: an error, whichever operand has one, and the next call is right."""
+    operands = CALLS[name].operands(SHAPE, F32, device)
+    plain = results(CALLS[name].ours(**operands))
+    op = "ada_norm" if name == "modulated_rms_norm" else name.removesuffix(", RMS")
+    for key, tensor in operands.items():
+        rest = {other: of for other, of in operands.items() if other != key}
+        with pytest.raises(RuntimeError, match=f"^{op}: called in forward-mode AD .* no derivative for it"):
+            torch.func.jvp(
+                lambda t, key=key, rest=rest: CALLS[name].ours(**rest, **{key: t}),
+                (tensor,),
+                (torch.ones_like(tensor),),
+            )
+    for y, again in zip(plain, results(CALLS[name].ours(**operands)), strict=True):
+        assert torch.equal(y, again)

@@ -1,0 +1,236 @@
+"""`oxiwarp.rope` and `rope_3d` against the functions of diffusers and transformers: the same bits."""
+
+import pytest
+import torch
+from helpers import DTYPES, random
+
+import oxiwarp
+
+pytest.importorskip("diffusers")
+pytest.importorskip("transformers")
+
+from diffusers.models.embeddings import apply_rotary_emb, get_1d_rotary_pos_embed  # noqa: E402
+from diffusers.models.transformers import transformer_ltx, transformer_ltx2  # noqa: E402
+from diffusers.models.transformers.transformer_flux import FluxPosEmbed  # noqa: E402
+from diffusers.models.transformers.transformer_hunyuan_video import HunyuanVideoRotaryPosEmbed  # noqa: E402
+from diffusers.models.transformers.transformer_mochi import MochiRoPE  # noqa: E402
+from diffusers.models.transformers.transformer_qwenimage import apply_rotary_emb_qwen  # noqa: E402
+from diffusers.models.transformers.transformer_wan import WanRotaryPosEmbed  # noqa: E402
+from transformers.models.cohere import modeling_cohere  # noqa: E402
+from transformers.models.glm4 import modeling_glm4  # noqa: E402
+from transformers.models.gpt_oss import modeling_gpt_oss  # noqa: E402
+from transformers.models.llama import modeling_llama  # noqa: E402
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def pair(dtype, device, *, batch=2, tokens=12, heads=(4, 4), dim=64):
+    """Queries and keys `[B, S, heads, D]`."""
+    return tuple(random((batch, tokens, h, dim), dtype, device, seed=i) for i, h in enumerate(heads))
+
+
+def same(got, wanted):
+    assert got.dtype == wanted.dtype and got.shape == wanted.shape
+    assert torch.equal(got, wanted), f"differs by {(got.double() - wanted.double()).abs().max().item()}"
+
+
+def nearly(got, wanted):
+    """The same but for one rounding in float32."""
+    if got.dtype == torch.float32:
+        torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
+    else:
+        assert (got != wanted).double().mean() < 2e-3
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("unbind_dim", [-1, -2])
+def test_diffusers(unbind_dim, dtype, device):
+    """Flux, HunyuanVideo, CogVideoX (-1) and StableAudio, OmniGen, Cosmos (-2), in both orders of dimensions."""
+    q, k = pair(dtype, device, dim=128)
+    cos, sin = get_1d_rotary_pos_embed(
+        128, torch.arange(12, device=device), use_real=True, repeat_interleave_real=unbind_dim == -1
+    )
+    interleaved = unbind_dim == -1
+    got = oxiwarp.rope(q, k, cos, sin, interleaved=interleaved)
+    for x, y in zip((q, k), got, strict=True):
+        same(y, apply_rotary_emb(x, (cos, sin), use_real_unbind_dim=unbind_dim, sequence_dim=1))
+        x, y = (
+            x.transpose(1, 2),
+            oxiwarp.rope(x.transpose(1, 2), None, cos, sin, interleaved=interleaved, heads_first=True),
+        )
+        same(y, apply_rotary_emb(x, (cos, sin), use_real_unbind_dim=unbind_dim, sequence_dim=2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_flux_tables(dtype, device):
+    ids = torch.randint(0, 64, (12, 3), generator=torch.Generator().manual_seed(0)).to(device)
+    cos, sin = FluxPosEmbed(10000, [16, 56, 56])(ids)
+    q, _ = pair(dtype, device, heads=(24, 24), dim=128)
+    same(oxiwarp.rope(q, None, cos, sin), apply_rotary_emb(q, (cos, sin), sequence_dim=1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fused_projection(dtype, device):
+    """Queries and keys as slices of one projection."""
+    qkv = random((2, 12, 3, 4, 64), dtype, device)
+    cos, sin = get_1d_rotary_pos_embed(64, torch.arange(12, device=device), use_real=True)
+    for x, y in zip(qkv.unbind(2)[:2], oxiwarp.rope(qkv[:, :, 0], qkv[:, :, 1], cos, sin), strict=True):
+        same(y, apply_rotary_emb(x, (cos, sin), sequence_dim=1))
+    side_by_side = qkv.flatten(2)[..., 256:512]
+    y = oxiwarp.rope(side_by_side, None, cos, sin, head_dim=64)
+    same(y, apply_rotary_emb(qkv[:, :, 1], (cos, sin), sequence_dim=1).flatten(2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_text_tokens_pass(dtype, device):
+    """CogVideoX rotates from the text's end on, HunyuanVideo up to its start."""
+    q, k = pair(dtype, device, tokens=20)
+    cos, sin = get_1d_rotary_pos_embed(64, torch.arange(13, device=device), use_real=True)
+    wanted = q.clone()
+    wanted[:, 7:] = apply_rotary_emb(q[:, 7:], (cos, sin), sequence_dim=1)
+    same(oxiwarp.rope(q, k, cos, sin, offset=7)[0], wanted)
+    wanted = torch.cat([apply_rotary_emb(q[:, :13], (cos, sin), sequence_dim=1), q[:, 13:]], dim=1)
+    same(oxiwarp.rope(q, None, cos, sin, offset=0), wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_complex_tables(dtype, device):
+    """Lumina and Qwen-Image: torch's complex product on CUDA has a fused multiply-add, that of its CPU has none."""
+    q, k = pair(dtype, device, dim=128)
+    table = get_1d_rotary_pos_embed(128, torch.arange(12, device=device))
+    assert table.dtype == torch.complex64
+    y = oxiwarp.rope(q, k, table)[1]
+    wanted = apply_rotary_emb_qwen(k, table, use_real=False)
+    if device.type == "cuda":
+        same(y, wanted)
+    else:
+        nearly(y, wanted)
+    same(oxiwarp.rope(k, None, table.expand(2, 12, 64)), y)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_ltx(dtype, device):
+    """Before the head split, over all 2048 columns, with identity in front."""
+    rope = transformer_ltx.LTXVideoRotaryPosEmbed(dim=2048, base_num_frames=20, base_height=2048, base_width=2048)
+    q = random((2, 24, 2048), dtype, device)
+    cos, sin = rope(q, 2, 3, 4, (1 / 25, 32, 32))
+    assert cos.shape == (2, 24, 2048)
+    wanted = transformer_ltx.apply_rotary_emb(q, (cos, sin))
+    same(oxiwarp.rope(q, None, cos, sin), wanted)
+    # The same from coordinates; the tables are those of the module.
+    coordinates = rope._prepare_video_coords(2, 2, 3, 4, (1 / 25, 32, 32), device)
+    same(oxiwarp.rope_3d(q, grid=(2, 3, 4), coordinates=coordinates), wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_ltx2(dtype, device):
+    q = random((2, 6, 4 * 64), dtype, device)
+    angles = random((2, 4, 6, 32), torch.float32, device, seed=3)
+    cos, sin = angles.cos(), angles.sin()
+    wanted = transformer_ltx2.apply_split_rotary_emb(q, (cos, sin))
+    tables = cos.transpose(1, 2), sin.transpose(1, 2)
+    y = oxiwarp.rope(q, None, *tables, interleaved=False, head_dim=64)
+    # Its `addcmul` rounds the product on CUDA, as ours does, and does not on the CPU.
+    if device.type == "cuda":
+        same(y, wanted)
+    else:
+        nearly(y, wanted)
+    wide = angles.transpose(1, 2).flatten(2).repeat_interleave(2, dim=-1)
+    wanted = transformer_ltx2.apply_interleaved_rotary_emb(q, (wide.cos(), wide.sin()))
+    same(oxiwarp.rope(q, None, wide.cos(), wide.sin()), wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_wan(dtype, device):
+    """Wan's processor writes even and odd columns; the tables are `[1, S, 1, D]`."""
+    video = torch.empty(1, 16, 2, 6, 4, device=device)
+    cos, sin = WanRotaryPosEmbed(128, (1, 2, 2), 1024).to(device)(video)
+    q, k = pair(dtype, device, batch=1, heads=(5, 5), dim=128)
+
+    def apply(x):
+        a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+        out = torch.empty_like(x)
+        out[..., 0::2] = a * cos[..., 0::2] - b * sin[..., 1::2]
+        out[..., 1::2] = a * sin[..., 1::2] + b * cos[..., 0::2]
+        return out.type_as(x)
+
+    for x, y in zip((q, k), oxiwarp.rope(q, k, cos, sin), strict=True):
+        same(y, apply(x))
+    for y, z in zip(oxiwarp.rope_3d(q, k, grid=(2, 3, 2)), oxiwarp.rope(q, k, cos, sin), strict=True):
+        same(y, z)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_hunyuan_splits(dtype, device):
+    video = torch.empty(1, 16, 2, 4, 6, device=device)
+    cos, sin = HunyuanVideoRotaryPosEmbed(2, 1, [16, 56, 56], 256.0)(video)
+    q, _ = pair(dtype, device, batch=1, dim=128)
+    same(oxiwarp.rope(q, None, cos, sin), apply_rotary_emb(q, (cos, sin), sequence_dim=1))
+    # Its angles are float32 products, ours float64 ones.
+    y = oxiwarp.rope_3d(q, grid=(2, 2, 3), splits=(16, 56, 56), theta=256.0)
+    torch.testing.assert_close(
+        y, oxiwarp.rope(q, None, cos, sin), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # the module asks for float32
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_mochi(dtype, device):
+    """Angles of its own for each head, an entry for each pair."""
+    frequencies = random((3, 24, 64), torch.float32, device)
+    cos, sin = MochiRoPE()(frequencies, 1, 3, 4, device, torch.float32)
+    q, k = pair(dtype, device, heads=(24, 24), dim=128)
+    even, odd = q[..., 0::2].float(), q[..., 1::2].float()
+    real, imaginary = (even * cos - odd * sin).to(dtype), (even * sin + odd * cos).to(dtype)
+    same(oxiwarp.rope(q, k, cos[None], sin[None])[0], torch.stack([real, imaginary], dim=-1).flatten(-2))
+
+
+def llama_tables(dtype, device, *, dim, interleaved=False):
+    frequencies = 1.0 / (10000.0 ** (torch.arange(0, dim, 2, dtype=torch.float) / dim)).to(device)
+    angles = torch.arange(12, device=device).expand(2, -1)[..., None].float() * frequencies
+    angles = angles.repeat_interleave(2, dim=-1) if interleaved else torch.cat((angles, angles), dim=-1)
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_llama(dtype, device):
+    """Grouped queries, transposed views, three roundings in 16 bits."""
+    cos, sin = llama_tables(dtype, device, dim=128)
+    q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 2), dim=128))
+    wanted = modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
+    for y, w in zip(oxiwarp.rope(q, k, cos, sin, interleaved=False, heads_first=True), wanted, strict=True):
+        same(y, w)
+    if dtype in HALF:
+        fast = oxiwarp.rope(q, None, cos, sin, interleaved=False, heads_first=True, mode="fast")
+        assert not torch.equal(fast, wanted[0])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_gpt_oss(dtype, device):
+    """Halves with an entry for each pair."""
+    cos, sin = (table[..., :32] for table in llama_tables(dtype, device, dim=64))
+    q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 1)))
+    wanted = modeling_gpt_oss.apply_rotary_pos_emb(q, k, cos, sin)
+    for y, w in zip(oxiwarp.rope(q, k, cos, sin, interleaved=False, heads_first=True), wanted, strict=True):
+        same(y, w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_glm4(dtype, device):
+    """Partial and interleaved; it takes the first half of tables made for halves."""
+    cos, sin = llama_tables(dtype, device, dim=32)
+    q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))
+    wanted = modeling_glm4.apply_rotary_pos_emb(q, k, cos, sin)
+    got = oxiwarp.rope(q, k, cos[..., :16], sin[..., :16], rotary_dim=32, heads_first=True)
+    for y, w in zip(got, wanted, strict=True):
+        same(y, w)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_cohere(dtype, device):
+    """In float32 whatever the tables are: one rounding."""
+    cos, sin = llama_tables(dtype, device, dim=64, interleaved=True)
+    q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))
+    wanted = modeling_cohere.apply_rotary_pos_emb(q, k, cos, sin)
+    for y, w in zip(oxiwarp.rope(q, k, cos, sin, heads_first=True, mode="fast"), wanted, strict=True):
+        same(y, w)
