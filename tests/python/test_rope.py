@@ -130,8 +130,8 @@ def test_ltx2(dtype, device):
     wanted = transformer_ltx2.apply_split_rotary_emb(q, (cos, sin))
     tables = cos.transpose(1, 2), sin.transpose(1, 2)
     y = oxiwarp.rope(q, None, *tables, interleaved=False, head_dim=64)
-    # Its `addcmul` rounds the product on CUDA, as ours does, and does not on the CPU.
-    if device.type == "cuda":
+    # Its `addcmul` may fuse what ours rounds twice: a last bit of float32, which no 16-bit result shows on CUDA.
+    if device.type == "cuda" and dtype != torch.float32:
         same(y, wanted)
     else:
         nearly(y, wanted)
