@@ -84,14 +84,12 @@ impl NormOp {
         let Given { dy, x, weight, dsum, dx } = given;
         let operands = [("x", x), ("dy", dy), ("dsum", dsum.unwrap_or(x)), ("dx", dx)];
         let mut layout = RowLayout::of(op, device, operands)?;
-        let inputs = [Some(("x", x)), Some(("dy", dy)), weight.map(|weight| ("weight", weight))];
-        let inputs = [&inputs[..], &[dsum.map(|dsum| ("dsum", dsum))]].concat();
-        expect_disjoint(op, ("dx", dx), &inputs)?;
         let columns = Columns::of(op, device, x, weight, &gradients)?;
-        let mut outputs = vec![Some(("dx", dx))];
-        for (arg, out) in columns.outputs() {
-            expect_disjoint(op, (arg, out), &[&inputs[..], &outputs].concat())?;
-            outputs.push(Some((arg, out)));
+        let mut taken = vec![Some(("x", x)), Some(("dy", dy))];
+        taken.extend([weight.map(|weight| ("weight", weight)), dsum.map(|dsum| ("dsum", dsum))]);
+        for out in [("dx", dx)].into_iter().chain(columns.outputs()) {
+            expect_disjoint(op, out, &taken)?;
+            taken.push(Some(out));
         }
         layout.vector &= columns.aligned();
         let dims = Dims {
@@ -104,7 +102,7 @@ impl NormOp {
         let plan = Plan::of(device.arch(), self.layer, columns.wanted() > 0, &dims);
         let sums = columns.workspace(op, device, &plan, &dims)?;
         if let Some(workspace) = columns.workspace {
-            expect_disjoint(op, ("workspace", workspace), &[&inputs[..], &outputs].concat())?;
+            expect_disjoint(op, ("workspace", workspace), &taken)?;
         }
         let p = Params {
             rows: dims.rows,

@@ -60,12 +60,14 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
         let team = share.team.forget();
         let at = RowAt::of(Team { row: u64::from(share.block), ..team }, u64::MAX, 0);
+        // Asked here and not before the loop over rows, through which the answer would be kept.
+        let [low, high] = thread::forget([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
         // SAFETY: as the caller promises; a block's row is its own, and one that is not wanted is never touched.
         unsafe {
             Self {
                 read: Row::of(&rows, team, at, cols),
                 write: RowMut::of(&rows, team, at, cols),
-                wanted: !base.is_null(),
+                wanted: low | high != 0,
             }
         }
     }
@@ -147,9 +149,10 @@ impl SharedSums {
         let [x, y, _] = thread::block_dim();
         let slots = tiles * len / 4;
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
+        let zeros = sums.forget();
         for slot in 0..slots {
             // SAFETY: this thread's own slot.
-            unsafe { sums.slots.set(sums.at(slot), Four([0.0; 4])) };
+            unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
         }
         sums
     }

@@ -14,7 +14,7 @@ use crate::block_sums::{Share, SharedSums, SumsRow};
 use crate::weight::Weight;
 
 mod line;
-use line::{Folds, Line, Stats, add};
+use line::{Folds, Line, Stats, Sum};
 
 /// What the kernels need to know beside their operands.
 #[repr(C)]
@@ -114,36 +114,34 @@ unsafe fn held<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool
     while first < share.end {
         let at = share.at(first, p.inner);
         // SAFETY: as the caller promises; a team's row is its own.
-        let (line, dx) = unsafe { Line::<T, VECTOR, LAYER>::of(share, &operands, weight, at, &p) };
+        let (line, _) = unsafe { Line::<T, VECTOR, LAYER>::of(share, &operands, weight, at, &p) };
         let pairs = line.load::<HELD>(0);
         let [mut mean, mut offset] = [0.0; 2];
         if LAYER {
-            let mut sum = [0.0; 2];
+            let mut sum = Sum::ZERO;
             for tile in 0..HELD {
-                sum = add(sum, line.means(tile as u32, pairs[tile]));
+                sum = line.means(tile as u32, pairs[tile], sum);
             }
             [mean, offset] = folds.means(sum, p.inv_cols);
         }
-        let mut sum = [0.0; 2];
+        let mut sum = Sum::ZERO;
         for tile in 0..HELD {
-            sum = add(sum, line.products(tile as u32, pairs[tile], mean));
+            sum = line.products(tile as u32, pairs[tile], mean, sum);
         }
         let stats = Stats::of(mean, offset, folds.means(sum, p.inv_cols), p.eps, at);
+        // Addresses that are worked out anew are not in the way of the reductions.
+        // SAFETY: as above.
+        let (line, dx) = unsafe { Line::<T, VECTOR, LAYER>::of(share, &operands, weight, at, &p) };
         let dbias = dbias.forget();
-        let mut dsum = [Pack::ZERO; HELD];
         for tile in 0..HELD {
-            // As many loads in flight as there are registers for, where there is something to load.
-            let step = if LAYER || HELD == 1 { 1 } else { 2 };
-            for next in tile..tile + if tile % step == 0 { step } else { 0 } {
-                dsum[next] = line.dsum(next as u32);
-            }
             let [dy, d] = line.lanes(pairs[tile], stats);
             if LAYER {
                 dbias.add(tile as u32, dy);
             }
             let xhat = d.map(|d| d * stats.inv_rms);
             dweight[tile] = T::Lanes::from_fn(|i| fma(dy.get(i), xhat.get(i), dweight[tile].get(i)));
-            dx.store(tile as u32, line.dx(tile as u32, [dy, d], dsum[tile], stats), Store::Default);
+            let pack = line.dx(tile as u32, [dy, d], stats);
+            dx.store(tile as u32, pack, Store::Default);
         }
         first += share.step;
     }
@@ -152,6 +150,7 @@ unsafe fn held<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool
         (SumsRow::<VECTOR>::of(sums.dweight, share, p.cols), SumsRow::<VECTOR>::of(sums.dbias, share, p.cols))
     };
     let memory = memory.take(thread::block_dim()[0] * thread::block_dim()[1] * T::Lanes::LEN);
+    let dbias = dbias.forget();
     for tile in 0..HELD {
         dweight_row.write_over_teams(tile as u32, dweight[tile], share.team, memory);
         if LAYER {
@@ -185,20 +184,20 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
         let steps = p.cols.div_ceil(share.team.size * T::Lanes::LEN).div_ceil(STEP as u32);
         let [mut mean, mut offset] = [0.0; 2];
         if LAYER {
-            let mut sum = [0.0; 2];
+            let mut sum = Sum::ZERO;
             for step in 0..steps {
                 let pairs = line.load::<STEP>(step * STEP as u32);
                 for i in 0..STEP {
-                    sum = add(sum, line.means(step * STEP as u32 + i as u32, pairs[i]));
+                    sum = line.means(step * STEP as u32 + i as u32, pairs[i], sum);
                 }
             }
             [mean, offset] = folds.means(sum, p.inv_cols);
         }
-        let mut sum = [0.0; 2];
+        let mut sum = Sum::ZERO;
         for step in 0..steps {
             let pairs = line.load::<STEP>(step * STEP as u32);
             for i in 0..STEP {
-                sum = add(sum, line.products(step * STEP as u32 + i as u32, pairs[i], mean));
+                sum = line.products(step * STEP as u32 + i as u32, pairs[i], mean, sum);
             }
         }
         let stats = Stats::of(mean, offset, folds.means(sum, p.inv_cols), p.eps, at);
@@ -208,7 +207,7 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             for i in 0..STEP {
                 let tile = step * STEP as u32 + i as u32;
                 let [dy, d] = line.lanes(pairs[i], stats);
-                dx.store(tile, line.dx(tile, [dy, d], line.dsum(tile), stats), Store::Default);
+                dx.store(tile, line.dx(tile, [dy, d], stats), Store::Default);
                 dweight.add(tile, dy.zip(d, |dy, d| dy * (d * stats.inv_rms)), first == share.first);
                 if LAYER {
                     dbias.add(tile, dy, first == share.first);

@@ -7,6 +7,7 @@ use oxiwarp::{Device, ParameterGradients, Stream, View, ViewMut, norm_backward_w
 
 /// `Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? dsum`; an RMSNorm has no bias.
 pub struct Operands {
+    op: &'static str,
     dy: Tensor,
     x: Tensor,
     weight: Option<Tensor>,
@@ -30,10 +31,10 @@ pub struct Call<'a> {
 pub struct Results(pub [Tensor; 3]);
 
 impl Operands {
-    pub fn read(args: &mut Args, with_bias: bool) -> Self {
+    pub fn read(op: &'static str, args: &mut Args, with_bias: bool) -> Self {
         let (dy, x, weight) = (args.tensor("dy"), args.tensor("x"), args.optional_tensor("weight"));
         let bias = if with_bias { args.optional_tensor("bias") } else { None };
-        Operands { dy, x, weight, bias, dsum: args.optional_tensor("dsum") }
+        Operands { op, dy, x, weight, bias, dsum: args.optional_tensor("dsum") }
     }
 
     /// Allocates, and hands everything to `launch`.
@@ -93,7 +94,9 @@ impl Operands {
         match like {
             _ if !wanted => self.x.empty(name, &[0]),
             Some(parameter) => parameter.empty_like(name),
-            None => Err(format!("{name} is wanted, and there is no parameter that says its shape")),
+            None => {
+                Err(format!("{}: {name} is wanted, and there is no parameter that says its shape", self.op))
+            }
         }
     }
 }

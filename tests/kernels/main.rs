@@ -18,6 +18,7 @@ mod modulation_input;
 mod modulation_overlap;
 mod modulations;
 mod norm_backward;
+mod norm_backward_case;
 mod norm_backward_input;
 mod properties;
 mod qk_norm_rope;

@@ -1,4 +1,4 @@
-"""Bad input of the norms of diffusion transformers: one clear error, the same from kernel, fake and formula."""
+"""Bad input of the norms of diffusion transformers: one clear error, the same from kernel, fake and gradient."""
 
 import re
 

@@ -105,20 +105,19 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> Line<T, VECTOR, LAYER> {
         if LAYER { x.lanes().map(|x| x - mean) } else { x.lanes() }
     }
 
-    /// What a tile adds to the sums of `x` and `g`.
+    /// With the sums of `x` and `g` of a tile.
     #[inline(always)]
-    pub fn means(&self, tile: u32, pair: Pair<T>) -> [f32; 2] {
-        [pair.x.lanes().sum(), self.weighted(tile, pair.dy.lanes()).sum()]
+    pub fn means(&self, tile: u32, pair: Pair<T>, sum: Sum) -> Sum {
+        sum.with(pair.x.lanes(), self.weighted(tile, pair.dy.lanes()), |x, g, [a, b]| [a + x, b + g])
     }
 
-    /// What a tile adds to the sums of `d^2` and `g * d`.
+    /// With the sums of `d^2` and `g * d` of a tile.
     #[inline(always)]
-    pub fn products(&self, tile: u32, pair: Pair<T>, mean: f32) -> [f32; 2] {
+    pub fn products(&self, tile: u32, pair: Pair<T>, mean: f32, sum: Sum) -> Sum {
         let pair = if LAYER { pair.forget_lanes() } else { pair };
         let d = self.centered(pair.x, mean);
         let d = if LAYER { self.x.inside(tile, d) } else { d };
-        let g = self.weighted(tile, pair.dy.lanes());
-        [d.zip(d, |a, b| a * b).sum(), g.zip(d, |g, d| g * d).sum()]
+        sum.with(d, self.weighted(tile, pair.dy.lanes()), |d, g, [a, b]| [fma(d, d, a), fma(g, d, b)])
     }
 
     /// `dy`, 0 past the end, and `d`.
@@ -128,15 +127,10 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> Line<T, VECTOR, LAYER> {
         [pair.dy.lanes(), self.centered(pair.x, stats.mean)]
     }
 
-    /// What reaches the input on another way; zeros where there is nothing.
+    /// `dx`, with `dsum` where there is one, rounded.
     #[inline(always)]
-    pub fn dsum(&self, tile: u32) -> Pack<T> {
-        self.dsum.map_or(Pack::ZERO, |dsum| dsum.load(tile, Load::ReadOnly))
-    }
-
-    /// `dx`, with `dsum`, rounded.
-    #[inline(always)]
-    pub fn dx(&self, tile: u32, [dy, d]: [T::Lanes; 2], dsum: Pack<T>, stats: Stats) -> Pack<T> {
+    pub fn dx(&self, tile: u32, [dy, d]: [T::Lanes; 2], stats: Stats) -> Pack<T> {
+        let dsum = self.dsum.map_or(Pack::ZERO, |dsum| dsum.load(tile, Load::ReadOnly));
         let rest = self.weighted(tile, dy).zip(d, |g, d| fma(-d, stats.slope, g - stats.offset));
         Pack::from_lanes(rest.zip(dsum.lanes(), |rest, dsum| fma(rest, stats.inv_rms, dsum)))
     }
@@ -172,19 +166,33 @@ impl Folds {
 
     /// The means over a row.
     #[inline(always)]
-    pub fn means(&mut self, sums: [f32; 2], inv_cols: f32) -> [f32; 2] {
+    pub fn means(&mut self, Sum([even, odd]): Sum, inv_cols: f32) -> [f32; 2] {
         let mut memory = SharedMemory::of_launch();
         if self.second {
             memory.take::<[f32; 2]>(Self::warps());
         }
         self.second = !self.second;
-        let [a, b] = self.team.fold(sums, [0.0; 2], &mut memory, add);
+        let add = |[a, b]: [f32; 2], [c, d]: [f32; 2]| [a + c, b + d];
+        let [a, b] = self.team.fold(add(even, odd), [0.0; 2], &mut memory, add);
         [a * inv_cols, b * inv_cols]
     }
 }
 
-/// Both sums.
-#[inline(always)]
-pub(super) fn add([a, b]: [f32; 2], [c, d]: [f32; 2]) -> [f32; 2] {
-    [a + c, b + d]
+/// Two sums over a thread's lanes, those of even and of odd lanes apart: chains half as long, in few registers.
+#[derive(Clone, Copy)]
+pub(super) struct Sum([[f32; 2]; 2]);
+
+impl Sum {
+    /// Of nothing.
+    pub const ZERO: Self = Self([[0.0; 2]; 2]);
+
+    /// With each pair of lanes, by `add`.
+    #[inline(always)]
+    fn with<L: Lanes>(self, a: L, b: L, add: impl Fn(f32, f32, [f32; 2]) -> [f32; 2]) -> Self {
+        let mut sums = self.0;
+        for i in 0..L::LEN as usize {
+            sums[i % 2] = add(a.get(i), b.get(i), sums[i % 2]);
+        }
+        Self(sums)
+    }
 }

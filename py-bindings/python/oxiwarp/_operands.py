@@ -1,13 +1,11 @@
-"""What the norms of diffusion transformers have in common: their operands' checks, and the formula in torch.
+"""What the norms of diffusion transformers have in common: their operands' checks.
 
-The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile. The formula is
-what the modules of diffusers compute; it runs where a gradient is needed.
+The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile.
 """
 
 from typing import NoReturn
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ._register import FLOATS, OPTIONAL, check_rows
@@ -100,39 +98,6 @@ def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, e
     check_eps(op, eps)
 
 
-def summed(value: Tensor | None, table: Tensor | None) -> Tensor | None:
+def summed(value: Tensor, table: Tensor | None) -> Tensor:
     """A modulation with its table added, as `scale_shift_table + temb`."""
-    return value if value is None or table is None else table + value
-
-
-def in_one_dtype(exact: bool, x: Tensor, *operands: Tensor | None) -> tuple[Tensor, list[Tensor | None]]:
-    """The operands of a chain, as they are; in float32 where one of them is, or where the chain is rounded once."""
-    if exact and not any(operand is not None and operand.dtype == torch.float32 for operand in operands):
-        return x, list(operands)
-    return x.float(), [operand if operand is None else operand.float() for operand in operands]
-
-
-def norm_formula(x: Tensor, rms: bool, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """LayerNorm as torch's, RMSNorm as diffusers', of operands of one dtype."""
-    if not rms:
-        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
-    y = (x * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
-    y = y if weight is None else y * weight
-    return y if bias is None else y + bias
-
-
-def modulated_formula(
-    x: Tensor,
-    rms: bool,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    eps: float,
-    exact: bool,
-    *modulations: tuple[Tensor, Tensor | None],
-) -> list[Tensor]:
-    """`norm(x) * (1 + scale) + shift` for each pair, in x's dtype, computed in what the kernels compute in."""
-    flat = [operand for pair in modulations for operand in pair]
-    wide, (weight, bias, *flat) = in_one_dtype(exact, x, weight, bias, *flat)
-    n = norm_formula(wide, rms, weight, bias, eps)
-    scaled = [n * (1 + scale) for scale in flat[::2]]
-    return [(y if shift is None else y + shift).to(x.dtype) for y, shift in zip(scaled, flat[1::2], strict=True)]
+    return value if table is None else table + value

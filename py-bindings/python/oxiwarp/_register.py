@@ -53,17 +53,13 @@ def needs_grad(*tensors: Tensor | None) -> bool:
     return False
 
 
-def refuse_grad(op: str) -> NoReturn:
-    """Raise: `op` has no backward, and a result without a gradient would be wrong."""
+def refuse_forward_mode(op: str) -> None:
+    """Raise in forward-mode AD: `op` has no derivative for it, and a result without a tangent would be wrong."""
     if forward_ad._current_level >= 0:
         raise RuntimeError(
             f"{op}: called in forward-mode AD (torch.func.jvp, forward_ad.dual_level), and this operator has no "
-            "derivative yet: use torch's own operators there"
+            "derivative for it: use torch's own operators there"
         )
-    raise RuntimeError(
-        f"{op}: an input requires grad, and this operator has no backward yet: "
-        "call it under torch.no_grad() or torch.inference_mode(), or detach the inputs"
-    )
 
 
 def refuse_types(op: str, **arguments: Any) -> NoReturn:

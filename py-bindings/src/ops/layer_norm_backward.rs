@@ -11,7 +11,7 @@ const OP: &CStr = c"layer_norm_backward";
 pub unsafe extern "C-unwind" fn layer_norm_backward(stack: *mut u64, _inputs: u64, _outputs: u64) {
     // SAFETY: torch calls with the schema's arguments on the stack; they are read in its order.
     let mut args = unsafe { Args::new(stack, OP) };
-    let (operands, eps) = (Operands::read(&mut args, true), args.float() as f32);
+    let (operands, eps) = (Operands::read("layer_norm_backward", &mut args, true), args.float() as f32);
     let wanted = [args.bool(), args.bool()];
     run(OP, move || {
         let results = operands.run(wanted, |c| {

@@ -12,7 +12,7 @@ const OP: &CStr = c"rms_norm_backward";
 pub unsafe extern "C-unwind" fn rms_norm_backward(stack: *mut u64, _inputs: u64, _outputs: u64) {
     // SAFETY: torch calls with the schema's arguments on the stack; they are read in its order.
     let mut args = unsafe { Args::new(stack, OP) };
-    let operands = Operands::read(&mut args, false);
+    let operands = Operands::read("rms_norm_backward", &mut args, false);
     let (eps, weight_offset) = (args.float() as f32, args.float() as f32);
     let (params, dweight) = (RmsNorm { eps, weight_offset, ..RmsNorm::default() }, args.bool());
     run(OP, move || {

@@ -1,17 +1,14 @@
 """The modulated norm of a diffusion transformer: `torch.ops.oxiwarp.ada_norm`, `ada_norm_pair` and public functions."""
 
-from torch import Tensor
+from typing import Any
 
-from .._operands import (
-    check_modulation,
-    check_norm,
-    check_types,
-    is_exact,
-    is_rms,
-    modulated_formula,
-    summed,
-)
-from .._register import define, explain, needs_grad
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._modulation_backward import Norm, ada_norm_gradients, modulations
+from .._operands import check_modulation, check_norm, check_types, is_exact, is_rms
+from .._register import define, explain, needs_grad, refuse_forward_mode
 
 
 def _check(
@@ -79,6 +76,85 @@ op_pair = define(
 )
 
 
+class _AdaNorm(torch.autograd.Function):
+    """Keeps its operands; the norm is made again from x."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        scale: Tensor,
+        scale_table: Tensor | None,
+        shift: Tensor | None,
+        shift_table: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        rms: bool,
+        eps: float,
+        exact: bool,
+    ) -> Tensor:
+        return op(  # type: ignore[no-any-return]
+            x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.rms, ctx.eps, _ = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, scale_table, shift, shift_table, weight, bias = ctx.saved_tensors
+        norm, by = Norm(ctx.rms, ctx.eps, weight, bias), modulations(scale, scale_table, shift, shift_table)
+        return *ada_norm_gradients(dy, x, norm, by, None, ctx.needs_input_grad[:7]), None, None, None
+
+
+class _AdaNormPair(torch.autograd.Function):
+    """Keeps its operands; the gradient of x for one modulation is added to the other's as that is made."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        scale: Tensor,
+        shift: Tensor | None,
+        scale2: Tensor,
+        shift2: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        rms: bool,
+        eps: float,
+        exact: bool,
+    ) -> tuple[Tensor, Tensor]:
+        return op_pair(  # type: ignore[no-any-return]
+            x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.rms, ctx.eps, _ = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor, dy2: Tensor) -> tuple[Tensor | None, ...]:
+        x, scale, shift, scale2, shift2, weight, bias = ctx.saved_tensors
+        of_x, of_scale, of_shift, of_scale2, of_shift2, *of_norm = ctx.needs_input_grad[:7]
+        norm = Norm(ctx.rms, ctx.eps, weight, bias)
+        first = ada_norm_gradients(
+            dy, x, norm, modulations(scale, None, shift, None), None, (of_x, of_scale, False, of_shift, False, *of_norm)
+        )
+        second = ada_norm_gradients(
+            dy2,
+            x,
+            norm,
+            modulations(scale2, None, shift2, None),
+            first[0],
+            (of_x, of_scale2, False, of_shift2, False, *of_norm),
+        )
+        both = [None if a is None or b is None else a + b for a, b in zip(first[5:], second[5:], strict=True)]
+        return second[0], first[1], first[3], second[1], second[3], *both, None, None, None
+
+
 def ada_norm(
     x: Tensor,
     scale: Tensor,
@@ -111,7 +187,9 @@ def ada_norm(
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and its operands alone.
 
-    Where a gradient is needed the formula runs in torch's own operators.
+    Gradients, of tables too, are computed in float32 and take roundings of the forward for what they approximate; sums
+    have the same bits each time. Where rows of `x` share scale and shift (`[B, 1, N]`, `[N]`) one pass makes all of
+    them. Once, not twice, and not in forward-mode AD.
 
     Raises:
         RuntimeError, TypeError, torch.OutOfMemoryError: as `layer_norm`.
@@ -123,15 +201,12 @@ def ada_norm(
     others = {"shift": shift, "weight": weight, "bias": bias, "scale_table": scale_table, "shift_table": shift_table}
     check_types(name, {"x": x, "scale": scale}, others)
     rms, exact = is_rms(name, norm), is_exact(name, mode)
-    if needs_grad(x, scale, *others.values()):
-        _check(name, x, weight, bias, eps, scale=(scale, scale_table), shift=(shift, shift_table))
-        by = (summed(scale, scale_table), summed(shift, shift_table))
-        (y,) = modulated_formula(x, rms, weight, bias, eps, exact, by)
-        return y
+    arguments = (x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
     try:
-        return op(  # type: ignore[no-any-return]
-            x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact
-        )
+        if needs_grad(x, scale, *others.values()):
+            refuse_forward_mode(name)
+            return _AdaNorm.apply(*arguments)  # type: ignore[no-any-return,no-untyped-call]
+        return op(*arguments)  # type: ignore[no-any-return]
     except RuntimeError as error:
         explain(error, name, 1, x, scale=scale, **others)
         raise
@@ -152,7 +227,8 @@ def ada_norm_pair(
 ) -> tuple[Tensor, Tensor]:
     """Two modulations of one norm, in one pass: `norm(x) * (1 + scale) + shift`, and that with `scale2` and `shift2`.
 
-    Arguments, errors and source as for `ada_norm`; SD3.5's AdaLayerNormZeroX computes it for its two attentions.
+    Arguments, gradients, errors and source as for `ada_norm`; it is what SD3.5's AdaLayerNormZeroX computes for its two
+    attentions.
 
     Returns:
         Two contiguous tensors of `x`'s shape and dtype.
@@ -161,12 +237,12 @@ def ada_norm_pair(
     others = {"shift": shift, "shift2": shift2, "weight": weight, "bias": bias}
     check_types(name, {"x": x, "scale": scale, "scale2": scale2}, others)
     rms, exact = is_rms(name, norm), is_exact(name, mode)
-    if needs_grad(x, scale, scale2, *others.values()):
-        modulations = {"scale": scale, "shift": shift, "scale2": scale2, "shift2": shift2}
-        _check(name, x, weight, bias, eps, **{key: (value, None) for key, value in modulations.items()})
-        y, y2 = modulated_formula(x, rms, weight, bias, eps, exact, (scale, shift), (scale2, shift2))
-        return y, y2
     try:
+        if needs_grad(x, scale, scale2, *others.values()):
+            refuse_forward_mode(name)
+            return _AdaNormPair.apply(  # type: ignore[no-any-return,no-untyped-call]
+                x, scale, shift, scale2, shift2, weight, bias, rms, eps, exact
+            )
         return op_pair(  # type: ignore[no-any-return]
             x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact
         )

@@ -1,8 +1,22 @@
 """Residual addition and RMSNorm in one pass: `torch.ops.oxiwarp.add_rms_norm` and its public function."""
 
-from torch import Tensor
+from typing import Any
 
-from .._register import OPTIONAL, before_weight, check_rows, define, explain, needs_grad, refuse_grad, refuse_types
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._register import (
+    OPTIONAL,
+    before_weight,
+    check_rows,
+    define,
+    explain,
+    needs_grad,
+    refuse_forward_mode,
+    refuse_types,
+)
+from .rms_norm_backward import op as op_backward
 
 
 def _fake(
@@ -17,6 +31,35 @@ op = define(
     "bool round_before_weight) -> (Tensor, Tensor)",
     _fake,
 )
+
+
+class _AddRmsNorm(torch.autograd.Function):
+    """Keeps the sum and the weight; what comes back for the sum is added in the pass that makes its gradient."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool
+    ) -> tuple[Tensor, Tensor]:
+        return op(x, residual, weight, eps, weight_offset, round_before_weight)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        _, _, weight, ctx.eps, ctx.weight_offset, _ = inputs
+        ctx.save_for_backward(output[1], weight)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor, dsum: Tensor) -> tuple[Tensor | None, ...]:
+        total, weight = ctx.saved_tensors
+        wants_x, wants_residual, wants_weight, *_ = ctx.needs_input_grad
+        dy, dsum = dy.contiguous(), dsum.contiguous()
+        try:
+            dx, dweight = op_backward(dy, total, weight, dsum, ctx.eps, ctx.weight_offset, wants_weight)
+        except RuntimeError as error:
+            explain(error, "rms_norm_backward", 1, total)
+            raise
+        gradients = (dx if wants_x else None, dx if wants_residual else None, dweight if wants_weight else None)
+        return *gradients, None, None, None
 
 
 def add_rms_norm(
@@ -38,6 +81,8 @@ def add_rms_norm(
     Returns:
         `(y, sum)`: two contiguous tensors of `x`'s shape and dtype, the norm's output and the next residual.
 
+    Gradients as `rms_norm`'s; what comes back for the sum is added before the one rounding.
+
     Raises:
         RuntimeError, ValueError, TypeError, torch.OutOfMemoryError: as `rms_norm`.
 
@@ -46,10 +91,13 @@ def add_rms_norm(
     """
     if not (isinstance(x, Tensor) and isinstance(residual, Tensor) and isinstance(weight, OPTIONAL)):
         refuse_types("add_rms_norm", x=x, residual=residual, weight=weight)
-    if needs_grad(x, residual, weight):
-        refuse_grad("add_rms_norm")
     before = before_weight("add_rms_norm", rounding)
     try:
+        if needs_grad(x, residual, weight):
+            refuse_forward_mode("add_rms_norm")
+            return _AddRmsNorm.apply(  # type: ignore[no-any-return,no-untyped-call]
+                x, residual, weight, eps, weight_offset, before
+            )
         return op(x, residual, weight, eps, weight_offset, before)  # type: ignore[no-any-return]
     except RuntimeError as error:
         explain(error, "add_rms_norm", 2, x, residual=residual, weight=weight)

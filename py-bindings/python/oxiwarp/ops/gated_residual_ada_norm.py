@@ -1,18 +1,15 @@
 """Gated residual and the following modulated norm in one pass: `torch.ops.oxiwarp.gated_residual_ada_norm`."""
 
-from torch import Tensor
+from typing import Any
 
-from .._operands import (
-    check_modulation,
-    check_norm,
-    check_types,
-    is_exact,
-    is_rms,
-    modulated_formula,
-    summed,
-)
-from .._register import define, explain, needs_grad
-from .gated_residual import formula as residual_formula
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._modulation_backward import Modulation, Norm, ada_norm_gradients, gated, modulations
+from .._operands import check_modulation, check_norm, check_types, is_exact, is_rms
+from .._register import define, explain, needs_grad, refuse_forward_mode
+from .gated_residual import unclipped
 
 NAME = "gated_residual_ada_norm"
 
@@ -59,6 +56,52 @@ op = define(
 )
 
 
+class _GatedResidualAdaNorm(torch.autograd.Function):
+    """Keeps its operands but x, and the sum; what comes back for the sum is added as the norm's gradient is made."""
+
+    @staticmethod
+    def forward(
+        x: Tensor,
+        y: Tensor,
+        gate: Tensor | None,
+        gate_table: Tensor | None,
+        scale: Tensor,
+        scale_table: Tensor | None,
+        shift: Tensor | None,
+        shift_table: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        rms: bool,
+        eps: float,
+        exact: bool,
+        clip: bool,
+    ) -> tuple[Tensor, Tensor]:
+        return op(  # type: ignore[no-any-return]
+            x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, *rest, ctx.rms, ctx.eps, ctx.exact, ctx.clip = inputs
+        ctx.save_for_backward(output[1], x if ctx.clip else None, *rest)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor, dsum: Tensor) -> tuple[Tensor | None, ...]:
+        total, x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias = ctx.saved_tensors
+        norm, by = Norm(ctx.rms, ctx.eps, weight, bias), modulations(scale, scale_table, shift, shift_table)
+        wanted = ctx.needs_input_grad
+        dtotal, *of_norm = ada_norm_gradients(dy, total, norm, by, dsum.contiguous(), (True, *wanted[4:10]))
+        assert dtotal is not None
+        if ctx.clip:
+            dtotal = unclipped(dtotal, x, y, gate, gate_table, ctx.exact)
+        if gate is None:
+            of_branch: tuple[Tensor | None, ...] = (dtotal if wanted[1] else None, None, None)
+        else:
+            of_branch = gated(dtotal, y, Modulation(gate, gate_table), wanted[1:4])
+        return dtotal if wanted[0] else None, *of_branch, *of_norm, None, None, None, None
+
+
 def gated_residual_ada_norm(
     x: Tensor,
     y: Tensor,
@@ -88,7 +131,7 @@ def gated_residual_ada_norm(
         `(normed, sum)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the
         other.
 
-    Where a gradient is needed the formula runs in torch's own operators.
+    Gradients as those of the two ops; what comes back for the sum is added before the one rounding.
 
     Raises:
         RuntimeError, TypeError, ValueError, torch.OutOfMemoryError: as `ada_norm`.
@@ -106,17 +149,13 @@ def gated_residual_ada_norm(
     }
     check_types(NAME, {"x": x, "y": y, "scale": scale}, others)
     rms, exact = is_rms(NAME, norm), is_exact(NAME, mode)
-    if needs_grad(x, y, scale, *others.values()):
-        modulations = {"gate": (gate, gate_table), "scale": (scale, scale_table), "shift": (shift, shift_table)}
-        _check(x, y, weight, bias, eps, modulations)
-        total = residual_formula(x, y, gate, gate_table, exact, clip)
-        by = (summed(scale, scale_table), summed(shift, shift_table))
-        (normed,) = modulated_formula(total, rms, weight, bias, eps, exact, by)
-        return normed, total
+    modulation = (gate, gate_table, scale, scale_table, shift, shift_table)
+    arguments = (x, y, *modulation, weight, bias, rms, eps, exact, clip)
     try:
-        return op(  # type: ignore[no-any-return]
-            x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
-        )
+        if needs_grad(x, y, scale, *others.values()):
+            refuse_forward_mode(NAME)
+            return _GatedResidualAdaNorm.apply(*arguments)  # type: ignore[no-any-return,no-untyped-call]
+        return op(*arguments)  # type: ignore[no-any-return]
     except RuntimeError as error:
         explain(error, NAME, 2, x, y=y, scale=scale, **others)
         raise

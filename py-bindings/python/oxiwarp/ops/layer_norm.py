@@ -1,9 +1,14 @@
 """LayerNorm over the last dimension: `torch.ops.oxiwarp.layer_norm` and its public function."""
 
-from torch import Tensor
+from typing import Any
 
-from .._operands import check_norm, check_types, in_one_dtype, norm_formula
-from .._register import define, explain, needs_grad
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._operands import check_norm, check_types
+from .._register import define, explain, needs_grad, refuse_forward_mode
+from .layer_norm_backward import op as op_backward
 
 
 def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -12,6 +17,31 @@ def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> 
 
 
 op = define("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor", _fake)
+
+
+class _LayerNorm(torch.autograd.Function):
+    """Keeps x and the parameters: the gradients are made of them and of what comes back."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+        return op(x, weight, bias, eps)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, ctx.eps = inputs
+        ctx.save_for_backward(x, weight, bias)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad
+        try:
+            dx, dweight, dbias = op_backward(dy.contiguous(), x, weight, bias, None, ctx.eps, wants_weight, wants_bias)
+        except RuntimeError as error:
+            explain(error, "layer_norm_backward", 1, x)
+            raise
+        return dx if wants_x else None, dweight if wants_weight else None, dbias if wants_bias else None, None
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
@@ -31,7 +61,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and the parameters alone.
 
-    Where a gradient is needed the formula runs in torch's own operators.
+    Gradients are computed in float32 from `x`, and rounded once; those of weight and bias, sums over rows, have the
+    same bits each time. Once, not twice, and not in forward-mode AD.
 
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
@@ -42,11 +73,10 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     Source: Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).
     """
     check_types("layer_norm", {"x": x}, {"weight": weight, "bias": bias})
-    if needs_grad(x, weight, bias):
-        check_norm("layer_norm", x, weight, bias, eps)
-        wide, (weight, bias) = in_one_dtype(True, x, weight, bias)
-        return norm_formula(wide, False, weight, bias, eps).to(x.dtype)
     try:
+        if needs_grad(x, weight, bias):
+            refuse_forward_mode("layer_norm")
+            return _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-any-return,no-untyped-call]
         return op(x, weight, bias, eps)  # type: ignore[no-any-return]
     except RuntimeError as error:
         explain(error, "layer_norm", 1, x, weight=weight, bias=bias)

@@ -1,9 +1,22 @@
 """RMSNorm over the last dimension: `torch.ops.oxiwarp.rms_norm` and its public function."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from .._register import OPTIONAL, before_weight, check_rows, define, explain, needs_grad, refuse_grad, refuse_types
+from .._register import (
+    OPTIONAL,
+    before_weight,
+    check_rows,
+    define,
+    explain,
+    needs_grad,
+    refuse_forward_mode,
+    refuse_types,
+)
+from .rms_norm_backward import op as op_backward
 
 
 def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
@@ -36,6 +49,33 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
         raise
 
 
+class _RmsNorm(torch.autograd.Function):
+    """Keeps x and the weight: the gradients are made of them and of what comes back."""
+
+    @staticmethod
+    def forward(
+        x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool
+    ) -> Tensor:
+        return op(x, weight, eps, weight_offset, round_before_weight)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, ctx.eps, ctx.weight_offset, _ = inputs
+        ctx.save_for_backward(x, weight)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, *_ = ctx.needs_input_grad
+        try:
+            dx, dweight = op_backward(dy.contiguous(), x, weight, None, ctx.eps, ctx.weight_offset, wants_weight)
+        except RuntimeError as error:
+            explain(error, "rms_norm_backward", 1, x)
+            raise
+        return dx if wants_x else None, dweight if wants_weight else None, None, None, None
+
+
 def rms_norm(
     x: Tensor,
     weight: Tensor | None = None,
@@ -59,10 +99,13 @@ def rms_norm(
         rounding: "once", a single cast to `x`'s dtype at the end, as torch.nn.RMSNorm, Gemma and Olmo do; or
             "before_weight", a cast before the multiplication and one after it, as LLaMA, Qwen, T5 and diffusers'
             RMSNorm do. The same for float32.
-        out: a tensor of `x`'s shape, dtype and device to write to; it must not overlap an input.
+        out: a tensor of `x`'s shape, dtype and device to write to; it must not overlap an input. Without gradients.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype, or `out`.
+
+    Gradients for `x` and `weight` are computed in float32 from `x`, and rounded once, whatever `rounding` is; the
+    weight's, a sum over rows, has the same bits each time. Once, not twice.
 
     A CUDA tensor runs on torch's current stream and can be captured in a CUDA graph. A CPU tensor runs the same kernel
     on the CPU executor, which is meant for tests: it is slow. A row's result does not depend on how many rows there
@@ -70,8 +113,8 @@ def rms_norm(
 
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_75; and where an input requires grad in grad mode (there is no
-            backward yet).
+            is no driver or the GPU is older than sm_75; with `out` where an input requires grad in grad mode; and in
+            forward-mode AD.
         ValueError: for another `rounding`.
         torch.OutOfMemoryError: where the output does not fit.
         TypeError: for an `x`, `weight` or `out` that is no tensor.
@@ -80,11 +123,22 @@ def rms_norm(
     """
     if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(out, OPTIONAL)):
         refuse_types("rms_norm", x=x, weight=weight, out=out)
-    if needs_grad(x, weight, out):
-        refuse_grad("rms_norm")
-    before = before_weight("rms_norm", rounding)
-    if out is None:
+    before, grad = before_weight("rms_norm", rounding), needs_grad(x, weight, out)
+    if grad:
+        refuse_forward_mode("rms_norm")
+    if out is None and not grad:
         return call(x, weight, eps, weight_offset, before)
+    if out is None:
+        try:
+            return _RmsNorm.apply(x, weight, eps, weight_offset, before)  # type: ignore[no-any-return,no-untyped-call]
+        except RuntimeError as error:
+            explain(error, "rms_norm", 1, x, weight=weight)
+            raise
+    if grad:
+        raise RuntimeError(
+            "rms_norm: an input requires grad, and there is no gradient with out: call it without, or under "
+            "torch.no_grad() or torch.inference_mode()"
+        )
     # torch's fallback for these expects the output among the results. (Its compiler traces neither question.)
     if not torch.compiler.is_compiling() and (out.is_neg() or out.is_conj()):
         raise RuntimeError(

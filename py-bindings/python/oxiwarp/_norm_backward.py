@@ -1,0 +1,37 @@
+"""What the operators of the norms' gradients have in common: their checks, and the shapes of their results."""
+
+import torch
+from torch import Tensor
+
+from ._register import FLOATS, check_rows
+
+
+def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None) -> None:
+    """Raise RuntimeError for operands that the host refuses, from shapes, dtypes and devices alone."""
+    check_rows(op, x, None, dy=dy, **({} if dsum is None else {"dsum": dsum}))
+    if weight is None:
+        return
+    if weight.device != x.device:
+        raise RuntimeError(f"{op}: weight is on {weight.device}, expected {x.device}, the device of x")
+    cols, rows = x.shape[-1], x.shape[:-1].numel()
+    fits = weight.dim() == 1 or (weight.dim() == 2 and rows % weight.shape[0] == 0)
+    if not fits or weight.shape[-1] != cols:
+        raise RuntimeError(
+            f"{op}: weight has shape {list(weight.shape)}, expected [{cols}], or [groups, {cols}] with up to 65535 "
+            f"groups that divide {rows} rows"
+        )
+    if weight.dtype not in (x.dtype, torch.float32):
+        got = FLOATS.get(weight.dtype, weight.dtype)
+        raise RuntimeError(f"{op}: weight is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
+
+
+def like(what: str, parameter: Tensor | None, x: Tensor, wanted: bool) -> Tensor:
+    """The gradient of a parameter, or no elements where it is not wanted."""
+    if not wanted:
+        return x.new_empty(0)
+    if parameter is None:
+        raise RuntimeError(f"{what} is wanted, and there is no parameter that says its shape")
+    return parameter.new_empty(parameter.shape)
+
+
+__all__ = ["check", "like"]

@@ -1,0 +1,33 @@
+"""The gradients of LayerNorm: `torch.ops.oxiwarp.layer_norm_backward`, which autograd calls."""
+
+from torch import Tensor
+
+from .._norm_backward import check, like
+from .._register import define
+
+
+def _fake(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    dsum: Tensor | None,
+    eps: float,
+    dweight: bool,
+    dbias: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    name = "layer_norm_backward"
+    check(name, dy, x, weight, dsum)
+    dbias_out = like(f"{name}: dbias", weight if bias is None else bias, x, dbias)
+    return x.new_empty(x.shape), like(f"{name}: dweight", weight, x, dweight), dbias_out
+
+
+# dx + dsum, and the gradients of weight and bias if they are wanted, otherwise empty tensors. A weight [G, N] is one
+# for each of G equal groups of rows; without a bias its gradient is of the weight's shape and dtype.
+op = define(
+    "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? dsum, float eps, bool dweight, "
+    "bool dbias) -> (Tensor, Tensor, Tensor)",
+    _fake,
+)
+
+__all__ = ["op"]

@@ -1,0 +1,30 @@
+"""The gradients of RMSNorm: `torch.ops.oxiwarp.rms_norm_backward`, which autograd calls."""
+
+from torch import Tensor
+
+from .._norm_backward import check, like
+from .._register import define
+
+
+def _fake(
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    dsum: Tensor | None,
+    eps: float,
+    weight_offset: float,
+    dweight: bool,
+) -> tuple[Tensor, Tensor]:
+    check("rms_norm_backward", dy, x, weight, dsum)
+    return x.new_empty(x.shape), like("rms_norm_backward: dweight", weight, x, dweight)
+
+
+# dx + dsum, and the gradient of the weight if it is wanted, otherwise an empty tensor. A weight [G, N] is one for each
+# of G equal groups of rows.
+op = define(
+    "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
+    "bool dweight) -> (Tensor, Tensor)",
+    _fake,
+)
+
+__all__ = ["op"]

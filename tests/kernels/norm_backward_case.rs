@@ -1,0 +1,197 @@
+//! A call of `rms_norm_backward` or `layer_norm_backward`, and its results in f64.
+use oxiwarp::{
+    Device, Element, ParameterGradients, RmsNorm, Stream, View, layer_norm_backward, norm_backward_workspace,
+    rms_norm_backward,
+};
+use oxiwarp_tests::compare::ulp;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
+
+const EPS: f32 = 1e-6;
+
+/// One call, its operands as values on the host.
+#[derive(Clone)]
+pub struct Case<T> {
+    pub layer: bool,
+    pub shape: [i64; 2],
+    /// Of x, dy and dsum, dx.
+    pub layouts: [Layout; 3],
+    pub x: Vec<T>,
+    pub dy: Vec<T>,
+    pub dsum: Option<Vec<T>>,
+    /// For each group of rows; in f32 where the second is there.
+    pub weight: Option<Result<Vec<T>, Vec<f32>>>,
+    pub groups: usize,
+    pub offset: f32,
+    /// Gradients of the parameters, in f32?
+    pub wanted: Option<bool>,
+}
+
+/// dx, and the gradients of the parameters as f64.
+type Results<T> = (Vec<T>, Vec<Vec<f64>>);
+
+impl<T: Element> Case<T> {
+    pub fn new(seed: u64, layer: bool, shape: [i64; 2]) -> Self {
+        let (random, len) = (&mut random(seed), (shape[0] * shape[1]) as usize);
+        Self {
+            layer,
+            shape,
+            layouts: [Layout::dense(shape[1]); 3],
+            x: values(random, len),
+            dy: values(random, len),
+            dsum: None,
+            weight: Some(Ok(values(random, shape[1] as usize))),
+            groups: 1,
+            offset: 0.0,
+            wanted: Some(false),
+        }
+    }
+
+    pub fn run(&self, device: &Device) -> Results<T> {
+        if self.wanted == Some(true) { self.run_with::<f32>(device) } else { self.run_with::<T>(device) }
+    }
+
+    fn run_with<G: Element>(&self, device: &Device) -> Results<T> {
+        let [of_x, of_dy, of_dx] = self.layouts;
+        let (x, dy) = (
+            Matrix::upload(device, &self.x, self.shape, of_x),
+            Matrix::upload(device, &self.dy, self.shape, of_dy),
+        );
+        let dsum = self.dsum.as_ref().map(|dsum| Matrix::upload(device, dsum, self.shape, of_dy));
+        let mut dx = Matrix::<T>::poisoned(device, self.shape, of_dx);
+        let (groups, cols) = (self.groups as i64, self.shape[1]);
+        let shape = if groups == 1 { vec![cols] } else { vec![groups, cols] };
+        let (same, single) = match &self.weight {
+            Some(Ok(weight)) => (Some(device.upload(weight).unwrap()), None),
+            Some(Err(weight)) => (None, Some(device.upload(weight).unwrap())),
+            None => (None, None),
+        };
+        let same = same.as_ref().map(|weight| weight.view(&shape).unwrap());
+        let weight = same.or(single.as_ref().map(|weight| weight.view(&shape).unwrap()));
+        let len = (groups * cols) as usize;
+        let (mut dweight, mut dbias) = (device.alloc::<G>(len).unwrap(), device.alloc::<G>(len).unwrap());
+        let floats = norm_backward_workspace(device, &x.view(), &shape, 2);
+        let mut workspace = device.alloc::<f32>(floats.max(1)).unwrap();
+        let gradients = match self.wanted {
+            None => ParameterGradients::default(),
+            Some(_) => ParameterGradients {
+                dweight: Some(dweight.view_mut(&shape).unwrap()),
+                dbias: self.layer.then(|| dbias.view_mut(&shape).unwrap()),
+                workspace: Some(workspace.view_mut(&[floats.max(1) as i64]).unwrap()),
+            },
+        };
+        self.call(device, [dy.view(), x.view()], weight, dsum.as_ref().map(Matrix::view), &mut dx, gradients);
+        let sums = match self.wanted {
+            None => vec![],
+            Some(_) if self.layer => vec![dweight, dbias],
+            Some(_) => vec![dweight],
+        };
+        (dx.download(), sums.iter().map(|sum| wide(&sum.download().unwrap())).collect())
+    }
+
+    fn call(
+        &self,
+        device: &Device,
+        [dy, x]: [View; 2],
+        weight: Option<View>,
+        dsum: Option<View>,
+        dx: &mut Matrix<T>,
+        gradients: ParameterGradients,
+    ) {
+        let (dx, stream) = (dx.view_mut(), Stream::default());
+        if self.layer {
+            layer_norm_backward(device, dy, x, weight, dsum, dx, gradients, EPS, stream)
+        } else {
+            let params = RmsNorm { eps: EPS, weight_offset: self.offset, ..RmsNorm::default() };
+            rms_norm_backward(device, dy, x, weight, dsum, dx, gradients, params, stream)
+        }
+        .expect("valid arguments");
+    }
+
+    /// Runs and compares with f64.
+    #[track_caller]
+    pub fn check(&self, device: &Device) {
+        let (cols, rows) = (self.shape[1] as usize, self.shape[0] as usize);
+        let weight = match &self.weight {
+            Some(Ok(weight)) => wide(weight),
+            Some(Err(weight)) => wide(weight),
+            None => vec![1.0; self.groups * cols],
+        };
+        let offset = if self.weight.is_some() { f64::from(self.offset) } else { 0.0 };
+        let (x, dy) = (wide(&self.x), wide(&self.dy));
+        let (dx, sums) = self.run(device);
+        let mut right = vec![vec![(0.0, 0.0); self.groups * cols]; 2];
+        for row in 0..rows {
+            let at = row * cols..(row + 1) * cols;
+            let group = row / (rows / self.groups) * cols;
+            let weight: Vec<f64> = weight[group..group + cols].iter().map(|w| offset + w).collect();
+            let line = line(self.layer, &x[at.clone()], &dy[at.clone()], &weight);
+            for (column, line) in line.into_iter().enumerate() {
+                let past = self.dsum.as_ref().map_or(0.0, |dsum| f64::from(dsum[at.start + column].to_f32()));
+                let expected = line.dx.0 + past;
+                let rounding =
+                    if size_of::<T>() == 4 { past.abs() * 1e-7 } else { 0.5 * ulp(T::DTYPE, expected) };
+                close(
+                    f64::from(dx[at.start + column].to_f32()),
+                    expected,
+                    line.dx.1 + rounding,
+                    "dx",
+                    row,
+                    column,
+                );
+                for (sum, term) in right.iter_mut().zip([line.dweight, line.dbias]) {
+                    sum[group + column].0 += term.0;
+                    sum[group + column].1 += term.1;
+                }
+            }
+        }
+        let dtype = if self.wanted == Some(true) { oxiwarp::Dtype::F32 } else { T::DTYPE };
+        for (name, (sum, right)) in ["dweight", "dbias"].into_iter().zip(sums.iter().zip(&right)) {
+            for (column, (sum, (right, allowed))) in sum.iter().zip(right).enumerate() {
+                close(*sum, *right, allowed + 0.51 * ulp(dtype, *right), name, 0, column);
+            }
+        }
+    }
+}
+
+/// An element's gradients, each with how far f32 arithmetic may be from it.
+struct Element64 {
+    dx: (f64, f64),
+    dweight: (f64, f64),
+    dbias: (f64, f64),
+}
+
+/// A row in f64. In units of 2^-23, a sum may be off by 16 of what its terms are in size, and so may each product.
+fn line(layer: bool, x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
+    const UNIT: f64 = 16.0 * f32::EPSILON as f64;
+    let n = x.len() as f64;
+    let mean_of = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / n;
+    let mean = if layer { mean_of(&mut x.iter().copied()) } else { 0.0 };
+    let size = if layer { mean_of(&mut x.iter().map(|x| x.abs())) } else { 0.0 };
+    let r = 1.0 / (mean_of(&mut x.iter().map(|x| (x - mean).powi(2))) + f64::from(EPS)).sqrt();
+    let xhat: Vec<(f64, f64)> =
+        x.iter().map(|x| ((x - mean) * r, UNIT * r * ((x - mean).abs() + size))).collect();
+    let g: Vec<f64> = dy.iter().zip(weight).map(|(dy, w)| dy * w).collect();
+    let offset = if layer { mean_of(&mut g.iter().copied()) } else { 0.0 };
+    let offset_size = if layer { mean_of(&mut g.iter().map(|g| g.abs())) } else { 0.0 };
+    let pull = mean_of(&mut g.iter().zip(&xhat).map(|(g, xhat)| g * xhat.0));
+    let pull_off =
+        mean_of(&mut g.iter().zip(&xhat).map(|(g, xhat)| g.abs() * (UNIT * xhat.0.abs() + xhat.1)));
+    let element = |i: usize| {
+        let (xhat, off) = xhat[i];
+        let dx_off = UNIT * (g[i].abs() + offset_size + (xhat * pull).abs())
+            + off * pull.abs()
+            + xhat.abs() * pull_off;
+        Element64 {
+            dx: (r * (g[i] - offset - xhat * pull), r * dx_off + 1e-37),
+            dweight: (dy[i] * xhat, dy[i].abs() * (off + UNIT * xhat.abs())),
+            dbias: (dy[i], UNIT * dy[i].abs()),
+        }
+    };
+    (0..x.len()).map(element).collect()
+}
+
+#[track_caller]
+fn close(got: f64, right: f64, allowed: f64, what: &str, row: usize, column: usize) {
+    let off = (got - right).abs();
+    assert!(off <= allowed, "{what}[{row}, {column}] is {got:e}, expected {right:e} within {allowed:e}");
+}

@@ -1,0 +1,35 @@
+"""Gradients as autograd gives them, and how two of them are compared."""
+
+import torch
+from torch import Tensor
+
+
+def gradients(function, inputs, dys):
+    """Of `function(*inputs)` for the inputs that are floating tensors, given what comes back for each result."""
+    with torch.enable_grad():
+        leaves = [x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for x in inputs]
+        results = function(*leaves)
+        results = results if isinstance(results, tuple) else (results,)
+        dys = [dy.to(y.dtype) for dy, y in zip(dys, results, strict=True)]
+        return torch.autograd.grad(results, [x for x in leaves if x is not None], dys)
+
+
+def wide(inputs):
+    """The inputs in float64, as a reference takes them."""
+    return [x if x is None else x.double() for x in inputs]
+
+
+def check(ours, right, what, factor=1.0, dtype=None):
+    """Each gradient within 2 eps of the float64 one (float32: 16 times `factor`), in units of the largest of its row.
+
+    `dtype` is that of a tensor in between, where there is one that is coarser.
+    Elements are sums of terms that cancel, so that their own size says nothing about their error.
+    """
+    assert len(ours) == len(right)
+    for i, (gradient, expected) in enumerate(zip(ours, right, strict=True)):
+        assert gradient.shape == expected.shape, f"{what}, input {i}"
+        coarser = dtype or gradient.dtype
+        allowed = (16 * factor if coarser == torch.float32 else 2) * torch.finfo(coarser).eps
+        scale = expected.abs().amax(-1, keepdim=True) + 1e-30
+        off = ((gradient.double() - expected).abs() / scale).max().item() if gradient.numel() else 0.0
+        assert off <= allowed, f"{what}, input {i}: {off:.2e} of the row's largest, allowed {allowed:.2e}"
