@@ -1,4 +1,4 @@
-//! `y = f(x + bias)`, element by element: see [`Function`] for `f`. The bias is optional and one row.
+//! `y = f(x + bias)`, element by element: see [`Function`](crate::activations::Function) for `f`. The bias is optional and one row.
 //!
 //! A thread loads its packs before it computes any, so that the loads are in flight together. `activation_<dtype>`
 //! takes any layout; `activation_hold2_<dtype>` wants rows that can be read 16 bytes at a time ([`Rows::is_vector`]).

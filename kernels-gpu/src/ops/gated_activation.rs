@@ -1,4 +1,4 @@
-//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see [`Function`] for `f`.
+//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see [`Function`](crate::activations::Function) for `f`.
 //!
 //! GEGLU, SwiGLU and their like; which half of a packed input is the gate, only the host knows. A thread loads its
 //! packs before it computes any. `gated_activation_<dtype>` takes any layout; `gated_activation_hold2_<dtype>` wants

@@ -92,9 +92,8 @@ class _AdaNorm(torch.autograd.Function):
         eps: float,
         exact: bool,
     ) -> Tensor:
-        return op(  # type: ignore[no-any-return]
-            x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact
-        )
+        y: Tensor = op(x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
+        return y
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
