@@ -4,16 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 from helpers import DTYPES, random
-from test_cross_entropy import OPTIONS, classes
+from test_cross_entropy import OPTIONS, classes, gradient
 
 import oxiwarp
-
-
-def gradient(function, logits, target, dloss, **options):
-    with torch.enable_grad():
-        leaf = logits.clone().requires_grad_()
-        loss = function(leaf, target, **options)
-        return torch.autograd.grad(loss, leaf, dloss.to(loss.dtype).expand(loss.shape))[0]
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
