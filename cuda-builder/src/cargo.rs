@@ -26,6 +26,8 @@ const PROFILE: [&str; 7] = [
 
 /// Loops over the packs that a thread holds must be unrolled entirely: an array that is indexed by a
 /// loop variable lives in local memory, not in registers. LLVM's own threshold stops at a few packs.
+/// That threshold is not meant for loops whose length the launch decides, nor for copies of a loop for
+/// each of its branches: both made kernels of a megabyte.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
 /// How to build a device crate, for any architecture.
