@@ -1,23 +1,9 @@
 """The operators, one file each: schema, fake, public function."""
 
-from .activation import (
-    gelu,
-    gelu_fast,
-    gelu_new,
-    gelu_quick,
-    gelu_tanh,
-    silu,
-)
-from .ada_norm import (
-    ada_norm,
-    ada_norm_pair,
-)
-from .add_rms_norm import (
-    add_rms_norm,
-)
-from .cross_entropy import (
-    cross_entropy,
-)
+from .activation import gelu, gelu_fast, gelu_new, gelu_quick, gelu_tanh, silu
+from .ada_norm import ada_norm, ada_norm_pair
+from .add_rms_norm import add_rms_norm
+from .cross_entropy import cross_entropy
 from .gated_activation import (
     fatrelu_and_mul,
     geglu,
@@ -27,36 +13,15 @@ from .gated_activation import (
     silu_and_mul,
     swiglu,
 )
-from .gated_residual import (
-    gated_residual,
-)
-from .gated_residual_ada_norm import (
-    gated_residual_ada_norm,
-)
-from .layer_norm import (
-    layer_norm,
-)
-from .modulated_rms_norm import (
-    modulated_rms_norm,
-)
-from .qk_norm_rope import (
-    qk_norm_rope,
-)
-from .residual_tanh_gated_rms_norm import (
-    residual_tanh_gated_rms_norm,
-    residual_tanh_gated_rms_norm_modulated,
-)
-from .rms_norm import (
-    rms_norm,
-)
-from .rope import (
-    rope,
-    rope_1d,
-    rope_3d,
-)
-from .softmax import (
-    softmax,
-)
+from .gated_residual import gated_residual
+from .gated_residual_ada_norm import gated_residual_ada_norm
+from .layer_norm import layer_norm
+from .modulated_rms_norm import modulated_rms_norm
+from .qk_norm_rope import qk_norm_rope
+from .residual_tanh_gated_rms_norm import residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated
+from .rms_norm import rms_norm
+from .rope import rope, rope_1d, rope_3d
+from .softmax import softmax
 
 __all__ = [
     "ada_norm",
