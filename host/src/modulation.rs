@@ -165,8 +165,8 @@ pub(crate) fn any_single(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
 }
 
 /// The form of operands that are absent or all of one type: see `Params::form`.
-pub(crate) fn form(operands: &[&OperandArg]) -> u32 {
-    let all = |kind| operands.iter().all(|operand| [OperandArg::NONE, kind].contains(&operand.kind));
+pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> u32 {
+    let all = |kind| operands.clone().all(|operand| [OperandArg::NONE, kind].contains(&operand.kind));
     match () {
         () if all(OperandArg::SAME) => Params::SAME,
         () if all(OperandArg::F32) => Params::SINGLE,
@@ -187,7 +187,7 @@ pub(crate) fn modulated_form(affine: &AffineArg, by: &[&ScaleShiftArg]) -> u32 {
     if there().any(|m| m.table.kind != OperandArg::NONE) {
         return Params::ANY;
     }
-    form(&there().map(|m| &m.value).collect::<Vec<_>>())
+    form(there().map(|m| &m.value))
 }
 
 /// What an output must not overlap.

@@ -30,7 +30,7 @@ pub fn layer_norm(
     let parameters = target.affine(&affine, &mut layout.quads)?;
     let weights = affine.named();
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
-    let form = form(&[&parameters.weight, &parameters.bias]);
+    let form = form([&parameters.weight, &parameters.bias].into_iter());
     let launch = QuadLaunch::of(OP, &layout, eps, form, false)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
