@@ -44,6 +44,8 @@ pub mod block;
 pub mod copy;
 pub mod elem;
 mod entry;
+#[cfg(target_arch = "nvptx64")]
+pub mod hopper;
 pub mod libdevice;
 pub mod math;
 pub mod mem;

@@ -2,7 +2,7 @@
 //!
 //! `cuda_builder` compiles this crate to PTX; compiled for the host it gives [`kernels`] to the CPU executor.
 //! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
-#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
+#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
 
 pub mod activations;
 pub mod affine;
@@ -17,6 +17,8 @@ pub mod head_lanes;
 pub mod head_norm;
 mod head_rows;
 pub mod heads;
+#[cfg(target_arch = "nvptx64")]
+pub mod hopper;
 mod modulated;
 mod moments;
 pub mod norm;

@@ -7,6 +7,8 @@ pub mod activation_backward;
 pub mod ada_norm;
 #[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
+#[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
+pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
 pub mod cross_entropy;
 #[cfg(feature = "cross_entropy_backward")]

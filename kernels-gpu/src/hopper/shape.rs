@@ -1,0 +1,65 @@
+//! What a kernel of attention is made for.
+use core::marker::PhantomData;
+
+use cuda_std::hopper::wgmma::{Accumulator, Operand};
+
+/// A kernel's types and sizes.
+pub(crate) trait Shape: Copy {
+    /// The element type.
+    type Elem: Operand<Lanes = [f32; 8]>;
+    /// A thread's scores of a tile.
+    type Scores: Accumulator;
+    /// A thread's part of the result.
+    type Result: Accumulator;
+    /// A thread's weights of a tile, rounded, for 16 keys each.
+    type Weights: Copy + AsRef<[[u32; 4]]> + AsMut<[[u32; 4]]>;
+    /// No weights.
+    const NO_WEIGHTS: Self::Weights;
+    /// Columns of a head.
+    const DIM: u32 = 2 * Self::Result::LEN as u32;
+    /// Keys of a tile.
+    const KEYS: u32 = 2 * Self::Scores::LEN as u32;
+    /// Queries of a tile.
+    const ROWS: u32 = GROUP_ROWS * Self::GROUPS;
+    /// Warp groups that compute.
+    const GROUPS: u32;
+    /// Tiles of keys, and as many of values, in flight.
+    const STAGES: u32;
+    /// Do the queries see no later keys?
+    const CAUSAL: bool;
+}
+
+/// Queries of a warp group: the rows of a product.
+pub(crate) const GROUP_ROWS: u32 = 64;
+
+/// Of heads of `2 * O` columns, tiles of `2 * S` and `16 * P` keys.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel<
+    T,
+    const S: usize,
+    const O: usize,
+    const P: usize,
+    const GROUPS: u32,
+    const STAGES: u32,
+    const CAUSAL: bool,
+>(PhantomData<T>);
+
+impl<T, const S: usize, const O: usize, const P: usize, const GROUPS: u32, const STAGES: u32, const CAUSAL: bool> Shape
+    for Kernel<T, S, O, P, GROUPS, STAGES, CAUSAL>
+where
+    T: Operand<Lanes = [f32; 8]>,
+    [f32; S]: Accumulator,
+    [f32; O]: Accumulator,
+{
+    type Elem = T;
+    type Scores = [f32; S];
+    type Result = [f32; O];
+    type Weights = [[u32; 4]; P];
+    const NO_WEIGHTS: Self::Weights = {
+        assert!(S == 8 * P);
+        [[0; 4]; P]
+    };
+    const GROUPS: u32 = GROUPS;
+    const STAGES: u32 = STAGES;
+    const CAUSAL: bool = CAUSAL;
+}
