@@ -16,6 +16,7 @@
 //! | `expf`, `erff`, `tanhf` | [`libdevice`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
 //! | `__pipeline_memcpy_async` | [`copy`] |
+//! | `mma.sync`, `ldmatrix` | [`mma`] |
 //! | `__global__` | [`entry!`] |
 //!
 //! On top of these stands the vocabulary that row kernels share: [`team::Team`] (the threads of one row) and
@@ -49,6 +50,7 @@ pub mod hopper;
 pub mod libdevice;
 pub mod math;
 pub mod mem;
+pub mod mma;
 pub mod pack;
 pub mod quad;
 pub mod row;

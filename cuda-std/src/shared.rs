@@ -78,6 +78,25 @@ impl<T: Copy> Shared<T> {
         unsafe { arch::copy_async(self.address(at).cast(), from) }
     }
 
+    /// As [`Shared::copy_from`] of what is `wanted`; else the element becomes zero, and `from` is not read. From sm_80 on.
+    ///
+    /// # Safety
+    /// As for [`Shared::copy_from`], if it is `wanted`.
+    #[inline(always)]
+    pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
+        const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
+        // SAFETY: as the caller promises.
+        unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
+    }
+
+    /// The address of element `at` in the shared window, checked as [`Shared::get`] does.
+    #[inline(always)]
+    pub(crate) fn window(&self, at: u32) -> u32 {
+        debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
+        arch::check_shared(self.offset + at as usize * size_of::<T>(), size_of::<T>());
+        arch::shared_window(self.offset as u32 + at * size_of::<T>() as u32)
+    }
+
     /// The address of element `at`, checked on the CPU executor against this part and the launch's bytes.
     #[inline(always)]
     fn address(&self, at: u32) -> *mut T {

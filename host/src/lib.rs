@@ -15,6 +15,7 @@
 //! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
+mod attention;
 mod buffer;
 mod cuda;
 mod device;
@@ -34,6 +35,7 @@ mod rotary;
 mod rows;
 mod view;
 
+pub use attention::{Attention, AttentionInputs};
 pub use buffer::Buffer;
 pub use cuda::{Event, Graph, OwnedStream};
 pub use device::Device;

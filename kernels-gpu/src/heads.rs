@@ -27,6 +27,12 @@ impl Heads {
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
+    /// May its heads be accessed 16 bytes, eight elements of 16 bits, at a time?
+    pub fn is_vector(&self) -> bool {
+        (self.base as usize).is_multiple_of(16)
+            && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 8 == 0)
+    }
+
     /// The columns of a head of a token.
     #[inline(always)]
     pub(crate) fn at<T>(&self, token: Token, head: u32) -> *mut T {

@@ -21,6 +21,22 @@ pub unsafe fn copy_async(to: *mut u8, from: *const u8) {
     }
 }
 
+/// [`copy_async`] to an address in the shared window, of what is `wanted`; else 16 bytes of zeros, and nothing is read.
+///
+/// # Safety
+/// As [`copy_async`], if it is `wanted`; the instruction needs sm_80.
+#[inline(always)]
+pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        asm!(
+            "cp.async.cg.shared.global.L2::128B [{}], [{}], 16, {};",
+            in(reg32) to, in(reg64) from, in(reg32) if wanted { 16 } else { 0 },
+            options(nostack)
+        );
+    }
+}
+
 #[inline(always)]
 pub fn copy_wait() {
     if cfg!(target_feature = "sm_80") {
