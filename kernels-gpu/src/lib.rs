@@ -2,7 +2,7 @@
 //!
 //! `cuda_builder` compiles this crate to PTX; compiled for the host it gives [`kernels`] to the CPU executor.
 //! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
-#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx, asm_experimental_arch))]
+#![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 pub mod activations;
 pub mod affine;

@@ -54,6 +54,18 @@ pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d, e]: [u32; 5], barrier:
     }
 }
 
+/// The generic address of an argument of the kernel. `cuda_builder` knows what it is called.
+#[inline(always)]
+pub fn argument<const NUMBER: u32>() -> u64 {
+    let address: u64;
+    // SAFETY: an address.
+    unsafe {
+        asm!("{{ .reg .b64 a; mov.b64 a, @argument_{}; cvta.param.u64 {}, a; }}", const NUMBER, out(reg64) address,
+            options(pure, nomem, nostack))
+    };
+    address
+}
+
 /// The address of `pointer` within shared memory.
 #[inline(always)]
 pub fn shared_address(pointer: *mut u8) -> u32 {

@@ -2,26 +2,26 @@
 use crate::arch::hopper;
 use crate::hopper::barrier::Barrier;
 
-/// A `CUtensorMap`, made by the driver. As a kernel's argument it stays where the launch put it: the engine reads it
-/// there, so a kernel asks for its address and never copies it.
+/// A `CUtensorMap`, made by the driver: 128 bytes that a kernel has as an argument. The engine reads it where the launch
+/// put it, so a kernel asks for its address and leaves the value alone.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
-pub struct TensorMap {
-    /// The driver's own.
-    pub words: [u64; 16],
-}
+pub struct TensorMap([u64; 16]);
 
-/// The address of a tensor map among the kernel's arguments.
+/// The address of a tensor map.
 #[derive(Clone, Copy)]
 pub struct Map {
     address: u64,
 }
 
 impl Map {
-    /// That at a generic address.
+    /// That of argument `NUMBER` of the kernel, counted from 0; `cuda_builder` aligns it as the engine wants it.
+    ///
+    /// # Safety
+    /// The argument is a [`TensorMap`].
     #[inline(always)]
-    pub fn at(address: u64) -> Self {
-        Self { address }
+    pub unsafe fn argument<const NUMBER: u32>() -> Self {
+        Self { address: hopper::argument::<NUMBER>() }
     }
 
     /// Fetches it into the engine's cache.
