@@ -39,15 +39,15 @@ pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
     }
 }
 
-/// Copies a box of a tensor of five dimensions to shared memory; `barrier` counts the bytes that came.
+/// Copies a box of a tensor of four dimensions to shared memory; `barrier` counts the bytes that came.
 #[inline(always)]
-pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d, e]: [u32; 5], barrier: u32) {
+pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u32) {
     // SAFETY: the caller vouches for the addresses.
     unsafe {
         asm!(
-            "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{a}, {b}, {c}, {d}, {e}}}], [{barrier}];",
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{a}, {b}, {c}, {d}}}], [{barrier}];",
             to = in(reg32) to, map = in(reg64) map,
-            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d, e = in(reg32) e,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
             barrier = in(reg32) barrier,
             options(nostack)
         )

@@ -38,10 +38,10 @@ impl Map {
     /// lies outside the tensor.
     ///
     /// # Safety
-    /// The address is that of a map of five dimensions; the box's bytes at `to`, aligned as its swizzle asks, are the
+    /// The address is that of a map of four dimensions; the box's bytes at `to`, aligned as its swizzle asks, are the
     /// block's and nobody else uses them; the barrier expects them. One thread does this.
     #[inline(always)]
-    pub unsafe fn copy(self, to: u32, origin: [u32; 5], barrier: Barrier) {
+    pub unsafe fn copy(self, to: u32, origin: [u32; 4], barrier: Barrier) {
         // SAFETY: as the caller promises.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }

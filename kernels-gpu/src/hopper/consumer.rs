@@ -6,12 +6,12 @@ use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor};
 use cuda_std::{thread, warp};
 
-use super::Params;
 use super::layout::{Layout, PART_ROW, Slot};
 use super::output;
 use super::schedule::{Tile, numbers};
-use super::shape::{GROUP_ROWS, Shape};
+use super::shape::Shape;
 use super::softmax::{Softmax, mask, rescale, round};
+use super::{GROUP_ROWS, Params};
 
 
 /// A warp group at work on its 64 rows of a tile.

@@ -5,10 +5,11 @@ use cuda_std::hopper::barrier::{Barrier, publish};
 use cuda_std::hopper::shared_base;
 use cuda_std::{block, thread};
 
+use super::PART;
 use super::shape::Shape;
 
-/// Bytes of a row of the swizzled parts in which tiles lie: 64 columns.
-pub(crate) const PART_ROW: u32 = 128;
+/// Bytes of a row of a part.
+pub(crate) const PART_ROW: u32 = PART * 2;
 /// What the swizzle repeats after.
 const ALIGN: u32 = 1024;
 
@@ -47,14 +48,16 @@ impl Slot {
 }
 
 impl<K: Shape> Layout<K> {
-    /// Bytes of 64 columns of the queries.
+    /// Parts of a tile.
+    pub const PARTS: u32 = K::DIM.div_ceil(PART);
+    /// Bytes of a part of the queries.
     pub const QUERY_PART: u32 = K::ROWS * PART_ROW;
-    /// Bytes of 64 columns of a tile of keys or values.
+    /// Bytes of a part of a tile of keys or values.
     pub const KEY_PART: u32 = K::KEYS * PART_ROW;
     /// Bytes of the queries.
-    pub const QUERY_BYTES: u32 = Self::QUERY_PART * (K::DIM / 64);
+    pub const QUERY_BYTES: u32 = Self::QUERY_PART * Self::PARTS;
     /// Bytes of a tile of keys or values.
-    pub const KEY_BYTES: u32 = Self::KEY_PART * (K::DIM / 64);
+    pub const KEY_BYTES: u32 = Self::KEY_PART * Self::PARTS;
     const BARRIERS: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
 
     /// That of the launch.

@@ -41,10 +41,11 @@ pub(crate) unsafe fn store<T: Operand<Lanes = [f32; 8]>>(
             // Registers of this row and of 32 columns: 4 pairs, each 8 columns further on.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), quad);
-            if inside {
-                // SAFETY: the row has these columns; rows are aligned to 16 bytes, as the host checked.
+            let column = 32 * block as u32 + 8 * quad;
+            if inside && column < p.dim {
+                // SAFETY: the row has these 8 columns; rows are aligned to 16 bytes, as the host checked.
                 unsafe {
-                    store_u32x4(to.wrapping_add(64 * block + 16 * quad as usize), words, Store::Default)
+                    store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default)
                 }
             }
         }

@@ -2,12 +2,12 @@
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
-use super::Params;
 use super::layout::{Buffer, Layout, Slot};
 use super::schedule::{Tile, numbers};
 use super::shape::Shape;
+use super::{PART, Params};
 
-/// The tensors: 64 columns of a head, rows, the head's next 64 columns, heads, batches.
+/// The tensors: columns, rows, heads, batches, in boxes of a part of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub q: Map,
@@ -15,17 +15,20 @@ pub(crate) struct Maps {
     pub v: Map,
 }
 
-/// Brings `bytes`, the rows of a head from `row` on, once the buffer is empty.
+/// Brings a tile, the rows of a head from `row` on in parts of `bytes`, once the buffer is empty.
 ///
 /// # Safety
-/// The map is that of a tensor, its box of the buffer's size.
+/// The map is that of a tensor, its box of the part's size.
 #[inline(always)]
-unsafe fn fill(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
+unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
+    let parts = Layout::<K>::PARTS;
     // SAFETY: as the caller promises.
     unsafe {
         buffer.empty.wait(parity ^ 1);
-        buffer.full.expect(bytes);
-        map.copy(buffer.data, [0, row, 0, head, batch], buffer.full);
+        buffer.full.expect(parts * bytes);
+        for part in 0..parts {
+            map.copy(buffer.data + part * bytes, [part * PART, row, head, batch], buffer.full);
+        }
     }
 }
 
@@ -40,9 +43,9 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &P
     unsafe {
         each_tile::<K>(p, |tile| {
             let at = [tile.row, tile.head, tile.batch];
-            fill(layout.queries(), query_parity, Layout::<K>::QUERY_BYTES, maps.q, at);
+            fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at);
             query_parity ^= 1;
-        }, |slot, at| fill(layout.keys(slot), slot.parity, Layout::<K>::KEY_BYTES, maps.k, at));
+        }, |slot, at| fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, at));
     }
 }
 
@@ -55,7 +58,7 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
     // SAFETY: as the caller promises.
     unsafe {
         each_tile::<K>(p, |_| (), |slot, at| {
-            fill(layout.values(slot), slot.parity, Layout::<K>::KEY_BYTES, maps.v, at);
+            fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at);
         });
     }
 }

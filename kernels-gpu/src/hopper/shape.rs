@@ -3,6 +3,8 @@ use core::marker::PhantomData;
 
 use cuda_std::hopper::wgmma::{Accumulator, Operand};
 
+use super::{D64, D96, D128, D256, GROUP_ROWS};
+
 /// A kernel's types and sizes.
 pub(crate) trait Shape: Copy {
     /// The element type.
@@ -15,7 +17,7 @@ pub(crate) trait Shape: Copy {
     type Weights: Copy + AsRef<[[u32; 4]]> + AsMut<[[u32; 4]]>;
     /// No weights.
     const NO_WEIGHTS: Self::Weights;
-    /// Columns of a head.
+    /// The most columns of a head: the copy engine fills the rest with zeros.
     const DIM: u32 = 2 * Self::Result::LEN as u32;
     /// Keys of a tile.
     const KEYS: u32 = 2 * Self::Scores::LEN as u32;
@@ -28,9 +30,6 @@ pub(crate) trait Shape: Copy {
     /// Do the queries see no later keys?
     const CAUSAL: bool;
 }
-
-/// Queries of a warp group: the rows of a product.
-pub(crate) const GROUP_ROWS: u32 = 64;
 
 /// Of heads of `2 * O` columns, tiles of `2 * S` and `16 * P` keys.
 #[derive(Clone, Copy)]
@@ -62,4 +61,25 @@ where
     const GROUPS: u32 = GROUPS;
     const STAGES: u32 = STAGES;
     const CAUSAL: bool = CAUSAL;
+}
+
+macro_rules! kernels {
+    ($($name:ident: $tiles:ident;)*) => { $(
+        /// The kernel of these sizes.
+        pub(crate) type $name<T, const CAUSAL: bool> = Kernel<
+            T,
+            { $tiles.keys as usize / 2 },
+            { $tiles.dim as usize / 2 },
+            { $tiles.keys as usize / 16 },
+            { $tiles.groups },
+            { $tiles.stages },
+            CAUSAL,
+        >;
+    )* };
+}
+kernels! {
+    Kernel64: D64;
+    Kernel96: D96;
+    Kernel128: D128;
+    Kernel256: D256;
 }

@@ -7,7 +7,7 @@ use crate::hopper::Params;
 use crate::hopper::consumer::consume;
 use crate::hopper::layout::Layout;
 use crate::hopper::producer::{Maps, produce_keys, produce_values};
-use crate::hopper::shape::{Kernel, Shape};
+use crate::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel256, Shape};
 
 /// # Safety
 /// The host made the maps and `p`, and launches the block and the shared memory that the layout needs.
@@ -35,22 +35,20 @@ unsafe fn attention<K: Shape>(p: &Params) {
 }
 
 entry! {
-    attention_hopper_d128_k128_g2_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 64, 64, 8, 2, 2, false>>(&p);
-    attention_hopper_d128_k144_g2_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 72, 64, 9, 2, 2, false>>(&p);
-    attention_hopper_d128_k160_g2_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 80, 64, 10, 2, 2, false>>(&p);
-    attention_hopper_d128_k176_g2_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 88, 64, 11, 2, 2, false>>(&p);
-    attention_hopper_d128_k192_g2_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 96, 64, 12, 2, 2, false>>(&p);
-    attention_hopper_d128_k96_g3_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 48, 64, 6, 3, 2, false>>(&p);
-    attention_hopper_d128_k96_g3_s3_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 48, 64, 6, 3, 3, false>>(&p);
-    attention_hopper_d128_k112_g3_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 56, 64, 7, 3, 2, false>>(&p);
-    attention_hopper_d128_k128_g2_s2_c1<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 64, 64, 8, 2, 2, true>>(&p);
-    attention_hopper_d128_k144_g2_s2_c1<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 72, 64, 9, 2, 2, true>>(&p);
-    attention_hopper_d128_k160_g2_s2_c1<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 80, 64, 10, 2, 2, true>>(&p);
-    attention_hopper_d128_k96_g3_s2_c1<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 48, 64, 6, 3, 2, true>>(&p);
-    attention_hopper_d64_k128_g3_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 64, 32, 8, 3, 2, false>>(&p);
-    attention_hopper_d64_k128_g3_s3_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 64, 32, 8, 3, 3, false>>(&p);
-    attention_hopper_d64_k128_g3_s4_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 64, 32, 8, 3, 4, false>>(&p);
-    attention_hopper_d64_k112_g3_s4_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 56, 32, 7, 3, 4, false>>(&p);
-    attention_hopper_d64_k112_g3_s2_c0<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 56, 32, 7, 3, 2, false>>(&p);
-    attention_hopper_d64_k128_g3_s2_c1<T: [bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) => attention::<Kernel<T, 64, 32, 8, 3, 2, true>>(&p)
+    attention_hopper_d64<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel64<T, false>>(&p);
+    attention_hopper_d64_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel64<T, true>>(&p);
+    attention_hopper_d96<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel96<T, false>>(&p);
+    attention_hopper_d96_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel96<T, true>>(&p);
+    attention_hopper_d128<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128<T, false>>(&p);
+    attention_hopper_d128_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128<T, true>>(&p);
+    attention_hopper_d256<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel256<T, false>>(&p);
+    attention_hopper_d256_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel256<T, true>>(&p)
 }
