@@ -5,8 +5,10 @@ mod gpu;
 mod graph;
 mod memory;
 mod sys;
+mod tensor_map;
 
 pub use graph::{Event, Graph, OwnedStream};
+pub(crate) use tensor_map::{HeadsMap, TensorMap};
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -27,11 +29,17 @@ pub(crate) fn count() -> Result<usize> {
     Gpu::count()
 }
 
+/// The shared memory that a launch may ask for without saying so before.
+const DEFAULT_SHARED: u32 = 48 << 10;
+
 /// One GPU with one PTX.
 pub(crate) struct Cuda {
     pub index: usize,
     pub name: String,
     pub ptx: &'static Ptx,
+    /// What there is beside it for this GPU alone.
+    pub native: Option<&'static Ptx>,
+    pub multiprocessors: u32,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
     functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
@@ -120,8 +128,10 @@ impl Cuda {
             let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
-        let context = Raw(gpu.primary_context()?);
-        Ok(Self { index, name, ptx, context, functions: RwLock::default() })
+        // Who asks for an older PTX, or brings one, gets that alone.
+        let native = ptx::native(capability).filter(|_| std::ptr::eq(ptx, EMBEDDED.last().unwrap_or(ptx)));
+        let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
+        Ok(Self { index, name, ptx, native, multiprocessors, context, functions: RwLock::default() })
     }
 
     fn current(&self) -> Result<Current> {
@@ -141,7 +151,7 @@ impl Cuda {
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Raw(function) = self.function(kernel, dtype, carveout)?;
+        let Raw(function) = self.function(kernel, dtype, shared_bytes, carveout)?;
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
         let code = unsafe {
@@ -150,7 +160,13 @@ impl Cuda {
         sys::check("cuLaunchKernel", code)
     }
 
-    fn function(&self, kernel: &'static str, dtype: Dtype, carveout: Option<u32>) -> Result<Raw> {
+    fn function(
+        &self,
+        kernel: &'static str,
+        dtype: Dtype,
+        shared_bytes: u32,
+        carveout: Option<u32>,
+    ) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
@@ -161,10 +177,13 @@ impl Cuda {
             return Ok(function);
         }
         let function = self.load(&format!("{kernel}_{dtype}"))?;
-        if let Some(percent) = carveout {
-            // SAFETY: a function that was loaded; a hint.
-            let code = unsafe { sys::cuFuncSetAttribute(function.0, sys::CARVEOUT, percent as i32) };
-            sys::check("cuFuncSetAttribute", code)?;
+        let more_shared = (shared_bytes > DEFAULT_SHARED).then_some(shared_bytes);
+        for (attribute, value) in [(sys::MAX_SHARED, more_shared), (sys::CARVEOUT, carveout)] {
+            if let Some(value) = value {
+                // SAFETY: a function that was loaded; numbers that it is launched with, or a hint.
+                let code = unsafe { sys::cuFuncSetAttribute(function.0, attribute, value as i32) };
+                sys::check("cuFuncSetAttribute", code)?;
+            }
         }
         functions.insert((kernel, dtype), function);
         Ok(function)
@@ -174,7 +193,8 @@ impl Cuda {
     /// any time.
     fn load(&self, kernel: &str) -> Result<Raw> {
         let no_kernel = || Error::NoKernel(kernel.into());
-        let text = self.ptx.module(kernel).ok_or_else(no_kernel)?;
+        let native = || self.native.and_then(|ptx| ptx.module(kernel));
+        let text = self.ptx.module(kernel).or_else(native).ok_or_else(no_kernel)?;
         let name = CString::new(kernel).map_err(|_| no_kernel())?;
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];
