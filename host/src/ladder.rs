@@ -11,6 +11,8 @@ pub enum Arch {
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, what came after.
     Sm90,
+    /// Hopper alone: `wgmma`, `setmaxnreg`. Only some ops have it, and a device loads it beside the PTX that it runs.
+    Sm90a,
 }
 
 impl Arch {
@@ -20,6 +22,7 @@ impl Arch {
             Self::Sm75 => "sm_75",
             Self::Sm80 => "sm_80",
             Self::Sm90 => "sm_90",
+            Self::Sm90a => "sm_90a",
         }
     }
     /// Its compute capability.
@@ -27,8 +30,12 @@ impl Arch {
         match self {
             Self::Sm75 => (7, 5),
             Self::Sm80 => (8, 0),
-            Self::Sm90 => (9, 0),
+            Self::Sm90 | Self::Sm90a => (9, 0),
         }
+    }
+    /// Does it run on its own compute capability alone, not on newer ones?
+    pub const fn is_native(self) -> bool {
+        matches!(self, Self::Sm90a)
     }
 }
 
@@ -117,7 +124,7 @@ impl LongRows {
     pub fn pick<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
         let long_rows = match arch {
             Some(Arch::Sm75) => self.sm75,
-            None | Some(Arch::Sm80 | Arch::Sm90) => self.sm80,
+            None | Some(Arch::Sm80 | Arch::Sm90 | Arch::Sm90a) => self.sm80,
         };
         let packs = layout.packs();
         let fits = |rung: &&Rung| layout.vector && packs <= u64::from(rung.packs);

@@ -7,6 +7,8 @@
 pub mod activations;
 pub mod affine;
 mod angles;
+#[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
+pub mod attention;
 mod block_sums;
 pub mod column_sums;
 pub mod elementwise;
@@ -17,7 +19,6 @@ pub mod head_lanes;
 pub mod head_norm;
 mod head_rows;
 pub mod heads;
-#[cfg(target_arch = "nvptx64")]
 pub mod hopper;
 mod modulated;
 mod moments;

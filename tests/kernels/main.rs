@@ -4,6 +4,8 @@ mod activation_input;
 mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
+mod attention;
+mod attention_case;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
@@ -41,6 +43,7 @@ fn main() -> std::process::ExitCode {
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,
+        attention::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,

@@ -152,6 +152,6 @@ pub unsafe fn wgmma_wait_behind<const PENDING: u32>(computed: f32) {
 pub fn settle(registers: &mut [f32]) {
     for register in registers {
         // SAFETY: no instruction.
-        unsafe { asm!("// {}", inout(reg32) *register, options(nostack)) }
+        unsafe { asm!("// {}", inout(reg32) * register, options(nostack)) }
     }
 }

@@ -22,15 +22,15 @@ use crate::launch::{Launch, Stream};
 use crate::ptx::{self, EMBEDDED, Ptx};
 use crate::{Dtype, Error, Result};
 
+/// Bytes of shared memory that every block may have without asking for them.
+const GRANTED: u32 = 48 << 10;
+
 /// How many GPUs there are; opens the driver at the first call.
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
     cust::init(CudaFlags::empty()).map_err(|error| Error::NoDriver(error.to_string()))?;
     Gpu::count()
 }
-
-/// The shared memory that a launch may ask for without saying so before.
-const DEFAULT_SHARED: u32 = 48 << 10;
 
 /// One GPU with one PTX.
 pub(crate) struct Cuda {
@@ -128,8 +128,7 @@ impl Cuda {
             let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
-        // Who asks for an older PTX, or brings one, gets that alone.
-        let native = ptx::native(capability).filter(|_| std::ptr::eq(ptx, EMBEDDED.last().unwrap_or(ptx)));
+        let native = ptx::native(capability, ptx);
         let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
         Ok(Self { index, name, ptx, native, multiprocessors, context, functions: RwLock::default() })
     }
@@ -177,13 +176,13 @@ impl Cuda {
             return Ok(function);
         }
         let function = self.load(&format!("{kernel}_{dtype}"))?;
-        let more_shared = (shared_bytes > DEFAULT_SHARED).then_some(shared_bytes);
-        for (attribute, value) in [(sys::MAX_SHARED, more_shared), (sys::CARVEOUT, carveout)] {
-            if let Some(value) = value {
-                // SAFETY: a function that was loaded; numbers that it is launched with, or a hint.
-                let code = unsafe { sys::cuFuncSetAttribute(function.0, attribute, value as i32) };
-                sys::check("cuFuncSetAttribute", code)?;
-            }
+        let opt_in = (shared_bytes > GRANTED).then_some((sys::MAX_SHARED, shared_bytes));
+        for (attribute, value) in
+            [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
+        {
+            // SAFETY: a function that was loaded; a limit and a hint.
+            let code = unsafe { sys::cuFuncSetAttribute(function.0, attribute, value as i32) };
+            sys::check("cuFuncSetAttribute", code)?;
         }
         functions.insert((kernel, dtype), function);
         Ok(function)

@@ -13,7 +13,6 @@ use super::shape::Shape;
 use super::softmax::{Softmax, mask, rescale, round};
 use super::{GROUP_ROWS, Params};
 
-
 /// A warp group at work on its 64 rows of a tile.
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,

@@ -31,7 +31,8 @@ pub(crate) unsafe fn store<T: Operand<Lanes = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let inside = row < p.queries;
         if inside && quad == 0 && !p.lse.is_null() {
-            let at = (u64::from(tile.batch * p.heads.get() + tile.head)) * u64::from(p.queries) + u64::from(row);
+            let at =
+                (u64::from(tile.batch * p.heads.get() + tile.head)) * u64::from(p.queries) + u64::from(row);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             // SAFETY: `lse` has a number for each query of each head.
             unsafe { p.lse.add(at as usize).write(if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse }) };
@@ -44,9 +45,7 @@ pub(crate) unsafe fn store<T: Operand<Lanes = [f32; 8]>>(
             let column = 32 * block as u32 + 8 * quad;
             if inside && column < p.dim {
                 // SAFETY: the row has these 8 columns; rows are aligned to 16 bytes, as the host checked.
-                unsafe {
-                    store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default)
-                }
+                unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }
             }
         }
     }

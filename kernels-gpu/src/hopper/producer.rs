@@ -41,11 +41,15 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &P
     let mut query_parity = 0;
     // SAFETY: as the caller promises.
     unsafe {
-        each_tile::<K>(p, |tile| {
-            let at = [tile.row, tile.head, tile.batch];
-            fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at);
-            query_parity ^= 1;
-        }, |slot, at| fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, at));
+        each_tile::<K>(
+            p,
+            |tile| {
+                let at = [tile.row, tile.head, tile.batch];
+                fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at);
+                query_parity ^= 1;
+            },
+            |slot, at| fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, at),
+        );
     }
 }
 
@@ -57,9 +61,13 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &P
 pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &Params) {
     // SAFETY: as the caller promises.
     unsafe {
-        each_tile::<K>(p, |_| (), |slot, at| {
-            fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at);
-        });
+        each_tile::<K>(
+            p,
+            |_| (),
+            |slot, at| {
+                fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at);
+            },
+        );
     }
 }
 

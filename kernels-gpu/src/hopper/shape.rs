@@ -43,8 +43,15 @@ pub(crate) struct Kernel<
     const CAUSAL: bool,
 >(PhantomData<T>);
 
-impl<T, const S: usize, const O: usize, const P: usize, const GROUPS: u32, const STAGES: u32, const CAUSAL: bool> Shape
-    for Kernel<T, S, O, P, GROUPS, STAGES, CAUSAL>
+impl<
+    T,
+    const S: usize,
+    const O: usize,
+    const P: usize,
+    const GROUPS: u32,
+    const STAGES: u32,
+    const CAUSAL: bool,
+> Shape for Kernel<T, S, O, P, GROUPS, STAGES, CAUSAL>
 where
     T: Operand<Lanes = [f32; 8]>,
     [f32; S]: Accumulator,

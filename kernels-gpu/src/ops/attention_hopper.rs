@@ -13,7 +13,11 @@ use crate::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel256, Shape};
 /// The host made the maps and `p`, and launches the block and the shared memory that the layout needs.
 #[inline(always)]
 unsafe fn attention<K: Shape>(p: &Params) {
-    if K::GROUPS == 2 { thread::launch_bounds::<384, 1>() } else { thread::launch_bounds::<512, 1>() }
+    if K::GROUPS == 2 {
+        thread::launch_bounds::<384, 1>()
+    } else {
+        thread::launch_bounds::<512, 1>()
+    }
     let layout = Layout::<K>::of_launch();
     // SAFETY: as the caller promises.
     unsafe {
@@ -21,14 +25,22 @@ unsafe fn attention<K: Shape>(p: &Params) {
         layout.make_barriers();
         let group = warp_group();
         if group == 0 {
-            if K::GROUPS == 2 { give_registers::<24>() } else { give_registers::<32>() }
+            if K::GROUPS == 2 {
+                give_registers::<24>()
+            } else {
+                give_registers::<32>()
+            }
             match thread::index()[0] {
                 0 => produce_keys::<K>(layout, maps, p),
                 32 => produce_values::<K>(layout, maps, p),
                 _ => {}
             }
         } else {
-            if K::GROUPS == 2 { take_registers::<240>() } else { take_registers::<160>() }
+            if K::GROUPS == 2 {
+                take_registers::<240>()
+            } else {
+                take_registers::<160>()
+            }
             consume::<K>(layout, group - 1, p);
         }
     }

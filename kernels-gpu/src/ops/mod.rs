@@ -7,6 +7,8 @@ pub mod activation_backward;
 pub mod ada_norm;
 #[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
+#[cfg(feature = "attention")]
+pub mod attention;
 #[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
 pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
@@ -47,6 +49,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     activation_backward::KERNELS,
     ada_norm::KERNELS,
     add_rms_norm::KERNELS,
+    attention::KERNELS,
     cross_entropy::KERNELS,
     cross_entropy_backward::KERNELS,
     gated_activation::KERNELS,
