@@ -115,8 +115,7 @@ pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'sta
     EMBEDDED.iter().rfind(runs)
 }
 
-/// What a GPU of this compute capability has beside `ptx`, for itself alone. Who asks for the PTX of an older GPU, or
-/// brings one, gets no more than that.
+/// What a GPU of this compute capability has beside `ptx`, for itself alone; nothing beside older PTX than it runs.
 pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'static Ptx> {
     choose(capability, None).filter(|newest| std::ptr::eq(*newest, ptx))?;
     EMBEDDED.iter().find(|ptx| ptx.arch.is_native() && ptx.arch.capability() == capability)
@@ -140,10 +139,12 @@ pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::new();
     for ptx in EMBEDDED.iter() {
         for unit in &ptx.units {
+            // The units of one GPU alone serve the op that they are named after.
+            let op = unit.op.strip_suffix("_hopper").unwrap_or(unit.op);
             for dtype in Dtype::FLOATS {
                 let entries = unit.entries_of(dtype);
                 if !entries.is_empty() {
-                    found.push(KernelInfo { op: unit.op, dtype, arch: ptx.arch.name(), entries });
+                    found.push(KernelInfo { op, dtype, arch: ptx.arch.name(), entries });
                 }
             }
         }
@@ -228,8 +229,10 @@ mod tests {
         for ptx in EMBEDDED.iter() {
             let entries: Vec<_> = ptx.units.iter().flat_map(|unit| unit.text().entries.keys()).collect();
             let names: BTreeSet<_> = entries.iter().map(|name| name.as_str()).collect();
-            assert_eq!(names, kernels, "{}", ptx.arch.name());
-            assert_eq!(entries.len(), kernels.len(), "an entry of two ops");
+            assert_eq!(entries.len(), names.len(), "an entry of two ops");
+            if !ptx.arch.is_native() {
+                assert_eq!(names, kernels, "{}", ptx.arch.name());
+            }
             let target = format!("\n.target {}\n", ptx.arch.name());
             for unit in &ptx.units {
                 assert!(unit.text().text.contains(&target), "{} is not for {target}", unit.op);
@@ -240,6 +243,8 @@ mod tests {
             }
         }
         let listed: usize = kernel_info().iter().map(|kernel| kernel.entries.len()).sum();
-        assert_eq!(listed, kernels.len() * EMBEDDED.len(), "an entry that ends with no element type");
+        let all: usize =
+            EMBEDDED.iter().flat_map(|ptx| &ptx.units).map(|unit| unit.text().entries.len()).sum();
+        assert_eq!(listed, all, "an entry that ends with no element type");
     }
 }

@@ -92,6 +92,7 @@ impl<K: Shape> Consumer<'_, K> {
     /// As [`consume`].
     #[inline(always)]
     unsafe fn first(&mut self, tile: Tile) {
+        let number = tile.key_tiles - 1;
         // SAFETY: the waits say that the tiles are there.
         unsafe {
             self.layout.queries().full.wait(self.query_parity);
@@ -102,9 +103,8 @@ impl<K: Shape> Consumer<'_, K> {
             self.begin_scores(keys.data);
             wgmma::wait::<0>();
             wgmma::settle(&mut self.scores);
-            release(keys.empty);
+            self.release_keys(keys.empty, number);
         }
-        let number = tile.key_tiles - 1;
         self.weigh(tile, number, number >= tile.clear_tiles::<K>(self.p));
         round::<K::Elem>(self.scores.as_ref(), self.weights.as_mut());
     }
@@ -130,7 +130,7 @@ impl<K: Shape> Consumer<'_, K> {
             self.hand_over();
             wgmma::wait::<1>();
             wgmma::settle(&mut self.scores);
-            release(keys.empty);
+            self.release_keys(keys.empty, number);
             let by = self.weigh(tile, number, masked);
             wgmma::wait_behind::<0>(self.softmax.sum[0] + self.softmax.sum[1]);
             wgmma::settle(&mut self.result);
@@ -147,7 +147,6 @@ impl<K: Shape> Consumer<'_, K> {
         let values = self.layout.values(self.slot);
         // SAFETY: the wait says that the tile is there.
         unsafe {
-            release(self.layout.queries().empty);
             values.full.wait(self.slot.parity);
             wgmma::fence();
             self.begin_result(values.data);
@@ -156,6 +155,21 @@ impl<K: Shape> Consumer<'_, K> {
             release(values.empty);
         }
         self.slot = self.slot.next::<K>();
+    }
+
+    /// Done with the keys of tile `number` and, as 0 is the last, with the queries.
+    ///
+    /// # Safety
+    /// As [`consume`].
+    #[inline(always)]
+    unsafe fn release_keys(&self, empty: Barrier, number: u32) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            release(empty);
+            if number == 0 {
+                release(self.layout.queries().empty);
+            }
+        }
     }
 
     /// The next warp group may begin its products.
