@@ -6,6 +6,7 @@ mod ada_norm_bits;
 mod add_rms_norm;
 mod attention;
 mod attention_case;
+mod attention_packed;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
@@ -44,6 +45,7 @@ fn main() -> std::process::ExitCode {
         add_rms_norm::TESTS,
         activation::TESTS,
         attention::TESTS,
+        attention_packed::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
