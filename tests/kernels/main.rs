@@ -6,6 +6,7 @@ mod ada_norm_bits;
 mod add_rms_norm;
 mod attention;
 mod attention_case;
+mod attention_packed;
 mod attention_tiles;
 mod bad_input;
 mod cross_entropy;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         add_rms_norm::TESTS,
         activation::TESTS,
         attention::TESTS,
+        attention_packed::TESTS,
         attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,

@@ -8,7 +8,7 @@ mod sys;
 mod tensor_map;
 
 pub use graph::{Event, Graph, OwnedStream};
-pub(crate) use tensor_map::{HeadsMap, TensorMap};
+pub(crate) use tensor_map::HeadsMap;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};

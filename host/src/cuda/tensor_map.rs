@@ -1,10 +1,13 @@
 //! Tensor maps: what the copy engine of Hopper and newer GPUs is told of a tensor.
 use std::ffi::{c_int, c_void};
 
-use super::sys;
+use super::{Cuda, sys};
 use crate::{Dtype, Result};
 
-/// `CU_TENSOR_MAP_SWIZZLE_128B`, `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`
+/// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16` and `…_BFLOAT16`
+const F16: c_int = 6;
+const BF16: c_int = 9;
+/// `CU_TENSOR_MAP_SWIZZLE_128B` and `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`
 const SWIZZLE_128: c_int = 3;
 const PROMOTION_256: c_int = 3;
 
@@ -28,29 +31,32 @@ pub(crate) struct HeadsMap {
     pub part: [u32; 2],
 }
 
-impl HeadsMap {
-    /// As the driver writes it. Costs a few hundred nanoseconds and asks nothing of the GPU, so that it may stand
-    /// in a launch that is captured into a graph.
-    pub fn encode(&self) -> Result<TensorMap> {
+impl Cuda {
+    /// The map as the driver writes it. It asks nothing of the GPU, so it may stand beside a launch that is captured.
+    pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
+        let _current = self.current()?;
         let mut map = TensorMap([0; 16]);
-        let dtype = if self.dtype == Dtype::Bf16 { 9 } else { 6 };
-        let [columns, tokens] = self.part;
+        let dtype = if heads.dtype == Dtype::Bf16 { BF16 } else { F16 };
+        let [columns, tokens] = heads.part;
         let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
-        // SAFETY: writes the map; the arrays have as many numbers as the rank says.
+        let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
+        // SAFETY: writes the map; the arrays have as many numbers as the rank says, the strides one less.
         let code = unsafe {
+            let map = (&raw mut map).cast();
+            let (interleave, fill) = (0, 0);
             sys::cuTensorMapEncodeTiled(
-                (&raw mut map).cast(),
+                map,
                 dtype,
                 4,
-                self.base,
-                self.sizes.as_ptr(),
-                self.strides.as_ptr(),
+                heads.base,
+                sizes,
+                strides,
                 part.as_ptr(),
                 steps.as_ptr(),
-                0,
+                interleave,
                 SWIZZLE_128,
                 PROMOTION_256,
-                0,
+                fill,
             )
         };
         sys::check("cuTensorMapEncodeTiled", code).map(|()| map)

@@ -5,7 +5,7 @@ use kernels_gpu::heads::Heads;
 use kernels_gpu::hopper::{D64, D96, D128, D256, PART, Params, Tiles};
 
 use crate::attention::AttentionLayout;
-use crate::cuda::{Cuda, HeadsMap, TensorMap};
+use crate::cuda::{Cuda, HeadsMap};
 use crate::launch::{Launch, args};
 use crate::{Device, Result, Stream};
 
@@ -34,7 +34,7 @@ pub(crate) fn attention_hopper(device: &Device, a: &AttentionLayout, stream: Str
         return Ok(false);
     };
     let Some(p) = params(a, tiles) else { return Ok(false) };
-    let map = |heads, rows, tokens, count| map(a, heads, [tokens, count], rows);
+    let map = |heads, rows, tokens, count| cuda.tensor_map(&map(a, heads, [tokens, count], rows));
     let q = map(&a.q, tiles.rows(), a.queries, a.heads)?;
     let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);
     let shape = Launch {
@@ -109,15 +109,14 @@ fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &Params) -> u32 {
 }
 
 /// The map of a tensor of heads that comes `rows` tokens at a time.
-fn map(a: &AttentionLayout, heads: &Heads, [tokens, count]: [u32; 2], rows: u32) -> Result<TensorMap> {
+fn map(a: &AttentionLayout, heads: &Heads, [tokens, count]: [u32; 2], rows: u32) -> HeadsMap {
     // 0 where there is one only: any stride will do, and the driver takes none of 0.
     let stride = |stride: i64| if stride == 0 { 16 } else { 2 * stride.unsigned_abs() };
-    let map = HeadsMap {
+    HeadsMap {
         base: heads.base.cast_const().cast(),
         dtype: a.dtype,
         sizes: [a.dim, tokens, count, a.batches].map(u64::from),
         strides: [heads.token_stride, heads.head_stride, heads.batch_stride].map(stride),
         part: [PART, rows],
-    };
-    map.encode()
+    }
 }

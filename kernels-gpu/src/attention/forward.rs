@@ -9,7 +9,7 @@ use super::mask::{At, adjust, hide};
 use super::place::Place;
 use super::queries::Queries;
 use super::softmax::{Scores, Softmax};
-use super::tile::{Copier, Tile};
+use super::tile::{Copier, Lanes, Tile};
 use super::{Params, WARPS};
 
 /// A warp's sums of `16 ROWS16` queries and `16 DIM16` columns, two matrices side by side.
@@ -44,7 +44,10 @@ pub(crate) unsafe fn forward<
         (Tile::<T, DIM16>::take(&mut memory, 2 * keys), Tile::<T, DIM16>::take(&mut memory, 2 * keys));
     let vector = !GENERAL || p.vector != 0;
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
-    let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.from_row(own));
+    // From one lane, so that ptxas knows it to be the warp's.
+    let own = warp::shuffle(warp::ALL, own, 0);
+    let lanes = Lanes::new();
+    let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.from_row(own), lanes);
     let copier = |head: *mut T, stride, there| Copier::<T, DIM16>::of(head, stride, there, p.dim);
     let k_copier = copier(place.key(&p.k, p.group), p.k.token_stride, place.keys);
     let v_copier = copier(place.key(&p.v, p.group), p.v.token_stride, place.keys);
@@ -85,14 +88,14 @@ pub(crate) unsafe fn forward<
             // SAFETY: queries, keys and values have been waited for.
             unsafe {
                 let mut scores =
-                    products::<T, ROWS16, DIM16, KEYS16, HELD>(&queries, &k_tiles.from_row(buffer));
+                    products::<T, ROWS16, DIM16, KEYS16, HELD>(&queries, &k_tiles.from_row(buffer), &lanes);
                 if GENERAL {
                     adjust::<T, ROWS16, KEYS16>(&mut scores, at, &p, &place);
                 }
                 if !band.shows(span, at.key, keys) {
                     hide(&mut scores, at, &band);
                 }
-                accumulate(&mut out, &mut softmax, &scores, &v_tiles.from_row(buffer));
+                accumulate(&mut out, &mut softmax, &scores, &v_tiles.from_row(buffer), &lanes);
             }
         }
         copy::wait();
@@ -116,6 +119,7 @@ unsafe fn products<
 >(
     queries: &Queries<T, ROWS16, DIM16, HELD>,
     keys: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
 ) -> Scores<ROWS16, KEYS16> {
     let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
     for col in 0..DIM16 {
@@ -123,7 +127,7 @@ unsafe fn products<
         let a: [_; ROWS16] = core::array::from_fn(|row| unsafe { queries.get(row, col) });
         for pair in 0..KEYS16 {
             // SAFETY: as the caller promises.
-            let b = unsafe { keys.columns(pair, col) };
+            let b = unsafe { keys.columns(lanes, pair, col) };
             for row in 0..ROWS16 {
                 for side in 0..2 {
                     scores[row][pair][side] = T::mma(a[row], b[side], scores[row][pair][side]);
@@ -144,6 +148,7 @@ unsafe fn accumulate<T: MatrixElem, const ROWS16: usize, const DIM16: usize, con
     softmax: &mut Softmax<ROWS16>,
     scores: &Scores<ROWS16, KEYS16>,
     values: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
 ) {
     if let Some(rescale) = softmax.advance(scores) {
         for row in 0..ROWS16 {
@@ -159,7 +164,7 @@ unsafe fn accumulate<T: MatrixElem, const ROWS16: usize, const DIM16: usize, con
         let weights: [_; ROWS16] = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
         for pair in 0..DIM16 {
             // SAFETY: as the caller promises.
-            let b = unsafe { values.rows(step, pair) };
+            let b = unsafe { values.rows(lanes, step, pair) };
             for row in 0..ROWS16 {
                 for side in 0..2 {
                     out[row][pair][side] = T::mma(weights[row], b[side], out[row][pair][side]);

@@ -58,6 +58,11 @@ impl Place {
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
+        // Starts that are none must not lead outside the tensors.
+        let span = |starts: *const i32, at: u32, there: u32| {
+            let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
+            (first, end.saturating_sub(first))
+        };
         let (mut sequence, mut end) = (0, p.batches);
         while end - sequence > 1 {
             let middle = sequence.midpoint(end);
@@ -67,10 +72,9 @@ impl Place {
                 end = middle;
             }
         }
-        let [query_start, query_end] = [sequence, sequence + 1].map(|at| start(p.query_starts, at));
-        let [key_start, key_end] = [sequence, sequence + 1].map(|at| start(p.key_starts, at));
-        let first = (tile - query_start / rows - sequence) * rows;
-        let (queries, keys) = (query_end - query_start, key_end - key_start);
+        let (query_start, queries) = span(p.query_starts, sequence, p.queries);
+        let (key_start, keys) = span(p.key_starts, sequence, p.keys);
+        let first = tile.saturating_sub(query_start / rows + sequence) * rows;
         let there = first < queries;
         there.then_some(Self { batch: 0, head, first, queries, keys, query_start, key_start })
     }

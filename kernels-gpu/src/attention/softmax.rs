@@ -69,7 +69,8 @@ impl<const ROWS16: usize> Softmax<ROWS16> {
             // All scores of a row so far may be hidden.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { -max * self.factor };
             for side in 0..2 {
-                for at in [2 * half, 2 * half + 1] {
+                for odd in 0..2 {
+                    let at = 2 * half + odd;
                     weights[side][at] = ex2_ftz(fma(scores[side][at], self.factor, shift));
                     self.sum[row][half] += weights[side][at];
                 }

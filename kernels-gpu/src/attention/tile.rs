@@ -38,11 +38,9 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// # Safety
     /// A barrier stands between this and the writes.
     #[inline(always)]
-    pub unsafe fn left(&self, row16: usize, col16: usize) -> mma::A {
-        let lane = warp::lane();
-        let at = self.first + lane % 16 * Self::PITCH + lane / 16;
+    pub unsafe fn left(&self, lanes: &Lanes<DIM16>, row16: usize, col16: usize) -> mma::A {
         // SAFETY: inside the tile; otherwise as the caller promises.
-        unsafe { mma::load(&self.chunks, at + 16 * row16 as u32 * Self::PITCH + 2 * col16 as u32) }
+        unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
 
     /// The same matrix as two right ones side by side, of which each row gives a column.
@@ -50,12 +48,10 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// # Safety
     /// As [`Tile::left`].
     #[inline(always)]
-    pub unsafe fn columns(&self, row16: usize, col16: usize) -> [mma::B; 2] {
-        let lane = warp::lane();
-        let at = self.first + (lane % 8 + lane / 16 * 8) * Self::PITCH + lane / 8 % 2;
+    pub unsafe fn columns(&self, lanes: &Lanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: inside the tile; otherwise as the caller promises.
         let [a, b, c, d] =
-            unsafe { mma::load(&self.chunks, at + 16 * row16 as u32 * Self::PITCH + 2 * col16 as u32) };
+            unsafe { mma::load(&self.chunks, self.first + lanes.across + Self::chunk16(row16, col16)) };
         [[a, b], [c, d]]
     }
 
@@ -64,14 +60,18 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// # Safety
     /// As [`Tile::left`].
     #[inline(always)]
-    pub unsafe fn rows(&self, row16: usize, col16: usize) -> [mma::B; 2] {
-        let lane = warp::lane();
-        let at = self.first + lane % 16 * Self::PITCH + lane / 16;
+    pub unsafe fn rows(&self, lanes: &Lanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: inside the tile; otherwise as the caller promises.
         let [a, b, c, d] = unsafe {
-            mma::load_transposed(&self.chunks, at + 16 * row16 as u32 * Self::PITCH + 2 * col16 as u32)
+            mma::load_transposed(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16))
         };
         [[a, b], [c, d]]
+    }
+
+    /// Chunks before the matrix at row `16 row16` and column `16 col16`.
+    #[inline(always)]
+    fn chunk16(row16: usize, col16: usize) -> u32 {
+        16 * row16 as u32 * Self::PITCH + 2 * col16 as u32
     }
 
     /// Writes two neighbouring elements of a row: columns `2 pair` and `2 pair + 1`.
@@ -95,6 +95,24 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     }
 }
 
+/// The chunks of a 16 x 16 matrix that the lane names: in a left matrix or the rows of two right ones, and in right ones of
+/// which each row is a column.
+#[derive(Clone, Copy)]
+pub(super) struct Lanes<const DIM16: usize> {
+    along: u32,
+    across: u32,
+}
+
+impl<const DIM16: usize> Lanes<DIM16> {
+    #[inline(always)]
+    pub fn new() -> Self {
+        let (lane, pitch) = (warp::lane(), 2 * DIM16 as u32 + 1);
+        let along = lane % 16 * pitch + lane / 16;
+        let across = (lane % 8 + lane / 16 * 8) * pitch + lane / 8 % 2;
+        Self { along, across }
+    }
+}
+
 /// How the block's threads copy the rows of a head into tiles: a thread has one chunk of a row, the same one in every pass.
 pub(super) struct Copier<T, const DIM16: usize> {
     /// The chunk in the head's first row.
@@ -108,6 +126,8 @@ pub(super) struct Copier<T, const DIM16: usize> {
     chunk: u32,
     /// Columns of the chunk that there are.
     cols: u32,
+    /// Has every thread a chunk of its own, with all columns?
+    whole: bool,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
@@ -121,7 +141,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         let thread = thread::index()[0];
         let (row, chunk) = (thread / Self::TEAM, thread % Self::TEAM);
         let cols = dim.saturating_sub(8 * chunk).min(8);
-        Self { from: head.wrapping_add(8 * chunk as usize), stride, rows, row, chunk, cols }
+        let whole = Self::TEAM == 2 * DIM16 as u32 && dim == 16 * DIM16 as u32;
+        Self { from: head.wrapping_add(8 * chunk as usize), stride, rows, row, chunk, cols, whole }
     }
 
     /// Begins to copy `count` rows from row `first` on; what there is not becomes zero. With `vector`, rows are aligned to
@@ -132,9 +153,21 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
     #[inline(always)]
     pub unsafe fn copy(&self, tile: &Tile<T, DIM16>, first: u32, count: u32, vector: bool) {
         let mut row = first + self.row;
+        let step = (i64::from(Self::PASS) * self.stride) as isize;
         let mut from = self.from.wrapping_offset((i64::from(row) * self.stride) as isize);
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
-        for _ in 0..count / Self::PASS {
+        if vector && self.whole && first + count <= self.rows {
+            for _ in 0..count / Self::PASS {
+                // SAFETY: as the caller promises.
+                unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
+                at += Self::PASS * Tile::<T, DIM16>::PITCH;
+                from = from.wrapping_offset(step);
+            }
+            return;
+        }
+        // Not unrolled: at the end of a sequence.
+        let [passes, _] = thread::forget([count / Self::PASS, 0]);
+        for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
                 // SAFETY: as the caller promises.
@@ -148,7 +181,7 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
             }
             row += Self::PASS;
             at += Self::PASS * Tile::<T, DIM16>::PITCH;
-            from = from.wrapping_offset((i64::from(Self::PASS) * self.stride) as isize);
+            from = from.wrapping_offset(step);
         }
     }
 
