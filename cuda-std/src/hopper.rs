@@ -52,3 +52,23 @@ pub unsafe fn give_registers<const COUNT: u32>() {
     // SAFETY: as the caller promises.
     unsafe { hopper::registers_down::<COUNT>() }
 }
+
+/// Writes a number to shared memory.
+///
+/// # Safety
+/// The address is a multiple of 4 in the launch's shared memory; barriers stand between this and other accesses.
+#[inline(always)]
+pub unsafe fn shared_store(address: u32, value: f32) {
+    // SAFETY: as the caller promises.
+    unsafe { hopper::shared_store(address, value) }
+}
+
+/// Reads two numbers from shared memory.
+///
+/// # Safety
+/// As [`shared_store`], at a multiple of 8.
+#[inline(always)]
+pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
+    // SAFETY: as the caller promises.
+    unsafe { hopper::shared_load_pair(address) }
+}

@@ -1,9 +1,11 @@
 //! Attention for Hopper, in pieces: for which sizes ([`Tiles`]), where things lie (`layout`), which tile comes when
-//! (`schedule`), who loads (`producer`) and who computes (`consumer`, `softmax`, `output`).
+//! (`schedule`), who loads (`producer`) and who computes (`consumer`, `mask`, `softmax`, `output`).
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod consumer;
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod layout;
+#[cfg(target_feature = "sm_90a")]
+pub(crate) mod mask;
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod output;
 #[cfg(target_feature = "sm_90a")]
@@ -16,6 +18,8 @@ pub(crate) mod shape;
 pub(crate) mod softmax;
 
 use core::num::NonZero;
+
+use crate::attention::Mask;
 
 /// Queries of a warp group: the rows of a product.
 pub const GROUP_ROWS: u32 = 64;
@@ -56,11 +60,12 @@ impl Tiles {
         (self.groups + 1) * 128
     }
 
-    /// Bytes of shared memory: the tiles, two barriers of 8 bytes for each, and what aligns the first to 1024.
+    /// Bytes of shared memory: the tiles, a number for each key of those in flight, two barriers of 8 bytes for each of
+    /// these, and what aligns the first to 1024.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
         let tiles = (self.rows() + 2 * self.stages * self.keys) * columns * 2;
-        tiles + (1 + 2 * self.stages) * 16 + 1024
+        tiles + self.stages * self.keys * 4 + (1 + 3 * self.stages) * 16 + 1024
     }
 }
 
@@ -96,4 +101,8 @@ pub struct Params {
     pub diagonal: i32,
     /// Of scores, times log2(e).
     pub scale: f32,
+    /// 1 / scale, without that log2(e).
+    pub unscale: f32,
+    /// Padded: what is added to the scores; it does not depend on the query.
+    pub mask: Mask,
 }

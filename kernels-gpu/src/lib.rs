@@ -19,6 +19,7 @@ pub mod head_lanes;
 pub mod head_norm;
 mod head_rows;
 pub mod heads;
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub mod hopper;
 mod modulated;
 mod moments;

@@ -1,6 +1,8 @@
 //! `attention` at the sizes of the tiles that Hopper's kernels take, and of more tiles than there are multiprocessors.
 use half::{bf16, f16};
-use oxiwarp::{Arch, Attention, AttentionInputs, Buffer, Device, OwnedStream, Result, Stream, attention};
+use oxiwarp::{
+    Arch, Attention, AttentionInputs, Buffer, Device, Dtype, OwnedStream, Result, Stream, attention,
+};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
@@ -13,6 +15,7 @@ pub const TESTS: &[Test] = &[
     ("attention_tiles::causal", causal),
     ("attention_tiles::head_dims", head_dims),
     ("attention_tiles::layouts", layouts),
+    ("attention_tiles::padding", padding),
     ("attention_tiles::many", many),
 ];
 
@@ -55,6 +58,20 @@ fn layouts(device: &Device) {
     for layout in [Layout::Fused, Layout::Unaligned, Layout::HeadsFirst, Layout::Transposed] {
         both(device, Case::of([2, 70, 150, 2, 2, 64]).laid_out(layout));
         both(device, Case::of([2, 70, 150, 2, 2, 128]).laid_out(layout).causal());
+    }
+}
+
+/// Masks of keys: of each batch, of each head, of all; of several tiles, with a rest.
+fn padding(device: &Device) {
+    for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
+        for full in
+            [[true, false, false, true], [true, true, false, true], [false, false, false, true], [false; 4]]
+        {
+            both(device, Case::of([2, 70, 300, 4, 2, 64]).masked(dtype, full));
+        }
+        for d in [72, 128] {
+            both(device, Case::of([2, 130, 150, 2, 2, d]).masked(dtype, [true, false, false, true]));
+        }
     }
 }
 

@@ -20,6 +20,7 @@ effects! {
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {bytes};";
     named_sync(id: reg32 u32, threads: reg32 u32): "barrier.cta.sync.aligned {id}, {threads};";
     named_arrive(id: reg32 u32, threads: reg32 u32): "barrier.cta.arrive.aligned {id}, {threads};";
+    shared_store(address: reg32 u32, value: reg32 f32): "st.shared.f32 [{address}], {value};";
     tensor_map_prefetch(map: reg64 u64): "prefetch.tensormap [{map}];";
 }
 
@@ -37,6 +38,17 @@ pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
             options(nostack)
         )
     }
+}
+
+/// Two numbers in shared memory, at a multiple of 8.
+#[inline(always)]
+pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
+    let (a, b): (f32, f32);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.shared.v2.f32 {{{}, {}}}, [{}];", out(reg32) a, out(reg32) b, in(reg32) address, options(nostack))
+    };
+    [a, b]
 }
 
 /// Copies a box of a tensor of four dimensions to shared memory; `barrier` counts the bytes that came.

@@ -79,6 +79,11 @@ fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
 }
 
 impl AttentionLayout {
+    /// The mask as a kernel's argument.
+    pub(crate) fn mask_arg(&self) -> Mask {
+        self.mask.map_or(Mask::ABSENT, |mask| mask.arg())
+    }
+
     /// The kernel's argument.
     fn params(&self, tiles: u32) -> Params {
         let limit =
@@ -92,7 +97,7 @@ impl AttentionLayout {
             lse: self.lse,
             query_starts,
             key_starts,
-            mask: self.mask.map_or(Mask::ABSENT, |mask| mask.arg()),
+            mask: self.mask_arg(),
             batches: self.batches,
             queries: self.queries,
             keys: self.keys,

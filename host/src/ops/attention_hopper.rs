@@ -9,13 +9,57 @@ use crate::cuda::{Cuda, HeadsMap};
 use crate::launch::{Launch, args};
 use crate::{Device, Result, Stream};
 
-/// By their most columns: the kernel, that for causal calls, their sizes.
-const KERNELS: [(&str, &str, Tiles); 4] = [
-    ("attention_hopper_d64", "attention_hopper_d64_causal", D64),
-    ("attention_hopper_d96", "attention_hopper_d96_causal", D96),
-    ("attention_hopper_d128", "attention_hopper_d128_causal", D128),
-    ("attention_hopper_d256", "attention_hopper_d256_causal", D256),
+/// The kernels of a size.
+struct Kernels {
+    tiles: Tiles,
+    full: &'static str,
+    causal: &'static str,
+    /// With a mask of the keys; heads of 256 columns leave no registers for one.
+    padded: Option<&'static str>,
+}
+
+/// By their most columns.
+const KERNELS: [Kernels; 4] = [
+    Kernels {
+        tiles: D64,
+        full: "attention_hopper_d64",
+        causal: "attention_hopper_d64_causal",
+        padded: Some("attention_hopper_d64_padded"),
+    },
+    Kernels {
+        tiles: D96,
+        full: "attention_hopper_d96",
+        causal: "attention_hopper_d96_causal",
+        padded: Some("attention_hopper_d96_padded"),
+    },
+    Kernels {
+        tiles: D128,
+        full: "attention_hopper_d128",
+        causal: "attention_hopper_d128_causal",
+        padded: Some("attention_hopper_d128_padded"),
+    },
+    Kernels {
+        tiles: D256,
+        full: "attention_hopper_d256",
+        causal: "attention_hopper_d256_causal",
+        padded: None,
+    },
 ];
+
+impl Kernels {
+    /// The kernel for the call, and its sizes.
+    fn of(a: &AttentionLayout) -> Option<(&'static str, Tiles)> {
+        let kernels = KERNELS.iter().find(|kernels| a.dim <= kernels.tiles.dim)?;
+        let name = match (&a.mask, a.causal) {
+            (None, false) => kernels.full,
+            (None, true) => kernels.causal,
+            // A mask of the keys alone, as padding has it, is read once for a tile of queries.
+            (Some(mask), false) if mask.strides[2] == 0 => kernels.padded?,
+            _ => return None,
+        };
+        Some((name, kernels.tiles))
+    }
+}
 
 /// Fewer queries leave most rows of a tile empty.
 const MIN_QUERIES: u32 = 64;
@@ -23,17 +67,15 @@ const MIN_QUERIES: u32 = 64;
 /// Keys and values of this many bytes stay in L2 while others come, of 50 MB.
 const SECTION_BYTES: u64 = 24 << 20;
 
-/// Launches the call on Hopper's own kernels; `false`: it is not for them, and nothing was done. They take what is plain:
-/// full or causal attention without mask, window, softcap or packed sequences, of heads whose tensors are multiples of 16
-/// bytes in every direction.
+/// Launches the call on Hopper's own kernels; `false`: it is not for them, and nothing was done. They take full attention,
+/// with or without a mask of the keys, and causal attention, without window, softcap or packed sequences, of heads whose
+/// tensors are multiples of 16 bytes in every direction.
 pub(crate) fn attention_hopper(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<bool> {
     let Some(cuda) = device.as_cuda().filter(|cuda| cuda.native.is_some() && is_plain(a)) else {
         return Ok(false);
     };
-    let Some((full, causal, tiles)) = KERNELS.iter().find(|(.., tiles)| a.dim <= tiles.dim) else {
-        return Ok(false);
-    };
-    let Some(p) = params(a, tiles) else { return Ok(false) };
+    let Some((kernel, tiles)) = Kernels::of(a) else { return Ok(false) };
+    let Some(p) = params(a, &tiles) else { return Ok(false) };
     let map = |heads, rows, tokens, count| cuda.tensor_map(&map(a, heads, [tokens, count], rows));
     let q = map(&a.q, tiles.rows(), a.queries, a.heads)?;
     let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);
@@ -43,7 +85,6 @@ pub(crate) fn attention_hopper(device: &Device, a: &AttentionLayout, stream: Str
         shared_bytes: tiles.shared_bytes(),
         carveout: None,
     };
-    let kernel = if a.causal { causal } else { full };
     // SAFETY: the layout was checked; the maps and `p` say the same of it.
     unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, p]) }?;
     Ok(true)
@@ -56,8 +97,7 @@ fn is_plain(a: &AttentionLayout) -> bool {
         strides.iter().zip(sizes).all(|(&stride, size)| size == 1 || stride > 0 && stride < 1 << 38)
     };
     let (q, k) = ([a.batches, a.queries, a.heads], [a.batches, a.keys, a.kv_heads]);
-    a.mask.is_none()
-        && a.cu_seqlens.is_none()
+    a.cu_seqlens.is_none()
         && a.window == [None; 2]
         && a.softcap == 0.0
         && a.scale > 0.0
@@ -91,6 +131,8 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
         dim: a.dim,
         diagonal: a.keys as i32 - a.queries as i32,
         scale: a.scale * std::f32::consts::LOG2_E,
+        unscale: 1.0 / a.scale,
+        mask: a.mask_arg(),
     })
 }
 

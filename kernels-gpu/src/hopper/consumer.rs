@@ -7,11 +7,11 @@ use cuda_std::hopper::wgmma::{self, Accumulator, Descriptor};
 use cuda_std::{thread, warp};
 
 use super::layout::{Layout, PART_ROW, Slot};
-use super::output;
+
 use super::schedule::{Tile, numbers};
 use super::shape::Shape;
-use super::softmax::{Softmax, mask, rescale, round};
-use super::{GROUP_ROWS, Params};
+use super::softmax::{Softmax, rescale, round};
+use super::{GROUP_ROWS, Params, mask, output};
 
 /// A warp group at work on its 64 rows of a tile.
 struct Consumer<'a, K: Shape> {
@@ -81,9 +81,18 @@ impl<K: Shape> Consumer<'_, K> {
     /// The weights of the scores of tile `number`.
     #[inline(always)]
     fn weigh(&mut self, tile: Tile, number: u32, masked: bool) -> [f32; 2] {
-        let scores = self.scores.as_mut();
+        let (scores, first) = (self.scores.as_mut(), number * K::KEYS);
+        if K::PADDED {
+            let buffer = self.layout.masks(self.slot);
+            // SAFETY: the wait says that the mask is there; the whole warp is here.
+            unsafe {
+                buffer.full.wait(self.slot.parity);
+                mask::add(scores, buffer.data);
+                release(buffer.empty);
+            }
+        }
         if masked {
-            mask(scores, tile.ends::<K>(tile.row + self.own_row, number * K::KEYS, self.p));
+            mask::hide(scores, tile.ends::<K>(tile.row + self.own_row, first, self.p));
         }
         self.softmax.step(scores)
     }

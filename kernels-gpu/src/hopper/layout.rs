@@ -13,7 +13,7 @@ pub(crate) const PART_ROW: u32 = PART * 2;
 /// What the swizzle repeats after.
 const ALIGN: u32 = 1024;
 
-/// The queries of a tile, then tiles of keys, then tiles of values, then barriers.
+/// The queries of a tile, then tiles of keys, tiles of values, masks of tiles and barriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<K> {
     base: u32,
@@ -58,7 +58,12 @@ impl<K: Shape> Layout<K> {
     pub const QUERY_BYTES: u32 = Self::QUERY_PART * Self::PARTS;
     /// Bytes of a tile of keys or values.
     pub const KEY_BYTES: u32 = Self::KEY_PART * Self::PARTS;
-    const BARRIERS: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
+    /// Bytes of what is added to the scores of a tile of keys, in f32.
+    const MASK_BYTES: u32 = if K::PADDED { K::KEYS * 4 } else { 0 };
+    const MASKS: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
+    const BARRIERS: u32 = Self::MASKS + K::STAGES * Self::MASK_BYTES;
+    /// Buffers in all.
+    const BUFFERS: u32 = 1 + K::STAGES * if K::PADDED { 3 } else { 2 };
 
     /// That of the launch.
     #[inline(always)]
@@ -95,6 +100,12 @@ impl<K: Shape> Layout<K> {
         self.buffer(Self::QUERY_BYTES + stage * Self::KEY_BYTES, 1 + stage)
     }
 
+    /// That of the mask of a tile of keys.
+    #[inline(always)]
+    pub fn masks(self, slot: Slot) -> Buffer {
+        self.buffer(Self::MASKS + slot.stage * Self::MASK_BYTES, 1 + 2 * K::STAGES + slot.stage)
+    }
+
     /// Makes the barriers; the whole block is here.
     ///
     /// # Safety
@@ -102,7 +113,7 @@ impl<K: Shape> Layout<K> {
     #[inline(always)]
     pub unsafe fn make_barriers(self) {
         if thread::index()[0] == 0 {
-            for number in 0..1 + 2 * K::STAGES {
+            for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
                 // SAFETY: as the caller promises. Each warp of the consumers says when it is done.
                 unsafe {

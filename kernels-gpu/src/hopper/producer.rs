@@ -1,11 +1,11 @@
 //! The warp group that loads: two threads of it, one for keys and one for values, tell the copy engine what to bring, as soon as there is room.
 use cuda_std::hopper::tensor_map::Map;
-use cuda_std::thread;
+use cuda_std::{thread, warp};
 
 use super::layout::{Buffer, Layout, Slot};
 use super::schedule::{Tile, numbers};
 use super::shape::Shape;
-use super::{PART, Params};
+use super::{PART, Params, mask};
 
 /// The tensors: columns, rows, heads, batches, in boxes of a part of a tile.
 #[derive(Clone, Copy)]
@@ -39,18 +39,18 @@ unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row
 #[inline(always)]
 pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &Params) {
     let mut query_parity = 0;
-    // SAFETY: as the caller promises.
-    unsafe {
-        each_tile::<K>(
-            p,
-            |tile| {
-                let at = [tile.row, tile.head, tile.batch];
-                fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at);
-                query_parity ^= 1;
-            },
-            |slot, at| fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, at),
-        );
-    }
+    let first = |tile: Tile| {
+        let at = [tile.row, tile.head, tile.batch];
+        // SAFETY: as the caller promises.
+        unsafe { fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at) };
+        query_parity ^= 1;
+    };
+    each_tile::<K>(p, first, |tile, slot, key| {
+        // SAFETY: as above.
+        unsafe {
+            fill::<K>(layout.keys(slot), slot.parity, Layout::<K>::KEY_PART, maps.k, tile.keys_at(key, p))
+        };
+    });
 }
 
 /// Brings the values, in the order of the keys.
@@ -59,33 +59,55 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &P
 /// As [`produce_keys`].
 #[inline(always)]
 pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &Params) {
-    // SAFETY: as the caller promises.
-    unsafe {
-        each_tile::<K>(
-            p,
-            |_| (),
-            |slot, at| {
-                fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at);
-            },
-        );
-    }
+    each_tile::<K>(
+        p,
+        |_| (),
+        |tile, slot, key| {
+            let at = tile.keys_at(key, p);
+            // SAFETY: as the caller promises.
+            unsafe { fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at) };
+        },
+    );
 }
 
-/// Calls `first` for each tile of queries, then `then` for its tiles of keys, with their slot and place.
+/// Brings the masks, in the order of the keys.
+///
+/// # Safety
+/// As [`produce_keys`], but a whole warp does this.
 #[inline(always)]
-fn each_tile<K: Shape>(p: &Params, mut first: impl FnMut(Tile), then: impl Fn(Slot, [u32; 3])) {
+pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &Params) {
+    each_tile::<K>(
+        p,
+        |_| (),
+        |tile, slot, key| {
+            let buffer = layout.masks(slot);
+            // SAFETY: as the caller promises; the buffer is empty after the wait.
+            unsafe {
+                buffer.empty.wait(slot.parity ^ 1);
+                mask::bring::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
+                warp::sync(u32::MAX);
+                if warp::lane() == 0 {
+                    buffer.full.arrive();
+                }
+            }
+        },
+    );
+}
+
+/// Calls `first` for each tile of queries, then `then` for its tiles of keys, with their slot and first key.
+#[inline(always)]
+fn each_tile<K: Shape>(p: &Params, mut first: impl FnMut(Tile), then: impl Fn(Tile, Slot, u32)) {
     let mut slot = Slot::FIRST;
     for number in numbers(p) {
         let tile = Tile::of::<K>(number, p);
         if tile.key_tiles > 0 {
             first(tile);
         }
-        let head = tile.head / p.shared_by;
         let mut left = tile.key_tiles;
         while left > 0 {
             // Nothing to unroll: registers are few here.
             left = thread::forget([left - 1, 0])[0];
-            then(slot, [left * K::KEYS, head, tile.batch]);
+            then(tile, slot, left * K::KEYS);
             slot = slot.next::<K>();
         }
     }

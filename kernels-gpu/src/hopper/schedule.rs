@@ -46,6 +46,12 @@ impl Tile {
         Self { batch: head / p.heads, head: head % p.heads, row, key_tiles: keys.div_ceil(K::KEYS) }
     }
 
+    /// Where its keys from number `first` on lie: that, head and batch.
+    #[inline(always)]
+    pub fn keys_at(self, first: u32, p: &Params) -> [u32; 3] {
+        [first, self.head / p.shared_by, self.batch]
+    }
+
     /// Where, among the keys from `first` on, those end that a row of the tile sees, for the row and the one 8 below.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &Params) -> [i32; 2] {

@@ -29,6 +29,8 @@ pub(crate) trait Shape: Copy {
     const STAGES: u32;
     /// Do the queries see no later keys?
     const CAUSAL: bool;
+    /// Is there a mask of the keys?
+    const PADDED: bool;
 }
 
 /// Of heads of `2 * O` columns, tiles of `2 * S` and `16 * P` keys.
@@ -41,6 +43,7 @@ pub(crate) struct Kernel<
     const GROUPS: u32,
     const STAGES: u32,
     const CAUSAL: bool,
+    const PADDED: bool,
 >(PhantomData<T>);
 
 impl<
@@ -51,7 +54,8 @@ impl<
     const GROUPS: u32,
     const STAGES: u32,
     const CAUSAL: bool,
-> Shape for Kernel<T, S, O, P, GROUPS, STAGES, CAUSAL>
+    const PADDED: bool,
+> Shape for Kernel<T, S, O, P, GROUPS, STAGES, CAUSAL, PADDED>
 where
     T: Operand<Lanes = [f32; 8]>,
     [f32; S]: Accumulator,
@@ -68,12 +72,13 @@ where
     const GROUPS: u32 = GROUPS;
     const STAGES: u32 = STAGES;
     const CAUSAL: bool = CAUSAL;
+    const PADDED: bool = PADDED;
 }
 
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
         /// The kernel of these sizes.
-        pub(crate) type $name<T, const CAUSAL: bool> = Kernel<
+        pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = Kernel<
             T,
             { $tiles.keys as usize / 2 },
             { $tiles.dim as usize / 2 },
@@ -81,6 +86,7 @@ macro_rules! kernels {
             { $tiles.groups },
             { $tiles.stages },
             CAUSAL,
+            PADDED,
         >;
     )* };
 }

@@ -1,10 +1,10 @@
 //! The running softmax of a thread's two rows, in registers.
 use cuda_std::hopper::wgmma::Operand;
 use cuda_std::math::{ex2_ftz, fma};
-use cuda_std::{thread, warp};
+use cuda_std::warp;
 
 /// Lanes that share a row.
-const QUAD: u32 = 4;
+pub(super) const QUAD: u32 = 4;
 
 /// The largest score so far of each row, and the sum of this thread's weights relative to it.
 #[derive(Clone, Copy)]
@@ -67,18 +67,5 @@ pub(crate) fn round<T: Operand<Lanes = [f32; 8]>>(weights: &[f32], rounded: &mut
 pub(crate) fn rescale(result: &mut [f32], by: [f32; 2]) {
     for i in 0..result.len() {
         result[i] *= by[row_of(i)];
-    }
-}
-
-/// Scores of keys from number `ends` of their row on become -inf: it counts from the tile's first key.
-#[inline(always)]
-pub(crate) fn mask(scores: &mut [f32], ends: [i32; 2]) {
-    let first = (thread::index()[0] % QUAD * 2) as i32;
-    let ends = ends.map(|end| end - first);
-    for i in 0..scores.len() {
-        let column = (i / 4 * 8 + i % 2) as i32;
-        if column >= ends[row_of(i)] {
-            scores[i] = f32::NEG_INFINITY;
-        }
     }
 }

@@ -6,7 +6,7 @@ use cuda_std::prelude::*;
 use crate::hopper::Params;
 use crate::hopper::consumer::consume;
 use crate::hopper::layout::Layout;
-use crate::hopper::producer::{Maps, produce_keys, produce_values};
+use crate::hopper::producer::{Maps, produce_keys, produce_masks, produce_values};
 use crate::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel256, Shape};
 
 /// # Safety
@@ -33,6 +33,7 @@ unsafe fn attention<K: Shape>(p: &Params) {
             match thread::index()[0] {
                 0 => produce_keys::<K>(layout, maps, p),
                 32 => produce_values::<K>(layout, maps, p),
+                64..96 if K::PADDED => produce_masks::<K>(layout, p),
                 _ => {}
             }
         } else {
@@ -48,19 +49,25 @@ unsafe fn attention<K: Shape>(p: &Params) {
 
 entry! {
     attention_hopper_d64<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel64<T, false>>(&p);
+        attention::<Kernel64<T, false, false>>(&p);
     attention_hopper_d64_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel64<T, true>>(&p);
+        attention::<Kernel64<T, true, false>>(&p);
+    attention_hopper_d64_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel64<T, false, true>>(&p);
     attention_hopper_d96<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel96<T, false>>(&p);
+        attention::<Kernel96<T, false, false>>(&p);
     attention_hopper_d96_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel96<T, true>>(&p);
+        attention::<Kernel96<T, true, false>>(&p);
+    attention_hopper_d96_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel96<T, false, true>>(&p);
     attention_hopper_d128<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel128<T, false>>(&p);
+        attention::<Kernel128<T, false, false>>(&p);
     attention_hopper_d128_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel128<T, true>>(&p);
+        attention::<Kernel128<T, true, false>>(&p);
+    attention_hopper_d128_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128<T, false, true>>(&p);
     attention_hopper_d256<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel256<T, false>>(&p);
+        attention::<Kernel256<T, false, false>>(&p);
     attention_hopper_d256_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
-        attention::<Kernel256<T, true>>(&p)
+        attention::<Kernel256<T, true, false>>(&p)
 }
