@@ -1,6 +1,6 @@
 //! `softmax(scale q kT + mask) v`.
 use kernels_gpu::attention::{Mask, Params, UNLIMITED};
-use kernels_gpu::ops::attention::TILINGS;
+use kernels_gpu::ops::attention::KERNELS_BY_DIM;
 
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, MaskLayout};
 use crate::launch::{Launch, args};
@@ -45,11 +45,10 @@ pub(crate) fn expect_tensor_cores(device: &Device) -> Result<()> {
 
 /// Launches the kernel of the head's size, a block for each tile of queries.
 fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
-    let columns = |tiling: &kernels_gpu::attention::Tiling| 16 * tiling.dim16 as u32;
-    let (plain, general, tiling) = TILINGS
-        .iter()
-        .find(|(.., tiling)| a.dim <= columns(tiling))
-        .expect("at most 256 columns were checked");
+    let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
+    let kernels = kernels.expect("heads were checked to have at most 256 columns");
+    let plain = a.mask.is_none() && a.softcap == 0.0 && a.vector && a.scale > 0.0;
+    let (kernel, tiling) = (kernels.names[usize::from(!plain)], kernels.tilings[usize::from(!plain)]);
     let rows = tiling.rows();
     // Each packed sequence may end within a tile.
     let tiles = if a.cu_seqlens.is_some() { a.queries / rows + a.batches } else { a.queries.div_ceil(rows) };
@@ -62,7 +61,6 @@ fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
     if blocks == 0 || a.queries == 0 {
         return Ok(());
     }
-    let is_plain = a.mask.is_none() && a.softcap == 0.0 && a.vector && a.scale > 0.0;
     let shape = Launch {
         grid: [blocks as u32, 1, 1],
         block: [kernels_gpu::attention::WARPS * 32, 1, 1],
@@ -71,7 +69,7 @@ fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
     };
     let p = a.params(tiles);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { device.launch(if is_plain { plain } else { general }, a.dtype, shape, stream, args![p]) }
+    unsafe { device.launch(kernel, a.dtype, shape, stream, args![p]) }
 }
 
 impl AttentionLayout {

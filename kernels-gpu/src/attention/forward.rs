@@ -83,7 +83,9 @@ pub(crate) unsafe fn forward<
         if tile + 1 < end {
             copy(tile + 1);
         }
-        let (at, buffer) = (At { query: first, key: tile * keys }, tile % 2 * keys);
+        // Else the places of their rows in the mask stay in registers from tile to tile.
+        let query = if GENERAL { thread::forget([first, 0])[0] } else { first };
+        let (at, buffer) = (At { query, key: tile * keys }, tile % 2 * keys);
         if first <= last && !band.hides(span, at.key, keys) {
             // SAFETY: queries, keys and values have been waited for.
             unsafe {

@@ -106,13 +106,13 @@ pub(super) unsafe fn adjust<T: MatrixElem, const ROWS16: usize, const KEYS16: us
     unsafe {
         match p.mask.kind {
             Mask::BOOL => with_mask::<ROWS16, KEYS16>(scores, at, p, place, 1, |ptr| {
-                if mem::load_u8(ptr, Load::ReadOnly) == 0 { f32::NEG_INFINITY } else { 0.0 }
+                if mem::load_u8(ptr, Load::Default) == 0 { f32::NEG_INFINITY } else { 0.0 }
             }),
             Mask::F32 => with_mask::<ROWS16, KEYS16>(scores, at, p, place, 4, |ptr| {
-                f32::from_bits(mem::load_u32(ptr, Load::ReadOnly))
+                f32::from_bits(mem::load_u32(ptr, Load::Default))
             }),
             Mask::SAME => with_mask::<ROWS16, KEYS16>(scores, at, p, place, 2, |ptr| {
-                T::from_bits(u32::from(mem::load_u16(ptr, Load::ReadOnly))).to_f32()
+                T::from_bits(u32::from(mem::load_u16(ptr, Load::Default))).to_f32()
             }),
             _ => {}
         }
@@ -153,6 +153,8 @@ unsafe fn with_mask<const ROWS16: usize, const KEYS16: usize>(
     };
     let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
     for pair in 0..KEYS16 {
+        // Else all of the tile's elements are read at once, into registers that there are not.
+        warp::sync(warp::ALL);
         for side in 0..2 {
             for odd in 0..2 {
                 let key = i64::from((at.key(pair, side) + odd as u32).min(place.keys - 1));

@@ -1,4 +1,4 @@
-//! One op, one file, one feature: the unit in which the builder compiles PTX.
+//! One op, one file, one feature: the unit in which the builder compiles PTX. Those on tensor cores have no sm_75.
 #[cfg(feature = "activation")]
 pub mod activation;
 #[cfg(feature = "activation_backward")]
@@ -7,7 +7,7 @@ pub mod activation_backward;
 pub mod ada_norm;
 #[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
-#[cfg(feature = "attention")]
+#[cfg(all(feature = "attention", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
 pub mod attention;
 #[cfg(feature = "cross_entropy")]
 pub mod cross_entropy;
