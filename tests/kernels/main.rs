@@ -5,6 +5,7 @@ mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
 mod attention;
+mod attention_backward;
 mod attention_case;
 mod attention_packed;
 mod bad_input;
@@ -46,6 +47,7 @@ fn main() -> std::process::ExitCode {
         activation::TESTS,
         attention::TESTS,
         attention_packed::TESTS,
+        attention_backward::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,

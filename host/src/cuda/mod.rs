@@ -35,6 +35,8 @@ pub(crate) struct Cuda {
     pub index: usize,
     pub name: String,
     pub ptx: &'static Ptx,
+    /// The most shared memory of a block.
+    pub max_shared_bytes: u32,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
     functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
@@ -124,7 +126,8 @@ impl Cuda {
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
         let context = Raw(gpu.primary_context()?);
-        Ok(Self { index, name, ptx, context, functions: RwLock::default() })
+        let max_shared_bytes = gpu.max_shared_bytes()?;
+        Ok(Self { index, name, ptx, max_shared_bytes, context, functions: RwLock::default() })
     }
 
     fn current(&self) -> Result<Current> {

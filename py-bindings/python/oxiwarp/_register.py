@@ -16,7 +16,7 @@ from . import _native
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 ROUNDINGS = {"once": False, "before_weight": True}
 OPTIONAL = (Tensor, type(None))
-REQUIRED = ("x", "residual", "logits", "target")
+REQUIRED = ("q", "k", "v", "x", "residual", "logits", "target")
 
 
 def define(schema: str, fake: Callable[..., Any]) -> Any:
