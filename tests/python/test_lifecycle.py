@@ -11,8 +11,8 @@ from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input, t
 from torch import nn
 
 import oxiwarp
-from oxiwarp import modules
-from oxiwarp.modules import class_for
+from oxiwarp import norms, replacement
+from oxiwarp.replacement import class_for
 
 
 def patched_net(**options):
@@ -22,7 +22,7 @@ def patched_net(**options):
 
 
 def assert_patched(model, expected):
-    assert [modules.is_replaced(getattr(model, name)) for name in NORMS] == [True] * 4
+    assert [replacement.is_replaced(getattr(model, name)) for name in NORMS] == [True] * 4
     assert torch.equal(model(net_input()), expected)
 
 
@@ -140,8 +140,14 @@ def test_instance_forward_is_left():
 @pytest.mark.parametrize("order", ["patch first", "hook first"])
 @pytest.mark.parametrize("make", [ltx, t5])
 def test_accelerate_offload(make, order):
-    """accelerate's CPU offload (weights on meta between calls): before or after patching, and removed again."""
+    """accelerate's CPU offload (weights on meta between calls): before or after patching, and removed again.
+
+    Under the hooks a norm runs by itself, not fused with what follows: its sum may come in another order.
+    """
     accelerate = pytest.importorskip("accelerate")
+
+    def same(y, expected):
+        return torch.allclose(y, expected, rtol=0, atol=4e-6) if make is ltx else torch.equal(y, expected)
 
     def forward(model):
         if make is ltx:
@@ -158,11 +164,11 @@ def test_accelerate_offload(make, order):
     for step in steps if order == "patch first" else reversed(steps):
         step()
     assert any(parameter.is_meta for parameter in model.parameters())
-    assert torch.equal(forward(model), expected)
+    assert same(forward(model), expected)
     oxiwarp.unpatch(model)
     assert torch.equal(forward(model), stock), "unpatched under the hooks"
     assert oxiwarp.patch(model, cpu_kernels=True).left == 0
-    assert torch.equal(forward(model), expected), "patched again under the hooks"
+    assert same(forward(model), expected), "patched again under the hooks"
     accelerate.hooks.remove_hook_from_module(model, recurse=True)
     assert torch.equal(forward(model), expected), "hooks removed"
     oxiwarp.unpatch(model)
@@ -198,7 +204,7 @@ def test_subclass_made_by_another_tool():
     assert torch.equal(model.before(x), own)
 
 
-class WrappedRMSNorm(class_for(BeforeWeightRMSNorm)):  # type: ignore[misc]
+class WrappedRMSNorm(class_for(BeforeWeightRMSNorm, norms.make)):  # type: ignore[misc]
     """What another tool makes of a replaced module."""
 
 
@@ -212,8 +218,8 @@ def test_copies_of_such_a_subclass(how, patch_again):
         oxiwarp.patch(model, cpu_kernels=True)
     other = how(model.before)
     assert type(other) is type(model.before) and isinstance(other, WrappedRMSNorm)
-    assert modules.is_replaced(other) and torch.equal(other(x), model.before(x))
-    assert oxiwarp.unpatch(other) == 1 and modules.is_replaced(model.before)
+    assert replacement.is_replaced(other) and torch.equal(other(x), model.before(x))
+    assert oxiwarp.unpatch(other) == 1 and replacement.is_replaced(model.before)
 
 
 def test_tensor_subclass_input():

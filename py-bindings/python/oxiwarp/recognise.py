@@ -20,6 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .replacement import Unsuitable
+
 NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
 EPS_NAMES = ("eps", "variance_epsilon")
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # torch.nn.RMSNorm with eps=None
@@ -36,19 +38,6 @@ class Formula:
     uses_weight: bool
     weight_offset: float
     round_before_weight: bool
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a replaced module needs: formulas per pair of dtypes, where its eps is, whether CPU tensors run."""
-
-    formulas: dict[DtypePair, Formula]
-    eps_name: str
-    cpu_kernels: bool = False
-
-
-class Unsuitable(Exception):
-    """A module that keeps its own forward; the text says why."""
 
 
 def is_candidate(module: nn.Module) -> bool:
@@ -220,4 +209,4 @@ def same_roundings(y: Tensor, r: Tensor) -> bool:
     return bool(off.max() <= 1 and (off != 0).float().mean() <= 0.01)
 
 
-__all__ = ["DEFAULT_EPS", "Formula", "Recipe", "Unsuitable", "input_name", "is_candidate", "recognise"]
+__all__ = ["DEFAULT_EPS", "Formula", "input_name", "is_candidate", "recognise"]
