@@ -151,7 +151,10 @@ def submodule(x: Any, path: str) -> nn.Module:
 def hooked(module: nn.Module) -> bool:
     """Whether calling the module does more, or something else, than its class's forward."""
     own = module.__dict__
-    return "forward" in own or any(own[name] for name in HOOKS)
+    bound = own.get("forward")  # accelerate leaves the class's own there
+    if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
+        return True
+    return any(own[name] for name in HOOKS)
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
