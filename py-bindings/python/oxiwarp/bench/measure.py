@@ -76,10 +76,11 @@ def measure(
     say: Callable[[str], None],
 ) -> list[Result]:
     """Time every variant, compare its sample with the stock model's, and look where its time goes."""
-    with torch.no_grad(), device:
+    with torch.no_grad():
         torch.manual_seed(0)
         say("building the model")
-        model = nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
+        with device:  # for this alone: torch.compile does not trace through it
+            model = nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
         arguments = workload.arguments(model, small, device, dtype)
         results, steps = [], []
         reference: Tensor | None = None

@@ -41,7 +41,7 @@ class Workload:
 
 def seeded(seed: int, *shape: int) -> Tensor:
     """Normal values, the same on every device."""
-    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed))
+    return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
 
 
 def _ltx(small: bool) -> nn.Module:
@@ -202,7 +202,7 @@ def _qwen3(small: bool) -> nn.Module:
 
 def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Arguments:
     tokens, words = 12 if small else 8192, model.config.vocab_size
-    ids = torch.randint(words, (1, tokens), generator=torch.Generator("cpu").manual_seed(1))
+    ids = torch.randint(words, (1, tokens), generator=torch.Generator("cpu").manual_seed(1), device="cpu")
     return dict(input_ids=ids.to(device), use_cache=False, logits_to_keep=1, return_dict=False)
 
 
