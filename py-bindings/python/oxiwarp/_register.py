@@ -9,12 +9,17 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
 from . import _native
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 ROUNDINGS = {"once": False, "before_weight": True}
+# Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
+# the last two are what torch.export traces with.
+PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 OPTIONAL = (Tensor, type(None))
 REQUIRED = ("x", "residual", "logits", "target")
 

@@ -1,8 +1,16 @@
 """Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
 
-from . import ltx
+from . import feed_forward, ltx
+from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find, fingerprint
 
-FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in (ltx,) for fusion in family.FUSIONS}
+FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in (feed_forward, ltx) for fusion in family.FUSIONS}
 
-__all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint"]
+
+def notes(ops: set[str]) -> list[str]:
+    """What a report says of these operators besides its rows."""
+    given = [f"{op}{INDUCTOR[op].only}" for op in sorted(ops & INDUCTOR.keys())]
+    return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
+
+
+__all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "notes"]
