@@ -1,8 +1,18 @@
 """Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
 
-from . import decoder, layer_norm, ltx
-from ._fusion import FusedRecipe, Fusion, find, fingerprint, fingerprint_of
+from . import decoder, feed_forward, layer_norm, ltx
+from ._chains import INDUCTOR
+from ._fusion import FusedRecipe, Fusion, find
+from ._source import fingerprint, fingerprint_of
 
-FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in (decoder, layer_norm, ltx) for fusion in family.FUSIONS}
+FAMILIES = (decoder, feed_forward, layer_norm, ltx)
+FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
 
-__all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of"]
+
+def notes(ops: set[str]) -> list[str]:
+    """What a report says of these operators besides its rows."""
+    given = [f"{op}{INDUCTOR[op].only}" for op in sorted(ops & INDUCTOR.keys())]
+    return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
+
+
+__all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]

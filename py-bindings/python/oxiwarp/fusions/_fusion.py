@@ -6,12 +6,6 @@ version of the library, keeps its own method, and the report says so.
 """
 
 import functools
-import hashlib
-import importlib
-import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from .._register import FLOATS
+from .._register import FLOATS, PLAIN
 from ..replacement import RECIPE, Maker, Unsuitable, base_of
+from ._source import fingerprint, resolve
 
-PLAIN = (Tensor, nn.Parameter)
-LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -198,40 +191,4 @@ def find(cls: type) -> tuple[Fusion, type] | None:
     return next(iter(known_ones or named), None)
 
 
-def resolve(function: str, cls: type, known: type) -> Any:
-    """The function with that name in `Fusion.sources`; None where there is none."""
-    module, colon, name = function.rpartition(":")
-    found: Any = importlib.import_module(module or known.__module__) if colon else cls
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
-@functools.cache
-def fingerprint(function: Any) -> str:
-    """That of a function's source; "unknown" where there is no source."""
-    try:
-        return fingerprint_of(inspect.getsource(function))
-    except (OSError, TypeError):
-        return "unknown"
-
-
-def fingerprint_of(source: str) -> str:
-    """A hash of a function's source, whatever its layout and comments."""
-    marks = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
-    read = tokenize.generate_tokens(io.StringIO(textwrap.dedent(source)).readline)
-    text = "".join(marks.get(token.type, token.string) + " " for token in read if token.type not in LAYOUT)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-__all__ = [
-    "FusedRecipe",
-    "Fusion",
-    "find",
-    "fingerprint",
-    "fingerprint_of",
-    "is_norm",
-    "is_plain",
-    "resident",
-    "same_dtype",
-]
+__all__ = ["FusedRecipe", "Fusion", "find", "is_norm", "is_plain", "resident", "same_dtype"]

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, qk_norm_rope, rope, silu_and_mul
 from ..recognise import DEFAULT_EPS, Formula
 from ..replacement import base_of, recipe_of
+from ._chains import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, qk_norm_rope, rope, silu_and_mul
 from ._fusion import FusedRecipe, Fusion, is_plain, same_dtype
 
 GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTanh": gelu_tanh_and_mul}

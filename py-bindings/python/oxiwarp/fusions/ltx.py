@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..ops import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
