@@ -84,11 +84,100 @@ def flux_inputs(dtype, device):
     )
 
 
+def sd3(**config):
+    return seeded(
+        "SD3Transformer2DModel",
+        sample_size=8,
+        in_channels=4,
+        out_channels=4,
+        num_layers=2,
+        attention_head_dim=32,
+        num_attention_heads=2,
+        joint_attention_dim=24,
+        caption_projection_dim=64,
+        pooled_projection_dim=20,
+        pos_embed_max_size=8,
+        **config,
+    )
+
+
+def sd35():
+    return sd3(dual_attention_layers=(0,), qk_norm="rms_norm")
+
+
+def sd3_inputs(dtype, device):
+    return dict(
+        hidden_states=random((BATCH, 4, 8, 6), dtype, device),
+        encoder_hidden_states=random((BATCH, TEXT, 24), dtype, device, seed=1),
+        pooled_projections=random((BATCH, 20), dtype, device, seed=2),
+        timestep=torch.tensor([500.0, 250.0], device=device),
+    )
+
+
+def qwen_image(**config):
+    return seeded(
+        "QwenImageTransformer2DModel",
+        in_channels=16,
+        out_channels=4,
+        num_layers=1,
+        attention_head_dim=32,
+        num_attention_heads=2,
+        joint_attention_dim=24,
+        axes_dims_rope=(8, 12, 12),
+        **config,
+    )
+
+
+def qwen_image_edit():
+    return qwen_image(zero_cond_t=True)
+
+
+def qwen_image_inputs(dtype, device):
+    mask = torch.ones(BATCH, TEXT, dtype=torch.bool, device=device)
+    mask[1, 3:] = False
+    return dict(
+        hidden_states=random((BATCH, IMAGE, 16), dtype, device),
+        encoder_hidden_states=random((BATCH, TEXT, 24), dtype, device, seed=1),
+        encoder_hidden_states_mask=mask,
+        timestep=torch.tensor([0.5, 0.25], device=device),
+        img_shapes=[[(1, 3, 4)]] * BATCH,
+    )
+
+
+def qwen_image_edit_inputs(dtype, device):
+    """An image to make, and one that it is made from, whose tokens have a modulation of their own."""
+    return {**qwen_image_inputs(dtype, device), "img_shapes": [[(1, 3, 2), (1, 3, 2)]] * BATCH}
+
+
+# A block of two streams has 2 modulated norms and 2 x 2 gated residuals, of which 2 are one with the next norm; queries
+# and keys take a call for each stream. A model ends with a modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
         flux_inputs,
-        # a block of two streams: 2 norms, 2 x 2 residuals, of which 2 with the next norm; one of one stream: 1 and 1
-        dict(ada_norm=5, gated_residual_ada_norm=2, gated_residual=4, qk_norm_rope_out=2, qk_norm_rope=2),
+        dict(ada_norm=2 + 2 + 1, gated_residual_ada_norm=2, gated_residual=2 + 2, qk_norm_rope_out=2, qk_norm_rope=2),
+    ),
+    "sd3": Family(sd3, sd3_inputs, dict(ada_norm=4 + 1, gated_residual_ada_norm=3, gated_residual=3)),
+    "sd3.5": Family(
+        sd35,
+        sd3_inputs,
+        dict(
+            ada_norm_pair=1,
+            ada_norm=3 + 1,
+            gated_residual_ada_norm=3,
+            gated_residual=3 + 1,
+            qk_norm_rope_out=4,
+            qk_norm_rope=1,
+        ),
+    ),
+    "qwen_image": Family(
+        qwen_image,
+        qwen_image_inputs,
+        dict(rms_norm=1, ada_norm=2 + 1, gated_residual_ada_norm=2, gated_residual=2, qk_norm_rope_out=2),
+    ),
+    "qwen_image_edit": Family(
+        qwen_image_edit,
+        qwen_image_edit_inputs,
+        dict(rms_norm=1, ada_norm=2 + 1, gated_residual_ada_norm=2, gated_residual=2, qk_norm_rope_out=2),
     ),
 }
