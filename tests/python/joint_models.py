@@ -149,6 +149,40 @@ def qwen_image_edit_inputs(dtype, device):
     return {**qwen_image_inputs(dtype, device), "img_shapes": [[(1, 3, 2), (1, 3, 2)]] * BATCH}
 
 
+def hunyuan_video(**config):
+    return seeded(
+        "HunyuanVideoTransformer3DModel",
+        in_channels=4,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=32,
+        num_layers=1,
+        num_single_layers=2,
+        num_refiner_layers=1,
+        text_embed_dim=24,
+        pooled_projection_dim=20,
+        rope_axes_dim=(8, 12, 12),
+        **config,
+    )
+
+
+def hunyuan_video_replace():
+    return hunyuan_video(image_condition_type="token_replace")
+
+
+def hunyuan_video_inputs(dtype, device):
+    mask = torch.ones(BATCH, TEXT, dtype=torch.long, device=device)
+    mask[1, 3:] = 0
+    return dict(
+        hidden_states=random((BATCH, 4, 2, 4, 6), dtype, device),
+        timestep=torch.tensor([500, 250], device=device),
+        encoder_hidden_states=random((BATCH, TEXT, 24), dtype, device, seed=1),
+        encoder_attention_mask=mask,
+        pooled_projections=random((BATCH, 20), dtype, device, seed=2),
+        guidance=torch.tensor([6000.0, 6000.0], device=device),
+    )
+
+
 # A block of two streams has 2 modulated norms and 2 x 2 gated residuals, of which 2 are one with the next norm; queries
 # and keys take a call for each stream. A model ends with a modulated norm.
 FAMILIES = {
@@ -168,6 +202,29 @@ FAMILIES = {
             gated_residual=3 + 1,
             qk_norm_rope_out=4,
             qk_norm_rope=1,
+        ),
+    ),
+    # A block that refines text tokens has 2 gated residuals.
+    "hunyuan_video": Family(
+        hunyuan_video,
+        hunyuan_video_inputs,
+        dict(
+            ada_norm=2 + 2 + 1,
+            gated_residual_ada_norm=2,
+            gated_residual=2 + 2 + 2,
+            qk_norm_rope_out=2,
+            qk_norm_rope=2,
+        ),
+    ),
+    "hunyuan_video_replace": Family(
+        hunyuan_video_replace,
+        hunyuan_video_inputs,
+        dict(
+            ada_norm=3 + 4 + 1,
+            gated_residual_ada_norm=3,
+            gated_residual=3 + 4 + 2,
+            qk_norm_rope_out=2,
+            qk_norm_rope=2,
         ),
     ),
     "qwen_image": Family(

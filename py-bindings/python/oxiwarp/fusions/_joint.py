@@ -21,6 +21,8 @@ class Stream(NamedTuple):
     norm_k: Any = None
     cos: Tensor | None = None
     sin: Tensor | None = None
+    offset: int | None = None
+    """The first token that turns, where the tables are not for all of them."""
 
 
 def queries_and_keys(
@@ -47,14 +49,14 @@ def queries_and_keys(
 
 def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: Any = None) -> tuple[Tensor, Tensor]:
     """One stream's queries and keys, normalised and rotated; written to `out`, if that is given."""
-    query, key, norm_q, norm_k, cos, sin = stream
+    query, key, norm_q, norm_k, cos, sin, offset = stream
     norms = (
         {"norm": None}
         if norm_q is None
         else {"norm": norm, "q_weight": norm_q.weight, "k_weight": norm_k.weight, "eps": norm_q.eps}
     )
     found: tuple[Tensor, Tensor] = qk_norm_rope(
-        query, key, cos, sin, **norms, heads_first=heads_first, mode=how.mode, out=out
+        query, key, cos, sin, **norms, offset=offset, heads_first=heads_first, mode=how.mode, out=out
     )
     return found
 
@@ -100,18 +102,22 @@ def after_attention(
 ) -> Tensor:
     """The rest of a block for one stream: gated residual, modulated norm, feed-forward, gated residual.
 
-    `modulation` has the attention's gate and shift, scale and gate of the feed-forward, each `[B, D]`.
+    `modulation` has the attention's gate and shift, scale and gate of the feed-forward, each `[B, D]` or `[B, S, D]`.
     """
-    gate_msa, shift, scale, gate = (part.unsqueeze(1) for part in modulation)
-    normed, x = gated_residual_ada_norm(x, attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
+    gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
+    normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
     return gated_residual(x, feed_forward(normed), gate, clip=clip, mode=how.mode)
 
 
 def streams_fit(temb: Tensor, *streams: Tensor) -> bool:
     """Whether these are streams of tokens `[B, S, D]` and an embedding `[B, D]` of one dtype on one device."""
-    return temb.dim() == 2 and all(
-        x.dim() == 3 and x.stride(2) == 1 and x.dtype == temb.dtype and x.device == temb.device for x in streams
-    )
+    return temb.dim() == 2 and all(x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams)
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """`x`, in memory row by row: what a convolution made of patches lies column by column, and so does what is added
+    to it."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
@@ -145,6 +151,7 @@ __all__ = [
     "Stream",
     "affine_norm",
     "after_attention",
+    "as_rows",
     "joined",
     "norms_fit",
     "queries_and_keys",

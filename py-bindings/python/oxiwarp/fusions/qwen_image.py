@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import ada_norm, gated_residual, gated_residual_ada_norm
+from ..ops import ada_norm
 from ._fusion import FusedRecipe, Fusion
-from ._joint import Stream, affine_norm, norms_fit, queries_and_keys, streams_fit
+from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
 MODULE = "diffusers.models.transformers.transformer_qwenimage"
 Tables = tuple[Tensor, Tensor]
@@ -32,16 +32,21 @@ def block(
     text_shift, text_scale, text_gate = by_token(of_text)
     eps, text_eps = self.img_norm1.eps, self.txt_norm1.eps
     attended, attended_text = self.attn(
-        hidden_states=ada_norm(hidden_states, scale, shift, eps=eps, mode=how.mode),
-        encoder_hidden_states=ada_norm(encoder_hidden_states, text_scale, text_shift, eps=text_eps, mode=how.mode),
+        hidden_states=ada_norm(as_rows(hidden_states), scale, shift, eps=eps, mode=how.mode),
+        encoder_hidden_states=ada_norm(
+            as_rows(encoder_hidden_states), text_scale, text_shift, eps=text_eps, mode=how.mode
+        ),
         encoder_hidden_states_mask=encoder_hidden_states_mask,
         image_rotary_emb=image_rotary_emb,
         **(joint_attention_kwargs or {}),
     )
-    by = by_token(second, modulate_index)
-    hidden_states = rest(how, hidden_states, attended, gate, by, self.img_norm2, self.img_mlp)
-    by = by_token(of_text_mlp)
-    encoder_hidden_states = rest(how, encoder_hidden_states, attended_text, text_gate, by, self.txt_norm2, self.txt_mlp)
+    clip = hidden_states.dtype == torch.float16
+    modulation = gate, *by_token(second, modulate_index)
+    hidden_states = after_attention(hidden_states, attended, modulation, self.img_norm2, self.img_mlp, how, clip)
+    modulation = text_gate, *by_token(of_text_mlp)
+    encoder_hidden_states = after_attention(
+        encoder_hidden_states, attended_text, modulation, self.txt_norm2, self.txt_mlp, how, clip
+    )
     return encoder_hidden_states, hidden_states
 
 
@@ -56,21 +61,6 @@ def by_token(modulation: Tensor, index: Tensor | None = None) -> tuple[Tensor, .
         half = modulation.shape[0] // 2
         modulation = torch.where(index.unsqueeze(-1) == 0, modulation[:half], modulation[half:])
     return modulation.chunk(3, dim=-1)
-
-
-def rest(
-    how: FusedRecipe,
-    x: Tensor,
-    attended: Tensor,
-    gate_msa: Tensor,
-    modulation: tuple[Tensor, ...],
-    norm: Any,
-    feed_forward: Any,
-) -> Tensor:
-    """What comes after attention in one stream."""
-    shift, scale, gate = modulation
-    normed, x = gated_residual_ada_norm(x, attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
-    return gated_residual(x, feed_forward(normed), gate, clip=x.dtype == torch.float16, mode=how.mode)
 
 
 def accepts_block(
