@@ -1,11 +1,33 @@
 """Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
 
-from . import decoder, feed_forward, layer_norm, ltx
+from . import (
+    ada_layer_norm,
+    decoder,
+    feed_forward,
+    flux,
+    hunyuan_video,
+    hunyuan_video_replace,
+    layer_norm,
+    ltx,
+    qwen_image,
+    sd3,
+)
 from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find
 from ._source import fingerprint, fingerprint_of
 
-FAMILIES = (decoder, feed_forward, layer_norm, ltx)
+FAMILIES = (
+    ada_layer_norm,
+    decoder,
+    feed_forward,
+    flux,
+    hunyuan_video,
+    hunyuan_video_replace,
+    layer_norm,
+    ltx,
+    qwen_image,
+    sd3,
+)
 FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
 
 
