@@ -1,8 +1,8 @@
 """Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
 
-from . import ltx
+from . import ltx, wan
 from ._fusion import FusedRecipe, Fusion, find, fingerprint
 
-FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in (ltx,) for fusion in family.FUSIONS}
+FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in (ltx, wan) for fusion in family.FUSIONS}
 
 __all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint"]

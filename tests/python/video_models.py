@@ -1,0 +1,50 @@
+"""Small diffusers models with random weights, and inputs for them: Wan, Mochi, CogVideoX."""
+
+import pytest
+import torch
+from helpers import random
+from torch import nn
+
+
+def build(make, dtype, device, seed=0):
+    """A seeded model whose parameters are all random: those that start as zeros or ones are moved."""
+    pytest.importorskip("diffusers")
+    torch.manual_seed(seed)
+    model = make().requires_grad_(False)
+    for at, parameter in enumerate(model.parameters()):
+        if parameter.numel() and parameter.std() == 0:
+            parameter.add_(random(parameter.shape, torch.float32, "cpu", seed=at, scale=0.3))
+    return nn.Module.to(model, dtype).to(device).eval()
+
+
+def wan(dtype=torch.float32, device="cpu", kept=True, **options):
+    """Wan 2.1, with what `from_pretrained` keeps in float32 kept so; `kept` False: all in one dtype."""
+    import diffusers
+
+    config = dict(
+        num_attention_heads=2, attention_head_dim=24, num_layers=2, ffn_dim=64, text_dim=16, freq_dim=16, in_channels=4,
+        out_channels=4, rope_max_seq_len=32,
+    )  # fmt: skip
+    model = build(lambda: diffusers.WanTransformer3DModel(**config | options), dtype, device)
+    for name, module in model.named_modules():
+        wanted = {"rope", "time_embedder", "norm1", "norm2", "norm3"} & set(name.split("."))
+        if kept and wanted:
+            module.float()
+        if kept and hasattr(module, "scale_shift_table"):
+            module.scale_shift_table.data = module.scale_shift_table.data.float()
+    return model
+
+
+def wan_input(dtype=torch.float32, device="cpu", per_token=False, image=0):
+    """A step's arguments; a time for each token as in Wan 2.2 5B; tokens of an image as in Wan 2.1's image to video."""
+    inputs = dict(
+        hidden_states=random((2, 4, 2, 6, 4), dtype, device),
+        timestep=torch.tensor([500, 20], device=device),
+        encoder_hidden_states=random((2, 512 if image else 7, 16), dtype, device, seed=1),
+        return_dict=False,
+    )
+    if per_token:
+        inputs["timestep"] = torch.arange(24, device=device).view(2, 12) * 40
+    if image:
+        inputs["encoder_hidden_states_image"] = random((2, image, 20), dtype, device, seed=2)
+    return inputs
