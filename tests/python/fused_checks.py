@@ -80,6 +80,27 @@ def check_compiled(model, inputs, expected, fullgraph=True):
     torch._dynamo.reset()
 
 
+def check_gradients(model, inputs, expected):
+    """In grad mode the operators run, and each parameter that is trained has the stock model's gradient, in float32."""
+
+    def gradients():
+        with torch.enable_grad():
+            results, calls = run(model, inputs)
+            sum(result.square().mean() for result in results).backward()
+        found = {name: parameter.grad for name, parameter in model.named_parameters()}
+        model.zero_grad()
+        return found, calls
+
+    stock, _ = gradients()
+    oxiwarp.patch(model, cpu_kernels=True)
+    patched, calls = gradients()
+    assert calls == expected
+    for name, gradient in patched.items():
+        own = stock[name]
+        assert (gradient is None) == (own is None), name
+        assert own is None or (gradient - own).abs().max() <= 1e-5 * own.abs().max() + 1e-9, name
+
+
 def check_unknown_source(monkeypatch, model, classes, fusions):
     """Objects whose method is another are left, with the reason, and the rest is as before."""
     from oxiwarp.fusions import FUSIONS

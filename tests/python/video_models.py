@@ -48,3 +48,57 @@ def wan_input(dtype=torch.float32, device="cpu", per_token=False, image=0):
     if image:
         inputs["encoder_hidden_states_image"] = random((2, image, 20), dtype, device, seed=2)
     return inputs
+
+
+def mochi(dtype=torch.float32, device="cpu"):
+    """Mochi 1: the last of its blocks ends the text's stream."""
+    import diffusers
+
+    return build(
+        lambda: diffusers.MochiTransformer3DModel(
+            num_attention_heads=2, attention_head_dim=16, num_layers=3, pooled_projection_dim=16, text_embed_dim=16,
+            time_embed_dim=4, max_sequence_length=16,
+        ),
+        dtype,
+        device,
+    )  # fmt: skip
+
+
+def mochi_input(dtype=torch.float32, device="cpu"):
+    """Two prompts, one of which has padding before and between its tokens."""
+    mask = torch.ones(2, 8, dtype=torch.bool, device=device)
+    mask[1, [0, 3, 6, 7]] = False
+    return dict(
+        hidden_states=random((2, 12, 2, 6, 4), dtype, device),
+        encoder_hidden_states=random((2, 8, 16), dtype, device, seed=1),
+        timestep=torch.tensor([500, 20], device=device),
+        encoder_attention_mask=mask,
+        return_dict=False,
+    )
+
+
+def cogvideox(dtype=torch.float32, device="cpu", rotary=True):
+    """CogVideoX 5B, or 2B, which has no rotary embedding."""
+    import diffusers
+
+    return build(
+        lambda: diffusers.CogVideoXTransformer3DModel(
+            num_attention_heads=2, attention_head_dim=16, num_layers=2, in_channels=4, out_channels=4, time_embed_dim=8,
+            text_embed_dim=16, sample_width=4, sample_height=6, sample_frames=5, max_text_seq_length=8,
+            use_rotary_positional_embeddings=rotary,
+        ),
+        dtype,
+        device,
+    )  # fmt: skip
+
+
+def cogvideox_input(dtype=torch.float32, device="cpu", rotary=True):
+    """Tables for the video's 12 tokens, each angle twice, as the pipeline makes them."""
+    angles = random((12, 8), torch.float32, device, seed=2).repeat_interleave(2, dim=1)
+    return dict(
+        hidden_states=random((2, 2, 4, 6, 4), dtype, device),
+        encoder_hidden_states=random((2, 8, 16), dtype, device, seed=1),
+        timestep=torch.tensor([500, 20], device=device),
+        image_rotary_emb=(angles.cos(), angles.sin()) if rotary else None,
+        return_dict=False,
+    )

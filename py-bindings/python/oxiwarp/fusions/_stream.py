@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops import gated_residual_ada_norm
+from ._fusion import hooked
 
 _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
@@ -11,6 +12,11 @@ _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 def rows(x: Tensor) -> Tensor:
     """`x`, copied where its last dimension is not the innermost one: some models transpose what they embedded."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def uncalled(*modules: nn.Module | None) -> bool:
+    """Whether none of these modules, where there are any, is hooked: `Fusion.skips` for those that may be missing."""
+    return not any(module is not None and hooked(module) for module in modules)
 
 
 def residual_layer_norm(
@@ -58,4 +64,4 @@ def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
     return made
 
 
-__all__ = ["residual_layer_norm", "rows"]
+__all__ = ["residual_layer_norm", "rows", "uncalled"]
