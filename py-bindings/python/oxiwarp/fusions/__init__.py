@@ -2,6 +2,7 @@
 
 from . import (
     ada_layer_norm,
+    cogvideox,
     decoder,
     feed_forward,
     flux,
@@ -9,8 +10,10 @@ from . import (
     hunyuan_video_replace,
     layer_norm,
     ltx,
+    mochi,
     qwen_image,
     sd3,
+    wan,
 )
 from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find
@@ -18,6 +21,7 @@ from ._source import fingerprint, fingerprint_of
 
 FAMILIES = (
     ada_layer_norm,
+    cogvideox,
     decoder,
     feed_forward,
     flux,
@@ -25,8 +29,10 @@ FAMILIES = (
     hunyuan_video_replace,
     layer_norm,
     ltx,
+    mochi,
     qwen_image,
     sd3,
+    wan,
 )
 FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..ops import ada_norm, ada_norm_pair
+from ._chains import ada_norm, ada_norm_pair
 from ..replacement import base_of
 from ._fusion import FusedRecipe, Fusion
 from ._joint import as_rows

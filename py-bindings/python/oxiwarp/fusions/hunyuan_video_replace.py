@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import gated_residual, gated_residual_ada_norm
+from ._chains import gated_residual, gated_residual_ada_norm
 from ._fusion import FusedRecipe, Fusion
 from ._joint import after_attention, as_rows, joined
 from .ada_layer_norm import ONCE, fits, modulated

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import layer_norm
+from ._chains import layer_norm
 from ._fusion import FusedRecipe, Fusion, resident
 
 

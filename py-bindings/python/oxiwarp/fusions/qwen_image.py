@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import ada_norm
+from ._chains import ada_norm
 from ._fusion import FusedRecipe, Fusion
 from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..ops import gated_residual
+from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion, hooked
 from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
