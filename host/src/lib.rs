@@ -22,6 +22,7 @@ mod dtype;
 mod elementwise;
 mod error;
 mod head_launch;
+mod head_plans;
 mod heads;
 mod ladder;
 mod launch;
