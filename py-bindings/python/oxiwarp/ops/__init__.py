@@ -1,7 +1,8 @@
 """The operators, one file each: schema, fake, public function."""
 
 from .activation import gelu, gelu_fast, gelu_new, gelu_quick, gelu_tanh, silu
-from .ada_norm import ada_norm, ada_norm_pair
+from .ada_norm import ada_norm
+from .ada_norm_pair import ada_norm_pair
 from .add_rms_norm import add_rms_norm
 from .cross_entropy import cross_entropy
 from .gated_activation import (
