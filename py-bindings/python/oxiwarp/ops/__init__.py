@@ -21,6 +21,7 @@ from .modulated_rms_norm import modulated_rms_norm
 from .qk_norm_rope import qk_norm_rope
 from .residual_tanh_gated_rms_norm import residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated
 from .rms_norm import rms_norm
+from .rms_norm_gated import rms_norm_gated
 from .rope import rope, rope_1d, rope_3d
 from .softmax import softmax
 
@@ -47,6 +48,7 @@ __all__ = [
     "residual_tanh_gated_rms_norm",
     "residual_tanh_gated_rms_norm_modulated",
     "rms_norm",
+    "rms_norm_gated",
     "rope",
     "rope_1d",
     "rope_3d",
