@@ -4,8 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ._chains import ada_norm, ada_norm_pair
 from ..replacement import base_of
+from ._chains import ada_norm, ada_norm_pair
 from ._fusion import FusedRecipe, Fusion
 from ._joint import as_rows
 
