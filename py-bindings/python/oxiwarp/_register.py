@@ -35,7 +35,7 @@ def define(schema: str, fake: Callable[..., Any]) -> Any:
     qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
-    op = getattr(torch.ops.oxiwarp, name).default
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
     if "!" not in schema:
         torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
     return op

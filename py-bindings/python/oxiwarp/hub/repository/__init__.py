@@ -1,7 +1,7 @@
 """oxiwarp as a kernel of Hugging Face Kernels: kernels written in Rust, one build for every torch from 2.10 on.
 
-Functions have the signatures of `kernels-community/activation` (`out` first) and of `kernels-community/rotary`; `layers`
-holds what `kernelize` and transformers' `KernelConfig` take. The other operators are those of the Python package.
+Functions have the signatures of `kernels-community/activation` (`out` first) and of `kernels-community/rotary`;
+`layers` holds what `kernelize` and transformers' `KernelConfig` take. The other operators are those of the package.
 """
 
 from . import layers

@@ -82,14 +82,13 @@ class GeluTanhAndMul(nn.Module):
 
 
 class FatreluAndMul(nn.Module):
-    """The first half where it is above `threshold`, times the second."""
+    """The first half where it is above the module's `threshold` (0 where it has none), times the second."""
 
     can_torch_compile = True
     has_backward = True
-    threshold: float = 0.0
 
     def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.fatrelu_and_mul(x, threshold=self.threshold)
+        return _oxiwarp.fatrelu_and_mul(x, threshold=getattr(self, "threshold", 0.0))
 
 
 class Silu(nn.Module):
