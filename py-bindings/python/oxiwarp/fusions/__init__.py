@@ -4,7 +4,8 @@ from . import feed_forward, ltx
 from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find, fingerprint
 
-FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in (feed_forward, ltx) for fusion in family.FUSIONS}
+FAMILIES = (feed_forward, ltx)
+FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
 
 
 def notes(ops: set[str]) -> list[str]:
@@ -13,4 +14,4 @@ def notes(ops: set[str]) -> list[str]:
     return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
 
 
-__all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "notes"]
+__all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "notes"]
