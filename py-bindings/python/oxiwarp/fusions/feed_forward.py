@@ -1,8 +1,8 @@
 """Feed-forwards of diffusers, up to their second linear (diffusers: models/activations.py).
 
 Exact, the first linear is called and its result activated in one pass. `GELU(approximate="tanh")` in mode "fast" is one
-matrix product of cuBLASLt, which adds the bias and activates before its one rounding. `LinearActivation` is left: torch's
-SiLU is as fast.
+matrix product of cuBLASLt, which adds the bias and activates before its one rounding. `LinearActivation` is left alone:
+torch's SiLU is as fast.
 """
 
 from typing import Any
