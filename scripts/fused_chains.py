@@ -11,12 +11,14 @@ from oxiwarp.fusions import FAMILIES, Fusion
 from oxiwarp.fusions._chains import INDUCTOR
 
 DOCS = Path(__file__).parents[1] / "docs"
+TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # what ends a family's name in the first sentence of its module
 
 
 def chains() -> Iterator[str]:
     """A table for each family: classes, chains with their operators, exactness by mode."""
     for family in FAMILIES:
-        yield f"\n### {family.__doc__.splitlines()[0].rstrip('.')}\n"
+        about = " ".join(family.__doc__.split("\n\n")[0].split())
+        yield f"\n### {TITLE.split(about)[0].rstrip('.')}\n\n{about}\n"
         yield "| class | in one kernel: operator | exact | fast |"
         yield "| --- | --- | --- | --- |"
         yield from map(row, family.FUSIONS)
@@ -25,7 +27,7 @@ def chains() -> Iterator[str]:
 
 def row(fusion: Fusion) -> str:
     """A line of a family's table."""
-    classes = "<br>".join(f"`{pattern.rpartition('.')[2]}`" for pattern in fusion.classes)
+    classes = "<br>".join(dict.fromkeys(f"`{pattern.rpartition('.')[2]}`" for pattern in fusion.classes))
     lines = [chain.rpartition(": ") for chain in fusion.chains]
     steps = "<br>".join(f"{steps}: `{op}`" for steps, _, op in lines)
     return f"| {classes} | {steps} | {fusion.promise('exact')} | {fusion.promise('fast')} |"

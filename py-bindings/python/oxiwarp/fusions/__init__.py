@@ -1,10 +1,39 @@
 """Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
 
-from . import feed_forward, ltx
+from . import (
+    ada_layer_norm,
+    cogvideox,
+    decoder,
+    feed_forward,
+    flux,
+    hunyuan_video,
+    hunyuan_video_replace,
+    layer_norm,
+    ltx,
+    mochi,
+    qwen_image,
+    sd3,
+    wan,
+)
 from ._chains import INDUCTOR
-from ._fusion import FusedRecipe, Fusion, find, fingerprint
+from ._fusion import FusedRecipe, Fusion, find
+from ._source import fingerprint, fingerprint_of
 
-FAMILIES = (feed_forward, ltx)
+FAMILIES = (
+    ada_layer_norm,
+    cogvideox,
+    decoder,
+    feed_forward,
+    flux,
+    hunyuan_video,
+    hunyuan_video_replace,
+    layer_norm,
+    ltx,
+    mochi,
+    qwen_image,
+    sd3,
+    wan,
+)
 FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
 
 
@@ -14,4 +43,4 @@ def notes(ops: set[str]) -> list[str]:
     return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
 
 
-__all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "notes"]
+__all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]

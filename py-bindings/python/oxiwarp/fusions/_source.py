@@ -24,12 +24,16 @@ def resolve(function: str, cls: type, known: type) -> Any:
 
 @functools.cache
 def fingerprint(function: Any) -> str:
-    """A hash of a function's source, whatever its layout and comments; "unknown" where there is no source."""
+    """That of a function's source; "unknown" where there is no source."""
     try:
-        source = textwrap.dedent(inspect.getsource(function))
+        return fingerprint_of(inspect.getsource(function))
     except (OSError, TypeError):
         return "unknown"
-    text = "".join(word + " " for word in words(source))
+
+
+def fingerprint_of(source: str) -> str:
+    """A hash of a function's source, whatever its layout and comments."""
+    text = "".join(word + " " for word in words(textwrap.dedent(source)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -61,4 +65,4 @@ def between(lines: list[str], begin: tuple[int, int], end: tuple[int, int]) -> s
     return "".join([lines[first - 1][left:], *lines[first : last - 1], lines[last - 1][:right]])
 
 
-__all__ = ["fingerprint", "resolve"]
+__all__ = ["fingerprint", "fingerprint_of", "resolve"]

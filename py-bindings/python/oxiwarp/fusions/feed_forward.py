@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._register import FLOATS, PLAIN, needs_grad
-from ..ops import gelu, gelu_tanh
-from ._chains import geglu, gelu_quick, silu_and_mul, swiglu
+from ._chains import geglu, gelu, gelu_quick, gelu_tanh, silu_and_mul, swiglu
 from ._fusion import FusedRecipe, Fusion, hooked, resident
 
 MODULE = "diffusers.models.activations"

@@ -138,7 +138,7 @@ FUSIONS = (
         skips=("norm1", "norm2"),
         sources={
             "forward": ("c97c0ac36724",),
-            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b",),
+            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b", "8da7d01e2f0c"),
         },
         chains=(
             "norm1, modulation with table: ada_norm",
