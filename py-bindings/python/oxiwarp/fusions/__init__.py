@@ -43,4 +43,4 @@ def notes(ops: set[str]) -> list[str]:
     return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
 
 
-__all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]
+__all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from .._register import needs_grad
-from ..ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..replacement import base_of
+from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, hooked, resident, same_dtype
 
 

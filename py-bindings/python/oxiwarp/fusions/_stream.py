@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..ops import gated_residual_ada_norm
+from ._chains import gated_residual_ada_norm
 from ._fusion import hooked
 
 _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
