@@ -84,6 +84,31 @@ def flux_inputs(dtype, device):
     )
 
 
+def flux2():
+    return seeded(
+        "Flux2Transformer2DModel",
+        num_layers=1,
+        num_single_layers=2,
+        attention_head_dim=32,
+        num_attention_heads=2,
+        in_channels=16,
+        joint_attention_dim=24,
+        timestep_guidance_channels=16,
+        axes_dims_rope=(8, 8, 8, 8),
+    )
+
+
+def flux2_inputs(dtype, device):
+    return dict(
+        hidden_states=random((BATCH, IMAGE, 16), dtype, device),
+        encoder_hidden_states=random((BATCH, TEXT, 24), dtype, device, seed=1),
+        timestep=torch.tensor([0.5, 0.25], device=device),
+        guidance=torch.tensor([3.5, 3.5], device=device),
+        img_ids=torch.arange(4.0 * IMAGE, device=device).view(IMAGE, 4),
+        txt_ids=torch.zeros(TEXT, 4, device=device),
+    )
+
+
 def sd3(**config):
     return seeded(
         "SD3Transformer2DModel",
@@ -189,6 +214,11 @@ FAMILIES = {
     "flux": Family(
         flux,
         flux_inputs,
+        dict(ada_norm=2 + 2 + 1, gated_residual_ada_norm=2, gated_residual=2 + 2, qk_norm_rope_out=2, qk_norm_rope=2),
+    ),
+    "flux2": Family(
+        flux2,
+        flux2_inputs,
         dict(ada_norm=2 + 2 + 1, gated_residual_ada_norm=2, gated_residual=2 + 2, qk_norm_rope_out=2, qk_norm_rope=2),
     ),
     "sd3": Family(sd3, sd3_inputs, dict(ada_norm=4 + 1, gated_residual_ada_norm=3, gated_residual=3)),

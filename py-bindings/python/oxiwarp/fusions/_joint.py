@@ -109,9 +109,12 @@ def after_attention(
     return gated_residual(x, feed_forward(normed), gate, clip=clip, mode=how.mode)
 
 
-def streams_fit(temb: Tensor, *streams: Tensor) -> bool:
-    """Whether these are streams of tokens `[B, S, D]` and an embedding `[B, D]` of one dtype on one device."""
-    return temb.dim() == 2 and all(x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams)
+def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
+    """Whether these are streams of tokens `[B, S, D]` and an embedding with so many dimensions, of one dtype on one
+    device."""
+    return temb.dim() in dims and all(
+        x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
+    )
 
 
 def as_rows(x: Tensor) -> Tensor:
