@@ -208,6 +208,56 @@ def hunyuan_video_inputs(dtype, device):
     )
 
 
+def ltx2(**config):
+    return seeded(
+        "LTX2VideoTransformer3DModel",
+        in_channels=8,
+        out_channels=8,
+        num_attention_heads=2,
+        attention_head_dim=32,
+        cross_attention_dim=64,
+        audio_in_channels=4,
+        audio_out_channels=4,
+        audio_num_attention_heads=2,
+        audio_attention_head_dim=16,
+        audio_cross_attention_dim=32,
+        num_layers=1,
+        caption_channels=24,
+        **config,
+    )
+
+
+def ltx23():
+    return ltx2(
+        rope_type="split",
+        gated_attn=True,
+        audio_gated_attn=True,
+        cross_attn_mod=True,
+        audio_cross_attn_mod=True,
+        perturbed_attn=True,
+    )
+
+
+def ltx2_inputs(dtype, device):
+    mask = torch.ones(BATCH, TEXT, device=device)
+    mask[1, 3:] = 0
+    return dict(
+        hidden_states=random((BATCH, 12, 8), dtype, device),
+        audio_hidden_states=random((BATCH, 7, 4), dtype, device, seed=1),
+        encoder_hidden_states=random((BATCH, TEXT, 24), dtype, device, seed=2),
+        audio_encoder_hidden_states=random((BATCH, TEXT, 24), dtype, device, seed=3),
+        timestep=torch.tensor([[500.0], [250.0]], device=device).expand(BATCH, 12),
+        audio_timestep=torch.tensor([500.0, 250.0], device=device),
+        sigma=torch.tensor([500.0, 250.0], device=device),
+        encoder_attention_mask=mask,
+        audio_encoder_attention_mask=mask,
+        num_frames=2,
+        height=2,
+        width=3,
+        audio_num_frames=7,
+    )
+
+
 # A block of two streams has 2 modulated norms and 2 x 2 gated residuals, of which 2 are one with the next norm; queries
 # and keys take a call for each stream. A model ends with a modulated norm.
 FAMILIES = {
@@ -256,6 +306,25 @@ FAMILIES = {
             qk_norm_rope_out=2,
             qk_norm_rope=2,
         ),
+    ),
+    # Two streams with four attentions each but one; their norms are two before self-attention, two for each direction
+    # between them, two before feed-forwards, and two before text that are not modulated. Two norms end the model.
+    "ltx2": Family(
+        ltx2,
+        ltx2_inputs,
+        dict(
+            ada_norm=2 + 2,
+            gated_residual_ada_norm=2 + 2,
+            gated_residual=2 + 2,
+            rms_norm=2,
+            qk_norm_rope=2,
+            qk_norm_rope_one=8,
+        ),
+    ),
+    "ltx2.3": Family(
+        ltx23,
+        ltx2_inputs,
+        dict(ada_norm=2 + 2, gated_residual_ada_norm=2 + 2 + 2, gated_residual=2, qk_norm_rope=2, qk_norm_rope_one=8),
     ),
     "qwen_image": Family(
         qwen_image,
