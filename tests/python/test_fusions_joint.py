@@ -1,5 +1,7 @@
 """Fused blocks of transformers over text and image tokens: the stock model's values, by our kernels alone."""
 
+from collections import Counter
+
 import pytest
 import torch
 from helpers import DTYPES
@@ -35,7 +37,7 @@ def wider_step(family, dtype, device):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @FAMILY
 def test_values(name, dtype, mode, device):
-    """Every fused chain runs; mode "exact" gives the stock model's bits on CUDA; unpatched, they are its own again."""
+    """Every fused chain runs, and nothing moves more than rounding moves it; unpatched, the model is the stock one."""
     family = FAMILIES[name]
     model = build(family, dtype, device)
     stock = step(family, model, dtype, device)
@@ -44,13 +46,23 @@ def test_values(name, dtype, mode, device):
     with Kernels() as kernels:
         ours = step(family, model, dtype, device)
     assert kernels.ours == family.kernels
-    if mode == "exact" and device.type == "cuda":
-        assert all(map(torch.equal, ours, stock))
     assert_near(ours, stock, wider_step(family, dtype, device))
     assert oxiwarp.unpatch(model) == report.replaced
     with Kernels() as kernels:
         assert all(map(torch.equal, step(family, model, dtype, device), stock))
     assert not kernels.ours
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.bits])
+def test_bits(name, dtype, cuda):
+    """Mode "exact" gives the stock model's bits, where norms that run by themselves are its own."""
+    family = FAMILIES[name]
+    model = build(family, dtype, cuda)
+    stock = step(family, model, dtype, cuda)
+    oxiwarp.patch(model, skip="*RMSNorm")
+    for ours, own in zip(step(family, model, dtype, cuda), stock, strict=True):
+        assert torch.equal(ours, own), f"{(ours != own).sum()} of {own.numel()} differ"
 
 
 @FAMILY
@@ -63,8 +75,13 @@ def test_compiles(name, device):
     compiled = torch.compile(model, fullgraph=True, backend=counting(graphs))
     got = step(family, compiled, torch.bfloat16, device)
     assert all(map(torch.equal, got, expected))
-    found = [str(node.target) for graph in graphs for node in graph.graph.nodes if "oxiwarp" in str(node.target)]
-    assert len(found) == sum(family.kernels.values())
+    found = Counter(
+        str(node.target).split(".")[1]
+        for graph in graphs
+        for node in graph.graph.nodes
+        if "oxiwarp" in str(node.target)
+    )
+    assert {name: n for name, n in found.items() if "activation" not in name} == family.kernels
 
 
 @FAMILY

@@ -1,4 +1,7 @@
-"""Flux (diffusers: models/transformers/transformer_flux.py), whose attention Chroma has too."""
+"""Flux (diffusers: models/transformers/transformer_flux.py).
+
+Chroma has its attention; Bria Fibo, LongCat-Image and Ovis-Image have copies of its blocks.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -170,7 +173,12 @@ def accepts_attention(
 FUSIONS = (
     Fusion(
         name="flux.block",
-        classes=(f"{MODULE}.FluxTransformerBlock",),
+        classes=(
+            f"{MODULE}.FluxTransformerBlock",
+            "diffusers.models.transformers.transformer_bria_fibo.BriaFiboTransformerBlock",
+            "diffusers.models.transformers.transformer_longcat_image.LongCatImageTransformerBlock",
+            "diffusers.models.transformers.transformer_ovis_image.OvisImageTransformerBlock",
+        ),
         run=block,
         accepts=accepts_block,
         fits=fits_block,
@@ -183,7 +191,10 @@ FUSIONS = (
     ),
     Fusion(
         name="flux.single_block",
-        classes=(f"{MODULE}.FluxSingleTransformerBlock",),
+        classes=(
+            f"{MODULE}.FluxSingleTransformerBlock",
+            "diffusers.models.transformers.transformer_longcat_image.LongCatImageSingleTransformerBlock",
+        ),
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("ea664ed4def4",)},
