@@ -1,6 +1,5 @@
 """Small diffusion transformers that attend over text and image tokens together, and what fused kernels do in them."""
 
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,7 +7,6 @@ import pytest
 import torch
 from helpers import random
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 BATCH, TEXT, IMAGE = 2, 5, 12
 
@@ -21,24 +19,6 @@ class Family(NamedTuple):
     kernels: dict[str, int]
     bits: bool = True
     """Whether mode "exact" promises the stock model's bits on CUDA."""
-
-
-class Kernels(TorchDispatchMode):
-    """Counts calls of operators."""
-
-    def __init__(self):
-        super().__init__()
-        self.all = Counter()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.all[func.name()] += 1
-        return func(*args, **(kwargs or {}))
-
-    @property
-    def ours(self):
-        """Our operators' by their names, but the activations: those are in feed-forwards, modules of their own."""
-        names = {name: name.removeprefix("oxiwarp::") for name in self.all if name.startswith("oxiwarp::")}
-        return {names[name]: self.all[name] for name in names if "activation" not in name}
 
 
 def build(family, dtype=torch.float32, device="cpu"):
@@ -54,6 +34,11 @@ def step(family, model, dtype=torch.float32, device="cpu"):
     """One step of a model: what it returns, as a tuple of tensors."""
     found = model(**family.inputs(dtype, device), return_dict=False)
     return tuple(found)
+
+
+def ran(operators):
+    """Of the operators that ran all but activations: those are in feed-forwards, which are modules of their own."""
+    return {name: n for name, n in operators.calls.items() if "activation" not in name}
 
 
 def seeded(cls, **config):
@@ -288,14 +273,15 @@ FAMILIES = {
             qk_norm_rope=1,
         ),
     ),
-    # A block that refines text tokens has 2 gated residuals.
+    # A block that refines text tokens has 2 norms and 2 gated residuals, of which one is one with the second norm.
     "hunyuan_video": Family(
         hunyuan_video,
         hunyuan_video_inputs,
         dict(
+            layer_norm=1,
             ada_norm=2 + 2 + 1,
-            gated_residual_ada_norm=2,
-            gated_residual=2 + 2 + 2,
+            gated_residual_ada_norm=2 + 1,
+            gated_residual=2 + 2 + 1,
             qk_norm_rope_out=2,
             qk_norm_rope=2,
         ),
@@ -304,24 +290,24 @@ FAMILIES = {
         hunyuan_video_replace,
         hunyuan_video_inputs,
         dict(
+            layer_norm=1,
             ada_norm=3 + 4 + 1,
-            gated_residual_ada_norm=3,
-            gated_residual=3 + 4 + 2,
+            gated_residual_ada_norm=3 + 1,
+            gated_residual=3 + 4 + 1,
             qk_norm_rope_out=2,
             qk_norm_rope=2,
         ),
     ),
-    # Two streams, each with a norm before self-attention, text (modulated in 2.3 alone), audio or video (modulated
-    # twice) and feed-forward. A norm after a residual is one with it where it is modulated, and the first time.
-    # But for self-attention, queries and keys take a call each.
+    # Two streams, each with a norm before self-attention, text, audio or video (modulated twice) and feed-forward; all
+    # but the first are one with the residual before. But for self-attention, queries and keys take a call each.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,
         dict(
             ada_norm=2 + 2,
-            gated_residual_ada_norm=2 + 2,
-            gated_residual=2 + 2,
-            rms_norm=2,
+            gated_residual_ada_norm=2 + 2 + 2,
+            gated_residual=2,
+            layer_norm=2,
             qk_norm_rope=2,
             qk_norm_rope_one=8,
         ),
@@ -329,7 +315,14 @@ FAMILIES = {
     "ltx2.3": Family(
         ltx23,
         ltx2_inputs,
-        dict(ada_norm=2 + 2, gated_residual_ada_norm=2 + 2 + 2, gated_residual=2, qk_norm_rope=2, qk_norm_rope_one=8),
+        dict(
+            ada_norm=2 + 2,
+            gated_residual_ada_norm=2 + 2 + 2,
+            gated_residual=2,
+            layer_norm=2,
+            qk_norm_rope=2,
+            qk_norm_rope_one=8,
+        ),
         bits=False,  # torch's addcmul turns the halves of heads with one rounding less
     ),
     "qwen_image": Family(

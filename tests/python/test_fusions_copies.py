@@ -4,8 +4,9 @@ import importlib
 
 import pytest
 import torch
+from fused_checks import Operators
 from helpers import random
-from joint_models import BATCH, IMAGE, TEXT, Kernels
+from joint_models import BATCH, IMAGE, TEXT, ran
 from torch import nn
 
 import oxiwarp
@@ -61,9 +62,9 @@ def test_block(name, by_columns, device):
     assert report.replaced == 1
     given = inputs(name, device, by_columns)
     expected = stock(**given)
-    with Kernels() as kernels:
+    with Operators() as operators:
         got = ours(**given)
-    assert kernels.ours == BLOCKS[name][1]
+    assert ran(operators) == BLOCKS[name][1]
     for y, own in zip(got, expected, strict=True):
         torch.testing.assert_close(y, own, rtol=1e-5, atol=1e-5)
 
@@ -79,8 +80,8 @@ def test_norm_by_columns(name, device):
     call = (lambda: own(*arguments)) if "Continuous" in name else (lambda: own(arguments[0], emb=arguments[1]))
     expected = call()
     oxiwarp.patch(own, cpu_kernels=True)
-    with Kernels() as kernels:
+    with Operators() as operators:
         got = call()
-    assert sum(kernels.ours.values()) == 1
+    assert sum(ran(operators).values()) == 1
     for y, stock in zip(got, expected, strict=True):
         torch.testing.assert_close(y, stock, rtol=1e-5, atol=1e-5)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..ops import gated_residual
+from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion
 from ._joint import (
     Stream,

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..ops import ada_norm, gated_residual
+from ._chains import ada_norm, gated_residual
 from ._fusion import FusedRecipe, Fusion
-from ._joint import affine_norm, after_attention, as_rows, joined, norms_fit, streams_fit, tables_fit
+from ._joint import affine_norm, after_attention, joined, norms_fit, streams_fit, tables_fit
+from ._stream import rows
 from .flux import Tables, accepts_attention, attend
 
 MODULE = "diffusers.models.transformers.transformer_flux2"
@@ -25,7 +26,7 @@ def block(
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`Flux2TransformerBlock.forward`."""
-    hidden_states, encoder_hidden_states = as_rows(hidden_states), as_rows(encoder_hidden_states)
+    hidden_states, encoder_hidden_states = rows(hidden_states), rows(encoder_hidden_states)
     shift, scale, *modulation = parts(temb_mod_img, 6)
     text_shift, text_scale, *text_modulation = parts(temb_mod_txt, 6)
     eps, text_eps = self.norm1.eps, self.norm1_context.eps
@@ -83,7 +84,7 @@ def single_block(
     if encoder_hidden_states is not None:
         text_seq_len = encoder_hidden_states.shape[1]
         hidden_states = joined(encoder_hidden_states, hidden_states)
-    hidden_states = as_rows(hidden_states)
+    hidden_states = rows(hidden_states)
     shift, scale, gate = parts(temb_mod, 3)
     attended = self.attn(
         hidden_states=ada_norm(hidden_states, scale, shift, eps=self.norm.eps, mode=how.mode),

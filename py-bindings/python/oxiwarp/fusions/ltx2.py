@@ -6,13 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from ..ops import ada_norm, gated_residual, gated_residual_ada_norm
 from ..replacement import base_of
+from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
 from ._fusion import FusedRecipe, Fusion, resident, same_dtype
+from ._stream import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"
 Tables = tuple[Tensor, Tensor]
-Modulation = tuple[Tensor, Tensor]  # a value for each batch or token, and what a table of the block adds to it
+Modulation = tuple[Tensor, Tensor | None]  # a value for each batch or token, and what a table of the block adds to it
 NORMS = tuple(f"{of}{norm}" for of in ("", "audio_") for norm in ("norm1", "norm2", "norm3")) + (
     "audio_to_video_norm",
     "video_to_audio_norm",
@@ -44,9 +45,10 @@ class Stream:
             self.x = gated_residual(self.x, branch, gate, gate_table=table, mode=self.how.mode)
         return self.x
 
-    def normed(self, norm: Any, scale: Modulation, shift: Modulation) -> Tensor:
-        """The tokens' norm, modulated."""
+    def normed(self, norm: Any, scale: Modulation | None = None, shift: Modulation | None = None) -> Tensor:
+        """The tokens' norm, modulated; without a scale by 1 + 0, which changes no bit."""
         branch, (gate, gate_table) = self.branch, self.gate
+        scale, shift = scale or (zeros(self.x), None), shift or (None, None)
         options: dict[str, Any] = {
             "norm": "rms_norm",
             "eps": norm.eps,
@@ -146,13 +148,9 @@ def attend_to_text(
     self: Any, of: str, stream: Stream, text: Tensor, modulation: list[Modulation], mask: Tensor | None
 ) -> None:
     """Cross-attention of a stream to its text; with a modulation of the queries, and a gate, in some models."""
-    norm, gate = getattr(self, f"{of}norm2"), None
-    if modulation:
-        shift, scale, gate = modulation
-        normed = stream.normed(norm, scale, shift)
-    else:
-        normed = norm(stream.total())
-    attn = getattr(self, f"{of}attn2")
+    norm = getattr(self, f"{of}norm2")
+    shift, scale, gate = modulation or (None, None, None)
+    normed, attn = stream.normed(norm, scale, shift), getattr(self, f"{of}attn2")
     stream.add(attn(normed, encoder_hidden_states=text, query_rotary_emb=None, attention_mask=mask), gate)
 
 
@@ -243,8 +241,8 @@ FUSIONS = (
         },
         chains=(
             "norm1, modulation with table; the second modulation for video and audio: ada_norm",
-            "gate, table, residual of an attention, next norm, modulation with table: gated_residual_ada_norm",
-            "gate, table, residual before a norm that is not modulated, of ff: gated_residual",
+            "gate, table, residual of an attention, next norm, its modulation with table: gated_residual_ada_norm",
+            "gate, table, residual of ff: gated_residual",
         ),
     ),
 )

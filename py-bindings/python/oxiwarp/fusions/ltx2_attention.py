@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..ops import qk_norm_rope
+from ._chains import qk_norm_rope
 from ._fusion import FusedRecipe, Fusion
 from ._joint import norms_fit
 from .ltx2 import MODULE, Tables

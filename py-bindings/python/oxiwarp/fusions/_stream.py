@@ -1,0 +1,67 @@
+"""The stream of a transformer: its rows, and its sum with a branch together with the LayerNorm that follows."""
+
+import torch
+from torch import Tensor, nn
+
+from ..ops import gated_residual_ada_norm
+from ._fusion import hooked
+
+_zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
+
+
+def rows(x: Tensor) -> Tensor:
+    """`x`, copied where its last dimension is not the innermost one: some models transpose what they embedded."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def uncalled(*modules: nn.Module | None) -> bool:
+    """Whether none of these modules, where there are any, is hooked: `Fusion.skips` for those that may be missing."""
+    return not any(module is not None and hooked(module) for module in modules)
+
+
+def residual_layer_norm(
+    x: Tensor,
+    y: Tensor,
+    norm: nn.LayerNorm,
+    mode: str,
+    *,
+    gate: Tensor | None = None,
+    gate_table: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`sum = x + gate * y` and `norm(sum)`, as `(norm(sum), sum)`: arguments, results and errors as
+    `gated_residual_ada_norm`, whose scale is 0 here, so that a row is multiplied by 1, which changes no bit."""
+    return gated_residual_ada_norm(
+        x,
+        y,
+        gate,
+        zeros(x),
+        weight=norm.weight,
+        bias=norm.bias,
+        eps=norm.eps,
+        gate_table=gate_table,
+        mode=mode,
+    )
+
+
+def zeros(x: Tensor) -> Tensor:
+    """`[N]` zeros for `x` of shape `[..., N]`, in its dtype and on its device: made once, as every block wants them."""
+    if torch.compiler.is_compiling():
+        return x.new_zeros(x.shape[-1])
+    key = x.device, x.dtype, x.shape[-1]
+    found = _zeros.get(key)
+    return make_zeros(*key) if found is None else found
+
+
+def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
+    """Zeros that later calls on any stream, in any grad mode, may read; a graph being captured keeps its own."""
+    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    with torch.inference_mode(False):
+        made = torch.zeros(cols, dtype=dtype, device=device)
+    if type(made) is Tensor and not capturing:
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
+        _zeros[device, dtype, cols] = made
+    return made
+
+
+__all__ = ["residual_layer_norm", "rows", "uncalled", "zeros"]
