@@ -135,15 +135,9 @@ def accepts_attention(
     norms, tables = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None], image_rotary_emb or ()
     return (
         not attn.is_cross_attention
-        and uncalled(*norms)
+        and uncalled(hidden_states, *norms)
         and (len(norms) == 2 or (not norms and len(tables) == 2))
-        and all(
-            is_norm(norm, nn.LayerNorm)
-            and norm.eps == norms[0].eps
-            and same_dtype(hidden_states, norm.weight, norm.bias)
-            and resident(hidden_states.device, norm.weight, norm.bias)
-            for norm in norms
-        )
+        and all(is_norm(norm, nn.LayerNorm) and norm.eps == norms[0].eps for norm in norms)
         and all(table.dim() == 2 and table.dtype == torch.float32 and table.stride(-1) == 1 for table in tables)
         and resident(hidden_states.device, encoder_hidden_states, *tables)
     )

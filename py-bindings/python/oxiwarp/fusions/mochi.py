@@ -72,7 +72,7 @@ def accepts_block(
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
         and same_dtype(hidden_states, encoder_hidden_states, temb)
         and resident(hidden_states.device, encoder_hidden_states, temb)
-        and uncalled(*norms, *(norm.norm for norm in norms if norm is not None))
+        and uncalled(hidden_states, *norms, *(norm.norm for norm in norms if norm is not None))
     )
 
 
