@@ -29,8 +29,8 @@ def test_single_attention(device):
 
     def make(dtype, device):
         config = dict(
-            num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=8, num_layers=1, sample_size=8, patch_size=2,
-            cross_attention_dim=32, caption_channels=24, video_length=2, norm_elementwise_affine=True,
+            num_attention_heads=2, attention_head_dim=16, in_channels=4, out_channels=8, num_layers=1, sample_size=8,
+            patch_size=2, cross_attention_dim=32, caption_channels=24, video_length=2, norm_elementwise_affine=True,
             norm_type="ada_norm_single", num_embeds_ada_norm=1000, activation_fn="gelu-approximate",
         )  # fmt: skip
         return build(lambda: diffusers.LatteTransformer3DModel(**config), dtype, device)

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ..ops import gated_residual_ada_norm
-from ._fusion import hooked, resident, same_dtype
+from ._fusion import PLAIN, hooked
 
 _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
@@ -20,9 +20,13 @@ def uncalled(x: Tensor, *modules: nn.Module | None) -> bool:
     for module in modules:
         if module is None:
             continue
-        parameters = module._parameters.values()
-        if hooked(module) or not same_dtype(x, *parameters) or not resident(x.device, *parameters):
+        if hooked(module):
             return False
+        for tensor in module._parameters.values():
+            if tensor is not None and (
+                type(tensor) not in PLAIN or tensor.dtype != x.dtype or tensor.device != x.device
+            ):
+                return False
     return True
 
 
