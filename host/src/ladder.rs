@@ -46,6 +46,11 @@ pub struct Rung {
 }
 
 impl Rung {
+    /// Its kernel among those of an op: for any layout, then for 2, 4 and 8 packs held.
+    pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
+        kernels[if self.held == 0 { 0 } else { self.held.ilog2() as usize }]
+    }
+
     /// Does it hold the rows of `layout`? Asked of a rung that no ladder chose.
     pub(crate) fn expect_holds<const N: usize>(&self, op: &'static str, layout: &RowLayout<N>) -> Result<()> {
         let packs = layout.packs();
@@ -102,8 +107,8 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
-/// The rungs of an op beyond `SHORT_ROWS`, for each architecture.
-pub(crate) struct LongRows {
+/// The rungs beyond `SHORT_ROWS` of blocks that hold a row, for each architecture.
+pub(crate) struct HeldRows {
     /// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load another row
     /// while it reduces.
     pub sm75: &'static [Rung],
@@ -111,20 +116,46 @@ pub(crate) struct LongRows {
     pub sm80: &'static [Rung],
 }
 
+/// Of ops that read one operand: rows that no 512 threads hold 4 packs of.
+pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
+    sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
+    sm80: &[
+        rung(3_072, 8, 384, 384),
+        rung(4_096, 8, 512, 512),
+        rung(6_144, 8, 768, 768),
+        rung(8_192, 8, 1_024, 1_024),
+    ],
+};
+
+/// Of ops that read two: 4 packs a thread of each are the bytes in flight that 8 of one are. Blocks of up to 512 threads
+/// hold no more than the ladder of short rows has.
+pub(crate) const TWO_OPERANDS: HeldRows =
+    HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)] };
+
+/// What an op does with rows beyond `SHORT_ROWS`.
+pub(crate) struct LongRows {
+    /// The blocks that hold one.
+    pub held: HeldRows,
+    /// Threads of the blocks for rows that none holds: they are read twice.
+    pub reread: u32,
+}
+
 impl LongRows {
     /// The first rung of `SHORT_ROWS` and these that takes the rows of `layout`; for rows that are not vectors, that
     /// of the kernel for any layout.
     pub fn pick<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
-        let long_rows = match arch {
-            Some(Arch::Sm75) => self.sm75,
-            None | Some(Arch::Sm80 | Arch::Sm90) => self.sm80,
-        };
-        let packs = layout.packs();
-        let fits = |rung: &&Rung| layout.vector && packs <= u64::from(rung.packs);
-        SHORT_ROWS.iter().chain(long_rows).find(fits).copied().unwrap_or_else(|| {
+        if !layout.vector {
             let team =
                 ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
-            rung(u32::MAX, 0, team, team.max(128))
-        })
+            return rung(u32::MAX, 0, team, team.max(128));
+        }
+        let held = match arch {
+            Some(Arch::Sm75) => self.held.sm75,
+            None | Some(Arch::Sm80 | Arch::Sm90) => self.held.sm80,
+        };
+        let packs = layout.packs();
+        let fits = |rung: &&Rung| packs <= u64::from(rung.packs);
+        let reread = rung(u32::MAX, 0, self.reread, self.reread);
+        SHORT_ROWS.iter().chain(held).find(fits).copied().unwrap_or(reread)
     }
 }

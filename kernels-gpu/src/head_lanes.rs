@@ -204,11 +204,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
         }
         let stats = N::of_lanes(&x, self.group, self.cols, self.p.norm);
         for nth in 0..HEADS {
-            let mut lanes = [[0.0; 4]; TILES];
-            for tile in 0..TILES {
-                let x = x[nth][tile].forget_lanes().lanes();
-                lanes[tile] = N::apply::<T>(stats[nth], x, self.parameters[tile], self.p.norm);
-            }
+            let lanes = x[nth].map(|quad| quad.forget_lanes().lanes());
+            let lanes = N::apply::<T, TILES>(stats[nth], lanes, &self.parameters, self.p.norm);
             for tile in 0..TILES {
                 let y = self.turn(&lanes, tile, angles[tile]);
                 // SAFETY: as for `x`; the quad is this lane's alone.

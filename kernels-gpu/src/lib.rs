@@ -13,14 +13,19 @@ pub mod elementwise;
 pub mod exp_sum;
 pub mod gated;
 mod group;
+mod halves_norm;
+mod head_halves;
 pub mod head_lanes;
 pub mod head_norm;
+mod head_rms_norm;
 mod head_rows;
 pub mod heads;
+pub mod held_rows;
 mod modulated;
 mod moments;
 pub mod norm;
 pub mod norm_backward;
+mod octet;
 pub mod operand;
 pub mod ops;
 pub mod passes;
@@ -30,6 +35,7 @@ mod side;
 pub mod target;
 mod team_moments;
 mod team_row;
+mod turned_rows;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

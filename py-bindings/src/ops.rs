@@ -19,6 +19,7 @@ mod qk_norm_rope;
 mod residual_tanh_gated_rms_norm;
 mod rms_norm;
 mod rms_norm_backward;
+mod rms_norm_gated;
 mod rope;
 mod softmax;
 mod softmax_backward;
@@ -43,6 +44,7 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"rms_norm", rms_norm::rms_norm),
     (c"rms_norm_out", rms_norm::rms_norm_out),
     (c"rms_norm_backward", rms_norm_backward::rms_norm_backward),
+    (c"rms_norm_gated", rms_norm_gated::rms_norm_gated),
     (c"activation", activation::activation),
     (c"activation_backward", activation_backward::activation_backward),
     (c"gated_activation", gated_activation::gated_activation),

@@ -23,6 +23,7 @@ mod norm_backward_input;
 mod properties;
 mod qk_norm_rope;
 mod rms_norm;
+mod rms_norm_gated;
 mod rope;
 mod rungs;
 mod softmax;
@@ -38,6 +39,7 @@ type Test = (&'static str, fn(&Device));
 fn main() -> std::process::ExitCode {
     let all = [
         rms_norm::TESTS,
+        rms_norm_gated::TESTS,
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,

@@ -15,6 +15,7 @@ pub mod qk_norm_rope;
 pub mod residual_tanh_gated_rms_norm;
 pub mod rms_norm;
 pub mod rms_norm_backward;
+pub mod rms_norm_gated;
 pub mod rope;
 pub mod softmax;
 pub mod softmax_backward;

@@ -31,6 +31,8 @@ pub mod residual_tanh_gated_rms_norm;
 pub mod rms_norm;
 #[cfg(feature = "rms_norm_backward")]
 pub mod rms_norm_backward;
+#[cfg(feature = "rms_norm_gated")]
+pub mod rms_norm_gated;
 #[cfg(feature = "rope")]
 pub mod rope;
 #[cfg(feature = "softmax")]
@@ -57,6 +59,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rms_norm_backward::KERNELS,
+    rms_norm_gated::KERNELS,
     rope::KERNELS,
     softmax::KERNELS,
     softmax_backward::KERNELS,

@@ -3,20 +3,25 @@
 An op module calls `define` once and adds a public function. Nothing else in the package calls `torch.library`.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
 from . import _native
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 ROUNDINGS = {"once": False, "before_weight": True}
+# Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
+# the last two are what torch.export traces with.
+PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 OPTIONAL = (Tensor, type(None))
-REQUIRED = ("x", "residual", "logits", "target")
 
 
 def define(schema: str, fake: Callable[..., Any]) -> Any:
@@ -29,7 +34,21 @@ def define(schema: str, fake: Callable[..., Any]) -> Any:
     qualified = f"oxiwarp::{name}"
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
-    return getattr(torch.ops.oxiwarp, name).default
+    op = getattr(torch.ops.oxiwarp, name).default
+    if "!" not in schema:
+        torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
+    return op
+
+
+def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+    """An operator under torch.vmap: one call for each element of the batch."""
+    results = [
+        op(*(value if dim is None else value.select(dim, at) for value, dim in zip(arguments, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    if not isinstance(results[0], tuple):
+        return torch.stack(results), 0
+    return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
 
 def register_kernels() -> None:
@@ -62,10 +81,13 @@ def refuse_forward_mode(op: str) -> None:
         )
 
 
-def refuse_types(op: str, **arguments: Any) -> NoReturn:
-    """Raise TypeError for the first argument that is no tensor (nor None, where the op can do without)."""
-    for name, value in arguments.items():
-        if not isinstance(value, Tensor if name in REQUIRED else OPTIONAL):
+def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) -> NoReturn:
+    """Raise TypeError for the first argument that is no tensor (nor None, among the optional ones).
+
+    A public function asks by a chain of `isinstance` first: dicts for each call would cost it half a microsecond.
+    """
+    for name, value in (required | optional).items():
+        if not isinstance(value, Tensor if name in required else OPTIONAL):
             raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor")
     raise AssertionError("all are tensors")
 

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
-from ._register import needs_grad
-from .ops.rms_norm import call
+from ._register import PLAIN, needs_grad
+from .ops.rms_norm import call, rms_norm
 from .recognise import DEFAULT_EPS, DtypePair, Formula, input_name
 from .replacement import RECIPE, Maker
 
@@ -48,17 +49,17 @@ def make(base: type[nn.Module]) -> dict[str, Any]:
 
 def run(module: nn.Module, x: Any) -> Tensor | None:
     """The kernel's result, or None where this call is the own forward's: another device or dtype, a subclass, autocast,
-    a needed gradient, a layout that is not rows."""
+    forward-mode AD, a layout that is not rows."""
     recipe = module.__dict__.get(RECIPE)
-    if recipe is None or type(x) not in (Tensor, nn.Parameter):
+    if recipe is None or type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
     if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
         return None
     weight = getattr(module, "weight", None)
-    if weight is not None and type(weight) not in (Tensor, nn.Parameter):
+    if weight is not None and (type(weight) not in PLAIN or weight.device != x.device):
         return None
     formula = recipe.formulas.get((x.dtype, None if weight is None else weight.dtype))
-    if formula is None or needs_grad(x, weight) or torch.is_autocast_enabled(x.device.type):
+    if formula is None or torch.is_autocast_enabled(x.device.type):
         return None
     order = None
     if not x.is_contiguous():
@@ -67,13 +68,13 @@ def run(module: nn.Module, x: Any) -> Tensor | None:
             return None
         x = x.permute(order)
     eps = getattr(module, recipe.eps_name)
-    y = call(
-        x,
-        weight if formula.uses_weight else None,
-        DEFAULT_EPS if eps is None else eps,
-        formula.weight_offset,
-        formula.round_before_weight,
-    )
+    eps = DEFAULT_EPS if eps is None else eps
+    used, offset = weight if formula.uses_weight else None, formula.weight_offset
+    if needs_grad(x, used):
+        rounding = "before_weight" if formula.round_before_weight else "once"
+        y = rms_norm(x, used, eps, weight_offset=offset, rounding=rounding)
+    else:
+        y = call(x, used, eps, offset, formula.round_before_weight)
     return y if order is None else y.permute(inverse(order))
 
 

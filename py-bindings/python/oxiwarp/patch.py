@@ -34,18 +34,18 @@ def patch(
     cpu_kernels: bool = False,
     allow_empty: bool = False,
 ) -> Report:
-    """Run the RMSNorm modules of `x` on oxiwarp's kernels, in place.
+    """Run blocks, attention processors, feed-forwards and norms of `x` on oxiwarp's kernels, in place.
 
-    Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, copying and pickling keep
-    working. It may come before or after `.to("cuda")` and before or after accelerate's offloading. A call that no
-    kernel fits goes to the module's own forward: a CPU tensor, another dtype, autocast, a tensor subclass, or an input
-    or a weight that requires grad in grad mode (use `torch.no_grad()` or `torch.inference_mode()`, as pipelines do).
+    Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, training, copying and pickling
+    keep working. It may come before or after `.to("cuda")` and before or after offloading. A call that no kernel fits
+    goes to the object's own method: a CPU tensor, another dtype, autocast, a tensor subclass, forward-mode AD, inputs
+    that a block's kernels do not take.
 
     Args:
         x: a diffusers pipeline (anything with `.components`), a transformers pipeline (anything with `.model`), or an
             nn.Module.
-        mode: "exact", the strictest agreement with the module's own forward that the op has, or "fast", the fastest
-            kernel. The report says which agreement that is.
+        mode: "exact", the strictest agreement with the own method that the ops have, or "fast", the fastest kernels.
+            The report says which agreement that is.
         only, skip: patterns (as for file names) of class names or dotted module names; `only` limits what is looked at,
             `skip` takes out of it.
         cpu_kernels: also run CPU tensors, on the CPU executor. Slow: for tests and demonstrations.
@@ -64,7 +64,7 @@ def patch(
     report = Report(mode)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
-    needing_grad = 0
+    inner: dict[str, str] = {}  # what replaced blocks do not call but in their own method, and which blocks
     try:
         for name, part in candidates(x):
             cls, before = base_of(part), recipe_of(part)
@@ -83,20 +83,18 @@ def patch(
             except Exception as error:
                 raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
             done.append((part, before))
-            report.add(name, path, **outcome(recipe, mode))
-            if isinstance(recipe, NormRecipe):
-                needing_grad += any(parameter.requires_grad for parameter in part.parameters(recurse=False))
+            what = outcome(recipe, mode)
+            if name in inner:
+                what["reason"] = "; ".join(filter(None, (f"used where {inner[name]} runs its own", what["reason"])))
+            report.add(name, path, **what)
+            inner.update(not_called(name, recipe))
     except BaseException:
         for part, before in done:
             put_back(part, before)
         raise
     if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
-    if needing_grad:
-        report.notes.append(
-            f"note: {needing_grad} norms have a weight that requires grad: called by themselves they run their own "
-            "forward in grad mode"
-        )
+    report.notes.extend(fusions.notes(report.ops))
     return report
 
 
@@ -143,6 +141,15 @@ def outcome(recipe: Any, mode: str) -> dict[str, str]:
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     fusion = fusions.FUSIONS[recipe.fusion]
     return {"op": fusion.ops, "exactness": fusion.promise(mode), "reason": ""}
+
+
+def not_called(name: str, recipe: Recipe) -> dict[str, str]:
+    """Dotted names of the modules whose work the method of the object `name` does itself, each with its fusion."""
+    if not isinstance(recipe, fusions.FusedRecipe):
+        return {}
+    fusion = fusions.FUSIONS[recipe.fusion]
+    owner = name.removesuffix("processor") if fusion.method == "__call__" else f"{name}." if name else ""
+    return {owner + path: fusion.name for path in fusion.skips}
 
 
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:

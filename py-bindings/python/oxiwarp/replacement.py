@@ -5,13 +5,13 @@ A replaced object changes its class: to a subclass, made once per class, that ha
 dict stay what they were, `torch.compile` traces it as any module, and a copy or an unpickled module is still replaced
 (unpickling imports oxiwarp). What the new method needs, a recipe, is an attribute of the object.
 
-Tools that put a forward on the *instance* (accelerate's offloading keeps the class's in `_old_forward`) hold a bound
-method of the old class. Where it is exactly that, it is bound anew; where an instance has any other forward, it is left
-alone.
+Tools that put a forward on the *instance* hold a bound method of the old class: accelerate's offloading in
+`_old_forward`, diffusers' hooks (group offloading, caches) in their registry. Where it is exactly that, it is bound
+anew; where an instance has any other forward, it is left alone.
 """
 
 import copyreg
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from torch import nn
 
 RECIPE = "_oxiwarp"
 BOUND = ("forward", "_old_forward")  # where an instance may hold a bound forward; the second is accelerate's
+REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for hooks of diffusers
 
 Maker = Callable[[type], dict[str, Any]]
 
@@ -79,21 +80,30 @@ def base_of(x: Any) -> type:
 
 def check_instance_forward(x: Any) -> None:
     """Raise `Unsuitable` where calling the object would not come to its class's forward."""
-    for name in BOUND:
-        bound = x.__dict__.get(name)
-        if bound is None or (isinstance(bound, MethodType) and bound.__func__ is type(x).forward):
-            continue
-        if name == "forward" and "_old_forward" in x.__dict__:
-            continue  # accelerate's wrapper, which calls _old_forward
+    if "forward" not in x.__dict__:
+        return
+    own = getattr(type(x), "forward", None)
+    if not any(isinstance(held[name], MethodType) and held[name].__func__ is own for held, name in bound(x)):
         raise Unsuitable("its forward was replaced on the instance: patch first")
+
+
+def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where a forward of the instance is held: dicts, and the names in them."""
+    for name in BOUND:
+        if name in x.__dict__:
+            yield x.__dict__, name
+    for reference in getattr(x.__dict__.get(REGISTRY), "_fn_refs", ()):
+        for name in REFERENCES:
+            if name in reference.__dict__:
+                yield reference.__dict__, name
 
 
 def rebind(x: Any, old: type, new: type) -> None:
     """Where the instance holds the forward of class `old` as a bound method, hold that of `new`."""
-    for name in BOUND:
-        bound = x.__dict__.get(name)
-        if isinstance(bound, MethodType) and bound.__func__ is getattr(old, "forward", None):
-            x.__dict__[name] = MethodType(new.forward, bound.__self__)  # type: ignore[attr-defined]
+    for held, name in bound(x):
+        method = held[name]
+        if isinstance(method, MethodType) and method.__func__ is getattr(old, "forward", None):
+            held[name] = MethodType(new.forward, method.__self__)  # type: ignore[attr-defined]
 
 
 def class_for(base: type, make: Maker) -> type:

@@ -6,12 +6,6 @@ version of the library, keeps its own method, and the report says so.
 """
 
 import functools
-import hashlib
-import importlib
-import inspect
-import io
-import textwrap
-import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,11 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from .._register import FLOATS
+from .._register import FLOATS, PLAIN
 from ..replacement import RECIPE, Maker, Unsuitable, base_of
+from ._source import fingerprint, resolve
 
-PLAIN = (Tensor, nn.Parameter)
-LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -70,13 +63,17 @@ class Fusion:
             return self.exactness if mode == "exact" else "one rounding"
         return self.exactness[mode]
 
-    def check(self, x: Any, cls: type, known: type) -> None:
-        """Raise `Unsuitable` unless `x` fits and `cls`, derived from `known`, has the method that is known."""
+    def difference(self, cls: type, known: type) -> str | None:
+        """How the sources for `cls`, derived from `known`, differ from those that are known; None: they do not."""
         for function, fingerprints in self.sources.items():
             found = fingerprint(resolve(function, cls, known))
             if found not in fingerprints:
-                raise Unsuitable(f"{function.lstrip(':')} is not the one that {self.name} knows (it is {found})")
-        why = self.fits(x)
+                return f"{function.lstrip(':')} is not the one that {self.name} knows (it is {found})"
+        return None
+
+    def check(self, x: Any, cls: type, known: type) -> None:
+        """Raise `Unsuitable` unless `x` fits and its class has the method that is known."""
+        why = self.difference(cls, known) or self.fits(x)
         if why is not None:
             raise Unsuitable(why)
 
@@ -128,7 +125,7 @@ def ready(x: Any, fusion: Fusion, recipe: FusedRecipe, args: tuple[Any, ...], kw
     owner = args[0] if fusion.method == "__call__" else x  # a processor is called with the attention module
     for path in fusion.skips:
         module = submodule(owner, path)
-        if hooked(module) or not resident(first.device, *module._parameters.values()):
+        if module is not None and not is_plain(module, first.device):
             return False
     return fusion.accepts(x, *args, **kwargs)
 
@@ -141,10 +138,10 @@ def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
                 yield part
 
 
-def submodule(x: Any, path: str) -> nn.Module:
-    """The module with this dotted name."""
+def submodule(x: Any, path: str) -> nn.Module | None:
+    """The module with this dotted name, or None: some blocks have it and some do not."""
     for name in path.split("."):
-        x = getattr(x, name)
+        x = getattr(x, name, None)
     return x  # type: ignore[no-any-return]
 
 
@@ -155,6 +152,11 @@ def hooked(module: nn.Module) -> bool:
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
     return any(own[name] for name in HOOKS)
+
+
+def is_plain(module: nn.Module, device: torch.device) -> bool:
+    """Whether another may do the module's work: nothing is hooked to it, and its parameters are there."""
+    return not hooked(module) and resident(device, *module._parameters.values())
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
@@ -174,37 +176,20 @@ def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
 
 @functools.cache
 def find(cls: type) -> tuple[Fusion, type] | None:
-    """The fusion for objects of a class, and the class that it is for, from which this one may be derived."""
+    """The fusion for objects of a class, and the class that it is for, from which this one may be derived.
+
+    Where several are for classes of this name it is the one that knows the method, or the first if none does.
+    """
     from . import FUSIONS
 
-    for known in cls.__mro__:
-        path = f"{known.__module__}.{known.__qualname__}"
-        for fusion in FUSIONS.values():
-            if any(fnmatchcase(path, pattern) for pattern in fusion.classes):
-                return fusion, known
-    return None
+    named = [
+        (fusion, known)
+        for known in cls.__mro__
+        for fusion in FUSIONS.values()
+        if any(fnmatchcase(f"{known.__module__}.{known.__qualname__}", pattern) for pattern in fusion.classes)
+    ]
+    known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
+    return next(iter(known_ones or named), None)
 
 
-def resolve(function: str, cls: type, known: type) -> Any:
-    """The function with that name in `Fusion.sources`; None where there is none."""
-    module, colon, name = function.rpartition(":")
-    found: Any = importlib.import_module(module or known.__module__) if colon else cls
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
-@functools.cache
-def fingerprint(function: Any) -> str:
-    """A hash of a function's source, whatever its layout and comments; "unknown" where there is no source."""
-    try:
-        source = textwrap.dedent(inspect.getsource(function))
-    except (OSError, TypeError):
-        return "unknown"
-    marks = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
-    read = tokenize.generate_tokens(io.StringIO(source).readline)
-    text = "".join(marks.get(token.type, token.string) + " " for token in read if token.type not in LAYOUT)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-__all__ = ["FusedRecipe", "Fusion", "find", "fingerprint", "is_norm", "resident", "same_dtype"]
+__all__ = ["FusedRecipe", "Fusion", "find", "is_norm", "is_plain", "resident", "same_dtype"]

@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..ops import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
@@ -138,7 +138,7 @@ FUSIONS = (
         skips=("norm1", "norm2"),
         sources={
             "forward": ("c97c0ac36724",),
-            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b",),
+            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b", "8da7d01e2f0c"),
         },
         chains=(
             "norm1, modulation with table: ada_norm",

@@ -87,7 +87,7 @@ class Activation(torch.autograd.Function):
 
 def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str) -> Tensor:
     if not (isinstance(x, Tensor) and isinstance(bias, OPTIONAL)):
-        refuse_types(name, x=x, bias=bias)
+        refuse_types(name, {"x": x}, {"bias": bias})
     exact = is_exact(name, mode)
     try:
         if needs_grad(x, bias):

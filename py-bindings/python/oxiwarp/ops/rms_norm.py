@@ -122,7 +122,7 @@ def rms_norm(
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).
     """
     if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(out, OPTIONAL)):
-        refuse_types("rms_norm", x=x, weight=weight, out=out)
+        refuse_types("rms_norm", {"x": x}, {"weight": weight, "out": out})
     before, grad = before_weight("rms_norm", rounding), needs_grad(x, weight, out)
     if grad:
         refuse_forward_mode("rms_norm")
