@@ -64,4 +64,4 @@ def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
     return made
 
 
-__all__ = ["residual_layer_norm", "rows", "uncalled"]
+__all__ = ["residual_layer_norm", "rows", "uncalled", "zeros"]

@@ -3,21 +3,22 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..replacement import base_of
 from ._chains import gated_residual
-from ._fusion import FusedRecipe, Fusion
+from ._fusion import FusedRecipe, Fusion, same_dtype
 from ._joint import (
     Stream,
     affine_norm,
     after_attention,
-    as_rows,
     joined,
     norms_fit,
     queries_and_keys,
     streams_fit,
     tables_fit,
 )
+from ._stream import residual_layer_norm, rows
 
 MODULE = "diffusers.models.transformers.transformer_hunyuan_video"
 Tables = tuple[Tensor, Tensor]
@@ -30,13 +31,18 @@ def refiner_block(
     normed = self.norm1(hidden_states)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
-    hidden_states = gated_residual(as_rows(hidden_states), attended, gate_msa, mode=how.mode)
-    return gated_residual(hidden_states, self.ff(self.norm2(hidden_states)), gate, mode=how.mode)
+    normed, hidden_states = residual_layer_norm(rows(hidden_states), attended, self.norm2, how.mode, gate=gate_msa)
+    return gated_residual(hidden_states, self.ff(normed), gate, mode=how.mode)
 
 
 def accepts_refiner_block(self: Any, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None) -> bool:
-    """Tokens and an embedding of one dtype."""
-    return streams_fit(temb, hidden_states)
+    """Tokens and an embedding of one dtype, which is that of the second norm."""
+    return streams_fit(temb, hidden_states) and same_dtype(temb, self.norm2.weight, self.norm2.bias)
+
+
+def fits_refiner_block(self: Any) -> str | None:
+    """torch's LayerNorm before the feed-forward."""
+    return None if base_of(self.norm2) is nn.LayerNorm else "its norm2 is not torch's LayerNorm"
 
 
 def block(
@@ -188,8 +194,13 @@ FUSIONS = (
         classes=(f"{MODULE}.HunyuanVideoIndividualTokenRefinerBlock",),
         run=refiner_block,
         accepts=accepts_refiner_block,
+        fits=fits_refiner_block,
+        skips=("norm2",),
         sources={"forward": ("48ce4df242d8",)},
-        chains=("gates and residuals of attn and ff: gated_residual",),
+        chains=(
+            "gate and residual of attn, norm2: gated_residual_ada_norm",
+            "gate and residual of ff: gated_residual",
+        ),
     ),
     Fusion(
         name="hunyuan_video.block",

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._heads import ROTATION, Rotation, check_heads, readable, rotation, sizes, tables_want_grad, tensors_only
-from .._register import FLOATS, define, explain, needs_grad
+from .._register import FLOATS, define, explain, needs_grad, write
 from . import rope
 
 NORMS = {None: 0, "layer_norm": 1, "rms_norm": 2, "llama_rms_norm": 3, "mochi_rms_norm": 4}
@@ -208,13 +208,7 @@ def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_g
     tensors_only("qk_norm_rope", q_out, k_out=k_out)
     if (k is None) != (k_out is None):
         raise ValueError("qk_norm_rope: out has another number of tensors than there are inputs")
-    if wants_grad or needs_grad(q_out, k_out):
-        raise RuntimeError("qk_norm_rope: an input requires grad, and `out` has no gradient: leave it out")
-    op_out(q, k, *args, q_out, k_out)
-    if not torch.compiler.is_compiling():
-        for tensor in (q_out, k_out):
-            if tensor is not None and not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)  # a backward that saved it must notice
+    write("qk_norm_rope", op_out, (q, k, *args), (q_out, k_out), wants_grad)
     return out
 
 
