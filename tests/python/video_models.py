@@ -12,7 +12,7 @@ def build(make, dtype, device, seed=0):
     torch.manual_seed(seed)
     model = make().requires_grad_(False)
     for at, parameter in enumerate(model.parameters()):
-        if parameter.numel() and parameter.std() == 0:
+        if (parameter == parameter.flatten()[0]).all():
             parameter.add_(random(parameter.shape, torch.float32, "cpu", seed=at, scale=0.3))
     return nn.Module.to(model, dtype).to(device).eval()
 

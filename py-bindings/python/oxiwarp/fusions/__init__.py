@@ -2,6 +2,7 @@
 
 from . import (
     ada_layer_norm,
+    basic,
     cogvideox,
     decoder,
     feed_forward,
@@ -24,6 +25,7 @@ from ._source import fingerprint, fingerprint_of
 
 FAMILIES = (
     ada_layer_norm,
+    basic,
     cogvideox,
     decoder,
     feed_forward,

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ._chains import gated_residual_ada_norm
-from ._fusion import hooked
+from ._fusion import PLAIN, hooked
 
 _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
@@ -14,9 +14,20 @@ def rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def uncalled(*modules: nn.Module | None) -> bool:
-    """Whether none of these modules, where there are any, is hooked: `Fusion.skips` for those that may be missing."""
-    return not any(module is not None and hooked(module) for module in modules)
+def uncalled(x: Tensor, *modules: nn.Module | None) -> bool:
+    """Whether no such module, where there is one, is hooked, and their own parameters are plain tensors of `x`'s dtype
+    on its device. `Fusion.skips` is for modules that are always there, of any dtype."""
+    for module in modules:
+        if module is None:
+            continue
+        if hooked(module):
+            return False
+        for tensor in module._parameters.values():
+            if tensor is not None and (
+                type(tensor) not in PLAIN or tensor.dtype != x.dtype or tensor.device != x.device
+            ):
+                return False
+    return True
 
 
 def residual_layer_norm(

@@ -61,13 +61,12 @@ def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
     """One dtype, on one device, that of the norms too."""
-    norms = self.norm1.norm, self.norm2.norm
-    parameters = [parameter for norm in norms for parameter in (norm.weight, norm.bias)]
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3 == temb.dim() + 1
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
-        and same_dtype(hidden_states, encoder_hidden_states, temb, *parameters)
+        and same_dtype(hidden_states, encoder_hidden_states, temb)
         and resident(hidden_states.device, encoder_hidden_states, temb)
+        and uncalled(hidden_states, self.norm1.norm, self.norm2.norm)
     )
 
 
@@ -135,15 +134,9 @@ def accepts_attention(
     norms, tables = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None], image_rotary_emb or ()
     return (
         not attn.is_cross_attention
-        and uncalled(*norms)
+        and uncalled(hidden_states, *norms)
         and (len(norms) == 2 or (not norms and len(tables) == 2))
-        and all(
-            is_norm(norm, nn.LayerNorm)
-            and norm.eps == norms[0].eps
-            and same_dtype(hidden_states, norm.weight, norm.bias)
-            and resident(hidden_states.device, norm.weight, norm.bias)
-            for norm in norms
-        )
+        and all(is_norm(norm, nn.LayerNorm) and norm.eps == norms[0].eps for norm in norms)
         and all(table.dim() == 2 and table.dtype == torch.float32 and table.stride(-1) == 1 for table in tables)
         and resident(hidden_states.device, encoder_hidden_states, *tables)
     )
@@ -163,7 +156,7 @@ FUSIONS = (
         run=block,
         accepts=accepts_block,
         fits=fits_block,
-        skips=("norm1", "norm1.norm", "norm2", "norm2.norm"),
+        skips=("norm1", "norm2"),
         sources={"forward": ("55c5f1b0020b", "4688fa1418aa"), **NORM},
         chains=(
             "norm1, modulation: ada_norm",

@@ -72,7 +72,7 @@ def accepts_block(
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
         and same_dtype(hidden_states, encoder_hidden_states, temb)
         and resident(hidden_states.device, encoder_hidden_states, temb)
-        and uncalled(*norms, *(norm.norm for norm in norms if norm is not None))
+        and uncalled(hidden_states, *norms, *(norm.norm for norm in norms if norm is not None))
     )
 
 
@@ -143,7 +143,8 @@ def accepts_attention(
     norms, tables = (attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k), image_rotary_emb or ()
     return (
         all(norm is not None and is_norm(norm, MochiRMSNorm) and norm.eps == attn.norm_q.eps for norm in norms)
-        and same_dtype(hidden_states, encoder_hidden_states, *(norm.weight for norm in norms))
+        and same_dtype(hidden_states, encoder_hidden_states)
+        and uncalled(hidden_states, *norms)
         and all(
             table.dim() == 3 and table.stride(-1) == 1 and table.dtype == torch.float32 and not table.requires_grad
             for table in tables
@@ -179,7 +180,6 @@ FUSIONS = (
         method="__call__",
         run=attention,
         accepts=accepts_attention,
-        skips=("norm_q", "norm_k", "norm_added_q", "norm_added_k"),
         sources={
             "__call__": ("835f00d1b5fa",),
             "diffusers.models.normalization:MochiRMSNorm.forward": ("9965e8a34471",),

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
-from ._stream import residual_layer_norm, rows
+from ._stream import residual_layer_norm, rows, uncalled
 
 WAN = "diffusers.models.transformers.transformer_wan"
 
@@ -186,7 +186,7 @@ def accepts_attention(
     return (
         all(is_norm(norm, nn.RMSNorm) and norm.eps is not None for norm in norms)
         and norms[0].eps == norms[1].eps
-        and same_dtype(hidden_states, norms[0].weight, norms[1].weight)
+        and uncalled(hidden_states, *norms)
         and all(
             table.dim() == 4 and table.shape[2] == 1 and table.stride(-1) == 1 and table.dtype in dtypes
             for table in rotary_emb or ()
@@ -231,7 +231,6 @@ FUSIONS = (
         method="__call__",
         run=attention,
         accepts=accepts_attention,
-        skips=("norm_q", "norm_k"),
         sources={
             "__call__": ("27fc49764907",),
             # Its tables repeat each angle: the processor reads one of the two, the kernel both.
