@@ -16,7 +16,9 @@ pub(crate) unsafe fn turned_rows<T: Elem>(q: Side, k: Side, rotary: Rotary, p: P
     let ([rank, nth, _], [threads, tokens, _], [group, block, batch]) =
         (thread::index(), thread::block_dim(), thread::block_index());
     let token = Token { batch, number: group * tokens + nth };
-    let (head, column) = divide(4 * (rank + threads * block), p.dim);
+    let at = 4 * (rank + threads * block);
+    // Of a single head there is nothing to divide, which loads would wait for.
+    let (head, column) = if at < p.dim { (0, at) } else { divide(at, p.dim) };
     let turns = rotary.rotates(token, column);
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
