@@ -2,7 +2,6 @@
 use core::marker::PhantomData;
 
 use crate::elem::Elem;
-use crate::pack::Pack;
 use crate::quad::{Quad, TILE};
 use crate::shared::{Shared, SharedMemory};
 use crate::{block, copy, thread, warp};
@@ -82,13 +81,6 @@ impl<T: Elem> Staged<T> {
                 T::from_bits(self.row.cast::<u32>().get(at))
             }
         }
-    }
-
-    /// Keeps a pack, number `lane + 32 * tile` of the row; [`Staged::wait`] before quads of it are read.
-    #[inline(always)]
-    pub fn put_pack(&self, tile: u32, pack: Pack<T>) {
-        // SAFETY: `take` made room for the row; the pack is this thread's alone until the warp meets.
-        unsafe { self.row.set(tile * warp::SIZE + warp::lane(), Line(pack.words())) };
     }
 
     /// The thread's quads, each `warp::SIZE` after the one before: a distance that is a constant in an address.

@@ -63,8 +63,9 @@ impl QuadLaunch {
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE))
             * u64::from(wants.waiting)
             * layout.dtype.size() as u64;
-        let meeting = 4 * MEETING;
-        let fits = |teams: &u32| row_bytes * u64::from(*teams) <= u64::from(SHARED_BYTES - meeting);
+        let meeting = if wants.shares { 4 * MEETING } else { 0 };
+        let fits =
+            |teams: &u32| row_bytes * u64::from(*teams) + u64::from(meeting) <= u64::from(SHARED_BYTES);
         let teams = [TEAMS, TEAMS / 2, 1].into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;

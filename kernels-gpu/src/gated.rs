@@ -132,9 +132,9 @@ impl<T: Elem, const VECTOR: bool> GatedPacks<T, VECTOR> {
         }
     }
 
-    /// Writes the sums of `HELD` tiles from `first` on, and hands them to `each`.
+    /// Writes the sums of `HELD` tiles from `first` on.
     #[inline(always)]
-    pub fn add_tiles<const HELD: usize>(&self, first: u32, mut each: impl FnMut(u32, Pack<T>)) {
+    pub fn add_tiles<const HELD: usize>(&self, first: u32) {
         let mut held = [[Pack::<T>::ZERO; 2]; HELD];
         for i in 0..HELD {
             let tile = first + i as u32;
@@ -152,7 +152,6 @@ impl<T: Elem, const VECTOR: bool> GatedPacks<T, VECTOR> {
                 total = Pack::from_lanes(total.lanes().map(clamped));
             }
             self.sum.store(tile, total, Store::Default);
-            each(tile, total);
         }
     }
 }

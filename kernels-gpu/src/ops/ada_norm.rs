@@ -79,6 +79,10 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u32>(
     unsafe { ada_norm::<T, N, OUTPUTS, WHOLE>(x, affine, outputs, p) }
 }
 
+/// Blocks of 128 threads for each of which there are 80 registers, as many as the forms want; on sm_75 and sm_80 they want
+/// some more.
+const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_90"))) { 5 } else { 6 };
+
 entry! {
     ada_norm_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => any_layout::<T, LayerNorm, 1>(x, affine, [y], p);
@@ -89,11 +93,11 @@ entry! {
     ada_norm_pair_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
         => any_layout::<T, MeanSquare, 2>(x, affine, [y, y2], p);
     ada_norm_layer_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => whole::<T, LayerNorm, 1, 6>(x, affine, [y], p);
+        => whole::<T, LayerNorm, 1, BLOCKS>(x, affine, [y], p);
     ada_norm_layer_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => whole::<T, LayerNorm, 1, 4>(x, affine, [y], p);
     ada_norm_rms_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => whole::<T, MeanSquare, 1, 6>(x, affine, [y], p);
+        => whole::<T, MeanSquare, 1, BLOCKS>(x, affine, [y], p);
     ada_norm_rms_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => whole::<T, MeanSquare, 1, 4>(x, affine, [y], p);
     ada_norm_pair_layer_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
