@@ -8,6 +8,7 @@ mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
+mod gated_forms;
 mod gated_residual;
 mod gpu;
 mod heads;
@@ -57,6 +58,7 @@ fn main() -> std::process::ExitCode {
         layer_norm::TESTS,
         ada_norm::TESTS,
         ada_norm_bits::TESTS,
+        gated_forms::TESTS,
         gated_residual::TESTS,
         mochi::TESTS,
         modulation_input::TESTS,

@@ -73,10 +73,10 @@ pub fn ballot(mask: u32, predicate: bool) -> u32 {
 /// Done at once.
 ///
 /// # Safety
-/// `to` and `from` are 16 bytes each, aligned to them.
-pub unsafe fn copy_async(to: *mut u8, from: *const u8) {
+/// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes, both aligned to them.
+pub unsafe fn copy_async(to: usize, from: *const u8) {
     // SAFETY: as the caller promises.
-    unsafe { to.cast::<u128>().write(from.cast::<u128>().read()) };
+    unsafe { shared_base().wrapping_add(to).cast::<u128>().write(from.cast::<u128>().read()) };
 }
 
 pub fn copy_wait() {}
