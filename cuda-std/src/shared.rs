@@ -80,7 +80,7 @@ impl<T: Copy> Shared<T> {
 
     /// The address of element `at`, checked on the CPU executor against this part and the launch's bytes.
     #[inline(always)]
-    fn address(&self, at: u32) -> *mut T {
+    pub(crate) fn address(&self, at: u32) -> *mut T {
         debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
         let offset = self.offset + at as usize * size_of::<T>();
         arch::check_shared(offset, size_of::<T>());

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use cuda_std::quad::{GROUP, QUADS, SCALAR, TILE, WHOLE};
 use kernels_gpu::passes::Params;
 
-use crate::ladder::Rung;
+use crate::ladder::{Rung, rung};
 use crate::rows::{RowLayout, launch_rows_with};
 use crate::{Device, Error, Result, Stream};
 
@@ -69,7 +69,7 @@ impl QuadLaunch {
             access,
             packs: u32::from(layout.vector),
         };
-        let rung = Rung { packs: u32::MAX, held: 0, team: TEAM, teams };
+        let rung = rung(u32::MAX, 0, TEAM, TEAM * teams);
         Ok(Self { params, rung, shared_bytes: if staged > 0 { row_bytes * teams } else { 0 } })
     }
 

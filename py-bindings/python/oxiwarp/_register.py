@@ -14,6 +14,7 @@ from torch.autograd import forward_ad
 from . import _native
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_LIBRARY = torch.library.Library("oxiwarp", "FRAGMENT")  # what it was given lives as long as it does
 ROUNDINGS = {"once": False, "before_weight": True}
 OPTIONAL = (Tensor, type(None))
 
@@ -29,6 +30,16 @@ def define(schema: str, fake: Callable[..., Any]) -> Any:
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
     return getattr(torch.ops.oxiwarp, name).default
+
+
+def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
+    """Give operator `name` a kernel for calls with a lazily negated or conjugated tensor.
+
+    torch's own resolves the inputs, then looks for a tensor that was written to among the results: an operator that has
+    none needs one of its own.
+    """
+    for key in ("Negative", "Conjugate"):
+        _LIBRARY.impl(name, resolve, key)
 
 
 def register_kernels() -> None:
