@@ -16,6 +16,7 @@
 //! | `expf`, `erff`, `tanhf` | [`libdevice`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
 //! | `__pipeline_memcpy_async` | [`copy`] |
+//! | `__cluster_dims__`, `cluster.map_shared_rank` | [`cluster`] |
 //! | `__global__` | [`entry!`] |
 //!
 //! On top of these stands the vocabulary that row kernels share: [`team::Team`] (the threads of one row) and
@@ -41,6 +42,7 @@ pub(crate) mod arch;
 pub mod cpu;
 
 pub mod block;
+pub mod cluster;
 pub mod copy;
 pub mod elem;
 mod entry;

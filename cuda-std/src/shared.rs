@@ -95,7 +95,7 @@ impl<T: Copy> Shared<T> {
     }
 
     #[inline(always)]
-    fn address(&self, at: u32) -> *mut T {
+    pub(crate) fn address(&self, at: u32) -> *mut T {
         arch::shared_base().wrapping_add(self.checked(at)).cast()
     }
 
