@@ -7,6 +7,8 @@
 pub mod activations;
 pub mod affine;
 mod angles;
+#[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
+pub mod attention;
 mod block_sums;
 mod chains;
 pub mod column_sums;

@@ -4,6 +4,9 @@ mod activation_input;
 mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
+mod attention;
+mod attention_case;
+mod attention_packed;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
@@ -45,6 +48,8 @@ fn main() -> std::process::ExitCode {
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,
+        attention::TESTS,
+        attention_packed::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,

@@ -20,6 +20,9 @@ use crate::launch::{Launch, Stream};
 use crate::ptx::{self, EMBEDDED, Ptx};
 use crate::{Dtype, Error, Result};
 
+/// Bytes of shared memory that every block may have without asking for them.
+const GRANTED: u32 = 48 << 10;
+
 /// How many GPUs there are; opens the driver at the first call.
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
@@ -141,7 +144,7 @@ impl Cuda {
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Raw(function) = self.function(kernel, dtype, carveout)?;
+        let Raw(function) = self.function(kernel, dtype, shared_bytes, carveout)?;
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
         let code = unsafe {
@@ -150,7 +153,13 @@ impl Cuda {
         sys::check("cuLaunchKernel", code)
     }
 
-    fn function(&self, kernel: &'static str, dtype: Dtype, carveout: Option<u32>) -> Result<Raw> {
+    fn function(
+        &self,
+        kernel: &'static str,
+        dtype: Dtype,
+        shared_bytes: u32,
+        carveout: Option<u32>,
+    ) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
@@ -161,9 +170,12 @@ impl Cuda {
             return Ok(function);
         }
         let function = self.load(&format!("{kernel}_{dtype}"))?;
-        if let Some(percent) = carveout {
-            // SAFETY: a function that was loaded; a hint.
-            let code = unsafe { sys::cuFuncSetAttribute(function.0, sys::CARVEOUT, percent as i32) };
+        let opt_in = (shared_bytes > GRANTED).then_some((sys::MAX_SHARED, shared_bytes));
+        for (attribute, value) in
+            [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
+        {
+            // SAFETY: a function that was loaded; a limit and a hint.
+            let code = unsafe { sys::cuFuncSetAttribute(function.0, attribute, value as i32) };
             sys::check("cuFuncSetAttribute", code)?;
         }
         functions.insert((kernel, dtype), function);
