@@ -47,6 +47,8 @@ pub mod cluster;
 pub mod copy;
 pub mod elem;
 mod entry;
+#[cfg(target_arch = "nvptx64")]
+pub mod hopper;
 pub mod libdevice;
 pub mod math;
 pub mod mem;

@@ -24,6 +24,8 @@ mod head_rms_norm;
 mod head_rows;
 pub mod heads;
 pub mod held_rows;
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
+pub mod hopper;
 mod modulated;
 mod moments;
 pub mod norm;

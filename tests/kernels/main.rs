@@ -7,6 +7,7 @@ mod add_rms_norm;
 mod attention;
 mod attention_case;
 mod attention_packed;
+mod attention_tiles;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
@@ -50,6 +51,7 @@ fn main() -> std::process::ExitCode {
         activation::TESTS,
         attention::TESTS,
         attention_packed::TESTS,
+        attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
@@ -75,7 +77,11 @@ fn main() -> std::process::ExitCode {
     .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
-        let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };
+        let all = if candidate.name == "cpu" {
+            all.clone()
+        } else {
+            [&all[..], gpu::TESTS, attention_tiles::GPU_TESTS].concat()
+        };
         if let Err(reason) = &candidate.device {
             eprintln!("{}: {} tests ignored: {reason}", candidate.name, all.len());
         }

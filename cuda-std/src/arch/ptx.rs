@@ -11,12 +11,16 @@ pub use convert::*;
 #[path = "ptx_copy.rs"]
 mod copy;
 pub use copy::{copy_async, copy_async_or_zero, copy_wait};
+#[path = "ptx_hopper.rs"]
+pub mod hopper;
 #[path = "ptx_mma.rs"]
 mod mma;
 pub use mma::{load_matrices, load_matrices_transposed, mma_bf16, mma_f16};
 #[path = "ptx_pairs.rs"]
 mod pairs;
 pub use pairs::{add_bf16x2, add_f16x2, mul_bf16x2, mul_f16x2};
+#[path = "ptx_wgmma.rs"]
+pub mod wgmma;
 
 use core::arch::asm;
 use core::arch::nvptx as nv;

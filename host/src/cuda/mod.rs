@@ -5,8 +5,10 @@ mod gpu;
 mod graph;
 mod memory;
 mod sys;
+mod tensor_map;
 
 pub use graph::{Event, Graph, OwnedStream};
+pub(crate) use tensor_map::HeadsMap;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -35,6 +37,9 @@ pub(crate) struct Cuda {
     pub index: usize,
     pub name: String,
     pub ptx: &'static Ptx,
+    /// What there is beside it for this GPU alone.
+    pub native: Option<&'static Ptx>,
+    pub multiprocessors: u32,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
     functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
@@ -123,8 +128,9 @@ impl Cuda {
             let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
-        let context = Raw(gpu.primary_context()?);
-        Ok(Self { index, name, ptx, context, functions: RwLock::default() })
+        let native = ptx::native(capability, ptx);
+        let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
+        Ok(Self { index, name, ptx, native, multiprocessors, context, functions: RwLock::default() })
     }
 
     fn current(&self) -> Result<Current> {
@@ -186,7 +192,8 @@ impl Cuda {
     /// any time.
     fn load(&self, kernel: &str) -> Result<Raw> {
         let no_kernel = || Error::NoKernel(kernel.into());
-        let text = self.ptx.module(kernel).ok_or_else(no_kernel)?;
+        let native = || self.native.and_then(|ptx| ptx.module(kernel));
+        let text = self.ptx.module(kernel).or_else(native).ok_or_else(no_kernel)?;
         let name = CString::new(kernel).map_err(|_| no_kernel())?;
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];

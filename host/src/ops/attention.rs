@@ -4,6 +4,7 @@ use kernels_gpu::ops::attention::KERNELS_BY_DIM;
 
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, MaskLayout};
 use crate::launch::{Launch, args};
+use crate::ops::attention_hopper::attention_hopper;
 use crate::{Arch, Device, Dtype, Error, Result, Stream, ViewMut};
 
 const OP: &str = "attention";
@@ -28,6 +29,9 @@ pub fn attention(
 ) -> Result<()> {
     let layout = AttentionLayout::of(OP, device, &inputs, &out, lse.as_ref(), &params)?;
     expect_tensor_cores(device)?;
+    if attention_hopper(device, &layout, stream)? {
+        return Ok(());
+    }
     launch(device, &layout, stream)
 }
 
@@ -73,6 +77,11 @@ fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
 }
 
 impl AttentionLayout {
+    /// The mask as a kernel's argument.
+    pub(crate) fn mask_arg(&self) -> Mask {
+        self.mask.map_or(Mask::ABSENT, |mask| mask.arg())
+    }
+
     /// The kernel's argument.
     fn params(&self, tiles: u32) -> Params {
         let limit =
@@ -86,7 +95,7 @@ impl AttentionLayout {
             lse: self.lse,
             query_starts,
             key_starts,
-            mask: self.mask.map_or(Mask::ABSENT, |mask| mask.arg()),
+            mask: self.mask_arg(),
             batches: self.batches,
             queries: self.queries,
             keys: self.keys,

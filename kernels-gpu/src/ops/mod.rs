@@ -9,6 +9,8 @@ pub mod ada_norm;
 pub mod add_rms_norm;
 #[cfg(all(feature = "attention", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
 pub mod attention;
+#[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
+pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
 pub mod cross_entropy;
 #[cfg(feature = "cross_entropy_backward")]
