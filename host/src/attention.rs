@@ -134,7 +134,8 @@ impl AttentionLayout {
             softcap: check::finite(op, "softcap", params.softcap.unwrap_or(0.0), 0.0)?,
             mask: mask.transpose()?,
             cu_seqlens: cu_seqlens.map(|starts| starts.map(|view| view.ptr().cast())),
-            vector: dim % 8 == 0 && [q_heads, k_heads, v_heads, out_heads].iter().all(Heads::is_vector),
+            vector: dim % 8 == 0
+                && [q_heads, k_heads, v_heads, out_heads].iter().all(|heads| heads.is_octets(2)),
         })
     }
 }

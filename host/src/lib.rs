@@ -23,6 +23,7 @@ mod dtype;
 mod elementwise;
 mod error;
 mod head_launch;
+mod head_plans;
 mod heads;
 mod ladder;
 mod launch;
@@ -66,6 +67,7 @@ pub use ops::residual_tanh_gated_rms_norm::{
 };
 pub use ops::rms_norm::{RmsNorm, Rounding, rms_norm};
 pub use ops::rms_norm_backward::rms_norm_backward;
+pub use ops::rms_norm_gated::{GateFunction, GateOrder, RmsNormGated, rms_norm_gated};
 pub use ops::rope::rope;
 pub use ops::softmax::softmax;
 pub use ops::softmax_backward::softmax_backward;

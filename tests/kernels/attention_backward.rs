@@ -1,8 +1,8 @@
 //! `attention_backward` against gradients in f64: every kernel, with masks, windows, caps and shared heads.
 use half::{bf16, f16};
 use oxiwarp::{
-    Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Element, Stream, attention,
-    attention_backward,
+    Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Element, Stream,
+    attention, attention_backward,
 };
 use oxiwarp_tests::tensor::{random, seed, values, wide};
 
@@ -116,14 +116,16 @@ fn check<T: Element>(device: &Device, case: &Case) {
     let (seed, [b, sq, sk, heads, kv_heads, d]) = (seed(), case.sizes);
     let mut rng = random(seed);
     let (q_sizes, k_sizes) = ([b, sq, heads, d], [b, sk, kv_heads, d]);
-    let mut host = [q_sizes, k_sizes, k_sizes, q_sizes].map(|sizes| values::<T>(&mut rng, sizes.iter().product()));
+    let mut host =
+        [q_sizes, k_sizes, k_sizes, q_sizes].map(|sizes| values::<T>(&mut rng, sizes.iter().product()));
     host[0].iter_mut().for_each(|q| *q = T::from_f32(q.to_f32() * case.sharpness));
     let upload = |values: &[T], sizes| Tensor::upload(device, values, sizes, case.layout);
     let on_device = [0, 1, 2, 3].map(|at| upload(&host[at], [q_sizes, k_sizes, k_sizes, q_sizes][at]));
     let poisoned = |sizes| Tensor::<T>::poisoned(device, sizes, case.layout);
     let (mut out, mut gradients) = (poisoned(q_sizes), [q_sizes, k_sizes, k_sizes].map(poisoned));
     let rows = [b as i64, heads as i64, sq as i64];
-    let [mut lse, mut workspace] = [(); 2].map(|()| device.upload(&vec![f32::NAN; b * heads * sq]).expect("memory"));
+    let [mut lse, mut workspace] =
+        [(); 2].map(|()| device.upload(&vec![f32::NAN; b * heads * sq]).expect("memory"));
     let mask = case.mask.map(|mask| Mask::random(device, case, mask, T::DTYPE, !seed));
     let mask_view = mask.as_ref().map(|mask| mask.view(case.mask.expect("there is one").dtype));
     let [q, k, v, dout] = on_device.each_ref().map(Tensor::view);
@@ -144,9 +146,13 @@ fn check<T: Element>(device: &Device, case: &Case) {
         ["dq", "dk", "dv"].iter().zip(gradients.iter().zip(sums.iter().zip(&sizes)))
     {
         for (at, (got, (expected, size))) in got.download().iter().zip(sums.iter().zip(sizes)).enumerate() {
-            let (got, allowed) = (f64::from(got.to_f32()), 3.0 * unit * size + unit * expected.abs() + 1e-3 * unit);
+            let (got, allowed) =
+                (f64::from(got.to_f32()), 3.0 * unit * size + unit * expected.abs() + 1e-3 * unit);
             let right = (got - expected).abs() <= allowed;
-            assert!(right, "{case:?}, seed {seed}, {name}[{at}]: {got:e}, expected {expected:e} within {allowed:e}");
+            assert!(
+                right,
+                "{case:?}, seed {seed}, {name}[{at}]: {got:e}, expected {expected:e} within {allowed:e}"
+            );
         }
     }
 }

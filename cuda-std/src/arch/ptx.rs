@@ -2,18 +2,25 @@
 //!
 //! Exchange and barriers go through LLVM's intrinsics, which it knows to be convergent; loads, stores and
 //! conversions are `asm!`, so that the width and the cache hint written here are what the GPU gets.
+#[path = "ptx_cluster.rs"]
+mod cluster;
+pub use cluster::*;
 #[path = "ptx_convert.rs"]
 mod convert;
 pub use convert::*;
 #[path = "ptx_copy.rs"]
 mod copy;
 pub use copy::{copy_async, copy_async_or_zero, copy_wait};
+#[path = "ptx_hopper.rs"]
+pub mod hopper;
 #[path = "ptx_mma.rs"]
 mod mma;
 pub use mma::{load_matrices, load_matrices_transposed, mma_bf16, mma_f16};
 #[path = "ptx_pairs.rs"]
 mod pairs;
 pub use pairs::{add_bf16x2, add_f16x2, mul_bf16x2, mul_f16x2};
+#[path = "ptx_wgmma.rs"]
+pub mod wgmma;
 
 use core::arch::asm;
 use core::arch::nvptx as nv;

@@ -46,6 +46,10 @@ impl Gpu {
         self.numbered_attribute(sys::MAX_SHARED_OPT_IN)
     }
 
+    pub fn multiprocessors(self) -> Result<u32> {
+        self.attribute(DeviceAttribute::MultiprocessorCount)
+    }
+
     fn attribute(self, which: DeviceAttribute) -> Result<c_uint> {
         self.numbered_attribute(which as c_int)
     }

@@ -5,8 +5,10 @@ mod gpu;
 mod graph;
 mod memory;
 mod sys;
+mod tensor_map;
 
 pub use graph::{Event, Graph, OwnedStream};
+pub(crate) use tensor_map::HeadsMap;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -37,6 +39,9 @@ pub(crate) struct Cuda {
     pub ptx: &'static Ptx,
     /// The most shared memory of a block.
     pub max_shared_bytes: u32,
+    /// What there is beside it for this GPU alone.
+    pub native: Option<&'static Ptx>,
+    pub multiprocessors: u32,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
     functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
@@ -125,9 +130,11 @@ impl Cuda {
             let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
-        let context = Raw(gpu.primary_context()?);
+        let native = ptx::native(capability, ptx);
+        let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
         let max_shared_bytes = gpu.max_shared_bytes()?;
-        Ok(Self { index, name, ptx, max_shared_bytes, context, functions: RwLock::default() })
+        let functions = RwLock::default();
+        Ok(Self { index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
     }
 
     fn current(&self) -> Result<Current> {
@@ -189,7 +196,8 @@ impl Cuda {
     /// any time.
     fn load(&self, kernel: &str) -> Result<Raw> {
         let no_kernel = || Error::NoKernel(kernel.into());
-        let text = self.ptx.module(kernel).ok_or_else(no_kernel)?;
+        let native = || self.native.and_then(|ptx| ptx.module(kernel));
+        let text = self.ptx.module(kernel).or_else(native).ok_or_else(no_kernel)?;
         let name = CString::new(kernel).map_err(|_| no_kernel())?;
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];

@@ -80,6 +80,21 @@ unsafe extern "C" {
     pub fn cuEventSynchronize(event: *mut c_void) -> c_uint;
     pub fn cuEventElapsedTime(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_uint;
     pub fn cuEventDestroy_v2(event: *mut c_void) -> c_uint;
+    #[rustfmt::skip]
+    pub fn cuTensorMapEncodeTiled(
+        map: *mut c_void,
+        dtype: c_int,
+        rank: c_uint,
+        address: *const c_void,
+        dims: *const u64,
+        strides: *const u64,
+        the_box: *const c_uint,
+        steps: *const c_uint,
+        interleave: c_int,
+        swizzle: c_int,
+        promotion: c_int,
+        fill: c_int,
+    ) -> c_uint;
     fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
 }
 

@@ -4,6 +4,7 @@ use kernels_gpu::ops::attention::KERNELS_BY_DIM;
 
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, MaskLayout};
 use crate::launch::{Launch, args};
+use crate::ops::attention_hopper::attention_hopper;
 use crate::rows::expect_disjoint;
 use crate::{Arch, Device, Dtype, Error, Result, Stream, ViewMut};
 
@@ -14,7 +15,8 @@ const OP: &str = "attention";
 ///
 /// Products are of the element type with f32 sums; the scores, their softmax and the sums stay in f32, weights are rounded
 /// to the element type for the second product, and the result is rounded once. A query that sees no key gets zeros, and
-/// minus infinity in `lse`. A query's result depends neither on the other queries nor on the batch.
+/// minus infinity in `lse`. A query's result depends neither on the other queries' values nor on the batch;
+/// calls of 64 queries or more have kernels of their own on Hopper, with other last bits.
 ///
 /// # Errors
 /// An argument of another shape, dtype or device than [`AttentionInputs`] says; heads of more than 256 columns; a last
@@ -35,6 +37,9 @@ pub fn attention(
         expect_disjoint(OP, ("lse", lse), &[Some(("out", out))])?;
     }
     expect_tensor_cores(OP, device)?;
+    if attention_hopper(device, &layout, stream)? {
+        return Ok(());
+    }
     launch(device, &layout, stream)
 }
 
@@ -99,6 +104,11 @@ impl AttentionLayout {
         }
     }
 
+    /// The mask as a kernel's argument.
+    pub(crate) fn mask_arg(&self) -> Mask {
+        self.mask.map_or(Mask::ABSENT, |mask| mask.arg())
+    }
+
     /// The kernel's argument.
     pub(crate) fn params(&self, tiles: u32) -> Params {
         let limit =
@@ -112,7 +122,7 @@ impl AttentionLayout {
             lse: self.lse,
             query_starts,
             key_starts,
-            mask: self.mask.map_or(Mask::ABSENT, |mask| mask.arg()),
+            mask: self.mask_arg(),
             batches: self.batches,
             queries: self.queries,
             keys: self.keys,

@@ -1,6 +1,5 @@
 //! The gradients of attention.
 use kernels_gpu::attention::backward::{BackwardParams, ROWS};
-use kernels_gpu::heads::Heads;
 use kernels_gpu::ops::attention_backward::KERNELS_BY_DIM;
 
 use super::attention::{Side, block_shape, expect_tensor_cores};
@@ -75,7 +74,7 @@ pub fn attention_backward(
     }
     expect_tensor_cores(OP, device)?;
     let [dq, dk, dv] = places;
-    let aligned = [dout_heads, dq, dk, dv].iter().all(Heads::is_vector);
+    let aligned = [dout_heads, dq, dk, dv].iter().all(|heads| heads.is_octets(2));
     let p = BackwardParams {
         forward: layout.params(0),
         dout: dout_heads,

@@ -11,6 +11,8 @@ pub mod add_rms_norm;
 pub mod attention;
 #[cfg(all(feature = "attention_backward", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
 pub mod attention_backward;
+#[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
+pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
 pub mod cross_entropy;
 #[cfg(feature = "cross_entropy_backward")]
@@ -35,6 +37,8 @@ pub mod residual_tanh_gated_rms_norm;
 pub mod rms_norm;
 #[cfg(feature = "rms_norm_backward")]
 pub mod rms_norm_backward;
+#[cfg(feature = "rms_norm_gated")]
+pub mod rms_norm_gated;
 #[cfg(feature = "rope")]
 pub mod rope;
 #[cfg(feature = "softmax")]
@@ -63,6 +67,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rms_norm_backward::KERNELS,
+    rms_norm_gated::KERNELS,
     rope::KERNELS,
     softmax::KERNELS,
     softmax_backward::KERNELS,
