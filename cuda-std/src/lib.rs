@@ -16,6 +16,7 @@
 //! | `expf`, `erff`, `tanhf` | [`libdevice`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
 //! | `__pipeline_memcpy_async` | [`copy`] |
+//! | `__cluster_dims__`, `cluster.map_shared_rank` | [`cluster`] |
 //! | `mma.sync`, `ldmatrix` | [`mma`] |
 //! | `__global__` | [`entry!`] |
 //!
@@ -42,6 +43,7 @@ pub(crate) mod arch;
 pub mod cpu;
 
 pub mod block;
+pub mod cluster;
 pub mod copy;
 pub mod elem;
 mod entry;

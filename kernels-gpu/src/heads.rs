@@ -27,10 +27,11 @@ impl Heads {
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
-    /// May its heads be accessed 16 bytes, eight elements of 16 bits, at a time?
-    pub fn is_vector(&self) -> bool {
+    /// May its heads be accessed eight elements of `element` bytes at a time, in accesses of 16 bytes?
+    pub fn is_octets(&self, element: usize) -> bool {
+        let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
         (self.base as usize).is_multiple_of(16)
-            && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 8 == 0)
+            && [self.batch_stride, self.token_stride, self.head_stride].iter().all(aligned)
     }
 
     /// The columns of a head of a token.

@@ -5,6 +5,7 @@ mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
 mod attention;
+mod attention_backward;
 mod attention_case;
 mod attention_packed;
 mod attention_tiles;
@@ -12,10 +13,12 @@ mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
+mod gated_forms;
 mod gated_residual;
 mod gpu;
 mod heads;
 mod heads_bad_input;
+mod heads_kernels;
 mod layer_norm;
 mod mochi;
 mod modulation_input;
@@ -27,6 +30,7 @@ mod norm_backward_input;
 mod properties;
 mod qk_norm_rope;
 mod rms_norm;
+mod rms_norm_gated;
 mod rope;
 mod rungs;
 mod softmax;
@@ -42,11 +46,13 @@ type Test = (&'static str, fn(&Device));
 fn main() -> std::process::ExitCode {
     let all = [
         rms_norm::TESTS,
+        rms_norm_gated::TESTS,
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,
         attention::TESTS,
         attention_packed::TESTS,
+        attention_backward::TESTS,
         attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
@@ -61,12 +67,14 @@ fn main() -> std::process::ExitCode {
         layer_norm::TESTS,
         ada_norm::TESTS,
         ada_norm_bits::TESTS,
+        gated_forms::TESTS,
         gated_residual::TESTS,
         mochi::TESTS,
         modulation_input::TESTS,
         modulation_overlap::TESTS,
         rope::TESTS,
         qk_norm_rope::TESTS,
+        heads_kernels::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

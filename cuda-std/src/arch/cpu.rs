@@ -48,6 +48,32 @@ pub fn sync_threads() {
     with(|block| block.barrier());
 }
 
+/// A cluster is one block here.
+pub fn cluster_bounds<const BLOCKS: u32>() {}
+
+pub fn cluster_size<const BLOCKS: u32>() -> u32 {
+    1
+}
+
+pub fn cluster_rank() -> u32 {
+    0
+}
+
+pub fn cluster_arrive() {}
+
+pub fn cluster_start() {}
+
+pub fn cluster_wait() {
+    sync_threads();
+}
+
+/// # Safety
+/// `to` is a word of the block's shared memory.
+pub unsafe fn cluster_store(to: *mut u32, _: u32, value: u32) {
+    // SAFETY: as the caller promises.
+    unsafe { to.write(value) };
+}
+
 #[inline(always)]
 pub fn sync_warp(mask: u32) {
     exchange(Operation::Sync, mask, 0, 0);
@@ -76,10 +102,10 @@ pub fn ballot(mask: u32, predicate: bool) -> u32 {
 /// Done at once.
 ///
 /// # Safety
-/// `to` and `from` are 16 bytes each, aligned to them.
-pub unsafe fn copy_async(to: *mut u8, from: *const u8) {
+/// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes, both aligned to them.
+pub unsafe fn copy_async(to: usize, from: *const u8) {
     // SAFETY: as the caller promises.
-    unsafe { to.cast::<u128>().write(from.cast::<u128>().read()) };
+    unsafe { shared_base().wrapping_add(to).cast::<u128>().write(from.cast::<u128>().read()) };
 }
 
 /// Done at once.

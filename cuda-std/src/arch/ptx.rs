@@ -2,6 +2,9 @@
 //!
 //! Exchange and barriers go through LLVM's intrinsics, which it knows to be convergent; loads, stores and
 //! conversions are `asm!`, so that the width and the cache hint written here are what the GPU gets.
+#[path = "ptx_cluster.rs"]
+mod cluster;
+pub use cluster::*;
 #[path = "ptx_convert.rs"]
 mod convert;
 pub use convert::*;

@@ -1,4 +1,4 @@
-//! One op, one file, one feature: the unit in which the builder compiles PTX.
+//! One op, one file, one feature: the unit in which the builder compiles PTX. Those on tensor cores have no sm_75.
 #[cfg(feature = "activation")]
 pub mod activation;
 #[cfg(feature = "activation_backward")]
@@ -7,8 +7,10 @@ pub mod activation_backward;
 pub mod ada_norm;
 #[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
-#[cfg(feature = "attention")]
+#[cfg(all(feature = "attention", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
 pub mod attention;
+#[cfg(all(feature = "attention_backward", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+pub mod attention_backward;
 #[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
 pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
@@ -35,6 +37,8 @@ pub mod residual_tanh_gated_rms_norm;
 pub mod rms_norm;
 #[cfg(feature = "rms_norm_backward")]
 pub mod rms_norm_backward;
+#[cfg(feature = "rms_norm_gated")]
+pub mod rms_norm_gated;
 #[cfg(feature = "rope")]
 pub mod rope;
 #[cfg(feature = "softmax")]
@@ -50,6 +54,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     ada_norm::KERNELS,
     add_rms_norm::KERNELS,
     attention::KERNELS,
+    attention_backward::KERNELS,
     cross_entropy::KERNELS,
     cross_entropy_backward::KERNELS,
     gated_activation::KERNELS,
@@ -62,6 +67,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     residual_tanh_gated_rms_norm::KERNELS,
     rms_norm::KERNELS,
     rms_norm_backward::KERNELS,
+    rms_norm_gated::KERNELS,
     rope::KERNELS,
     softmax::KERNELS,
     softmax_backward::KERNELS,
