@@ -43,7 +43,7 @@ pub struct Tiles {
 }
 
 /// Heads of up to 64 columns. Three warp groups leave each 160 registers, of which 128 hold scores, weights and result;
-/// two with longer tiles are 8 % slower, for their weights take as long as their products.
+/// two with longer tiles are 10 % slower, for the weights take as long as the products.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2 };
 /// Heads of up to 96 columns.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2 };
