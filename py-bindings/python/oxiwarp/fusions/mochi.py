@@ -158,11 +158,11 @@ FUSIONS = (
         fits=fits_block,
         skips=(*NORMS, *(f"{name}.norm" for name in NORMS)),
         sources={
-            "forward": ("eb8607c7a416",),
-            ":MochiRMSNormZero.forward": ("7e6098c7fba0",),
+            "forward": ("eb8607c7a416", "f8c957f58977"),
+            ":MochiRMSNormZero.forward": ("7e6098c7fba0", "772ad44a1c5f"),
             ":MochiLayerNormContinuous.forward": ("6006fab94088",),
-            ":MochiModulatedRMSNorm.forward": ("b772e682aefd",),
-            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b",),
+            ":MochiModulatedRMSNorm.forward": ("b772e682aefd", "3de6319e75c0"),
+            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b", "8da7d01e2f0c"),
         },
         chains=(
             "norm1, modulation: modulated_rms_norm",
@@ -179,8 +179,8 @@ FUSIONS = (
         accepts=accepts_attention,
         skips=("norm_q", "norm_k", "norm_added_q", "norm_added_k"),
         sources={
-            "__call__": ("835f00d1b5fa",),
-            "diffusers.models.normalization:MochiRMSNorm.forward": ("9965e8a34471",),
+            "__call__": ("835f00d1b5fa", "e6e46eaa676f"),
+            "diffusers.models.normalization:MochiRMSNorm.forward": ("9965e8a34471", "4f5b2a6c8707"),
         },
         chains=(
             "norm_q, norm_k, rotary embedding: qk_norm_rope",
