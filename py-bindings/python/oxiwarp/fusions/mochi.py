@@ -120,8 +120,11 @@ def attention(
         parts = [x.unflatten(2, (attn.heads, -1)).transpose(1, 2) for x in parts]
         attended = F.scaled_dot_product_attention(*parts, dropout_p=0.0, is_causal=False)
         attended = attended.transpose(1, 2).flatten(2, 3)
-        samples.append(F.pad(attended, (0, 0, 0, all_tokens - attended.shape[1])))
-    attended, attended_text = torch.cat(samples).split_with_sizes((tokens, all_tokens - tokens), dim=1)
+        if joined is None or attended.shape[1] < all_tokens:
+            attended = F.pad(attended, (0, 0, 0, all_tokens - attended.shape[1]))
+        samples.append(attended)
+    attended = samples[0] if len(samples) == 1 else torch.cat(samples)
+    attended, attended_text = attended.split_with_sizes((tokens, all_tokens - tokens), dim=1)
     attended = attn.to_out[1](attn.to_out[0](attended))
     return attended, attn.to_add_out(attended_text) if hasattr(attn, "to_add_out") else attended_text
 
