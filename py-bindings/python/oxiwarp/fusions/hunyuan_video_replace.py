@@ -12,6 +12,7 @@ from torch import Tensor
 from ._chains import gated_residual, gated_residual_ada_norm
 from ._fusion import FusedRecipe, Fusion
 from ._joint import after_attention, joined
+from ._side_by_side import CHAIN
 from ._stream import rows
 from .ada_layer_norm import ONCE, fits, modulated
 from .hunyuan_video import MODULE, Tables, accepts_block, both_branches, fits_block
@@ -122,7 +123,7 @@ def single_block(
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate, first_gate = self.norm(hidden_states, temb, token_replace_emb, num_tokens)
-    projected = both_branches(self, normed, image, attention_mask, image_rotary_emb)
+    projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
     sums = [
         gated_residual(hidden_states[:, tokens], projected[:, tokens], by.unsqueeze(1), mode=how.mode)
         for by, tokens in ((first_gate, slice(num_tokens)), (gate, slice(num_tokens, None)))
@@ -188,6 +189,6 @@ FUSIONS = (
         run=single_block,
         accepts=accepts,
         sources={"forward": ("9ba5dc491e58",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
 )

@@ -59,7 +59,7 @@ def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
     """Two streams of tokens and an embedding of one dtype."""
-    return uncalled(self.norm2_context) and streams_fit(temb, hidden_states, encoder_hidden_states)
+    return uncalled(hidden_states, self.norm2_context) and streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
