@@ -1,6 +1,6 @@
 //! Which kernel takes queries and keys, in blocks of what size: the fastest first. Sizes were chosen on an H200
 //! (`benches/results`).
-use kernels_gpu::head_lanes::{Params, side_by_side};
+use kernels_gpu::head_lanes::{Params, Side, side_by_side};
 use kernels_gpu::held_rows::{TEAM, TILE};
 use kernels_gpu::rotary::Rotary;
 
@@ -92,7 +92,7 @@ impl Checked {
     }
 
     /// The sides that are there.
-    fn present(&self) -> impl Iterator<Item = &kernels_gpu::head_lanes::Side> {
+    fn present(&self) -> impl Iterator<Item = &Side> {
         self.sides.iter().filter(|side| side.heads > 0)
     }
 
@@ -138,7 +138,9 @@ impl Checked {
             128 => names[1]?,
             _ => return None,
         };
-        if !self.plain() || !self.apart() || self.rotary.by_head() {
+        // Steps of four heads are numbers of 32 bits.
+        let near = |side: &Side| [side.x, side.y].iter().all(|heads| heads.head_stride.abs() < 1 << 29);
+        if !self.plain() || !self.apart() || self.rotary.by_head() || !self.present().all(near) {
             return None;
         }
         // A warp's angles and parameters are read once for its share, which is larger the more tokens there are.
@@ -197,9 +199,7 @@ impl Checked {
     }
 
     fn rows(&self, kernels: &Kernels, mut p: Params) -> Plan {
-        let row_heads = |side: kernels_gpu::head_lanes::Side| {
-            i64::from(side.heads) * self.extent[2] / i64::from(side.cols)
-        };
+        let row_heads = |side: Side| i64::from(side.heads) * self.extent[2] / i64::from(side.cols);
         p.shares = self.sides.map(|side| row_heads(side) as u32);
         let (team, teams) = (kernels.team, if kernels.team == 128 { 2 } else { 4 });
         let tile_bytes = teams * team * 4 * self.dtype.size() as u32;

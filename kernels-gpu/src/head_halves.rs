@@ -12,7 +12,7 @@ use crate::rotary::{Rotary, neighbours};
 use crate::share::Share;
 
 /// # Safety
-/// As [`head_lanes`](crate::head_lanes::head_lanes), for heads of `DIM` columns, 64 or 128. `rotary` rotates all columns or
+/// As [`head_lanes`](crate::head_lanes::head_lanes), for heads of `DIM` columns, 64 or 128, less than 2^29 elements apart. `rotary` rotates all columns or
 /// none, and all heads alike. The grid is that of [`Share::of_grid`].
 #[inline(always)]
 pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const TOGETHER: usize>(
@@ -69,8 +69,8 @@ struct Lanes<T, const DIM: u32> {
     x: *const T,
     y: *mut T,
     /// Elements to the lane's next head.
-    x_step: i64,
-    y_step: i64,
+    x_step: i32,
+    y_step: i32,
     /// Heads of the warp from the lane's own on.
     left: i32,
     /// The lane's first column.
@@ -90,8 +90,8 @@ impl<T: Elem, const DIM: u32> Lanes<T, DIM> {
         Self {
             x: side.x.at::<T>(token, head).wrapping_add(column as usize),
             y: side.y.at::<T>(token, head).wrapping_add(column as usize),
-            x_step: i64::from(Self::BESIDE) * side.x.head_stride,
-            y_step: i64::from(Self::BESIDE) * side.y.head_stride,
+            x_step: Self::BESIDE as i32 * side.x.head_stride as i32,
+            y_step: Self::BESIDE as i32 * side.y.head_stride as i32,
             left: side.heads.min(first + p.share) as i32 - head as i32,
             column,
         }
@@ -145,7 +145,7 @@ impl<T: Elem, const DIM: u32> Lanes<T, DIM> {
 
 /// The same number, of which the compiler does not know that it is: it would keep a pointer for each head of a batch.
 #[inline(always)]
-fn forgotten(step: i64) -> isize {
-    let [low, high] = thread::forget([step as u32, (step >> 32) as u32]);
-    (i64::from(high) << 32 | i64::from(low)) as isize
+fn forgotten(step: i32) -> isize {
+    let [step, _] = thread::forget([step as u32, 0]);
+    step as i32 as isize
 }

@@ -12,6 +12,7 @@ mod gated_residual;
 mod gpu;
 mod heads;
 mod heads_bad_input;
+mod heads_kernels;
 mod layer_norm;
 mod mochi;
 mod modulation_input;
@@ -62,6 +63,7 @@ fn main() -> std::process::ExitCode {
         modulation_overlap::TESTS,
         rope::TESTS,
         qk_norm_rope::TESTS,
+        heads_kernels::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();

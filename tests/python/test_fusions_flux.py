@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from fused_checks import Operators
 from helpers import random
-from joint_models import BATCH, FAMILIES, IMAGE, TEXT, Kernels, build, step
+from joint_models import BATCH, FAMILIES, IMAGE, TEXT, build, ran, step
 from torch import nn
 
 import oxiwarp
@@ -19,24 +20,44 @@ def pair(dtype=torch.float32, device="cpu"):
 
 
 def outputs(models, **extra):
-    """One step of each model in bfloat16, the last of them observed."""
+    """One step of each model in bfloat16, and the operators that ran in the last."""
     found = []
     for model in models:
-        with Kernels() as kernels:
+        with Operators() as operators:
             found.append(model(**FLUX.inputs(torch.bfloat16, "cpu"), **extra, return_dict=False)[0])
-    return *found, kernels
+    return *found, ran(operators)
 
 
-def test_single_blocks_copy_nothing():
-    """What a block of one stream has split, the next one takes as it is: one concatenation of streams, not two."""
-    stock, model = pair()
-    counts = []
-    for each in (stock, model):
-        with Kernels() as kernels:
-            step(FLUX, each)
-        counts.append(kernels.all["aten::cat"])
-    # queries and keys of the block of two streams, and the streams of the second single block
-    assert counts[0] - counts[1] == 2 + 1
+def test_single_blocks_copy_nothing(monkeypatch):
+    """What a block of one stream has split, the next one takes as it is; activations are written where they go."""
+    cat, counts = torch.cat, []
+    for model in pair():
+        calls = []
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                torch, "cat", lambda *args, calls=calls, **kwargs: calls.append(args) or cat(*args, **kwargs)
+            )
+            step(FLUX, model)
+        counts.append(len(calls))
+    # queries and keys of the block of two streams, the streams of the second single block, both blocks' branches
+    assert counts[0] - counts[1] == 2 + 1 + 2
+
+
+@pytest.mark.parametrize(("name", "op"), [("flux", "activation_out"), ("flux2", "gated_activation_out")])
+def test_hooked_activations(name, op, device):
+    """A hook on an activation sees what goes through it."""
+    family, dtype = FAMILIES[name], torch.bfloat16
+    stock, model = build(family, dtype, device), build(family, dtype, device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    for hooked, times in ((0, 2), (1, 1), (2, 0)):
+        for each in (stock, model) if hooked else ():
+            block = each.single_transformer_blocks[hooked - 1]
+            activation = block.act_mlp if name == "flux" else block.attn.mlp_act_fn
+            activation.register_forward_hook(lambda module, args, output: output * 0.5)
+        with Operators() as operators:
+            got = step(family, model, dtype, device)[0]
+        assert operators.calls[op] == times
+        torch.testing.assert_close(got, step(family, stock, dtype, device)[0], rtol=0.02, atol=0.02)
 
 
 def test_streams_from_elsewhere():
@@ -45,7 +66,7 @@ def test_streams_from_elsewhere():
     extra = [random((BATCH, IMAGE, 64), torch.bfloat16, "cpu", seed=3)]
     expected, got, kernels = outputs((stock, model), controlnet_single_block_samples=extra * 2)
     torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
-    assert kernels.ours == FLUX.kernels
+    assert kernels == FLUX.kernels
 
 
 def test_clipped():
@@ -74,7 +95,7 @@ def test_fused_projections():
         model.fuse_qkv_projections()
     expected, got, kernels = outputs(models)
     torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
-    assert kernels.ours == FLUX.kernels
+    assert kernels == FLUX.kernels
 
 
 @pytest.mark.parametrize("path", ["norm2", "norm2_context", "attn.norm_q", "attn.norm_added_k"])
@@ -87,7 +108,7 @@ def test_hooks(path):
     expected, got, kernels = outputs((stock, model))
     torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
     missing = {"qk_norm_rope_out"} if "attn" in path else {"gated_residual_ada_norm"}
-    assert FLUX.kernels.keys() - kernels.ours.keys() == missing
+    assert FLUX.kernels.keys() - kernels.keys() == missing
 
 
 def test_ip_adapter():
@@ -104,7 +125,7 @@ def test_ip_adapter():
     expected, got, kernels = outputs(models, joint_attention_kwargs={"ip_hidden_states": images})
     torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
     without = {key: n for key, n in FLUX.kernels.items() if key != "qk_norm_rope_out"}
-    assert without.items() <= kernels.ours.items() and "qk_norm_rope_out" not in kernels.ours
+    assert without.items() <= kernels.items() and "qk_norm_rope_out" not in kernels
     assert not torch.equal(expected, outputs(models, joint_attention_kwargs={"ip_hidden_states": [images[0] * 2]})[0])
 
 
@@ -127,4 +148,4 @@ def test_wrapped_linears():
                 setattr(model.get_submodule(parent), child, Wrapped(module))
     expected, got, kernels = outputs(models)
     torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
-    assert kernels.ours == FLUX.kernels
+    assert kernels == FLUX.kernels

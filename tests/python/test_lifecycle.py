@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from helpers import random
-from models import NORMS, BeforeWeightRMSNorm, net, net_input
+from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input
 from torch import nn
 
 import oxiwarp
@@ -37,6 +37,30 @@ def test_state_dict():
     fresh.load_state_dict(stock.state_dict())
     assert_patched(fresh, model(net_input()))
     stock.load_state_dict(model.state_dict())
+
+
+def test_safetensors(tmp_path):
+    """A patched model's file is the stock model's, and loads into either; so does a saved pipeline's folder."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    stock, model = net(), patched_net()
+    for name, saved in (("stock", stock), ("patched", model)):
+        safetensors.save_model(saved, str(tmp_path / name))
+    assert (tmp_path / "stock").read_bytes() == (tmp_path / "patched").read_bytes()
+    for parameter in model.parameters():
+        parameter.zero_()
+    safetensors.load_model(model, str(tmp_path / "stock"))
+    assert_patched(model, patched_net()(net_input()))
+
+
+def test_save_pretrained(tmp_path):
+    """What diffusers writes of a patched model is read as a stock model."""
+    model = ltx()
+    stock = model(**ltx_input())[0]
+    oxiwarp.patch(model, cpu_kernels=True)
+    model.save_pretrained(tmp_path)
+    fresh = type(model).from_pretrained(tmp_path).eval()
+    assert not any(map(replacement.is_replaced, fresh.modules()))
+    assert torch.equal(fresh(**ltx_input())[0], stock)
 
 
 def test_names_and_classes():

@@ -1,4 +1,4 @@
-"""`python -m oxiwarp info | doctor | demo | bench`."""
+"""`python -m oxiwarp info | doctor | demo | bench | hub`."""
 
 import argparse
 import sys
@@ -18,7 +18,14 @@ def main(arguments: list[str] | None = None) -> int:
     demo.add_argument("--out", default="demo.png", help="where to save the picture (default: %(default)s)")
     whole = commands.add_parser("bench", help="a whole model: eager, torch.compile, patched, both")
     add_bench_options(whole)
+    hub = commands.add_parser("hub", help="write this package as a kernel repository of Hugging Face Kernels")
+    hub.add_argument("folder", help="where to, such as dist/hub")
     options = parser.parse_args(arguments)
+    if options.command == "hub":
+        from .hub import build
+
+        print(build(options.folder))
+        return 0
     if options.command == "bench":
         from .bench import bench
 

@@ -64,30 +64,18 @@ def patch(
     report = Report(mode)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
-    inner: dict[str, str] = {}  # what replaced blocks do not call but in their own method, and which blocks
+    inner: dict[str, str] = {}  # what replaced blocks call in their own method only, and what the report says of it
     try:
         for name, part in candidates(x):
             cls, before = base_of(part), recipe_of(part)
-            path = f"{cls.__module__}.{cls.__qualname__}"
             if not matches(only, name, cls) or matches(skip, name, cls):
-                reason = EXCLUDED if before is None else PATCHED_BEFORE
-                what = {} if before is None else outcome(before, mode)
-                report.add(name, path, **{**what, "reason": reason})
+                what = {"reason": EXCLUDED} if before is None else {**outcome(before, mode), "reason": PATCHED_BEFORE}
+                report.add(name, dotted(cls), **what)
                 continue
-            try:
-                recipe = recipe_for(part, mode, cpu_kernels)
-                replace(part, recipe)
-            except Unsuitable as why:
-                report.add(name, path, reason=str(why))
-                continue
-            except Exception as error:
-                raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
-            done.append((part, before))
-            what = outcome(recipe, mode)
-            if name in inner:
-                what["reason"] = "; ".join(filter(None, (f"used where {inner[name]} runs its own", what["reason"])))
-            report.add(name, path, **what)
-            inner.update(not_called(name, recipe))
+            recipe = replace_one(report, name, part, mode, cpu_kernels, inner.get(name, ""))
+            if recipe is not None:
+                done.append((part, before))
+                inner.update(not_called(name, recipe))
     except BaseException:
         for part, before in done:
             put_back(part, before)
@@ -113,6 +101,27 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
     finally:
         for _, part in named_parts(x):
             put_back(part, before.get(id(part)))
+
+
+def replace_one(report: Report, name: str, part: Any, mode: str, cpu_kernels: bool, remark: str) -> Recipe | None:
+    """Replace one object and say so in the report, or say why not, with no recipe."""
+    path = dotted(base_of(part))
+    try:
+        recipe = recipe_for(part, mode, cpu_kernels)
+        replace(part, recipe)
+    except Unsuitable as why:
+        report.add(name, path, reason=str(why))
+        return None
+    except Exception as error:
+        raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
+    what = outcome(recipe, mode)
+    report.add(name, path, **{**what, "reason": "; ".join(filter(None, (remark, what["reason"])))})
+    return recipe
+
+
+def dotted(cls: type) -> str:
+    """Module path and name of a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def put_back(x: Any, recipe: Recipe | None) -> None:
@@ -144,12 +153,12 @@ def outcome(recipe: Any, mode: str) -> dict[str, str]:
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:
-    """Dotted names of the modules whose work the method of the object `name` does itself, each with its fusion."""
+    """What the report says of the modules whose work the method of the object `name` does itself, by dotted name."""
     if not isinstance(recipe, fusions.FusedRecipe):
         return {}
     fusion = fusions.FUSIONS[recipe.fusion]
     owner = name.removesuffix("processor") if fusion.method == "__call__" else f"{name}." if name else ""
-    return {owner + path: fusion.name for path in fusion.skips}
+    return {owner + path: f"used where {fusion.name} runs its own" for path in fusion.skips}
 
 
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:

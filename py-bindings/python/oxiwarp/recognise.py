@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._register import PLAIN
 from .replacement import Unsuitable
 
 NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
@@ -97,11 +98,20 @@ def check_tensors(module: nn.Module) -> Tensor | None:
         if isinstance(getattr(module, "weight", None), Tensor):
             raise Unsuitable("its weight is neither a parameter nor a buffer")
         return None
-    if type(weight) not in (Tensor, nn.Parameter):
+    if type(weight) not in PLAIN and not is_sharded(weight):
         raise Unsuitable(f"its weight is a {type(weight).__name__}")
     if weight.dim() != 1:
         raise Unsuitable(f"its weight has shape {list(weight.shape)}, expected one dimension")
     return weight
+
+
+def is_sharded(weight: Tensor) -> bool:
+    """Whether FSDP2 holds the weight, which is whole during a call."""
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(weight, DTensor)
 
 
 def cache_key(module: nn.Module, weight: Tensor | None) -> Any:

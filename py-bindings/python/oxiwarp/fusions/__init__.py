@@ -7,10 +7,13 @@ from . import (
     decoder,
     feed_forward,
     flux,
+    flux2,
     hunyuan_video,
     hunyuan_video_replace,
     layer_norm,
     ltx,
+    ltx2,
+    ltx2_attention,
     mochi,
     qwen_image,
     sd3,
@@ -27,10 +30,13 @@ FAMILIES = (
     decoder,
     feed_forward,
     flux,
+    flux2,
     hunyuan_video,
     hunyuan_video_replace,
     layer_norm,
     ltx,
+    ltx2,
+    ltx2_attention,
     mochi,
     qwen_image,
     sd3,
@@ -45,4 +51,4 @@ def notes(ops: set[str]) -> list[str]:
     return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
 
 
-__all__ = ["FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]
+__all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]

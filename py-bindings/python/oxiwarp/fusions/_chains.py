@@ -105,14 +105,15 @@ def rms_modulated(
     scale_table: Tensor | None = None,
     shift_table: Tensor | None = None,
 ) -> Tensor:
-    """`oxiwarp.ada_norm` with an RMSNorm; rounded after the norm unless scale or shift are float32."""
-    n = x.float()
-    n = n * torch.rsqrt(n.pow(2).mean(-1, keepdim=True) + eps)
+    """`oxiwarp.ada_norm` with an RMSNorm: each step rounded, unless an operand is float32."""
+    operands = (scale, shift, weight, bias, scale_table, shift_table)
+    single = any(tensor is not None and tensor.dtype == torch.float32 for tensor in operands)
+    h = x.float()
+    n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    n = n if single else n.to(x.dtype)
     n = n if weight is None else n * weight
     n = n if bias is None else n + bias
-    factor = 1 + summed(scale, scale_table)
-    dtype = factor.dtype if shift is None else torch.promote_types(factor.dtype, shift.dtype)
-    y = n.to(dtype) * factor
+    y = n * (1 + summed(scale, scale_table))
     return (y if shift is None else y + summed(shift, shift_table)).to(x.dtype)
 
 

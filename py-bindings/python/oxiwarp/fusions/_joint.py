@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from .._register import needs_grad
-from ..ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..replacement import base_of
+from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, hooked, resident, same_dtype
+from ._stream import rows
 
 
 class Stream(NamedTuple):
@@ -105,19 +106,16 @@ def after_attention(
     `modulation` has the attention's gate and shift, scale and gate of the feed-forward, each `[B, D]` or `[B, S, D]`.
     """
     gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
-    normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
+    normed, x = gated_residual_ada_norm(rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
     return gated_residual(x, feed_forward(normed), gate, clip=clip, mode=how.mode)
 
 
-def streams_fit(temb: Tensor, *streams: Tensor) -> bool:
-    """Whether these are streams of tokens `[B, S, D]` and an embedding `[B, D]` of one dtype on one device."""
-    return temb.dim() == 2 and all(x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams)
-
-
-def as_rows(x: Tensor) -> Tensor:
-    """`x`, in memory row by row: what a convolution made of patches lies column by column, and so does what is added
-    to it."""
-    return x if x.stride(-1) == 1 else x.contiguous()
+def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
+    """Whether these are streams of tokens `[B, S, D]` and an embedding with so many dimensions, of one dtype on one
+    device."""
+    return temb.dim() in dims and all(
+        x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
+    )
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
@@ -151,7 +149,6 @@ __all__ = [
     "Stream",
     "affine_norm",
     "after_attention",
-    "as_rows",
     "joined",
     "norms_fit",
     "queries_and_keys",

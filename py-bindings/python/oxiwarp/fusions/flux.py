@@ -1,5 +1,9 @@
-"""Flux (diffusers: models/transformers/transformer_flux.py), whose attention Chroma has too."""
+"""Flux (diffusers: models/transformers/transformer_flux.py).
 
+Chroma has its attention; Bria Fibo, LongCat-Image and Ovis-Image have copies of its blocks.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +21,7 @@ from ._joint import (
     streams_fit,
     tables_fit,
 )
+from ._side_by_side import CHAIN, gelu_of, side_by_side
 
 MODULE = "diffusers.models.transformers.transformer_flux"
 Tables = tuple[Tensor, Tensor]
@@ -62,11 +67,12 @@ def single_block(
     """`FluxSingleTransformerBlock.forward`."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
-    inner = self.act_mlp(self.proj_mlp(normed))
+    projected = self.proj_mlp(normed)
     attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
+    both = side_by_side(attended, projected, self.act_mlp, how, gelu_of(self.act_mlp))
     hidden_states = gated_residual(
         hidden_states,
-        self.proj_out(torch.cat([attended, inner], dim=2)),
+        self.proj_out(both),
         gate.unsqueeze(1),
         clip=hidden_states.dtype == torch.float16,
         mode=how.mode,
@@ -97,44 +103,51 @@ def attention(
     image_rotary_emb: Tables | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`FluxAttnProcessor.__call__`."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
     from diffusers.models.transformers.transformer_flux import _get_qkv_projections
 
-    *both, value, text_query, text_key, text_value = _get_qkv_projections(attn, hidden_states, encoder_hidden_states)
-    heads = (-1, attn.head_dim)
-    query, key = (x.unflatten(-1, heads) for x in both)
-    value = value.unflatten(-1, heads)
-    cos, sin = image_rotary_emb or (None, None)
-    streams = [Stream(query, key, attn.norm_q, attn.norm_k, cos, sin)]
-    text = 0
-    if encoder_hidden_states is not None:
-        text = encoder_hidden_states.shape[1]
-        text_query, text_key, text_value = (x.unflatten(-1, heads) for x in (text_query, text_key, text_value))
-        of_text, of_image = tables_at(cos, sin, slice(text)), tables_at(cos, sin, slice(text, None))
-        streams = [
-            Stream(text_query, text_key, attn.norm_added_q, attn.norm_added_k, *of_text),
-            Stream(query, key, attn.norm_q, attn.norm_k, *of_image),
-        ]
-        value = torch.cat([text_value, value], dim=1)
-    query, key = queries_and_keys(streams, how, "rms_norm")
-    attended = dispatch_attention_fn(
-        query,
-        key,
-        value,
-        attn_mask=attention_mask,
-        backend=self._attention_backend,
-        parallel_config=self._parallel_config,
-    )
-    attended = attended.flatten(2, 3).to(query.dtype)
+    projected = _get_qkv_projections(attn, hidden_states, encoder_hidden_states)
+    attended = attend(self, how, attn, projected, attention_mask, image_rotary_emb)
     if encoder_hidden_states is None:
         return attended
+    text = encoder_hidden_states.shape[1]
     attended_text, attended = attended[:, :text].contiguous(), attended[:, text:].contiguous()
     return attn.to_out[1](attn.to_out[0](attended)), attn.to_add_out(attended_text)
 
 
-def tables_at(cos: Tensor | None, sin: Tensor | None, tokens: slice) -> tuple[Tensor | None, Tensor | None]:
-    """The tables of some of the tokens."""
-    return (None, None) if cos is None or sin is None else (cos[tokens], sin[tokens])
+def attend(
+    self: Any,
+    how: FusedRecipe,
+    attn: Any,
+    projected: Sequence[Any],
+    attention_mask: Tensor | None,
+    image_rotary_emb: Tables | None,
+) -> Tensor:
+    """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections."""
+    from diffusers.models.attention_dispatch import dispatch_attention_fn
+
+    of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
+    cos, sin = image_rotary_emb or (None, None)
+    streams, values, first = [], [], 0
+    for three, norms in ((of_text, ("norm_added_q", "norm_added_k")), (of_image, ("norm_q", "norm_k"))):
+        if not three:
+            continue
+        query, key, value = (x.unflatten(-1, (-1, attn.head_dim)) for x in three)
+        tokens = slice(first, first + query.shape[1])
+        tables = () if cos is None or sin is None else (cos[tokens], sin[tokens])
+        streams.append(Stream(query, key, *(getattr(attn, norm) for norm in norms), *tables))
+        values.append(value)
+        first = tokens.stop
+    query, key = queries_and_keys(streams, how, "rms_norm")
+    attended = dispatch_attention_fn(
+        query,
+        key,
+        values[0] if len(values) == 1 else torch.cat(values, dim=1),
+        attn_mask=attention_mask,
+        backend=self._attention_backend,
+        parallel_config=self._parallel_config,
+    )
+    flat: Tensor = attended.flatten(2, 3).to(query.dtype)
+    return flat
 
 
 def accepts_attention(
@@ -162,7 +175,12 @@ def accepts_attention(
 FUSIONS = (
     Fusion(
         name="flux.block",
-        classes=(f"{MODULE}.FluxTransformerBlock",),
+        classes=(
+            f"{MODULE}.FluxTransformerBlock",
+            "diffusers.models.transformers.transformer_bria_fibo.BriaFiboTransformerBlock",
+            "diffusers.models.transformers.transformer_longcat_image.LongCatImageTransformerBlock",
+            "diffusers.models.transformers.transformer_ovis_image.OvisImageTransformerBlock",
+        ),
         run=block,
         accepts=accepts_block,
         fits=fits_block,
@@ -175,11 +193,14 @@ FUSIONS = (
     ),
     Fusion(
         name="flux.single_block",
-        classes=(f"{MODULE}.FluxSingleTransformerBlock",),
+        classes=(
+            f"{MODULE}.FluxSingleTransformerBlock",
+            "diffusers.models.transformers.transformer_longcat_image.LongCatImageSingleTransformerBlock",
+        ),
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("ea664ed4def4",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
     Fusion(
         name="flux.attention",

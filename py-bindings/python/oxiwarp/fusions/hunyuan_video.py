@@ -3,21 +3,23 @@
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..replacement import base_of
 from ._chains import gated_residual
-from ._fusion import FusedRecipe, Fusion
+from ._fusion import FusedRecipe, Fusion, same_dtype
 from ._joint import (
     Stream,
     affine_norm,
     after_attention,
-    as_rows,
     joined,
     norms_fit,
     queries_and_keys,
     streams_fit,
     tables_fit,
 )
+from ._side_by_side import CHAIN, gelu_of, side_by_side
+from ._stream import residual_layer_norm, rows
 
 MODULE = "diffusers.models.transformers.transformer_hunyuan_video"
 Tables = tuple[Tensor, Tensor]
@@ -30,13 +32,18 @@ def refiner_block(
     normed = self.norm1(hidden_states)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
-    hidden_states = gated_residual(as_rows(hidden_states), attended, gate_msa, mode=how.mode)
-    return gated_residual(hidden_states, self.ff(self.norm2(hidden_states)), gate, mode=how.mode)
+    normed, hidden_states = residual_layer_norm(rows(hidden_states), attended, self.norm2, how.mode, gate=gate_msa)
+    return gated_residual(hidden_states, self.ff(normed), gate, mode=how.mode)
 
 
 def accepts_refiner_block(self: Any, hidden_states: Tensor, temb: Tensor, attention_mask: Tensor | None = None) -> bool:
-    """Tokens and an embedding of one dtype."""
-    return streams_fit(temb, hidden_states)
+    """Tokens and an embedding of one dtype, which is that of the second norm."""
+    return streams_fit(temb, hidden_states) and same_dtype(temb, self.norm2.weight, self.norm2.bias)
+
+
+def fits_refiner_block(self: Any) -> str | None:
+    """torch's LayerNorm before the feed-forward."""
+    return None if base_of(self.norm2) is nn.LayerNorm else "its norm2 is not torch's LayerNorm"
 
 
 def block(
@@ -82,24 +89,24 @@ def single_block(
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
-    projected = both_branches(self, normed, image, attention_mask, image_rotary_emb)
+    projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
     hidden_states = gated_residual(hidden_states, projected, gate.unsqueeze(1), mode=how.mode)
     return hidden_states[:, :image], hidden_states[:, image:]
 
 
 def both_branches(
-    self: Any, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
+    self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
     """The attention and the feed-forward of a block of one stream, projected together."""
-    inner = self.act_mlp(self.proj_mlp(normed))
+    projected = self.proj_mlp(normed)
     attended = self.attn(
         hidden_states=normed[:, :image],
         encoder_hidden_states=normed[:, image:],
         attention_mask=attention_mask,
         image_rotary_emb=tables,
     )
-    projected: Tensor = self.proj_out(torch.cat([joined(*attended), inner], dim=2))
-    return projected
+    both = side_by_side(joined(*attended), projected, self.act_mlp, how, gelu_of(self.act_mlp))
+    return self.proj_out(both)  # type: ignore[no-any-return]
 
 
 def accepts_block(
@@ -188,8 +195,13 @@ FUSIONS = (
         classes=(f"{MODULE}.HunyuanVideoIndividualTokenRefinerBlock",),
         run=refiner_block,
         accepts=accepts_refiner_block,
+        fits=fits_refiner_block,
+        skips=("norm2",),
         sources={"forward": ("48ce4df242d8",)},
-        chains=("gates and residuals of attn and ff: gated_residual",),
+        chains=(
+            "gate and residual of attn, norm2: gated_residual_ada_norm",
+            "gate and residual of ff: gated_residual",
+        ),
     ),
     Fusion(
         name="hunyuan_video.block",
@@ -213,7 +225,7 @@ FUSIONS = (
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("4e1f80e993d3",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
     Fusion(
         name="hunyuan_video.attention",

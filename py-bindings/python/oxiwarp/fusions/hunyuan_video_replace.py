@@ -11,7 +11,9 @@ from torch import Tensor
 
 from ._chains import gated_residual, gated_residual_ada_norm
 from ._fusion import FusedRecipe, Fusion
-from ._joint import after_attention, as_rows, joined
+from ._joint import after_attention, joined
+from ._side_by_side import CHAIN
+from ._stream import rows
 from .ada_layer_norm import ONCE, fits, modulated
 from .hunyuan_video import MODULE, Tables, accepts_block, both_branches, fits_block
 
@@ -52,7 +54,7 @@ def both_modulated(
     """The norm of `x`, whose first tokens are modulated by another embedding; the rest of both modulations."""
     parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
     (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts
-    x = as_rows(x)
+    x = rows(x)
     normed = [
         modulated(self, how, x[:, :first], first_scale, first_shift),
         modulated(self, how, x[:, first:], scale, shift),
@@ -93,7 +95,7 @@ def block(
         image_rotary_emb=freqs_cis,
     )
     sizes = [num_tokens, hidden_states.shape[1] - num_tokens]  # type: ignore[operator]
-    streams = as_rows(hidden_states).split(sizes, 1), attended.split(sizes, 1)
+    streams = rows(hidden_states).split(sizes, 1), attended.split(sizes, 1)
     gates, done = [], []
     for x, y, by in zip(*streams, (modulation[4:], modulation[:4]), strict=True):
         gate_msa, shift, scale, gate = (part.unsqueeze(1) for part in by)
@@ -121,7 +123,7 @@ def single_block(
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate, first_gate = self.norm(hidden_states, temb, token_replace_emb, num_tokens)
-    projected = both_branches(self, normed, image, attention_mask, image_rotary_emb)
+    projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
     sums = [
         gated_residual(hidden_states[:, tokens], projected[:, tokens], by.unsqueeze(1), mode=how.mode)
         for by, tokens in ((first_gate, slice(num_tokens)), (gate, slice(num_tokens, None)))
@@ -187,6 +189,6 @@ FUSIONS = (
         run=single_block,
         accepts=accepts,
         sources={"forward": ("9ba5dc491e58",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
 )
