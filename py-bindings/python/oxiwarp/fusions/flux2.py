@@ -5,9 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..ops import silu_and_mul
+from ..replacement import base_of
 from ._chains import ada_norm, gated_residual
-from ._fusion import FusedRecipe, Fusion
+from ._fusion import FusedRecipe, Fusion, hooked
 from ._joint import affine_norm, after_attention, joined, norms_fit, streams_fit, tables_fit
+from ._side_by_side import CHAIN, side_by_side
 from ._stream import rows
 from .flux import Tables, accepts_attention, attend
 
@@ -152,7 +155,16 @@ def parallel_attention(
     of_attention = projected.shape[-1] * of_attention // whole  # a part of them where the layer is split over GPUs
     qkv, inner = projected.split([of_attention, projected.shape[-1] - of_attention], dim=-1)
     attended = attend(self, how, attn, qkv.chunk(3, dim=-1), attention_mask, image_rotary_emb)
-    return attn.to_out(torch.cat([attended, attn.mlp_act_fn(inner)], dim=-1))  # type: ignore[no-any-return]
+    both = side_by_side(attended, inner, attn.mlp_act_fn, how, swiglu_of(attn.mlp_act_fn), share=2)
+    return attn.to_out(both)  # type: ignore[no-any-return]
+
+
+def swiglu_of(activation: Any) -> Any:
+    """Our operator for a module that is Flux 2's SwiGLU, if it is that."""
+    from diffusers.models.transformers.transformer_flux2 import Flux2SwiGLU
+
+    known = base_of(activation) is Flux2SwiGLU and type(activation.gate_fn) is nn.SiLU
+    return silu_and_mul if known and not hooked(activation) and not hooked(activation.gate_fn) else None
 
 
 def accepts_parallel_attention(
@@ -213,7 +225,11 @@ FUSIONS = (
         run=parallel_attention,
         accepts=accepts_parallel_attention,
         skips=("norm_q", "norm_k"),
-        sources={"__call__": ("89ab3bb5de25",), ROPE: ("3c45ff0e7102",)},
-        chains=(QK.replace(", concatenation", ""),),
+        sources={
+            "__call__": ("89ab3bb5de25",),
+            ":Flux2SwiGLU.forward": ("10a68f258ccb",),
+            ROPE: ("3c45ff0e7102",),
+        },
+        chains=(QK.replace(", concatenation", ""), CHAIN.format("silu_and_mul")),
     ),
 )

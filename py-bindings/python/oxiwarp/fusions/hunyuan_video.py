@@ -19,6 +19,7 @@ from ._joint import (
     streams_fit,
     tables_fit,
 )
+from ._side_by_side import CHAIN, gelu_of, side_by_side
 from ._stream import residual_layer_norm, rows
 
 MODULE = "diffusers.models.transformers.transformer_hunyuan_video"
@@ -98,15 +99,15 @@ def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
     """The attention and the feed-forward of a block of one stream, projected together."""
-    inner = self.proj_mlp(normed)
+    projected = self.proj_mlp(normed)
     attended = self.attn(
         hidden_states=normed[:, :image],
         encoder_hidden_states=normed[:, image:],
         attention_mask=attention_mask,
         image_rotary_emb=tables,
     )
-    projected: Tensor = self.proj_out(beside_gelu(joined(*attended), inner, self.act_mlp, how))
-    return projected
+    both = side_by_side(joined(*attended), projected, self.act_mlp, how, gelu_of(self.act_mlp))
+    return self.proj_out(both)  # type: ignore[no-any-return]
 
 
 def accepts_block(
@@ -225,7 +226,7 @@ FUSIONS = (
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("4e1f80e993d3",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
     Fusion(
         name="hunyuan_video.attention",

@@ -12,6 +12,7 @@ from torch import Tensor
 from ._chains import gated_residual, gated_residual_ada_norm
 from ._fusion import FusedRecipe, Fusion
 from ._joint import after_attention, joined
+from ._side_by_side import CHAIN
 from ._stream import rows
 from .ada_layer_norm import ONCE, fits, modulated
 from .hunyuan_video import MODULE, Tables, accepts_block, both_branches, fits_block
@@ -188,6 +189,6 @@ FUSIONS = (
         run=single_block,
         accepts=accepts,
         sources={"forward": ("9ba5dc491e58",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
 )

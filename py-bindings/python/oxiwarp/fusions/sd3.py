@@ -10,7 +10,7 @@ from torch.nn import functional
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion
 from ._joint import Stream, affine_norm, after_attention, norms_fit, queries_and_keys, streams_fit
-from ._stream import rows, uncalled
+from ._stream import rows
 
 MODULE = "diffusers.models.attention_processor"
 
@@ -59,7 +59,7 @@ def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
     """Two streams of tokens and an embedding of one dtype."""
-    return uncalled(self.norm2_context) and streams_fit(temb, hidden_states, encoder_hidden_states)
+    return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
@@ -151,7 +151,7 @@ FUSIONS = (
         run=block,
         accepts=accepts_block,
         fits=fits_block,
-        skips=("norm2",),
+        skips=("norm2", "norm2_context"),
         sources={"forward": ("ef92e653230c",)},
         chains=(
             "gate and residual of attn, norm2, modulation: gated_residual_ada_norm",
