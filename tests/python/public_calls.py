@@ -36,6 +36,7 @@ def calls(device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
             t, rows(t), side, side
         )[0],
         "rms_norm": lambda t: oxiwarp.rms_norm(t, vector),
+        "rms_norm_gated": lambda t: oxiwarp.rms_norm_gated(t, rows(t), vector),
         "rope": lambda t: oxiwarp.rope(heads(t), None, cos, sin),
         "rope_1d": lambda t: oxiwarp.rope_1d(heads(t)),
         "rope_3d": lambda t: oxiwarp.rope_3d(heads(t), grid=(1, 2, 2)),

