@@ -15,7 +15,6 @@ from ._joint import (
     Stream,
     affine_norm,
     after_attention,
-    beside_gelu,
     joined,
     norms_fit,
     queries_and_keys,

@@ -9,9 +9,8 @@ from ..ops import silu_and_mul
 from ..replacement import base_of
 from ._chains import ada_norm, gated_residual
 from ._fusion import FusedRecipe, Fusion, hooked
-from ._joint import affine_norm, after_attention, joined, norms_fit, streams_fit, tables_fit
+from ._joint import affine_norm, after_attention, as_rows, joined, norms_fit, streams_fit, tables_fit
 from ._side_by_side import CHAIN, side_by_side
-from ._stream import rows
 from .flux import Tables, accepts_attention, attend
 
 MODULE = "diffusers.models.transformers.transformer_flux2"
@@ -29,7 +28,7 @@ def block(
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`Flux2TransformerBlock.forward`."""
-    hidden_states, encoder_hidden_states = rows(hidden_states), rows(encoder_hidden_states)
+    hidden_states, encoder_hidden_states = as_rows(hidden_states), as_rows(encoder_hidden_states)
     shift, scale, *modulation = parts(temb_mod_img, 6)
     text_shift, text_scale, *text_modulation = parts(temb_mod_txt, 6)
     eps, text_eps = self.norm1.eps, self.norm1_context.eps
@@ -87,7 +86,7 @@ def single_block(
     if encoder_hidden_states is not None:
         text_seq_len = encoder_hidden_states.shape[1]
         hidden_states = joined(encoder_hidden_states, hidden_states)
-    hidden_states = rows(hidden_states)
+    hidden_states = as_rows(hidden_states)
     shift, scale, gate = parts(temb_mod, 3)
     attended = self.attn(
         hidden_states=ada_norm(hidden_states, scale, shift, eps=self.norm.eps, mode=how.mode),

@@ -12,7 +12,7 @@ from ._joint import (
     Stream,
     affine_norm,
     after_attention,
-    beside_gelu,
+    as_rows,
     joined,
     norms_fit,
     queries_and_keys,
@@ -20,7 +20,7 @@ from ._joint import (
     tables_fit,
 )
 from ._side_by_side import CHAIN, gelu_of, side_by_side
-from ._stream import residual_layer_norm, rows
+from ._stream import residual_layer_norm
 
 MODULE = "diffusers.models.transformers.transformer_hunyuan_video"
 Tables = tuple[Tensor, Tensor]
@@ -33,7 +33,7 @@ def refiner_block(
     normed = self.norm1(hidden_states)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
-    normed, hidden_states = residual_layer_norm(rows(hidden_states), attended, self.norm2, how.mode, gate=gate_msa)
+    normed, hidden_states = residual_layer_norm(as_rows(hidden_states), attended, self.norm2, how.mode, gate=gate_msa)
     return gated_residual(hidden_states, self.ff(normed), gate, mode=how.mode)
 
 

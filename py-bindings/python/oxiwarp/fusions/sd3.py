@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion
-from ._joint import Stream, affine_norm, after_attention, norms_fit, queries_and_keys, streams_fit
-from ._stream import rows
+from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
 MODULE = "diffusers.models.attention_processor"
 
@@ -33,7 +32,7 @@ def block(
     attended, attended_text = self.attn(hidden_states=normed, encoder_hidden_states=normed_text, **options)
     if self.use_dual_attention:
         gate, *modulation, normed, gate2 = modulation
-        hidden_states = gated_residual(rows(hidden_states), attended, gate.unsqueeze(1), mode=how.mode)
+        hidden_states = gated_residual(as_rows(hidden_states), attended, gate.unsqueeze(1), mode=how.mode)
         attended = self.attn2(hidden_states=normed, **options)
         modulation = [gate2, *modulation]
     hidden_states = after_attention(hidden_states, attended, modulation, self.norm2, in_chunks(self, self.ff), how)
