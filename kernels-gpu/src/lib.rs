@@ -25,7 +25,7 @@ pub mod norm_backward;
 pub mod operand;
 pub mod ops;
 pub mod params;
-pub mod part_moments;
+mod part_moments;
 pub mod passes;
 pub mod rotary;
 mod share;
