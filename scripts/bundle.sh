@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 python=${PYTHON:-python3}
 bundle=dist/bundle
-limit_mb=64
+limit_mb=35
 
 shopt -s nullglob
 wheel=(dist/oxiwarp-*.whl)
@@ -15,7 +15,9 @@ ptx=("${ptx[@]#target/ptx/}")
 [ ${#ptx[@]} -gt 0 ] || { echo "bundle: nothing in target/ptx: run make ptx" >&2; exit 1; }
 
 rm -rf "$bundle"
-mkdir -p "$bundle"/{bin,wheels,tests,benches}
+mkdir -p "$bundle"/{wheels,tests,benches}
+unpacked=$(mktemp -d) && trap 'rm -rf "$unpacked"' EXIT
+mkdir "$unpacked"/{bin,ptx}
 cp "${wheel[0]}" "$bundle/wheels"
 "$python" -m pip --disable-pip-version-check download --quiet --no-deps --only-binary=:all: \
     --python-version 3.11 --implementation py --abi none --platform any \
@@ -35,14 +37,22 @@ for message in map(json.loads, sys.stdin):
         print(path, {"bin": "", "lib": "test-"}.get(kind, f"{kind}-") + name)
 ' |
         while read -r program name; do
-            cp "$program" "$bundle/bin/$name"
-            strip "$bundle/bin/$name"
+            cp "$program" "$unpacked/bin/$name"
+            strip "$unpacked/bin/$name"
         done
 }
 programs build -p oxiwarp-tests -p oxiwarp-benches --test kernels --bench kernels --bins
 programs test --no-run -p oxiwarp --lib
 
-tar -czf "$bundle/ptx.tar.gz" -C target/ptx "${ptx[@]}"
+# Every program holds all PTX: in one archive whose dictionary is larger than a program it is there once.
+cp -r "${ptx[@]/#/target/ptx/}" "$unpacked/ptx"
+"$python" -c '
+import lzma, sys, tarfile
+how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]
+with lzma.open(sys.argv[2], "wb", filters=how) as packed, tarfile.open(fileobj=packed, mode="w") as archive:
+    for part in ("bin", "ptx"):
+        archive.add(f"{sys.argv[1]}/{part}", part)
+' "$unpacked" "$bundle/programs.tar.xz"
 cp -r tests/python tests/shapes.json "$bundle/tests"
 cp -r benches/python "$bundle/benches"
 find "$bundle" -name __pycache__ -prune -exec rm -r {} +
@@ -51,5 +61,5 @@ git describe --always --dirty --abbrev=40 --exclude='*' >"$bundle/COMMIT" 2>/dev
 
 size_mb=$(($(du -sk "$bundle" | cut -f1) / 1024 + 1))
 du -sk "$bundle"/* | sort -rn | awk '{ sub(".*/", "", $2); printf "%8.1f MB  %s\n", $1 / 1024, $2 }'
-echo "$bundle: $size_mb MB, commit $(cat "$bundle/COMMIT"); there: ./run.sh test | bench | exactness | curve | sanitize | demo"
+echo "$bundle: $size_mb MB, commit $(cat "$bundle/COMMIT"); there: ./run.sh test | bench | exactness | curve | sanitize | tune | demo"
 [ "$size_mb" -lt "$limit_mb" ] || { echo "bundle: $size_mb MB, must be under $limit_mb MB" >&2; exit 1; }

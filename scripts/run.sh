@@ -5,6 +5,7 @@
 #   ./run.sh exactness [options]         every op's bits beside those of the models' own classes
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on test-kernels (default filter: sm_90::)
+#   ./run.sh tune                        launch configurations of rms_norm, timed
 #   ./run.sh demo [demo options]         a diffusers model, stock and patched
 # Logs and results go to $OUT, else ./out. The exit code is 0 if every step passed.
 set -uo pipefail
@@ -30,6 +31,12 @@ step() {
     fi
 }
 
+# Unpacks the test programs and benchmarks, bin, and the PTX of every architecture, ptx.
+programs() {
+    "$python" -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2], filter="data")' \
+        "$here/programs.tar.xz" "$work" || exit 1
+}
+
 # Puts the carried packages before the machine's own.
 packages() {
     "$python" -m pip --disable-pip-version-check install --quiet --no-index --no-deps --no-compile --no-cache-dir \
@@ -42,7 +49,7 @@ packages() {
 sanitize() {
     local tool=$1 filter=$2 start=$SECONDS code log=$out/sanitize-$1.log
     timeout "${SANITIZE_SECONDS:-85}" compute-sanitizer --tool "$tool" --error-exitcode 99 --report-api-errors no \
-        "$here/bin/test-kernels" "$filter" >"$log" 2>&1
+        "$work/bin/test-kernels" "$filter" >"$log" 2>&1
     code=$?
     [ $code -ne 124 ] || echo "did not end within ${SANITIZE_SECONDS:-85} s" >>"$log"
     if [ $code -eq 0 ] && ! grep -Eq 'test result: ok\. [1-9]' "$log"; then
@@ -59,15 +66,16 @@ command=${1:-}
 case $command in
 test)
     packages
-    step rust-oxiwarp "$here/bin/test-oxiwarp"
-    step rust-kernels "$here/bin/test-kernels"
-    mkdir "$work/ptx" && tar -xzf "$here/ptx.tar.gz" -C "$work/ptx" || exit 1
+    programs
+    step rust-oxiwarp "$work/bin/test-oxiwarp"
+    step rust-kernels "$work/bin/test-kernels"
     # Plugins that happen to be on the machine stay out.
     OXIWARP_PTX_DIR=$work/ptx PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
     ;;
 bench)
     packages
-    CRITERION_HOME=$work/criterion step criterion "$here/bin/bench-kernels" --bench
+    programs
+    CRITERION_HOME=$work/criterion step criterion "$work/bin/bench-kernels" --bench
     step bench "$python" "$here/benches/python/bench.py" --out "$out/bench" "$@"
     ;;
 exactness | curve)
@@ -76,14 +84,19 @@ exactness | curve)
     ;;
 sanitize)
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not on the PATH" >&2; exit 1; }
+    programs
     for tool in memcheck racecheck initcheck synccheck; do sanitize "$tool" "${1:-sm_90::}"; done
+    ;;
+tune)
+    programs
+    step tune "$work/bin/tune"
     ;;
 demo)
     packages
     step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
     ;;
 *)
-    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -85,6 +85,23 @@ impl<T: Copy> Shared<T> {
         unsafe { arch::copy_async(self.checked(at), from) }
     }
 
+    /// As [`Shared::copy_from`] of what is `wanted`; else the element becomes zero, and `from` is not read. From sm_80 on.
+    ///
+    /// # Safety
+    /// As for [`Shared::copy_from`], if it is `wanted`.
+    #[inline(always)]
+    pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
+        const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
+        // SAFETY: as the caller promises.
+        unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
+    }
+
+    /// The address of element `at` in the shared window, checked as [`Shared::get`] does.
+    #[inline(always)]
+    pub(crate) fn window(&self, at: u32) -> u32 {
+        arch::shared_window(self.checked(at) as u32)
+    }
+
     /// Where element `at` lies, checked on the CPU executor against this part and the launch's bytes.
     #[inline(always)]
     fn checked(&self, at: u32) -> usize {
@@ -95,7 +112,7 @@ impl<T: Copy> Shared<T> {
     }
 
     #[inline(always)]
-    fn address(&self, at: u32) -> *mut T {
+    pub(crate) fn address(&self, at: u32) -> *mut T {
         arch::shared_base().wrapping_add(self.checked(at)).cast()
     }
 

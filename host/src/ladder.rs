@@ -1,4 +1,6 @@
 //! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is taken.
+use cuda_std::team::Team;
+
 use crate::rows::RowLayout;
 use crate::{Error, Result};
 
@@ -11,6 +13,8 @@ pub enum Arch {
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, what came after.
     Sm90,
+    /// Hopper alone: `wgmma`, `setmaxnreg`. Only some ops have it, and a device loads it beside the PTX that it runs.
+    Sm90a,
 }
 
 impl Arch {
@@ -20,6 +24,7 @@ impl Arch {
             Self::Sm75 => "sm_75",
             Self::Sm80 => "sm_80",
             Self::Sm90 => "sm_90",
+            Self::Sm90a => "sm_90a",
         }
     }
     /// Its compute capability.
@@ -27,8 +32,12 @@ impl Arch {
         match self {
             Self::Sm75 => (7, 5),
             Self::Sm80 => (8, 0),
-            Self::Sm90 => (9, 0),
+            Self::Sm90 | Self::Sm90a => (9, 0),
         }
+    }
+    /// Does it run on its own compute capability alone, not on newer ones?
+    pub const fn is_native(self) -> bool {
+        matches!(self, Self::Sm90a)
     }
 }
 
@@ -43,13 +52,30 @@ pub struct Rung {
     pub team: u32,
     /// Teams in a block.
     pub teams: u32,
+    /// Blocks that share a row, each with such a team: 8 for sm_90, and 1 for all else, in the kernel for clusters; 0 in
+    /// the others.
+    pub cluster: u32,
 }
 
 impl Rung {
-    /// Does it hold the rows of `layout`? Asked of a rung that no ladder chose.
-    pub(crate) fn expect_holds<const N: usize>(&self, op: &'static str, layout: &RowLayout<N>) -> Result<()> {
-        let packs = layout.packs();
-        if self.held == 0 || layout.vector && packs <= u64::from(self.held) * u64::from(self.team) {
+    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 in a cluster.
+    pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
+        let held = if self.held == 0 { 0 } else { self.held.ilog2() as usize };
+        kernels[held + usize::from(self.cluster > 0)]
+    }
+
+    /// Does it hold the rows of `layout` on this architecture? Asked of a rung that no ladder chose.
+    pub(crate) fn expect_holds<const N: usize>(
+        &self,
+        op: &'static str,
+        arch: Option<Arch>,
+        layout: &RowLayout<N>,
+    ) -> Result<()> {
+        let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
+        let is_cluster = self.cluster == blocks && self.held == 8 && self.teams == 1;
+        let held = u64::from(self.held) * u64::from(self.team) * u64::from(self.cluster.max(1));
+        let fits = self.held == 0 || layout.vector && layout.packs() <= held;
+        if fits && (self.cluster == 0 || is_cluster) {
             return Ok(());
         }
         Err(Error::Value {
@@ -66,7 +92,13 @@ pub const fn rung(packs: u32, held: u32, team: u32, threads: u32) -> Rung {
     assert!(threads.is_multiple_of(32) && threads.is_multiple_of(team));
     assert!(team.is_multiple_of(32) || team.is_power_of_two() && team < 32);
     assert!(held == 0 || held * team >= packs);
-    Rung { packs, held, team, teams: threads / team }
+    Rung { packs, held, team, teams: threads / team, cluster: 0 }
+}
+
+/// A rung of clusters of 8 blocks of `threads`, whose threads hold 8 packs.
+pub const fn cluster(packs: u32, threads: u32) -> Rung {
+    assert!(8 * 8 * threads >= packs && threads <= 1_024);
+    Rung { packs, cluster: Team::CLUSTER, ..rung(0, 8, threads, threads) }
 }
 
 /// Rows of up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
@@ -102,29 +134,67 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
-/// The rungs of an op beyond `SHORT_ROWS`, for each architecture.
-pub(crate) struct LongRows {
+/// The rungs beyond `SHORT_ROWS` of blocks that hold a row, for each architecture.
+pub(crate) struct HeldRows {
     /// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load another row
     /// while it reduces.
     pub sm75: &'static [Rung],
     /// Everything newer, and the CPU executor.
     pub sm80: &'static [Rung],
+    /// From sm_90 on, rows that none of `sm80` holds.
+    pub sm90: &'static [Rung],
+}
+
+/// Of ops that read one operand: rows that no 512 threads hold 4 packs of; clusters hold up to 1 MiB.
+pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
+    sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
+    sm80: &[
+        rung(3_072, 8, 384, 384),
+        rung(4_096, 8, 512, 512),
+        rung(6_144, 8, 768, 768),
+        rung(8_192, 8, 1_024, 1_024),
+    ],
+    sm90: &[
+        cluster(12_288, 192),
+        cluster(16_384, 256),
+        cluster(20_480, 320),
+        cluster(24_576, 384),
+        cluster(32_768, 512),
+        cluster(49_152, 768),
+        cluster(65_536, 1_024),
+    ],
+};
+
+/// Of ops that read two: 4 packs a thread of each are the bytes in flight that 8 of one are. Blocks of up to 512 threads
+/// hold no more than the ladder of short rows has.
+pub(crate) const TWO_OPERANDS: HeldRows =
+    HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
+
+/// What an op does with rows beyond `SHORT_ROWS`.
+pub(crate) struct LongRows {
+    /// The blocks that hold one.
+    pub held: HeldRows,
+    /// Threads of the blocks for rows that none holds: they are read twice.
+    pub reread: u32,
 }
 
 impl LongRows {
     /// The first rung of `SHORT_ROWS` and these that takes the rows of `layout`; for rows that are not vectors, that
     /// of the kernel for any layout.
     pub fn pick<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
-        let long_rows = match arch {
-            Some(Arch::Sm75) => self.sm75,
-            None | Some(Arch::Sm80 | Arch::Sm90) => self.sm80,
-        };
-        let packs = layout.packs();
-        let fits = |rung: &&Rung| layout.vector && packs <= u64::from(rung.packs);
-        SHORT_ROWS.iter().chain(long_rows).find(fits).copied().unwrap_or_else(|| {
+        if !layout.vector {
             let team =
                 ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
-            rung(u32::MAX, 0, team, team.max(128))
-        })
+            return rung(u32::MAX, 0, team, team.max(128));
+        }
+        let (held, clusters): (&[Rung], &[Rung]) = match arch {
+            Some(Arch::Sm75) => (self.held.sm75, &[]),
+            None | Some(Arch::Sm80) => (self.held.sm80, &[]),
+            Some(Arch::Sm90 | Arch::Sm90a) => (self.held.sm80, self.held.sm90),
+        };
+        let packs = layout.packs();
+        let fits = |rung: &&Rung| packs <= u64::from(rung.packs);
+        let reread = rung(u32::MAX, 0, self.reread, self.reread);
+        SHORT_ROWS.iter().chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
     }
 }

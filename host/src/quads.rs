@@ -91,7 +91,7 @@ impl QuadLaunch {
         let (team, teams) =
             if access == TEAM { (Params::SHARING, 1) } else { (TEAM_THREADS, teams.unwrap_or(TEAMS)) };
         let shared_bytes = rows_bytes * teams + if access == TEAM { meeting } else { 0 };
-        Ok(Self { params, rung: Rung { packs: u32::MAX, held: 0, team, teams }, shared_bytes })
+        Ok(Self { params, rung: Rung { packs: u32::MAX, held: 0, team, teams, cluster: 0 }, shared_bytes })
     }
 
     /// Which of an op's kernels it is: for any layout, for rows of whole tiles, for those that a block shares.

@@ -31,15 +31,49 @@ pub(crate) trait Source<T: Elem>: Copy {
     const LOAD_FIRST: usize;
     /// Up to so many tiles, the weight is read before the reduction: there are registers for it.
     const FETCH_EARLY: usize;
-    /// The thread's pack of `tile`, for the first time.
-    fn load(&self, tile: u32) -> Pack<T>;
-    /// The same pack again.
-    fn load_again(&self, tile: u32) -> Pack<T>;
+    /// The thread's part of a tile.
+    type Held: Held<T>;
+    /// That of `tile`, for the first time.
+    fn load(&self, tile: u32) -> Self::Held;
+    /// The same again.
+    fn load_again(&self, tile: u32) -> Self::Held;
+    /// What is written for the normalised and scaled `lanes` of `held`.
+    #[inline(always)]
+    fn finish(&self, _held: Self::Held, lanes: T::Lanes) -> T::Lanes {
+        lanes
+    }
+}
+
+/// A thread's part of a tile, as it waits in registers.
+pub(crate) trait Held<T: Elem>: Copy {
+    /// Nothing yet.
+    fn empty() -> Self;
+    /// What is normalised. What costs more than a conversion is kept for the second time.
+    fn lanes(&mut self) -> T::Lanes;
+    /// The same again.
+    fn lanes_again(&self) -> T::Lanes;
+}
+
+/// A pack as it is: half the registers of its lanes.
+impl<T: Elem> Held<T> for Pack<T> {
+    #[inline(always)]
+    fn empty() -> Self {
+        Self::ZERO
+    }
+    #[inline(always)]
+    fn lanes(&mut self) -> T::Lanes {
+        Pack::lanes(*self)
+    }
+    #[inline(always)]
+    fn lanes_again(&self) -> T::Lanes {
+        self.forget_lanes().lanes()
+    }
 }
 
 impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
     const LOAD_FIRST: usize = 2;
     const FETCH_EARLY: usize = 4;
+    type Held = Pack<T>;
     #[inline(always)]
     fn load(&self, tile: u32) -> Pack<T> {
         // Allocating in L1 although read once: `L1::no_allocate` measures slower on an H200.
@@ -53,8 +87,8 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
 
 /// The tiles of `source` that stay in registers, loaded if `wanted`.
 #[inline(always)]
-pub(crate) fn hold<T: Elem, const HELD: usize>(source: impl Source<T>, wanted: bool) -> [Pack<T>; HELD] {
-    let mut held = [Pack::<T>::ZERO; HELD];
+pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(source: X, wanted: bool) -> [X::Held; HELD] {
+    let mut held = [X::Held::empty(); HELD];
     if wanted {
         for tile in 0..HELD {
             held[tile] = source.load(tile as u32);
@@ -68,9 +102,9 @@ pub(crate) fn hold<T: Elem, const HELD: usize>(source: impl Source<T>, wanted: b
 /// # Safety
 /// `weight` has the elements that its kind says, aligned to 16 bytes if `VECTOR`.
 #[inline(always)]
-pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool>(
-    source: impl Source<T>,
-    held: [Pack<T>; HELD],
+pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>>(
+    source: X,
+    held: [X::Held; HELD],
     weight: Weight,
     y: RowMut<T, VECTOR>,
     team: Team,
@@ -87,12 +121,12 @@ pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool>(
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
         // One body for all kinds, where speed is not decided by it.
-        kind if HELD == 0 => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(kind), y, team, p),
-        Weight::NONE => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(Weight::NONE), y, team, p),
-        Weight::SAME => scale::<T, HELD, VECTOR, _, _>(source, held, Same(same), y, team, p),
+        kind if HELD == 0 => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(kind), y, team, p),
+        Weight::NONE => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::NONE), y, team, p),
+        Weight::SAME => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
         // For f32 the two kinds are one, and the host says `SAME`.
         _ if size_of::<T>() == 4 => {}
-        _ => scale::<T, HELD, VECTOR, _, _>(source, held, read_late(Weight::F32), y, team, p),
+        _ => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::F32), y, team, p),
     }
 }
 
@@ -100,13 +134,13 @@ pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool>(
 #[inline(always)]
 fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<T>>(
     source: X,
-    held: [Pack<T>; HELD],
+    held: [X::Held; HELD],
     weight: S,
     y: RowMut<T, VECTOR>,
     team: Team,
     p: Params,
 ) {
-    let held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true) };
+    let mut held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true) };
     // Where there are registers for it, the weight is there when the sum is.
     let fetch_early = HELD <= X::FETCH_EARLY;
     let mut fetched = [S::EMPTY; HELD];
@@ -127,15 +161,18 @@ fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<
     let mean = team.sum(squares.sum(), &mut SharedMemory::of_launch()) * p.inv_cols;
     let inv_rms = rsqrt(mean + p.eps);
 
-    let put = |tile: u32, pack: Pack<T>, fetched: S::Fetched| {
-        let normalized = pack.lanes().map(|x| x * inv_rms);
-        y.store(tile, Pack::from_lanes(weight.apply(tile, fetched, normalized, p.weight)), Store::Default);
+    let put = |tile: u32, held: X::Held, lanes: T::Lanes, fetched: S::Fetched| {
+        let normalized = lanes.map(|x| x * inv_rms);
+        let scaled = weight.apply(tile, fetched, normalized, p.weight);
+        y.store(tile, Pack::from_lanes(source.finish(held, scaled)), Store::Default);
     };
     for tile in 0..HELD {
         let weight = if fetch_early { fetched[tile] } else { weight.fetch(tile as u32) };
-        put(tile as u32, held[tile].forget_lanes(), weight);
+        put(tile as u32, held[tile], held[tile].lanes_again(), weight);
     }
     for tile in 0..streamed {
-        put(tile, source.load_again(tile), weight.fetch(tile));
+        let mut again = source.load_again(tile);
+        let lanes = again.lanes();
+        put(tile, again, lanes, weight.fetch(tile));
     }
 }

@@ -19,6 +19,7 @@ mod qk_norm_rope;
 mod residual_tanh_gated_rms_norm;
 mod rms_norm;
 mod rms_norm_backward;
+mod rms_norm_gated;
 mod rope;
 mod softmax;
 mod softmax_backward;
@@ -43,9 +44,12 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"rms_norm", rms_norm::rms_norm),
     (c"rms_norm_out", rms_norm::rms_norm_out),
     (c"rms_norm_backward", rms_norm_backward::rms_norm_backward),
+    (c"rms_norm_gated", rms_norm_gated::rms_norm_gated),
     (c"activation", activation::activation),
+    (c"activation_out", activation::activation_out),
     (c"activation_backward", activation_backward::activation_backward),
     (c"gated_activation", gated_activation::gated_activation),
+    (c"gated_activation_out", gated_activation::gated_activation_out),
     (c"gated_activation_backward", gated_activation_backward::gated_activation_backward),
     (c"softmax", softmax::softmax),
     (c"softmax_backward", softmax_backward::softmax_backward),
@@ -58,10 +62,10 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"rope_pair", rope::rope_pair),
 ];
 
-/// Registers every kernel on both dispatch keys.
-pub fn register() -> Result<(), String> {
-    shim().register(c"oxiwarp", c"CPU", KERNELS)?;
-    shim().register(c"oxiwarp", c"CUDA", KERNELS)
+/// Registers every kernel of this namespace on both dispatch keys.
+pub fn register(namespace: &CStr) -> Result<(), String> {
+    shim().register(namespace, c"CPU", KERNELS)?;
+    shim().register(namespace, c"CUDA", KERNELS)
 }
 
 /// The operators' `round_before_weight` as the host names it.

@@ -1,6 +1,7 @@
 //! `activation` and its gradient against f64, over the table of shapes.
 use half::{bf16, f16};
 use oxiwarp::{Activation, Device, Element, Roundings, Stream, activation, activation_backward};
+use oxiwarp_tests::alone::rows_stand_alone;
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
@@ -63,7 +64,9 @@ pub fn slope(f: Activation, x: f64) -> f64 {
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let epsilon = match T::DTYPE {
-        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 => 2.0_f64.powi(-24),
+        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 | oxiwarp::Dtype::Bool => {
+            2.0_f64.powi(-24)
+        }
         oxiwarp::Dtype::F16 => 2.0_f64.powi(-11),
         oxiwarp::Dtype::Bf16 => 2.0_f64.powi(-8),
     };
@@ -183,23 +186,11 @@ fn every_value<T: Element>(device: &Device) {
 }
 
 fn batch_invariance(device: &Device) {
-    let seed = seed();
-    for cols in [5_usize, 128, 1536, 3072] {
-        let rows = 300;
-        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
-        let bias: Vec<bf16> = values(&mut random(seed + 1), cols);
-        let dense = [Layout::dense(cols as i64); 2];
-        for f in [Activation::Gelu, Activation::Silu] {
-            let how = (f, Roundings::Exact);
-            let all = run(device, &x, Some(&bias), [rows as i64, cols as i64], dense, how);
-            for row in [0, 151, rows - 1] {
-                let row = row * cols..(row + 1) * cols;
-                let alone = run(device, &x[row.clone()], Some(&bias), [1, cols as i64], dense, how);
-                for (alone, all) in alone.iter().zip(&all) {
-                    same_bits(alone, &all[row.clone()]);
-                }
-            }
-        }
+    for f in [Activation::Gelu, Activation::Silu] {
+        rows_stand_alone(&[5, 128, 1536, 3072], |x, shape| {
+            let bias: Vec<bf16> = values(&mut random(1), shape[1] as usize);
+            run(device, x, Some(&bias), shape, [Layout::dense(shape[1]); 2], (f, Roundings::Exact))
+        });
     }
 }
 

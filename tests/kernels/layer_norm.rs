@@ -1,6 +1,7 @@
 //! `layer_norm` against f64, over the table of shapes; what its bits depend on.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Device, Dtype, Element, Norm, Stream, layer_norm};
+use oxiwarp_tests::alone::rows_stand_alone;
 use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::operand::Operand;
@@ -122,22 +123,9 @@ fn layouts<T: Element>(device: &Device) {
 }
 
 fn batch_invariance(device: &Device) {
-    let seed = seed();
-    for cols in [5_usize, 128, 1536, 3072, 9000, 30_000] {
-        let rows = if cols > 9000 { 20 } else { 300 };
-        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
-        let some = |rows: std::ops::Range<usize>| {
-            let shape = [rows.len() as i64, cols as i64];
-            let x = &x[rows.start * cols..rows.end * cols];
-            run(device, x, [None; 2], shape, [Layout::dense(cols as i64); 2])
-        };
-        let all = some(0..rows);
-        for row in [0, 1, 11, rows - 7] {
-            let expected = &all[row * cols..(row + 7) * cols];
-            same_bits(&some(row..row + 7), expected);
-            same_bits(&some(row..row + 1), &expected[..cols]);
-        }
-    }
+    rows_stand_alone(&[5, 128, 1536, 3072, 9000, 30_000], |x, shape| {
+        [run(device, x, [None; 2], shape, [Layout::dense(shape[1]); 2])]
+    });
 }
 
 /// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.

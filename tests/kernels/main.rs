@@ -4,6 +4,10 @@ mod activation_input;
 mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
+mod attention;
+mod attention_case;
+mod attention_packed;
+mod attention_tiles;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
@@ -13,6 +17,7 @@ mod gated_residual;
 mod gpu;
 mod heads;
 mod heads_bad_input;
+mod heads_kernels;
 mod layer_norm;
 mod mochi;
 mod modulation_input;
@@ -24,6 +29,7 @@ mod norm_backward_input;
 mod properties;
 mod qk_norm_rope;
 mod rms_norm;
+mod rms_norm_gated;
 mod rope;
 mod rungs;
 mod softmax;
@@ -39,9 +45,13 @@ type Test = (&'static str, fn(&Device));
 fn main() -> std::process::ExitCode {
     let all = [
         rms_norm::TESTS,
+        rms_norm_gated::TESTS,
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,
+        attention::TESTS,
+        attention_packed::TESTS,
+        attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
@@ -62,11 +72,16 @@ fn main() -> std::process::ExitCode {
         modulation_overlap::TESTS,
         rope::TESTS,
         qk_norm_rope::TESTS,
+        heads_kernels::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
-        let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };
+        let all = if candidate.name == "cpu" {
+            all.clone()
+        } else {
+            [&all[..], gpu::TESTS, attention_tiles::GPU_TESTS].concat()
+        };
         if let Err(reason) = &candidate.device {
             eprintln!("{}: {} tests ignored: {reason}", candidate.name, all.len());
         }

@@ -1,6 +1,7 @@
 //! `rms_norm` against f64, over the table of shapes.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
+use oxiwarp_tests::alone::rows_stand_alone;
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
@@ -131,18 +132,9 @@ fn layouts<T: Element>(device: &Device) {
 }
 
 fn batch_invariance(device: &Device) {
-    let seed = seed();
-    for cols in [5_usize, 128, 1536, 3072, 9000] {
-        let rows = 300;
-        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
-        let dense = [Layout::dense(cols as i64); 2];
-        let all = run(device, &x, None, [rows as i64, cols as i64], dense, RmsNorm::default());
-        for row in [0, 1, 151, rows - 1] {
-            let row = row * cols..(row + 1) * cols;
-            let alone = run(device, &x[row.clone()], None, [1, cols as i64], dense, RmsNorm::default());
-            same_bits(&alone, &all[row]);
-        }
-    }
+    rows_stand_alone(&[5, 128, 1536, 3072, 9000], |x, shape| {
+        [run(device, x, None, shape, [Layout::dense(shape[1]); 2], RmsNorm::default())]
+    });
 }
 
 /// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.

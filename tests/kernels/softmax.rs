@@ -1,7 +1,8 @@
 //! `softmax` and its logarithm against f64: the table of shapes, layouts, rows that overflow a naive formula.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax};
-use oxiwarp_tests::compare::{same_bits, ulp};
+use oxiwarp_tests::alone::rows_stand_alone;
+use oxiwarp_tests::compare::ulp;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
@@ -117,17 +118,9 @@ fn two_levels(device: &Device) {
 }
 
 fn batch_invariance(device: &Device) {
-    let seed = seed();
-    for cols in [5_usize, 128, 1536, 3072, 9000, 66_000] {
-        let rows = if cols > 10_000 { 7 } else { 300 };
-        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
-        let dense = [Layout::dense(cols as i64); 2];
-        let all = run(device, &x, [rows as i64, cols as i64], dense, false);
-        for row in [0, 1, rows / 2, rows - 1] {
-            let row = row * cols..(row + 1) * cols;
-            same_bits(&run(device, &x[row.clone()], [1, cols as i64], dense, false), &all[row]);
-        }
-    }
+    rows_stand_alone(&[5, 128, 1536, 3072, 9000, 66_000], |x, shape| {
+        [run(device, x, shape, [Layout::dense(shape[1]); 2], false)]
+    });
 }
 
 /// A logit by its column and the lowest number of its type.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from helpers import random
-from norms import EPS, ada_norm, gated_residual, layer_norm, mochi_modulated, mochi_residual
+from norms import EPS, ada_norm, gated_residual, layer_norm, mochi_modulated, mochi_residual, rms_norm_gated
 
 import oxiwarp
 
@@ -70,10 +70,28 @@ CALLS = {
     ),
     "modulated_rms_norm": Call(oxiwarp.modulated_rms_norm, mochi_modulated, modulations=("scale",)),
     "residual_tanh_gated_rms_norm": Call(oxiwarp.residual_tanh_gated_rms_norm, mochi_residual, ("x_res",), ("gate",)),
+    "rms_norm_gated": Call(oxiwarp.rms_norm_gated, rms_norm_gated, ("gate",), vectors=("weight",)),
+    "rms_norm_gated, gate first": Call(
+        functools.partial(oxiwarp.rms_norm_gated, gate_first=True, rounding="once"),
+        functools.partial(rms_norm_gated, gate_first=True, rounding="once"),
+        ("gate",),
+        vectors=("weight",),
+    ),
+    "rms_norm_gated, sigmoid": Call(
+        functools.partial(oxiwarp.rms_norm_gated, activation="sigmoid"),
+        functools.partial(rms_norm_gated, activation="sigmoid"),
+        ("gate",),
+        vectors=("weight",),
+    ),
     "residual_tanh_gated_rms_norm_modulated": Call(
         oxiwarp.residual_tanh_gated_rms_norm_modulated, _chained, ("x_res",), ("gate", "scale")
     ),
 }
+
+
+def op_of(name):
+    """The operator of a call, whose name its errors have."""
+    return "ada_norm" if name == "modulated_rms_norm" else name.split(",")[0]
 
 
 def results(value):

@@ -41,6 +41,28 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None
     return y if bias is None else y + bias
 
 
+def rms_norm_gated(
+    x: Tensor,
+    gate: Tensor,
+    weight: Tensor | None = None,
+    eps: float = EPS,
+    *,
+    rounding: str = "before_weight",
+    activation: str = "silu",
+    gate_first: bool = False,
+) -> Tensor:
+    """transformers' RMSNormGated classes: the activation in float32 (float64 where x is) and not rounded."""
+    wide = torch.float64 if x.dtype == torch.float64 else F32
+    factor = {"silu": F.silu, "sigmoid": torch.sigmoid}[activation](gate.to(wide))
+    h = x.to(wide) * factor if gate_first else x.to(wide)
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    if rounding == "before_weight":
+        h = h.to(x.dtype) if weight is None else weight * h.to(x.dtype)
+    elif weight is not None:
+        h = weight.to(wide) * h
+    return (h if gate_first else h * factor).to(x.dtype)
+
+
 NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import DTYPES, random
-from norm_calls import CALLS, results
+from norm_calls import CALLS, op_of, results
 from norms import BF16, F32
 from test_compile import backends, calls, counting
 
@@ -36,6 +36,8 @@ def schemas(dtype, device):
             OPS.gated_residual_ada_norm,
             (x, y, None, None, single, None, None, None, None, None, True, 1e-6, True, False),
         ),
+        (OPS.rms_norm_gated, (x, y, vector, 1e-6, True, False, False)),
+        (OPS.rms_norm_gated, (x, slices, None, 1e-6, False, True, True)),
         (OPS.residual_tanh_gated_rms_norm, (x, y, side, 1e-6)),
         (OPS.residual_tanh_gated_rms_norm_modulated, (x, y, single, side, vector, 1e-6)),
     ]
@@ -73,7 +75,7 @@ def test_compiles_once(name, device):
     compiled = torch.compile(ours, fullgraph=True, dynamic=True, backend=counting(graphs))
     for tokens in (3, 5, 8):
         compiled(**CALLS[name].operands((2, tokens, 32), BF16, device))
-    op = "ada_norm" if name == "modulated_rms_norm" else name.removesuffix(", RMS")
+    op = op_of(name)
     assert calls(graphs, getattr(OPS, op).default) == 1
 
 

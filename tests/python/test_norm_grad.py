@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import DTYPES, random
-from norm_calls import CALLS, results
+from norm_calls import CALLS, op_of, results
 from norms import F32, doubles
 
 import oxiwarp
@@ -127,7 +127,7 @@ def test_forward_mode_is_refused(name, device):
     """A kernel has no tangent: an error, whichever operand has one, and the next call is right."""
     operands = CALLS[name].operands(SHAPE, F32, device)
     plain = results(CALLS[name].ours(**operands))
-    op = "ada_norm" if name == "modulated_rms_norm" else name.removesuffix(", RMS")
+    op = op_of(name)
     for key, tensor in operands.items():
         rest = {other: of for other, of in operands.items() if other != key}
         with pytest.raises(RuntimeError, match=f"^{op}: called in forward-mode AD .* no derivative for it"):

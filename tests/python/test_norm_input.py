@@ -5,18 +5,13 @@ import re
 import pytest
 import torch
 from helpers import random
-from norm_calls import CALLS, results
+from norm_calls import CALLS, op_of, results
 from norms import BF16, F32, layer_norm
 
 import oxiwarp
 
 SHAPE = (2, 3, 8)
 CALL = pytest.mark.parametrize("name", CALLS)
-
-
-def op_of(name):
-    """The operator whose name an error has."""
-    return "ada_norm" if name == "modulated_rms_norm" else name.removesuffix(", RMS")
 
 
 def refused(name, device, message, changed, error=RuntimeError, **options):
@@ -171,6 +166,7 @@ def test_out_of_memory_cpu():
         lambda: oxiwarp.ada_norm_pair(x, vector, None, vector, None),
         lambda: oxiwarp.gated_residual(x, x, vector),
         lambda: oxiwarp.gated_residual_ada_norm(x, x, vector, vector),
+        lambda: oxiwarp.rms_norm_gated(x, x, vector),
         lambda: oxiwarp.residual_tanh_gated_rms_norm(x, x, vector),
         lambda: oxiwarp.residual_tanh_gated_rms_norm_modulated(x, x, vector, vector),
     ):

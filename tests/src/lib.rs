@@ -1,4 +1,5 @@
 //! What the tests of all kernels share: devices, shapes, random tensors, comparison.
+pub mod alone;
 pub mod approx;
 pub mod compare;
 pub mod devices;

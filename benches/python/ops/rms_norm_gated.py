@@ -1,4 +1,4 @@
-"""`rms_norm_gated`: the norm behind Qwen3-Next's linear attention."""
+"""`rms_norm_gated`: the norms behind linear attention (Qwen3-Next, Kimi Linear) and state-space layers (Mamba2)."""
 
 import references
 import torch
@@ -23,6 +23,21 @@ def _eager(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
     return h.to(x.dtype)
 
 
+def _eager_sigmoid(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
+    """KimiLinearRMSNormGated, BailingHybridRMSNormGated: all of it in float32."""
+    h = x.to(torch.float32)
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
+    h = weight.to(torch.float32) * h
+    return (h * torch.sigmoid(gate.to(torch.float32))).to(x.dtype)
+
+
+def _eager_gate_first(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
+    """MambaRMSNormGated, BambaRMSNormGated, Zamba2RMSNormGated of one group: silu(gate) first, in float32."""
+    h = x.to(torch.float32) * F.silu(gate.to(torch.float32))
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
+    return weight * h.to(x.dtype)
+
+
 def _real(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
     from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextRMSNormGated
 
@@ -40,5 +55,28 @@ FORMS = (
         ours=lambda x, gate, weight: oxiwarp.rms_norm_gated(x, gate, weight, EPS),
         claims={NO_MODE: SAME_ROUNDINGS},
         real=_real,
+    ),
+    Form(
+        op="rms_norm_gated",
+        chain="sigmoid: Kimi Linear",
+        cases=(("Kimi Linear heads", (1, 32 * 8192, 128)),),
+        inputs=_inputs,
+        eager=_eager_sigmoid,
+        reference=lambda x, gate, weight: references.rms_norm(x, EPS, weight) * torch.sigmoid(gate),
+        ours=lambda x, gate, weight: oxiwarp.rms_norm_gated(
+            x, gate, weight, EPS, rounding="once", activation="sigmoid"
+        ),
+        claims={NO_MODE: SAME_ROUNDINGS},
+        timed=False,
+    ),
+    Form(
+        op="rms_norm_gated",
+        chain="gate first: Mamba2, Bamba, Zamba2",
+        cases=(("Mamba2 2.7B", (1, 8192, 5120)),),
+        inputs=_inputs,
+        eager=_eager_gate_first,
+        reference=lambda x, gate, weight: references.rms_norm(x * references.silu(gate), EPS, weight),
+        ours=lambda x, gate, weight: oxiwarp.rms_norm_gated(x, gate, weight, EPS, gate_first=True),
+        claims={NO_MODE: SAME_ROUNDINGS},
     ),
 )

@@ -16,25 +16,26 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
     unsafe {
         asm!(
             "cp.async.cg.shared.global [{}], [{}], 16;",
-            in(reg32) shared_space(super::shared_base()) + to as u32, in(reg64) from,
+            in(reg32) super::shared_window(to as u32), in(reg64) from,
             options(nostack)
         );
     }
 }
 
-/// The address in the shared space: asked for once, not at each copy.
+/// [`copy_async`] to an address in the shared window, of what is `wanted`; else 16 bytes of zeros, and nothing is read.
+///
+/// # Safety
+/// As [`copy_async`], if it is `wanted`; the instruction needs sm_80.
 #[inline(always)]
-fn shared_space(generic: *const u8) -> u32 {
-    let address: u32;
-    // SAFETY: arithmetic on registers.
+pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
+    // SAFETY: as the caller promises.
     unsafe {
         asm!(
-            "{{ .reg .b64 shared; cvta.to.shared.u64 shared, {}; cvt.u32.u64 {}, shared; }}",
-            in(reg64) generic, out(reg32) address,
-            options(pure, nomem, nostack)
+            "cp.async.cg.shared.global.L2::128B [{}], [{}], 16, {};",
+            in(reg32) to, in(reg64) from, in(reg32) if wanted { 16 } else { 0 },
+            options(nostack)
         );
     }
-    address
 }
 
 #[inline(always)]

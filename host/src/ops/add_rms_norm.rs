@@ -1,27 +1,14 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::ladder::{LongRows, rung};
+use crate::ladder::{LongRows, TWO_OPERANDS};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";
 
-/// Two rows are loaded here, so 4 packs a thread are the bytes in flight that 8 are in `rms_norm`. Blocks of up to 512
-/// threads hold no more than the ladder of short rows has.
-const LONG_ROWS: LongRows = LongRows {
-    sm75: &[rung(u32::MAX, 0, 256, 256)],
-    sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024), rung(u32::MAX, 0, 256, 256)],
-};
-
-/// The kernel whose threads hold so many packs.
-fn kernel(held: u32) -> &'static str {
-    match held {
-        2 => "add_rms_norm_hold2",
-        4 => "add_rms_norm_hold4",
-        _ => OP,
-    }
-}
+const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, reread: 256 };
+const KERNELS: &[&str] = &[OP, "add_rms_norm_hold2", "add_rms_norm_hold4"];
 
 /// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).
 ///
@@ -58,7 +45,7 @@ pub fn add_rms_norm(
         launch_rows(
             OP,
             device,
-            kernel(rung.held),
+            rung.kernel(KERNELS),
             rung,
             &layout,
             stream,

@@ -2,7 +2,7 @@
 use kernels_gpu::norm::Params;
 use kernels_gpu::weight::{Applied, Weight};
 
-use crate::ladder::{LongRows, Rung, rung};
+use crate::ladder::{LongRows, ONE_OPERAND, Rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -36,27 +36,9 @@ impl Default for RmsNorm {
 
 const OP: &str = "rms_norm";
 
-/// Rows that no 512 threads hold 4 packs of; beyond 8192 packs a row is read twice.
-const LONG_ROWS: LongRows = LongRows {
-    sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512), rung(u32::MAX, 0, 256, 256)],
-    sm80: &[
-        rung(3_072, 8, 384, 384),
-        rung(4_096, 8, 512, 512),
-        rung(6_144, 8, 768, 768),
-        rung(8_192, 8, 1_024, 1_024),
-        rung(u32::MAX, 0, 256, 256),
-    ],
-};
-
-/// The kernel whose threads hold so many packs.
-fn kernel(held: u32) -> &'static str {
-    match held {
-        2 => "rms_norm_hold2",
-        4 => "rms_norm_hold4",
-        8 => "rms_norm_hold8",
-        _ => OP,
-    }
-}
+const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, reread: 256 };
+const KERNELS: &[&str] =
+    &[OP, "rms_norm_hold2", "rms_norm_hold4", "rms_norm_hold8", "rms_norm_cluster_hold8"];
 
 /// `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, sums in f32.
 ///
@@ -97,12 +79,14 @@ pub fn on_rung(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = match rung {
-        Some(rung) => rung.expect_holds(OP, &layout).map(|()| rung)?,
+        Some(rung) => rung.expect_holds(OP, device.arch(), &layout).map(|()| rung)?,
         None => LONG_ROWS.pick(device.arch(), &layout),
     };
     let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![x, weight_arg, y, p]) }
+    unsafe {
+        launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])
+    }
 }
 
 /// Checks weight and parameters against `x`, and makes the kernel's argument of the weight.

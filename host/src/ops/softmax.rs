@@ -1,35 +1,17 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
 use kernels_gpu::exp_sum::Params;
 
-use crate::ladder::{LongRows, rung};
+use crate::ladder::{LongRows, ONE_OPERAND};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax";
 
-/// As those of `rms_norm`, up to what a block can hold. Longer rows are read twice, by blocks of 1024 threads: one of
-/// them a multiprocessor, so that the rows in flight are few and the second read finds most of them in L2.
-const LONG_ROWS: LongRows = LongRows {
-    sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512), rung(u32::MAX, 0, 1_024, 1_024)],
-    sm80: &[
-        rung(3_072, 8, 384, 384),
-        rung(4_096, 8, 512, 512),
-        rung(6_144, 8, 768, 768),
-        rung(8_192, 8, 1_024, 1_024),
-        rung(u32::MAX, 0, 1_024, 1_024),
-    ],
-};
-
-/// The kernel whose threads hold so many packs.
-fn kernel(held: u32) -> &'static str {
-    match held {
-        2 => "softmax_hold2",
-        4 => "softmax_hold4",
-        8 => "softmax_hold8",
-        _ => OP,
-    }
-}
+/// Rows that no block, or cluster of them, holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
+/// flight are few and the second read finds most of them in L2.
+const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, reread: 1_024 };
+const KERNELS: &[&str] = &[OP, "softmax_hold2", "softmax_hold4", "softmax_hold8", "softmax_cluster_hold8"];
 
 /// `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or with `log` its logarithm,
 /// `x - max - ln(sum(exp(x - max)))`: in f32, rounded once.
@@ -48,7 +30,7 @@ pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) 
     let rung = LONG_ROWS.pick(device.arch(), &layout);
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![x, y, p]) }
+    unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, y, p]) }
 }
 
 pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, log: bool) -> Params {

@@ -1,27 +1,16 @@
 //! The gradient of a softmax from its result: `dx = y * (dy - sum(dy * y))`.
 use super::softmax::kernel_params;
-use crate::ladder::{LongRows, rung};
+use crate::ladder::{LongRows, TWO_OPERANDS};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax_backward";
 
-/// Two rows are held here, as in `add_rms_norm`; what is beyond is read twice, as in `softmax`, by blocks of half as
-/// many threads with twice the registers: with two rows a thread has twice the loads in flight.
-const LONG_ROWS: LongRows = LongRows {
-    sm75: &[rung(u32::MAX, 0, 512, 512)],
-    sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024), rung(u32::MAX, 0, 512, 512)],
-};
-
-/// The kernel whose threads hold so many packs of each row.
-fn kernel(held: u32) -> &'static str {
-    match held {
-        2 => "softmax_backward_hold2",
-        4 => "softmax_backward_hold4",
-        _ => OP,
-    }
-}
+/// Rows that no block holds are read twice, as in `softmax`, by blocks of half as many threads with twice the registers:
+/// with two rows a thread has twice the loads in flight.
+const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, reread: 512 };
+const KERNELS: &[&str] = &[OP, "softmax_backward_hold2", "softmax_backward_hold4"];
 
 /// `dx = y * (dy - sum(dy * y))` over the last dimension: the gradient of [`softmax`](crate::softmax) from its result
 /// `y`; with `log` that of its logarithm, `dy - exp(y) * sum(dy)`. In f32, rounded once.
@@ -45,5 +34,5 @@ pub fn softmax_backward(
     let rung = LONG_ROWS.pick(device.arch(), &layout);
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, kernel(rung.held), rung, &layout, stream, args![y, dy, dx, p]) }
+    unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }
 }

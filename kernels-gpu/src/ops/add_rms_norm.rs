@@ -26,6 +26,7 @@ impl<T: Elem, const VECTOR: bool> Add<T, VECTOR> {
 impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
     const LOAD_FIRST: usize = 4;
     const FETCH_EARLY: usize = 2;
+    type Held = Pack<T>;
     #[inline(always)]
     fn load(&self, tile: u32) -> Pack<T> {
         let sum = self.add(tile);
@@ -60,9 +61,9 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
             residual: Row::<T, VECTOR>::of(&residual, team, at, p.cols),
             sum: RowMut::<T, VECTOR>::of(&sum, team, at, p.cols),
         };
-        let held = hold::<T, HELD>(source, HELD <= Add::<T, VECTOR>::LOAD_FIRST);
+        let held = hold::<T, HELD, _>(source, HELD <= Add::<T, VECTOR>::LOAD_FIRST);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
-        normalize::<T, HELD, VECTOR>(source, held, weight, y, team, p);
+        normalize::<T, HELD, VECTOR, _>(source, held, weight, y, team, p);
     }
 }
 

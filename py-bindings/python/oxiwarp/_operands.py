@@ -3,12 +3,10 @@
 The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile.
 """
 
-from typing import NoReturn
-
 import torch
 from torch import Tensor
 
-from ._register import FLOATS, OPTIONAL, check_rows
+from ._register import FLOATS, check_rows
 
 MODES = {"exact": True, "fast": False}
 NORMS = {"layer_norm": False, "rms_norm": True}
@@ -28,21 +26,6 @@ def is_rms(op: str, norm: str) -> bool:
         return NORMS[norm]
     except (KeyError, TypeError):
         raise ValueError(f"{op}: norm is {norm!r}, expected 'layer_norm' or 'rms_norm'") from None
-
-
-def check_types(op: str, required: dict[str, Tensor], optional: dict[str, Tensor | None]) -> None:
-    """Raise TypeError for the first argument that is no tensor (nor None, among the optional ones)."""
-    for name, value in required.items():
-        if not isinstance(value, Tensor):
-            refuse(op, name, value)
-    for name, value in optional.items():
-        if not isinstance(value, OPTIONAL):
-            refuse(op, name, value)
-
-
-def refuse(op: str, name: str, value: object) -> NoReturn:
-    """Raise TypeError for an argument that is no tensor."""
-    raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor")
 
 
 def check_eps(op: str, eps: float) -> None:

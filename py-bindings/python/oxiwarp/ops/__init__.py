@@ -1,7 +1,8 @@
 """The operators, one file each: schema, fake, public function."""
 
 from .activation import gelu, gelu_fast, gelu_new, gelu_quick, gelu_tanh, silu
-from .ada_norm import ada_norm, ada_norm_pair
+from .ada_norm import ada_norm
+from .ada_norm_pair import ada_norm_pair
 from .add_rms_norm import add_rms_norm
 from .cross_entropy import cross_entropy
 from .gated_activation import (
@@ -20,6 +21,7 @@ from .modulated_rms_norm import modulated_rms_norm
 from .qk_norm_rope import qk_norm_rope
 from .residual_tanh_gated_rms_norm import residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated
 from .rms_norm import rms_norm
+from .rms_norm_gated import rms_norm_gated
 from .rope import rope, rope_1d, rope_3d
 from .softmax import softmax
 
@@ -46,6 +48,7 @@ __all__ = [
     "residual_tanh_gated_rms_norm",
     "residual_tanh_gated_rms_norm_modulated",
     "rms_norm",
+    "rms_norm_gated",
     "rope",
     "rope_1d",
     "rope_3d",

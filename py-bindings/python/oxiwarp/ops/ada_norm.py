@@ -1,4 +1,4 @@
-"""The modulated norm of a diffusion transformer: `torch.ops.oxiwarp.ada_norm`, `ada_norm_pair` and public functions."""
+"""The modulated norm of a diffusion transformer: `torch.ops.oxiwarp.ada_norm` and its public function."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .._modulation_backward import Norm, ada_norm_gradients, modulations
-from .._operands import check_modulation, check_norm, check_types, is_exact, is_rms
-from .._register import define, explain, needs_grad, refuse_forward_mode
+from .._operands import check_modulation, check_norm, is_exact, is_rms
+from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 
 
-def _check(
+def check(
     op: str,
     x: Tensor,
     weight: Tensor | None,
@@ -37,42 +37,14 @@ def _fake(
     eps: float,
     exact: bool,
 ) -> Tensor:
-    _check("ada_norm", x, weight, bias, eps, scale=(scale, scale_table), shift=(shift, shift_table))
+    check("ada_norm", x, weight, bias, eps, scale=(scale, scale_table), shift=(shift, shift_table))
     return x.new_empty(x.shape)
-
-
-def _fake_pair(
-    x: Tensor,
-    scale: Tensor,
-    scale_table: Tensor | None,
-    shift: Tensor | None,
-    shift_table: Tensor | None,
-    scale2: Tensor,
-    scale2_table: Tensor | None,
-    shift2: Tensor | None,
-    shift2_table: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    rms: bool,
-    eps: float,
-    exact: bool,
-) -> tuple[Tensor, Tensor]:
-    first = {"scale": (scale, scale_table), "shift": (shift, shift_table)}
-    second = {"scale2": (scale2, scale2_table), "shift2": (shift2, shift2_table)}
-    _check("ada_norm_pair", x, weight, bias, eps, **first, **second)
-    return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
 op = define(
     "ada_norm(Tensor x, Tensor scale, Tensor? scale_table, Tensor? shift, Tensor? shift_table, Tensor? weight, "
     "Tensor? bias, bool rms, float eps, bool exact) -> Tensor",
     _fake,
-)
-op_pair = define(
-    "ada_norm_pair(Tensor x, Tensor scale, Tensor? scale_table, Tensor? shift, Tensor? shift_table, Tensor scale2, "
-    "Tensor? scale2_table, Tensor? shift2, Tensor? shift2_table, Tensor? weight, Tensor? bias, bool rms, float eps, "
-    "bool exact) -> (Tensor, Tensor)",
-    _fake_pair,
 )
 
 
@@ -106,52 +78,6 @@ class _AdaNorm(torch.autograd.Function):
         x, scale, scale_table, shift, shift_table, weight, bias = ctx.saved_tensors
         norm, by = Norm(ctx.rms, ctx.eps, weight, bias), modulations(scale, scale_table, shift, shift_table)
         return *ada_norm_gradients(dy, x, norm, by, None, ctx.needs_input_grad[:7]), None, None, None
-
-
-class _AdaNormPair(torch.autograd.Function):
-    """Keeps its operands; the gradient of x for one modulation is added to the other's as that is made."""
-
-    @staticmethod
-    def forward(
-        x: Tensor,
-        scale: Tensor,
-        shift: Tensor | None,
-        scale2: Tensor,
-        shift2: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        rms: bool,
-        eps: float,
-        exact: bool,
-    ) -> tuple[Tensor, Tensor]:
-        return op_pair(  # type: ignore[no-any-return]
-            x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact
-        )
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        *tensors, ctx.rms, ctx.eps, _ = inputs
-        ctx.save_for_backward(*tensors)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, dy: Tensor, dy2: Tensor) -> tuple[Tensor | None, ...]:
-        x, scale, shift, scale2, shift2, weight, bias = ctx.saved_tensors
-        of_x, of_scale, of_shift, of_scale2, of_shift2, *of_norm = ctx.needs_input_grad[:7]
-        norm = Norm(ctx.rms, ctx.eps, weight, bias)
-        first = ada_norm_gradients(
-            dy, x, norm, modulations(scale, None, shift, None), None, (of_x, of_scale, False, of_shift, False, *of_norm)
-        )
-        second = ada_norm_gradients(
-            dy2,
-            x,
-            norm,
-            modulations(scale2, None, shift2, None),
-            first[0],
-            (of_x, of_scale2, False, of_shift2, False, *of_norm),
-        )
-        both = [None if a is None or b is None else a + b for a, b in zip(first[5:], second[5:], strict=True)]
-        return second[0], first[1], first[3], second[1], second[3], *both, None, None, None
 
 
 def ada_norm(
@@ -197,57 +123,23 @@ def ada_norm(
     Source: Peebles and Xie, "Scalable Diffusion Models with Transformers" (arXiv:2212.09748), adaLN.
     """
     name = "ada_norm"
-    others = {"shift": shift, "weight": weight, "bias": bias, "scale_table": scale_table, "shift_table": shift_table}
-    check_types(name, {"x": x, "scale": scale}, others)
-    rms, exact = is_rms(name, norm), is_exact(name, mode)
-    arguments = (x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
-    try:
-        if needs_grad(x, scale, *others.values()):
-            refuse_forward_mode(name)
-            return _AdaNorm.apply(*arguments)  # type: ignore[no-any-return,no-untyped-call]
-        return op(*arguments)  # type: ignore[no-any-return]
-    except RuntimeError as error:
-        explain(error, name, 1, x, scale=scale, **others)
-        raise
-
-
-def ada_norm_pair(
-    x: Tensor,
-    scale: Tensor,
-    shift: Tensor | None,
-    scale2: Tensor,
-    shift2: Tensor | None,
-    *,
-    norm: str = "layer_norm",
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    eps: float = 1e-6,
-    mode: str = "exact",
-) -> tuple[Tensor, Tensor]:
-    """Two modulations of one norm, in one pass: `norm(x) * (1 + scale) + shift`, and that with `scale2` and `shift2`.
-
-    Arguments, gradients, errors and source as for `ada_norm`; it is what SD3.5's AdaLayerNormZeroX computes for its two
-    attentions.
-
-    Returns:
-        Two contiguous tensors of `x`'s shape and dtype.
-    """
-    name = "ada_norm_pair"
-    others = {"shift": shift, "shift2": shift2, "weight": weight, "bias": bias}
-    check_types(name, {"x": x, "scale": scale, "scale2": scale2}, others)
+    affine = isinstance(weight, OPTIONAL) and isinstance(bias, OPTIONAL)
+    tables = isinstance(scale_table, OPTIONAL) and isinstance(shift_table, OPTIONAL)
+    if not (isinstance(x, Tensor) and isinstance(scale, Tensor) and isinstance(shift, OPTIONAL) and affine and tables):
+        others = {"shift": shift, "weight": weight, "bias": bias}
+        refuse_types(name, {"x": x, "scale": scale}, {**others, "scale_table": scale_table, "shift_table": shift_table})
     rms, exact = is_rms(name, norm), is_exact(name, mode)
     try:
-        if needs_grad(x, scale, scale2, *others.values()):
+        if needs_grad(x, scale, scale_table, shift, shift_table, weight, bias):
             refuse_forward_mode(name)
-            return _AdaNormPair.apply(  # type: ignore[no-any-return,no-untyped-call]
-                x, scale, shift, scale2, shift2, weight, bias, rms, eps, exact
+            return _AdaNorm.apply(  # type: ignore[no-any-return,no-untyped-call]
+                x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact
             )
-        return op_pair(  # type: ignore[no-any-return]
-            x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact
-        )
+        return op(x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)  # type: ignore[no-any-return]
     except RuntimeError as error:
-        explain(error, name, 2, x, scale=scale, scale2=scale2, **others)
+        by = {"scale": scale, "shift": shift, "scale_table": scale_table, "shift_table": shift_table}
+        explain(error, name, 1, x, **by, weight=weight, bias=bias)
         raise
 
 
-__all__ = ["ada_norm", "ada_norm_pair", "op", "op_pair"]
+__all__ = ["ada_norm", "check", "op"]

@@ -90,7 +90,7 @@ def add_rms_norm(
     arXiv:1910.07467.
     """
     if not (isinstance(x, Tensor) and isinstance(residual, Tensor) and isinstance(weight, OPTIONAL)):
-        refuse_types("add_rms_norm", x=x, residual=residual, weight=weight)
+        refuse_types("add_rms_norm", {"x": x, "residual": residual}, {"weight": weight})
     before = before_weight("add_rms_norm", rounding)
     try:
         if needs_grad(x, residual, weight):

@@ -134,7 +134,7 @@ def cross_entropy(
     arXiv:1805.02867.
     """
     if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
-        refuse_types("cross_entropy", logits=logits, target=target)
+        refuse_types("cross_entropy", {"logits": logits, "target": target}, {})
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'")
     run = _CrossEntropy.apply if needs_grad(logits) else op

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .._modulation_backward import Modulation, gated
-from .._operands import check_modulation, check_types, is_exact
-from .._register import check_rows, define, explain, needs_grad, refuse_forward_mode
+from .._operands import check_modulation, is_exact
+from .._register import OPTIONAL, check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
 
 CLIP = 65504.0
 
@@ -91,7 +91,9 @@ def gated_residual(
     Source: the gates of adaLN-Zero, arXiv:2212.09748.
     """
     name = "gated_residual"
-    check_types(name, {"x": x, "y": y, "gate": gate}, {"gate_table": gate_table})
+    tensors = isinstance(x, Tensor) and isinstance(y, Tensor)
+    if not (tensors and isinstance(gate, Tensor) and isinstance(gate_table, OPTIONAL)):
+        refuse_types(name, {"x": x, "y": y, "gate": gate}, {"gate_table": gate_table})
     exact = is_exact(name, mode)
     try:
         if needs_grad(x, y, gate, gate_table):

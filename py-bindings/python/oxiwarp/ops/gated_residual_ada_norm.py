@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .._modulation_backward import Modulation, Norm, ada_norm_gradients, gated, modulations
-from .._operands import check_modulation, check_norm, check_types, is_exact, is_rms
-from .._register import define, explain, needs_grad, refuse_forward_mode
+from .._operands import check_modulation, check_norm, is_exact, is_rms
+from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from .gated_residual import unclipped
 
 NAME = "gated_residual_ada_norm"
@@ -138,26 +138,32 @@ def gated_residual_ada_norm(
 
     Source: adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the beginning of the next.
     """
-    others = {
-        "gate": gate,
-        "gate_table": gate_table,
-        "shift": shift,
-        "scale_table": scale_table,
-        "shift_table": shift_table,
-        "weight": weight,
-        "bias": bias,
-    }
-    check_types(NAME, {"x": x, "y": y, "scale": scale}, others)
+    tensors = isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(scale, Tensor)
+    tables = (
+        isinstance(gate_table, OPTIONAL) and isinstance(scale_table, OPTIONAL) and isinstance(shift_table, OPTIONAL)
+    )
+    affine = isinstance(weight, OPTIONAL) and isinstance(bias, OPTIONAL)
+    if not (tensors and tables and affine and isinstance(gate, OPTIONAL) and isinstance(shift, OPTIONAL)):
+        others = {"gate": gate, "gate_table": gate_table, "shift": shift, "scale_table": scale_table}
+        refuse_types(
+            NAME,
+            {"x": x, "y": y, "scale": scale},
+            {**others, "shift_table": shift_table, "weight": weight, "bias": bias},
+        )
     rms, exact = is_rms(NAME, norm), is_exact(NAME, mode)
-    modulation = (gate, gate_table, scale, scale_table, shift, shift_table)
-    arguments = (x, y, *modulation, weight, bias, rms, eps, exact, clip)
     try:
-        if needs_grad(x, y, scale, *others.values()):
+        if needs_grad(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
             refuse_forward_mode(NAME)
-            return _GatedResidualAdaNorm.apply(*arguments)  # type: ignore[no-any-return,no-untyped-call]
-        return op(*arguments)  # type: ignore[no-any-return]
+            return _GatedResidualAdaNorm.apply(  # type: ignore[no-any-return,no-untyped-call]
+                x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
+            )
+        return op(  # type: ignore[no-any-return]
+            x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
+        )
     except RuntimeError as error:
-        explain(error, NAME, 2, x, y=y, scale=scale, **others)
+        modulations = {"gate": gate, "gate_table": gate_table, "shift": shift, "shift_table": shift_table}
+        affine_of = {"weight": weight, "bias": bias}
+        explain(error, NAME, 2, x, y=y, scale=scale, scale_table=scale_table, **modulations, **affine_of)
         raise
 
 

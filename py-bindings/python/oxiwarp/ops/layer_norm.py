@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .._operands import check_norm, check_types
-from .._register import define, explain, needs_grad, refuse_forward_mode
+from .._operands import check_norm
+from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from .layer_norm_backward import op as op_backward
 
 
@@ -72,7 +72,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Source: Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).
     """
-    check_types("layer_norm", {"x": x}, {"weight": weight, "bias": bias})
+    if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(bias, OPTIONAL)):
+        refuse_types("layer_norm", {"x": x}, {"weight": weight, "bias": bias})
     try:
         if needs_grad(x, weight, bias):
             refuse_forward_mode("layer_norm")

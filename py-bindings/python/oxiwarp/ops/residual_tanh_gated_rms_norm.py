@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .._operands import check_eps, check_modulation, check_types
-from .._register import check_rows, define, explain, needs_grad
+from .._operands import check_eps, check_modulation
+from .._register import check_rows, define, explain, needs_grad, refuse_types
 from .modulated_rms_norm import per_batch
 
 NAME = "residual_tanh_gated_rms_norm"
@@ -67,7 +67,8 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 
     Source: genmo's Mochi 1 (`residual_tanh_gated_rmsnorm`) and diffusers' MochiTransformerBlock.
     """
-    check_types(NAME, {"x": x, "x_res": x_res, "gate": gate}, {})
+    if not (isinstance(x, Tensor) and isinstance(x_res, Tensor) and isinstance(gate, Tensor)):
+        refuse_types(NAME, {"x": x, "x_res": x_res, "gate": gate}, {})
     gate = per_batch(gate, x)
     if needs_grad(x, x_res, gate):
         _check(NAME, x, x_res, gate, eps)
@@ -97,7 +98,9 @@ def residual_tanh_gated_rms_norm_modulated(
 
     Source: as for the two.
     """
-    check_types(CHAINED, {"x": x, "x_res": x_res, "gate": gate, "scale": scale}, {})
+    tensors = isinstance(x, Tensor) and isinstance(x_res, Tensor)
+    if not (tensors and isinstance(gate, Tensor) and isinstance(scale, Tensor)):
+        refuse_types(CHAINED, {"x": x, "x_res": x_res, "gate": gate, "scale": scale}, {})
     gate, scale = per_batch(gate, x), per_batch(scale, x)
     if needs_grad(x, x_res, gate, scale):
         _check(CHAINED, x, x_res, gate, eps)

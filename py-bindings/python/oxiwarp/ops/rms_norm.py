@@ -11,10 +11,12 @@ from .._register import (
     before_weight,
     check_rows,
     define,
+    define_lazy,
     explain,
     needs_grad,
     refuse_forward_mode,
     refuse_types,
+    write,
 )
 from .rms_norm_backward import op as op_backward
 
@@ -33,11 +35,27 @@ def _fake_out(
 op = define(
     "rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight) -> Tensor", _fake
 )
+# Unlike the public function it does not count as a write to `out` for autograd: a kernel that counts, in Python, would
+# cost each call more than all the rest.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
     _fake_out,
 )
+
+
+def _resolve_out(
+    x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool, out: Tensor
+) -> None:
+    if out.is_neg() or out.is_conj():
+        raise RuntimeError(
+            "rms_norm: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() first"
+        )
+    plain = weight if weight is None else weight.resolve_conj().resolve_neg()
+    op_out(x.resolve_conj().resolve_neg(), plain, eps, weight_offset, round_before_weight, out)
+
+
+define_lazy("rms_norm_out", _resolve_out)
 
 
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
@@ -122,7 +140,7 @@ def rms_norm(
     Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).
     """
     if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(out, OPTIONAL)):
-        refuse_types("rms_norm", x=x, weight=weight, out=out)
+        refuse_types("rms_norm", {"x": x}, {"weight": weight, "out": out})
     before, grad = before_weight("rms_norm", rounding), needs_grad(x, weight, out)
     if grad:
         refuse_forward_mode("rms_norm")
@@ -134,23 +152,11 @@ def rms_norm(
         except RuntimeError as error:
             explain(error, "rms_norm", 1, x, weight=weight)
             raise
-    if grad:
-        raise RuntimeError(
-            "rms_norm: an input requires grad, and there is no gradient with out: call it without, or under "
-            "torch.no_grad() or torch.inference_mode()"
-        )
-    # torch's fallback for these expects the output among the results. (Its compiler traces neither question.)
-    if not torch.compiler.is_compiling() and (out.is_neg() or out.is_conj()):
-        raise RuntimeError(
-            "rms_norm: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() first"
-        )
     try:
-        op_out(x, weight, eps, weight_offset, before, out)
+        write("rms_norm", op_out, (x, weight, eps, weight_offset, before), (out,), grad)
     except RuntimeError as error:
         explain(error, "rms_norm", 0, x, weight=weight, out=out)
         raise
-    if not torch.compiler.is_compiling() and not out.is_inference():
-        torch.autograd.graph.increment_version(out)  # a backward that saved `out` must notice
     return out
 
 

@@ -75,7 +75,7 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     (arXiv:1805.02867).
     """
     if not isinstance(x, Tensor):
-        refuse_types("softmax", x=x)
+        refuse_types("softmax", {"x": x}, {})
     try:
         return _Softmax.apply(x, log) if needs_grad(x) else op(x, log)  # type: ignore[no-any-return,no-untyped-call]
     except RuntimeError as error:

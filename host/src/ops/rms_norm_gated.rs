@@ -1,0 +1,88 @@
+//! `y = rms_norm(x) * f(gate)` over the last dimension, or the norm of `x * f(gate)`.
+use kernels_gpu::ops::rms_norm_gated::Gate;
+use kernels_gpu::weight::Weight;
+
+use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
+use crate::ladder::{HeldRows, LongRows, rung};
+use crate::launch::args;
+use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::{Device, Result, Stream, View, ViewMut};
+
+/// What is applied to the gate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GateFunction {
+    /// `g / (1 + e^-g)`: Qwen3-Next and Qwen3.5, OLMo hybrid, Mamba2.
+    #[default]
+    Silu,
+    /// `1 / (1 + e^-g)`: Kimi Linear, Bailing hybrid, GLM-5 Next.
+    Sigmoid,
+}
+
+/// Which of norm and gate comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GateOrder {
+    /// The norm; the gate multiplies what it makes: linear attention.
+    #[default]
+    NormFirst,
+    /// The gate multiplies what the norm reads: Mamba2, Bamba, Zamba2, Nemotron-H.
+    GateFirst,
+}
+
+/// The parameters of a gated RMSNorm.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RmsNormGated {
+    /// The norm's.
+    pub norm: RmsNorm,
+    /// What is applied to the gate.
+    pub function: GateFunction,
+    /// Which of the two comes first.
+    pub order: GateOrder,
+}
+
+const OP: &str = "rms_norm_gated";
+
+/// As [`TWO_OPERANDS`](crate::ladder::TWO_OPERANDS), up to the 768 threads that have the registers for `f` of both rows.
+const LONG_ROWS: LongRows =
+    LongRows { held: HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] }, reread: 256 };
+const KERNELS: &[&str] = &[OP, "rms_norm_gated_hold2", "rms_norm_gated_hold4"];
+
+/// `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension; the norm as
+/// [`rms_norm`](crate::rms_norm).
+///
+/// `f(gate)` is computed in f32 and never rounded to the dtype, nor is its product with `x` before a norm. Behind a norm
+/// that rounds [before the weight](Rounding::BeforeWeight) the normalised value is rounded, its product with a weight of
+/// the same dtype is rounded, and the result is.
+///
+/// `x`, `gate` and `y` have one shape and dtype; `weight` is `[columns]`, of their dtype or f32. A row's bits depend on
+/// its length and on whether all operands, strides included, are aligned to 16 bytes, not on the other rows.
+///
+/// # Errors
+/// As [`rms_norm`](crate::rms_norm).
+pub fn rms_norm_gated(
+    device: &Device,
+    x: View,
+    gate: View,
+    weight: Option<View>,
+    y: ViewMut,
+    params: RmsNormGated,
+    stream: Stream,
+) -> Result<()> {
+    let y = y.as_view();
+    let mut layout = RowLayout::of(OP, device, [("x", &x), ("gate", &gate), ("out", y)])?;
+    let weight_arg = check(OP, device, &x, weight.as_ref(), params.norm, &mut layout)?;
+    let inputs = [Some(("x", &x)), Some(("gate", &gate)), weight.as_ref().map(|weight| ("weight", weight))];
+    expect_disjoint(OP, ("out", y), &inputs)?;
+    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let (p, [x, gate, y]) = (kernel_params(&layout, params.norm), layout.operands);
+    let before_weight = params.norm.rounding == Rounding::BeforeWeight;
+    let gate = Gate {
+        rows: gate,
+        first: u32::from(params.order == GateOrder::GateFirst),
+        sigmoid: u32::from(params.function == GateFunction::Sigmoid),
+        // A product with a weight in f32 is in f32.
+        round: u32::from(before_weight && weight_arg.kind != Weight::F32),
+    };
+    let kernel = rung.kernel(KERNELS);
+    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    unsafe { launch_rows(OP, device, kernel, rung, &layout, stream, args![x, gate, weight_arg, y, p]) }
+}

@@ -1,0 +1,179 @@
+//! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension: `f` is SiLU or the sigmoid.
+//!
+//! The norms behind linear attention and state-space layers, with the roundings of transformers' modules: `f(gate)` is
+//! computed in f32, with aten's formula, and not rounded; what the norm makes is rounded before `f(gate)` multiplies it
+//! where those modules do, the product with `f(gate)` before a norm never is.
+use cuda_std::libdevice::exp_add;
+use cuda_std::prelude::*;
+
+use crate::activations::rounded;
+use crate::norm::{Held, Params, Source, hold, normalize};
+use crate::weight::Weight;
+
+/// The gate and what is done with it: a kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Gate {
+    /// As `x`.
+    pub rows: Rows,
+    /// Does it multiply what the norm reads, and not what it makes? 0 or 1.
+    pub first: u32,
+    /// Is `f` the sigmoid, and not SiLU? 0 or 1.
+    pub sigmoid: u32,
+    /// Round to the element type what the norm has made, before the gate multiplies it? 0 or 1.
+    pub round: u32,
+}
+
+/// The rows of `x` with those of the gate.
+#[derive(Clone, Copy)]
+struct Gated<T, const VECTOR: bool, const GATE_FIRST: bool> {
+    x: Row<T, VECTOR>,
+    gate: Row<T, VECTOR>,
+    sigmoid: bool,
+    round: bool,
+}
+
+/// A pack of each, which take the registers of the lanes of their product.
+#[derive(Clone, Copy)]
+struct Packs<T: Elem, const GATE_FIRST: bool> {
+    x: Pack<T>,
+    gate: Pack<T>,
+    sigmoid: bool,
+    /// `x * f(gate)`, once it has been made.
+    product: T::Lanes,
+}
+
+impl<T: Elem, const GATE_FIRST: bool> Held<T> for Packs<T, GATE_FIRST> {
+    #[inline(always)]
+    fn empty() -> Self {
+        Self { x: Pack::ZERO, gate: Pack::ZERO, sigmoid: false, product: T::Lanes::splat(0.0) }
+    }
+    #[inline(always)]
+    fn lanes(&mut self) -> T::Lanes {
+        if GATE_FIRST {
+            self.product = self.x.lanes().zip(activated::<T>(self.gate, self.sigmoid), |x, gate| x * gate);
+            self.product
+        } else {
+            self.x.lanes()
+        }
+    }
+    #[inline(always)]
+    fn lanes_again(&self) -> T::Lanes {
+        if GATE_FIRST { self.product } else { self.x.forget_lanes().lanes() }
+    }
+}
+
+/// `f(gate)`, as aten's kernels of SiLU and of the sigmoid compute it.
+#[inline(always)]
+fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::Lanes {
+    gate.lanes().map(|gate| if sigmoid { 1.0 } else { gate } / exp_add(-gate, 1.0))
+}
+
+impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T, VECTOR, GATE_FIRST> {
+    const LOAD_FIRST: usize = 4;
+    const FETCH_EARLY: usize = 2;
+    type Held = Packs<T, GATE_FIRST>;
+    #[inline(always)]
+    fn load(&self, tile: u32) -> Self::Held {
+        let (x, gate) = (self.x.load(tile, Load::ReadOnly), self.gate.load(tile, Load::ReadOnly));
+        Packs { x, gate, sigmoid: self.sigmoid, ..Packs::empty() }
+    }
+    #[inline(always)]
+    fn load_again(&self, tile: u32) -> Self::Held {
+        self.load(tile)
+    }
+    #[inline(always)]
+    fn finish(&self, held: Self::Held, lanes: T::Lanes) -> T::Lanes {
+        if GATE_FIRST {
+            return lanes;
+        }
+        let lanes = if self.round { rounded::<T>(lanes) } else { lanes };
+        lanes.zip(activated::<T>(held.gate, self.sigmoid), |normed, gate| normed * gate)
+    }
+}
+
+/// # Safety
+/// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements and the weight `p.cols`, all
+/// `Rows::is_vector` if `VECTOR`, that `y` overlaps nothing else, and that `GATE_FIRST` is what the gate says.
+#[inline(always)]
+unsafe fn in_order<T: Elem, const HELD: usize, const VECTOR: bool, const GATE_FIRST: bool>(
+    x: Rows,
+    gate: Gate,
+    weight: Weight,
+    y: Rows,
+    p: Params,
+) {
+    let team = Team::of_block();
+    let at = RowAt::of(team, p.rows, p.inner);
+    // SAFETY: as the caller promises; a team's row is its own.
+    unsafe {
+        let source = Gated::<T, VECTOR, GATE_FIRST> {
+            x: Row::of(&x, team, at, p.cols),
+            gate: Row::of(&gate.rows, team, at, p.cols),
+            sigmoid: gate.sigmoid != 0,
+            round: gate.round != 0,
+        };
+        let held = hold::<T, HELD, _>(source, HELD <= Gated::<T, VECTOR, GATE_FIRST>::LOAD_FIRST);
+        let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
+        normalize::<T, HELD, VECTOR, _>(source, held, weight, y, team, p);
+    }
+}
+
+/// # Safety
+/// As [`in_order`], in the order that the gate says.
+#[inline(always)]
+unsafe fn rms_norm_gated<T: Elem, const HELD: usize, const VECTOR: bool>(
+    x: Rows,
+    gate: Gate,
+    weight: Weight,
+    y: Rows,
+    p: Params,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if gate.first != 0 {
+            in_order::<T, HELD, VECTOR, true>(x, gate, weight, y, p)
+        } else {
+            in_order::<T, HELD, VECTOR, false>(x, gate, weight, y, p)
+        }
+    }
+}
+
+/// # Safety
+/// As [`rms_norm_gated`], for any layout.
+#[inline(always)]
+unsafe fn any_layout<T: Elem>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params) {
+    thread::launch_bounds::<512, 1>();
+    // SAFETY: the host sets `p.vector` only where every operand is.
+    unsafe {
+        if p.vector != 0 {
+            rms_norm_gated::<T, 0, true>(x, gate, weight, y, p)
+        } else {
+            rms_norm_gated::<T, 0, false>(x, gate, weight, y, p)
+        }
+    }
+}
+
+/// # Safety
+/// As [`rms_norm_gated`].
+#[inline(always)]
+unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+    x: Rows,
+    gate: Gate,
+    weight: Weight,
+    y: Rows,
+    p: Params,
+) {
+    thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
+    // SAFETY: as the caller promises.
+    unsafe { rms_norm_gated::<T, HELD, true>(x, gate, weight, y, p) }
+}
+
+entry! {
+    rms_norm_gated<T: [f32, f16, bf16]>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params)
+        => any_layout::<T>(x, gate, weight, y, p);
+    rms_norm_gated_hold2<T: [f32, f16, bf16]>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params)
+        => held::<T, 2, 256, 4>(x, gate, weight, y, p);
+    rms_norm_gated_hold4<T: [f32, f16, bf16]>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params)
+        => held::<T, 4, 768, 1>(x, gate, weight, y, p)
+}

@@ -1,0 +1,118 @@
+"""`oxiwarp.rms_norm_gated` against float64, and the roundings of transformers' own classes."""
+
+import importlib
+import itertools
+import re
+
+import pytest
+import torch
+from helpers import DTYPES, SHAPES, check_error, make_weight, random, same_roundings
+from norms import rms_norm_gated
+
+import oxiwarp
+
+ORDERS = [dict(gate_first=first, activation=f) for first in (False, True) for f in ("silu", "sigmoid")]
+# Class, what it is in oxiwarp's words, how it is made for N columns.
+CLASSES = {
+    "qwen3_next.Qwen3NextRMSNormGated": ({}, lambda cls, cols: cls(cols)),
+    "qwen3_5.Qwen3_5RMSNormGated": ({}, lambda cls, cols: cls(cols)),
+    "olmo_hybrid.OlmoHybridRMSNormGated": ({}, lambda cls, cols: cls(cols)),
+    "kimi_linear.KimiLinearRMSNormGated": (
+        {"rounding": "once", "activation": "sigmoid"},
+        lambda cls, cols: cls(cols),
+    ),
+    "mamba2.MambaRMSNormGated": ({"gate_first": True}, lambda cls, cols: cls(cols, cols)),
+    "zamba2.Zamba2RMSNormGated": ({"gate_first": True}, lambda cls, cols: cls(cols, cols)),
+    "falcon_h1.FalconH1RMSNormGated": ({"rounding": "once"}, lambda cls, cols: cls(cols)),
+}
+
+
+def check(x, gate, weight, **options):
+    y = oxiwarp.rms_norm_gated(x, gate, weight, **options)
+    assert y.shape == x.shape and y.dtype == x.dtype and y.is_contiguous()
+    double = None if weight is None else weight.double()
+    right = rms_norm_gated(x.double(), gate.double(), double, **options)
+    check_error(y, rms_norm_gated(x, gate, weight, **options), right, f"{list(x.shape)} {x.dtype} {options}")
+    return y
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("rows", "cols"), SHAPES)
+def test_table(rows, cols, dtype, device):
+    x, gate = random((rows, cols), dtype, device), random((rows, cols), dtype, device, seed=2)
+    kinds = itertools.cycle([None, "same", "f32"])
+    for options in ORDERS:
+        weight = make_weight(next(kinds), cols, dtype, device)
+        check(x, gate, weight, rounding="once", **options)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", CLASSES)
+def test_has_the_roundings_of(name, dtype, device):
+    """transformers' class: the same values, but for flips by the order of the sum and the last bit of exp."""
+    module, cls = name.split(".")
+    try:
+        cls = getattr(importlib.import_module(f"transformers.models.{module}.modeling_{module}"), cls)
+    except (ImportError, AttributeError):
+        pytest.skip(f"this transformers has no {name}")
+    options, make = CLASSES[name]
+    x, gate = random((4, 16, 640), dtype, device), random((4, 16, 640), dtype, device, seed=2)
+    own = make(cls, 640)
+    eps = own.variance_epsilon
+    own.weight = torch.nn.Parameter(make_weight("same", 640, dtype, device), requires_grad=False)
+    y, expected = oxiwarp.rms_norm_gated(x, gate, own.weight, eps, **options), own(x, gate)
+    if dtype == torch.float32:
+        torch.testing.assert_close(y, expected, rtol=4e-6, atol=1e-30)
+    else:
+        assert same_roundings(y, expected, units=4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+@pytest.mark.parametrize("kind", [None, "same", "f32"])
+@pytest.mark.parametrize("options", ORDERS, ids=str)
+def test_rounding_orders(options, kind, dtype, device):
+    """Each order rounds as its chain does, and they differ."""
+    x, gate = random((32, 512), dtype, device), random((32, 512), dtype, device, seed=2)
+    weight = make_weight(kind, 512, dtype, device)
+    found = {}
+    for rounding in ("once", "before_weight"):
+        y = found[rounding] = oxiwarp.rms_norm_gated(x, gate, weight, rounding=rounding, **options)
+        assert same_roundings(y, rms_norm_gated(x, gate, weight, rounding=rounding, **options), units=4), rounding
+    if kind is not None or not options["gate_first"]:
+        assert (found["once"] != found["before_weight"]).double().mean() > 0.02
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", [7, 64, 129, 2048])
+def test_strided(cols, dtype, device):
+    """x and gate as slices of one projection, and at odd addresses."""
+    projection = random((4, 3, 2 * cols), dtype, device)
+    x, gate = projection.chunk(2, -1)
+    store = random((12 * cols + 8,), dtype, device, seed=3)
+    odd = store[1 : 1 + 12 * cols].view(4, 3, cols)
+    for options in ORDERS:
+        check(x, gate, make_weight("same", cols, dtype, device), rounding="once", **options)
+        check(odd, gate, None, rounding="once", **options)
+        check(x, odd, make_weight("f32", cols, dtype, device), rounding="once", **options)
+
+
+def test_batch_invariant(device):
+    x, gate = random((37, 3072), torch.bfloat16, device), random((37, 3072), torch.bfloat16, device, seed=2)
+    for options in ORDERS:
+        y = oxiwarp.rms_norm_gated(x, gate, **options)
+        for row in (0, 17, 36):
+            assert torch.equal(oxiwarp.rms_norm_gated(x[row], gate[row], **options), y[row])
+
+
+def test_no_rows(device):
+    empty = torch.empty(0, 8, device=device)
+    assert oxiwarp.rms_norm_gated(empty, empty).shape == (0, 8)
+
+
+@pytest.mark.parametrize("bad", ["relu", "", None, True, ["silu"]])
+def test_names(bad):
+    x = torch.ones(2, 8)
+    with pytest.raises(ValueError, match=rf"^rms_norm_gated: activation is {re.escape(repr(bad))}, expected 'silu' or"):
+        oxiwarp.rms_norm_gated(x, x, activation=bad)
+    with pytest.raises(ValueError, match=rf"^rms_norm_gated: rounding is {re.escape(repr(bad))}, expected 'once' or"):
+        oxiwarp.rms_norm_gated(x, x, rounding=bad)

@@ -1,0 +1,28 @@
+//! Batch invariance: a row's bits do not depend on the other rows.
+use half::bf16;
+
+use crate::compare::same_bits;
+use crate::tensor::{random, seed, values};
+
+/// Runs `f`, which makes `N` matrices of a matrix `[rows, cols]`, for these numbers of columns: over many rows, over
+/// seven of them, and over one. Panics unless a row has the same bits each time.
+pub fn rows_stand_alone<const N: usize>(cols: &[usize], f: impl Fn(&[bf16], [i64; 2]) -> [Vec<bf16>; N]) {
+    let seed = seed();
+    for &cols in cols {
+        eprintln!("{cols} columns, OXIWARP_SEED={seed}");
+        let rows = if cols > 10_000 { 9 } else { 300 };
+        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
+        let some = |first: usize, count: usize| {
+            f(&x[first * cols..(first + count) * cols], [count as i64, cols as i64])
+        };
+        let all = some(0, rows);
+        for first in [0, 1, rows / 2, rows - 7] {
+            let first = first.min(rows - 7);
+            for count in [1, 7] {
+                for (part, all) in some(first, count).iter().zip(&all) {
+                    same_bits(part, &all[first * cols..(first + count) * cols]);
+                }
+            }
+        }
+    }
+}
