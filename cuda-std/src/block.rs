@@ -1,6 +1,6 @@
 //! The threads of one block: barrier and reductions.
-use crate::shared::SharedMemory;
-use crate::{arch, thread, warp};
+use crate::shared::{Shared, SharedMemory};
+use crate::{arch, cluster, thread, warp};
 
 /// Waits until every thread of the block is here and orders their memory accesses.
 #[inline(always)]
@@ -51,13 +51,52 @@ pub(crate) fn fold_warps<T: warp::Exchange>(
         unsafe { partial.set(number, folded) };
     }
     sync();
-    // As many lanes as there are warps fold their sums, each group of lanes the same ones: the steps are as few as can
-    // be, and every lane ends with the result.
-    let width = warps.next_power_of_two();
+    // SAFETY: the slots of the block's warps, each written before the barrier.
+    unsafe { fold_slots(partial, first, warps, neutral, combine) }
+}
+
+/// Folds `count` elements of `slots`, up to 32, from `first` on. As many lanes as there are elements fold them, each group
+/// of lanes the same ones: the steps are as few as can be, and every lane ends with the result.
+///
+/// # Safety
+/// They were written before a barrier.
+#[inline(always)]
+unsafe fn fold_slots<T: warp::Exchange>(
+    slots: Shared<T>,
+    first: u32,
+    count: u32,
+    neutral: T,
+    combine: impl Fn(T, T) -> T + Copy,
+) -> T {
+    let width = count.next_power_of_two();
     let slot = warp::lane() % width;
-    // SAFETY: `first + slot` is one of the block's warps; every slot was written before the barrier.
-    let theirs = if slot < warps { unsafe { partial.get(first + slot) } } else { neutral };
+    // SAFETY: as the caller promises.
+    let theirs = if slot < count { unsafe { slots.get(first + slot) } } else { neutral };
     warp::fold(theirs, width, combine)
+}
+
+/// As [`fold`], over all blocks of a cluster of a kernel that declares `BLOCKS`; takes a `T` for each block more. Every
+/// thread must have called [`cluster::start`] before.
+#[inline(always)]
+pub(crate) fn fold_cluster<T: warp::Exchange, const BLOCKS: u32>(
+    value: T,
+    neutral: T,
+    memory: &mut SharedMemory,
+    combine: impl Fn(T, T) -> T + Copy,
+) -> T {
+    let folded = fold(value, neutral, memory, combine);
+    let (blocks, thread) = (cluster::size::<BLOCKS>(), linear_index());
+    let slots = memory.take::<T>(blocks);
+    // The others run: their memory is there.
+    cluster::wait();
+    if thread < blocks {
+        // SAFETY: each block has a slot in every block's memory; nobody ends before all have come to the next barrier.
+        unsafe { slots.set_in(thread, cluster::rank(), folded) };
+    }
+    cluster::arrive();
+    cluster::wait();
+    // SAFETY: every block wrote its slot before the barrier.
+    unsafe { fold_slots(slots, 0, blocks, neutral, combine) }
 }
 
 /// The sum of `value` over the block: see [`fold`].

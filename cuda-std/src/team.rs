@@ -5,7 +5,7 @@
 //! block is always a multiple of 32 threads, and threads whose row is past the end go through the same steps with
 //! neutral values: shuffles and barriers need them.
 use crate::shared::SharedMemory;
-use crate::{block, thread, warp};
+use crate::{block, cluster, thread, warp};
 
 /// The calling thread's team: who it is in it, and which row is theirs.
 #[derive(Clone, Copy)]
@@ -16,6 +16,8 @@ pub struct Team {
     pub size: u32,
     /// The row that the team works on.
     pub row: u64,
+    /// Is it a cluster of [`Team::CLUSTER`] blocks, and not a part of one?
+    pub cluster: bool,
 }
 
 impl Team {
@@ -24,19 +26,39 @@ impl Team {
     pub fn of_block() -> Self {
         let ([rank, team, _], [size, teams, _]) = (thread::index(), thread::block_dim());
         let row = u64::from(thread::block_index()[0]) * u64::from(teams) + u64::from(team);
-        Self { rank, size, row }
+        Self { rank, size, row, cluster: false }
+    }
+
+    /// Blocks of a team that is a cluster.
+    pub const CLUSTER: u32 = 8;
+
+    /// One row a cluster, which the kernel declares hereby: its blocks have a team each.
+    #[inline(always)]
+    pub fn of_cluster() -> Self {
+        cluster::bounds::<{ Self::CLUSTER }>();
+        cluster::start();
+        // Made of a block's team, row and all: of a row that ptxas knows to be one for all threads it keeps the addresses of
+        // every tile, in registers that are not there.
+        let (block, blocks) = (Self::of_block(), cluster::size::<{ Self::CLUSTER }>());
+        Self {
+            rank: cluster::rank() * block.size + block.rank,
+            size: block.size * blocks,
+            row: block.row / u64::from(blocks),
+            cluster: true,
+        }
     }
 
     /// The same team, after [`thread::forget`]: for the columns of one row of many.
     #[inline(always)]
     pub fn forget(self) -> Self {
         let [rank, size] = thread::forget([self.rank, self.size]);
-        Self { rank, size, row: self.row }
+        Self { rank, size, ..self }
     }
 
     /// Folds `value` over the team, the same bits in each of its threads. Every thread of the block must call it.
     ///
-    /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`.
+    /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`; a cluster takes those of a `T`
+    /// for each block too, and folds once.
     #[inline(always)]
     pub fn fold<T: warp::Exchange>(
         &self,
@@ -47,6 +69,9 @@ impl Team {
     ) -> T {
         if self.size <= warp::SIZE {
             return warp::fold(value, self.size, combine);
+        }
+        if self.cluster {
+            return block::fold_cluster::<T, { Self::CLUSTER }>(value, neutral, memory, combine);
         }
         let warps = self.size / warp::SIZE;
         let first = thread::index()[1] * warps;

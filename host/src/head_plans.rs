@@ -53,6 +53,8 @@ pub(crate) struct LanesKernel {
 
 /// So many warps fill a large GPU several times.
 const WARPS: u32 = 16 << 10;
+/// So many blocks do, too.
+const BLOCKS: u32 = 1 << 10;
 /// Warps of a block of heads in halves.
 const BLOCK_WARPS: u32 = 8;
 /// The most blocks of a grid in y and z.
@@ -108,14 +110,15 @@ impl Checked {
         self.quads && whole && self.extent[0] <= GRID
     }
 
-    /// Can eight columns be accessed 16 bytes at a time, and are pairs neighbours?
+    /// Are pairs neighbours, if there are any?
+    fn neighbours(&self) -> bool {
+        self.plain() && (self.rotary.halves == 0 || self.rotary.dim == 0)
+    }
+
+    /// Can eight columns be accessed 16 bytes at a time?
     fn octets(&self) -> bool {
         let size = self.dtype.size();
-        let aligned = self.present().all(|side| side.x.is_octets(size) && side.y.is_octets(size));
-        self.plain()
-            && aligned
-            && self.extent[2] % 8 == 0
-            && (self.rotary.halves == 0 || self.rotary.dim == 0)
+        self.extent[2] % 8 == 0 && self.present().all(|side| side.x.is_octets(size) && side.y.is_octets(size))
     }
 
     /// A plan for a grid of tokens.
@@ -153,7 +156,8 @@ impl Checked {
         let warps = shares[0] + shares[1];
         let blocks = warps.div_ceil(BLOCK_WARPS);
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
-        Some(self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0)).filter(|_| warps > 0)
+        let plan = self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0);
+        Some(plan).filter(|_| warps > 0 && i64::from(blocks) <= GRID)
     }
 
     fn held(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -163,7 +167,7 @@ impl Checked {
         // Columns a tile apart have the same angles, or the row is one head.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
-        if !self.octets() || !one_row || self.rotary.dim != 0 && !repeats && !one_head {
+        if !self.neighbours() || !self.octets() || !one_row || self.rotary.dim != 0 && !repeats && !one_head {
             return None;
         }
         let shares = self.sides.map(|side| side.heads.min(1));
@@ -172,12 +176,14 @@ impl Checked {
     }
 
     fn turned(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
-        let octets = self.present().map(|side| side.heads).max()? * p.dim / 8;
-        let threads = octets.next_multiple_of(32).clamp(32, 256);
-        let blocks = octets.div_ceil(threads);
-        let takes = self.octets() && i64::from(blocks) <= GRID;
-        let plan = self.of_tokens(kernels.turned?, p, blocks, [threads, 1, 1], 0);
-        Some(plan).filter(|_| takes)
+        let quads = (self.present().map(|side| side.heads).max()? * p.dim / 4).max(1);
+        let blocks = quads.div_ceil(512);
+        let threads = quads.div_ceil(blocks).next_multiple_of(32);
+        // Large blocks read more in a row; so many of them fill a large GPU several times.
+        let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
+        let plan = self.of_tokens(kernels.turned?, p, blocks, [threads, together, 1], 0);
+        let plan = Plan { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
+        Some(plan).filter(|_| self.neighbours() && i64::from(blocks) <= GRID)
     }
 
     fn lanes(&self, kernels: &Kernels, mut p: Params) -> Option<Plan> {

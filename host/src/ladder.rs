@@ -1,4 +1,6 @@
 //! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is taken.
+use cuda_std::team::Team;
+
 use crate::rows::RowLayout;
 use crate::{Error, Result};
 
@@ -11,6 +13,8 @@ pub enum Arch {
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, what came after.
     Sm90,
+    /// Hopper alone: `wgmma`, `setmaxnreg`. Only some ops have it, and a device loads it beside the PTX that it runs.
+    Sm90a,
 }
 
 impl Arch {
@@ -20,6 +24,7 @@ impl Arch {
             Self::Sm75 => "sm_75",
             Self::Sm80 => "sm_80",
             Self::Sm90 => "sm_90",
+            Self::Sm90a => "sm_90a",
         }
     }
     /// Its compute capability.
@@ -27,8 +32,12 @@ impl Arch {
         match self {
             Self::Sm75 => (7, 5),
             Self::Sm80 => (8, 0),
-            Self::Sm90 => (9, 0),
+            Self::Sm90 | Self::Sm90a => (9, 0),
         }
+    }
+    /// Does it run on its own compute capability alone, not on newer ones?
+    pub const fn is_native(self) -> bool {
+        matches!(self, Self::Sm90a)
     }
 }
 
@@ -43,18 +52,30 @@ pub struct Rung {
     pub team: u32,
     /// Teams in a block.
     pub teams: u32,
+    /// Blocks that share a row, each with such a team: 8 for sm_90, and 1 for all else, in the kernel for clusters; 0 in
+    /// the others.
+    pub cluster: u32,
 }
 
 impl Rung {
-    /// Its kernel among those of an op: for any layout, then for 2, 4 and 8 packs held.
+    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 in a cluster.
     pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
-        kernels[if self.held == 0 { 0 } else { self.held.ilog2() as usize }]
+        let held = if self.held == 0 { 0 } else { self.held.ilog2() as usize };
+        kernels[held + usize::from(self.cluster > 0)]
     }
 
-    /// Does it hold the rows of `layout`? Asked of a rung that no ladder chose.
-    pub(crate) fn expect_holds<const N: usize>(&self, op: &'static str, layout: &RowLayout<N>) -> Result<()> {
-        let packs = layout.packs();
-        if self.held == 0 || layout.vector && packs <= u64::from(self.held) * u64::from(self.team) {
+    /// Does it hold the rows of `layout` on this architecture? Asked of a rung that no ladder chose.
+    pub(crate) fn expect_holds<const N: usize>(
+        &self,
+        op: &'static str,
+        arch: Option<Arch>,
+        layout: &RowLayout<N>,
+    ) -> Result<()> {
+        let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
+        let is_cluster = self.cluster == blocks && self.held == 8 && self.teams == 1;
+        let held = u64::from(self.held) * u64::from(self.team) * u64::from(self.cluster.max(1));
+        let fits = self.held == 0 || layout.vector && layout.packs() <= held;
+        if fits && (self.cluster == 0 || is_cluster) {
             return Ok(());
         }
         Err(Error::Value {
@@ -71,7 +92,13 @@ pub const fn rung(packs: u32, held: u32, team: u32, threads: u32) -> Rung {
     assert!(threads.is_multiple_of(32) && threads.is_multiple_of(team));
     assert!(team.is_multiple_of(32) || team.is_power_of_two() && team < 32);
     assert!(held == 0 || held * team >= packs);
-    Rung { packs, held, team, teams: threads / team }
+    Rung { packs, held, team, teams: threads / team, cluster: 0 }
+}
+
+/// A rung of clusters of 8 blocks of `threads`, whose threads hold 8 packs.
+pub const fn cluster(packs: u32, threads: u32) -> Rung {
+    assert!(8 * 8 * threads >= packs && threads <= 1_024);
+    Rung { packs, cluster: Team::CLUSTER, ..rung(0, 8, threads, threads) }
 }
 
 /// Rows of up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
@@ -114,9 +141,11 @@ pub(crate) struct HeldRows {
     pub sm75: &'static [Rung],
     /// Everything newer, and the CPU executor.
     pub sm80: &'static [Rung],
+    /// From sm_90 on, rows that none of `sm80` holds.
+    pub sm90: &'static [Rung],
 }
 
-/// Of ops that read one operand: rows that no 512 threads hold 4 packs of.
+/// Of ops that read one operand: rows that no 512 threads hold 4 packs of; clusters hold up to 1 MiB.
 pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
     sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
     sm80: &[
@@ -125,12 +154,21 @@ pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
         rung(6_144, 8, 768, 768),
         rung(8_192, 8, 1_024, 1_024),
     ],
+    sm90: &[
+        cluster(12_288, 192),
+        cluster(16_384, 256),
+        cluster(20_480, 320),
+        cluster(24_576, 384),
+        cluster(32_768, 512),
+        cluster(49_152, 768),
+        cluster(65_536, 1_024),
+    ],
 };
 
 /// Of ops that read two: 4 packs a thread of each are the bytes in flight that 8 of one are. Blocks of up to 512 threads
 /// hold no more than the ladder of short rows has.
 pub(crate) const TWO_OPERANDS: HeldRows =
-    HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)] };
+    HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
 /// What an op does with rows beyond `SHORT_ROWS`.
 pub(crate) struct LongRows {
@@ -149,13 +187,14 @@ impl LongRows {
                 ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
             return rung(u32::MAX, 0, team, team.max(128));
         }
-        let held = match arch {
-            Some(Arch::Sm75) => self.held.sm75,
-            None | Some(Arch::Sm80 | Arch::Sm90) => self.held.sm80,
+        let (held, clusters): (&[Rung], &[Rung]) = match arch {
+            Some(Arch::Sm75) => (self.held.sm75, &[]),
+            None | Some(Arch::Sm80) => (self.held.sm80, &[]),
+            Some(Arch::Sm90 | Arch::Sm90a) => (self.held.sm80, self.held.sm90),
         };
         let packs = layout.packs();
         let fits = |rung: &&Rung| packs <= u64::from(rung.packs);
         let reread = rung(u32::MAX, 0, self.reread, self.reread);
-        SHORT_ROWS.iter().chain(held).find(fits).copied().unwrap_or(reread)
+        SHORT_ROWS.iter().chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
     }
 }

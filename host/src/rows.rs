@@ -106,8 +106,10 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     stream: Stream,
     args: [*const c_void; ARGS],
 ) -> Result<()> {
-    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once.
-    let shared_bytes = if rung.team > 32 { rung.team * rung.teams / 32 * 8 } else { 0 };
+    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once, and for each
+    // block of a cluster.
+    let meet = rung.team > 32 || rung.cluster > 0;
+    let shared_bytes = if meet { (rung.team * rung.teams / 32 + rung.cluster) * 8 } else { 0 };
     // SAFETY: as the caller promises.
     unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
 }
@@ -120,13 +122,14 @@ pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
     op: &'static str,
     device: &Device,
     kernel: &'static str,
-    Rung { team, teams, .. }: Rung,
+    Rung { team, teams, cluster, .. }: Rung,
     (shared_bytes, carveout): (u32, Option<u32>),
     layout: &RowLayout<N>,
     stream: Stream,
     args: [*const c_void; ARGS],
 ) -> Result<()> {
-    let Ok(blocks) = i32::try_from(layout.rows.div_ceil(u64::from(teams))) else {
+    let blocks = layout.rows.div_ceil(u64::from(teams)) * u64::from(cluster.max(1));
+    let Ok(blocks) = i32::try_from(blocks) else {
         let expected = "at most 2^31 - 1 blocks of them";
         return Err(Error::Value { op, arg: "rows", got: layout.rows as f64, expected });
     };

@@ -26,7 +26,7 @@ impl Share {
         let ([rank, number, _], [size, teams, _]) = (thread::index(), thread::block_dim());
         let start = u64::from(group) * rows;
         Self {
-            team: Team { rank, size, row: u64::from(number) },
+            team: Team { rank, size, row: u64::from(number), cluster: false },
             block: group * parts + part,
             group,
             end: start + rows,

@@ -100,7 +100,7 @@ impl<T: Elem, const DIM: u32> Lanes<T, DIM> {
     /// Has the warp the lane's `nth` head from here?
     #[inline(always)]
     fn has(&self, nth: u32) -> bool {
-        (nth * Self::BESIDE) as i32 <= self.left - 1
+        ((nth * Self::BESIDE) as i32) < self.left
     }
 
     /// The lane's next `HEADS` heads; zeros past the last one.

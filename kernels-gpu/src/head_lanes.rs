@@ -46,7 +46,7 @@ pub struct Params {
     pub dim: u32,
     /// The norm.
     pub norm: Normed,
-    /// Heads of a warp's share, in kernels of lanes.
+    /// Heads of a warp's share, in kernels of lanes and of halves.
     pub share: u32,
     /// Shares of the queries, and of the keys, of a token; rows of them in kernels of rows.
     pub shares: [u32; 2],

@@ -4,10 +4,15 @@ mod activation_input;
 mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
+mod attention;
+mod attention_case;
+mod attention_packed;
+mod attention_tiles;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
+mod gated_forms;
 mod gated_residual;
 mod gpu;
 mod heads;
@@ -44,6 +49,9 @@ fn main() -> std::process::ExitCode {
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,
+        attention::TESTS,
+        attention_packed::TESTS,
+        attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
@@ -57,6 +65,7 @@ fn main() -> std::process::ExitCode {
         layer_norm::TESTS,
         ada_norm::TESTS,
         ada_norm_bits::TESTS,
+        gated_forms::TESTS,
         gated_residual::TESTS,
         mochi::TESTS,
         modulation_input::TESTS,
@@ -68,7 +77,11 @@ fn main() -> std::process::ExitCode {
     .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
-        let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };
+        let all = if candidate.name == "cpu" {
+            all.clone()
+        } else {
+            [&all[..], gpu::TESTS, attention_tiles::GPU_TESTS].concat()
+        };
         if let Err(reason) = &candidate.device {
             eprintln!("{}: {} tests ignored: {reason}", candidate.name, all.len());
         }

@@ -1,21 +1,25 @@
 //! Every kernel of `rms_norm` in every kind of launch, not only those that the ladders choose today.
 use half::bf16;
 use oxiwarp::ops::rms_norm::on_rung;
-use oxiwarp::{Device, RmsNorm, Stream, rung};
+use oxiwarp::{Arch, Device, RmsNorm, Rung, Stream, rung};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
 use crate::Test;
 use crate::rms_norm::{bound, reference};
 
-pub const TESTS: &[Test] = &[("rungs::every_launch_is_right", every_launch)];
+pub const TESTS: &[Test] =
+    &[("rungs::every_launch_is_right", every_launch), ("rungs::every_cluster_is_right", every_cluster)];
 
 fn run(device: &Device, x: &[bf16], shape: [i64; 2], held: u32, team: u32, threads: u32) -> Vec<bf16> {
+    run_on(device, x, shape, rung(0, held, team, threads))
+}
+
+fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16> {
     let dense = Layout::dense(shape[1]);
     let x = Matrix::upload(device, x, shape, dense);
     let mut y = Matrix::<bf16>::poisoned(device, shape, dense);
-    let rung = Some(rung(0, held, team, threads));
-    on_rung(device, x.view(), None, y.view_mut(), RmsNorm::default(), Stream::default(), rung)
+    on_rung(device, x.view(), None, y.view_mut(), RmsNorm::default(), Stream::default(), Some(rung))
         .expect("valid");
     y.download()
 }
@@ -43,6 +47,24 @@ fn every_launch(device: &Device) {
                     same_bits(&run(device, &x, [rows as i64, cols], 0, team, team.max(32)), &one);
                 }
             }
+        }
+    }
+}
+
+/// Of eight blocks where there are clusters, of one elsewhere: full rows, rows that leave whole blocks empty.
+fn every_cluster(device: &Device) {
+    let seed = seed();
+    let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
+    for threads in [32, 64, 256, 1024] {
+        let most = 8 * threads * blocks;
+        for packs in [most, most - 1, most / 2 + 3, threads, 1] {
+            let (rows, cols) = (9, i64::from(packs * 8));
+            eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
+            let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
+            let of_cluster = Rung { cluster: blocks, ..rung(0, 8, threads, threads) };
+            let y = run_on(device, &x, [rows as i64, cols], of_cluster);
+            let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());
+            within_ulps(&y, &expected, cols as usize, bound::<bf16>());
         }
     }
 }

@@ -24,6 +24,7 @@ _USAGE = re.compile(
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\s+"
     r"ptxas info\s*:\s*Used (?P<registers>\d+) registers"
 )
+_REMARK = re.compile(r"^ptxas info\s*: \(C\d+\) (.*)$", re.M)
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(?P<opcode>[A-Z]\w*)(?P<modifiers>(?:\.\w+)*)", re.M)
 
 
@@ -62,6 +63,7 @@ class Module:
     entries: dict[str, Entry]
     usage: dict[str, Usage] = field(default_factory=dict)
     sass: Sass = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def find_tool(name: str) -> Path | None:
@@ -119,7 +121,7 @@ def assemble(ptx: str, arch: str, folder: Path) -> Module:
         for name, body in zip(functions[::2], functions[1::2], strict=True)
     }
     module = parse(ptx)
-    return Module(module.isa, module.target, module.entries, usage, sass)
+    return replace(module, usage=usage, sass=sass, remarks=tuple(_REMARK.findall(run.stderr)))
 
 
 def merge(modules: Iterable[Module]) -> Module:
@@ -127,7 +129,7 @@ def merge(modules: Iterable[Module]) -> Module:
     first, *others = modules
     for other in others:
         entries, usage, sass = first.entries | other.entries, first.usage | other.usage, first.sass | other.sass
-        first = replace(first, entries=entries, usage=usage, sass=sass)
+        first = replace(first, entries=entries, usage=usage, sass=sass, remarks=first.remarks + other.remarks)
     return first
 
 
@@ -200,13 +202,21 @@ def check_local(sass: Sass) -> list[str]:
     return _count(sass, "local memory", lambda opcode, _: opcode in {"LDL", "STL"})
 
 
+def check_serial(module: Module) -> list[str]:
+    """ptxas lets every `wgmma` run beside what follows it: where it cannot it says so, and waits after each."""
+    return [remark for remark in module.remarks if "wgmma" in remark and "serialized" in remark]
+
+
 def check_width(sass: Sass) -> list[str]:
     """Kernels that hold a row move it, and the weight, 16 bytes at a time.
 
-    Parameters come from constant memory, so every global access must be 128-bit; a generic `LD` or `ST` counts as one.
+    Parameters come from constant memory, so every global access must be 128-bit; a generic `LD` or `ST` counts as one,
+    but for the `ST` by which a cluster's blocks write their sums into each other's shared memory.
     """
     held = {name: code for name, code in sass.items() if re.search(r"_hold\d+_", name)}
     accesses = {"LDG", "STG", "LD", "ST", "LDGSTS"}
+    for name in (name for name in held if "_cluster_" in name):
+        held[name] = [instruction for instruction in held[name] if instruction != ("ST", ".E")]
     problems = _count(held, "narrow access", lambda opcode, modifiers: opcode in accesses and ".128" not in modifiers)
     for name, code in held.items():
         wide = {opcode for opcode, modifiers in code if ".128" in modifiers}

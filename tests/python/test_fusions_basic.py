@@ -84,7 +84,8 @@ def test_positions(device):
 
     expected = {"layer_norm": 1, "gated_residual_ada_norm": 2}
     check_model(positioned, make_input, torch.bfloat16, device, expected)
-    check_compiled(positioned(torch.bfloat16, device), make_input(torch.bfloat16, device), expected)
+    # Compiled, norm1 is Inductor's: it becomes one with the positions.
+    check_compiled(positioned(torch.bfloat16, device), make_input(torch.bfloat16, device), expected | {"layer_norm": 0})
 
 
 class Tupled(nn.Module):
@@ -141,12 +142,13 @@ def test_calls_that_run_the_own_method(device):
     oxiwarp.patch(block, cpu_kernels=True)
 
     def calls(**options):
-        return run(Tupled(block), dict(hidden_states=x, encoder_hidden_states=text, **options))[1]
+        ran = run(Tupled(block), dict(hidden_states=x, encoder_hidden_states=text, **options))[1]
+        return ran.get("gated_residual_ada_norm", 0)
 
-    assert calls() == {"layer_norm": 1, "gated_residual_ada_norm": 2}
-    assert calls(cross_attention_kwargs={"gligen": {"objs": random((2, 3, 24), torch.bfloat16, device)}}) == {}
+    assert calls() == 2
+    assert calls(cross_attention_kwargs={"gligen": {"objs": random((2, 3, 24), torch.bfloat16, device)}}) == 0
     seen = []
     hook = block.norm2.register_forward_hook(lambda *of: seen.append("norm2"))
-    assert calls() == {} and seen == ["norm2"]
+    assert calls() == 0 and seen == ["norm2"]
     hook.remove()
-    assert calls() != {}
+    assert calls() == 2

@@ -39,8 +39,9 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # queries and keys of the block of two streams, and the streams of the second single block
-    assert counts[0] - counts[1] == 2 + 1
+    # queries and keys of the block of two streams, the streams of the second single block, and in both of these what
+    # the attention and the MLP give
+    assert counts[0] - counts[1] == 2 + 1 + 2
 
 
 def test_streams_from_elsewhere():

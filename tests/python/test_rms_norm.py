@@ -177,6 +177,31 @@ def test_lazily_negated(device):
     assert (plain == 0).all()
 
 
+def test_lazily_negated_for_the_operator(device):
+    """The operator itself: inputs are resolved, such an output is refused and not written to."""
+    op = torch.ops.oxiwarp.rms_norm_out
+    x, weight = random((4, 64), torch.float32, device), make_weight("same", 64, torch.float32, device)
+    out = torch.zeros_like(x)
+    op(torch._neg_view(x), torch._neg_view(weight), 1e-6, 0.0, False, out)
+    assert torch.equal(out, oxiwarp.rms_norm(x, weight))
+    plain = torch.zeros(4, 64, dtype=torch.complex64, device=device)
+    for bad in (plain.conj().imag, plain.conj()):
+        with pytest.raises(RuntimeError, match=r"^rms_norm: out is a lazily negated .* call \.resolve_neg\(\) first$"):
+            op(x, weight, 1e-6, 0.0, False, bad)
+    assert (plain == 0).all()
+
+
+def test_the_operator_leaves_counting_to_the_function(device):
+    """`torch.ops.oxiwarp.rms_norm_out` makes no new version of `out`: who calls it counts, as `rms_norm` does."""
+    x = random((4, 64), torch.float32, device)
+    out = torch.empty_like(x)
+    version = out._version
+    torch.ops.oxiwarp.rms_norm_out(x, None, 1e-6, 0.0, False, out)
+    assert out._version == version and torch.equal(out, oxiwarp.rms_norm(x))
+    oxiwarp.rms_norm(x, out=out)
+    assert out._version == version + 1
+
+
 def test_out_counts_as_a_write(device):
     """A backward that saved `out` notices that it was overwritten; inference tensors have no counter."""
     x, w = random((4, 64), torch.float32, device), torch.ones(4, 64, device=device, requires_grad=True)

@@ -41,6 +41,10 @@ impl Gpu {
         Ok((major, self.attribute(DeviceAttribute::ComputeCapabilityMinor)?))
     }
 
+    pub fn multiprocessors(self) -> Result<u32> {
+        self.attribute(DeviceAttribute::MultiprocessorCount)
+    }
+
     fn attribute(self, which: DeviceAttribute) -> Result<c_uint> {
         let mut value = 0;
         // SAFETY: writes the number.

@@ -3,6 +3,8 @@ pub mod activation;
 pub mod activation_backward;
 pub mod ada_norm;
 pub mod add_rms_norm;
+pub mod attention;
+mod attention_hopper;
 pub mod cross_entropy;
 pub mod cross_entropy_backward;
 pub mod gated_activation;

@@ -37,7 +37,8 @@ impl Default for RmsNorm {
 const OP: &str = "rms_norm";
 
 const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, reread: 256 };
-const KERNELS: &[&str] = &[OP, "rms_norm_hold2", "rms_norm_hold4", "rms_norm_hold8"];
+const KERNELS: &[&str] =
+    &[OP, "rms_norm_hold2", "rms_norm_hold4", "rms_norm_hold8", "rms_norm_cluster_hold8"];
 
 /// `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, sums in f32.
 ///
@@ -78,7 +79,7 @@ pub fn on_rung(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = match rung {
-        Some(rung) => rung.expect_holds(OP, &layout).map(|()| rung)?,
+        Some(rung) => rung.expect_holds(OP, device.arch(), &layout).map(|()| rung)?,
         None => LONG_ROWS.pick(device.arch(), &layout),
     };
     let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);

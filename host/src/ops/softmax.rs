@@ -8,10 +8,10 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax";
 
-/// Rows that no block holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
+/// Rows that no block, or cluster of them, holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
 /// flight are few and the second read finds most of them in L2.
 const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, reread: 1_024 };
-const KERNELS: &[&str] = &[OP, "softmax_hold2", "softmax_hold4", "softmax_hold8"];
+const KERNELS: &[&str] = &[OP, "softmax_hold2", "softmax_hold4", "softmax_hold8", "softmax_cluster_hold8"];
 
 /// `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or with `log` its logarithm,
 /// `x - max - ln(sum(exp(x - max)))`: in f32, rounded once.

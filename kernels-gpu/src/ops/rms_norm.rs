@@ -3,7 +3,7 @@
 //! One team of threads a row; sums in f32, one accumulator a lane. The first `HELD` tiles of the row stay in
 //! registers between the two passes, as loaded, so that a row which fits is read once; what is beyond is read again,
 //! mostly from L2. `rms_norm_<dtype>` holds nothing and takes any layout; `rms_norm_hold<n>_<dtype>` wants rows that
-//! can be read 16 bytes at a time ([`Rows::is_vector`]).
+//! can be read 16 bytes at a time ([`Rows::is_vector`]); `rms_norm_cluster_hold8_<dtype>` has a cluster of blocks a row.
 use cuda_std::prelude::*;
 
 use crate::norm::{Params, Source, hold, normalize};
@@ -18,8 +18,8 @@ unsafe fn rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     weight: Weight,
     y: Rows,
     p: Params,
+    team: Team,
 ) {
-    let team = Team::of_block();
     let at = RowAt::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
@@ -38,9 +38,9 @@ unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: Params) {
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
         if p.vector != 0 {
-            rms_norm::<T, 0, true>(x, weight, y, p)
+            rms_norm::<T, 0, true>(x, weight, y, p, Team::of_block())
         } else {
-            rms_norm::<T, 0, false>(x, weight, y, p)
+            rms_norm::<T, 0, false>(x, weight, y, p, Team::of_block())
         }
     }
 }
@@ -56,7 +56,16 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { rms_norm::<T, HELD, true>(x, weight, y, p) }
+    unsafe { rms_norm::<T, HELD, true>(x, weight, y, p, Team::of_block()) }
+}
+
+/// # Safety
+/// As [`rms_norm`].
+#[inline(always)]
+unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: Params) {
+    thread::launch_bounds::<1024, 1>();
+    // SAFETY: as the caller promises.
+    unsafe { rms_norm::<T, 8, true>(x, weight, y, p, Team::of_cluster()) }
 }
 
 entry! {
@@ -66,5 +75,7 @@ entry! {
     rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
         => held::<T, 4, 512, 2>(x, weight, y, p);
     rms_norm_hold8<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
-        => held::<T, 8, 1024, 1>(x, weight, y, p)
+        => held::<T, 8, 1024, 1>(x, weight, y, p);
+    rms_norm_cluster_hold8<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
+        => cluster::<T>(x, weight, y, p)
 }

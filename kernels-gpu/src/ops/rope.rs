@@ -45,7 +45,7 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
 /// As [`turned_rows`].
 #[inline(always)]
 unsafe fn turned<T: Elem>(q: Side, k: Side, rotary: Rotary, p: Params) {
-    thread::launch_bounds::<256, 4>();
+    thread::launch_bounds::<1024, 1>();
     // SAFETY: as the caller promises.
     unsafe { turned_rows::<T>(q, k, rotary, p) }
 }

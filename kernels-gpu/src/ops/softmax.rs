@@ -1,7 +1,7 @@
 //! `y[r, c] = exp(x[r, c] - max) / sum`, over the last dimension; or its logarithm, `x - max - ln(sum)`.
 //!
 //! One team of threads a row, everything in f32, one rounding. Rows whose tiles fit into registers stay there, as
-//! loaded, and are read once. Longer ones are read twice: the second time from their end, which is what the caches
+//! loaded, and are read once; from sm_90 on eight blocks of a cluster hold what no block does. Others are read twice: the second time from their end, which is what the caches
 //! still hold of a row that is too long for them.
 use cuda_std::prelude::*;
 
@@ -46,8 +46,8 @@ unsafe fn softmax<T: Elem, const HELD: usize, const STEP: usize, const VECTOR: b
     x: Rows,
     y: Rows,
     p: Params,
+    team: Team,
 ) {
-    let team = Team::of_block();
     let at = RowAt::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     let (x, y) = unsafe {
@@ -83,7 +83,12 @@ unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: Params) {
     thread::launch_bounds::<1024, 1>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
-        if p.vector != 0 { softmax::<T, 0, 4, true>(x, y, p) } else { softmax::<T, 0, 1, false>(x, y, p) }
+        let team = Team::of_block();
+        if p.vector != 0 {
+            softmax::<T, 0, 4, true>(x, y, p, team)
+        } else {
+            softmax::<T, 0, 1, false>(x, y, p, team)
+        }
     }
 }
 
@@ -97,12 +102,22 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { softmax::<T, HELD, 0, true>(x, y, p) }
+    unsafe { softmax::<T, HELD, 0, true>(x, y, p, Team::of_block()) }
+}
+
+/// # Safety
+/// As [`softmax`].
+#[inline(always)]
+unsafe fn cluster<T: Elem>(x: Rows, y: Rows, p: Params) {
+    thread::launch_bounds::<1024, 1>();
+    // SAFETY: as the caller promises.
+    unsafe { softmax::<T, 8, 0, true>(x, y, p, Team::of_cluster()) }
 }
 
 entry! {
     softmax<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => any_layout::<T>(x, y, p);
     softmax_hold2<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 2, 256, 4>(x, y, p);
     softmax_hold4<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 4, 512, 2>(x, y, p);
-    softmax_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 8, 1024, 1>(x, y, p)
+    softmax_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 8, 1024, 1>(x, y, p);
+    softmax_cluster_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T>(x, y, p)
 }

@@ -18,6 +18,7 @@ from . import _native
 from ._namespace import NAMESPACE
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it was given lives as long as it does
 ROUNDINGS = {"once": False, "before_weight": True}
 # Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
 # the last two are what torch.export traces with.
@@ -50,6 +51,16 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     if not isinstance(results[0], tuple):
         return torch.stack(results), 0
     return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+
+def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
+    """Give operator `name` a kernel for calls with a lazily negated or conjugated tensor.
+
+    torch's own resolves the inputs, then looks for a tensor that was written to among the results: an operator that has
+    none needs one of its own.
+    """
+    for key in ("Negative", "Conjugate"):
+        _LIBRARY.impl(name, resolve, key)
 
 
 def register_kernels() -> None:

@@ -124,7 +124,8 @@ def ready(x: Any, fusion: Fusion, recipe: FusedRecipe, args: tuple[Any, ...], kw
         return False
     owner = args[0] if fusion.method == "__call__" else x  # a processor is called with the attention module
     for path in fusion.skips:
-        if not is_plain(submodule(owner, path), first.device):
+        module = submodule(owner, path)
+        if module is not None and not is_plain(module, first.device):
             return False
     return fusion.accepts(x, *args, **kwargs)
 
@@ -137,10 +138,10 @@ def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
                 yield part
 
 
-def submodule(x: Any, path: str) -> nn.Module:
-    """The module with this dotted name."""
+def submodule(x: Any, path: str) -> nn.Module | None:
+    """The module with this dotted name, or None: some blocks have it and some do not."""
     for name in path.split("."):
-        x = getattr(x, name)
+        x = getattr(x, name, None)
     return x  # type: ignore[no-any-return]
 
 

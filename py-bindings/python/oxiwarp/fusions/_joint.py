@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .._register import needs_grad
 from ..replacement import base_of
-from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ._chains import gated_residual, gated_residual_ada_norm, gelu_tanh, qk_norm_rope
 from ._fusion import FusedRecipe, hooked, resident, same_dtype
 from ._stream import rows
 
@@ -143,6 +143,18 @@ def affine_norm(block: Any, *names: str) -> str | None:
         if base_of(part) is not nn.LayerNorm or part.weight is not None or part.bias is not None:
             return f"its {name} is not torch's LayerNorm without weight and bias"
     return None
+
+
+def beside_gelu(attended: Tensor, inner: Tensor, act: nn.Module, how: FusedRecipe) -> Tensor:
+    """`torch.cat([attended, act(inner)], dim=2)`. The GELU writes into the result, unless something is hooked to it, a
+    gradient is needed, or Inductor does the same."""
+    tanh = base_of(act) is nn.GELU and act.approximate == "tanh"
+    if not tanh or hooked(act) or needs_grad(attended, inner) or torch.compiler.is_compiling():
+        return torch.cat([attended, act(inner)], dim=2)
+    both = inner.new_empty(*inner.shape[:-1], attended.shape[-1] + inner.shape[-1])
+    both[..., : attended.shape[-1]] = attended
+    gelu_tanh(inner, out=both[..., attended.shape[-1] :], mode=how.mode)
+    return both
 
 
 __all__ = [

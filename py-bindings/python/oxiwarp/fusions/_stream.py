@@ -1,33 +1,11 @@
-"""The stream of a transformer: its rows, and its sum with a branch together with the LayerNorm that follows."""
+"""A residual sum together with the LayerNorm that follows, where that has no modulation."""
 
 import torch
 from torch import Tensor, nn
 
 from ._chains import gated_residual_ada_norm
-from ._fusion import PLAIN, hooked
 
 _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
-
-
-def rows(x: Tensor) -> Tensor:
-    """`x`, copied where its last dimension is not the innermost one: some models transpose what they embedded."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def uncalled(x: Tensor, *modules: nn.Module | None) -> bool:
-    """Whether no such module, where there is one, is hooked, and their own parameters are plain tensors of `x`'s dtype
-    on its device. `Fusion.skips` is for modules that are always there, of any dtype."""
-    for module in modules:
-        if module is None:
-            continue
-        if hooked(module):
-            return False
-        for tensor in module._parameters.values():
-            if tensor is not None and (
-                type(tensor) not in PLAIN or tensor.dtype != x.dtype or tensor.device != x.device
-            ):
-                return False
-    return True
 
 
 def residual_layer_norm(
@@ -75,4 +53,4 @@ def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
     return made
 
 
-__all__ = ["residual_layer_norm", "rows", "uncalled", "zeros"]
+__all__ = ["residual_layer_norm"]

@@ -4,9 +4,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, layer_norm
-from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
-from ._stream import residual_layer_norm, rows, uncalled
+from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
+from ._fusion import FusedRecipe, Fusion, is_norm, is_plain, resident, same_dtype
+from ._joint import as_rows
+from ._stream import residual_layer_norm
 
 PLAIN, SINGLE, ZERO = "layer_norm", "ada_norm_single", "ada_norm_zero"
 
@@ -29,14 +30,13 @@ def block(
     own = {"encoder_hidden_states": source, "attention_mask": attention_mask, **extra}
     cross = {"encoder_hidden_states": encoder_hidden_states, "attention_mask": encoder_attention_mask, **extra}
     if self.norm_type == PLAIN:
-        return plain(self, how, rows(hidden_states), own, cross)
-    return modulated(self, how, rows(hidden_states), own, cross, timestep, class_labels)
+        return plain(self, how, as_rows(hidden_states), own, cross)
+    return modulated(self, how, as_rows(hidden_states), own, cross, timestep, class_labels)
 
 
 def plain(self: Any, how: FusedRecipe, x: Tensor, own: dict[str, Any], cross: dict[str, Any]) -> Tensor:
     """LayerNorms alone: the UNets."""
-    normed = layer_norm(x, self.norm1.weight, self.norm1.bias, self.norm1.eps)
-    attended = self.attn1(positioned(self, normed), **own)
+    attended = self.attn1(positioned(self, self.norm1(x)), **own)
     if self.attn2 is not None:
         normed, x = residual_layer_norm(x, attended, self.norm2, how.mode)
         attended = self.attn2(positioned(self, normed), **cross)
@@ -53,28 +53,29 @@ def modulated(
     timestep: Any,
     class_labels: Tensor | None,
 ) -> Tensor:
-    """Modulations that come with the call and have a table (PixArt, Latte), or are made by norm1 (DiT)."""
-    tables: Any = (None,) * 6
-    if self.norm_type == SINGLE:
-        values, tables = timestep.reshape(len(x), 6, -1).chunk(6, dim=1), self.scale_shift_table.unbind(0)
-        first, second = self.norm1, self.norm2
+    """Modulations that come with the call and have a table (PixArt, Latte), or that norm1 makes (DiT)."""
+    if self.norm_type == ZERO:
+        normed, *made = self.norm1(x, timestep, class_labels, hidden_dtype=x.dtype)
+        gate, shift_mlp, scale_mlp, gate_mlp = (part.unsqueeze(1) for part in made)
+        of_gate = of_shift_mlp = of_scale_mlp = of_gate_mlp = None
+        second = self.norm3
     else:
-        made = self.norm1.emb(timestep, class_labels, hidden_dtype=x.dtype)
-        values = self.norm1.linear(self.norm1.silu(made)).unsqueeze(1).chunk(6, dim=2)
-        first, second = self.norm1.norm, self.norm3
-    shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = values
-    by: dict[str, Any] = {"scale_table": tables[1], "shift_table": tables[0], "mode": how.mode}
-    normed = ada_norm(x, scale, shift, weight=first.weight, bias=first.bias, eps=first.eps, **by)
+        shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = timestep.reshape(len(x), 6, -1).chunk(6, dim=1)
+        of_shift, of_scale, of_gate, of_shift_mlp, of_scale_mlp, of_gate_mlp = self.scale_shift_table.unbind(0)
+        by: dict[str, Any] = {"scale_table": of_scale, "shift_table": of_shift, "mode": how.mode}
+        normed, second = ada_norm(x, scale, shift, **affine(self.norm1), **by), self.norm2
     attended = self.attn1(positioned(self, normed), **own)
-    of_gate = tables[2]
     if self.attn2 is not None:  # it reads the stream itself
         x = gated_residual(x, attended, gate, gate_table=of_gate, mode=how.mode)
         attended, gate, of_gate = self.attn2(x, **cross), None, None
-    by = {"gate_table": of_gate, "scale_table": tables[4], "shift_table": tables[3], "mode": how.mode}
-    normed, x = gated_residual_ada_norm(
-        x, attended, gate, scale_mlp, shift_mlp, weight=second.weight, bias=second.bias, eps=second.eps, **by
-    )
-    return gated_residual(x, feed_forward(self, normed), gate_mlp, gate_table=tables[5], mode=how.mode)
+    by = {"gate_table": of_gate, "scale_table": of_scale_mlp, "shift_table": of_shift_mlp, "mode": how.mode}
+    normed, x = gated_residual_ada_norm(x, attended, gate, scale_mlp, shift_mlp, **affine(second), **by)
+    return gated_residual(x, feed_forward(self, normed), gate_mlp, gate_table=of_gate_mlp, mode=how.mode)
+
+
+def affine(norm: nn.LayerNorm) -> dict[str, Any]:
+    """The arguments of an op that stand for a LayerNorm."""
+    return {"weight": norm.weight, "bias": norm.bias, "eps": norm.eps}
 
 
 def positioned(self: Any, normed: Tensor) -> Tensor:
@@ -110,29 +111,25 @@ def accepts_block(
         table = self.scale_shift_table
         if timestep is None or not (same_dtype(x, timestep, table) and resident(x.device, timestep, table)):
             return False
-    return uncalled(x, self.norm1, *norms(self))
+        if not is_plain(self.norm1, x.device):
+            return False
+    return same_dtype(x, *(parameter for norm in norms(self) for parameter in (norm.weight, norm.bias)))
 
 
 def norms(self: Any) -> list[Any]:
-    """The LayerNorms that the kernels compute, by the block's kind; the one of no attention is None."""
+    """The LayerNorms that are not called, by the block's kind."""
     if self.norm_type == SINGLE:
         return [self.norm1, self.norm2]
-    return [self.norm1.norm, self.norm3] if self.norm_type == ZERO else [self.norm1, self.norm2, self.norm3]
+    return [self.norm3] if self.norm_type == ZERO or self.attn2 is None else [self.norm2, self.norm3]
 
 
 def fits_block(self: Any) -> str | None:
     """LayerNorms, of which the first may have a modulation; one attention where norm1 makes the second half's."""
-    from diffusers.models.normalization import AdaLayerNormZero
-
     if self.norm_type not in (PLAIN, SINGLE, ZERO):
         return f"its norm_type is {self.norm_type!r}"
-    if self.norm_type == ZERO:
-        if not is_norm(self.norm1, AdaLayerNormZero) or self.norm1.emb is None:
-            return "its norm1 is no AdaLayerNormZero with embeddings"
-        if self.attn2 is not None:
-            return "it has a norm1 with gates and a second attention"
-    known = all(norm is None or is_norm(norm, nn.LayerNorm) for norm in norms(self))
-    return None if known else "its norms are no torch.nn.LayerNorm"
+    if self.norm_type == ZERO and self.attn2 is not None:
+        return "it has a norm1 with gates and a second attention"
+    return None if all(is_norm(norm, nn.LayerNorm) for norm in norms(self)) else "its norms are no torch.nn.LayerNorm"
 
 
 FUSIONS = (
@@ -142,12 +139,9 @@ FUSIONS = (
         run=block,
         accepts=accepts_block,
         fits=fits_block,
-        sources={
-            "forward": ("f140a12ea13a",),
-            "diffusers.models.normalization:AdaLayerNormZero.forward": ("c69ec3531377",),
-        },
+        skips=("norm2", "norm3"),
+        sources={"forward": ("f140a12ea13a",)},
         chains=(
-            "norm1: layer_norm",
             "norm1, modulation, table: ada_norm",
             "residual of an attention, the next norm: gated_residual_ada_norm",
             "gate, table, residual of attn1, the next norm, modulation: gated_residual_ada_norm",

@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
-from ._stream import uncalled
 
 MODELS = "diffusers.models.transformers"
 PROCESSORS = "diffusers.models.attention_processor"
@@ -61,12 +60,12 @@ def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
     """One dtype, on one device, that of the norms too."""
+    norm1, norm2 = self.norm1.norm, self.norm2.norm
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3 == temb.dim() + 1
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
-        and same_dtype(hidden_states, encoder_hidden_states, temb)
+        and same_dtype(hidden_states, encoder_hidden_states, temb, norm1.weight, norm1.bias, norm2.weight, norm2.bias)
         and resident(hidden_states.device, encoder_hidden_states, temb)
-        and uncalled(hidden_states, self.norm1.norm, self.norm2.norm)
     )
 
 
@@ -134,9 +133,13 @@ def accepts_attention(
     norms, tables = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None], image_rotary_emb or ()
     return (
         not attn.is_cross_attention
-        and uncalled(hidden_states, *norms)
         and (len(norms) == 2 or (not norms and len(tables) == 2))
-        and all(is_norm(norm, nn.LayerNorm) and norm.eps == norms[0].eps for norm in norms)
+        and all(
+            is_norm(norm, nn.LayerNorm)
+            and norm.eps == norms[0].eps
+            and same_dtype(hidden_states, norm.weight, norm.bias)
+            for norm in norms
+        )
         and all(table.dim() == 2 and table.dtype == torch.float32 and table.stride(-1) == 1 for table in tables)
         and resident(hidden_states.device, encoder_hidden_states, *tables)
     )
@@ -156,7 +159,7 @@ FUSIONS = (
         run=block,
         accepts=accepts_block,
         fits=fits_block,
-        skips=("norm1", "norm2"),
+        skips=("norm1", "norm1.norm", "norm2", "norm2.norm"),
         sources={"forward": ("55c5f1b0020b", "4688fa1418aa"), **NORM},
         chains=(
             "norm1, modulation: ada_norm",
@@ -170,6 +173,7 @@ FUSIONS = (
         method="__call__",
         run=attention,
         accepts=accepts_attention,
+        skips=("norm_q", "norm_k"),
         sources={"__call__": ("4345786a1fcd",), **ROTATION},
         chains=CHAINS,
     ),
@@ -179,6 +183,7 @@ FUSIONS = (
         method="__call__",
         run=functools.partial(attention, project=packed),
         accepts=accepts_attention,
+        skips=("norm_q", "norm_k"),
         sources={"__call__": ("b64c2af1cdcc",), **ROTATION},
         chains=CHAINS,
     ),

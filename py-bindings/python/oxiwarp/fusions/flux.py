@@ -15,6 +15,7 @@ from ._joint import (
     Stream,
     affine_norm,
     after_attention,
+    beside_gelu,
     joined,
     norms_fit,
     queries_and_keys,
@@ -66,11 +67,11 @@ def single_block(
     """`FluxSingleTransformerBlock.forward`."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
-    inner = self.act_mlp(self.proj_mlp(normed))
+    inner = self.proj_mlp(normed)
     attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
     hidden_states = gated_residual(
         hidden_states,
-        self.proj_out(torch.cat([attended, inner], dim=2)),
+        self.proj_out(beside_gelu(attended, inner, self.act_mlp, how)),
         gate.unsqueeze(1),
         clip=hidden_states.dtype == torch.float16,
         mode=how.mode,
@@ -198,7 +199,10 @@ FUSIONS = (
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("ea664ed4def4",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(
+            "act_mlp, concatenation with attn: gelu_tanh",
+            "gate and residual of proj_out: gated_residual",
+        ),
     ),
     Fusion(
         name="flux.attention",

@@ -12,6 +12,7 @@ from ._joint import (
     Stream,
     affine_norm,
     after_attention,
+    beside_gelu,
     joined,
     norms_fit,
     queries_and_keys,
@@ -88,23 +89,23 @@ def single_block(
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
-    projected = both_branches(self, normed, image, attention_mask, image_rotary_emb)
+    projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
     hidden_states = gated_residual(hidden_states, projected, gate.unsqueeze(1), mode=how.mode)
     return hidden_states[:, :image], hidden_states[:, image:]
 
 
 def both_branches(
-    self: Any, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
+    self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
     """The attention and the feed-forward of a block of one stream, projected together."""
-    inner = self.act_mlp(self.proj_mlp(normed))
+    inner = self.proj_mlp(normed)
     attended = self.attn(
         hidden_states=normed[:, :image],
         encoder_hidden_states=normed[:, image:],
         attention_mask=attention_mask,
         image_rotary_emb=tables,
     )
-    projected: Tensor = self.proj_out(torch.cat([joined(*attended), inner], dim=2))
+    projected: Tensor = self.proj_out(beside_gelu(joined(*attended), inner, self.act_mlp, how))
     return projected
 
 

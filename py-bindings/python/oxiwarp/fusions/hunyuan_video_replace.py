@@ -122,7 +122,7 @@ def single_block(
     image = hidden_states.shape[1]
     hidden_states = joined(hidden_states, encoder_hidden_states)
     normed, gate, first_gate = self.norm(hidden_states, temb, token_replace_emb, num_tokens)
-    projected = both_branches(self, normed, image, attention_mask, image_rotary_emb)
+    projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
     sums = [
         gated_residual(hidden_states[:, tokens], projected[:, tokens], by.unsqueeze(1), mode=how.mode)
         for by, tokens in ((first_gate, slice(num_tokens)), (gate, slice(num_tokens, None)))

@@ -14,7 +14,6 @@ from ._chains import (
     residual_tanh_gated_rms_norm_modulated,
 )
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
-from ._stream import uncalled
 
 MODULE = "diffusers.models.transformers.transformer_mochi"
 NORMS = ("norm1", "norm1_context", "norm2", "norm2_context", "norm3", "norm3_context", "norm4", "norm4_context")
@@ -66,13 +65,11 @@ def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
     """One dtype, on one device."""
-    norms = [getattr(self, name) for name in NORMS]
     return (
         hidden_states.dim() == encoder_hidden_states.dim() == 3
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
         and same_dtype(hidden_states, encoder_hidden_states, temb)
         and resident(hidden_states.device, encoder_hidden_states, temb)
-        and uncalled(hidden_states, *norms, *(norm.norm for norm in norms if norm is not None))
     )
 
 
@@ -143,8 +140,7 @@ def accepts_attention(
     norms, tables = (attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k), image_rotary_emb or ()
     return (
         all(norm is not None and is_norm(norm, MochiRMSNorm) and norm.eps == attn.norm_q.eps for norm in norms)
-        and same_dtype(hidden_states, encoder_hidden_states)
-        and uncalled(hidden_states, *norms)
+        and same_dtype(hidden_states, encoder_hidden_states, *(norm.weight for norm in norms))
         and all(
             table.dim() == 3 and table.stride(-1) == 1 and table.dtype == torch.float32 and not table.requires_grad
             for table in tables
@@ -160,6 +156,7 @@ FUSIONS = (
         run=block,
         accepts=accepts_block,
         fits=fits_block,
+        skips=(*NORMS, *(f"{name}.norm" for name in NORMS)),
         sources={
             "forward": ("eb8607c7a416",),
             ":MochiRMSNormZero.forward": ("7e6098c7fba0",),
@@ -180,6 +177,7 @@ FUSIONS = (
         method="__call__",
         run=attention,
         accepts=accepts_attention,
+        skips=("norm_q", "norm_k", "norm_added_q", "norm_added_k"),
         sources={
             "__call__": ("835f00d1b5fa",),
             "diffusers.models.normalization:MochiRMSNorm.forward": ("9965e8a34471",),

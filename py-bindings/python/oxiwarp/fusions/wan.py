@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
-from ._stream import residual_layer_norm, rows, uncalled
+from ._joint import as_rows
+from ._stream import residual_layer_norm
 
 WAN = "diffusers.models.transformers.transformer_wan"
 
@@ -35,7 +36,7 @@ def block(
     rotary_emb: Any,
 ) -> Tensor:
     """`WanTransformerBlock.forward`."""
-    hidden_states = rows(hidden_states)
+    hidden_states = as_rows(hidden_states)
     values, tables = modulations(self, temb)
     shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = values
     of_shift_msa, of_scale_msa, of_gate_msa, of_shift_mlp, of_scale_mlp, of_gate_mlp = tables
@@ -186,7 +187,7 @@ def accepts_attention(
     return (
         all(is_norm(norm, nn.RMSNorm) and norm.eps is not None for norm in norms)
         and norms[0].eps == norms[1].eps
-        and uncalled(hidden_states, *norms)
+        and same_dtype(hidden_states, norms[0].weight, norms[1].weight)
         and all(
             table.dim() == 4 and table.shape[2] == 1 and table.stride(-1) == 1 and table.dtype in dtypes
             for table in rotary_emb or ()
@@ -231,6 +232,7 @@ FUSIONS = (
         method="__call__",
         run=attention,
         accepts=accepts_attention,
+        skips=("norm_q", "norm_k"),
         sources={
             "__call__": ("27fc49764907",),
             # Its tables repeat each angle: the processor reads one of the two, the kernel both.

@@ -11,6 +11,7 @@ from .._register import (
     before_weight,
     check_rows,
     define,
+    define_lazy,
     explain,
     needs_grad,
     refuse_forward_mode,
@@ -34,11 +35,27 @@ def _fake_out(
 op = define(
     "rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight) -> Tensor", _fake
 )
+# Unlike the public function it does not count as a write to `out` for autograd: a kernel that counts, in Python, would
+# cost each call more than all the rest.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
     _fake_out,
 )
+
+
+def _resolve_out(
+    x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool, out: Tensor
+) -> None:
+    if out.is_neg() or out.is_conj():
+        raise RuntimeError(
+            "rms_norm: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() first"
+        )
+    plain = weight if weight is None else weight.resolve_conj().resolve_neg()
+    op_out(x.resolve_conj().resolve_neg(), plain, eps, weight_offset, round_before_weight, out)
+
+
+define_lazy("rms_norm_out", _resolve_out)
 
 
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
