@@ -6,8 +6,7 @@ from torch import Tensor, nn
 
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
 from ._fusion import FusedRecipe, Fusion, is_norm, is_plain, resident, same_dtype
-from ._joint import as_rows
-from ._stream import residual_layer_norm
+from ._stream import residual_layer_norm, rows
 
 PLAIN, SINGLE, ZERO = "layer_norm", "ada_norm_single", "ada_norm_zero"
 
@@ -30,8 +29,8 @@ def block(
     own = {"encoder_hidden_states": source, "attention_mask": attention_mask, **extra}
     cross = {"encoder_hidden_states": encoder_hidden_states, "attention_mask": encoder_attention_mask, **extra}
     if self.norm_type == PLAIN:
-        return plain(self, how, as_rows(hidden_states), own, cross)
-    return modulated(self, how, as_rows(hidden_states), own, cross, timestep, class_labels)
+        return plain(self, how, rows(hidden_states), own, cross)
+    return modulated(self, how, rows(hidden_states), own, cross, timestep, class_labels)
 
 
 def plain(self: Any, how: FusedRecipe, x: Tensor, own: dict[str, Any], cross: dict[str, Any]) -> Tensor:
@@ -140,7 +139,7 @@ FUSIONS = (
         accepts=accepts_block,
         fits=fits_block,
         skips=("norm2", "norm3"),
-        sources={"forward": ("f140a12ea13a",)},
+        sources={"forward": ("f140a12ea13a", "454e099ff920")},
         chains=(
             "norm1, modulation, table: ada_norm",
             "residual of an attention, the next norm: gated_residual_ada_norm",

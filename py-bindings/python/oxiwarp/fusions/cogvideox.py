@@ -145,8 +145,8 @@ def accepts_attention(
     )
 
 
-ROTATION = {"diffusers.models.embeddings:apply_rotary_emb": ("3c45ff0e7102",)}
-NORM = {"diffusers.models.normalization:CogVideoXLayerNormZero.forward": ("8e8a950e49e6",)}
+ROTATION = {"diffusers.models.embeddings:apply_rotary_emb": ("3c45ff0e7102", "1c340787d094")}
+NORM = {"diffusers.models.normalization:CogVideoXLayerNormZero.forward": ("8e8a950e49e6", "906df1a1fd97")}
 CHAINS = ("norm_q, norm_k, rotary embedding of the video: qk_norm_rope",)
 
 FUSIONS = (
@@ -160,7 +160,7 @@ FUSIONS = (
         accepts=accepts_block,
         fits=fits_block,
         skips=("norm1", "norm1.norm", "norm2", "norm2.norm"),
-        sources={"forward": ("55c5f1b0020b", "4688fa1418aa"), **NORM},
+        sources={"forward": ("55c5f1b0020b", "4688fa1418aa", "b39c933f185a", "561ae6a21cca"), **NORM},
         chains=(
             "norm1, modulation: ada_norm",
             "gate, residual of attn1, norm2, modulation: gated_residual_ada_norm",
@@ -174,7 +174,7 @@ FUSIONS = (
         run=attention,
         accepts=accepts_attention,
         skips=("norm_q", "norm_k"),
-        sources={"__call__": ("4345786a1fcd",), **ROTATION},
+        sources={"__call__": ("4345786a1fcd", "f10a088eae51"), **ROTATION},
         chains=CHAINS,
     ),
     Fusion(
@@ -184,7 +184,7 @@ FUSIONS = (
         run=functools.partial(attention, project=packed),
         accepts=accepts_attention,
         skips=("norm_q", "norm_k"),
-        sources={"__call__": ("b64c2af1cdcc",), **ROTATION},
+        sources={"__call__": ("b64c2af1cdcc", "5fccb4fe8bab"), **ROTATION},
         chains=CHAINS,
     ),
 )

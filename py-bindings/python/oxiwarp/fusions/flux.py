@@ -15,13 +15,13 @@ from ._joint import (
     Stream,
     affine_norm,
     after_attention,
-    beside_gelu,
     joined,
     norms_fit,
     queries_and_keys,
     streams_fit,
     tables_fit,
 )
+from ._side_by_side import CHAIN, gelu_of, side_by_side
 
 MODULE = "diffusers.models.transformers.transformer_flux"
 Tables = tuple[Tensor, Tensor]
@@ -67,11 +67,12 @@ def single_block(
     """`FluxSingleTransformerBlock.forward`."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
-    inner = self.proj_mlp(normed)
+    projected = self.proj_mlp(normed)
     attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
+    both = side_by_side(attended, projected, self.act_mlp, how, gelu_of(self.act_mlp))
     hidden_states = gated_residual(
         hidden_states,
-        self.proj_out(beside_gelu(attended, inner, self.act_mlp, how)),
+        self.proj_out(both),
         gate.unsqueeze(1),
         clip=hidden_states.dtype == torch.float16,
         mode=how.mode,
@@ -199,10 +200,7 @@ FUSIONS = (
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("ea664ed4def4",)},
-        chains=(
-            "act_mlp, concatenation with attn: gelu_tanh",
-            "gate and residual of proj_out: gated_residual",
-        ),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
     Fusion(
         name="flux.attention",

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from ._chains import ada_norm
 from ._fusion import FusedRecipe, Fusion
-from ._joint import Stream, affine_norm, after_attention, norms_fit, queries_and_keys, streams_fit
-from ._stream import rows
+from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
 MODULE = "diffusers.models.transformers.transformer_qwenimage"
 Tables = tuple[Tensor, Tensor]
@@ -33,9 +32,9 @@ def block(
     text_shift, text_scale, text_gate = by_token(of_text)
     eps, text_eps = self.img_norm1.eps, self.txt_norm1.eps
     attended, attended_text = self.attn(
-        hidden_states=ada_norm(rows(hidden_states), scale, shift, eps=eps, mode=how.mode),
+        hidden_states=ada_norm(as_rows(hidden_states), scale, shift, eps=eps, mode=how.mode),
         encoder_hidden_states=ada_norm(
-            rows(encoder_hidden_states), text_scale, text_shift, eps=text_eps, mode=how.mode
+            as_rows(encoder_hidden_states), text_scale, text_shift, eps=text_eps, mode=how.mode
         ),
         encoder_hidden_states_mask=encoder_hidden_states_mask,
         image_rotary_emb=image_rotary_emb,
