@@ -48,7 +48,9 @@ FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fus
 def notes(ops: set[str]) -> list[str]:
     """What a report says of these operators besides its rows."""
     given = [f"{op}{INDUCTOR[op].only}" for op in sorted(ops & INDUCTOR.keys())]
-    return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
+    if "layer_norm" in ops:
+        given.append("layer_norm by itself")  # see layer_norm.py
+    return [f"left to Inductor under torch.compile: {', '.join(given)}"] if given else []
 
 
 __all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]
