@@ -1,4 +1,4 @@
-"""The stream of a transformer: its rows, and its sum with a branch together with the LayerNorm that follows."""
+"""A residual sum together with the LayerNorm that follows, where that has no modulation."""
 
 import torch
 from torch import Tensor, nn
@@ -6,11 +6,6 @@ from torch import Tensor, nn
 from ._chains import gated_residual_ada_norm
 
 _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
-
-
-def rows(x: Tensor) -> Tensor:
-    """`x`, copied where its last dimension is not the innermost one: some models transpose what they embedded."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def residual_layer_norm(
@@ -58,4 +53,4 @@ def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
     return made
 
 
-__all__ = ["residual_layer_norm", "rows", "zeros"]
+__all__ = ["residual_layer_norm", "zeros"]

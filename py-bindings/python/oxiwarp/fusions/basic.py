@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
 from ._fusion import FusedRecipe, Fusion, is_norm, is_plain, resident, same_dtype
-from ._stream import residual_layer_norm, rows
+from ._joint import as_rows
+from ._stream import residual_layer_norm
 
 PLAIN, SINGLE, ZERO = "layer_norm", "ada_norm_single", "ada_norm_zero"
 
@@ -29,8 +30,8 @@ def block(
     own = {"encoder_hidden_states": source, "attention_mask": attention_mask, **extra}
     cross = {"encoder_hidden_states": encoder_hidden_states, "attention_mask": encoder_attention_mask, **extra}
     if self.norm_type == PLAIN:
-        return plain(self, how, rows(hidden_states), own, cross)
-    return modulated(self, how, rows(hidden_states), own, cross, timestep, class_labels)
+        return plain(self, how, as_rows(hidden_states), own, cross)
+    return modulated(self, how, as_rows(hidden_states), own, cross, timestep, class_labels)
 
 
 def plain(self: Any, how: FusedRecipe, x: Tensor, own: dict[str, Any], cross: dict[str, Any]) -> Tensor:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
-from ._stream import residual_layer_norm, rows
+from ._joint import as_rows
+from ._stream import residual_layer_norm
 
 WAN = "diffusers.models.transformers.transformer_wan"
 
@@ -35,7 +36,7 @@ def block(
     rotary_emb: Any,
 ) -> Tensor:
     """`WanTransformerBlock.forward`."""
-    hidden_states = rows(hidden_states)
+    hidden_states = as_rows(hidden_states)
     values, tables = modulations(self, temb)
     shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp = values
     of_shift_msa, of_scale_msa, of_gate_msa, of_shift_mlp, of_scale_mlp, of_gate_mlp = tables
