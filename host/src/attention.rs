@@ -1,10 +1,12 @@
 //! What attention reads and writes: the arguments of the public functions, checked once for all of its kernels.
+pub(crate) mod check;
+
 use std::ffi::c_void;
 
 use kernels_gpu::heads::Heads;
 
-use crate::rows::{Operand, expect_disjoint};
-use crate::{Device, Dtype, Error, HeadsOrder, Result, View, ViewMut};
+use crate::rows::Operand;
+use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 
 /// The parameters of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -81,179 +83,67 @@ pub(crate) struct AttentionLayout {
     pub vector: bool,
 }
 
-/// The most columns of a head.
-const MAX_DIM: i64 = 256;
-
 impl AttentionLayout {
-    /// Checks the arguments of `op`.
+    /// Checks the arguments of `op`: everything but overlaps.
     pub fn of(
         op: &'static str,
         device: &Device,
         inputs: &AttentionInputs,
-        out: &ViewMut,
-        lse: Option<&ViewMut>,
+        (out, lse): (&View, Option<&View>),
         params: &Attention,
     ) -> Result<Self> {
         let AttentionInputs { q, k, v, mask, cu_seqlens } = inputs;
-        let (out, lse) = (out.as_view(), lse.map(ViewMut::as_view));
         if !matches!(q.dtype(), Dtype::F16 | Dtype::Bf16) {
             let expected = "f16 or bf16 (for f32 there is torch's own attention)".into();
             return Err(Error::Dtype { op, arg: "q", got: q.dtype(), expected });
         }
-        let split = |arg, view| split(op, device, (arg, view), q.dtype(), params.order, cu_seqlens.is_some());
-        let ([batches, queries, heads, dim], q_heads) = split("q", q)?;
-        let ([_, keys, kv_heads, _], k_heads) = split("k", k)?;
-        let ((_, v_heads), (_, out_heads)) = (split("v", v)?, split("out", out)?);
-        let shape = |[b, s, h, d]: [i64; 4]| match (cu_seqlens, params.order) {
-            (None, HeadsOrder::TokensFirst) => vec![b, s, h, d],
-            (None, HeadsOrder::HeadsFirst) => vec![b, h, s, d],
-            (Some(_), HeadsOrder::TokensFirst) => vec![s, h, d],
-            (Some(_), HeadsOrder::HeadsFirst) => vec![h, s, d],
-        };
-        k.expect_shape(op, "k", &shape([batches, keys, kv_heads, dim]))?;
-        v.expect_shape(op, "v", k.shape())?;
+        let packed = cu_seqlens.is_some();
+        let heads_of = |arg, view| check::heads(op, device, (arg, view), q.dtype(), params.order, packed);
+        let (q_sizes, q_heads) = heads_of("q", q)?;
+        let (k_sizes, k_heads) = heads_of("k", k)?;
+        let ((_, v_heads), (_, out_heads)) = (heads_of("v", v)?, heads_of("out", out)?);
+        check::sizes(op, inputs, q_sizes, k_sizes, params.order)?;
         out.expect_shape(op, "out", q.shape())?;
-        if dim < 1 || dim > MAX_DIM {
-            let expected = "heads of 1 to 256 columns".into();
-            return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
-        }
-        if heads > 0 && (kv_heads == 0 || heads % kv_heads != 0) {
-            let expected = format!("heads that divide the {heads} of q");
-            return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
-        }
+        let ([batches, queries, heads, dim], [_, keys, kv_heads, _]) = (q_sizes, k_sizes);
         if let Some(lse) = lse {
             let sizes: &[i64] = &[batches, heads, queries];
-            expect_contiguous(
-                op,
-                device,
-                ("lse", lse),
-                Dtype::F32,
-                &sizes[usize::from(cu_seqlens.is_some())..],
-            )?;
+            check::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
-        let sequences = cu_seqlens.as_ref().map(|[q, _]| q.shape().first().map_or(0, |len| (len - 1).max(0)));
-        for (arg, starts) in ["cu_seqlens_q", "cu_seqlens_k"].into_iter().zip(cu_seqlens.iter().flatten()) {
-            expect_contiguous(op, device, (arg, starts), Dtype::I32, &[sequences.unwrap_or(0) + 1])?;
-        }
-        let mask_layout = mask.map(|mask| {
-            if sequences.is_some() {
-                let expected = "none for packed sequences".into();
-                return Err(Error::Shape { op, arg: "mask", got: mask.shape().to_vec(), expected });
-            }
-            mask_layout(op, device, &mask, q.dtype(), [batches, heads, queries, keys])
+        let sequences = check::sequences(op, device, cu_seqlens.as_ref())?;
+        let mask = mask.map(|mask| {
+            let shape = [batches, heads, queries, keys];
+            check::mask(op, device, &mask, q.dtype(), sequences.is_none().then_some(shape))
         });
-        let inputs =
-            [Some(("q", q)), Some(("k", k)), Some(("v", v)), mask.as_ref().map(|mask| ("mask", mask))];
-        expect_disjoint(op, ("out", out), &inputs)?;
-        if let Some(lse) = lse {
-            expect_disjoint(op, ("lse", lse), &[&inputs[..], &[Some(("out", out))]].concat())?;
-        }
+        let count = |arg, size| check::count(op, arg, size);
         Ok(Self {
             q: q_heads,
             k: k_heads,
             v: v_heads,
             out: out_heads,
             lse: lse.map_or(std::ptr::null_mut(), |lse| lse.ptr().cast_mut().cast()),
-            batches: count(op, "q", sequences.unwrap_or(batches))?,
-            queries: count(op, "q", queries)?,
-            keys: count(op, "k", keys)?,
-            heads: count(op, "q", heads)?,
-            kv_heads: count(op, "k", kv_heads)?,
+            batches: count("q", sequences.unwrap_or(batches))?,
+            queries: count("q", queries)?,
+            keys: count("k", keys)?,
+            heads: count("q", heads)?,
+            kv_heads: count("k", kv_heads)?,
             dim: dim as u32,
             dtype: q.dtype(),
-            scale: finite(op, "scale", params.scale.unwrap_or(1.0 / (dim as f32).sqrt()), f32::MIN)?,
+            scale: check::finite(op, "scale", params.scale.unwrap_or(1.0 / (dim as f32).sqrt()), f32::MIN)?,
             causal: params.causal,
             window: params.window,
-            softcap: finite(op, "softcap", params.softcap.unwrap_or(0.0), 0.0)?,
-            mask: mask_layout.transpose()?,
+            softcap: check::finite(op, "softcap", params.softcap.unwrap_or(0.0), 0.0)?,
+            mask: mask.transpose()?,
             cu_seqlens: cu_seqlens.map(|starts| starts.map(|view| view.ptr().cast())),
-            vector: dim % 8 == 0 && [q_heads, k_heads, v_heads, out_heads].iter().all(Heads::is_vector),
+            vector: dim % 8 == 0
+                && [q_heads, k_heads, v_heads, out_heads].iter().all(|heads| heads.is_octets(2)),
         })
     }
 }
 
-/// A tensor of heads as batch, token, head and column, and where they lie.
-fn split(
-    op: &'static str,
-    device: &Device,
-    (arg, view): Operand,
-    dtype: Dtype,
-    order: HeadsOrder,
-    packed: bool,
-) -> Result<([i64; 4], Heads)> {
-    view.expect_on(op, arg, device)?;
-    view.expect_dtype(op, arg, dtype)?;
-    let (sizes, strides) = match (packed, view.shape(), view.strides()) {
-        (false, &[b, s, h, d], &[i, j, k, l]) => ([b, s, h, d], [i, j, k, l]),
-        (true, &[s, h, d], &[j, k, l]) => ([1, s, h, d], [0, j, k, l]),
-        _ => {
-            let expected = if packed { "three dimensions" } else { "four dimensions" }.into();
-            return Err(Error::Shape { op, arg, got: view.shape().to_vec(), expected });
-        }
-    };
-    let tokens_first = |[i, j, k, l]: [i64; 4]| match order {
-        HeadsOrder::TokensFirst => [i, j, k, l],
-        HeadsOrder::HeadsFirst => [i, k, j, l],
-    };
-    let (sizes, strides) = (tokens_first(sizes), tokens_first(strides));
-    if strides[3] != 1 && sizes[3] > 1 {
-        return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
+impl<'a> AttentionInputs<'a> {
+    /// What an output must not overlap.
+    pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 4] {
+        let mask = self.mask.as_ref().map(|mask| ("mask", mask));
+        [Some(("q", &self.q)), Some(("k", &self.k)), Some(("v", &self.v)), mask]
     }
-    // The stride of a single one is any number: 0 does not get in the way of wide accesses.
-    let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
-    let base = view.ptr().cast_mut().cast();
-    Ok((sizes, Heads { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) }))
-}
-
-fn mask_layout(
-    op: &'static str,
-    device: &Device,
-    mask: &View,
-    dtype: Dtype,
-    shape: [i64; 4],
-) -> Result<MaskLayout> {
-    mask.expect_on(op, "mask", device)?;
-    if mask.dtype() != Dtype::Bool && mask.dtype() != Dtype::F32 && mask.dtype() != dtype {
-        let expected = format!("bool, f32 or {dtype} (as q)");
-        return Err(Error::Dtype { op, arg: "mask", got: mask.dtype(), expected });
-    }
-    let wide = mask.broadcast_to(op, "mask", &shape)?;
-    let strides = std::array::from_fn(|dim| wide.strides()[dim]);
-    Ok(MaskLayout { base: mask.ptr(), dtype: mask.dtype(), strides })
-}
-
-fn expect_contiguous(
-    op: &'static str,
-    device: &Device,
-    (arg, view): Operand,
-    dtype: Dtype,
-    shape: &[i64],
-) -> Result<()> {
-    view.expect_on(op, arg, device)?;
-    view.expect_dtype(op, arg, dtype)?;
-    view.expect_shape(op, arg, shape)?;
-    let mut dense = 1;
-    for (size, stride) in view.shape().iter().zip(view.strides()).rev() {
-        if *size > 1 && *stride != dense {
-            return Err(view.bad_strides(op, arg, "it must be contiguous"));
-        }
-        dense *= size;
-    }
-    Ok(())
-}
-
-/// A size as kernels count it: with room for the positions of a window around it.
-fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u32> {
-    if size <= i64::from(i32::MAX / 2) {
-        return Ok(size as u32);
-    }
-    Err(Error::Value { op, arg, got: size as f64, expected: "sizes below 2^30" })
-}
-
-fn finite(op: &'static str, arg: &'static str, value: f32, least: f32) -> Result<f32> {
-    if value.is_finite() && value >= least {
-        return Ok(value);
-    }
-    let expected = if least < 0.0 { "a finite number" } else { "a finite number of 0 or more" };
-    Err(Error::Value { op, arg, got: f64::from(value), expected })
 }

@@ -11,9 +11,11 @@
 //!   sums need no rescaling, which costs as many instructions as the exponentials; what is divided by the sum of the
 //!   weights in the end does not depend on it (FlashAttention-4, arXiv:2603.05451).
 //! - Tiles that all queries of a warp see go without comparisons; those that none sees, without anything.
+pub mod backward;
 mod band;
 pub(crate) mod forward;
 mod mask;
+mod output;
 mod place;
 mod queries;
 mod softmax;

@@ -6,6 +6,8 @@ mod activation;
 mod activation_backward;
 mod ada_norm;
 mod add_rms_norm;
+mod attention;
+mod attention_backward;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
@@ -53,6 +55,8 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"gated_activation_backward", gated_activation_backward::gated_activation_backward),
     (c"softmax", softmax::softmax),
     (c"softmax_backward", softmax_backward::softmax_backward),
+    (c"attention", attention::attention),
+    (c"attention_backward", attention_backward::attention_backward),
     (c"cross_entropy", cross_entropy::cross_entropy),
     (c"cross_entropy_backward", cross_entropy_backward::cross_entropy_backward),
     (c"qk_norm_rope", qk_norm_rope::qk_norm_rope),

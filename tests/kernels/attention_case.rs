@@ -62,7 +62,7 @@ enum Half {
 }
 
 impl Mask {
-    fn random(device: &Device, case: &Case, mask: MaskCase, dtype: Dtype, seed: u64) -> Self {
+    pub fn random(device: &Device, case: &Case, mask: MaskCase, dtype: Dtype, seed: u64) -> Self {
         let [b, sq, sk, h, ..] = case.sizes;
         let all = [b, h, sq, sk];
         let shape: [usize; 4] = std::array::from_fn(|dim| if mask.full[dim] { all[dim] } else { 1 });
@@ -89,7 +89,7 @@ impl Mask {
         Self { shape, values, bytes, single, half }
     }
 
-    fn view(&self, dtype: Option<Dtype>) -> View<'_> {
+    pub fn view(&self, dtype: Option<Dtype>) -> View<'_> {
         let shape = self.shape.map(|size| size as i64);
         match (dtype, &self.half) {
             (Some(Dtype::Bool), _) => self.bytes.view(&shape),
@@ -108,7 +108,7 @@ impl Mask {
 }
 
 /// What a query sees, in f64: the scores of all keys, minus infinity for those that are hidden.
-fn scores(case: &Case, mask: Option<&Mask>, q: &[f64], k: &[f64], [b, i, h]: [usize; 3]) -> Vec<f64> {
+pub fn scores(case: &Case, mask: Option<&Mask>, q: &[f64], k: &[f64], [b, i, h]: [usize; 3]) -> Vec<f64> {
     let [_, sq, sk, heads, kv_heads, d] = case.sizes;
     let Attention { scale, causal, window: [before, after], softcap, .. } = case.params;
     let (g, here) = (h / (heads / kv_heads), i as i64 + sk as i64 - sq as i64);

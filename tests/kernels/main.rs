@@ -5,6 +5,7 @@ mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
 mod attention;
+mod attention_backward;
 mod attention_case;
 mod attention_packed;
 mod attention_tiles;
@@ -51,6 +52,7 @@ fn main() -> std::process::ExitCode {
         activation::TESTS,
         attention::TESTS,
         attention_packed::TESTS,
+        attention_backward::TESTS,
         attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,

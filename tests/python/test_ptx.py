@@ -33,6 +33,7 @@ from ptx_checks import (
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx")
 ARCHES = ("sm_75", "sm_80", "sm_90")
+TENSOR_CORES = ("attention", "attention_backward")  # `mma.m16n8k16` begins with sm_80: sm_75 has no entry
 NATIVE = "sm_90a"  # what runs on one GPU alone, for the ops that have such kernels
 
 
@@ -112,6 +113,8 @@ def test_every_op_has_its_entries(arch: str) -> None:
     assert set(units_of(arch)) == set(ops)
     for op, source in ops.items():
         assert (expected := declared_entries(source)), f"{op}: no entry! in its source"
+        if arch == "sm_75" and op in TENSOR_CORES:
+            expected = set()
         expect_none(check_entries(parse(units_of(arch)[op]).entries, expected))
 
 
@@ -119,7 +122,8 @@ def test_architectures_have_the_same_entries(arch: str, declared: Module) -> Non
     if arch == NATIVE:
         pytest.skip("what only one GPU has")
     newest = merge(map(parse, units_of(ARCHES[-1]).values()))
-    assert set(declared.entries) == set(newest.entries)
+    left_out = {name for name in newest.entries if name.startswith(TENSOR_CORES)} if arch == "sm_75" else set()
+    assert set(declared.entries) == set(newest.entries) - left_out
 
 
 def test_launched_kernels_exist(arch: str, declared: Module) -> None:

@@ -5,7 +5,8 @@ use crate::cpu::{Fragments, Operation, exchange, multiply};
 
 macro_rules! products {
     ($($name:ident: $t:ty;)*) => { $(
-        #[inline(always)]
+        /// Not inlined, as the loads are not: a kernel has hundreds of each.
+        #[inline(never)]
         pub fn $name(a: [u32; 4], b: [u32; 2], c: [f32; 4]) -> [f32; 4] {
             multiply(Fragments { a, b, c, widen: |bits| <$t>::from_bits(bits).to_f32() })
         }
@@ -29,7 +30,7 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 
 /// # Safety
 /// `row` is the offset in shared memory of 16 bytes, aligned to them, which others have written before a barrier.
-#[inline(always)]
+#[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     let lane = super::lane();
     // SAFETY: as the caller promises.
@@ -39,7 +40,7 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 
 /// # Safety
 /// As [`load_matrices`].
-#[inline(always)]
+#[inline(never)]
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
     let lane = super::lane();
     // SAFETY: as the caller promises.

@@ -37,6 +37,8 @@ pub(crate) struct Cuda {
     pub index: usize,
     pub name: String,
     pub ptx: &'static Ptx,
+    /// The most shared memory of a block.
+    pub max_shared_bytes: u32,
     /// What there is beside it for this GPU alone.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
@@ -130,7 +132,9 @@ impl Cuda {
         };
         let native = ptx::native(capability, ptx);
         let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
-        Ok(Self { index, name, ptx, native, multiprocessors, context, functions: RwLock::default() })
+        let max_shared_bytes = gpu.max_shared_bytes()?;
+        let functions = RwLock::default();
+        Ok(Self { index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
     }
 
     fn current(&self) -> Result<Current> {

@@ -1,10 +1,11 @@
 //! `softmax(scale q kT + mask) v`.
-use kernels_gpu::attention::{Mask, Params, UNLIMITED};
+use kernels_gpu::attention::{Mask, Params, UNLIMITED, WARPS};
 use kernels_gpu::ops::attention::KERNELS_BY_DIM;
 
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, MaskLayout};
 use crate::launch::{Launch, args};
 use crate::ops::attention_hopper::attention_hopper;
+use crate::rows::expect_disjoint;
 use crate::{Arch, Device, Dtype, Error, Result, Stream, ViewMut};
 
 const OP: &str = "attention";
@@ -14,7 +15,8 @@ const OP: &str = "attention";
 ///
 /// Products are of the element type with f32 sums; the scores, their softmax and the sums stay in f32, weights are rounded
 /// to the element type for the second product, and the result is rounded once. A query that sees no key gets zeros, and
-/// minus infinity in `lse`. A query's result depends neither on the other queries nor on the batch.
+/// minus infinity in `lse`. A query's result depends neither on the other queries' values nor on the batch;
+/// calls of 64 queries or more have kernels of their own on Hopper, with other last bits.
 ///
 /// # Errors
 /// An argument of another shape, dtype or device than [`AttentionInputs`] says; heads of more than 256 columns; a last
@@ -27,8 +29,14 @@ pub fn attention(
     params: Attention,
     stream: Stream,
 ) -> Result<()> {
-    let layout = AttentionLayout::of(OP, device, &inputs, &out, lse.as_ref(), &params)?;
-    expect_tensor_cores(device)?;
+    let (out, lse) = (out.as_view(), lse.as_ref().map(ViewMut::as_view));
+    let layout = AttentionLayout::of(OP, device, &inputs, (out, lse), &params)?;
+    expect_disjoint(OP, ("out", out), &inputs.operands())?;
+    if let Some(lse) = lse {
+        expect_disjoint(OP, ("lse", lse), &inputs.operands())?;
+        expect_disjoint(OP, ("lse", lse), &[Some(("out", out))])?;
+    }
+    expect_tensor_cores(OP, device)?;
     if attention_hopper(device, &layout, stream)? {
         return Ok(());
     }
@@ -36,14 +44,14 @@ pub fn attention(
 }
 
 /// Refuses GPUs whose tensor cores these kernels cannot use.
-pub(crate) fn expect_tensor_cores(device: &Device) -> Result<()> {
+pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<()> {
     if device.arch() != Some(Arch::Sm75) {
         return Ok(());
     }
     Err(Error::Capability {
         device: device.name().into(),
         capability: Arch::Sm75.capability(),
-        available: "attention from sm_80 on; torch's F.scaled_dot_product_attention runs here".into(),
+        available: format!("{op} from sm_80 on; torch's F.scaled_dot_product_attention runs here"),
     })
 }
 
@@ -52,38 +60,57 @@ fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.mask.is_none() && a.softcap == 0.0 && a.vector && a.scale > 0.0;
-    let (kernel, tiling) = (kernels.names[usize::from(!plain)], kernels.tilings[usize::from(!plain)]);
-    let rows = tiling.rows();
-    // Each packed sequence may end within a tile.
-    let tiles = if a.cu_seqlens.is_some() { a.queries / rows + a.batches } else { a.queries.div_ceil(rows) };
-    let heads = if a.cu_seqlens.is_some() { a.heads } else { a.batches * a.heads };
-    let blocks = u64::from(tiles) * u64::from(heads);
-    let Ok(blocks) = i32::try_from(blocks) else {
-        let expected = "at most 2^31 - 1 tiles of queries";
-        return Err(Error::Value { op: OP, arg: "q", got: blocks as f64, expected });
-    };
-    if blocks == 0 || a.queries == 0 {
-        return Ok(());
-    }
-    let shape = Launch {
-        grid: [blocks as u32, 1, 1],
-        block: [kernels_gpu::attention::WARPS * 32, 1, 1],
-        shared_bytes: tiling.shared_bytes(),
-        carveout: None,
-    };
+    // The general kernel's tiles are smaller: it is also for GPUs that have not enough shared memory.
+    let general = !plain || kernels.tilings[0].shared_bytes() > device.max_shared_bytes();
+    let (kernel, tiling) = (kernels.names[usize::from(general)], kernels.tilings[usize::from(general)]);
+    let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), Side::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { device.launch(kernel, a.dtype, shape, stream, args![p]) }
+    unsafe { device.launch(kernel, a.dtype, block_shape(blocks, tiling.shared_bytes()), stream, args![p]) }
+}
+
+/// So many blocks of four warps.
+pub(crate) fn block_shape(blocks: u32, shared_bytes: u32) -> Launch {
+    Launch { grid: [blocks, 1, 1], block: [WARPS * 32, 1, 1], shared_bytes, carveout: None }
+}
+
+/// The side of which a block has a tile.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Side {
+    Queries,
+    Keys,
 }
 
 impl AttentionLayout {
+    /// Tiles of `rows` rows that a head has, and blocks of all heads; `None`: there is no row.
+    pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: Side) -> Result<Option<(u32, u32)>> {
+        let (there, heads) = match side {
+            Side::Queries => (self.queries, self.heads),
+            Side::Keys => (self.keys, self.kv_heads),
+        };
+        // Each packed sequence may end within a tile.
+        let (tiles, batches) = match self.cu_seqlens {
+            Some(_) => (there / rows + self.batches, 1),
+            None => (there.div_ceil(rows), self.batches),
+        };
+        let blocks = u64::from(tiles) * u64::from(heads) * u64::from(batches);
+        match i32::try_from(blocks) {
+            _ if there == 0 || blocks == 0 => Ok(None),
+            Ok(blocks) => Ok(Some((tiles, blocks as u32))),
+            Err(_) => {
+                let expected = "at most 2^31 - 1 tiles of rows";
+                Err(Error::Value { op, arg: "q", got: blocks as f64, expected })
+            }
+        }
+    }
+
     /// The mask as a kernel's argument.
     pub(crate) fn mask_arg(&self) -> Mask {
         self.mask.map_or(Mask::ABSENT, |mask| mask.arg())
     }
 
     /// The kernel's argument.
-    fn params(&self, tiles: u32) -> Params {
+    pub(crate) fn params(&self, tiles: u32) -> Params {
         let limit =
             |side: usize| self.window[side].map_or(UNLIMITED, |keys| keys.min(UNLIMITED as u32) as i32);
         let [query_starts, key_starts] = self.cu_seqlens.unwrap_or([std::ptr::null(); 2]);

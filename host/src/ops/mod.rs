@@ -4,6 +4,7 @@ pub mod activation_backward;
 pub mod ada_norm;
 pub mod add_rms_norm;
 pub mod attention;
+pub mod attention_backward;
 mod attention_hopper;
 pub mod cross_entropy;
 pub mod cross_entropy_backward;

@@ -1,19 +1,17 @@
 //! The kernel: a tile of queries against all keys that they see.
 use cuda_std::copy;
 use cuda_std::mem;
-use cuda_std::mma::{C, MatrixElem};
+use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::band::Band;
-use super::mask::{At, adjust, hide};
+use super::mask::{At, Lines, cap, hide};
+use super::output::{Output, Sums};
 use super::place::Place;
 use super::queries::Queries;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};
 use super::{Params, WARPS};
-
-/// A warp's sums of `16 ROWS16` queries and `16 DIM16` columns, two matrices side by side.
-type Output<const ROWS16: usize, const DIM16: usize> = [[[C; 2]; DIM16]; ROWS16];
 
 /// Attention of one tile of queries. `HELD`: queries stay in registers. `GENERAL`: with mask and softcap, for any scale and
 /// any alignment.
@@ -76,7 +74,7 @@ pub(crate) unsafe fn forward<
 
     // The general kernel's scores are powers of two already.
     let mut softmax = Softmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
-    let mut out: Output<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
+    let mut out: Sums<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
     let first = place.first + own;
     let span = [first, (first + 16 * ROWS16 as u32 - 1).min(last)];
     for tile in begin..end {
@@ -85,16 +83,17 @@ pub(crate) unsafe fn forward<
         }
         // Else the places of their rows in the mask stay in registers from tile to tile.
         let query = if GENERAL { thread::forget([first, 0])[0] } else { first };
-        let (at, buffer) = (At { query, key: tile * keys }, tile % 2 * keys);
-        if first <= last && !band.hides(span, at.key, keys) {
+        let (at, buffer) = (At { row: query, col: tile * keys }, tile % 2 * keys);
+        if first <= last && !band.hides(span, at.col, keys) {
             // SAFETY: queries, keys and values have been waited for.
             unsafe {
                 let mut scores =
                     products::<T, ROWS16, DIM16, KEYS16, HELD>(&queries, &k_tiles.from_row(buffer), &lanes);
                 if GENERAL {
-                    adjust::<T, ROWS16, KEYS16>(&mut scores, at, &p, &place);
+                    cap(&mut scores, &p);
+                    Lines::of(&p.mask, &place, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
                 }
-                if !band.shows(span, at.key, keys) {
+                if !band.shows(span, at.col, keys) {
                     hide(&mut scores, at, &band);
                 }
                 accumulate(&mut out, &mut softmax, &scores, &v_tiles.from_row(buffer), &lanes);
@@ -146,7 +145,7 @@ unsafe fn products<
 /// The values have been waited for.
 #[inline(always)]
 unsafe fn accumulate<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
-    out: &mut Output<ROWS16, DIM16>,
+    out: &mut Sums<ROWS16, DIM16>,
     softmax: &mut Softmax<ROWS16>,
     scores: &Scores<ROWS16, KEYS16>,
     values: &Tile<T, DIM16>,
@@ -176,75 +175,35 @@ unsafe fn accumulate<T: MatrixElem, const ROWS16: usize, const DIM16: usize, con
     }
 }
 
-/// Divides by the sums and writes the result, through shared memory: there a lane gets 16 bytes of a row together.
+/// Divides by the sums of the weights and writes the result.
 ///
 /// # Safety
-/// Nobody else uses the tile, which has room for the warp's queries; the outputs are writable.
+/// Nobody but the warp uses the tile, which has room for its queries; the outputs are writable.
 #[inline(always)]
 unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     p: &Params,
     place: &Place,
     softmax: &Softmax<ROWS16>,
-    out: &Output<ROWS16, DIM16>,
+    out: &Sums<ROWS16, DIM16>,
     tile: &Tile<T, DIM16>,
     first: u32,
     vector: bool,
 ) {
-    let lane = warp::lane();
+    let (lane, mut inverses) = (warp::lane(), [[0.0; 2]; ROWS16]);
     for row in 0..ROWS16 {
         for half in 0..2 {
             let [inverse, lse] = softmax.finish(row, half);
-            let line = 16 * row as u32 + 8 * half as u32 + lane / 4;
-            if !p.lse.is_null() && lane.is_multiple_of(4) && first + line < place.queries {
-                let at = p.lse.wrapping_add(place.number(p, first + line));
+            inverses[row][half] = inverse;
+            let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
+            if !p.lse.is_null() && lane.is_multiple_of(4) && query < place.queries {
+                let at = p.lse.wrapping_add(place.number(p, query));
                 // SAFETY: the host checked that there is one for each query.
                 unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
             }
-            for (at, c) in out[row].as_flattened().iter().enumerate() {
-                let word = T::pair(c[2 * half] * inverse, c[2 * half + 1] * inverse);
-                // SAFETY: as the caller promises.
-                unsafe { tile.put(line, 4 * at as u32 + lane % 4, word) };
-            }
         }
     }
-    warp::sync(warp::ALL);
-    let chunks = 2 * DIM16 as u32;
-    for turn in 0..ROWS16 as u32 * 16 * chunks / warp::SIZE {
-        let (line, chunk) = divide_const(turn * warp::SIZE + lane, chunks);
-        let cols = p.dim.saturating_sub(8 * chunk).min(8);
-        if first + line >= place.queries {
-            continue;
-        }
-        let offset = i64::from(first + line) * p.out.token_stride + i64::from(8 * chunk);
-        let to = place.query::<T>(&p.out).wrapping_offset(offset as isize);
-        // SAFETY: as the caller promises; the warp has met since the chunk was written.
-        unsafe { store::<T>(to, tile.chunk(line, chunk).0, cols, vector) };
-    }
-}
-
-#[inline(always)]
-fn divide_const(a: u32, b: u32) -> (u32, u32) {
-    (a / b, a % b)
-}
-
-/// Writes the first `cols` elements of a chunk.
-///
-/// # Safety
-/// They are writable.
-#[inline(always)]
-unsafe fn store<T: MatrixElem>(to: *mut T, words: [u32; 4], cols: u32, vector: bool) {
-    if vector {
-        if cols > 0 {
-            // SAFETY: as the caller promises; all eight are there, and aligned.
-            unsafe { mem::store_u32x4(to.cast(), words, Store::Default) };
-        }
-        return;
-    }
-    for at in 0..8 {
-        if at < cols {
-            let bits = (words[at as usize / 2] >> (16 * (at % 2))) as u16;
-            // SAFETY: as the caller promises.
-            unsafe { mem::store_u16(to.wrapping_add(at as usize).cast(), bits, Store::Default) };
-        }
-    }
+    let (head, stride) = (place.query(&p.out), p.out.token_stride);
+    let output = Output { head, stride, first, rows: place.queries, dim: p.dim, vector };
+    // SAFETY: as the caller promises.
+    unsafe { output.write(tile, out, &inverses) };
 }

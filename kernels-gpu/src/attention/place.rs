@@ -22,38 +22,49 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The block's own; `None`: there is nothing to do.
+    /// The block's own tile of queries; `None`: there is nothing to do.
     ///
     /// # Safety
     /// The parameters are those of a launch that the host checked.
     #[inline(always)]
     pub unsafe fn of_block(p: &Params, rows: u32) -> Option<Self> {
-        let (above, tile) = divide(thread::block_index()[0], p.tiles);
-        let (batch, head) = divide(above, p.heads);
-        let tile = if p.backwards != 0 { p.tiles - 1 - tile } else { tile };
-        if p.query_starts.is_null() {
-            let (queries, keys) = (p.queries, p.keys);
-            return Some(Self {
-                batch,
-                head,
-                first: tile * rows,
-                queries,
-                keys,
-                query_start: 0,
-                key_start: 0,
-            });
-        }
-        // SAFETY: as the caller promises: the numbers of all sequences, and one more.
-        unsafe { Self::of_sequence(p, head, tile, rows) }
+        // SAFETY: as the caller promises.
+        unsafe { Self::of_rows(p, rows, false) }
     }
 
-    /// Tile number `tile` of all sequences together. That of a sequence which begins at query `start` and is number `s` has
+    /// The block's own tile of queries, or of `keys`: then the head is the first of those that share them.
+    ///
+    /// # Safety
+    /// As [`Place::of_block`].
+    #[inline(always)]
+    pub unsafe fn of_rows(p: &Params, rows: u32, keys: bool) -> Option<Self> {
+        let group = if keys { p.group } else { 1 };
+        let (above, tile) = divide(thread::block_index()[0], p.tiles);
+        let (batch, head) = divide(above, divide(p.heads, group).0);
+        let tile = if !keys && p.backwards != 0 { p.tiles - 1 - tile } else { tile };
+        let place = Self {
+            batch,
+            head: head * group,
+            first: tile * rows,
+            queries: p.queries,
+            keys: p.keys,
+            query_start: 0,
+            key_start: 0,
+        };
+        if p.query_starts.is_null() {
+            return Some(place);
+        }
+        // SAFETY: as the caller promises: the numbers of all sequences, and one more.
+        unsafe { place.in_sequence(p, tile, rows, keys) }
+    }
+
+    /// Tile number `tile` of all sequences together. That of a sequence which begins at row `start` and is number `s` has
     /// the numbers from `start / rows + s` on: enough for its tiles, and each is found without knowing the others'.
     ///
     /// # Safety
     /// As [`Place::of_block`], of packed sequences.
     #[inline(always)]
-    unsafe fn of_sequence(p: &Params, head: u32, tile: u32, rows: u32) -> Option<Self> {
+    unsafe fn in_sequence(self, p: &Params, tile: u32, rows: u32, keys: bool) -> Option<Self> {
         // SAFETY: as the caller promises.
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
@@ -63,20 +74,28 @@ impl Place {
             let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
             (first, end.saturating_sub(first))
         };
+        let starts = if keys { p.key_starts } else { p.query_starts };
         let (mut sequence, mut end) = (0, p.batches);
         while end - sequence > 1 {
             let middle = sequence.midpoint(end);
-            if start(p.query_starts, middle) / rows + middle <= tile {
+            if start(starts, middle) / rows + middle <= tile {
                 sequence = middle;
             } else {
                 end = middle;
             }
         }
         let (query_start, queries) = span(p.query_starts, sequence, p.queries);
-        let (key_start, keys) = span(p.key_starts, sequence, p.keys);
-        let first = tile.saturating_sub(query_start / rows + sequence) * rows;
-        let there = first < queries;
-        there.then_some(Self { batch: 0, head, first, queries, keys, query_start, key_start })
+        let (key_start, keys_there) = span(p.key_starts, sequence, p.keys);
+        let (row_start, there) = if keys { (key_start, keys_there) } else { (query_start, queries) };
+        let first = tile.saturating_sub(row_start / rows + sequence) * rows;
+        let place = Self { batch: 0, first, queries, keys: keys_there, query_start, key_start, ..self };
+        (first < there).then_some(place)
+    }
+
+    /// With another head of those that share keys.
+    #[inline(always)]
+    pub fn with_member(&self, member: u32) -> Self {
+        Self { head: self.head + member, ..*self }
     }
 
     /// The first query of the sequence, and what stands in its place in `out`.

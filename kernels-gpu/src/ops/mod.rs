@@ -9,6 +9,8 @@ pub mod ada_norm;
 pub mod add_rms_norm;
 #[cfg(all(feature = "attention", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
 pub mod attention;
+#[cfg(all(feature = "attention_backward", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+pub mod attention_backward;
 #[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
 pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
@@ -52,6 +54,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     ada_norm::KERNELS,
     add_rms_norm::KERNELS,
     attention::KERNELS,
+    attention_backward::KERNELS,
     cross_entropy::KERNELS,
     cross_entropy_backward::KERNELS,
     gated_activation::KERNELS,
