@@ -13,7 +13,7 @@ console = Console(highlight=False)
 
 
 def default_device() -> torch.device:
-    """A GPU where there is one; without one the kernels run on the CPU executor, which is for looking, not for speed."""
+    """A GPU where there is one; else the CPU, whose executor runs the kernels for looking, not for speed."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
