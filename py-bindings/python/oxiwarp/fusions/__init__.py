@@ -19,6 +19,7 @@ from . import (
     sd3,
     wan,
 )
+from ._attention import ATTENTION_NOTE
 from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find
 from ._source import fingerprint, fingerprint_of
@@ -53,4 +54,14 @@ def notes(ops: set[str]) -> list[str]:
     return [f"left to Inductor under torch.compile: {', '.join(given)}"] if given else []
 
 
-__all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]
+__all__ = [
+    "ATTENTION_NOTE",
+    "FAMILIES",
+    "FUSIONS",
+    "FusedRecipe",
+    "Fusion",
+    "find",
+    "fingerprint",
+    "fingerprint_of",
+    "notes",
+]

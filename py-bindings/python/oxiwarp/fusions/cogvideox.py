@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from ._attention import sdpa
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
@@ -113,9 +113,7 @@ def attention(
         norm |= {"cos": cos, "sin": sin, "offset": text_tokens}
     query, key = qk_norm_rope(query, key, head_dim=query.shape[-1] // attn.heads, mode=how.mode, **norm)
     query, key, value = (x.unflatten(2, (attn.heads, -1)).transpose(1, 2) for x in (query, key, value))
-    attended = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=0.0, is_causal=False
-    )
+    attended = sdpa(how, query, key, value, attn_mask=attention_mask, dropout_p=0.0, is_causal=False)
     attended = attn.to_out[1](attn.to_out[0](attended.transpose(1, 2).flatten(2)))
     text, video = attended.split([text_tokens, tokens - text_tokens], dim=1)
     return video, text

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._attention import dispatched
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion
 from ._joint import (
@@ -123,8 +124,6 @@ def attend(
     image_rotary_emb: Tables | None,
 ) -> Tensor:
     """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = image_rotary_emb or (None, None)
     streams, values, first = [], [], 0
@@ -138,7 +137,8 @@ def attend(
         values.append(value)
         first = tokens.stop
     query, key = queries_and_keys(streams, how, "rms_norm")
-    attended = dispatch_attention_fn(
+    attended = dispatched(
+        how,
         query,
         key,
         values[0] if len(values) == 1 else torch.cat(values, dim=1),

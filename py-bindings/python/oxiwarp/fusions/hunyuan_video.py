@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ..replacement import base_of
+from ._attention import dispatched
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion, same_dtype
 from ._joint import (
@@ -132,8 +133,6 @@ def attention(
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`HunyuanVideoAttnProcessor2_0.__call__`."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     image, heads, tables = hidden_states.shape[1], (attn.heads, -1), image_rotary_emb or (None, None)
     if attn.add_q_proj is None:
         hidden_states = joined(hidden_states, encoder_hidden_states)
@@ -148,7 +147,8 @@ def attention(
         streams.append(Stream(text_query, text_key, attn.norm_added_q, attn.norm_added_k))
         value = torch.cat([value, text_value], dim=1)
     query, key = queries_and_keys(streams, how, "llama_rms_norm")
-    attended = dispatch_attention_fn(
+    attended = dispatched(
+        how,
         query,
         key,
         value,

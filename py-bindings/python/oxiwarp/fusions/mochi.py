@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ._attention import sdpa
 from ._chains import (
     modulated_rms_norm,
     qk_norm_rope,
@@ -118,7 +119,7 @@ def attention(
                 x[:, tokens:] = y
             parts.append(torch.cat([value[at : at + 1], prompt[2]], dim=1))
         parts = [x.unflatten(2, (attn.heads, -1)).transpose(1, 2) for x in parts]
-        attended = F.scaled_dot_product_attention(*parts, dropout_p=0.0, is_causal=False)
+        attended = sdpa(how, *parts, dropout_p=0.0, is_causal=False)
         attended = attended.transpose(1, 2).flatten(2, 3)
         if joined is None or attended.shape[1] < all_tokens:
             attended = F.pad(attended, (0, 0, 0, all_tokens - attended.shape[1]))

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from ._attention import sdpa
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion
 from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
@@ -112,7 +112,7 @@ def attention(
         ]
         query, key = queries_and_keys(streams, how, "llama_rms_norm", heads_first=True)
         value = torch.cat([value, text_value], dim=2)
-    attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.0, is_causal=False)
+    attended = sdpa(how, query, key, value, dropout_p=0.0, is_causal=False)
     attended = attended.transpose(1, 2).flatten(2).to(query.dtype)
     if encoder_hidden_states is None:
         return attn.to_out[1](attn.to_out[0](attended))  # type: ignore[no-any-return]
