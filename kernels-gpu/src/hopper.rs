@@ -1,5 +1,6 @@
 //! Attention for Hopper, in pieces: for which sizes ([`Tiles`]), where things lie (`layout`), which tile comes when
-//! (`schedule`), who loads (`producer`) and who computes (`consumer`, `mask`, `softmax`, `output`).
+//! (`schedule`), who loads (`producer`) and who computes (`consumer`, `products`,
+//! `mask`, `softmax`, `output`).
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod consumer;
 #[cfg(target_feature = "sm_90a")]
@@ -10,6 +11,8 @@ pub(crate) mod mask;
 pub(crate) mod output;
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod producer;
+#[cfg(target_feature = "sm_90a")]
+mod products;
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod schedule;
 #[cfg(target_feature = "sm_90a")]

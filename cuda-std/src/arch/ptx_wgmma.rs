@@ -134,19 +134,6 @@ pub unsafe fn wgmma_wait<const PENDING: u32>() {
     unsafe { asm!("wgmma.wait_group.sync.aligned {};", const PENDING, options(nostack)) }
 }
 
-/// As [`wgmma_wait`], behind all that `computed` is made of. The assembler knows no order between a wait and arithmetic,
-/// and moves waits up; a conditional trap it leaves in place.
-#[inline(always)]
-pub unsafe fn wgmma_wait_behind<const PENDING: u32>(computed: f32) {
-    // SAFETY: as `wgmma_fence`.
-    unsafe {
-        asm!(
-            "{{ .reg .pred never; setp.lt.f32 never, {}, 0f00000000; vote.sync.any.pred never, never, -1; @never trap; }}",
-            "wgmma.wait_group.sync.aligned {};", in(reg32) computed, const PENDING, options(nostack)
-        )
-    }
-}
-
 /// Registers that a product wrote behind the compiler's back: what is read after this is read after this.
 #[inline(always)]
 pub fn settle(registers: &mut [f32]) {

@@ -93,17 +93,6 @@ pub unsafe fn wait<const PENDING: u32>() {
     unsafe { arch::wgmma_wait::<PENDING>() }
 }
 
-/// As [`wait`], but not before everything is worked out that `computed` is made of. Without this the wait moves up, in
-/// front of arithmetic that was meant to go on beside the products.
-///
-/// # Safety
-/// The whole warp group is here; `computed` is not negative.
-#[inline(always)]
-pub unsafe fn wait_behind<const PENDING: u32>(computed: f32) {
-    // SAFETY: as the caller promises.
-    unsafe { arch::wgmma_wait_behind::<PENDING>(computed) }
-}
-
 /// After a wait: `d` may be read.
 #[inline(always)]
 pub fn settle<D: Accumulator>(d: &mut D) {

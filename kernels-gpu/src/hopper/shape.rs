@@ -25,6 +25,8 @@ pub(crate) trait Shape: Copy {
     const ROWS: u32 = GROUP_ROWS * Self::GROUPS;
     /// Warp groups that compute.
     const GROUPS: u32;
+    /// Do the warp groups take turns in beginning products?
+    const TURNS: bool = Self::GROUPS > 2;
     /// Tiles of keys, and as many of values, in flight.
     const STAGES: u32;
     /// Do the queries see no later keys?
