@@ -1,4 +1,4 @@
-"""The tables of fused chains in docs/, made from the fusions: `python scripts/fused_chains.py` writes them anew.
+"""What docs/ shows of the fusions, made from them: `python scripts/fused_chains.py` writes it anew.
 
 `tests/python/test_docs.py` fails where they are stale.
 """
@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from oxiwarp import patch
 from oxiwarp.fusions import FAMILIES, Fusion
 from oxiwarp.fusions._chains import INDUCTOR
 
@@ -43,17 +44,33 @@ def inductor() -> Iterator[str]:
     yield ""
 
 
-MADE = {"patching.md": ("fused chains", chains), "torch-compile.md": ("Inductor's", inductor)}
+def report() -> Iterator[str]:
+    """That of the model at the top of the page."""
+    import diffusers
+    import torch
+
+    with torch.device("meta"):
+        model = diffusers.LTXVideoTransformer3DModel(
+            num_layers=1, num_attention_heads=4, attention_head_dim=16, cross_attention_dim=64
+        )
+    yield f"```text\n{patch(model)}\n```"
+
+
+MADE = {
+    "patching.md": {"fused chains": chains, "a report": report},
+    "torch-compile.md": {"Inductor's": inductor},
+}
 
 
 def with_tables(name: str, text: str) -> str:
     """A document with what is between its marks made anew."""
-    mark, make = MADE[name]
-    between = re.compile(rf"(<!-- {mark}, made by scripts/fused_chains.py -->\n).*?(<!-- end -->)", re.DOTALL)
-    made, found = between.subn(lambda match: match[1] + "\n".join(make()) + "\n" + match[2], text)
-    if found != 1:
-        raise ValueError(f"{name} has {found} places for {mark}, expected 1")
-    return made
+    for mark, make in MADE[name].items():
+        between = re.compile(rf"(<!-- {mark}, made by scripts/fused_chains.py -->\n).*?(<!-- end -->)", re.DOTALL)
+        made = "\n".join(make()) + "\n"
+        text, found = between.subn(lambda match, made=made: match[1] + made + match[2], text)
+        if found != 1:
+            raise ValueError(f"{name} has {found} places for {mark}, expected 1")
+    return text
 
 
 def main() -> None:

@@ -99,7 +99,9 @@ impl<T: Copy> Shared<T> {
     /// The address of element `at` in the shared window, checked as [`Shared::get`] does.
     #[inline(always)]
     pub(crate) fn window(&self, at: u32) -> u32 {
-        arch::shared_window(self.checked(at) as u32)
+        self.checked(at);
+        // In 32 bits: a kernel at the end of its registers would pay for wider ones.
+        arch::shared_window(self.offset as u32 + at * size_of::<T>() as u32)
     }
 
     /// Where element `at` lies, checked on the CPU executor against this part and the launch's bytes.

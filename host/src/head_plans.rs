@@ -157,7 +157,7 @@ impl Checked {
         let blocks = warps.div_ceil(BLOCK_WARPS);
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0);
-        Some(plan).filter(|_| warps > 0 && i64::from(blocks) <= GRID)
+        (warps > 0 && i64::from(blocks) <= GRID).then_some(plan)
     }
 
     fn held(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -183,7 +183,7 @@ impl Checked {
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.turned?, p, blocks, [threads, together, 1], 0);
         let plan = Plan { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
-        Some(plan).filter(|_| self.neighbours() && i64::from(blocks) <= GRID)
+        (self.neighbours() && i64::from(blocks) <= GRID).then_some(plan)
     }
 
     fn lanes(&self, kernels: &Kernels, mut p: Params) -> Option<Plan> {

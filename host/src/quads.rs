@@ -3,7 +3,6 @@ use std::ffi::c_void;
 
 use cuda_std::quad::{QUADS, SCALAR, TEAM, TILE, WHOLE};
 use kernels_gpu::params::Params;
-use kernels_gpu::part_moments::MEETING;
 
 use crate::ladder::Rung;
 use crate::rows::{RowLayout, launch_rows_with};
@@ -63,7 +62,7 @@ impl QuadLaunch {
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE))
             * u64::from(wants.waiting)
             * layout.dtype.size() as u64;
-        let meeting = if wants.shares { 4 * MEETING } else { 0 };
+        let meeting = if wants.shares { 4 * Params::SHARING } else { 0 };
         let fits =
             |teams: &u32| row_bytes * u64::from(*teams) + u64::from(meeting) <= u64::from(SHARED_BYTES);
         let teams = [TEAMS, TEAMS / 2, 1].into_iter().find(fits);
@@ -90,7 +89,7 @@ impl QuadLaunch {
         };
         let rows_bytes = if staged > 0 { row_bytes as u32 } else { 0 };
         let (team, teams) =
-            if access == TEAM { (MEETING, 1) } else { (TEAM_THREADS, teams.unwrap_or(TEAMS)) };
+            if access == TEAM { (Params::SHARING, 1) } else { (TEAM_THREADS, teams.unwrap_or(TEAMS)) };
         let shared_bytes = rows_bytes * teams + if access == TEAM { meeting } else { 0 };
         Ok(Self { params, rung: Rung { packs: u32::MAX, held: 0, team, teams, cluster: 0 }, shared_bytes })
     }

@@ -34,7 +34,7 @@ mod octet;
 pub mod operand;
 pub mod ops;
 pub mod params;
-pub mod part_moments;
+mod part_moments;
 pub mod passes;
 pub mod rotary;
 mod share;

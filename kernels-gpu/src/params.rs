@@ -30,6 +30,9 @@ pub struct Params {
 }
 
 impl Params {
+    /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the rows.
+    pub const SHARING: u32 = 128;
+
     /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
     pub const SAME: u32 = 0;
     /// As [`Params::SAME`], in f32 beside rows of 16 bits.

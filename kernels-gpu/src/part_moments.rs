@@ -4,11 +4,10 @@ use cuda_std::prelude::*;
 use cuda_std::quad::{LEN, TILE};
 
 use crate::moments::{Stats, Welford};
+use crate::params::Params;
 
 /// Warps of a row.
-pub(crate) const WARPS: u32 = 4;
-/// Elements of shared memory in which they meet: one for each thread.
-pub const MEETING: u32 = WARPS * warp::SIZE;
+pub(crate) const WARPS: u32 = Params::SHARING / warp::SIZE;
 
 /// The row where it waits.
 #[derive(Clone, Copy)]

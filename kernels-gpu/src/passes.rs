@@ -9,7 +9,7 @@ use cuda_std::quad::{LEN, TEAM, TILE, WHOLE};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 use crate::params::Params;
-use crate::part_moments::{MEETING, PartMoments, WARPS, WaitingRow};
+use crate::part_moments::{PartMoments, WARPS, WaitingRow};
 use crate::source::{Sink, Source};
 
 /// Quads that a thread of a row that a block shares holds at once: a block's warps are many, so their registers few.
@@ -49,7 +49,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     #[inline(always)]
     fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
-        let meeting = memory.take(if ACCESS == TEAM { MEETING } else { 0 });
+        let meeting = memory.take(if ACCESS == TEAM { Params::SHARING } else { 0 });
         (memory, meeting)
     }
 

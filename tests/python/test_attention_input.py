@@ -38,7 +38,9 @@ def test_meta():
 
 def test_bad_input(device):
     for arguments, options, message in cases(device):
-        with pytest.raises(RuntimeError, match=f"^attention: {message or 'cu_seqlens_q is given without cu_seqlens_k'}"):
+        with pytest.raises(
+            RuntimeError, match=f"^attention: {message or 'cu_seqlens_q is given without cu_seqlens_k'}"
+        ):
             oxiwarp.attention(*arguments, **options)
     q, k, v = heads((2, 5, 7, 4, 2, 64), torch.bfloat16, device)
     starts = torch.tensor([0, 5], dtype=torch.int32, device=device)
@@ -63,7 +65,9 @@ def test_bad_options(device):
         with pytest.raises(ValueError, match=r"^attention: layout is .*, expected 'bshd' or 'bhsd'$"):
             oxiwarp.attention(q, k, v, layout=layout)
     for window in (-1, (None, -2), (1.5, None)):
-        with pytest.raises(ValueError, match=r"^attention: window is .*, expected numbers of keys, 0 or more, or None$"):
+        with pytest.raises(
+            ValueError, match=r"^attention: window is .*, expected numbers of keys, 0 or more, or None$"
+        ):
             oxiwarp.attention(q, k, v, window=window)
     for arguments, name in (((None, k, v), "q"), ((q, [1], v), "k"), ((q, k, 3), "v")):
         with pytest.raises(TypeError, match=f"^attention: {name} is .*, expected a torch.Tensor$"):

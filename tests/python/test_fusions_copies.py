@@ -6,7 +6,7 @@ import pytest
 import torch
 from fused_checks import Operators
 from helpers import random
-from joint_models import BATCH, IMAGE, TEXT, ran
+from joint_models import BATCH, FAMILIES, IMAGE, TEXT, build, ran, step
 from torch import nn
 
 import oxiwarp
@@ -85,3 +85,17 @@ def test_norm_by_columns(name, device):
     assert sum(ran(operators).values()) == 1
     for y, stock in zip(got, expected, strict=True):
         torch.testing.assert_close(y, stock, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["norm2", "norm2_context"])
+def test_sd3_hooks(name):
+    """SD3's blocks, of which the last has no second norm of the text: a hook on one is called."""
+    sd3 = FAMILIES["sd3"]
+    stock, model = build(sd3), build(sd3)
+    oxiwarp.patch(model, cpu_kernels=True)
+    for each in (stock, model):
+        each.transformer_blocks[0].get_submodule(name).register_forward_hook(lambda module, args, output: output * 0.5)
+    with Operators() as operators:
+        got = step(sd3, model)[0]
+    torch.testing.assert_close(got, step(sd3, stock)[0], rtol=1e-5, atol=1e-5)
+    assert ran(operators)["gated_residual_ada_norm"] == 1

@@ -29,7 +29,7 @@ def outputs(models, **extra):
 
 
 def test_single_blocks_copy_nothing(monkeypatch):
-    """What a block of one stream has split, the next one takes as it is."""
+    """What a block of one stream has split, the next one takes as it is; activations are written where they go."""
     cat, counts = torch.cat, []
     for model in pair():
         calls = []
@@ -39,9 +39,25 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # queries and keys of the block of two streams, the streams of the second single block, and in both of these what
-    # the attention and the MLP give
+    # queries and keys of the block of two streams, the streams of the second single block, both blocks' branches
     assert counts[0] - counts[1] == 2 + 1 + 2
+
+
+@pytest.mark.parametrize(("name", "op"), [("flux", "activation_out"), ("flux2", "gated_activation_out")])
+def test_hooked_activations(name, op, device):
+    """A hook on an activation sees what goes through it."""
+    family, dtype = FAMILIES[name], torch.bfloat16
+    stock, model = build(family, dtype, device), build(family, dtype, device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    for hooked, times in ((0, 2), (1, 1), (2, 0)):
+        for each in (stock, model) if hooked else ():
+            block = each.single_transformer_blocks[hooked - 1]
+            activation = block.act_mlp if name == "flux" else block.attn.mlp_act_fn
+            activation.register_forward_hook(lambda module, args, output: output * 0.5)
+        with Operators() as operators:
+            got = step(family, model, dtype, device)[0]
+        assert operators.calls[op] == times
+        torch.testing.assert_close(got, step(family, stock, dtype, device)[0], rtol=0.02, atol=0.02)
 
 
 def test_streams_from_elsewhere():

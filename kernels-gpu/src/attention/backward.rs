@@ -88,8 +88,10 @@ pub(crate) unsafe fn backward<
     let band = Band::of(place.queries, place.keys, f.before, f.after);
     let (band, there) =
         if KEYS { (band.transposed(place.queries), place.keys) } else { (band, place.queries) };
-    let [begin, end] = band.tiles([place.first, (place.first + ROWS).min(there) - 1], cols);
-    let tiles = end.saturating_sub(begin);
+    let begin = band.first(place.first) as u32 / cols;
+    // Opaque: of the minimum in it and a maximum LLVM makes an instruction that sm_80 has not.
+    let [end, _] = thread::forget([band.end((place.first + ROWS).min(there) - 1) as u32, 0]);
+    let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
     let steps = tiles * if KEYS { f.group } else { 1 };
 
     let mut memory = SharedMemory::of_launch();
@@ -166,7 +168,8 @@ pub(crate) unsafe fn backward<
             [0.0; 2]
         };
         let (member, tile) = at(step);
-        let at = At { row: first, col: tile * cols };
+        // Else the places of its rows in the mask stay in registers from step to step.
+        let at = At { row: thread::forget([first, 0])[0], col: tile * cols };
         if first < there && !band.hides(span, at.col, cols) {
             let right = other.map(|other| other.from_row(step % 2 * cols));
             // SAFETY: all tiles have been waited for; the host checked the mask.

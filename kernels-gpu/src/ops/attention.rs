@@ -33,7 +33,7 @@ const G80: Tiling = Tiling { keys16: 2, ..D80 };
 const D96: Tiling = Tiling { rows16: 2, dim16: 6, keys16: 4 };
 const G96: Tiling = Tiling { keys16: 2, ..D96 };
 const D128: Tiling = Tiling { rows16: 2, dim16: 8, keys16: 4 };
-const G128: Tiling = Tiling { keys16: 2, ..D128 };
+const G128: Tiling = Tiling { rows16: 1, keys16: 2, ..D128 };
 const D256: Tiling = Tiling { rows16: 1, dim16: 16, keys16: 2 };
 const G256: Tiling = D256;
 

@@ -79,7 +79,7 @@ entry! {
     qk_norm_rope_lanes_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => lanes::<T, Rms, 1, 4, { if size_of::<T>() == 4 { 5 } else { 6 } }>(q, k, rotary, p);
     qk_norm_rope_lanes2_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => lanes::<T, Rms, 2, 2, 6>(q, k, rotary, p);
+        => lanes::<T, Rms, 2, 2, { if size_of::<T>() == 4 { 5 } else { 6 } }>(q, k, rotary, p);
     qk_norm_rope_rows_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => rows::<T, Rms, QUADS, 3>(q, k, rotary, p);
     qk_norm_rope_any_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)

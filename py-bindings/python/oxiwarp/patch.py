@@ -8,7 +8,7 @@ tensor (`recognise.py`); how an object gets another method is in `replacement.py
 import fnmatch
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,6 +26,14 @@ EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
 
 
+class Settings(NamedTuple):
+    """What a call of `patch` asks for, beside what is to be replaced."""
+
+    mode: str
+    cpu_kernels: bool
+    attention: bool
+
+
 def patch(
     x: Any,
     mode: str = "exact",
@@ -33,6 +41,7 @@ def patch(
     skip: str | Iterable[str] | None = None,
     cpu_kernels: bool = False,
     allow_empty: bool = False,
+    attention: bool | None = None,
 ) -> Report:
     """Run blocks, attention processors, feed-forwards and norms of `x` on oxiwarp's kernels, in place.
 
@@ -50,10 +59,12 @@ def patch(
             `skip` takes out of it.
         cpu_kernels: also run CPU tensors, on the CPU executor. Slow: for tests and demonstrations.
         allow_empty: return an empty report where nothing was replaced, instead of raising.
+        attention: let fused attention processors call `oxiwarp.attention` where it was measured to be faster than what
+            torch chooses. It rounds otherwise than torch's. None: in mode "fast" alone.
 
     Returns:
-        A `Report`: what was replaced, what was left and why. Patching again is fine, and changes mode and
-        `cpu_kernels`.
+        A `Report`: what was replaced, what was left and why. Patching again is fine, and changes mode, `cpu_kernels`
+        and `attention`.
 
     Raises:
         TypeError: `x` is none of these, or a pattern is no string. ValueError: another mode. RuntimeError: nothing was
@@ -62,6 +73,7 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
+    settings = Settings(mode, cpu_kernels, mode == "fast" if attention is None else attention)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
     inner: dict[str, str] = {}  # what replaced blocks call in their own method only, and what the report says of it
@@ -72,7 +84,7 @@ def patch(
                 what = {"reason": EXCLUDED} if before is None else {**outcome(before, mode), "reason": PATCHED_BEFORE}
                 report.add(name, dotted(cls), **what)
                 continue
-            recipe = replace_one(report, name, part, mode, cpu_kernels, inner.get(name, ""))
+            recipe = replace_one(report, name, part, settings, inner.get(name, ""))
             if recipe is not None:
                 done.append((part, before))
                 inner.update(not_called(name, recipe))
@@ -83,6 +95,8 @@ def patch(
     if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
     report.notes.extend(fusions.notes(report.ops))
+    if settings.attention and any(not isinstance(part, nn.Module) for part, _ in done):
+        report.notes.append(fusions.ATTENTION_NOTE)
     return report
 
 
@@ -103,18 +117,18 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
             put_back(part, before.get(id(part)))
 
 
-def replace_one(report: Report, name: str, part: Any, mode: str, cpu_kernels: bool, remark: str) -> Recipe | None:
+def replace_one(report: Report, name: str, part: Any, settings: Settings, remark: str) -> Recipe | None:
     """Replace one object and say so in the report, or say why not, with no recipe."""
     path = dotted(base_of(part))
     try:
-        recipe = recipe_for(part, mode, cpu_kernels)
+        recipe = recipe_for(part, settings)
         replace(part, recipe)
     except Unsuitable as why:
         report.add(name, path, reason=str(why))
         return None
     except Exception as error:
         raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
-    what = outcome(recipe, mode)
+    what = outcome(recipe, settings.mode)
     report.add(name, path, **{**what, "reason": "; ".join(filter(None, (remark, what["reason"])))})
     return recipe
 
@@ -132,16 +146,16 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
         replace(x, recipe)
 
 
-def recipe_for(x: Any, mode: str, cpu_kernels: bool) -> Recipe:
+def recipe_for(x: Any, settings: Settings) -> Recipe:
     """How `x` is replaced. Raises `Unsuitable` with the reason where it is not."""
     found = fusions.find(base_of(x))
     if found is not None:
         fusion, known = found
         fusion.check(x, base_of(x), known)
-        return fusions.FusedRecipe(fusion.name, mode, cpu_kernels)
+        return fusions.FusedRecipe(fusion.name, *settings)
     before = recipe_of(x)  # what was found when it was replaced before
     formulas, eps_name = (before.formulas, before.eps_name) if before is not None else recognise(x)
-    return NormRecipe(formulas, eps_name, cpu_kernels)
+    return NormRecipe(formulas, eps_name, settings.cpu_kernels)
 
 
 def outcome(recipe: Any, mode: str) -> dict[str, str]:

@@ -31,12 +31,15 @@ class Variant:
     mode: str | None = None
     """Of `oxiwarp.patch`, or None for the stock model."""
     compiled: bool = False
+    attention: bool | None = None
+    """Of `oxiwarp.patch`."""
 
 
 VARIANTS = (
     Variant(STOCK),
     Variant("torch.compile", compiled=True),
     Variant("patched", "exact"),
+    Variant("patched + attention", "exact", attention=True),
     Variant("patched, fast", "fast"),
     Variant("patched + compile", "exact", compiled=True),
     Variant("patched, fast + compile", "fast", compiled=True),
@@ -114,7 +117,8 @@ def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[R
     result, own = Result(variant), twin(model)
     if variant.mode is not None:
         started = time.perf_counter()
-        report = patch(own, mode=variant.mode, cpu_kernels=device.type == "cpu", allow_empty=True)
+        options = {"cpu_kernels": device.type == "cpu", "attention": variant.attention, "allow_empty": True}
+        report = patch(own, mode=variant.mode, **options)
         result.patch_seconds, result.report = time.perf_counter() - started, str(report)
     if not variant.compiled:
         return result, own

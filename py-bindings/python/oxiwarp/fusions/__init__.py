@@ -19,6 +19,7 @@ from . import (
     sd3,
     wan,
 )
+from ._attention import ATTENTION_NOTE
 from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find
 from ._source import fingerprint, fingerprint_of
@@ -48,7 +49,19 @@ FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fus
 def notes(ops: set[str]) -> list[str]:
     """What a report says of these operators besides its rows."""
     given = [f"{op}{INDUCTOR[op].only}" for op in sorted(ops & INDUCTOR.keys())]
-    return [f"under torch.compile Inductor runs {', '.join(given)}, no slower there"] if given else []
+    if "layer_norm" in ops:
+        given.append("layer_norm by itself")  # see layer_norm.py
+    return [f"left to Inductor under torch.compile: {', '.join(given)}"] if given else []
 
 
-__all__ = ["FAMILIES", "FUSIONS", "FusedRecipe", "Fusion", "find", "fingerprint", "fingerprint_of", "notes"]
+__all__ = [
+    "ATTENTION_NOTE",
+    "FAMILIES",
+    "FUSIONS",
+    "FusedRecipe",
+    "Fusion",
+    "find",
+    "fingerprint",
+    "fingerprint_of",
+    "notes",
+]

@@ -85,6 +85,8 @@ class FusedRecipe:
     fusion: str
     mode: str
     cpu_kernels: bool = False
+    attention: bool = False
+    """Whether processors call `oxiwarp.attention` where it is faster."""
 
     @property
     def make(self) -> Maker:

@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from .._register import needs_grad
 from ..replacement import base_of
-from ._chains import gated_residual, gated_residual_ada_norm, gelu_tanh, qk_norm_rope
+from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, hooked, resident, same_dtype
-from ._stream import rows
 
 
 class Stream(NamedTuple):
@@ -106,7 +105,7 @@ def after_attention(
     `modulation` has the attention's gate and shift, scale and gate of the feed-forward, each `[B, D]` or `[B, S, D]`.
     """
     gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
-    normed, x = gated_residual_ada_norm(rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
+    normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
     return gated_residual(x, feed_forward(normed), gate, clip=clip, mode=how.mode)
 
 
@@ -116,6 +115,12 @@ def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) ->
     return temb.dim() in dims and all(
         x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
     )
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """`x`, in memory row by row: what a convolution made of patches lies column by column, and so does what is added
+    to it."""
+    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
@@ -145,22 +150,11 @@ def affine_norm(block: Any, *names: str) -> str | None:
     return None
 
 
-def beside_gelu(attended: Tensor, inner: Tensor, act: nn.Module, how: FusedRecipe) -> Tensor:
-    """`torch.cat([attended, act(inner)], dim=2)`. The GELU writes into the result, unless something is hooked to it, a
-    gradient is needed, or Inductor does the same."""
-    tanh = base_of(act) is nn.GELU and act.approximate == "tanh"
-    if not tanh or hooked(act) or needs_grad(attended, inner) or torch.compiler.is_compiling():
-        return torch.cat([attended, act(inner)], dim=2)
-    both = inner.new_empty(*inner.shape[:-1], attended.shape[-1] + inner.shape[-1])
-    both[..., : attended.shape[-1]] = attended
-    gelu_tanh(inner, out=both[..., attended.shape[-1] :], mode=how.mode)
-    return both
-
-
 __all__ = [
     "Stream",
     "affine_norm",
     "after_attention",
+    "as_rows",
     "joined",
     "norms_fit",
     "queries_and_keys",

@@ -53,4 +53,4 @@ def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
     return made
 
 
-__all__ = ["residual_layer_norm"]
+__all__ = ["residual_layer_norm", "zeros"]

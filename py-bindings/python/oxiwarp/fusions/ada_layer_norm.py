@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from ..replacement import base_of
 from ._chains import ada_norm, ada_norm_pair
 from ._fusion import FusedRecipe, Fusion
-from ._stream import rows
+from ._joint import as_rows
 
 MODULE = "diffusers.models.normalization"
 ONCE, TWICE = "norm, modulation: ada_norm", "norm, two modulations: ada_norm_pair"
@@ -46,7 +46,7 @@ def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None
     """`SD35AdaLayerNormZeroX.forward`."""
     shift, scale, *rest, shift2, scale2, gate2 = self.linear(self.silu(emb)).chunk(9, dim=1)
     by = (part.unsqueeze(1) for part in (scale, shift, scale2, shift2))
-    first, second = ada_norm_pair(rows(hidden_states), *by, eps=self.norm.eps, mode=how.mode)
+    first, second = ada_norm_pair(as_rows(hidden_states), *by, eps=self.norm.eps, mode=how.mode)
     return first, *rest, second, gate2
 
 
@@ -54,7 +54,7 @@ def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tens
     """The module's norm of `x`, modulated by `[B, D]`."""
     norm = self.norm
     return ada_norm(
-        rows(x),
+        as_rows(x),
         scale.unsqueeze(1),
         shift.unsqueeze(1),
         weight=norm.weight,

@@ -140,7 +140,7 @@ FUSIONS = (
         accepts=accepts_block,
         fits=fits_block,
         skips=("norm2", "norm3"),
-        sources={"forward": ("f140a12ea13a",)},
+        sources={"forward": ("f140a12ea13a", "454e099ff920")},
         chains=(
             "norm1, modulation, table: ada_norm",
             "residual of an attention, the next norm: gated_residual_ada_norm",

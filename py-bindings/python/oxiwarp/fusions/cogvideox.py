@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from ._attention import sdpa
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
@@ -113,9 +113,7 @@ def attention(
         norm |= {"cos": cos, "sin": sin, "offset": text_tokens}
     query, key = qk_norm_rope(query, key, head_dim=query.shape[-1] // attn.heads, mode=how.mode, **norm)
     query, key, value = (x.unflatten(2, (attn.heads, -1)).transpose(1, 2) for x in (query, key, value))
-    attended = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, dropout_p=0.0, is_causal=False
-    )
+    attended = sdpa(how, query, key, value, attn_mask=attention_mask, dropout_p=0.0, is_causal=False)
     attended = attn.to_out[1](attn.to_out[0](attended.transpose(1, 2).flatten(2)))
     text, video = attended.split([text_tokens, tokens - text_tokens], dim=1)
     return video, text
@@ -145,8 +143,8 @@ def accepts_attention(
     )
 
 
-ROTATION = {"diffusers.models.embeddings:apply_rotary_emb": ("3c45ff0e7102",)}
-NORM = {"diffusers.models.normalization:CogVideoXLayerNormZero.forward": ("8e8a950e49e6",)}
+ROTATION = {"diffusers.models.embeddings:apply_rotary_emb": ("3c45ff0e7102", "1c340787d094")}
+NORM = {"diffusers.models.normalization:CogVideoXLayerNormZero.forward": ("8e8a950e49e6", "906df1a1fd97")}
 CHAINS = ("norm_q, norm_k, rotary embedding of the video: qk_norm_rope",)
 
 FUSIONS = (
@@ -160,7 +158,7 @@ FUSIONS = (
         accepts=accepts_block,
         fits=fits_block,
         skips=("norm1", "norm1.norm", "norm2", "norm2.norm"),
-        sources={"forward": ("55c5f1b0020b", "4688fa1418aa"), **NORM},
+        sources={"forward": ("55c5f1b0020b", "4688fa1418aa", "b39c933f185a", "561ae6a21cca"), **NORM},
         chains=(
             "norm1, modulation: ada_norm",
             "gate, residual of attn1, norm2, modulation: gated_residual_ada_norm",
@@ -174,7 +172,7 @@ FUSIONS = (
         run=attention,
         accepts=accepts_attention,
         skips=("norm_q", "norm_k"),
-        sources={"__call__": ("4345786a1fcd",), **ROTATION},
+        sources={"__call__": ("4345786a1fcd", "f10a088eae51"), **ROTATION},
         chains=CHAINS,
     ),
     Fusion(
@@ -184,7 +182,7 @@ FUSIONS = (
         run=functools.partial(attention, project=packed),
         accepts=accepts_attention,
         skips=("norm_q", "norm_k"),
-        sources={"__call__": ("b64c2af1cdcc",), **ROTATION},
+        sources={"__call__": ("b64c2af1cdcc", "5fccb4fe8bab"), **ROTATION},
         chains=CHAINS,
     ),
 )

@@ -9,19 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._attention import dispatched
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion
 from ._joint import (
     Stream,
     affine_norm,
     after_attention,
-    beside_gelu,
     joined,
     norms_fit,
     queries_and_keys,
     streams_fit,
     tables_fit,
 )
+from ._side_by_side import CHAIN, gelu_of, side_by_side
 
 MODULE = "diffusers.models.transformers.transformer_flux"
 Tables = tuple[Tensor, Tensor]
@@ -67,11 +68,12 @@ def single_block(
     """`FluxSingleTransformerBlock.forward`."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
-    inner = self.proj_mlp(normed)
+    projected = self.proj_mlp(normed)
     attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
+    both = side_by_side(attended, projected, self.act_mlp, how, gelu_of(self.act_mlp))
     hidden_states = gated_residual(
         hidden_states,
-        self.proj_out(beside_gelu(attended, inner, self.act_mlp, how)),
+        self.proj_out(both),
         gate.unsqueeze(1),
         clip=hidden_states.dtype == torch.float16,
         mode=how.mode,
@@ -122,8 +124,6 @@ def attend(
     image_rotary_emb: Tables | None,
 ) -> Tensor:
     """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = image_rotary_emb or (None, None)
     streams, values, first = [], [], 0
@@ -137,7 +137,8 @@ def attend(
         values.append(value)
         first = tokens.stop
     query, key = queries_and_keys(streams, how, "rms_norm")
-    attended = dispatch_attention_fn(
+    attended = dispatched(
+        how,
         query,
         key,
         values[0] if len(values) == 1 else torch.cat(values, dim=1),
@@ -199,10 +200,7 @@ FUSIONS = (
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("ea664ed4def4",)},
-        chains=(
-            "act_mlp, concatenation with attn: gelu_tanh",
-            "gate and residual of proj_out: gated_residual",
-        ),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
     Fusion(
         name="flux.attention",

@@ -5,10 +5,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..ops import silu_and_mul
+from ..replacement import base_of
 from ._chains import ada_norm, gated_residual
-from ._fusion import FusedRecipe, Fusion
-from ._joint import affine_norm, after_attention, joined, norms_fit, streams_fit, tables_fit
-from ._stream import rows
+from ._fusion import FusedRecipe, Fusion, hooked
+from ._joint import affine_norm, after_attention, as_rows, joined, norms_fit, streams_fit, tables_fit
+from ._side_by_side import CHAIN, side_by_side
 from .flux import Tables, accepts_attention, attend
 
 MODULE = "diffusers.models.transformers.transformer_flux2"
@@ -26,7 +28,7 @@ def block(
     joint_attention_kwargs: dict[str, Any] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`Flux2TransformerBlock.forward`."""
-    hidden_states, encoder_hidden_states = rows(hidden_states), rows(encoder_hidden_states)
+    hidden_states, encoder_hidden_states = as_rows(hidden_states), as_rows(encoder_hidden_states)
     shift, scale, *modulation = parts(temb_mod_img, 6)
     text_shift, text_scale, *text_modulation = parts(temb_mod_txt, 6)
     eps, text_eps = self.norm1.eps, self.norm1_context.eps
@@ -84,7 +86,7 @@ def single_block(
     if encoder_hidden_states is not None:
         text_seq_len = encoder_hidden_states.shape[1]
         hidden_states = joined(encoder_hidden_states, hidden_states)
-    hidden_states = rows(hidden_states)
+    hidden_states = as_rows(hidden_states)
     shift, scale, gate = parts(temb_mod, 3)
     attended = self.attn(
         hidden_states=ada_norm(hidden_states, scale, shift, eps=self.norm.eps, mode=how.mode),
@@ -152,7 +154,16 @@ def parallel_attention(
     of_attention = projected.shape[-1] * of_attention // whole  # a part of them where the layer is split over GPUs
     qkv, inner = projected.split([of_attention, projected.shape[-1] - of_attention], dim=-1)
     attended = attend(self, how, attn, qkv.chunk(3, dim=-1), attention_mask, image_rotary_emb)
-    return attn.to_out(torch.cat([attended, attn.mlp_act_fn(inner)], dim=-1))  # type: ignore[no-any-return]
+    both = side_by_side(attended, inner, attn.mlp_act_fn, how, swiglu_of(attn.mlp_act_fn), share=2)
+    return attn.to_out(both)  # type: ignore[no-any-return]
+
+
+def swiglu_of(activation: Any) -> Any:
+    """Our operator for a module that is Flux 2's SwiGLU, if it is that."""
+    from diffusers.models.transformers.transformer_flux2 import Flux2SwiGLU
+
+    known = base_of(activation) is Flux2SwiGLU and type(activation.gate_fn) is nn.SiLU
+    return silu_and_mul if known and not hooked(activation) and not hooked(activation.gate_fn) else None
 
 
 def accepts_parallel_attention(
@@ -213,7 +224,11 @@ FUSIONS = (
         run=parallel_attention,
         accepts=accepts_parallel_attention,
         skips=("norm_q", "norm_k"),
-        sources={"__call__": ("89ab3bb5de25",), ROPE: ("3c45ff0e7102",)},
-        chains=(QK.replace(", concatenation", ""),),
+        sources={
+            "__call__": ("89ab3bb5de25",),
+            ":Flux2SwiGLU.forward": ("10a68f258ccb",),
+            ROPE: ("3c45ff0e7102",),
+        },
+        chains=(QK.replace(", concatenation", ""), CHAIN.format("silu_and_mul")),
     ),
 )

@@ -6,20 +6,22 @@ import torch
 from torch import Tensor, nn
 
 from ..replacement import base_of
+from ._attention import dispatched
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion, same_dtype
 from ._joint import (
     Stream,
     affine_norm,
     after_attention,
-    beside_gelu,
+    as_rows,
     joined,
     norms_fit,
     queries_and_keys,
     streams_fit,
     tables_fit,
 )
-from ._stream import residual_layer_norm, rows
+from ._side_by_side import CHAIN, gelu_of, side_by_side
+from ._stream import residual_layer_norm
 
 MODULE = "diffusers.models.transformers.transformer_hunyuan_video"
 Tables = tuple[Tensor, Tensor]
@@ -32,7 +34,7 @@ def refiner_block(
     normed = self.norm1(hidden_states)
     attended = self.attn(hidden_states=normed, encoder_hidden_states=None, attention_mask=attention_mask)
     gate_msa, gate = self.norm_out(temb)
-    normed, hidden_states = residual_layer_norm(rows(hidden_states), attended, self.norm2, how.mode, gate=gate_msa)
+    normed, hidden_states = residual_layer_norm(as_rows(hidden_states), attended, self.norm2, how.mode, gate=gate_msa)
     return gated_residual(hidden_states, self.ff(normed), gate, mode=how.mode)
 
 
@@ -98,15 +100,15 @@ def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
     """The attention and the feed-forward of a block of one stream, projected together."""
-    inner = self.proj_mlp(normed)
+    projected = self.proj_mlp(normed)
     attended = self.attn(
         hidden_states=normed[:, :image],
         encoder_hidden_states=normed[:, image:],
         attention_mask=attention_mask,
         image_rotary_emb=tables,
     )
-    projected: Tensor = self.proj_out(beside_gelu(joined(*attended), inner, self.act_mlp, how))
-    return projected
+    both = side_by_side(joined(*attended), projected, self.act_mlp, how, gelu_of(self.act_mlp))
+    return self.proj_out(both)  # type: ignore[no-any-return]
 
 
 def accepts_block(
@@ -131,8 +133,6 @@ def attention(
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`HunyuanVideoAttnProcessor2_0.__call__`."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     image, heads, tables = hidden_states.shape[1], (attn.heads, -1), image_rotary_emb or (None, None)
     if attn.add_q_proj is None:
         hidden_states = joined(hidden_states, encoder_hidden_states)
@@ -147,7 +147,8 @@ def attention(
         streams.append(Stream(text_query, text_key, attn.norm_added_q, attn.norm_added_k))
         value = torch.cat([value, text_value], dim=1)
     query, key = queries_and_keys(streams, how, "llama_rms_norm")
-    attended = dispatch_attention_fn(
+    attended = dispatched(
+        how,
         query,
         key,
         value,
@@ -225,7 +226,7 @@ FUSIONS = (
         run=single_block,
         accepts=accepts_block,
         sources={"forward": ("4e1f80e993d3",)},
-        chains=("gate and residual of proj_out: gated_residual",),
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
     ),
     Fusion(
         name="hunyuan_video.attention",

@@ -4,6 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ._attention import dispatched
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
@@ -82,8 +83,6 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """`LTXVideoAttnProcessor.__call__`."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
         attention_mask = attn.prepare_attention_mask(attention_mask, source.shape[1], source.shape[0])
@@ -97,7 +96,8 @@ def attention(
         query = qk_norm_rope(query, q_weight=attn.norm_q.weight, eps=attn.norm_q.eps, mode=how.mode)
         key = qk_norm_rope(key, q_weight=attn.norm_k.weight, eps=attn.norm_k.eps, mode=how.mode)
     query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
-    attended = dispatch_attention_fn(
+    attended = dispatched(
+        how,
         query,
         key,
         value,

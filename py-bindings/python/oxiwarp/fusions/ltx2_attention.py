@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._attention import dispatched
 from ._chains import qk_norm_rope
 from ._fusion import FusedRecipe, Fusion
 from ._joint import norms_fit
@@ -38,7 +39,7 @@ def attention(
     else:
         query, key = attn.to_q(hidden_states), attn.to_k(source)
         query, key = turned(attn, how, query, key, query_rotary_emb, key_rotary_emb)
-        attended = dispatched(self, attn, query, key, value, attention_mask)
+        attended = attend(self, how, attn, query, key, value, attention_mask)
         if perturbation_mask is not None:
             attended = torch.lerp(value, attended, perturbation_mask)
     if gates is not None:
@@ -46,12 +47,13 @@ def attention(
     return attn.to_out[1](attn.to_out[0](attended))  # type: ignore[no-any-return]
 
 
-def dispatched(self: Any, attn: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def attend(
+    self: Any, how: FusedRecipe, attn: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> Tensor:
     """The attention itself, `[B, S, heads * D]`."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
-    attended: Tensor = dispatch_attention_fn(
+    attended: Tensor = dispatched(
+        how,
         query,
         key,
         value,

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ._attention import sdpa
 from ._chains import (
     modulated_rms_norm,
     qk_norm_rope,
@@ -118,10 +119,13 @@ def attention(
                 x[:, tokens:] = y
             parts.append(torch.cat([value[at : at + 1], prompt[2]], dim=1))
         parts = [x.unflatten(2, (attn.heads, -1)).transpose(1, 2) for x in parts]
-        attended = F.scaled_dot_product_attention(*parts, dropout_p=0.0, is_causal=False)
+        attended = sdpa(how, *parts, dropout_p=0.0, is_causal=False)
         attended = attended.transpose(1, 2).flatten(2, 3)
-        samples.append(F.pad(attended, (0, 0, 0, all_tokens - attended.shape[1])))
-    attended, attended_text = torch.cat(samples).split_with_sizes((tokens, all_tokens - tokens), dim=1)
+        if joined is None or attended.shape[1] < all_tokens:
+            attended = F.pad(attended, (0, 0, 0, all_tokens - attended.shape[1]))
+        samples.append(attended)
+    attended = samples[0] if len(samples) == 1 else torch.cat(samples)
+    attended, attended_text = attended.split_with_sizes((tokens, all_tokens - tokens), dim=1)
     attended = attn.to_out[1](attn.to_out[0](attended))
     return attended, attn.to_add_out(attended_text) if hasattr(attn, "to_add_out") else attended_text
 
@@ -158,11 +162,11 @@ FUSIONS = (
         fits=fits_block,
         skips=(*NORMS, *(f"{name}.norm" for name in NORMS)),
         sources={
-            "forward": ("eb8607c7a416",),
-            ":MochiRMSNormZero.forward": ("7e6098c7fba0",),
+            "forward": ("eb8607c7a416", "f8c957f58977"),
+            ":MochiRMSNormZero.forward": ("7e6098c7fba0", "772ad44a1c5f"),
             ":MochiLayerNormContinuous.forward": ("6006fab94088",),
-            ":MochiModulatedRMSNorm.forward": ("b772e682aefd",),
-            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b",),
+            ":MochiModulatedRMSNorm.forward": ("b772e682aefd", "3de6319e75c0"),
+            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b", "8da7d01e2f0c"),
         },
         chains=(
             "norm1, modulation: modulated_rms_norm",
@@ -179,8 +183,8 @@ FUSIONS = (
         accepts=accepts_attention,
         skips=("norm_q", "norm_k", "norm_added_q", "norm_added_k"),
         sources={
-            "__call__": ("835f00d1b5fa",),
-            "diffusers.models.normalization:MochiRMSNorm.forward": ("9965e8a34471",),
+            "__call__": ("835f00d1b5fa", "e6e46eaa676f"),
+            "diffusers.models.normalization:MochiRMSNorm.forward": ("9965e8a34471", "4f5b2a6c8707"),
         },
         chains=(
             "norm_q, norm_k, rotary embedding: qk_norm_rope",

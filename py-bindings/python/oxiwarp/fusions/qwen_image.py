@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ._attention import dispatched
 from ._chains import ada_norm
 from ._fusion import FusedRecipe, Fusion
-from ._joint import Stream, affine_norm, after_attention, norms_fit, queries_and_keys, streams_fit
-from ._stream import rows
+from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
 MODULE = "diffusers.models.transformers.transformer_qwenimage"
 Tables = tuple[Tensor, Tensor]
@@ -33,9 +33,9 @@ def block(
     text_shift, text_scale, text_gate = by_token(of_text)
     eps, text_eps = self.img_norm1.eps, self.txt_norm1.eps
     attended, attended_text = self.attn(
-        hidden_states=ada_norm(rows(hidden_states), scale, shift, eps=eps, mode=how.mode),
+        hidden_states=ada_norm(as_rows(hidden_states), scale, shift, eps=eps, mode=how.mode),
         encoder_hidden_states=ada_norm(
-            rows(encoder_hidden_states), text_scale, text_shift, eps=text_eps, mode=how.mode
+            as_rows(encoder_hidden_states), text_scale, text_shift, eps=text_eps, mode=how.mode
         ),
         encoder_hidden_states_mask=encoder_hidden_states_mask,
         image_rotary_emb=image_rotary_emb,
@@ -93,8 +93,6 @@ def attention(
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`QwenDoubleStreamAttnProcessor2_0.__call__`."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     if encoder_hidden_states_mask is not None:
         everywhere = torch.ones(hidden_states.shape[:2], dtype=torch.bool, device=hidden_states.device)
         attention_mask = torch.cat([encoder_hidden_states_mask, everywhere], dim=1)[:, None, None, :]
@@ -110,7 +108,8 @@ def attention(
         Stream(query, key, attn.norm_q, attn.norm_k, of_image),
     ]
     query, key = queries_and_keys(streams, how, "llama_rms_norm")
-    attended = dispatch_attention_fn(
+    attended = dispatched(
+        how,
         query,
         key,
         torch.cat([text_value, value], dim=1),

@@ -5,12 +5,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from ._attention import sdpa
 from ._chains import gated_residual
 from ._fusion import FusedRecipe, Fusion
-from ._joint import Stream, affine_norm, after_attention, norms_fit, queries_and_keys, streams_fit
-from ._stream import rows, uncalled
+from ._joint import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
 MODULE = "diffusers.models.attention_processor"
 
@@ -33,7 +32,7 @@ def block(
     attended, attended_text = self.attn(hidden_states=normed, encoder_hidden_states=normed_text, **options)
     if self.use_dual_attention:
         gate, *modulation, normed, gate2 = modulation
-        hidden_states = gated_residual(rows(hidden_states), attended, gate.unsqueeze(1), mode=how.mode)
+        hidden_states = gated_residual(as_rows(hidden_states), attended, gate.unsqueeze(1), mode=how.mode)
         attended = self.attn2(hidden_states=normed, **options)
         modulation = [gate2, *modulation]
     hidden_states = after_attention(hidden_states, attended, modulation, self.norm2, in_chunks(self, self.ff), how)
@@ -59,7 +58,7 @@ def accepts_block(
     self: Any, hidden_states: Tensor, encoder_hidden_states: Tensor, temb: Tensor, *args: Any, **kwargs: Any
 ) -> bool:
     """Two streams of tokens and an embedding of one dtype."""
-    return uncalled(self.norm2_context) and streams_fit(temb, hidden_states, encoder_hidden_states)
+    return streams_fit(temb, hidden_states, encoder_hidden_states)
 
 
 def fits_block(self: Any) -> str | None:
@@ -113,7 +112,7 @@ def attention(
         ]
         query, key = queries_and_keys(streams, how, "llama_rms_norm", heads_first=True)
         value = torch.cat([value, text_value], dim=2)
-    attended = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.0, is_causal=False)
+    attended = sdpa(how, query, key, value, dropout_p=0.0, is_causal=False)
     attended = attended.transpose(1, 2).flatten(2).to(query.dtype)
     if encoder_hidden_states is None:
         return attn.to_out[1](attn.to_out[0](attended))  # type: ignore[no-any-return]
@@ -151,7 +150,7 @@ FUSIONS = (
         run=block,
         accepts=accepts_block,
         fits=fits_block,
-        skips=("norm2",),
+        skips=("norm2", "norm2_context"),
         sources={"forward": ("ef92e653230c",)},
         chains=(
             "gate and residual of attn, norm2, modulation: gated_residual_ada_norm",

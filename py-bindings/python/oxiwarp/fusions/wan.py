@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._attention import dispatched
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 from ._joint import as_rows
@@ -137,7 +138,6 @@ def attention(
     rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
     """`WanAttnProcessor.__call__`."""
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
     from diffusers.models.transformers.transformer_wan import _get_added_kv_projections, _get_qkv_projections
 
     options: dict[str, Any] = {"dropout_p": 0.0, "is_causal": False, "backend": self._attention_backend}
@@ -162,12 +162,10 @@ def attention(
         key_image, value_image = _get_added_kv_projections(attn, image)
         key_image = attn.norm_added_k(key_image).unflatten(2, (attn.heads, -1))
         value_image = value_image.unflatten(2, (attn.heads, -1))
-        attended_image = dispatch_attention_fn(
-            query, key_image, value_image, attn_mask=None, parallel_config=None, **options
-        )
+        attended_image = dispatched(how, query, key_image, value_image, attn_mask=None, parallel_config=None, **options)
         attended_image = attended_image.flatten(2, 3).type_as(query)
     parallel = self._parallel_config if encoder_hidden_states is None else None
-    attended = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, parallel_config=parallel, **options)
+    attended = dispatched(how, query, key, value, attn_mask=attention_mask, parallel_config=parallel, **options)
     attended = attended.flatten(2, 3).type_as(query)
     if attended_image is not None:
         attended = attended + attended_image

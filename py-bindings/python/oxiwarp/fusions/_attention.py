@@ -1,0 +1,76 @@
+"""The attention of fused processors: torch's, or `oxiwarp.attention` where `patch` was asked for it and it is faster.
+
+`oxiwarp.attention` has other last bits than torch's backends, which differ among themselves as well, so it is not part
+of mode "exact" unless asked for.
+"""
+
+import functools
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .._register import PLAIN, needs_grad
+from ..ops import attention
+
+# By the columns of a head: the fewest queries and keys from which ours was measured to be faster than what torch takes
+# by itself, cuDNN's, on an H200 (docs/attention.md). No other GPU has been measured.
+FASTER = {64: 2048, 128: 2048}
+MEASURED = (9, 0)
+ATTENTION_NOTE = (
+    "attention processors call oxiwarp.attention on compute capability 9.0, without a mask, for heads of "
+    f"{' or '.join(map(str, FASTER))} columns and {min(FASTER.values())} tokens or more: faster there, other last bits"
+)
+
+
+def dispatched(
+    how: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    backend: Any = None,
+    parallel_config: Any = None,
+    **options: Any,
+) -> Tensor:
+    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless the model has another backend set."""
+    if backend is None and parallel_config is None and is_ours(how, query, key, value, attn_mask, 1):
+        return attention(query, key, value)  # type: ignore[return-value]
+    from diffusers.models.attention_dispatch import dispatch_attention_fn
+
+    options |= {"attn_mask": attn_mask, "backend": backend, "parallel_config": parallel_config}
+    return dispatch_attention_fn(query, key, value, **options)  # type: ignore[no-any-return]
+
+
+def sdpa(
+    how: Any, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None = None, **options: Any
+) -> Tensor:
+    """`F.scaled_dot_product_attention` for `[B, H, S, D]`."""
+    if is_ours(how, query, key, value, attn_mask, 2):
+        return attention(query, key, value, layout="bhsd")  # type: ignore[return-value]
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
+
+
+def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
+    """Whether ours runs; `tokens` is the dimension of the tokens. Training keeps torch's attention."""
+    if not how.attention or mask is not None or query.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    least = FASTER.get(query.shape[-1])
+    if least is None or query.shape[tokens] < least or key.shape[tokens] < least:
+        return False
+    if any(type(x) not in PLAIN or x.dtype != query.dtype for x in (query, key, value)) or needs_grad(
+        query, key, value
+    ):
+        return False
+    return query.is_cuda and capability(query.get_device()) == MEASURED
+
+
+@functools.cache
+def capability(device: int) -> tuple[int, int]:
+    """Of a GPU."""
+    return torch.cuda.get_device_capability(device)
+
+
+__all__ = ["ATTENTION_NOTE", "dispatched", "sdpa"]

@@ -1,0 +1,54 @@
+"""`oxiwarp.attention` as an attention implementation of transformers.
+
+import oxiwarp.transformers_attention
+
+oxiwarp.transformers_attention.register()
+model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp", dtype=torch.bfloat16)
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .ops import attention
+
+NAME = "oxiwarp"
+
+
+def register() -> None:
+    """Make "oxiwarp" a value of `attn_implementation`. Masks come as for SDPA: none where causal says it all."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(NAME, forward)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
+def forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """What a model's attention calls: `query` `[B, H, Sq, D]`, `key` and `value` `[B, Hkv, Sk, D]` in float16 or
+    bfloat16; the result is `[B, Sq, H, D]`. A window is part of the mask.
+
+    Raises RuntimeError with a dropout, which the kernels do not have.
+    """
+    if dropout:
+        raise RuntimeError(f"oxiwarp: attention_dropout is {dropout}, and the attention has none: set it to 0")
+    causal = attention_mask is None and query.shape[2] > 1
+    causal = causal and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    out = attention(
+        query, key, value, causal=causal, scale=scaling, mask=attention_mask, softcap=softcap, layout="bhsd"
+    )
+    return out.transpose(1, 2).contiguous(), None  # type: ignore[union-attr]
+
+
+__all__ = ["NAME", "forward", "register"]

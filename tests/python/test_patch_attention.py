@@ -1,0 +1,107 @@
+"""`patch(..., attention=True)`, and `oxiwarp.attention` as an attention implementation of transformers."""
+
+from collections import Counter
+
+import pytest
+import torch
+from helpers import random
+from models import ltx, ltx_input
+
+import oxiwarp
+from oxiwarp.fusions import _attention
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """How often fused processors call ours."""
+    seen, op = Counter(), _attention.attention
+
+    def spy(*args, **kwargs):
+        seen["attention"] += 1
+        return op(*args, **kwargs)
+
+    monkeypatch.setattr(_attention, "attention", spy)
+    return seen
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """As if ours were the faster for every call without a mask."""
+    monkeypatch.setattr(_attention, "is_ours", lambda how, q, k, v, mask, tokens: how.attention and mask is None)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_ltx(dtype, device, calls, measured):
+    """Self-attention by ours, cross-attention with its mask by torch; the result is as near as roundings are."""
+    model, inputs = ltx(dtype, device), ltx_input(dtype, device)
+    stock = model(**inputs)[0]
+    report = oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    assert any("oxiwarp.attention" in note for note in report.notes)
+    y = model(**inputs)[0]
+    assert calls["attention"] == 2  # a layer
+    assert (y.double() - stock.double()).abs().max() <= 0.05 * stock.abs().max()
+
+
+@pytest.mark.parametrize(("mode", "attention", "ours"), [("exact", None, 0), ("fast", None, 2), ("fast", False, 0)])
+def test_when(mode, attention, ours, calls, measured):
+    """In mode fast by itself, in mode exact when asked."""
+    model = ltx(torch.bfloat16)
+    oxiwarp.patch(model, mode=mode, attention=attention, cpu_kernels=True)
+    model(**ltx_input(torch.bfloat16))
+    assert calls["attention"] == ours
+
+
+def test_conditions(monkeypatch):
+    """Only where it was measured: a GPU of that kind, no mask, 16 bits, a head and tokens of the table, no gradient."""
+
+    class How:
+        attention = True
+
+    def asked(q, **changes):
+        mask = changes.pop("mask", None)
+        how = type("How", (), {"attention": changes.pop("attention", True)})
+        return _attention.is_ours(how, q, q, q, mask, 1)
+
+    q = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16)
+    assert not asked(q), "on the CPU"
+    monkeypatch.setattr(_attention, "capability", lambda device: (9, 0))
+    on_gpu = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16, device="meta")
+    monkeypatch.setattr(_attention, "PLAIN", (torch.Tensor,))
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
+    monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0, raising=False)
+    assert asked(on_gpu)
+    assert not asked(on_gpu, attention=False) and not asked(on_gpu, mask=on_gpu)
+    assert not asked(on_gpu[:, :512]) and not asked(on_gpu[..., :32]) and not asked(on_gpu.float())
+    monkeypatch.setattr(_attention, "capability", lambda device: (8, 0))
+    assert not asked(on_gpu)
+
+
+def test_transformers(device):
+    """A language model, with and without padding, against SDPA."""
+    transformers = pytest.importorskip("transformers")
+    from oxiwarp import transformers_attention
+
+    transformers_attention.register()
+    config = transformers.Qwen3Config(
+        vocab_size=64,
+        hidden_size=128,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+    )
+    torch.manual_seed(0)
+    model = transformers.Qwen3Model(config).to(device, torch.bfloat16).eval().requires_grad_(False)
+    ids, mask = torch.arange(24, device=device).view(2, 12), torch.ones(2, 12, dtype=torch.long, device=device)
+    mask[0, :5] = 0
+    for options in ({}, {"attention_mask": mask}):
+        results = []
+        for implementation in ("sdpa", transformers_attention.NAME):
+            model.set_attn_implementation(implementation)
+            results.append(model(input_ids=ids, **options).last_hidden_state.float())
+        seen = mask.bool() if options else torch.ones_like(mask, dtype=torch.bool)
+        assert (results[0] - results[1])[seen].abs().max() <= 0.08
+    with pytest.raises(RuntimeError, match="attention_dropout is 0.5"):
+        q = random((1, 2, 4, 64), torch.bfloat16, device)
+        transformers_attention.forward(model, q, q, q, None, dropout=0.5)
