@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ("attention_tiles::head_dims", head_dims),
     ("attention_tiles::layouts", layouts),
     ("attention_tiles::padding", padding),
+    ("attention_tiles::sharp_scores", sharp),
     ("attention_tiles::many", many),
 ];
 
@@ -72,6 +73,14 @@ fn padding(device: &Device) {
         for d in [72, 128] {
             both(device, Case::of([2, 130, 150, 2, 2, d]).masked(dtype, [true, false, false, true]));
         }
+    }
+}
+
+/// One key has nearly all the weight, and the maximum rises in the middle of the keys again and again.
+fn sharp(device: &Device) {
+    for sharpness in [4.0, 30.0] {
+        both(device, Case::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));
+        both(device, Case::of([1, 70, 600, 1, 1, 128]).sharp(sharpness).causal());
     }
 }
 
