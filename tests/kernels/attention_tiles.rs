@@ -32,8 +32,10 @@ fn full(device: &Device) {
     for (sq, sk) in [(64, 1), (191, 127), (192, 128), (193, 129), (100, 256), (70, 391)] {
         both(device, Case::of([1, sq, sk, 2, 2, 64]));
     }
-    // Of 128, it is 128 queries and 144 keys.
-    for (sq, sk) in [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438)] {
+    // Of 128, it is 128 queries and 144 keys, or 128 where these are filled better.
+    for (sq, sk) in
+        [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438), (129, 127), (64, 256), (65, 510)]
+    {
         both(device, Case::of([1, sq, sk, 2, 1, 128]));
     }
 }
