@@ -14,7 +14,7 @@ REQUIREMENTS := py-bindings/requirements
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel bundle lint clean check
+.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel hub bundle lint clean check
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -48,6 +48,9 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
 
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl
+
+hub: $(VENV)/.wheel ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
+	$(PY) -m oxiwarp hub dist/hub
 
 bundle: $(VENV)/.wheel $(VENV)/.test ## one folder with all that a GPU machine without network needs
 	PYTHON=$(PY) scripts/bundle.sh

@@ -7,6 +7,8 @@ use std::{env, error, fs, process};
 use cuda_builder::{Arch, CudaBuilder};
 
 const ARCHS: [Arch; 3] = [Arch::Sm75, Arch::Sm80, Arch::Sm90];
+/// What the name of an op ends with that is for Hopper alone.
+const HOPPER: &str = "_hopper";
 const OPS: &str = "../kernels-gpu/src/ops";
 /// How hard to pack, of 10: the next takes three times as long, and a fiftieth less room.
 const LEVEL: u8 = 5;
@@ -19,14 +21,18 @@ fn main() {
 }
 
 fn build() -> Result<(), Box<dyn error::Error>> {
-    let ops = ops()?;
+    let (hopper, ops): (Vec<_>, Vec<_>) = ops()?.into_iter().partition(|op| op.ends_with(HOPPER));
     let out_dir = env::var("OUT_DIR")?;
-    let built = CudaBuilder::new("../kernels-gpu").archs(ARCHS).units(&ops).build()?;
+    let build = |archs: &[Arch], ops: &[String]| {
+        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).build()
+    };
+    let (common, native) = (build(&ARCHS, &ops)?, build(&[Arch::Sm90a], &hopper)?);
+    let all = ARCHS.map(|arch| (arch, &ops, &common)).into_iter().chain([(Arch::Sm90a, &hopper, &native)]);
     // Where an architecture has nothing of its own in an op, the code is that of another, and is there once.
     let (mut codes, mut table) = (Vec::new(), String::new());
-    for arch in ARCHS {
+    for (arch, ops, built) in all {
         writeln!(table, "(Arch::{arch:?}, &[")?;
-        for op in &ops {
+        for op in ops {
             let text = fs::read_to_string(built.unit(arch, op).expect("it was asked for"))?;
             let (head, code) = text.split_at(text.find(".address_size").unwrap_or(0));
             let at = codes.iter().position(|known| known == code).unwrap_or(codes.len());

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use std::{fs, thread};
 
 use crate::record::{Compiled, Record};
-use crate::{Arch, Error, comments, entry, files, toolchain};
+use crate::{Arch, Error, arguments, comments, entry, files, toolchain};
 
 /// What the device crate is built with, beyond the architecture.
 ///
@@ -139,10 +139,10 @@ impl Compilation<'_> {
         flags
     }
 
-    /// The compiler's text, with launch bounds, without comments and folders of this machine.
+    /// The compiler's text, with launch bounds and arguments' names, without comments and folders of this machine.
     fn finish(&self, ptx: &str) -> Result<String, entry::EntryError> {
         let workspace = files::ancestor_with(self.crate_dir, "Cargo.lock");
-        let text = comments::remove(&entry::write_directives(ptx)?);
+        let text = comments::remove(&arguments::name(&entry::write_directives(ptx)?));
         Ok(files::relative_sources(&text, workspace.as_deref().unwrap_or(self.crate_dir)))
     }
 }
@@ -151,6 +151,7 @@ impl Compilation<'_> {
 fn finishing() -> u64 {
     let mut hasher = DefaultHasher::new();
     let sources = [
+        include_str!("arguments.rs"),
         include_str!("comments.rs"),
         include_str!("entry.rs"),
         include_str!("files.rs"),

@@ -23,7 +23,7 @@
 //! - nothing of the outer cargo's environment reaches it (`RUSTFLAGS`, wrappers, `CARGO_*`): the PTX
 //!   depends on the sources and the toolchain only;
 //! - a kernel's launch bounds, for which Rust has no attribute, come from a comment in its body: see
-//!   [`entry`];
+//!   [`entry`]; so does the address of an argument, as tensor maps need it (`arguments.rs`);
 //! - the PTX has no comments: they are more than a quarter of what the compiler writes;
 //! - the build script runs again when a source of the device crate or of its path dependencies changes,
 //!   and files are only written when their content did.
@@ -33,6 +33,7 @@
 //! and the host needs no nightly toolchain.
 
 mod arch;
+mod arguments;
 mod builder;
 mod built;
 mod cargo;

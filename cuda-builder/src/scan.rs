@@ -37,6 +37,8 @@ pub(crate) enum Kind {
 pub(crate) struct Function<'a> {
     pub(crate) kind: Kind,
     pub(crate) name: &'a str,
+    /// Where its `.entry` or `.func` ends.
+    pub(crate) start: usize,
     /// What stands between the parameters and the body.
     pub(crate) attributes: &'a str,
     /// Where its `{` is.
@@ -123,5 +125,5 @@ fn function(ptx: &str, head: Pending, open: usize) -> Function<'_> {
     }
     let end = name.find(|c: char| c.is_whitespace() || c == '(' || c == '{').unwrap_or(name.len());
     let attributes = &ptx[head.after..open];
-    Function { kind: head.kind, name: &name[..end], attributes, open, marks: Vec::new() }
+    Function { kind: head.kind, name: &name[..end], start: head.start, attributes, open, marks: Vec::new() }
 }

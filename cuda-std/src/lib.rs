@@ -17,6 +17,7 @@
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
 //! | `__pipeline_memcpy_async` | [`copy`] |
 //! | `__cluster_dims__`, `cluster.map_shared_rank` | [`cluster`] |
+//! | `mma.sync`, `ldmatrix` | [`mma`] |
 //! | `__global__` | [`entry!`] |
 //!
 //! On top of these stands the vocabulary that row kernels share: [`team::Team`] (the threads of one row) and
@@ -46,9 +47,12 @@ pub mod cluster;
 pub mod copy;
 pub mod elem;
 mod entry;
+#[cfg(target_arch = "nvptx64")]
+pub mod hopper;
 pub mod libdevice;
 pub mod math;
 pub mod mem;
+pub mod mma;
 pub mod pack;
 pub mod quad;
 pub mod row;

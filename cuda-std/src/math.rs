@@ -26,10 +26,44 @@ functions! {
     tanh(x): "`tanh(x)`: `tanh.approx.f32`, relative error at most 2^-11.";
 }
 
+/// `x / d` for finite `x` and `d` from 1 to 2^125: one step of Newton's method after [`rcp_ftz`], an ulp from IEEE division
+/// at most, and where a type of 16 bits takes the result, with its bits.
+#[inline(always)]
+pub fn quotient(x: f32, d: f32) -> f32 {
+    let inverse = rcp_ftz(d);
+    let guess = x * inverse;
+    // Signs so that -0 stays one.
+    fma(fma(d, guess, -x), -inverse, guess)
+}
+
 /// `1 / x` rounded to nearest, for an `x` whose reciprocal is a normal number: one step of Newton's method after
 /// [`rcp`], the same bits on both backends.
 #[inline(always)]
 pub fn reciprocal(x: f32) -> f32 {
     let guess = rcp(x);
     fma(guess, -fma(x, guess, -1.0), guess)
+}
+
+#[cfg(all(test, not(target_arch = "nvptx64")))]
+mod tests {
+    use half::{bf16, f16};
+
+    use super::*;
+
+    #[test]
+    fn quotients_have_the_bits_of_division_in_16_bits() {
+        for bits in 0..=u16::MAX {
+            let [x, y] = [bf16::from_bits(bits).to_f32(), f16::from_bits(bits).to_f32()];
+            for divisor in [1.0, 1.0 + f32::EPSILON, 1.3, 2.0, 3.0, 1.0e9, 4.0e37] {
+                if x.is_finite() {
+                    let [got, expected] = [quotient(x, divisor), x / divisor].map(bf16::from_f32);
+                    assert_eq!(got.to_bits(), expected.to_bits(), "{x:e} / {divisor:e}");
+                }
+                if y.is_finite() {
+                    let [got, expected] = [quotient(y, divisor), y / divisor].map(f16::from_f32);
+                    assert_eq!(got.to_bits(), expected.to_bits(), "{y:e} / {divisor:e}");
+                }
+            }
+        }
+    }
 }

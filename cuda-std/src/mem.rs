@@ -51,5 +51,6 @@ accesses! {
     load_u32x4, store_u32x4: [u32; 4], "16 bytes";
     load_u32x2, store_u32x2: [u32; 2], "8 bytes";
     load_u32, store_u32: u32, "4 bytes";
+    load_u8, store_u8: u8, "a byte";
     load_u16, store_u16: u16, "2 bytes";
 }

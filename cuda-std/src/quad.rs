@@ -99,12 +99,11 @@ pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
 pub const SCALAR: u32 = 0;
 /// `ACCESS`: a quad at a time; the row is `Rows::is_quads`.
 pub const QUADS: u32 = 1;
-/// `ACCESS`: a quad at a time, and no thread asks whether it has columns in a tile; the row is `Rows::is_vector`, and its
-/// columns are divisible by [`GROUP`].
+/// `ACCESS`: a quad at a time, and no thread asks whether it has columns in one of the row's tiles; the row is
+/// `Rows::is_vector`, has four tiles or more, and its columns are divisible by [`TILE`].
 pub const WHOLE: u32 = 2;
-
-/// Columns of four tiles.
-pub const GROUP: u32 = 4 * TILE;
+/// `ACCESS`: as [`WHOLE`], of rows each of which the four warps of a block share: a warp has every fourth tile.
+pub const TEAM: u32 = 3;
 
 /// Columns of a tile.
 pub const TILE: u32 = LEN * warp::SIZE;
@@ -148,10 +147,10 @@ impl QuadColumns {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Does the row reach into the thread's quad? With [`WHOLE`] nobody asks beyond the row.
+    /// Does the row reach into the thread's quad? With [`WHOLE`] and [`TEAM`] nobody asks beyond the row's tiles.
     #[inline(always)]
     pub fn has<const ACCESS: u32>(&self, tile: u32) -> bool {
-        ACCESS == WHOLE || self.first(tile) < self.cols
+        ACCESS >= WHOLE || self.first(tile) < self.cols
     }
 }
 

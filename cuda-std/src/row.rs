@@ -15,8 +15,10 @@ use crate::mem::{self, Load, Store};
 use crate::pack::Pack;
 use crate::team::Team;
 
+mod at;
 mod edge;
 mod lanes;
+pub use at::RowAt;
 
 /// How an operand's rows lie in memory: a kernel argument. Row `r` starts `r / inner * outer_stride + r % inner *
 /// inner_stride` elements after the base, where `inner` is the same for all operands of a launch (0: one level, the
@@ -52,36 +54,6 @@ impl Rows {
     pub(crate) fn start<T>(&self, at: RowAt) -> *mut T {
         let offset = at.within * self.inner_stride + at.group * self.outer_stride;
         self.base.cast::<T>().wrapping_offset(offset as isize)
-    }
-}
-
-/// Where a team's row is in [`Rows`]: worked out once for all operands of a launch.
-#[derive(Clone, Copy)]
-pub struct RowAt {
-    within: i64,
-    group: i64,
-    exists: bool,
-}
-
-impl RowAt {
-    /// The first row, whatever the team: of a weight.
-    pub const FIRST: Self = Self { within: 0, group: 0, exists: true };
-
-    /// Is there such a row?
-    #[inline(always)]
-    pub fn exists(&self) -> bool {
-        self.exists
-    }
-
-    /// The row of `team` in operands of `count` rows in groups of `inner` (0: one group). It exists if the team's
-    /// number is below `count`.
-    #[inline(always)]
-    pub fn of(team: Team, count: u64, inner: u32) -> Self {
-        let (row, exists) = (team.row, team.row < count);
-        if inner == 0 {
-            return Self { within: row as i64, group: 0, exists };
-        }
-        Self { within: (row % u64::from(inner)) as i64, group: (row / u64::from(inner)) as i64, exists }
     }
 }
 

@@ -66,6 +66,13 @@ impl<T: Copy> Shared<T> {
         Shared { offset: self.offset, len: len as u32, element: PhantomData }
     }
 
+    /// `len` elements from element `first` on.
+    #[inline(always)]
+    pub fn part(&self, first: u32, len: u32) -> Self {
+        debug_assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
+        Shared { offset: self.offset + first as usize * size_of::<T>(), len, element: PhantomData }
+    }
+
     /// Begins to copy 16 bytes from global memory to element `at`, past the registers and L1. Nobody reads them before
     /// [`copy::wait`](crate::copy::wait) in this thread and a barrier for the others.
     ///
@@ -75,16 +82,38 @@ impl<T: Copy> Shared<T> {
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         // SAFETY: as the caller promises.
-        unsafe { arch::copy_async(self.address(at).cast(), from) }
+        unsafe { arch::copy_async(self.checked(at), from) }
     }
 
-    /// The address of element `at`, checked on the CPU executor against this part and the launch's bytes.
+    /// As [`Shared::copy_from`] of what is `wanted`; else the element becomes zero, and `from` is not read. From sm_80 on.
+    ///
+    /// # Safety
+    /// As for [`Shared::copy_from`], if it is `wanted`.
     #[inline(always)]
-    pub(crate) fn address(&self, at: u32) -> *mut T {
+    pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
+        const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
+        // SAFETY: as the caller promises.
+        unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
+    }
+
+    /// The address of element `at` in the shared window, checked as [`Shared::get`] does.
+    #[inline(always)]
+    pub(crate) fn window(&self, at: u32) -> u32 {
+        arch::shared_window(self.checked(at) as u32)
+    }
+
+    /// Where element `at` lies, checked on the CPU executor against this part and the launch's bytes.
+    #[inline(always)]
+    fn checked(&self, at: u32) -> usize {
         debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
         let offset = self.offset + at as usize * size_of::<T>();
         arch::check_shared(offset, size_of::<T>());
-        arch::shared_base().wrapping_add(offset).cast()
+        offset
+    }
+
+    #[inline(always)]
+    pub(crate) fn address(&self, at: u32) -> *mut T {
+        arch::shared_base().wrapping_add(self.checked(at)).cast()
     }
 
     /// Reads element `at`.

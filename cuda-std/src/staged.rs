@@ -2,7 +2,6 @@
 use core::marker::PhantomData;
 
 use crate::elem::Elem;
-use crate::pack::Pack;
 use crate::quad::{Quad, TILE};
 use crate::shared::{Shared, SharedMemory};
 use crate::{block, copy, thread, warp};
@@ -17,13 +16,15 @@ struct Line([u32; 4]);
 #[derive(Clone, Copy)]
 struct Half([u32; 2]);
 
-/// A row for each warp of the block, as it lies in global memory: a thread's quads are its own, so that passes over them
-/// need no barrier.
+/// A row for each warp of the block, or one that they share, as it lies in global memory: a thread's quads are its own, so
+/// that passes over them need no barrier.
 #[derive(Clone, Copy)]
 pub struct Staged<T> {
-    lines: Shared<Line>,
-    /// The first element of the warp's row.
-    first: u32,
+    row: Shared<Line>,
+    /// The thread's number among those that share the row.
+    rank: u32,
+    /// How many they are: a warp, or more.
+    size: u32,
     element: PhantomData<T>,
 }
 
@@ -34,9 +35,17 @@ impl<T: Elem> Staged<T> {
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
         let [x, y, z] = thread::block_dim();
-        let lines = memory.take(x * y * z / warp::SIZE * (tiles * TILE) / Self::PER_LINE);
-        let first = block::linear_index() / warp::SIZE * (tiles * TILE);
-        Self { lines, first, element: PhantomData }
+        let of_row = tiles * TILE / Self::PER_LINE;
+        let rows: Shared<Line> = memory.take(x * y * z / warp::SIZE * of_row);
+        let row = rows.part(block::linear_index() / warp::SIZE * of_row, of_row);
+        Self { row, rank: warp::lane(), size: warp::SIZE, element: PhantomData }
+    }
+
+    /// Room for `tiles` tiles for the block, whose warps share one row.
+    #[inline(always)]
+    pub fn take_for_block(memory: &mut SharedMemory, tiles: u32) -> Self {
+        let ([rank, _, _], [size, _, _]) = (thread::index(), thread::block_dim());
+        Self { row: memory.take(tiles * TILE / Self::PER_LINE), rank, size, element: PhantomData }
     }
 
     /// Begins to copy `cols` elements to the row; [`Staged::wait`] before they are read.
@@ -46,47 +55,51 @@ impl<T: Elem> Staged<T> {
     /// has room for them.
     #[inline(always)]
     pub unsafe fn copy(&self, from: *const T, cols: u32) {
-        let mut at = warp::lane() * Self::PER_LINE;
+        let mut at = self.rank * Self::PER_LINE;
         while at < cols {
             // SAFETY: as the caller promises.
-            unsafe {
-                self.lines
-                    .copy_from((self.first + at) / Self::PER_LINE, from.wrapping_add(at as usize).cast())
-            };
-            at += warp::SIZE * Self::PER_LINE;
+            unsafe { self.row.copy_from(at / Self::PER_LINE, from.wrapping_add(at as usize).cast()) };
+            at += self.size * Self::PER_LINE;
         }
     }
 
-    /// Waits until what the warp's threads copied is there for all of them.
+    /// Waits until what the threads of the row copied is there for all of them.
     #[inline(always)]
     pub fn wait(&self) {
         copy::wait();
-        warp::sync(warp::ALL);
+        if self.size == warp::SIZE { warp::sync(warp::ALL) } else { block::sync() }
     }
 
-    /// Keeps a pack, number `lane + 32 * tile` of the row; [`Staged::wait`] before quads of it are read.
+    /// Element `at` of the row, after a [`Staged::wait`].
     #[inline(always)]
-    pub fn put_pack(&self, tile: u32, pack: Pack<T>) {
-        let at = self.first / Self::PER_LINE + tile * warp::SIZE + warp::lane();
-        // SAFETY: `take` made room for the row; the pack is this thread's alone until the warp meets.
-        unsafe { self.lines.set(at, Line(pack.words())) };
+    pub fn element(&self, at: u32) -> T {
+        // SAFETY: `take` made room for it; what other threads wrote was waited for.
+        unsafe {
+            if size_of::<T>() == 2 {
+                T::from_bits(u32::from(self.row.cast::<u16>().get(at)))
+            } else {
+                T::from_bits(self.row.cast::<u32>().get(at))
+            }
+        }
     }
 
+    /// The thread's quads, each `warp::SIZE` after the one before: a distance that is a constant in an address.
     #[inline(always)]
-    fn quad(&self, tile: u32) -> u32 {
-        self.first / 4 + tile * warp::SIZE + warp::lane()
+    fn own<Q: Copy>(&self) -> Shared<Q> {
+        let quads = self.row.cast::<Q>();
+        quads.part(warp::lane(), quads.len().saturating_sub(warp::lane()))
     }
 
     /// Keeps the thread's quad of `tile`.
     #[inline(always)]
     pub fn put(&self, tile: u32, quad: Quad<T>) {
-        let ([a, b, ..], at) = (quad.words, self.quad(tile));
+        let ([a, b, ..], at) = (quad.words, tile * warp::SIZE);
         // SAFETY: `take` made room for the tile; the quad is this thread's alone.
         unsafe {
             if size_of::<T>() == 2 {
-                self.lines.cast::<Half>().set(at, Half([a, b]))
+                self.own::<Half>().set(at, Half([a, b]))
             } else {
-                self.lines.set(at, Line(quad.words))
+                self.own::<Line>().set(at, Line(quad.words))
             }
         }
     }
@@ -94,14 +107,14 @@ impl<T: Elem> Staged<T> {
     /// The thread's quad of `tile`, as last put or copied.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Quad<T> {
-        let at = self.quad(tile);
+        let at = tile * warp::SIZE;
         // SAFETY: as in `put`; what other threads copied was waited for.
         let words = unsafe {
             if size_of::<T>() == 2 {
-                let Half([a, b]) = self.lines.cast::<Half>().get(at);
+                let Half([a, b]) = self.own::<Half>().get(at);
                 [a, b, 0, 0]
             } else {
-                self.lines.get(at).0
+                self.own::<Line>().get(at).0
             }
         };
         Quad { words, element: PhantomData }

@@ -78,6 +78,14 @@ impl Device {
         }
     }
 
+    /// The most shared memory that a block may have, in bytes.
+    pub(crate) fn max_shared_bytes(&self) -> u32 {
+        match &self.0 {
+            Kind::Cuda(cuda) => cuda.max_shared_bytes,
+            Kind::Cpu => cpu::MAX_SHARED_BYTES,
+        }
+    }
+
     /// The memory that its kernels reach.
     pub(crate) fn place(&self) -> Place {
         match &self.0 {

@@ -14,6 +14,8 @@ pub enum Dtype {
     I64,
     /// 32-bit integer: an index.
     I32,
+    /// A truth value in a byte: 0 or 1.
+    Bool,
 }
 
 impl Dtype {
@@ -28,6 +30,7 @@ impl Dtype {
             Self::I64 => 8,
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::Bool => 1,
         }
     }
 
@@ -39,6 +42,7 @@ impl Dtype {
             Self::Bf16 => "bf16",
             Self::I64 => "i64",
             Self::I32 => "i32",
+            Self::Bool => "bool",
         }
     }
 }
@@ -55,7 +59,7 @@ pub trait Scalar:
 {
     /// Its element type.
     const DTYPE: Dtype;
-    /// Every byte 0xFF: a NaN, or -1.
+    /// Every byte 0xFF: a NaN, -1, or a truth value that is neither.
     const POISON: Self;
 }
 /// A [`Scalar`] that kernels compute with: f32, f16 and bf16.
@@ -76,6 +80,7 @@ scalars! {
     bf16: Bf16, bf16::from_bits(u16::MAX);
     i64: I64, -1;
     i32: I32, -1;
+    u8: Bool, u8::MAX;
 }
 impl Element for f32 {}
 impl Element for f16 {}

@@ -1,10 +1,11 @@
-//! Launches of the kernels on queries and keys.
-use kernels_gpu::head_lanes::{Params, Side, side_by_side};
+//! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads.
+use kernels_gpu::head_lanes::{Params, Side};
 use kernels_gpu::head_norm::Normed;
 use kernels_gpu::rotary::Rotary;
 
+use crate::head_plans::Kernels;
 use crate::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
-use crate::launch::{Launch, args};
+use crate::launch::args;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// A launch that was checked.
@@ -13,7 +14,8 @@ pub(crate) struct Checked {
     pub rotary: Rotary,
     pub quads: bool,
     pub dtype: Dtype,
-    extent: [i64; 3],
+    /// Batches, tokens, columns of a head.
+    pub extent: [i64; 3],
 }
 
 impl Checked {
@@ -51,7 +53,7 @@ impl Checked {
         Ok(Self { sides, rotary, quads, dtype, extent: [batches, tokens, dim] })
     }
 
-    /// Launches a kernel of `head_lanes` where one takes these heads.
+    /// Launches the first of the op's kernels that takes these heads.
     pub fn launch(
         &self,
         op: &'static str,
@@ -67,79 +69,18 @@ impl Checked {
             let expected = "fewer than 2^32 heads of all tokens";
             return Err(Error::Value { op, arg: "q", got: heads as f64, expected });
         }
-        let apart = [q, k].iter().all(|side| side.heads == 0 || i64::from(side.cols) == dim);
-        let mut p = Params {
-            rows: rows as u32,
-            tokens: tokens.max(1) as u32,
-            dim: dim as u32,
-            norm,
-            share: 0,
-            shares: [0; 2],
-            blocks: 0,
-            staged: 0,
-        };
-        let lanes = kernels.lanes.iter().find(|kernel| dim <= kernel.dim).filter(|_| self.quads && apart);
-        let (kernel, block, blocks, shared_bytes) = if let Some(lanes) = lanes {
-            // A warp works on so many heads of a token at a time.
-            let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { lanes.together };
-            let batches = q.heads.max(k.heads).div_ceil(batch);
-            // Its angles and parameters are read once for its share, which is larger the more tokens there are.
-            let parts = (WARPS / (2 * rows.max(1))).clamp(1, i64::from(batches.max(1))) as u32;
-            p.share = batch * batches.div_ceil(parts).max(1);
-            p.shares = [q.heads, k.heads].map(|heads| heads.div_ceil(p.share));
-            let shares = p.shares[0] + p.shares[1];
-            let warps = shares.clamp(1, 4);
-            p.blocks = shares.div_ceil(warps).max(1);
-            (lanes.name, [32, warps, 1], rows as u64 * u64::from(shares.div_ceil(warps)), 0)
-        } else {
-            p.shares = [q, k].map(|side| (i64::from(side.heads) * dim / i64::from(side.cols)) as u32);
-            let (team, teams) = (kernels.team, if kernels.team == 128 { 2 } else { 4 });
-            let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
-            let room = SHARED_BYTES - FOLD_BYTES;
-            p.staged =
-                if kernels.stages { q.cols.max(k.cols).div_ceil(4 * team).min(room / tile_bytes) } else { 0 };
-            let list = u64::from(p.shares[0] + p.shares[1]);
-            let blocks = (rows as u64 * list).div_ceil(u64::from(teams));
-            let kernel = if self.quads { kernels.rows } else { kernels.any };
-            (kernel, [team, teams, 1], blocks, p.staged * tile_bytes + FOLD_BYTES)
-        };
-        let Ok(blocks) = i32::try_from(blocks) else {
+        let (rows, tokens, dim) = (rows as u32, tokens.max(1) as u32, dim as u32);
+        let p = Params { rows, tokens, dim, norm, share: 0, shares: [0; 2], blocks: 0, staged: 0 };
+        let plan = self.plan(kernels, p);
+        let Ok(blocks) = i32::try_from(plan.blocks) else {
             let expected = "at most 2^31 - 1 blocks of heads";
-            return Err(Error::Value { op, arg: "q", got: blocks as f64, expected });
+            return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
         };
-        if blocks == 0 {
+        if blocks == 0 || batches == 0 {
             return Ok(());
         }
-        let shape = Launch { grid: [blocks as u32, 1, 1], block, shared_bytes, carveout: None };
+        let (shape, p) = (plan.shape(blocks as u32), plan.p);
         // SAFETY: the views were checked to be what the kernel's arguments mean.
-        unsafe { device.launch(kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
+        unsafe { device.launch(plan.kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
     }
 }
-
-/// The kernels of an op.
-pub(crate) struct Kernels {
-    /// Those of heads in lanes, the shortest first.
-    pub lanes: &'static [LanesKernel],
-    pub rows: &'static str,
-    pub any: &'static str,
-    /// Threads that share a row in `rows`.
-    pub team: u32,
-    /// Does a row wait in shared memory between two passes?
-    pub stages: bool,
-}
-
-/// A kernel of heads in lanes.
-pub(crate) struct LanesKernel {
-    pub name: &'static str,
-    /// The most columns of a head.
-    pub dim: i64,
-    /// Heads that a lane has parts of.
-    pub together: u32,
-}
-
-/// So many warps fill a large GPU several times.
-const WARPS: i64 = 16 << 10;
-/// Shared memory that every GPU grants without being asked for more.
-const SHARED_BYTES: u32 = 48 << 10;
-/// Of which a block's reductions take this much at most: three numbers for each of four warps, twice.
-const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;

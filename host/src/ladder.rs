@@ -13,6 +13,8 @@ pub enum Arch {
     Sm80,
     /// Hopper (H100, H200) and, by forward compatibility, what came after.
     Sm90,
+    /// Hopper alone: `wgmma`, `setmaxnreg`. Only some ops have it, and a device loads it beside the PTX that it runs.
+    Sm90a,
 }
 
 impl Arch {
@@ -22,6 +24,7 @@ impl Arch {
             Self::Sm75 => "sm_75",
             Self::Sm80 => "sm_80",
             Self::Sm90 => "sm_90",
+            Self::Sm90a => "sm_90a",
         }
     }
     /// Its compute capability.
@@ -29,8 +32,12 @@ impl Arch {
         match self {
             Self::Sm75 => (7, 5),
             Self::Sm80 => (8, 0),
-            Self::Sm90 => (9, 0),
+            Self::Sm90 | Self::Sm90a => (9, 0),
         }
+    }
+    /// Does it run on its own compute capability alone, not on newer ones?
+    pub const fn is_native(self) -> bool {
+        matches!(self, Self::Sm90a)
     }
 }
 
@@ -186,7 +193,7 @@ impl LongRows {
         let (held, clusters): (&[Rung], &[Rung]) = match arch {
             Some(Arch::Sm75) => (self.held.sm75, &[]),
             None | Some(Arch::Sm80) => (self.held.sm80, &[]),
-            Some(Arch::Sm90) => (self.held.sm80, self.held.sm90),
+            Some(Arch::Sm90 | Arch::Sm90a) => (self.held.sm80, self.held.sm90),
         };
         let packs = layout.packs();
         let too_long = !clusters.is_empty() && packs > u64::from(self.blocks_up_to);

@@ -8,7 +8,7 @@ pub(crate) struct Launch {
     pub grid: [u32; 3],
     /// Threads in a block: x, y, z.
     pub block: [u32; 3],
-    /// Bytes of launch-sized shared memory.
+    /// Bytes of launch-sized shared memory; above 48 KiB the same in all launches of a kernel.
     pub shared_bytes: u32,
     /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1; without one the
     /// driver decides. The same in all launches of a kernel.

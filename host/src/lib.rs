@@ -15,6 +15,7 @@
 //! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
+mod attention;
 mod buffer;
 mod cuda;
 mod device;
@@ -22,6 +23,7 @@ mod dtype;
 mod elementwise;
 mod error;
 mod head_launch;
+mod head_plans;
 mod heads;
 mod ladder;
 mod launch;
@@ -34,6 +36,7 @@ mod rotary;
 mod rows;
 mod view;
 
+pub use attention::{Attention, AttentionInputs};
 pub use buffer::Buffer;
 pub use cuda::{Event, Graph, OwnedStream};
 pub use device::Device;
@@ -48,6 +51,8 @@ pub use ops::activation::{Activation, Roundings, activation};
 pub use ops::activation_backward::activation_backward;
 pub use ops::ada_norm::{AdaNorm, ada_norm, ada_norm_pair};
 pub use ops::add_rms_norm::add_rms_norm;
+pub use ops::attention::attention;
+pub use ops::attention_backward::{AttentionGradients, AttentionResult, attention_backward};
 pub use ops::cross_entropy::{CrossEntropy, cross_entropy};
 pub use ops::cross_entropy_backward::cross_entropy_backward;
 pub use ops::gated_activation::{Gate, GatedActivation, gated_activation};

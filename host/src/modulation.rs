@@ -2,7 +2,7 @@
 use cuda_std::row::Rows;
 use kernels_gpu::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::operand::{Modulation as ModulationArg, Operand as OperandArg};
-use kernels_gpu::passes::Params;
+use kernels_gpu::params::Params;
 
 use crate::rows::{Operand, columns};
 use crate::{Device, Dtype, Error, Result, View};
@@ -174,20 +174,21 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
     }
 }
 
-/// The form of a norm's modulations: without weight and bias they may be all of one type, with tables or without.
-pub(crate) fn modulated_form(affine: &AffineArg, by: &[&ScaleShiftArg]) -> u32 {
-    let there =
-        || by.iter().flat_map(|by| [&by.scale, &by.shift]).filter(|m| m.value.kind != OperandArg::NONE);
-    if [&affine.weight, &affine.bias].iter().any(|operand| operand.kind != OperandArg::NONE) {
-        return Params::ANY;
+/// The form of a norm's modulations, and of what else is read beside them: all of one type, with tables, or with weight and
+/// bias, or without.
+pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> u32 {
+    let there = || modulations.iter().filter(|m| m.value.kind != OperandArg::NONE);
+    let parameters = [&affine.weight, &affine.bias];
+    let has_affine = parameters.iter().any(|operand| operand.kind != OperandArg::NONE);
+    let has_table = there().any(|m| m.table.kind != OperandArg::NONE);
+    let all_tabled = there().all(|m| m.value.kind == OperandArg::SAME && m.table.kind == OperandArg::SAME);
+    match form(there().map(|m| &m.value).chain(parameters)) {
+        Params::SAME if has_table && all_tabled && !has_affine => Params::TABLED,
+        _ if has_table => Params::ANY,
+        Params::SAME if has_affine => Params::AFFINE,
+        Params::SINGLE if has_affine => Params::ANY,
+        form => form,
     }
-    if there().all(|m| m.value.kind == OperandArg::SAME && m.table.kind == OperandArg::SAME) {
-        return Params::TABLED;
-    }
-    if there().any(|m| m.table.kind != OperandArg::NONE) {
-        return Params::ANY;
-    }
-    form(there().map(|m| &m.value))
 }
 
 /// What an output must not overlap.

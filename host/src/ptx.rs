@@ -34,7 +34,7 @@ struct Text {
 /// By architecture each op with the head of its text and the number of the rest.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
-/// One for each architecture, oldest first: a GPU takes the last that it can run.
+/// One for each architecture, oldest first: a GPU takes the last that it can run, and that for it alone.
 pub(crate) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
     // Written by `build.rs`.
     let (archs, codes): Table = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
@@ -105,10 +105,20 @@ impl Text {
     }
 }
 
-/// The newest embedded PTX that a GPU of this compute capability runs, or that of `arch` if it runs that one.
+/// The newest embedded PTX of all ops that a GPU of this compute capability runs, or that of `arch` if it runs that one.
 pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'static Ptx> {
-    let runs = |ptx: &&Ptx| ptx.arch.capability() <= capability && arch.is_none_or(|arch| arch == ptx.arch);
+    let runs = |ptx: &&Ptx| {
+        !ptx.arch.is_native()
+            && ptx.arch.capability() <= capability
+            && arch.is_none_or(|arch| arch == ptx.arch)
+    };
     EMBEDDED.iter().rfind(runs)
+}
+
+/// What a GPU of this compute capability has beside `ptx`, for itself alone; nothing beside older PTX than it runs.
+pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'static Ptx> {
+    choose(capability, None).filter(|newest| std::ptr::eq(*newest, ptx))?;
+    EMBEDDED.iter().find(|ptx| ptx.arch.is_native() && ptx.arch.capability() == capability)
 }
 
 /// A kernel that this build has.
@@ -129,10 +139,12 @@ pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::new();
     for ptx in EMBEDDED.iter() {
         for unit in &ptx.units {
+            // The units of one GPU alone serve the op that they are named after.
+            let op = unit.op.strip_suffix("_hopper").unwrap_or(unit.op);
             for dtype in Dtype::FLOATS {
                 let entries = unit.entries_of(dtype);
                 if !entries.is_empty() {
-                    found.push(KernelInfo { op: unit.op, dtype, arch: ptx.arch.name(), entries });
+                    found.push(KernelInfo { op, dtype, arch: ptx.arch.name(), entries });
                 }
             }
         }
@@ -156,6 +168,19 @@ mod tests {
         assert_eq!(name((12, 0), None), Some("sm_90"), "by forward compatibility");
         assert_eq!(name((9, 0), Some(Arch::Sm75)), Some("sm_75"));
         assert_eq!(name((8, 0), Some(Arch::Sm90)), None, "newer than the GPU");
+    }
+
+    #[test]
+    fn native_ptx_is_for_one_gpu_and_beside_its_newest() {
+        let name = |capability, arch| {
+            let chosen = choose(capability, arch).expect("there is one");
+            native(capability, chosen).map(|ptx| ptx.arch.name())
+        };
+        assert_eq!(name((9, 0), None), Some("sm_90a"));
+        assert_eq!(name((9, 0), Some(Arch::Sm90)), Some("sm_90a"));
+        assert_eq!(name((9, 0), Some(Arch::Sm80)), None, "an older one was asked for");
+        assert_eq!(name((8, 0), None), None);
+        assert_eq!(name((12, 0), None), None, "newer GPUs do not run it");
     }
 
     #[test]
@@ -204,8 +229,10 @@ mod tests {
         for ptx in EMBEDDED.iter() {
             let entries: Vec<_> = ptx.units.iter().flat_map(|unit| unit.text().entries.keys()).collect();
             let names: BTreeSet<_> = entries.iter().map(|name| name.as_str()).collect();
-            assert_eq!(names, kernels, "{}", ptx.arch.name());
-            assert_eq!(entries.len(), kernels.len(), "an entry of two ops");
+            assert_eq!(entries.len(), names.len(), "an entry of two ops");
+            if !ptx.arch.is_native() {
+                assert_eq!(names, kernels, "{}", ptx.arch.name());
+            }
             let target = format!("\n.target {}\n", ptx.arch.name());
             for unit in &ptx.units {
                 assert!(unit.text().text.contains(&target), "{} is not for {target}", unit.op);
@@ -216,6 +243,8 @@ mod tests {
             }
         }
         let listed: usize = kernel_info().iter().map(|kernel| kernel.entries.len()).sum();
-        assert_eq!(listed, kernels.len() * EMBEDDED.len(), "an entry that ends with no element type");
+        let all: usize =
+            EMBEDDED.iter().flat_map(|ptx| &ptx.units).map(|unit| unit.text().entries.len()).sum();
+        assert_eq!(listed, all, "an entry that ends with no element type");
     }
 }

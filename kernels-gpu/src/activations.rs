@@ -6,10 +6,11 @@
 //! to the element type after each, as the chain is. The caller rounds the last result.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
-use cuda_std::libdevice::{Erf, exp_add, tanh};
+use cuda_std::libdevice::{Erf, tanh};
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
+use crate::chains::{Held, gelu_fast, gelu_new, gelu_quick, over_one_plus_exp};
 use crate::elementwise::Extent;
 
 /// A function and its constants: a kernel argument.
@@ -27,13 +28,13 @@ pub struct Function {
 }
 
 /// `sqrt(2 / pi)`.
-const BETA: f32 = 0.797_884_6;
+pub(crate) const BETA: f32 = 0.797_884_6;
 /// `1 / sqrt(2 * pi)`.
 const INV_SQRT_2_PI: f32 = 0.398_942_3;
 /// The cubic coefficient of GELU's tanh approximation.
-const KAPPA: f32 = 0.044_715;
+pub(crate) const KAPPA: f32 = 0.044_715;
 /// Of `x * sigmoid(1.702 * x)`.
-const QUICK: f32 = 1.702;
+pub(crate) const QUICK: f32 = 1.702;
 
 impl Function {
     /// `x / 2 * (1 + erf(x / sqrt(2)))` with the `erff` of CUDA up to 13.1: aten's GELU.
@@ -85,10 +86,10 @@ impl Function {
             Self::GELU => x.map(|x| gelu(x, Erf::CUDA_12)),
             Self::GELU_CUDA_13_2 => x.map(|x| gelu(x, Erf::CUDA_13_2)),
             Self::GELU_TANH => x.map(gelu_tanh),
-            Self::GELU_NEW => gelu_new::<T>(x),
-            Self::GELU_FAST => gelu_fast::<T>(x),
-            Self::GELU_QUICK => gelu_quick::<T>(x),
-            Self::SILU => x.map(|x| x / exp_add(-x, 1.0)),
+            Self::GELU_NEW => gelu_new::<T>(Held::new(x)),
+            Self::GELU_FAST => gelu_fast::<T>(Held::new(x)),
+            Self::GELU_QUICK => gelu_quick::<T>(Held::new(x)),
+            Self::SILU => over_one_plus_exp::<T>(x, x),
             Self::SIGMOID => x.map(|x| x * rcp_ftz(1.0 + self.exp(x))),
             _ => x.map(|x| if x <= self.threshold { 0.0 } else { x }),
         }
@@ -148,35 +149,6 @@ fn gelu_tanh(x: f32) -> f32 {
     // nvcc contracts the sum, and nothing else.
     let inner = BETA * fma(x * x * x, KAPPA, x);
     (0.5 * x) * (1.0 + tanh(inner))
-}
-
-/// `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`: aten's `pow(x, 3)` is `x * x * x` in `T`.
-#[inline(always)]
-fn gelu_new<T: Elem>(x: T::Lanes) -> T::Lanes {
-    let cube = rounded::<T>(rounded::<T>(x.map(|x| x * x)).zip(x, |square, x| square * x));
-    let sum = rounded::<T>(rounded::<T>(cube.map(|cube| cube * KAPPA)).zip(x, |cube, x| x + cube));
-    halved_times_one_plus_tanh::<T>(x, rounded::<T>(sum.map(|sum| sum * BETA)))
-}
-
-/// `0.5 * x * (1.0 + tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))`.
-#[inline(always)]
-fn gelu_fast<T: Elem>(x: T::Lanes) -> T::Lanes {
-    let square = rounded::<T>(rounded::<T>(x.map(|x| x * KAPPA)).zip(x, |kx, x| kx * x));
-    let sum = rounded::<T>(square.map(|square| 1.0 + square));
-    let scaled = rounded::<T>(x.map(|x| x * BETA));
-    halved_times_one_plus_tanh::<T>(x, rounded::<T>(scaled.zip(sum, |scaled, sum| scaled * sum)))
-}
-
-#[inline(always)]
-fn halved_times_one_plus_tanh<T: Elem>(x: T::Lanes, inner: T::Lanes) -> T::Lanes {
-    let sum = rounded::<T>(rounded::<T>(inner.map(tanh)).map(|tanh| 1.0 + tanh));
-    rounded::<T>(x.map(|x| 0.5 * x)).zip(sum, |half, sum| half * sum)
-}
-
-#[inline(always)]
-fn gelu_quick<T: Elem>(x: T::Lanes) -> T::Lanes {
-    let scaled = rounded::<T>(x.map(|x| QUICK * x));
-    rounded::<T>(scaled.map(|x| 1.0 / exp_add(-x, 1.0))).zip(x, |sigmoid, x| x * sigmoid)
 }
 
 /// The lanes as a tensor of `T` would hold them: what an operator's output goes through.

@@ -3,8 +3,7 @@ use cuda_std::prelude::*;
 
 use crate::moments::{LayerNorm, MeanSquare, Moments, Stats};
 use crate::operand::{Modulation, Operand, OperandRow, zip};
-use crate::passes::Sink;
-use crate::side::Form;
+use crate::side::Plain;
 
 /// The parameters of a norm: a kernel argument.
 #[repr(C)]
@@ -108,7 +107,45 @@ impl Norm for MeanSquare {
     }
 }
 
-/// A thread's columns of an [`Affine`].
+/// Weight and bias of a norm: none where the form says so, so that no quad asks.
+pub(crate) trait Parameters: Copy {
+    /// Are they read without a question asked, so that many can be on their way?
+    const GROUPED: bool;
+    /// What is read of a quad.
+    type Fetched: Copy;
+    /// Nothing yet.
+    const EMPTY: Self::Fetched;
+    /// The thread's columns of them.
+    ///
+    /// # Safety
+    /// As [`OperandRow::of`]; both are one row, of the form that this is for.
+    unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self;
+    /// Reads the thread's part of `tile`.
+    fn fetch(&self, tile: u32) -> Self::Fetched;
+    /// Weight and bias.
+    fn values(&self, fetched: Self::Fetched) -> (Option<[f32; 4]>, Option<[f32; 4]>);
+    /// Weight and bias of `tile`.
+    #[inline(always)]
+    fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
+        self.values(self.fetch(tile))
+    }
+}
+
+impl Parameters for () {
+    const GROUPED: bool = true;
+    type Fetched = ();
+    const EMPTY: () = ();
+    #[inline(always)]
+    unsafe fn of(_: &Affine, _: QuadColumns) -> Self {}
+    #[inline(always)]
+    fn fetch(&self, _: u32) {}
+    #[inline(always)]
+    fn values(&self, (): ()) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
+        (None, None)
+    }
+}
+
+/// A thread's columns of weight and bias of any type.
 #[derive(Clone, Copy)]
 pub(crate) struct AffineRow<T, const ACCESS: u32> {
     weight: OperandRow<T, ACCESS>,
@@ -130,121 +167,52 @@ impl<T: Elem, const ACCESS: u32> AffineRow<T, ACCESS> {
     }
 }
 
-/// Weight and bias of a norm that is modulated: none where the form says so, so that no quad asks.
-pub(crate) trait Parameters: Copy {
-    /// Weight and bias of `tile`.
-    fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>);
-}
-
-impl Parameters for () {
-    #[inline(always)]
-    fn lanes(&self, _: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
-        (None, None)
-    }
-}
-
 impl<T: Elem, const ACCESS: u32> Parameters for AffineRow<T, ACCESS> {
+    const GROUPED: bool = false;
+    type Fetched = (Option<[f32; 4]>, Option<[f32; 4]>);
+    const EMPTY: Self::Fetched = (None, None);
     #[inline(always)]
-    fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
-        (self.weight.lanes(tile), self.bias.lanes(tile))
-    }
-}
-
-/// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
-pub(crate) trait RoundEach: Copy {
-    /// The answer.
-    fn get(self) -> bool;
-}
-
-#[derive(Clone, Copy)]
-pub(crate) struct Rounds<const EACH: bool>;
-
-impl<const EACH: bool> RoundEach for Rounds<EACH> {
-    #[inline(always)]
-    fn get(self) -> bool {
-        EACH
-    }
-}
-
-impl RoundEach for bool {
-    #[inline(always)]
-    fn get(self) -> bool {
-        self
-    }
-}
-
-/// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
-#[derive(Clone, Copy)]
-pub(crate) struct Modulate<T, N, F, A, R, const OUTPUTS: usize, const ACCESS: u32> {
-    stats: Stats,
-    affine: A,
-    outputs: [(F, F, QuadRowMut<T, ACCESS>); OUTPUTS],
-    round_each: R,
-    norm: core::marker::PhantomData<N>,
-}
-
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
-    Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
-{
-    /// # Safety
-    /// As [`Form::of`] for scales and shifts, as [`QuadRowMut::of`] for each `y`.
-    #[inline(always)]
-    pub unsafe fn of(
-        stats: Stats,
-        affine: A,
-        outputs: [Modulated; OUTPUTS],
-        at: RowAt,
-        columns: QuadColumns,
-        round_each: R,
-    ) -> Self {
+    unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.
-        let outputs = outputs.map(|Modulated { by, y }| unsafe {
-            (
-                F::of(&by.scale, at, columns),
-                F::of(&by.shift, at, columns),
-                QuadRowMut::<T, ACCESS>::of(&y, at, columns),
-            )
-        });
-        Self { stats, affine, outputs, round_each, norm: core::marker::PhantomData }
+        unsafe { Self::of(affine, columns) }
     }
-}
-
-impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: usize, const ACCESS: u32>
-    Sink<T> for Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
-{
-    const GROUPED: bool = F::GROUPED && OUTPUTS == 1;
-    type Fetched = [(F::Fetched, F::Fetched); OUTPUTS];
-    const EMPTY: Self::Fetched = [(F::EMPTY, F::EMPTY); OUTPUTS];
-
     #[inline(always)]
     fn fetch(&self, tile: u32) -> Self::Fetched {
-        let mut fetched = Self::EMPTY;
-        for i in 0..OUTPUTS {
-            let (scale, shift, _) = &self.outputs[i];
-            fetched[i] = (scale.fetch(tile), shift.fetch(tile));
-        }
+        (self.weight.lanes(tile), self.bias.lanes(tile))
+    }
+    #[inline(always)]
+    fn values(&self, fetched: Self::Fetched) -> Self::Fetched {
         fetched
     }
+}
 
+/// A thread's columns of weight and bias of one type, `E`.
+#[derive(Clone, Copy)]
+pub(crate) struct PlainAffine<E, const ACCESS: u32> {
+    weight: Plain<E, ACCESS>,
+    bias: Plain<E, ACCESS>,
+}
+
+impl<E: Elem, const ACCESS: u32> Parameters for PlainAffine<E, ACCESS> {
+    const GROUPED: bool = true;
+    type Fetched = [Quad<E>; 2];
+    const EMPTY: [Quad<E>; 2] = [Quad::ZERO; 2];
     #[inline(always)]
-    fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched) {
-        let (weight, bias) = self.affine.lanes(tile);
-        let x = quad.lanes();
-        if self.round_each.get() {
-            let n = N::rounded::<T>(self.stats, x, weight, bias);
-            for i in 0..OUTPUTS {
-                let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
-                let scaled = n.times(Quad::splat(1.0).plus(F::quad(scale)));
-                y.put(tile, if has_shift.exists() { scaled.plus(F::quad(shift)) } else { scaled });
-            }
-        } else {
-            let n = N::apply(self.stats, x, weight, bias);
-            for i in 0..OUTPUTS {
-                let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
-                let scaled = zip(n, F::lanes(scale), |n, scale| n * (1.0 + scale));
-                let shifted = zip(scaled, F::lanes(shift), |n, shift| n + shift);
-                y.put(tile, Quad::from_lanes(if has_shift.exists() { shifted } else { scaled }));
+    unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self {
+        // SAFETY: as the caller promises.
+        unsafe {
+            Self {
+                weight: Plain::of_operand(&affine.weight, RowAt::FIRST, columns),
+                bias: Plain::of_operand(&affine.bias, RowAt::FIRST, columns),
             }
         }
+    }
+    #[inline(always)]
+    fn fetch(&self, tile: u32) -> [Quad<E>; 2] {
+        [self.weight.get(tile), self.bias.get(tile)]
+    }
+    #[inline(always)]
+    fn values(&self, [weight, bias]: [Quad<E>; 2]) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
+        (self.weight.exists.then(|| weight.lanes()), self.bias.exists.then(|| bias.lanes()))
     }
 }

@@ -29,10 +29,10 @@ impl Angles {
         Self { cos: all.map(|(_, cos)| cos), sin: all.map(|(sin, _)| sin) }
     }
 
+    /// Makes them those of the rotation back.
     #[inline(always)]
-    fn conjugate_if(self, wanted: bool) -> Self {
-        let sin = if wanted { self.sin.map(|sin| -sin) } else { self.sin };
-        Self { sin, ..self }
+    fn conjugate(&mut self) {
+        self.sin = self.sin.map(|sin| -sin);
     }
 }
 
@@ -44,29 +44,98 @@ impl Rotary {
     /// `made` in the kernel?
     #[inline(always)]
     pub(crate) unsafe fn quad<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
-        let token = Token { number: token.number - self.first, ..token };
-        let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
-        let at = if by_pair { self.pair(column) } else { column };
         // SAFETY: as the caller promises.
-        let read = |table: &Heads| unsafe { self.table::<T>(table, token, head, at / 4 * 4) };
-        // Neighbouring columns of a pair share its entry.
-        let spread = |[a, b, c, d]: [f32; 4]| match (by_pair && self.halves == 0, at % 4 == 0) {
-            (false, _) => [a, b, c, d],
-            (true, true) => [a, a, b, b],
-            (true, false) => [c, c, d, d],
-        };
-        let first = spread(read(&self.cos));
-        let angles = match self.angles {
-            Self::WIDE | Self::NARROW => Angles { cos: first, sin: spread(read(&self.sin)) },
-            Self::COMPLEX => {
-                let [a, b, c, d] = first;
-                Angles { cos: [a, a, c, c], sin: [b, b, d, d] }
+        unsafe {
+            let [mut angles] = self.quads::<T, 1>(token, head, [column]);
+            if made && self.angles >= Self::COUNTED {
+                let token = Token { number: token.number - self.first, ..token };
+                angles = Angles::of(self.position(token), angles.cos, self.halves != 0);
+                if self.conjugate != 0 {
+                    angles.conjugate();
+                }
             }
+            angles
+        }
+    }
+
+    /// The angles of the quads at `columns`, which are rotated; frequencies in place of cosines if they are made of them.
+    /// What kind of tables they come from is asked once, so that all loads are in flight together.
+    ///
+    /// # Safety
+    /// As [`Rotary::quad`].
+    #[inline(always)]
+    pub(crate) unsafe fn quads<T: Elem, const QUADS: usize>(
+        &self,
+        token: Token,
+        head: u32,
+        columns: [u32; QUADS],
+    ) -> [Angles; QUADS] {
+        let token = Token { number: token.number - self.first, ..token };
+        if self.angles == Self::WIDE && self.conjugate == 0 {
+            // The usual kind: nothing is done with the entries, so that the kernel goes on while they are on their way.
             // SAFETY: as the caller promises.
-            _ if made => Angles::of(unsafe { self.position(token) }, first, self.halves != 0),
-            _ => Angles::NONE,
-        };
-        angles.conjugate_if(self.conjugate != 0)
+            return unsafe { self.entries::<T, QUADS>(token, head, columns, true) };
+        }
+        let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
+        let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
+        let both = self.angles <= Self::NARROW;
+        // SAFETY: as the caller promises.
+        let mut angles = unsafe { self.entries::<T, QUADS>(token, head, at.map(|at| at / 4 * 4), both) };
+        if by_pair && self.halves == 0 {
+            for i in 0..QUADS {
+                // Neighbouring columns of a pair share its entry.
+                let spread =
+                    |[a, b, c, d]: [f32; 4]| if at[i] % 4 == 0 { [a, a, b, b] } else { [c, c, d, d] };
+                let Angles { cos, sin } = angles[i];
+                angles[i] = Angles { cos: spread(cos), sin: spread(sin) };
+            }
+        }
+        if self.angles == Self::COMPLEX {
+            angles = angles
+                .map(|Angles { cos: [a, b, c, d], .. }| Angles { cos: [a, a, c, c], sin: [b, b, d, d] });
+        }
+        if self.conjugate != 0 {
+            angles.iter_mut().for_each(Angles::conjugate);
+        }
+        angles
+    }
+
+    /// The entries of the tables at `at`, multiples of 4; zeros for sines unless it is `both`.
+    ///
+    /// # Safety
+    /// As [`Rotary::quad`].
+    #[inline(always)]
+    unsafe fn entries<T: Elem, const QUADS: usize>(
+        &self,
+        token: Token,
+        head: u32,
+        at: [u32; QUADS],
+        both: bool,
+    ) -> [Angles; QUADS] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if self.single != 0 {
+                self.entries_of::<f32, QUADS>(token, head, at, both)
+            } else {
+                self.entries_of::<T, QUADS>(token, head, at, both)
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Rotary::entries`], of tables of `E`.
+    #[inline(always)]
+    unsafe fn entries_of<E: Elem, const QUADS: usize>(
+        &self,
+        token: Token,
+        head: u32,
+        at: [u32; QUADS],
+        both: bool,
+    ) -> [Angles; QUADS] {
+        let [cos, sin] = [&self.cos, &self.sin].map(|table| table.at::<E>(token, head));
+        // SAFETY: as the caller promises.
+        let entries = at.map(|at| unsafe { (quad_at(cos, at, true), quad_at(sin, at, both)) });
+        entries.map(|(cos, sin)| Angles { cos: cos.lanes(), sin: sin.lanes() })
     }
 
     /// Cosine and sine of `column`, which is rotated.
@@ -103,20 +172,6 @@ impl Rotary {
             }
         };
         (cos, if self.conjugate != 0 { -sin } else { sin })
-    }
-
-    /// # Safety
-    /// As [`Rotary::quad`].
-    #[inline(always)]
-    unsafe fn table<T: Elem>(&self, table: &Heads, token: Token, head: u32, column: u32) -> [f32; 4] {
-        // SAFETY: as the caller promises.
-        unsafe {
-            if self.single != 0 {
-                quad_at::<f32>(table.at(token, head), column, true).lanes()
-            } else {
-                quad_at::<T>(table.at(token, head), column, true).lanes()
-            }
-        }
     }
 
     /// # Safety

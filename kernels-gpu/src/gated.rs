@@ -1,10 +1,11 @@
 //! The rows `x + gate * y`: a residual branch that comes back.
 use cuda_std::prelude::*;
-use cuda_std::quad::{QUADS, WHOLE, round};
 
-use crate::operand::{Modulation, ModulationRow, Operand, zip};
-use crate::passes::{Passes, Source};
-use crate::side::{Form, Side};
+use crate::modulated::RoundEach;
+use crate::operand::{Modulation, Operand, zip};
+use crate::passes::Passes;
+use crate::side::Form;
+use crate::source::Source;
 
 /// The operands of a gated residual and how they are combined: a kernel argument.
 #[repr(C)]
@@ -131,15 +132,9 @@ impl<T: Elem, const VECTOR: bool> GatedPacks<T, VECTOR> {
         }
     }
 
-    /// Tiles that cover the row.
+    /// Writes the sums of `HELD` tiles from `first` on.
     #[inline(always)]
-    pub fn tiles(&self) -> u32 {
-        self.sum.tiles()
-    }
-
-    /// Writes the sums of `HELD` tiles from `first` on, and hands them to `each`.
-    #[inline(always)]
-    pub fn add_tiles<const HELD: usize>(&self, first: u32, mut each: impl FnMut(u32, Pack<T>)) {
+    pub fn add_tiles<const HELD: usize>(&self, first: u32) {
         let mut held = [[Pack::<T>::ZERO; 2]; HELD];
         for i in 0..HELD {
             let tile = first + i as u32;
@@ -157,49 +152,58 @@ impl<T: Elem, const VECTOR: bool> GatedPacks<T, VECTOR> {
                 total = Pack::from_lanes(total.lanes().map(clamped));
             }
             self.sum.store(tile, total, Store::Default);
-            each(tile, total);
         }
     }
 }
 
-/// A warp's row of a [`Gated`], to be normalised.
+/// A warp's row of a [`Gated`], to be normalised: both of what it is the sum of are on their way at once.
 #[derive(Clone, Copy)]
-pub(crate) struct GatedRow<T, const ACCESS: u32> {
-    packs: GatedPacks<T, true>,
+pub(crate) struct GatedRow<T, F, const ACCESS: u32> {
     x: QuadRow<T, ACCESS>,
     y: QuadRow<T, ACCESS>,
-    gate: ModulationRow<T, ACCESS>,
+    gate: F,
     sum: QuadRowMut<T, ACCESS>,
+    /// Where `y` waits; `x`, and then the sum, wait where rows do.
+    branch: Staged<T>,
+    round_each: bool,
+    clip: bool,
 }
 
-impl<T: Elem, const ACCESS: u32> GatedRow<T, ACCESS> {
+impl<T: Elem, F: Form<T>, const ACCESS: u32> GatedRow<T, F, ACCESS> {
     /// # Safety
-    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so.
+    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so. The gate is
+    /// of the form `F`; in forms that are known when the kernel is compiled nothing is clipped, and the product rounded as
+    /// the norm's steps are.
     #[inline(always)]
-    pub unsafe fn of(gated: &Gated, passes: &Passes<T, ACCESS>) -> Self {
+    pub unsafe fn of(gated: &Gated, passes: &Passes<T, ACCESS>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (passes.at, passes.columns);
         // SAFETY: as the caller promises.
         unsafe {
             Self {
-                packs: GatedPacks::of(gated, Team::of_block(), at, passes.p.cols),
                 x: QuadRow::of(&gated.x, at, columns),
                 y: QuadRow::of(&gated.y, at, columns),
-                gate: ModulationRow::of(&gated.gate, at, columns),
+                gate: F::of(&gated.gate, at, columns),
                 sum: QuadRowMut::of(&gated.sum, at, columns),
+                branch: passes.another_row(),
+                round_each: if F::GROUPED { rounds.get() } else { gated.round_each != 0 },
+                clip: !F::GROUPED && gated.clip != 0,
             }
         }
     }
 
     /// The thread's sum of `tile`, written.
     #[inline(always)]
-    fn add(&self, tile: u32, [x, y]: [Quad<T>; 2]) -> Quad<T> {
-        let mut branch = y.lanes();
-        if self.gate.exists() {
-            branch = zip(self.gate.fetch(tile), branch, |gate, y| gate * y);
-        }
-        let branch = if self.packs.round_each { round::<T>(branch) } else { branch };
-        let mut total = Quad::<T>::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch));
-        if self.packs.clip {
+    fn add(&self, tile: u32, [x, y]: [Quad<T>; 2], gate: F::Fetched) -> Quad<T> {
+        let mut total = if self.round_each {
+            x.plus(if self.gate.exists() { y.times(F::quad(gate)) } else { y })
+        } else {
+            let mut branch = y.lanes();
+            if self.gate.exists() {
+                branch = zip(F::lanes(gate), branch, |gate, y| gate * y);
+            }
+            Quad::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch))
+        };
+        if self.clip {
             total = Quad::from_lanes(total.lanes().map(clamped));
         }
         self.sum.put(tile, total);
@@ -207,30 +211,34 @@ impl<T: Elem, const ACCESS: u32> GatedRow<T, ACCESS> {
     }
 }
 
-impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, ACCESS> {
-    /// By packs where the rows allow it: half as many accesses as by quads.
+impl<T: Elem, F: Form<T>, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, F, ACCESS> {
+    type Parts = ([Quad<T>; 2], F::Fetched);
+    const NOTHING: Self::Parts = ([Quad::ZERO; 2], F::EMPTY);
+
     #[inline(always)]
     fn stage(&self, passes: &Passes<T, ACCESS>) {
-        if ACCESS == WHOLE || ACCESS == QUADS && passes.p.packs != 0 {
-            const HELD: usize = 2;
-            let (tiles, mut first) = (self.packs.tiles(), 0);
-            let in_row = |tile: u32| (tile * warp::SIZE + warp::lane()) * Pack::<T>::LEN < passes.p.cols;
-            while first < tiles {
-                self.packs.add_tiles::<HELD>(first, |tile, sum| {
-                    if in_row(tile) {
-                        passes.staged.put_pack(tile, sum);
-                    }
-                });
-                first += HELD as u32;
-            }
-        } else {
-            passes.fill(|tile| [self.x.get(tile), self.y.get(tile)], |tile, parts| self.add(tile, parts));
-        }
+        let packs = passes.p.packs != 0;
+        self.x.copy_to(&passes.staged, packs);
+        self.y.copy_to(&self.branch, packs);
         passes.staged.wait();
     }
     #[inline(always)]
-    fn first(&self, tile: u32) -> Quad<T> {
-        self.add(tile, [self.x.get(tile), self.y.get(tile)])
+    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Self::Parts {
+        let gate = self.gate.fetch(tile);
+        let parts = if passes.has_room() {
+            [passes.staged.get(tile), self.branch.get(tile)]
+        } else {
+            [self.x.get(tile), self.y.get(tile)]
+        };
+        (parts, gate)
+    }
+    #[inline(always)]
+    fn make(&self, passes: &Passes<T, ACCESS>, tile: u32, (parts, gate): Self::Parts) -> Quad<T> {
+        let total = self.add(tile, parts, gate);
+        if passes.has_room() {
+            passes.staged.put(tile, total);
+        }
+        total
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {

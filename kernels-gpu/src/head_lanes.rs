@@ -46,7 +46,7 @@ pub struct Params {
     pub dim: u32,
     /// The norm.
     pub norm: Normed,
-    /// Heads of a warp's share, in kernels of lanes.
+    /// Heads of a warp's share, in kernels of lanes and of halves.
     pub share: u32,
     /// Shares of the queries, and of the keys, of a token; rows of them in kernels of rows.
     pub shares: [u32; 2],
@@ -204,11 +204,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
         }
         let stats = N::of_lanes(&x, self.group, self.cols, self.p.norm);
         for nth in 0..HEADS {
-            let mut lanes = [[0.0; 4]; TILES];
-            for tile in 0..TILES {
-                let x = x[nth][tile].forget_lanes().lanes();
-                lanes[tile] = N::apply::<T>(stats[nth], x, self.parameters[tile], self.p.norm);
-            }
+            let lanes = x[nth].map(|quad| quad.forget_lanes().lanes());
+            let lanes = N::apply::<T, TILES>(stats[nth], lanes, &self.parameters, self.p.norm);
             for tile in 0..TILES {
                 let y = self.turn(&lanes, tile, angles[tile]);
                 // SAFETY: as for `x`; the quad is this lane's alone.

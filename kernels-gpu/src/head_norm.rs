@@ -7,8 +7,7 @@ use cuda_std::quad::round;
 use crate::affine::{AffineRow, Norm, Parameters as _};
 use crate::group::Group;
 use crate::moments::{LayerNorm, Stats, Welford};
-use crate::operand::zip;
-use crate::team_moments::{Cols, FusedRms, MeanSquare, TeamMoments};
+use crate::team_moments::{Cols, TeamMoments};
 use crate::team_row::TeamRow;
 
 /// How a norm is computed: a kernel argument.
@@ -57,8 +56,13 @@ pub(crate) trait HeadNorm: Copy {
     ) -> Stats;
     /// The thread's parameters, at its quad.
     fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters;
-    /// The normalised `x` times weight plus bias.
-    fn apply<T: Elem>(stats: Stats, x: [f32; 4], parameters: Parameters, how: Normed) -> [f32; 4];
+    /// The normalised quads times weight plus bias.
+    fn apply<T: Elem, const QUADS: usize>(
+        stats: Stats,
+        x: [[f32; 4]; QUADS],
+        parameters: &[Parameters; QUADS],
+        how: Normed,
+    ) -> [[f32; 4]; QUADS];
 }
 
 /// No norm.
@@ -93,7 +97,12 @@ impl HeadNorm for AsItIs {
     }
 
     #[inline(always)]
-    fn apply<T: Elem>(_: Stats, x: [f32; 4], _: Parameters, _: Normed) -> [f32; 4] {
+    fn apply<T: Elem, const QUADS: usize>(
+        _: Stats,
+        x: [[f32; 4]; QUADS],
+        _: &[Parameters; QUADS],
+        _: Normed,
+    ) -> [[f32; 4]; QUADS] {
         x
     }
 }
@@ -148,99 +157,26 @@ impl HeadNorm for Layer {
     }
 
     #[inline(always)]
-    fn apply<T: Elem>(
+    fn apply<T: Elem, const QUADS: usize>(
         stats: Stats,
-        x: [f32; 4],
-        Parameters { weight, bias }: Parameters,
+        x: [[f32; 4]; QUADS],
+        parameters: &[Parameters; QUADS],
         how: Normed,
-    ) -> [f32; 4] {
-        let lanes = LayerNorm::apply(stats, x, Some(weight), Some(bias));
-        if how.round != 0 { round::<T>(lanes) } else { lanes }
+    ) -> [[f32; 4]; QUADS] {
+        let mut lanes = x;
+        for i in 0..QUADS {
+            let Parameters { weight, bias } = parameters[i];
+            lanes[i] = LayerNorm::apply(stats, x[i], Some(weight), Some(bias));
+        }
+        round_if::<T, QUADS>(how.round != 0, lanes)
     }
 }
 
-/// RMSNorm, which has no bias: torch's own, or written out.
-#[derive(Clone, Copy)]
-pub(crate) struct Rms;
-
-impl HeadNorm for Rms {
-    const MAKES_ANGLES: bool = false;
-    #[inline(always)]
-    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
-        x: &[[Quad<T>; TILES]; HEADS],
-        group: Group,
-        cols: Cols,
-        how: Normed,
-    ) -> [Stats; HEADS] {
-        if how.fused != 0 {
-            let mut sums = [0.0; HEADS];
-            for tile in 0..TILES {
-                let mut squares = [0.0; HEADS];
-                for head in 0..HEADS {
-                    let [a, b, c, d] = x[head][tile].lanes();
-                    squares[head] = fma(d, d, fma(c, c, fma(b, b, fma(a, a, 0.0))));
-                }
-                let squares = group.sum(squares);
-                for head in 0..HEADS {
-                    sums[head] += squares[head];
-                }
-            }
-            return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(cols.divide(sum) + how.eps) });
-        }
-        let squares = |quads: &[Quad<T>; TILES]| {
-            let mut squares = [0.0; 4];
-            for tile in 0..TILES {
-                squares = zip(squares, quads[tile].lanes(), |sum, x| sum + x * x);
-            }
-            squares
-        };
-        let mut sums = [0.0; HEADS];
-        if TILES == 1 && cols.count < 128.0 {
-            for head in 0..HEADS {
-                sums[head] = group.short_sum(squares(&x[head]));
-            }
-        } else {
-            for head in 0..HEADS {
-                let [a, b, c, d] = squares(&x[head]);
-                sums[head] = a + b + c + d;
-            }
-            sums = group.sum(sums);
-        }
-        sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + how.eps) })
-    }
-
-    #[inline(always)]
-    fn of_row<T: Elem, const ACCESS: u32>(
-        row: &TeamRow<T, ACCESS>,
-        memory: &mut SharedMemory,
-        cols: Cols,
-        how: Normed,
-    ) -> Stats {
-        if how.fused != 0 {
-            row.reduce::<FusedRms>(memory, cols, how.eps)
-        } else {
-            row.reduce::<MeanSquare>(memory, cols, how.eps)
-        }
-    }
-
-    #[inline(always)]
-    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
-        let ((weight, _), none) = (affine.lanes(0), Parameters::NONE);
-        Parameters { weight: weight.unwrap_or(none.weight), ..none }
-    }
-
-    #[inline(always)]
-    fn apply<T: Elem>(
-        stats: Stats,
-        x: [f32; 4],
-        Parameters { weight, .. }: Parameters,
-        how: Normed,
-    ) -> [f32; 4] {
-        let mut lanes = x.map(|x| stats.inv * x);
-        if how.before_weight != 0 {
-            lanes = round::<T>(lanes);
-        }
-        lanes = zip(lanes, weight, |n, weight| n * weight);
-        if how.round != 0 { round::<T>(lanes) } else { lanes }
-    }
+/// The quads, rounded to the element type if `wanted`: asked once for all of them.
+#[inline(always)]
+pub(crate) fn round_if<T: Elem, const QUADS: usize>(
+    wanted: bool,
+    quads: [[f32; 4]; QUADS],
+) -> [[f32; 4]; QUADS] {
+    if wanted { quads.map(round::<T>) } else { quads }
 }

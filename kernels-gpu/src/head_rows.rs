@@ -14,19 +14,19 @@ use crate::team_row::TeamRow;
 
 /// The row of a team.
 #[derive(Clone, Copy)]
-struct HeadRow<T> {
-    x: *const T,
-    y: *mut T,
-    side: Side,
-    token: Token,
+pub(crate) struct HeadRow<T> {
+    pub x: *const T,
+    pub y: *mut T,
+    pub side: Side,
+    pub token: Token,
     /// Its first head.
-    head: u32,
+    pub head: u32,
 }
 
 impl<T: Elem> HeadRow<T> {
     /// Row `row` of the list: for each token its queries, then its keys; each a row, or a row for each head.
     #[inline(always)]
-    fn of(q: Side, k: Side, p: &Params, row: u32) -> Self {
+    pub fn of(q: Side, k: Side, p: &Params, row: u32) -> Self {
         let [queries, keys] = p.shares;
         let (token, row) = divide(row, queries + keys);
         let token = Token::of(token, p.tokens);
@@ -49,7 +49,8 @@ impl<T: Elem> HeadRow<T> {
                 AffineRow::<T, ACCESS>::of(&self.side.affine, columns),
             )
         };
-        N::apply::<T>(stats, x.get(0).lanes(), N::parameters(&affine), p.norm)
+        let [normed] = N::apply::<T, 1>(stats, [x.get(0).lanes()], &[N::parameters(&affine)], p.norm);
+        normed
     }
 
     /// The norm of column `at`.
@@ -123,7 +124,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const ACCESS: u32>(
                 QuadRowMut::<T, ACCESS>::of(&Rows::single(row.y.cast()), RowAt::FIRST, columns),
             )
         };
-        let mut quad = N::apply::<T>(stats, x.again(tile).lanes(), N::parameters(&affine), p.norm);
+        let [mut quad] = N::apply::<T, 1>(stats, [x.again(tile).lanes()], &[N::parameters(&affine)], p.norm);
         let (head, column) = divide(at, p.dim);
         if rotary.rotates(row.token, column) {
             let mut partners = quad;

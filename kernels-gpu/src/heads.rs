@@ -27,6 +27,13 @@ impl Heads {
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
+    /// May its heads be accessed eight elements of `element` bytes at a time, in accesses of 16 bytes?
+    pub fn is_octets(&self, element: usize) -> bool {
+        let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
+        (self.base as usize).is_multiple_of(16)
+            && [self.batch_stride, self.token_stride, self.head_stride].iter().all(aligned)
+    }
+
     /// The columns of a head of a token.
     #[inline(always)]
     pub(crate) fn at<T>(&self, token: Token, head: u32) -> *mut T {

@@ -7,29 +7,43 @@
 pub mod activations;
 pub mod affine;
 mod angles;
+#[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
+pub mod attention;
 mod block_sums;
+mod chains;
 pub mod column_sums;
 pub mod elementwise;
 pub mod exp_sum;
 pub mod gated;
 mod group;
+mod halves_norm;
+mod head_halves;
 pub mod head_lanes;
 pub mod head_norm;
+mod head_rms_norm;
 mod head_rows;
 pub mod heads;
+pub mod held_rows;
+#[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
+pub mod hopper;
 mod modulated;
 mod moments;
 pub mod norm;
 pub mod norm_backward;
+mod octet;
 pub mod operand;
 pub mod ops;
+pub mod params;
+mod part_moments;
 pub mod passes;
 pub mod rotary;
 mod share;
 mod side;
+mod source;
 pub mod target;
 mod team_moments;
 mod team_row;
+mod turned_rows;
 pub mod weight;
 
 /// Every kernel of this crate, for the CPU executor.

@@ -9,6 +9,8 @@ use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::quad::SCALAR;
 
+use crate::part_moments::{PartMoments, Squares};
+
 /// Tiles that are taken in together: one of each of torch's warps.
 pub(crate) const GROUP: usize = 4;
 
@@ -25,12 +27,14 @@ pub(crate) struct Cols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// Do whole groups of tiles fill the row, so that every thread has seen as many elements?
+    /// Do whole tiles fill the row, so that every thread has seen as many elements of each of torch's warps?
     pub even: bool,
 }
 
 /// A reduction of a row by a warp.
 pub(crate) trait Moments: Copy {
+    /// The same by the warps of a block.
+    type Part: PartMoments;
     /// Of no element.
     const EMPTY: Self;
     /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
@@ -86,6 +90,28 @@ impl Welford {
     }
 }
 
+impl Welford {
+    /// With those of all lanes, each of which has seen as many elements, one at least; lane 0 has the result. No count is
+    /// exchanged. Counts double from step to step, and `half` keeps its bits: the reciprocal of a double is half of the
+    /// reciprocal.
+    #[inline(always)]
+    pub fn fold_even(self) -> Self {
+        let Self { mut mean, mut m2, mut count } = self;
+        let half = count * reciprocal(count * 2.0);
+        let mut distance = warp::SIZE / 2;
+        while distance > 0 {
+            let (upper_mean, upper_m2) =
+                (warp::shuffle_down(warp::ALL, mean, distance), warp::shuffle_down(warp::ALL, m2, distance));
+            let delta = mean - upper_mean;
+            mean = fma(upper_mean, half, half * mean);
+            m2 = fma(half, count * (delta * delta), upper_m2 + m2);
+            count *= 2.0;
+            distance /= 2;
+        }
+        Self { mean, m2, count }
+    }
+}
+
 impl LayerNorm {
     #[inline(always)]
     fn warp(&self, warp: usize) -> Welford {
@@ -95,7 +121,7 @@ impl LayerNorm {
     /// Folds each of torch's warps over its lanes; lane 0 has the result.
     #[inline(always)]
     fn fold_lanes(self) -> [Welford; GROUP] {
-        let mut warps = [self.warp(0), self.warp(1), self.warp(2), self.warp(3)];
+        let mut warps = self.warps();
         let mut distance = warp::SIZE / 2;
         while distance > 0 {
             let down = |value| warp::shuffle_down(warp::ALL, value, distance);
@@ -109,29 +135,21 @@ impl LayerNorm {
         warps
     }
 
-    /// The same where all threads have seen `count` elements of each warp: no count is exchanged, and one reciprocal
-    /// does for all.
+    /// The same where all threads have seen as many elements of each warp, one at least.
     #[inline(always)]
-    fn fold_even_lanes(self, count: f32) -> [Welford; GROUP] {
-        let (mut mean, mut m2, mut count) = (self.mean, self.m2, count);
-        let mut distance = warp::SIZE / 2;
-        while distance > 0 {
-            let down = |value| warp::shuffle_down(warp::ALL, value, distance);
-            let half = count * reciprocal(count * 2.0);
-            for warp in 0..GROUP {
-                let (upper_mean, upper_m2) = (down(mean[warp]), down(m2[warp]));
-                let delta = mean[warp] - upper_mean;
-                mean[warp] = fma(upper_mean, half, half * mean[warp]);
-                m2[warp] = fma(half, count * (delta * delta), upper_m2 + m2[warp]);
-            }
-            count *= 2.0;
-            distance /= 2;
-        }
-        [0, 1, 2, 3].map(|warp: usize| Welford { mean: mean[warp], m2: m2[warp], count })
+    fn fold_even_lanes(self) -> [Welford; GROUP] {
+        let [a, b, c, d] = self.warps();
+        [a.fold_even(), b.fold_even(), c.fold_even(), d.fold_even()]
+    }
+
+    #[inline(always)]
+    fn warps(&self) -> [Welford; GROUP] {
+        [self.warp(0), self.warp(1), self.warp(2), self.warp(3)]
     }
 }
 
 impl Moments for LayerNorm {
+    type Part = Welford;
     const EMPTY: Self = Self { mean: [0.0; GROUP], m2: [0.0; GROUP], count: [0.0; GROUP] };
 
     #[inline(always)]
@@ -160,7 +178,7 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn finish(self, cols: Cols, eps: f32) -> Stats {
-        let [a, b, c, d] = if cols.even { self.fold_even_lanes(self.count[0]) } else { self.fold_lanes() };
+        let [a, b, c, d] = if cols.even { self.fold_even_lanes() } else { self.fold_lanes() };
         let all = a.with(c).with(b.with(d));
         let (mean, m2) = (warp::shuffle(warp::ALL, all.mean, 0), warp::shuffle(warp::ALL, all.m2, 0));
         Stats { mean, inv: rsqrt(m2 / cols.count + eps) }
@@ -172,6 +190,7 @@ impl Moments for LayerNorm {
 pub(crate) struct MeanSquare([f32; 4]);
 
 impl Moments for MeanSquare {
+    type Part = Squares;
     const EMPTY: Self = Self([0.0; 4]);
 
     #[inline(always)]

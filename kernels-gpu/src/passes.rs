@@ -1,116 +1,75 @@
 //! The two passes of a norm over its row: reduce, then write.
 //!
-//! A warp has a row, so nothing waits for another warp. What the row is made of is first copied to shared memory, all of
-//! it on its way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read from
-//! global memory in both passes.
+//! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is done in a
+//! fourth of the time ([`TEAM`]). What the row is made of is first copied to shared memory, all of it on its way at once;
+//! the passes read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both
+//! passes.
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, QUADS, SCALAR, TILE, WHOLE};
+use cuda_std::quad::{LEN, TEAM, TILE, WHOLE};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
+use crate::params::Params;
+use crate::part_moments::{PartMoments, WARPS, WaitingRow};
+use crate::source::{Sink, Source};
 
-/// What a norm over quads needs to know beside its operands: a kernel argument.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Params {
-    /// Rows of the operands.
-    pub rows: u64,
-    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
-    pub inner: u32,
-    /// Columns of a row.
-    pub cols: u32,
-    /// `1 / cols`.
-    pub inv_cols: f32,
-    /// Added to the variance, or to the mean of squares.
-    pub eps: f32,
-    /// Tiles of the rows that wait in shared memory: all, or none where there is no room for them.
-    pub staged: u32,
-    /// What the operands beside the rows are: one of the constants of [`Params`].
-    pub form: u32,
-    /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
-    pub round_each: u32,
-    /// How all operands may be read: [`SCALAR`], [`QUADS`] or [`WHOLE`]; with the last the rows are staged.
-    pub access: u32,
-    /// Are the staged rows `Rows::is_vector`? 0 or 1.
-    pub packs: u32,
-}
+/// Quads that a thread of a row that a block shares holds at once: a block's warps are many, so their registers few.
+const HELD_OF_PART: usize = 2;
 
-impl Params {
-    /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
-    pub const SAME: u32 = 0;
-    /// As [`Params::SAME`], in f32 beside rows of 16 bits.
-    pub const SINGLE: u32 = 1;
-    /// Anything else: looked up for each quad.
-    pub const ANY: u32 = 2;
-    /// As [`Params::SAME`], each with a table of the rows' type.
-    pub const TABLED: u32 = 3;
-}
-
-/// Where the rows to be normalised come from.
-pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
-    /// Brings the warp's row to where it waits.
-    fn stage(&self, passes: &Passes<T, ACCESS>);
-    /// The thread's quad of `tile` for the first time, of a row that is too long to wait.
-    fn first(&self, tile: u32) -> Quad<T>;
-    /// The same quad again.
-    fn again(&self, tile: u32) -> Quad<T>;
-}
-
-/// A row as it is.
-impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
-    #[inline(always)]
-    fn stage(&self, passes: &Passes<T, ACCESS>) {
-        self.copy_to(&passes.staged, passes.p.packs != 0);
-        passes.staged.wait();
-    }
-    #[inline(always)]
-    fn first(&self, tile: u32) -> Quad<T> {
-        self.get(tile)
-    }
-    #[inline(always)]
-    fn again(&self, tile: u32) -> Quad<T> {
-        self.get(tile)
-    }
-}
-
-/// What becomes of the quads in the second pass.
-pub(crate) trait Sink<T: Elem> {
-    /// Are there registers to read beside a whole group before anything is done with it?
-    const GROUPED: bool;
-    /// What is read beside a quad.
-    type Fetched: Copy;
-    /// Nothing yet.
-    const EMPTY: Self::Fetched;
-    /// Reads the thread's part of `tile`.
-    fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Writes what the quad makes with it.
-    fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched);
-}
-
-/// A warp's work on its row.
+/// A warp's work on its row, or on its part of the block's row.
 #[derive(Clone, Copy)]
 pub(crate) struct Passes<T, const ACCESS: u32> {
     pub at: RowAt,
     pub columns: QuadColumns,
     pub staged: Staged<T>,
     pub p: Params,
+    /// The warp's number among those of the row.
+    warp: u32,
 }
 
 impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// The calling warp's, if there is a row for it.
     #[inline(always)]
     pub fn of_warp(p: Params) -> Option<Self> {
-        let at = RowAt::of(Team::of_block(), p.rows, p.inner);
+        // Rows of four tiles and more are fewer: no memory holds as many.
+        let team = Team::of_block();
+        let at = if ACCESS >= WHOLE {
+            RowAt::of_few(team, p.rows as u32, p.inner)
+        } else {
+            RowAt::of(team, p.rows, p.inner)
+        };
         if !at.exists() {
             return None;
         }
         let columns = QuadColumns::of_warp(at, p.cols);
-        Some(Self { at, columns, staged: Staged::take(&mut SharedMemory::of_launch(), p.staged), p })
+        let warp = if ACCESS == TEAM { thread::index()[0] / warp::SIZE } else { 0 };
+        Some(Self { at, columns, staged: Self::room(&mut Self::memory().0, p.staged), p, warp })
+    }
+
+    /// The launch's shared memory for rows, and before it the room in which the warps of a row meet.
+    #[inline(always)]
+    fn memory() -> (SharedMemory, Shared<f32>) {
+        let mut memory = SharedMemory::of_launch();
+        let meeting = memory.take(if ACCESS == TEAM { Params::SHARING } else { 0 });
+        (memory, meeting)
+    }
+
+    #[inline(always)]
+    fn room(memory: &mut SharedMemory, tiles: u32) -> Staged<T> {
+        if ACCESS == TEAM { Staged::take_for_block(memory, tiles) } else { Staged::take(memory, tiles) }
+    }
+
+    /// Room for another row, if rows wait and the launch made it.
+    #[inline(always)]
+    pub fn another_row(&self) -> Staged<T> {
+        let (mut memory, _) = Self::memory();
+        let _rows = Self::room(&mut memory, self.p.staged);
+        Self::room(&mut memory, self.p.staged)
     }
 
     /// Does the row wait in shared memory?
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        ACCESS == WHOLE || self.p.staged > 0
+        ACCESS >= WHOLE || self.p.staged > 0
     }
 
     /// Tiles that cover the row.
@@ -132,14 +91,15 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// next group are on their way while one is worked on.
     #[inline(always)]
     pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Quad<T>) {
+        let tiles = self.tiles();
         let group = |first: u32| {
             let mut parts = [fetch(first); GROUP];
             for i in 1..GROUP {
-                parts[i] = fetch(first + i as u32);
+                // Past the end the last tile again, which nobody makes anything of.
+                parts[i] = fetch((first + i as u32).min(tiles - 1));
             }
             parts
         };
-        let tiles = self.tiles();
         let (mut first, mut ahead) = (0, group(0));
         while first < tiles {
             let (parts, next) = (ahead, first + GROUP as u32);
@@ -148,12 +108,52 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             }
             for i in 0..GROUP {
                 let tile = first + i as u32;
-                if self.columns.has::<ACCESS>(tile) {
+                if tile < tiles && self.columns.has::<ACCESS>(tile) {
                     self.staged.put(tile, make(tile, parts[i]));
                 }
             }
             first = next;
         }
+    }
+
+    /// The warp's tile of number `nth`.
+    #[inline(always)]
+    fn tile(&self, nth: u32) -> u32 {
+        if ACCESS == TEAM { self.warp + nth * WARPS } else { nth }
+    }
+
+    /// Tiles of the row that are the warp's.
+    #[inline(always)]
+    fn own_tiles(&self) -> u32 {
+        if ACCESS == TEAM { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
+    }
+
+    /// Those of them that form groups of `HELD` in which every thread has columns.
+    #[inline(always)]
+    fn grouped_tiles(&self, held: usize) -> u32 {
+        if ACCESS >= WHOLE { self.own_tiles() / held as u32 * held as u32 } else { 0 }
+    }
+
+    /// The group of the warp's tiles from `first` on, as far as `counts` says that it exists.
+    #[inline(always)]
+    fn group<S: Source<T, ACCESS>, const HELD: usize>(
+        &self,
+        source: S,
+        first: u32,
+        counts: [u32; HELD],
+    ) -> [[f32; 4]; HELD] {
+        let (mut parts, mut lanes) = ([S::NOTHING; HELD], [[0.0; 4]; HELD]);
+        for i in 0..HELD {
+            if counts[i] > 0 {
+                parts[i] = source.parts(self, self.tile(first + i as u32));
+            }
+        }
+        for i in 0..HELD {
+            if counts[i] > 0 {
+                lanes[i] = source.make(self, self.tile(first + i as u32), parts[i]).lanes();
+            }
+        }
+        lanes
     }
 
     /// Reads the row, which then waits, and reduces it.
@@ -162,72 +162,75 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         if self.has_room() {
             source.stage(self);
         }
-        let (tiles, mut moments) = (self.tiles(), M::EMPTY);
-        let mut first = 0;
-        while first < tiles {
-            let (mut lanes, mut counts) = ([[0.0; 4]; GROUP], [LEN; GROUP]);
-            for i in 0..GROUP {
-                let tile = first + i as u32;
-                let quad = self.waiting(tile).unwrap_or_else(|| source.first(tile));
-                lanes[i] = quad.lanes();
-                if ACCESS == QUADS {
-                    counts[i] = if self.columns.has::<ACCESS>(tile) { LEN } else { 0 };
-                } else if ACCESS == SCALAR {
-                    counts[i] = self.columns.count(tile);
-                }
-            }
-            moments.push::<ACCESS>(lanes, counts);
+        if ACCESS == TEAM {
+            return self.reduce_part::<M::Part, S>(source);
+        }
+        let (mut moments, mut first) = (M::EMPTY, 0);
+        while first < self.grouped_tiles(GROUP) {
+            let counts = [LEN; GROUP];
+            moments.push::<ACCESS>(self.group(source, first, counts), counts);
+            first += GROUP as u32;
+        }
+        while first < self.tiles() {
+            let counts = [0, 1, 2, 3].map(|i: u32| self.columns.count(first + i));
+            moments.push::<ACCESS>(self.group(source, first, counts), counts);
             first += GROUP as u32;
         }
         let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS == WHOLE };
         moments.finish(cols, self.p.eps)
     }
 
+    /// Reduces the warp's part of the row, and meets the others.
+    #[inline(always)]
+    fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+        let (mut moments, mut first) = (M::EMPTY, 0);
+        while first < self.grouped_tiles(HELD_OF_PART) {
+            let lanes = self.group(source, first, [LEN; HELD_OF_PART]);
+            for i in 0..HELD_OF_PART {
+                moments.push(lanes[i]);
+            }
+            first += HELD_OF_PART as u32;
+        }
+        while first < self.own_tiles() {
+            let tile = self.tile(first);
+            moments.push(source.make(self, tile, source.parts(self, tile)).lanes());
+            first += 1;
+        }
+        let row = WaitingRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
+        moments.finish(row, Self::memory().1, [self.p.cols as f32, self.p.inv_cols], self.p.eps)
+    }
+
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
     pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
-        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
-        let tiles = self.tiles();
-        let mut first = 0;
-        while K::GROUPED && first < tiles {
-            let (mut fetched, mut group) = ([K::EMPTY; GROUP], [Quad::<T>::ZERO; GROUP]);
-            for i in 0..GROUP {
-                fetched[i] = sink.fetch(first + i as u32);
-            }
-            for i in 0..GROUP {
-                group[i] = again(first + i as u32);
-            }
-            for i in 0..GROUP {
-                sink.put(first + i as u32, group[i], fetched[i]);
-            }
-            first += GROUP as u32;
+        if ACCESS == TEAM {
+            self.write_by::<S, K, HELD_OF_PART>(source, sink)
+        } else {
+            self.write_by::<S, K, GROUP>(source, sink)
         }
-        while !K::GROUPED && first < tiles {
-            sink.put(first, again(first), sink.fetch(first));
+    }
+
+    #[inline(always)]
+    fn write_by<S: Source<T, ACCESS>, K: Sink<T>, const HELD: usize>(&self, source: S, sink: K) {
+        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
+        let mut first = 0;
+        while K::GROUPED && first < self.grouped_tiles(HELD) {
+            let (mut fetched, mut group) = ([K::EMPTY; HELD], [Quad::<T>::ZERO; HELD]);
+            for i in 0..HELD {
+                fetched[i] = sink.fetch(self.tile(first + i as u32));
+            }
+            for i in 0..HELD {
+                group[i] = again(self.tile(first + i as u32));
+            }
+            for i in 0..HELD {
+                sink.put(self.tile(first + i as u32), group[i], fetched[i]);
+            }
+            first += HELD as u32;
+        }
+        while first < self.own_tiles() {
+            let tile = self.tile(first);
+            sink.put(tile, again(tile), sink.fetch(tile));
             first += 1;
         }
     }
 }
-
-/// Runs `$body` with the constant `$access` for the launch's way of reading rows.
-#[allow(unused_macros, reason = "units without an op over quads")]
-macro_rules! with_access {
-    ($p:expr, $access:ident => $body:expr) => {
-        match $p.access {
-            cuda_std::quad::WHOLE => {
-                const $access: u32 = cuda_std::quad::WHOLE;
-                $body
-            }
-            cuda_std::quad::QUADS => {
-                const $access: u32 = cuda_std::quad::QUADS;
-                $body
-            }
-            _ => {
-                const $access: u32 = cuda_std::quad::SCALAR;
-                $body
-            }
-        }
-    };
-}
-#[allow(unused_imports, reason = "units without an op over quads")]
-pub(crate) use with_access;

@@ -30,4 +30,18 @@ impl Share {
         let first = p.share * (if is_key { part - queries } else { part });
         Some(Self { token: Token::of(row, p.tokens), keys: is_key, first })
     }
+
+    /// The calling warp's, if it has any, in a grid of tokens, blocks of a token and batches: no division.
+    #[inline(always)]
+    pub fn of_grid(p: &Params) -> Option<Self> {
+        let ([_, warp, _], [_, warps, _], [number, block, batch]) =
+            (thread::index(), thread::block_dim(), thread::block_index());
+        let ([queries, keys], part) = (p.shares, block * warps + warp);
+        if part >= queries + keys {
+            return None;
+        }
+        let is_key = part >= queries;
+        let first = p.share * (if is_key { part - queries } else { part });
+        Some(Self { token: Token { batch, number }, keys: is_key, first })
+    }
 }

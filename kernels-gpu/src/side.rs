@@ -26,7 +26,24 @@ pub(crate) trait Side<T: Elem>: Copy {
 #[derive(Clone, Copy)]
 pub(crate) struct Plain<E, const ACCESS: u32> {
     row: QuadRow<E, ACCESS>,
-    exists: bool,
+    pub exists: bool,
+}
+
+impl<E: Elem, const ACCESS: u32> Plain<E, ACCESS> {
+    /// # Safety
+    /// As [`QuadRow::of`], if the operand is there.
+    #[inline(always)]
+    pub unsafe fn of_operand(operand: &Operand, at: RowAt, columns: QuadColumns) -> Self {
+        // SAFETY: as the caller promises; an absent operand is never read.
+        let row = unsafe { QuadRow::of(&operand.rows, at, columns) };
+        Self { row, exists: operand.kind != Operand::NONE }
+    }
+
+    /// Its quad of `tile`; zeros if it is absent.
+    #[inline(always)]
+    pub fn get(&self, tile: u32) -> Quad<E> {
+        if self.exists { self.row.get(tile) } else { Quad::ZERO }
+    }
 }
 
 impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
@@ -35,7 +52,7 @@ impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
     const EMPTY: Quad<E> = Quad::ZERO;
     #[inline(always)]
     fn fetch(&self, tile: u32) -> Quad<E> {
-        if self.exists { self.row.get(tile) } else { Quad::ZERO }
+        self.get(tile)
     }
     #[inline(always)]
     fn exists(&self) -> bool {
@@ -65,7 +82,7 @@ impl<T: Elem, const ACCESS: u32> Side<T> for Tabled<T, ACCESS> {
     #[inline(always)]
     fn fetch(&self, tile: u32) -> [Quad<T>; 2] {
         let table = if self.value.exists { self.table.get(tile) } else { Quad::ZERO };
-        [table, Side::<T>::fetch(&self.value, tile)]
+        [table, self.value.get(tile)]
     }
     #[inline(always)]
     fn exists(&self) -> bool {
@@ -128,9 +145,8 @@ pub(crate) trait Form<T: Elem>: Side<T> + Sized {
 impl<T: Elem, E: Elem, const ACCESS: u32> Form<T> for Plain<E, ACCESS> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
-        // SAFETY: as the caller promises; an absent operand is never read.
-        let row = unsafe { QuadRow::of(&modulation.value.rows, at, columns) };
-        Self { row, exists: modulation.value.kind != Operand::NONE }
+        // SAFETY: as the caller promises.
+        unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
 }
 

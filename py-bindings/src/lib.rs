@@ -13,6 +13,7 @@ mod shim;
 mod tensor;
 
 use pyo3::prelude::*;
+use std::ffi::CString;
 
 /// Rust side of the Python package `oxiwarp`; everything public is in the package.
 #[pymodule(name = "_native")]
@@ -22,10 +23,13 @@ mod oxiwarp_native {
     use pyo3::exceptions::PyRuntimeError;
     use pyo3::types::PyDict;
 
-    /// Loads libtorch's C shim from the already loaded library at this path and registers all kernels.
+    /// Loads libtorch's C shim from the already loaded library at this path and registers all kernels for the operators
+    /// of a namespace.
     #[pyfunction]
-    fn register(libtorch_cpu_path: &str) -> PyResult<()> {
-        shim::load(libtorch_cpu_path).and_then(|()| ops::register()).map_err(PyRuntimeError::new_err)
+    fn register(libtorch_cpu_path: &str, namespace: CString) -> PyResult<()> {
+        shim::load(libtorch_cpu_path)
+            .and_then(|()| ops::register(&namespace))
+            .map_err(PyRuntimeError::new_err)
     }
 
     /// One dict per embedded (op, dtype, arch), with the PTX entries that serve it.

@@ -6,6 +6,8 @@ mod activation;
 mod activation_backward;
 mod ada_norm;
 mod add_rms_norm;
+mod attention;
+mod attention_backward;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
@@ -46,11 +48,15 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"rms_norm_backward", rms_norm_backward::rms_norm_backward),
     (c"rms_norm_gated", rms_norm_gated::rms_norm_gated),
     (c"activation", activation::activation),
+    (c"activation_out", activation::activation_out),
     (c"activation_backward", activation_backward::activation_backward),
     (c"gated_activation", gated_activation::gated_activation),
+    (c"gated_activation_out", gated_activation::gated_activation_out),
     (c"gated_activation_backward", gated_activation_backward::gated_activation_backward),
     (c"softmax", softmax::softmax),
     (c"softmax_backward", softmax_backward::softmax_backward),
+    (c"attention", attention::attention),
+    (c"attention_backward", attention_backward::attention_backward),
     (c"cross_entropy", cross_entropy::cross_entropy),
     (c"cross_entropy_backward", cross_entropy_backward::cross_entropy_backward),
     (c"qk_norm_rope", qk_norm_rope::qk_norm_rope),
@@ -60,10 +66,10 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"rope_pair", rope::rope_pair),
 ];
 
-/// Registers every kernel on both dispatch keys.
-pub fn register() -> Result<(), String> {
-    shim().register(c"oxiwarp", c"CPU", KERNELS)?;
-    shim().register(c"oxiwarp", c"CUDA", KERNELS)
+/// Registers every kernel of this namespace on both dispatch keys.
+pub fn register(namespace: &CStr) -> Result<(), String> {
+    shim().register(namespace, c"CPU", KERNELS)?;
+    shim().register(namespace, c"CUDA", KERNELS)
 }
 
 /// The operators' `round_before_weight` as the host names it.

@@ -44,6 +44,8 @@ pub struct Shim {
     pub dtypes: [i32; 3],
     /// torch's numbers of int64, int32.
     pub index_dtypes: [i32; 2],
+    /// That of truth values.
+    pub bool_dtype: i32,
     /// torch's numbers of CPU and CUDA.
     pub places: [i32; 2],
     strided: i32,
@@ -77,10 +79,11 @@ pub fn load(path: &str) -> Result<(), String> {
     std::mem::forget(library); // keeps the reference: torch stays loaded
     let f = &functions;
     // SAFETY: constants without arguments.
-    let (dtypes, index_dtypes, places, strided) = unsafe {
+    let (dtypes, index_dtypes, bool_dtype, places, strided) = unsafe {
         (
             [(f.aoti_torch_dtype_float32)(), (f.aoti_torch_dtype_float16)(), (f.aoti_torch_dtype_bfloat16)()],
             [(f.aoti_torch_dtype_int64)(), (f.aoti_torch_dtype_int32)()],
+            (f.aoti_torch_dtype_bool)(),
             [(f.aoti_torch_device_type_cpu)(), (f.aoti_torch_device_type_cuda)()],
             (f.aoti_torch_layout_strided)(),
         )
@@ -96,6 +99,7 @@ pub fn load(path: &str) -> Result<(), String> {
         directory,
         dtypes,
         index_dtypes,
+        bool_dtype,
         places,
         strided,
     };
@@ -143,11 +147,21 @@ impl Shim {
         }
     }
 
-    /// A new contiguous tensor, uninitialised. The error is torch's own text where torch gives it (2.13 on).
-    pub fn empty(&self, sizes: &[i64], dtype: i32, place: i32, index: i32) -> Result<Handle, String> {
+    /// A new tensor, uninitialised: contiguous, or, if it is of heads that come before their tokens, such that the heads of a
+    /// token lie side by side all the same. The error is torch's own text where torch gives it (2.13 on).
+    pub fn empty(
+        &self,
+        sizes: &[i64],
+        heads_first: bool,
+        (dtype, place, index): (i32, i32, i32),
+    ) -> Result<Handle, String> {
         let mut strides = [1; 64]; // torch has at most 64 dimensions
         for at in (1..sizes.len()).rev() {
             strides[at - 1] = strides[at] * sizes[at].max(1);
+        }
+        if let (true, &[.., heads, _, dim]) = (heads_first, sizes) {
+            let at = sizes.len() - 3;
+            (strides[at], strides[at + 1]) = (dim.max(1), dim.max(1) * heads.max(1));
         }
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;

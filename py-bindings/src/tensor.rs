@@ -51,9 +51,25 @@ impl Tensor {
         self.empty_of(name, sizes, shim().dtype(self.handle)?)
     }
 
+    /// A new tensor of the same sizes, dtype and device, in which the heads of a token lie side by side also if they come
+    /// before the tokens in the sizes: an output named `name`.
+    pub fn empty_heads(&self, name: &'static str, heads_first: bool) -> Result<Tensor, String> {
+        self.empty_ordered(name, self.sizes()?, shim().dtype(self.handle)?, heads_first)
+    }
+
     fn empty_of(&self, name: &'static str, sizes: &[i64], dtype: i32) -> Result<Tensor, String> {
+        self.empty_ordered(name, sizes, dtype, false)
+    }
+
+    fn empty_ordered(
+        &self,
+        name: &'static str,
+        sizes: &[i64],
+        dtype: i32,
+        heads_first: bool,
+    ) -> Result<Tensor, String> {
         let (kind, index) = (shim().device_type(self.handle)?, shim().device_index(self.handle)?);
-        match shim().empty(sizes, dtype, kind, index) {
+        match shim().empty(sizes, heads_first, (dtype, kind, index)) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name }),
             // The Python side knows this text: it asks torch for the same memory to get torch's own exception.
             Err(why) => Err(self.error(format!(
@@ -108,6 +124,13 @@ impl Tensor {
     /// A view for reading indices.
     pub fn index_view(&self) -> Result<View<'_>, String> {
         self.view_as(self.one_of(shim().index_dtypes, Dtype::INDICES, "int64 or int32")?)
+    }
+
+    /// A view for reading a mask: of truth values, or of numbers that are added.
+    pub fn mask_view(&self) -> Result<View<'_>, String> {
+        let ([single, half, brain], truth) = (shim().dtypes, shim().bool_dtype);
+        let dtypes = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Bool];
+        self.view_as(self.one_of([single, half, brain, truth], dtypes, "bool, f32, f16 or bf16")?)
     }
 
     fn view_as(&self, dtype: Dtype) -> Result<View<'_>, String> {

@@ -64,7 +64,9 @@ pub fn slope(f: Activation, x: f64) -> f64 {
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let epsilon = match T::DTYPE {
-        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 => 2.0_f64.powi(-24),
+        oxiwarp::Dtype::F32 | oxiwarp::Dtype::I64 | oxiwarp::Dtype::I32 | oxiwarp::Dtype::Bool => {
+            2.0_f64.powi(-24)
+        }
         oxiwarp::Dtype::F16 => 2.0_f64.powi(-11),
         oxiwarp::Dtype::Bf16 => 2.0_f64.powi(-8),
     };

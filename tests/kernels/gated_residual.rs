@@ -132,10 +132,10 @@ fn clips<T: Element>(device: &Device) {
 }
 
 /// The operands of `gated_residual_ada_norm`.
-struct Both<T> {
-    xy: [Vec<T>; 2],
-    gate: Option<Side<T>>,
-    by: oxiwarp_tests::operand::Norming<T>,
+pub struct Both<T> {
+    pub xy: [Vec<T>; 2],
+    pub gate: Option<Side<T>>,
+    pub by: oxiwarp_tests::operand::Norming<T>,
 }
 
 /// Runs the op over fresh memory and returns the norm and the sum.
@@ -158,6 +158,20 @@ fn run_both<T: Element>(
     [normed.download(), sum.download()]
 }
 
+/// Panics unless the op gives the bits of the one after the other.
+pub fn expect_the_two<T: Element>(
+    device: &Device,
+    both: &Both<T>,
+    shape: [i64; 3],
+    layouts: [Layout; 2],
+    (params, residual): (AdaNorm, GatedResidual),
+) {
+    let [normed, sum] = run_both(device, both, shape, layouts, (params, residual));
+    same_bits(&sum, &expected([&both.xy[0], &both.xy[1]], both.gate.as_ref(), residual));
+    let dense = [Layout::dense(shape[2]); 2];
+    same_bits(&normed, &ada_norm::run(device, &sum, both.by.views(), shape, dense, params));
+}
+
 /// The bits of the one op after the other, in rows that wait in shared memory and in longer ones; with and without a
 /// gate, whose form and dtype need not be those of scale and shift.
 fn both<T: Element>(device: &Device) {
@@ -175,10 +189,7 @@ fn both<T: Element>(device: &Device) {
         let (params, clip) = (PARAMS[i % 4], i % 3 == 0);
         let residual = GatedResidual { exact: params.exact, clip };
         eprintln!("{cols} columns, {layouts:?}, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
-        let both = Both { xy, gate, by };
-        let [normed, sum] = run_both(device, &both, shape, layouts, (params, residual));
-        same_bits(&sum, &expected([&both.xy[0], &both.xy[1]], both.gate.as_ref(), residual));
-        same_bits(&normed, &ada_norm::run(device, &sum, both.by.views(), shape, [dense; 2], params));
+        expect_the_two(device, &Both { xy, gate, by }, shape, layouts, (params, residual));
     }
 }
 

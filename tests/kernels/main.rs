@@ -4,14 +4,21 @@ mod activation_input;
 mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
+mod attention;
+mod attention_backward;
+mod attention_case;
+mod attention_packed;
+mod attention_tiles;
 mod bad_input;
 mod cross_entropy;
 mod cross_entropy_backward;
 mod gated_activation;
+mod gated_forms;
 mod gated_residual;
 mod gpu;
 mod heads;
 mod heads_bad_input;
+mod heads_kernels;
 mod layer_norm;
 mod mochi;
 mod modulation_input;
@@ -43,6 +50,10 @@ fn main() -> std::process::ExitCode {
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,
+        attention::TESTS,
+        attention_packed::TESTS,
+        attention_backward::TESTS,
+        attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
@@ -56,17 +67,23 @@ fn main() -> std::process::ExitCode {
         layer_norm::TESTS,
         ada_norm::TESTS,
         ada_norm_bits::TESTS,
+        gated_forms::TESTS,
         gated_residual::TESTS,
         mochi::TESTS,
         modulation_input::TESTS,
         modulation_overlap::TESTS,
         rope::TESTS,
         qk_norm_rope::TESTS,
+        heads_kernels::TESTS,
     ]
     .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
-        let all = if candidate.name == "cpu" { all.clone() } else { [&all[..], gpu::TESTS].concat() };
+        let all = if candidate.name == "cpu" {
+            all.clone()
+        } else {
+            [&all[..], gpu::TESTS, attention_tiles::GPU_TESTS].concat()
+        };
         if let Err(reason) = &candidate.device {
             eprintln!("{}: {} tests ignored: {reason}", candidate.name, all.len());
         }

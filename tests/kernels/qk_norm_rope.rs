@@ -32,11 +32,11 @@ fn bound<T: Element>() -> f64 {
 }
 
 /// One tensor's part of a test.
-struct Side<T> {
+pub struct Side<T> {
     sizes: Sizes,
-    x: Vec<T>,
-    from: Tensor<T>,
-    to: Tensor<T>,
+    pub x: Vec<T>,
+    pub from: Tensor<T>,
+    pub to: Tensor<T>,
     weight: Vec<T>,
     bias: Vec<T>,
     same: [Buffer<T>; 2],
@@ -44,7 +44,7 @@ struct Side<T> {
 }
 
 impl<T: Element> Side<T> {
-    fn random(device: &Device, rng: &mut StdRng, sizes: Sizes, cols: usize, layout: Layout) -> Self {
+    pub fn random(device: &Device, rng: &mut StdRng, sizes: Sizes, cols: usize, layout: Layout) -> Self {
         let x: Vec<T> = values(rng, sizes.iter().product());
         let [weight, bias]: [Vec<T>; 2] = [values(rng, cols), values(rng, cols)];
         let same = [&weight, &bias].map(|values| device.upload(values).expect("memory"));
@@ -56,7 +56,7 @@ impl<T: Element> Side<T> {
     }
 
     /// The op's argument, the norm's parameters in f32 if `single`.
-    fn arg(&mut self, norm: QkNorm, single: bool) -> Heads<'_> {
+    pub fn arg(&mut self, norm: QkNorm, single: bool) -> Heads<'_> {
         let cols = [self.weight.len() as i64];
         let view = |i: usize| {
             if single { self.single[i].view(&cols) } else { self.same[i].view(&cols) }.expect("a vector")

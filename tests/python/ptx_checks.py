@@ -24,6 +24,7 @@ _USAGE = re.compile(
     r"(?P<stack>\d+) bytes stack frame, (?P<stores>\d+) bytes spill stores, (?P<loads>\d+) bytes spill loads\s+"
     r"ptxas info\s*:\s*Used (?P<registers>\d+) registers"
 )
+_REMARK = re.compile(r"^ptxas info\s*: \(C\d+\) (.*)$", re.M)
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(?P<opcode>[A-Z]\w*)(?P<modifiers>(?:\.\w+)*)", re.M)
 
 
@@ -62,6 +63,7 @@ class Module:
     entries: dict[str, Entry]
     usage: dict[str, Usage] = field(default_factory=dict)
     sass: Sass = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
 
 def find_tool(name: str) -> Path | None:
@@ -119,7 +121,7 @@ def assemble(ptx: str, arch: str, folder: Path) -> Module:
         for name, body in zip(functions[::2], functions[1::2], strict=True)
     }
     module = parse(ptx)
-    return Module(module.isa, module.target, module.entries, usage, sass)
+    return replace(module, usage=usage, sass=sass, remarks=tuple(_REMARK.findall(run.stderr)))
 
 
 def merge(modules: Iterable[Module]) -> Module:
@@ -127,7 +129,7 @@ def merge(modules: Iterable[Module]) -> Module:
     first, *others = modules
     for other in others:
         entries, usage, sass = first.entries | other.entries, first.usage | other.usage, first.sass | other.sass
-        first = replace(first, entries=entries, usage=usage, sass=sass)
+        first = replace(first, entries=entries, usage=usage, sass=sass, remarks=first.remarks + other.remarks)
     return first
 
 
@@ -198,6 +200,11 @@ def check_registers(module: Module) -> list[str]:
 def check_local(sass: Sass) -> list[str]:
     """No instruction reads or writes local memory."""
     return _count(sass, "local memory", lambda opcode, _: opcode in {"LDL", "STL"})
+
+
+def check_serial(module: Module) -> list[str]:
+    """ptxas lets every `wgmma` run beside what follows it: where it cannot it says so, and waits after each."""
+    return [remark for remark in module.remarks if "wgmma" in remark and "serialized" in remark]
 
 
 def check_width(sass: Sass) -> list[str]:

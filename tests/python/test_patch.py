@@ -10,19 +10,19 @@ from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input, q
 from torch import nn
 
 import oxiwarp
-from oxiwarp import modules
+from oxiwarp import norms, replacement
 
 
 @pytest.fixture
 def kernel_calls(monkeypatch):
     """The inputs of every kernel call that a patched module makes."""
-    seen, call = [], modules.call
+    seen, call = [], norms.call
 
     def spy(x, *rest):
         seen.append(x)
         return call(x, *rest)
 
-    monkeypatch.setattr(modules, "call", spy)
+    monkeypatch.setattr(norms, "call", spy)
     return seen
 
 
@@ -55,8 +55,11 @@ def test_models(make, dtype, device, kernel_calls):
     wider = forward(make(torch.float64 if dtype == torch.float32 else torch.float32, device), model_dtype(dtype))
     report = oxiwarp.patch(model, cpu_kernels=True)
     patched = forward(model)
-    assert report.replaced == {ltx: 12, qwen: 9, t5: 5}[make] and report.left == 0
-    assert len(kernel_calls) >= report.replaced
+    norms_found = sum(row.count for row in report if row.op == "rms_norm")
+    left = {row.module_class.rpartition(".")[2] for row in report if row.status == "left"}
+    assert norms_found == {ltx: 12, qwen: 9, t5: 5}[make]
+    assert left == ({"T5Attention", "T5LayerSelfAttention"} if make is t5 else set()), str(report)
+    assert make is ltx or kernel_calls
     own_error = (stock.double() - wider.double()).abs()
     difference = (patched.double() - stock.double()).abs()
     assert difference.mean() <= 2 * own_error.mean() + 1e-7 and difference.max() <= 2 * own_error.max() + 1e-6
@@ -83,13 +86,13 @@ def test_patched_context():
     model, x = net(), net_input()
     stock = model(x)
     with oxiwarp.patched(model, cpu_kernels=True) as report:
-        assert report.replaced == 4 and modules.is_replaced(model.before)
-    assert not modules.is_replaced(model.before) and torch.equal(model(x), stock)
+        assert report.replaced == 4 and replacement.is_replaced(model.before)
+    assert not replacement.is_replaced(model.before) and torch.equal(model(x), stock)
     oxiwarp.patch(model.before)
     with pytest.raises(KeyError), oxiwarp.patched(model, cpu_kernels=True):
         raise KeyError
-    assert modules.is_replaced(model.before) and not model.before._oxiwarp.cpu_kernels
-    assert not modules.is_replaced(model.offset)
+    assert replacement.is_replaced(model.before) and not model.before._oxiwarp.cpu_kernels
+    assert not replacement.is_replaced(model.offset)
 
 
 def test_twice():
@@ -105,7 +108,7 @@ def test_twice():
 
 
 def test_what_runs_the_own_forward(kernel_calls):
-    """Without cpu_kernels, in grad mode, under autocast, in other or mixed dtypes: the own forward, bit for bit."""
+    """Without cpu_kernels, under autocast, in other or mixed dtypes: the own forward, bit for bit."""
     model, x = net(), net_input()
     stock = model(x)
     oxiwarp.patch(model)
@@ -119,11 +122,6 @@ def test_what_runs_the_own_forward(kernel_calls):
     assert model.before(x.bfloat16()).dtype == torch.float32, (
         "16-bit input, float32 weight: promotes as its own forward"
     )
-    with torch.enable_grad():
-        y = model.before(x.clone().requires_grad_())
-        y.sum().backward()
-        model.before.weight.requires_grad_()
-        assert model.before(x).requires_grad
     assert not kernel_calls
     assert model.before(x).shape == x.shape and len(kernel_calls) == 1
 
@@ -195,9 +193,10 @@ def test_pipelines():
     transformer, encoder = ltx(), t5()
     pipe = SimpleNamespace(components={"transformer": transformer, "text_encoder": encoder, "scheduler": object()})
     report = oxiwarp.patch(pipe)
-    assert report.replaced == 12 + 5 and "transformer.transformer_blocks.0.norm1" in report.names
-    assert oxiwarp.unpatch(pipe) == 17
-    assert oxiwarp.patch(SimpleNamespace(model=encoder)).replaced == 5
+    assert "transformer.transformer_blocks.0.norm1" in report.names
+    assert "text_encoder.encoder.final_layer_norm" in report.names
+    assert oxiwarp.unpatch(pipe) == report.replaced
+    assert oxiwarp.patch(SimpleNamespace(model=encoder)).replaced >= 5
     for bad in (None, 3, "model", [encoder]):
         with pytest.raises(TypeError, match="expected a pipeline or an nn.Module"):
             oxiwarp.patch(bad)
@@ -231,11 +230,6 @@ def test_report():
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report)
     for text in (str(report), console.export_text()):
-        for part in (
-            "4 modules replaced, 1 left",
-            "BeforeWeightRMSNorm",
-            "its forward takes (x, gate)",
-            "requires grad",
-        ):
+        for part in ("4 modules replaced, 1 left", "BeforeWeightRMSNorm", "its forward takes (x, gate)"):
             assert part in text, part
     assert "oxiwarp" in repr(model.before)

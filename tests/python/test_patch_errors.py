@@ -1,12 +1,14 @@
 """`oxiwarp.patch` when it is asked again, asked wrongly, or stopped in the middle."""
 
+import importlib
+
 import pytest
 import torch
 from models import NORMS, BareRMSNorm, net, net_input
 from torch import nn
 
 import oxiwarp
-from oxiwarp import modules
+from oxiwarp import replacement
 
 
 class FinalRMSNorm(BareRMSNorm):
@@ -55,23 +57,23 @@ def test_atomic_keeps_earlier_patches():
     oxiwarp.patch(model, only="before", cpu_kernels=True)
     with pytest.raises(RuntimeError, match="^patch: last"):
         oxiwarp.patch(with_final(model))
-    assert [modules.is_replaced(getattr(model, name)) for name in NORMS] == [True, False, False, False]
+    assert [replacement.is_replaced(getattr(model, name)) for name in NORMS] == [True, False, False, False]
     assert model.before._oxiwarp.cpu_kernels
 
 
 def test_atomic_when_interrupted(monkeypatch):
     """Ctrl-C too, as itself."""
-    model, replace = net(), modules.replace
+    model, replace = net(), replacement.replace
 
     def interrupted(module, recipe):
         if module is model.bare:
             raise KeyboardInterrupt
         replace(module, recipe)
 
-    monkeypatch.setattr(modules, "replace", interrupted)
+    monkeypatch.setattr(importlib.import_module("oxiwarp.patch"), "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         oxiwarp.patch(model)
-    assert not any(map(modules.is_replaced, model.modules()))
+    assert not any(map(replacement.is_replaced, model.modules()))
 
 
 def test_unpatched_in_the_block():
@@ -92,4 +94,4 @@ def test_patterns_are_strings(argument, bad):
     got = "3" if "3" in str(bad) else "the class RMSNorm"
     with pytest.raises(TypeError, match=f"^patch: {argument} has {got}, expected class names or dotted names"):
         oxiwarp.patch(model, **{argument: bad})
-    assert not any(map(modules.is_replaced, model.modules()))
+    assert not any(map(replacement.is_replaced, model.modules()))

@@ -48,7 +48,9 @@ def test_stubs(tmp_path):
 
 def test_kernel_info():
     """Every op that has a kernel has the same dtypes on each architecture, and an operator of torch."""
-    kernels = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
+    every = {(row["op"], row["dtype"], row["arch"]) for row in oxiwarp.kernel_info()}
+    kernels = {row for row in every if not row[2].endswith("a")}  # what runs on one GPU alone is for some ops
+    assert {row[:2] for row in every - kernels} <= {row[:2] for row in kernels}
     ops, archs = {op for op, _, _ in kernels}, {arch for _, _, arch in kernels}
     assert ops >= {"rms_norm", "layer_norm", "ada_norm", "gated_residual"} and archs >= {"sm_75", "sm_80", "sm_90"}
     assert kernels == {(op, dtype, arch) for op, dtype, _ in kernels for arch in archs}

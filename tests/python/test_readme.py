@@ -21,21 +21,26 @@ def readme():
     return README.read_text()
 
 
-def test_python_blocks_run(readme, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)  # whatever they save
+def run_blocks(page: Path) -> int:
+    """Run the Python of a page; how many blocks there were."""
     names: dict[str, object] = {"__name__": "__main__"}
-    ran = 0
-    for block in BLOCK.finditer(readme):
+    text, ran = page.read_text(), 0
+    for block in BLOCK.finditer(text):
         if block["reason"]:
             continue
         code = block["code"]
         if not torch.cuda.is_available():
             code = re.sub(r"(['\"])cuda(:\d+)?\1", '"cpu"', code).replace(".cuda()", "")
-        # With the lines that the block has in the README, so that a traceback points there.
-        line = readme.count("\n", 0, block.start("code"))
-        exec(compile("\n" * line + code, str(README), "exec"), names)
+        # With the lines that the block has in the page, so that a traceback points there.
+        line = text.count("\n", 0, block.start("code"))
+        exec(compile("\n" * line + code, str(page), "exec"), names)
         ran += 1
-    assert ran, "README.md has no ```python block that runs"
+    return ran
+
+
+def test_python_blocks_run(readme, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # whatever they save
+    assert run_blocks(README), "README.md has no ```python block that runs"
 
 
 def test_every_python_block_is_found(readme):

@@ -7,7 +7,7 @@ pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
         Dtype::F32 => (23, -126),
         Dtype::F16 => (10, -14),
         Dtype::Bf16 => (7, -126),
-        Dtype::I64 | Dtype::I32 => unreachable!("integers are not rounded"),
+        Dtype::I64 | Dtype::I32 | Dtype::Bool => unreachable!("integers are not rounded"),
     };
     let exponent = if reference == 0.0 { least } else { (reference.abs().log2().floor() as i32).max(least) };
     f64::from(exponent - bits).exp2()

@@ -5,14 +5,14 @@ from collections.abc import Callable
 import references
 import rotary
 import torch.nn.functional as F
-from forms import NO_MODE, SAME_ROUNDINGS, Chain, Form, Inputs, Result, Shape, Source
+from forms import BIT_EXACT, NO_MODE, Chain, Form, Inputs, Result, Shape, Source
 from torch import Tensor
 
 import oxiwarp
 
 from .rms_norm import llama, t5
 
-CLAIMS = {NO_MODE: SAME_ROUNDINGS}
+CLAIMS = {NO_MODE: BIT_EXACT}
 EPS, EPS_LTX = 1e-6, 1e-5
 
 

@@ -10,10 +10,17 @@ mod convert;
 pub use convert::*;
 #[path = "ptx_copy.rs"]
 mod copy;
-pub use copy::{copy_async, copy_wait};
+pub use copy::{copy_async, copy_async_or_zero, copy_wait};
+#[path = "ptx_hopper.rs"]
+pub mod hopper;
+#[path = "ptx_mma.rs"]
+mod mma;
+pub use mma::{load_matrices, load_matrices_transposed, mma_bf16, mma_f16};
 #[path = "ptx_pairs.rs"]
 mod pairs;
 pub use pairs::{add_bf16x2, add_f16x2, mul_bf16x2, mul_f16x2};
+#[path = "ptx_wgmma.rs"]
+pub mod wgmma;
 
 use core::arch::asm;
 use core::arch::nvptx as nv;
@@ -124,6 +131,21 @@ pub fn shared_base() -> *mut u8 {
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
 }
 
+/// The address in the shared window of the byte at `offset`: what instructions on shared memory take, in 32 bits.
+#[inline(always)]
+pub fn shared_window(offset: u32) -> u32 {
+    let base: u32;
+    // SAFETY: arithmetic; the base is the same for the whole launch.
+    unsafe {
+        asm!(
+            "{{ .reg .b64 window; cvta.to.shared.u64 window, {}; cvt.u32.u64 {}, window; }}",
+            in(reg64) shared_base(), out(reg32) base,
+            options(pure, nomem, nostack)
+        );
+    }
+    base + offset
+}
+
 /// The CPU executor checks; the GPU has only the launch's size.
 #[inline(always)]
 pub fn check_shared(_offset: usize, _bytes: usize) {}
@@ -166,6 +188,7 @@ accesses! {
         (v[0] => a: u32, v[1] => b: u32, v[2] => c: u32, v[3] => d: u32) => [a, b, c, d];
     load_u32x2, store_u32x2: [u32; 2] = v in ".v2.b32" "{{{a}, {b}}}", reg32 (v[0] => a: u32, v[1] => b: u32) => [a, b];
     load_u32, store_u32: u32 = v in ".b32" "{a}", reg32 (v => a: u32) => a;
+    load_u8, store_u8: u8 = v in ".b8" "{a}", reg16 (v => a: u8) => a;
     load_u16, store_u16: u16 = v in ".b16" "{a}", reg16 (v => a: u16) => a;
 }
 

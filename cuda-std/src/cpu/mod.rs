@@ -21,6 +21,7 @@ mod block;
 mod crew;
 mod fault;
 mod grid;
+mod matrix;
 mod stack;
 mod warp;
 
@@ -29,6 +30,7 @@ use core::ffi::c_void;
 pub use fault::{Absence, Fault, FaultKind};
 
 pub(crate) use block::{Block, with};
+pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use warp::{Operation, exchange};
 
 /// Most bytes of shared memory that a block may ask for: what compute capability 9.0 has.

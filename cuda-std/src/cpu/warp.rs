@@ -3,6 +3,7 @@
 //! Lanes meet when they make the same kind of call with the same mask, as the hardware pairs them. The last one to
 //! come computes everybody's result and goes on; the others were suspended.
 use super::block::State;
+use super::matrix::{self, Fragments};
 use super::{Absence, Block, FaultKind, with};
 
 /// What the lanes do with the values.
@@ -14,6 +15,8 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
+    /// A product of matrices, of which each lane gives its fragments.
+    Multiply,
 }
 
 impl Operation {
@@ -25,6 +28,7 @@ impl Operation {
             Self::ShuffleIdx => "shfl_idx",
             Self::Ballot => "ballot",
             Self::Sync => "sync_warp",
+            Self::Multiply => "mma",
         }
     }
 
@@ -37,7 +41,7 @@ impl Operation {
             Self::ShuffleDown if lane + argument < 32 => lane + argument,
             Self::ShuffleUp if lane >= argument => lane - argument,
             Self::ShuffleIdx => argument,
-            Self::ShuffleDown | Self::ShuffleUp | Self::Sync => lane,
+            Self::ShuffleDown | Self::ShuffleUp | Self::Sync | Self::Multiply => lane,
             Self::Ballot => return lanes(mask).fold(0, |bits, lane| bits | values[lane as usize] << lane),
         };
         values[source as usize]
@@ -51,10 +55,13 @@ pub(crate) struct Call {
     mask: u32,
     value: u32,
     argument: u32,
+    /// Of a product; else null.
+    fragments: *mut Fragments,
 }
 
 impl Call {
-    pub const NONE: Self = Self { operation: Operation::Sync, mask: 0, value: 0, argument: 0 };
+    pub const NONE: Self =
+        Self { operation: Operation::Sync, mask: 0, value: 0, argument: 0, fragments: std::ptr::null_mut() };
 
     fn meets(&self, other: &Self) -> bool {
         self.operation == other.operation && self.mask == other.mask
@@ -76,10 +83,20 @@ fn lanes(mask: u32) -> impl Iterator<Item = u32> {
 #[inline(always)]
 pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
     with(|block| {
-        if !block.call(Call { operation, mask, value, argument }) {
+        if !block.call(Call { operation, mask, value, argument, ..Call::NONE }) {
             block.suspend();
         }
         block.thread().call.get().value
+    })
+}
+
+/// Takes part in a product of the whole warp: `c` becomes `c + a b`.
+#[inline(always)]
+pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
+    with(|block| {
+        if !block.call(Call { operation: Operation::Multiply, mask: u32::MAX, fragments, ..Call::NONE }) {
+            block.suspend();
+        }
     })
 }
 
@@ -126,6 +143,11 @@ impl Block {
 
     fn complete(&self, call: &Call) {
         let warp = &self.slots[self.warp_start()..];
+        if call.operation == Operation::Multiply {
+            let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
+            // SAFETY: every lane is suspended in its call, or makes it, and so lends its fragments.
+            unsafe { matrix::multiply_all(fragments) };
+        }
         let mut values = [u32::MAX; 32];
         for lane in lanes(call.mask) {
             values[lane as usize] = warp[lane as usize].call.get().value;

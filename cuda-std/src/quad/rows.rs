@@ -35,14 +35,19 @@ impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
     /// `Rows::is_vector`?
     #[inline(always)]
     pub fn copy_to(&self, staged: &Staged<T>, packs: bool) {
-        if ACCESS == WHOLE || ACCESS == QUADS && packs {
+        if ACCESS >= WHOLE || ACCESS == QUADS && packs {
             // SAFETY: the row is readable (`of`), and aligned as the caller says.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
-        let mut tile = 0;
-        while self.columns.cols > tile * TILE {
-            staged.put(tile, self.get(tile));
-            tile += 1;
+        let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
+        while first < tiles {
+            let quads = [0, 1, 2, 3].map(|i: u32| self.get(first + i));
+            for i in 0..4 {
+                if first + i < tiles {
+                    staged.put(first + i, quads[i as usize]);
+                }
+            }
+            first += 4;
         }
     }
 

@@ -1,6 +1,7 @@
 //! The CPU executor against plain models of what a GPU does, and every fault that it names.
 mod barrier;
 mod faults;
+mod mma;
 mod process;
 mod speed;
 mod warps;

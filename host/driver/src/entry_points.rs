@@ -157,6 +157,7 @@ entry_points! {
     cuSurfObjectCreate
     cuSurfObjectDestroy
     cuSurfObjectGetResourceDesc
+    cuTensorMapEncodeTiled
     cuTexObjectCreate
     cuTexObjectDestroy
     cuTexObjectGetResourceDesc

@@ -41,10 +41,23 @@ impl Gpu {
         Ok((major, self.attribute(DeviceAttribute::ComputeCapabilityMinor)?))
     }
 
+    /// The most shared memory that a block may ask for, in bytes.
+    pub fn max_shared_bytes(self) -> Result<u32> {
+        self.numbered_attribute(sys::MAX_SHARED_OPT_IN)
+    }
+
+    pub fn multiprocessors(self) -> Result<u32> {
+        self.attribute(DeviceAttribute::MultiprocessorCount)
+    }
+
     fn attribute(self, which: DeviceAttribute) -> Result<c_uint> {
+        self.numbered_attribute(which as c_int)
+    }
+
+    fn numbered_attribute(self, which: c_int) -> Result<c_uint> {
         let mut value = 0;
         // SAFETY: writes the number.
-        let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which as c_int, self.0) };
+        let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which, self.0) };
         sys::check("cuDeviceGetAttribute", code)?;
         Ok(value as c_uint)
     }

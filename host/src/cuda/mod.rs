@@ -5,8 +5,10 @@ mod gpu;
 mod graph;
 mod memory;
 mod sys;
+mod tensor_map;
 
 pub use graph::{Event, Graph, OwnedStream};
+pub(crate) use tensor_map::HeadsMap;
 
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
@@ -20,6 +22,9 @@ use crate::launch::{Launch, Stream};
 use crate::ptx::{self, EMBEDDED, Ptx};
 use crate::{Dtype, Error, Result};
 
+/// Bytes of shared memory that every block may have without asking for them.
+const GRANTED: u32 = 48 << 10;
+
 /// How many GPUs there are; opens the driver at the first call.
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
@@ -32,6 +37,11 @@ pub(crate) struct Cuda {
     pub index: usize,
     pub name: String,
     pub ptx: &'static Ptx,
+    /// The most shared memory of a block.
+    pub max_shared_bytes: u32,
+    /// What there is beside it for this GPU alone.
+    pub native: Option<&'static Ptx>,
+    pub multiprocessors: u32,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
     functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
@@ -120,8 +130,11 @@ impl Cuda {
             let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
             return Err(Error::Capability { device: name, capability, available: available.join(", ") });
         };
-        let context = Raw(gpu.primary_context()?);
-        Ok(Self { index, name, ptx, context, functions: RwLock::default() })
+        let native = ptx::native(capability, ptx);
+        let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
+        let max_shared_bytes = gpu.max_shared_bytes()?;
+        let functions = RwLock::default();
+        Ok(Self { index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
     }
 
     fn current(&self) -> Result<Current> {
@@ -141,7 +154,7 @@ impl Cuda {
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Raw(function) = self.function(kernel, dtype, carveout)?;
+        let Raw(function) = self.function(kernel, dtype, shared_bytes, carveout)?;
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
         let code = unsafe {
@@ -150,7 +163,13 @@ impl Cuda {
         sys::check("cuLaunchKernel", code)
     }
 
-    fn function(&self, kernel: &'static str, dtype: Dtype, carveout: Option<u32>) -> Result<Raw> {
+    fn function(
+        &self,
+        kernel: &'static str,
+        dtype: Dtype,
+        shared_bytes: u32,
+        carveout: Option<u32>,
+    ) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
@@ -161,9 +180,12 @@ impl Cuda {
             return Ok(function);
         }
         let function = self.load(&format!("{kernel}_{dtype}"))?;
-        if let Some(percent) = carveout {
-            // SAFETY: a function that was loaded; a hint.
-            let code = unsafe { sys::cuFuncSetAttribute(function.0, sys::CARVEOUT, percent as i32) };
+        let opt_in = (shared_bytes > GRANTED).then_some((sys::MAX_SHARED, shared_bytes));
+        for (attribute, value) in
+            [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
+        {
+            // SAFETY: a function that was loaded; a limit and a hint.
+            let code = unsafe { sys::cuFuncSetAttribute(function.0, attribute, value as i32) };
             sys::check("cuFuncSetAttribute", code)?;
         }
         functions.insert((kernel, dtype), function);
@@ -174,7 +196,8 @@ impl Cuda {
     /// any time.
     fn load(&self, kernel: &str) -> Result<Raw> {
         let no_kernel = || Error::NoKernel(kernel.into());
-        let text = self.ptx.module(kernel).ok_or_else(no_kernel)?;
+        let native = || self.native.and_then(|ptx| ptx.module(kernel));
+        let text = self.ptx.module(kernel).or_else(native).ok_or_else(no_kernel)?;
         let name = CString::new(kernel).map_err(|_| no_kernel())?;
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];

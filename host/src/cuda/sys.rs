@@ -14,6 +14,10 @@ pub const RELAXED: c_int = 2;
 pub const THREAD_LOCAL: c_int = 1;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 pub const ERROR_LOG: [c_int; 2] = [5, 6];
+/// `CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`
+pub const MAX_SHARED_OPT_IN: c_int = 97;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+pub const MAX_SHARED: c_int = 8;
 /// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
 pub const CARVEOUT: c_int = 9;
 /// `CU_STREAM_NON_BLOCKING`
@@ -76,6 +80,21 @@ unsafe extern "C" {
     pub fn cuEventSynchronize(event: *mut c_void) -> c_uint;
     pub fn cuEventElapsedTime(milliseconds: *mut f32, start: *mut c_void, end: *mut c_void) -> c_uint;
     pub fn cuEventDestroy_v2(event: *mut c_void) -> c_uint;
+    #[rustfmt::skip]
+    pub fn cuTensorMapEncodeTiled(
+        map: *mut c_void,
+        dtype: c_int,
+        rank: c_uint,
+        address: *const c_void,
+        dims: *const u64,
+        strides: *const u64,
+        the_box: *const c_uint,
+        steps: *const c_uint,
+        interleave: c_int,
+        swizzle: c_int,
+        promotion: c_int,
+        fill: c_int,
+    ) -> c_uint;
     fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
 }
 

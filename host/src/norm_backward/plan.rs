@@ -13,7 +13,7 @@ fn resident_blocks(arch: Option<Arch>, threads: u32) -> u32 {
     let multiprocessors = match arch {
         Some(Arch::Sm75) => 40,
         Some(Arch::Sm80) => 108,
-        None | Some(Arch::Sm90) => 132,
+        None | Some(Arch::Sm90 | Arch::Sm90a) => 132,
     };
     multiprocessors * (RESIDENT / threads).min(5)
 }

@@ -54,7 +54,7 @@ impl Activation {
             Self::Fatrelu(threshold) => {
                 // torch compares with the threshold as an element holds it.
                 let threshold = match dtype {
-                    Dtype::F32 | Dtype::I64 | Dtype::I32 => threshold,
+                    Dtype::F32 | Dtype::I64 | Dtype::I32 | Dtype::Bool => threshold,
                     Dtype::F16 => f16::from_f32(threshold).to_f32(),
                     Dtype::Bf16 => bf16::from_f32(threshold).to_f32(),
                 };

@@ -1,9 +1,10 @@
 //! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
 use kernels_gpu::affine::Modulated;
+use kernels_gpu::params::Params;
 
 use crate::launch::args;
 use crate::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
-use crate::quads::{Norm, QuadLaunch};
+use crate::quads::{Norm, QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Result, ScaleShift, Stream, View, ViewMut};
 
@@ -60,12 +61,13 @@ pub fn ada_norm(
     expect_disjoint(OP, ("out", y), &affine.named())?;
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
-    let form = modulated_form(&parameters, &[&by_arg]);
-    let launch = QuadLaunch::of(OP, &layout, params.eps, form, round_each)?;
-    let kernel = match params.norm {
-        Norm::Layer => "ada_norm_layer",
-        Norm::Rms => "ada_norm_rms",
-    };
+    let form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
+    let wants = Wants { eps: params.eps, form, round_each, waiting: 1, shares: false };
+    let launch = QuadLaunch::of(OP, &layout, wants)?;
+    let kernel = launch.kernel(match params.norm {
+        Norm::Layer => &["ada_norm_layer", "ada_norm_layer_whole"],
+        Norm::Rms => &["ada_norm_rms", "ada_norm_rms_whole"],
+    });
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, kernel, &layout, stream, args![x_rows, parameters, out, p]) }
@@ -111,12 +113,18 @@ pub fn ada_norm_pair(
     }
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg, &by2_arg]);
-    let form = modulated_form(&parameters, &[&by_arg, &by2_arg]);
-    let launch = QuadLaunch::of(PAIR, &layout, params.eps, form, round_each)?;
-    let kernel = match params.norm {
-        Norm::Layer => "ada_norm_pair_layer",
-        Norm::Rms => "ada_norm_pair_rms",
+    let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
+    // Of two modulations only the simplest form has a kernel of its own.
+    let form = match modulated_form(&parameters, &modulations) {
+        Params::SAME => Params::SAME,
+        _ => Params::ANY,
     };
+    let wants = Wants { eps: params.eps, form, round_each, waiting: 1, shares: false };
+    let launch = QuadLaunch::of(PAIR, &layout, wants)?;
+    let kernel = launch.kernel(match params.norm {
+        Norm::Layer => &["ada_norm_pair_layer", "ada_norm_pair_layer_whole"],
+        Norm::Rms => &["ada_norm_pair_rms", "ada_norm_pair_rms_whole"],
+    });
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;

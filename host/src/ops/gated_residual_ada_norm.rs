@@ -1,15 +1,23 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
 use kernels_gpu::affine::Modulated;
+use kernels_gpu::params::Params;
 
 use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
 use crate::launch::args;
 use crate::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
-use crate::quads::{Norm, QuadLaunch};
+use crate::quads::{Norm, QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_ada_norm";
+const LAYER: [&str; 3] = [
+    "gated_residual_ada_norm_layer",
+    "gated_residual_ada_norm_layer_whole",
+    "gated_residual_ada_norm_layer_team",
+];
+const RMS: [&str; 3] =
+    ["gated_residual_ada_norm_rms", "gated_residual_ada_norm_rms_whole", "gated_residual_ada_norm_rms_team"];
 
 /// [`gated_residual`](crate::gated_residual) and [`ada_norm`](crate::ada_norm) of its rounded sum, with the bits of the two
 /// one after the other. Without a gate it is the residual connection alone.
@@ -48,7 +56,6 @@ pub fn gated_residual_ada_norm(
     let parameters = target.affine(&affine, &mut layout.quads)?;
     let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.quads)?;
     let gate_arg = target.optional(GATE, gate.as_ref(), gate_rows, &mut layout.quads)?;
-    layout.vector &= gate.as_ref().is_none_or(|gate| target.table_is_vector(gate));
     for out in [("out", normed), ("sum", sum)] {
         expect_disjoint(OP, out, &[Some(("x", &x)), Some(("y", &y))])?;
         expect_disjoint(OP, out, &affine.named())?;
@@ -57,13 +64,19 @@ pub fn gated_residual_ada_norm(
     }
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
-    let form = modulated_form(&parameters, &[&by_arg]);
-    let launch = QuadLaunch::of(OP, &layout, params.eps, form, round_each)?;
-    let kernel = match params.norm {
-        Norm::Layer => "gated_residual_ada_norm_layer",
-        Norm::Rms => "gated_residual_ada_norm_rms",
-    };
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
+    // What no model has, no kernel of its own is for: a clipped sum in another form, or two ways to round.
+    let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
+    let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
+        form if usual => form,
+        _ => Params::ANY,
+    };
+    let wants = Wants { eps: params.eps, form, round_each, waiting: 2, shares: true };
+    let launch = QuadLaunch::of(OP, &layout, wants)?;
+    let kernel = launch.kernel(match params.norm {
+        Norm::Layer => &LAYER,
+        Norm::Rms => &RMS,
+    });
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, kernel, &layout, stream, args![gated, parameters, out, p]) }

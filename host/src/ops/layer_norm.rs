@@ -1,7 +1,7 @@
 //! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
 use crate::launch::args;
 use crate::modulation::{Target, form};
-use crate::quads::QuadLaunch;
+use crate::quads::{QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
@@ -31,7 +31,8 @@ pub fn layer_norm(
     let weights = affine.named();
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
     let form = form([&parameters.weight, &parameters.bias].into_iter());
-    let launch = QuadLaunch::of(OP, &layout, eps, form, false)?;
+    let wants = Wants { eps, form, round_each: false, waiting: 1, shares: false };
+    let launch = QuadLaunch::of(OP, &layout, wants)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, OP, &layout, stream, args![x, parameters, y, p]) }

@@ -3,7 +3,8 @@ use kernels_gpu::head_norm::Normed;
 use kernels_gpu::operand::Operand;
 
 use super::rope;
-use crate::head_launch::{Checked, Kernels, LanesKernel};
+use crate::head_launch::Checked;
+use crate::head_plans::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
 use crate::heads::{Heads, HeadsOrder, Shape};
 use crate::{Device, Error, Result, Rope, Stream};
 
@@ -95,12 +96,37 @@ fn kernels(norm: QkNorm, team: u32) -> Kernels {
         const LANES: &[LanesKernel] =
             &[LanesKernel { name: "qk_norm_rope_lanes_layer", dim: 128, together: 4 }];
         let [rows, any] = ["qk_norm_rope_rows_layer", "qk_norm_rope_any_layer"];
-        return Kernels { lanes: LANES, rows, any, team, stages: true };
+        return Kernels {
+            halves: None,
+            held: &[],
+            turned: None,
+            lanes: LANES,
+            rows,
+            any,
+            team,
+            stages: true,
+        };
     }
     const LANES: &[LanesKernel] = &[
         LanesKernel { name: "qk_norm_rope_lanes_rms", dim: 128, together: 4 },
         LanesKernel { name: "qk_norm_rope_lanes2_rms", dim: 256, together: 2 },
     ];
-    let [rows, any] = ["qk_norm_rope_rows_rms", "qk_norm_rope_any_rms"];
-    Kernels { lanes: LANES, rows, any, team, stages: true }
+    const HELD: &[HeldKernel] = &[
+        HeldKernel { name: "qk_norm_rope_held4_rms", tiles: 4 },
+        HeldKernel { name: "qk_norm_rope_held10_rms", tiles: 10 },
+    ];
+    // torch's fused kernel sums in the order of these; a norm that is written out it sums in another one, except in 128
+    // columns.
+    let fused = norm == QkNorm::Rms;
+    let names = [fused.then_some("qk_norm_rope_halves64_rms"), Some("qk_norm_rope_halves128_rms")];
+    Kernels {
+        halves: Some(HalvesKernels { names, together: 2, least: 1_536 }),
+        held: if fused { HELD } else { &[] },
+        turned: None,
+        lanes: LANES,
+        rows: "qk_norm_rope_rows_rms",
+        any: "qk_norm_rope_any_rms",
+        team,
+        stages: true,
+    }
 }

@@ -1,7 +1,8 @@
 //! Rotary position embedding of queries and keys.
 use kernels_gpu::head_norm::Normed;
 
-use crate::head_launch::{Checked, Kernels, LanesKernel};
+use crate::head_launch::Checked;
+use crate::head_plans::{HalvesKernels, Kernels, LanesKernel};
 use crate::heads::{Heads, HeadsOrder, Shape};
 use crate::{Device, Result, Rope, Stream};
 
@@ -43,7 +44,11 @@ pub(super) fn launch(
 ) -> Result<()> {
     let checked = Checked::of(op, device, tensors, rope, shape)?;
     let long = checked.sides.iter().any(|side| side.cols > 512);
+    let names = [Some("rope_halves64"), Some("rope_halves128")];
     let kernels = Kernels {
+        halves: Some(HalvesKernels { names, together: 4, least: 1_024 }),
+        held: &[],
+        turned: Some("rope_turned"),
         lanes: &[LanesKernel { name: "rope_lanes", dim: 128, together: 4 }],
         rows: "rope_rows",
         any: "rope_any",

@@ -2,12 +2,33 @@
 //! pass; and a second modulation of the same norm beside it.
 //!
 //! `scale` and `shift` are for all rows, for a batch, or for a token, and may be the sum of a table and a value.
-use cuda_std::prelude::*;
+use core::marker::PhantomData;
 
-use crate::affine::{Affine, Modulated, Norm};
-use crate::modulated::modulate;
+use cuda_std::prelude::*;
+use cuda_std::quad::WHOLE;
+
+use crate::affine::{Affine, Modulated, Norm, Parameters};
+use crate::modulated::{Formed, RoundEach, Write, in_form};
 use crate::moments::{LayerNorm, MeanSquare};
-use crate::passes::{Params, Passes, with_access};
+use crate::params::{Params, with_any_access};
+use crate::passes::Passes;
+use crate::side::Form;
+
+/// The second pass, for each form.
+struct Second<T, N, const OUTPUTS: usize, const ACCESS: u32> {
+    passes: Passes<T, ACCESS>,
+    write: Write<N, QuadRow<T, ACCESS>, OUTPUTS>,
+}
+
+impl<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32> Formed<T, ACCESS>
+    for Second<T, N, OUTPUTS, ACCESS>
+{
+    #[inline(always)]
+    unsafe fn run<F: Form<T>, A: Parameters, R: RoundEach>(self, rounds: R) {
+        // SAFETY: as the caller promises.
+        unsafe { self.write.run::<T, F, A, R, ACCESS>(&self.passes, rounds) }
+    }
+}
 
 /// # Safety
 /// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many, of the types
@@ -23,37 +44,64 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
     let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
-        let stats = passes.reduce::<N, _>(x);
-        modulate::<T, N, OUTPUTS, ACCESS>(&passes, x, stats, affine, outputs, p);
+        let source = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
+        let stats = passes.reduce::<N, _>(source);
+        let write = Write::<N, _, OUTPUTS> { source, stats, affine, outputs, norm: PhantomData };
+        in_form::<T, OUTPUTS, ACCESS>(Second { passes, write }, p);
     }
 }
 
 /// # Safety
 /// As [`ada_norm`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u32>(
+unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
+    x: Rows,
+    affine: Affine,
+    outputs: [Modulated; OUTPUTS],
+    p: Params,
+) {
+    thread::launch_bounds::<128, 4>();
+    // SAFETY: the host sets `p.access` to what every operand is.
+    unsafe { with_any_access!(p, ACCESS => ada_norm::<T, N, OUTPUTS, ACCESS>(x, affine, outputs, p)) }
+}
+
+/// # Safety
+/// As [`ada_norm`], for rows of whole tiles.
+#[inline(always)]
+unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host sets `p.access` to what every operand is.
-    unsafe { with_access!(p, ACCESS => ada_norm::<T, N, OUTPUTS, ACCESS>(x, affine, outputs, p)) }
+    // SAFETY: as the caller promises.
+    unsafe { ada_norm::<T, N, OUTPUTS, WHOLE>(x, affine, outputs, p) }
 }
 
+/// Blocks of 128 threads for each of which there are 80 registers, as many as the forms want; on sm_75 and sm_80 they want
+/// some more.
+const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_90"))) { 5 } else { 6 };
+
 entry! {
-    ada_norm_layer<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 1, 6>(x, affine, [y], p);
-    ada_norm_layer<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 1, 5>(x, affine, [y], p);
-    ada_norm_rms<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 1, 6>(x, affine, [y], p);
-    ada_norm_rms<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 1, 5>(x, affine, [y], p);
+    ada_norm_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => any_layout::<T, LayerNorm, 1>(x, affine, [y], p);
+    ada_norm_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => any_layout::<T, MeanSquare, 1>(x, affine, [y], p);
     ada_norm_pair_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 2, 4>(x, affine, [y, y2], p);
+        => any_layout::<T, LayerNorm, 2>(x, affine, [y, y2], p);
     ada_norm_pair_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 2, 4>(x, affine, [y, y2], p)
+        => any_layout::<T, MeanSquare, 2>(x, affine, [y, y2], p);
+    ada_norm_layer_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => whole::<T, LayerNorm, 1, BLOCKS>(x, affine, [y], p);
+    ada_norm_layer_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => whole::<T, LayerNorm, 1, 4>(x, affine, [y], p);
+    ada_norm_rms_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => whole::<T, MeanSquare, 1, BLOCKS>(x, affine, [y], p);
+    ada_norm_rms_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => whole::<T, MeanSquare, 1, 4>(x, affine, [y], p);
+    ada_norm_pair_layer_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
+        => whole::<T, LayerNorm, 2, 4>(x, affine, [y, y2], p);
+    ada_norm_pair_rms_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
+        => whole::<T, MeanSquare, 2, 4>(x, affine, [y, y2], p)
 }

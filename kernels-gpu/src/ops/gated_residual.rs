@@ -21,7 +21,7 @@ unsafe fn gated_residual<T: Elem, const HELD: usize, const VECTOR: bool, const M
     // SAFETY: as the caller promises; a team's row is its own.
     let row = unsafe { GatedPacks::<T, VECTOR>::of(&gated, team, at, cols) };
     for first in extent.parts::<HELD>() {
-        row.add_tiles::<HELD>(first, |_, _| ());
+        row.add_tiles::<HELD>(first);
     }
 }
 

@@ -1,12 +1,40 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion transformer and
 //! the beginning of the next in one pass, both results out. The norm reads the rounded sum.
-use cuda_std::prelude::*;
+use core::marker::PhantomData;
 
-use crate::affine::{Affine, Modulated, Norm};
+use cuda_std::prelude::*;
+use cuda_std::quad::{TEAM, WHOLE};
+
+use crate::affine::{Affine, Modulated, Norm, Parameters};
 use crate::gated::{Gated, GatedRow};
-use crate::modulated::modulate;
+use crate::modulated::{Formed, RoundEach, Write, in_form};
 use crate::moments::{LayerNorm, MeanSquare};
-use crate::passes::{Params, Passes, with_access};
+use crate::params::{Params, with_any_access};
+use crate::passes::Passes;
+use crate::side::Form;
+
+/// Both passes, for each form: the gate has that of scale and shift.
+struct Both<T, N, const ACCESS: u32> {
+    passes: Passes<T, ACCESS>,
+    gated: Gated,
+    affine: Affine,
+    normed: Modulated,
+    norm: PhantomData<N>,
+}
+
+impl<T: Elem, N: Norm, const ACCESS: u32> Formed<T, ACCESS> for Both<T, N, ACCESS> {
+    #[inline(always)]
+    unsafe fn run<F: Form<T>, A: Parameters, R: RoundEach>(self, rounds: R) {
+        let Self { passes, gated, affine, normed, norm } = self;
+        // SAFETY: as the caller promises; a warp's row is its own.
+        unsafe {
+            let source = GatedRow::<T, F, ACCESS>::of(&gated, &passes, rounds);
+            let stats = passes.reduce::<N, _>(source);
+            Write { source, stats, affine, outputs: [normed], norm }
+                .run::<T, F, A, R, ACCESS>(&passes, rounds);
+        }
+    }
+}
 
 /// # Safety
 /// As for the kernels of `gated_residual` and `ada_norm`; the two outputs do not overlap.
@@ -18,35 +46,51 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const ACCESS: u32>(
     p: Params,
 ) {
     let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
-    // SAFETY: as the caller promises; a warp's row is its own.
-    unsafe {
-        let source = GatedRow::<T, ACCESS>::of(&gated, &passes);
-        let stats = passes.reduce::<N, _>(source);
-        modulate::<T, N, 1, ACCESS>(&passes, source, stats, affine, [normed], p);
-    }
+    let both = Both::<T, N, ACCESS> { passes, gated, affine, normed, norm: PhantomData };
+    // SAFETY: as the caller promises.
+    unsafe { in_form::<T, 1, ACCESS>(both, p) }
 }
 
 /// # Safety
 /// As [`gated_residual_ada_norm`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem, N: Norm, const MIN_BLOCKS: u32>(
+unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Modulated, p: Params) {
+    thread::launch_bounds::<128, 4>();
+    // SAFETY: the host sets `p.access` to what every operand is.
+    unsafe {
+        with_any_access!(p, ACCESS => gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p))
+    }
+}
+
+/// # Safety
+/// As [`gated_residual_ada_norm`], for rows of whole tiles.
+#[inline(always)]
+unsafe fn whole<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
     p: Params,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host sets `p.access` to what every operand is.
-    unsafe { with_access!(p, ACCESS => gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p)) }
+    // SAFETY: as the caller promises.
+    unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
 }
 
 entry! {
-    gated_residual_ada_norm_layer<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, LayerNorm, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => any_layout::<T, MeanSquare, 4>(gated, affine, normed, p)
+    gated_residual_ada_norm_layer<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => any_layout::<T, LayerNorm>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => any_layout::<T, MeanSquare>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_whole<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, LayerNorm, WHOLE, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_whole<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, MeanSquare, WHOLE, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, LayerNorm, TEAM, 8>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, LayerNorm, TEAM, 5>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, MeanSquare, TEAM, 8>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, MeanSquare, TEAM, 5>(gated, affine, normed, p)
 }

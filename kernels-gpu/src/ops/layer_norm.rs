@@ -2,36 +2,34 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::quad::{SCALAR, WHOLE};
+use cuda_std::quad::WHOLE;
 
-use crate::affine::{Affine, Norm};
+use crate::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
 use crate::moments::{LayerNorm, Stats};
-use crate::operand::{Modulation, ModulationRow, Operand};
-use crate::passes::{Params, Passes, Sink, with_access};
-use crate::side::{Form, Plain};
+use crate::params::{Params, with_access};
+use crate::passes::Passes;
+use crate::source::Sink;
 
 /// `y = norm * weight + bias`, as the second pass.
-struct Scale<T, F, const ACCESS: u32> {
+struct Scale<T, A, const ACCESS: u32> {
     stats: Stats,
-    weight: F,
-    bias: F,
+    affine: A,
     y: QuadRowMut<T, ACCESS>,
 }
 
-impl<T: Elem, F: Form<T>, const ACCESS: u32> Sink<T> for Scale<T, F, ACCESS> {
-    const GROUPED: bool = F::GROUPED;
-    type Fetched = (F::Fetched, F::Fetched);
-    const EMPTY: Self::Fetched = (F::EMPTY, F::EMPTY);
+impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> {
+    const GROUPED: bool = A::GROUPED;
+    type Fetched = A::Fetched;
+    const EMPTY: A::Fetched = A::EMPTY;
 
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> Self::Fetched {
-        (self.weight.fetch(tile), self.bias.fetch(tile))
+    fn fetch(&self, tile: u32) -> A::Fetched {
+        self.affine.fetch(tile)
     }
 
     #[inline(always)]
-    fn put(&self, tile: u32, quad: Quad<T>, (weight, bias): Self::Fetched) {
-        let weight = if self.weight.exists() { Some(F::lanes(weight)) } else { None };
-        let bias = if self.bias.exists() { Some(F::lanes(bias)) } else { None };
+    fn put(&self, tile: u32, quad: Quad<T>, fetched: A::Fetched) {
+        let (weight, bias) = self.affine.values(fetched);
         self.y.put(tile, Quad::from_lanes(LayerNorm::apply(self.stats, quad.lanes(), weight, bias)));
     }
 }
@@ -46,34 +44,32 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
     unsafe {
         let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
         let stats = passes.reduce::<LayerNorm, _>(x);
-        if ACCESS != SCALAR && p.form == Params::SAME {
-            write::<T, Plain<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
-        } else if ACCESS == WHOLE && size_of::<T>() == 2 && p.form == Params::SINGLE {
-            write::<T, Plain<f32, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
+        if ACCESS < WHOLE {
+            write::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
+        } else if size_of::<T>() == 2 && p.form == Params::SINGLE {
+            write::<T, PlainAffine<f32, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
         } else {
-            write::<T, ModulationRow<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
+            write::<T, PlainAffine<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
         }
     }
 }
 
 /// # Safety
-/// As [`layer_norm`], for the form `F`.
+/// As [`layer_norm`], for weight and bias of the form `A`.
 #[inline(always)]
-unsafe fn write<T: Elem, F: Form<T>, const ACCESS: u32>(
+unsafe fn write<T: Elem, A: Parameters, const ACCESS: u32>(
     passes: &Passes<T, ACCESS>,
     x: QuadRow<T, ACCESS>,
     stats: Stats,
     affine: Affine,
     y: Rows,
 ) {
-    let without_table = |value| Modulation { value, table: Operand::ABSENT };
     let columns = passes.columns;
     // SAFETY: as the caller promises.
     let scale = unsafe {
         Scale {
             stats,
-            weight: F::of(&without_table(affine.weight), RowAt::FIRST, columns),
-            bias: F::of(&without_table(affine.bias), RowAt::FIRST, columns),
+            affine: A::of(&affine, columns),
             y: QuadRowMut::<T, ACCESS>::of(&y, passes.at, columns),
         }
     };

@@ -1,4 +1,4 @@
-//! One op, one file, one feature: the unit in which the builder compiles PTX.
+//! One op, one file, one feature: the unit in which the builder compiles PTX. Those on tensor cores have no sm_75.
 #[cfg(feature = "activation")]
 pub mod activation;
 #[cfg(feature = "activation_backward")]
@@ -7,6 +7,12 @@ pub mod activation_backward;
 pub mod ada_norm;
 #[cfg(feature = "add_rms_norm")]
 pub mod add_rms_norm;
+#[cfg(all(feature = "attention", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+pub mod attention;
+#[cfg(all(feature = "attention_backward", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+pub mod attention_backward;
+#[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
+pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
 pub mod cross_entropy;
 #[cfg(feature = "cross_entropy_backward")]
@@ -47,6 +53,8 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     activation_backward::KERNELS,
     ada_norm::KERNELS,
     add_rms_norm::KERNELS,
+    attention::KERNELS,
+    attention_backward::KERNELS,
     cross_entropy::KERNELS,
     cross_entropy_backward::KERNELS,
     gated_activation::KERNELS,

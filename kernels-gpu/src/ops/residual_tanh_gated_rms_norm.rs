@@ -9,8 +9,10 @@ use cuda_std::quad::round;
 
 use crate::moments::{MeanSquare, Stats};
 use crate::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
-use crate::passes::{Params, Passes, Sink, Source, with_access};
+use crate::params::{Params, with_access};
+use crate::passes::Passes;
 use crate::side::Form;
+use crate::source::{Sink, Source};
 
 /// The operands that both kernels have: a kernel argument.
 #[repr(C)]
@@ -100,19 +102,23 @@ impl<T: Elem, const ACCESS: u32> Sum<T, ACCESS> {
             return self.stage(&self.passes);
         }
         for tile in 0..self.passes.tiles() {
-            self.first(tile);
+            self.add(tile, self.x.get(tile));
         }
     }
 }
 
 impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for Sum<T, ACCESS> {
+    type Parts = ();
+    const NOTHING: () = ();
     #[inline(always)]
     fn stage(&self, passes: &Passes<T, ACCESS>) {
         passes.fill(|tile| self.x.get(tile), |tile, x| self.add(tile, x));
     }
     #[inline(always)]
-    fn first(&self, tile: u32) -> Quad<T> {
-        self.add(tile, self.x.get(tile))
+    fn parts(&self, _: &Passes<T, ACCESS>, _: u32) {}
+    #[inline(always)]
+    fn make(&self, passes: &Passes<T, ACCESS>, tile: u32, (): ()) -> Quad<T> {
+        passes.waiting(tile).unwrap_or_else(|| self.add(tile, self.x.get(tile)))
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {

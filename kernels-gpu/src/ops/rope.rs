@@ -1,13 +1,17 @@
 //! Rotary position embedding of heads: `y = x cos + rotated(x) sin`, of queries and keys in one launch.
 //!
-//! `_lanes` for heads of up to 128 columns that can be read in quads, `_rows` for all that can, `_any` for the rest.
+//! `_halves` for heads of 64 or 128 columns and `_turned` for pairs of neighbours in longer ones or with angles of each head:
+//! both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns that can be read in quads, `_rows`
+//! for all that can, `_any` for the rest.
 use cuda_std::prelude::*;
 use cuda_std::quad::{QUADS, SCALAR};
 
+use crate::head_halves::head_halves;
 use crate::head_lanes::{Params, Side, head_lanes};
 use crate::head_norm::AsItIs;
 use crate::head_rows::head_rows;
 use crate::rotary::Rotary;
+use crate::turned_rows::turned_rows;
 
 /// # Safety
 /// As [`head_lanes`].
@@ -21,6 +25,29 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     thread::launch_bounds::<128, 7>();
     // SAFETY: as the caller promises.
     unsafe { head_lanes::<T, AsItIs, TILES, TOGETHER>(q, k, rotary, p) }
+}
+
+/// # Safety
+/// As [`head_halves`].
+#[inline(always)]
+unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
+    q: Side,
+    k: Side,
+    rotary: Rotary,
+    p: Params,
+) {
+    thread::launch_bounds::<256, MIN_BLOCKS>();
+    // SAFETY: as the caller promises.
+    unsafe { head_halves::<T, AsItIs, DIM, 4>(q, k, rotary, p) }
+}
+
+/// # Safety
+/// As [`turned_rows`].
+#[inline(always)]
+unsafe fn turned<T: Elem>(q: Side, k: Side, rotary: Rotary, p: Params) {
+    thread::launch_bounds::<1024, 1>();
+    // SAFETY: as the caller promises.
+    unsafe { turned_rows::<T>(q, k, rotary, p) }
 }
 
 /// # Safety
@@ -38,6 +65,12 @@ unsafe fn rows<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
 }
 
 entry! {
+    rope_halves64<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
+        => halves::<T, 64, { if size_of::<T>() == 4 { 3 } else { 4 } }>(q, k, rotary, p);
+    rope_halves128<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
+        => halves::<T, 128, { if size_of::<T>() == 4 { 3 } else { 4 } }>(q, k, rotary, p);
+    rope_turned<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
+        => turned::<T>(q, k, rotary, p);
     rope_lanes<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => lanes::<T, 1, 4>(q, k, rotary, p);
     rope_rows<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)

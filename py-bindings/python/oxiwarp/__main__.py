@@ -1,4 +1,4 @@
-"""`python -m oxiwarp info | doctor | demo`."""
+"""`python -m oxiwarp info | doctor | demo | bench | hub`."""
 
 import argparse
 import sys
@@ -16,7 +16,21 @@ def main(arguments: list[str] | None = None) -> int:
         "--device", type=device, default=None, help="cuda, cuda:1, cpu (default: a GPU where there is one)"
     )
     demo.add_argument("--out", default="demo.png", help="where to save the picture (default: %(default)s)")
+    whole = commands.add_parser("bench", help="a whole model: eager, torch.compile, patched, both")
+    add_bench_options(whole)
+    hub = commands.add_parser("hub", help="write this package as a kernel repository of Hugging Face Kernels")
+    hub.add_argument("folder", help="where to, such as dist/hub")
     options = parser.parse_args(arguments)
+    if options.command == "hub":
+        from .hub import build
+
+        print(build(options.folder))
+        return 0
+    if options.command == "bench":
+        from .bench import bench
+
+        models, place = options.model or ["ltx"], options.device or default_device()
+        return bench(models, options.variant or names(), options.rounds, place, options.small, options.out)
     if options.command == "demo":
         from .demo import demo as run_demo
 
@@ -24,6 +38,32 @@ def main(arguments: list[str] | None = None) -> int:
     from . import doctor
 
     return doctor.info() if options.command == "info" else doctor.doctor()
+
+
+def add_bench_options(parser: argparse.ArgumentParser) -> None:
+    """Those of `bench`."""
+    from .bench.workloads import WORKLOADS
+
+    parser.add_argument("--model", action="append", choices=list(WORKLOADS), help="may be given again (default: ltx)")
+    parser.add_argument("--variant", action="append", choices=names(), help="may be given again (default: all)")
+    parser.add_argument("--rounds", type=steps, default=10, help="timed steps of each variant (default: %(default)s)")
+    parser.add_argument("--device", type=device, default=None, help="cuda, cpu (default: a GPU where there is one)")
+    parser.add_argument("--small", action="store_true", help="a model of two layers, for a test")
+    parser.add_argument("--out", default=None, help="folder for <model>.json")
+
+
+def names() -> list[str]:
+    """What `bench` can compare."""
+    from .bench.measure import VARIANTS
+
+    return [variant.name for variant in VARIANTS]
+
+
+def default_device() -> str:
+    """A GPU where there is one."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def steps(text: str) -> int:

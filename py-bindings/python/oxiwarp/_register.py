@@ -3,33 +3,54 @@
 An op module calls `define` once and adds a public function. Nothing else in the package calls `torch.library`.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
 from . import _native
+from ._namespace import NAMESPACE
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_LIBRARY = torch.library.Library("oxiwarp", "FRAGMENT")  # what it was given lives as long as it does
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it was given lives as long as it does
 ROUNDINGS = {"once": False, "before_weight": True}
+# Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
+# the last two are what torch.export traces with.
+PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 OPTIONAL = (Tensor, type(None))
 
 
 def define(schema: str, fake: Callable[..., Any]) -> Any:
-    """Define `torch.ops.oxiwarp.<schema>` and return its overload.
+    """Define `torch.ops.oxiwarp.<schema>`, in this copy's `NAMESPACE`, and return its overload.
 
     `fake` is the operator on shapes alone (meta tensors, torch.compile): it makes the outputs and raises for inputs
     that the kernel would refuse.
     """
     name, _, signature = schema.partition("(")
-    qualified = f"oxiwarp::{name}"
+    qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
-    return getattr(torch.ops.oxiwarp, name).default
+    op = getattr(getattr(torch.ops, NAMESPACE), name).default
+    if "!" not in schema:
+        torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
+    return op
+
+
+def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
+    """An operator under torch.vmap: one call for each element of the batch."""
+    results = [
+        op(*(value if dim is None else value.select(dim, at) for value, dim in zip(arguments, in_dims, strict=True)))
+        for at in range(info.batch_size)
+    ]
+    if not isinstance(results[0], tuple):
+        return torch.stack(results), 0
+    return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
 
 
 def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
@@ -46,7 +67,7 @@ def register_kernels() -> None:
     """Give every defined operator its kernels. Raises ImportError where this torch cannot take them."""
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     try:
-        _native.register(path)
+        _native.register(path, NAMESPACE)
     except RuntimeError as error:
         raise ImportError(f"oxiwarp needs torch 2.10 or newer (this is {torch.__version__}): {error}") from None
 
@@ -61,6 +82,27 @@ def needs_grad(*tensors: Tensor | None) -> bool:
         if tensor is not None and tensor.requires_grad:
             return True
     return False
+
+
+def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor | None, ...], grad: bool) -> None:
+    """Run an operator that writes into tensors of the caller's, its last arguments; `grad`: an input requires it."""
+    if grad or needs_grad(*outs):
+        raise RuntimeError(
+            f"{name}: an input requires grad, and there is no gradient with out: call it without, or under "
+            "torch.no_grad() or torch.inference_mode()"
+        )
+    compiling = torch.compiler.is_compiling()  # it traces neither question
+    for out in outs:
+        # torch's fallback for these expects the output among the results.
+        if not compiling and out is not None and (out.is_neg() or out.is_conj()):
+            raise RuntimeError(
+                f"{name}: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() "
+                "first"
+            )
+    op_out(*arguments, *outs)
+    for out in outs:
+        if not compiling and out is not None and not out.is_inference():
+            torch.autograd.graph.increment_version(out)  # a backward that saved it must notice
 
 
 def refuse_forward_mode(op: str) -> None:

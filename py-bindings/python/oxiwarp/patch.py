@@ -1,7 +1,8 @@
-"""`oxiwarp.patch`: kernels for the norms of a pipeline, a model or a module, in place; `unpatch` takes them out again.
+"""`oxiwarp.patch`: kernels for the blocks and norms of a pipeline, a model or a module, in place; `unpatch` takes them
+out again.
 
-Which modules are looked at is decided by class name, how a module rounds by running its own forward on a small tensor
-(`recognise.py`), how it is replaced by its class (`modules.py`).
+Blocks and attention processors are known by their source (`fusions/`), norms by what their own forward makes of a small
+tensor (`recognise.py`); how an object gets another method is in `replacement.py`.
 """
 
 import fnmatch
@@ -12,13 +13,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import modules
-from .recognise import DtypePair, Formula, Recipe, Unsuitable, is_candidate, recognise
+from . import fusions
+from .norms import NormRecipe
+from .recognise import DtypePair, Formula, is_candidate, recognise
+from .replacement import Recipe, Unsuitable, base_of, recipe_of, replace, restore
 from .report import Report
 
 # Per mode: what the kernel promises against the module's own eager forward. Both modes have the same casts in the same
 # places for RMSNorm, because it costs nothing; only the order in which a row is summed differs from torch's.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
+EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
 
 
@@ -30,18 +34,18 @@ def patch(
     cpu_kernels: bool = False,
     allow_empty: bool = False,
 ) -> Report:
-    """Run the RMSNorm modules of `x` on oxiwarp's kernels, in place.
+    """Run blocks, attention processors, feed-forwards and norms of `x` on oxiwarp's kernels, in place.
 
-    Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, copying and pickling keep
-    working. It may come before or after `.to("cuda")` and before or after accelerate's offloading. A call that no
-    kernel fits goes to the module's own forward: a CPU tensor, another dtype, autocast, a tensor subclass, or an input
-    or a weight that requires grad in grad mode (use `torch.no_grad()` or `torch.inference_mode()`, as pipelines do).
+    Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, training, copying and pickling
+    keep working. It may come before or after `.to("cuda")` and before or after offloading. A call that no kernel fits
+    goes to the object's own method: a CPU tensor, another dtype, autocast, a tensor subclass, forward-mode AD, inputs
+    that a block's kernels do not take.
 
     Args:
         x: a diffusers pipeline (anything with `.components`), a transformers pipeline (anything with `.model`), or an
             nn.Module.
-        mode: "exact", the strictest agreement with the module's own forward that the op has, or "fast", the fastest
-            kernel. The report says which agreement that is.
+        mode: "exact", the strictest agreement with the own method that the ops have, or "fast", the fastest kernels.
+            The report says which agreement that is.
         only, skip: patterns (as for file names) of class names or dotted module names; `only` limits what is looked at,
             `skip` takes out of it.
         cpu_kernels: also run CPU tensors, on the CPU executor. Slow: for tests and demonstrations.
@@ -59,80 +63,120 @@ def patch(
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
-    done: list[tuple[nn.Module, Recipe | None]] = []  # what this call replaced, and what the module had before
-    needing_grad = 0
+    done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
+    inner: dict[str, str] = {}  # what replaced blocks call in their own method only, and what the report says of it
     try:
-        for name, module in candidates(x):
-            cls, before = modules.base_of(module), module.__dict__.get(modules.RECIPE)
-            path = f"{cls.__module__}.{cls.__qualname__}"
+        for name, part in candidates(x):
+            cls, before = base_of(part), recipe_of(part)
             if not matches(only, name, cls) or matches(skip, name, cls):
-                if before is None:
-                    report.add(name, path, reason="excluded by only= or skip=")
-                else:
-                    report.add(name, path, op="rms_norm", exactness=EXACTNESS[mode], reason=PATCHED_BEFORE)
+                what = {"reason": EXCLUDED} if before is None else {**outcome(before, mode), "reason": PATCHED_BEFORE}
+                report.add(name, dotted(cls), **what)
                 continue
-            try:
-                formulas, eps_name = known(module)
-                modules.replace(module, Recipe(formulas, eps_name, cpu_kernels))
-            except Unsuitable as why:
-                report.add(name, path, reason=str(why))
-                continue
-            except Exception as error:
-                raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
-            done.append((module, before))
-            report.add(name, path, op="rms_norm", exactness=EXACTNESS[mode], reason=remark(formulas))
-            needing_grad += any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+            recipe = replace_one(report, name, part, mode, cpu_kernels, inner.get(name, ""))
+            if recipe is not None:
+                done.append((part, before))
+                inner.update(not_called(name, recipe))
     except BaseException:
-        for module, before in done:
-            put_back(module, before)
+        for part, before in done:
+            put_back(part, before)
         raise
     if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
-    if needing_grad:
-        report.notes.append(
-            f"note: {needing_grad} of them have a weight that requires grad: in grad mode they run their own forward"
-        )
+    report.notes.extend(fusions.notes(report.ops))
     return report
 
 
 def unpatch(x: Any) -> int:
-    """Give every module of `x` that `patch` replaced its own forward back, exactly. Returns how many there were."""
-    return sum(modules.restore(module) for _, module in named_modules(x))
+    """Give everything in `x` that `patch` replaced its own method back, exactly. Returns how many there were."""
+    return sum(restore(part) for _, part in named_parts(x))
 
 
 @contextmanager
 def patched(x: Any, **options: Any) -> Iterator[Report]:
     """`patch` for the length of a `with` block; `options` as for `patch`. What was replaced before stays replaced."""
-    before = {
-        id(module): module.__dict__[modules.RECIPE] for _, module in named_modules(x) if modules.is_replaced(module)
-    }
+    before = {id(part): recipe_of(part) for _, part in named_parts(x)}
     report = patch(x, **options)
     try:
         yield report
     finally:
-        for _, module in named_modules(x):
-            put_back(module, before.get(id(module)))
+        for _, part in named_parts(x):
+            put_back(part, before.get(id(part)))
 
 
-def put_back(module: nn.Module, recipe: Recipe | None) -> None:
+def replace_one(report: Report, name: str, part: Any, mode: str, cpu_kernels: bool, remark: str) -> Recipe | None:
+    """Replace one object and say so in the report, or say why not, with no recipe."""
+    path = dotted(base_of(part))
+    try:
+        recipe = recipe_for(part, mode, cpu_kernels)
+        replace(part, recipe)
+    except Unsuitable as why:
+        report.add(name, path, reason=str(why))
+        return None
+    except Exception as error:
+        raise RuntimeError(f"patch: {name or 'x'} ({path}): {type(error).__name__}: {error}") from error
+    what = outcome(recipe, mode)
+    report.add(name, path, **{**what, "reason": "; ".join(filter(None, (remark, what["reason"])))})
+    return recipe
+
+
+def dotted(cls: type) -> str:
+    """Module path and name of a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def put_back(x: Any, recipe: Recipe | None) -> None:
     """Replaced by this recipe, or not at all."""
     if recipe is None:
-        modules.restore(module)
+        restore(x)
     else:
-        modules.replace(module, recipe)
+        replace(x, recipe)
 
 
-def known(module: nn.Module) -> tuple[dict[DtypePair, Formula], str]:
-    """`recognise`, or what it found when the module was replaced before."""
-    if modules.is_replaced(module):
-        recipe: Recipe = module.__dict__[modules.RECIPE]
-        return recipe.formulas, recipe.eps_name
-    return recognise(module)
+def recipe_for(x: Any, mode: str, cpu_kernels: bool) -> Recipe:
+    """How `x` is replaced. Raises `Unsuitable` with the reason where it is not."""
+    found = fusions.find(base_of(x))
+    if found is not None:
+        fusion, known = found
+        fusion.check(x, base_of(x), known)
+        return fusions.FusedRecipe(fusion.name, mode, cpu_kernels)
+    before = recipe_of(x)  # what was found when it was replaced before
+    formulas, eps_name = (before.formulas, before.eps_name) if before is not None else recognise(x)
+    return NormRecipe(formulas, eps_name, cpu_kernels)
 
 
-def candidates(x: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Name and module of every RMSNorm in `x`."""
-    return ((name, module) for name, module in named_modules(x) if is_candidate(module))
+def outcome(recipe: Any, mode: str) -> dict[str, str]:
+    """What the report says of an object with this recipe."""
+    if isinstance(recipe, NormRecipe):
+        return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
+    fusion = fusions.FUSIONS[recipe.fusion]
+    return {"op": fusion.ops, "exactness": fusion.promise(mode), "reason": ""}
+
+
+def not_called(name: str, recipe: Recipe) -> dict[str, str]:
+    """What the report says of the modules whose work the method of the object `name` does itself, by dotted name."""
+    if not isinstance(recipe, fusions.FusedRecipe):
+        return {}
+    fusion = fusions.FUSIONS[recipe.fusion]
+    owner = name.removesuffix("processor") if fusion.method == "__call__" else f"{name}." if name else ""
+    return {owner + path: f"used where {fusion.name} runs its own" for path in fusion.skips}
+
+
+def candidates(x: Any) -> Iterator[tuple[str, Any]]:
+    """Name and object of everything in `x` that a kernel may serve: norms, and what a fusion is written for."""
+    for name, part in named_parts(x):
+        if fusions.find(base_of(part)) is not None or (isinstance(part, nn.Module) and is_candidate(part)):
+            yield name, part
+
+
+def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
+    """Dotted name of every module in `x` and of the processors that attention modules hold, each once."""
+    seen: set[int] = set()
+    for name, module in named_modules(x):
+        yield name, module
+        processor = module.__dict__.get("processor")
+        if processor is not None and id(processor) not in seen and hasattr(processor, "__dict__"):
+            seen.add(id(processor))
+            yield f"{name}.processor", processor
 
 
 def named_modules(x: Any) -> Iterator[tuple[str, nn.Module]]:

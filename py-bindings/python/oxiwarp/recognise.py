@@ -20,6 +20,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ._register import PLAIN
+from .replacement import Unsuitable
+
 NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
 EPS_NAMES = ("eps", "variance_epsilon")
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # torch.nn.RMSNorm with eps=None
@@ -36,19 +39,6 @@ class Formula:
     uses_weight: bool
     weight_offset: float
     round_before_weight: bool
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What a replaced module needs: formulas per pair of dtypes, where its eps is, whether CPU tensors run."""
-
-    formulas: dict[DtypePair, Formula]
-    eps_name: str
-    cpu_kernels: bool = False
-
-
-class Unsuitable(Exception):
-    """A module that keeps its own forward; the text says why."""
 
 
 def is_candidate(module: nn.Module) -> bool:
@@ -108,11 +98,20 @@ def check_tensors(module: nn.Module) -> Tensor | None:
         if isinstance(getattr(module, "weight", None), Tensor):
             raise Unsuitable("its weight is neither a parameter nor a buffer")
         return None
-    if type(weight) not in (Tensor, nn.Parameter):
+    if type(weight) not in PLAIN and not is_sharded(weight):
         raise Unsuitable(f"its weight is a {type(weight).__name__}")
     if weight.dim() != 1:
         raise Unsuitable(f"its weight has shape {list(weight.shape)}, expected one dimension")
     return weight
+
+
+def is_sharded(weight: Tensor) -> bool:
+    """Whether FSDP2 holds the weight, which is whole during a call."""
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(weight, DTensor)
 
 
 def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
@@ -220,4 +219,4 @@ def same_roundings(y: Tensor, r: Tensor) -> bool:
     return bool(off.max() <= 1 and (off != 0).float().mean() <= 0.01)
 
 
-__all__ = ["DEFAULT_EPS", "Formula", "Recipe", "Unsuitable", "input_name", "is_candidate", "recognise"]
+__all__ = ["DEFAULT_EPS", "Formula", "input_name", "is_candidate", "recognise"]

@@ -55,6 +55,11 @@ class Report:
         return sorted(made, key=lambda row: (row.status != "replaced", row.module_class, row.reason))
 
     @property
+    def ops(self) -> set[str]:
+        """The operators that replaced modules run."""
+        return {op for row in self.rows for op in row.op.split(", ") if op}
+
+    @property
     def replaced(self) -> int:
         """How many modules run a kernel."""
         return sum(row.count for row in self.rows if row.status == "replaced")

@@ -1,4 +1,4 @@
-//! `oxiwarp::activation`: unpack, allocate, call the host.
+//! `oxiwarp::activation` and `oxiwarp::activation_out`: unpack, allocate, call the host.
 
 use crate::boundary::{Args, run};
 use crate::tensor::Tensor;
@@ -10,21 +10,53 @@ const OP: &CStr = c"activation";
 /// `activation(Tensor x, Tensor? bias, int kind, bool exact) -> Tensor`
 pub unsafe extern "C-unwind" fn activation(stack: *mut u64, _inputs: u64, _outputs: u64) {
     // SAFETY: torch calls with the schema's arguments on the stack; they are read in its order.
-    let mut args = unsafe { Args::new(stack, OP) };
-    let (x, bias) = (args.tensor("x"), args.optional_tensor("bias"));
-    let (kind, roundings) = (args.int(), roundings(args.bool()));
+    let call = unsafe { Call::read(stack) }.0;
     run(OP, move || {
-        let kind = by_number("activation", kind, 0.0)?;
-        let y = x.empty_like("y")?;
-        let place = x.location()?;
-        let bias = on(place, bias.as_ref())?;
-        let (device, stream) = place.device_and_stream()?;
-        oxiwarp::activation(&device, x.view()?, bias, y.view_mut()?, kind, roundings, stream)
-            .map_err(|error| error.to_string())?;
+        let y = call.x.empty_like("y")?;
+        call.launch(&y)?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = y.into_raw() };
         Ok(())
     });
+}
+
+/// `activation_out(Tensor x, Tensor? bias, int kind, bool exact, Tensor(a!) out) -> ()`
+pub unsafe extern "C-unwind" fn activation_out(stack: *mut u64, _inputs: u64, _outputs: u64) {
+    // SAFETY: as above, with `out` as one more argument.
+    let (call, mut rest) = unsafe { Call::read(stack) };
+    let out = rest.tensor("out");
+    run(OP, move || {
+        out.expect_on(call.x.location()?)?;
+        call.launch(&out)
+    });
+}
+
+struct Call {
+    x: Tensor,
+    bias: Option<Tensor>,
+    kind: i64,
+    roundings: Roundings,
+}
+
+impl Call {
+    /// # Safety
+    /// `stack` holds the four arguments that both schemas begin with.
+    unsafe fn read(stack: *mut u64) -> (Self, Args) {
+        // SAFETY: passed on to the caller; one read per argument, in order.
+        let mut args = unsafe { Args::new(stack, OP) };
+        let (x, bias) = (args.tensor("x"), args.optional_tensor("bias"));
+        let (kind, roundings) = (args.int(), roundings(args.bool()));
+        (Call { x, bias, kind, roundings }, args)
+    }
+
+    fn launch(&self, y: &Tensor) -> Result<(), String> {
+        let kind = by_number("activation", self.kind, 0.0)?;
+        let place = self.x.location()?;
+        let bias = on(place, self.bias.as_ref())?;
+        let (device, stream) = place.device_and_stream()?;
+        oxiwarp::activation(&device, self.x.view()?, bias, y.view_mut()?, kind, self.roundings, stream)
+            .map_err(|error| error.to_string())
+    }
 }
 
 /// The functions by the numbers that the operators take: the constants of `oxiwarp/ops/activation.py`.

@@ -1,4 +1,4 @@
-//! `oxiwarp::gated_activation`: unpack, allocate, call the host.
+//! `oxiwarp::gated_activation` and `oxiwarp::gated_activation_out`: unpack, allocate, call the host.
 
 use super::activation::{by_number, on, roundings};
 use crate::boundary::{Args, run};
@@ -21,15 +21,24 @@ pub unsafe extern "C-unwind" fn gated_activation(stack: *mut u64, _inputs: u64, 
             sizes.iter_mut().last().into_iter().for_each(|last| *last /= 2);
         }
         let y = call.x.empty("y", &sizes)?;
-        let params = call.params("gated_activation")?;
-        let place = call.x.location()?;
-        let (second, bias) = (on(place, call.second.as_ref())?, on(place, call.bias.as_ref())?);
-        let (device, stream) = place.device_and_stream()?;
-        oxiwarp::gated_activation(&device, call.x.view()?, second, bias, y.view_mut()?, params, stream)
-            .map_err(|error| error.to_string())?;
+        call.launch(&y)?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = y.into_raw() };
         Ok(())
+    });
+}
+
+/// `gated_activation_out(Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact,
+/// Tensor(a!) out) -> ()`
+pub unsafe extern "C-unwind" fn gated_activation_out(stack: *mut u64, _inputs: u64, _outputs: u64) {
+    // SAFETY: as above, with `out` as one more argument.
+    let (call, out) = unsafe {
+        let mut args = Args::new(stack, OP);
+        (Call::read(&mut args), args.tensor("out"))
+    };
+    run(OP, move || {
+        out.expect_on(call.x.location()?)?;
+        call.launch(&out)
     });
 }
 
@@ -53,6 +62,15 @@ impl Call {
         let bias = args.optional_tensor("bias");
         let (kind, gate_first, threshold) = (args.int(), args.bool(), args.float() as f32);
         Self { x, second, bias, kind, gate_first, threshold, exact: args.bool() }
+    }
+
+    fn launch(&self, y: &Tensor) -> Result<(), String> {
+        let params = self.params("gated_activation")?;
+        let place = self.x.location()?;
+        let (second, bias) = (on(place, self.second.as_ref())?, on(place, self.bias.as_ref())?);
+        let (device, stream) = place.device_and_stream()?;
+        oxiwarp::gated_activation(&device, self.x.view()?, second, bias, y.view_mut()?, params, stream)
+            .map_err(|error| error.to_string())
     }
 
     pub(super) fn params(&self, op: &str) -> Result<GatedActivation, String> {

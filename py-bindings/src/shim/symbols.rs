@@ -53,6 +53,7 @@ functions! {
     aoti_torch_dtype_bfloat16: fn() -> i32;
     aoti_torch_dtype_int64: fn() -> i32;
     aoti_torch_dtype_int32: fn() -> i32;
+    aoti_torch_dtype_bool: fn() -> i32;
     aoti_torch_device_type_cpu: fn() -> i32;
     aoti_torch_device_type_cuda: fn() -> i32;
     aoti_torch_layout_strided: fn() -> i32;

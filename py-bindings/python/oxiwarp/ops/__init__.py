@@ -4,6 +4,7 @@ from .activation import gelu, gelu_fast, gelu_new, gelu_quick, gelu_tanh, silu
 from .ada_norm import ada_norm
 from .ada_norm_pair import ada_norm_pair
 from .add_rms_norm import add_rms_norm
+from .attention import attention
 from .cross_entropy import cross_entropy
 from .gated_activation import (
     fatrelu_and_mul,
@@ -29,6 +30,7 @@ __all__ = [
     "ada_norm",
     "ada_norm_pair",
     "add_rms_norm",
+    "attention",
     "cross_entropy",
     "fatrelu_and_mul",
     "gated_residual",

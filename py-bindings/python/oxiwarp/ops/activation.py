@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types
+from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
 
 # The operators' `kind`. GELU's erf has other last bits in torch's builds with CUDA 13.2 and newer.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
@@ -19,12 +19,17 @@ def _fake(x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
     return x.new_empty(x.shape)
 
 
+def _fake_out(x: Tensor, bias: Tensor | None, kind: int, exact: bool, out: Tensor) -> None:
+    check("activation", x, bias, 1, out=out)
+
+
 def _fake_backward(dy: Tensor, x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
     check("activation_backward", x, bias, 1, dy=dy)
     return x.new_empty(x.shape)
 
 
 op = define("activation(Tensor x, Tensor? bias, int kind, bool exact) -> Tensor", _fake)
+op_out = define("activation_out(Tensor x, Tensor? bias, int kind, bool exact, Tensor(a!) out) -> ()", _fake_out)
 op_backward = define(
     "activation_backward(Tensor dy, Tensor x, Tensor? bias, int kind, bool exact) -> Tensor", _fake_backward
 )
@@ -85,11 +90,14 @@ class Activation(torch.autograd.Function):
         return (dx if ctx.needs_input_grad[0] else None, sum_rows(dx) if ctx.needs_input_grad[1] else None, None, None)
 
 
-def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str) -> Tensor:
-    if not (isinstance(x, Tensor) and isinstance(bias, OPTIONAL)):
-        refuse_types(name, {"x": x}, {"bias": bias})
+def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str, out: Tensor | None) -> Tensor:
+    if not (isinstance(x, Tensor) and isinstance(bias, OPTIONAL) and isinstance(out, OPTIONAL)):
+        refuse_types(name, {"x": x}, {"bias": bias, "out": out})
     exact = is_exact(name, mode)
     try:
+        if out is not None:
+            write(name, op_out, (x, bias, kind, exact), (out,), needs_grad(x, bias))
+            return out
         if needs_grad(x, bias):
             return Activation.apply(x, bias, kind, exact)  # type: ignore[no-any-return, no-untyped-call]
         return op(x, bias, kind, exact)  # type: ignore[no-any-return]
@@ -98,7 +106,7 @@ def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str) -> Te
         raise
 
 
-def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.gelu(x + bias)`: `v * (1 + erf(v / sqrt(2))) / 2`, in one pass.
 
     The other functions of this file take the same arguments, return and raise the same.
@@ -111,9 +119,11 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tenso
         mode: "exact", roundings where torch's operators make them: on a GPU the same bits as torch's eager chain, for
             every input. "fast", one rounding at the end, and no IEEE division: within a few units in the last place
             of float32 before it.
+        out: a tensor of `x`'s shape, dtype and device to write to, such as a slice of a wider buffer; it must not
+            overlap an input. Without gradients.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype.
+        A contiguous tensor of `x`'s shape and dtype, or `out`.
 
     Gradients are computed in float32 from `x`, and rounded once; the bias's is the sum of `x`'s over the rows, by
     torch. (Eager autograd of a chain rounds after each operator.) There is no second derivative. A CUDA tensor runs on
@@ -125,50 +135,50 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tenso
             is no driver or the GPU is older than sm_75.
         ValueError: for another `mode`.
         torch.OutOfMemoryError: where the output does not fit.
-        TypeError: for an `x` or `bias` that is no tensor.
+        TypeError: for an `x`, `bias` or `out` that is no tensor.
 
     Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
     """
-    return _call("gelu", GELU, x, bias, mode)
+    return _call("gelu", GELU, x, bias, mode, out)
 
 
-def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.gelu(x + bias, approximate="tanh")`.
 
     That is `v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v**3))) / 2`; arguments, result and errors as `gelu`.
     """
-    return _call("gelu_tanh", GELU_TANH, x, bias, mode)
+    return _call("gelu_tanh", GELU_TANH, x, bias, mode, out)
 
 
-def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
     """transformers' `NewGELUActivation`: `gelu_tanh`'s formula in eight operators of torch.
 
     That is `0.5 * v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * pow(v, 3))))`, each rounded in mode "exact"; arguments,
     result and errors as `gelu`.
     """
-    return _call("gelu_new", GELU_NEW, x, bias, mode)
+    return _call("gelu_new", GELU_NEW, x, bias, mode, out)
 
 
-def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
     """transformers' `FastGELUActivation`: `gelu_tanh`'s formula in another order of operators.
 
     That is `0.5 * v * (1 + tanh(v * 0.7978845608 * (1 + 0.044715 * v * v)))`, each rounded in mode "exact"; arguments,
     result and errors as `gelu`.
     """
-    return _call("gelu_fast", GELU_FAST, x, bias, mode)
+    return _call("gelu_fast", GELU_FAST, x, bias, mode, out)
 
 
-def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
     """transformers' `QuickGELUActivation`, diffusers' `ApproximateGELU`: `v * sigmoid(1.702 * v)`.
 
     Each of the three operators is rounded in mode "exact"; arguments, result and errors as `gelu`.
     """
-    return _call("gelu_quick", GELU_QUICK, x, bias, mode)
+    return _call("gelu_quick", GELU_QUICK, x, bias, mode, out)
 
 
-def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
     """`torch.nn.functional.silu(x + bias)`: `v / (1 + exp(-v))`; arguments, result and errors as `gelu`."""
-    return _call("silu", SILU, x, bias, mode)
+    return _call("silu", SILU, x, bias, mode, out)
 
 
-__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "op", "op_backward", "silu"]
+__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "op", "op_backward", "op_out", "silu"]

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._register import OPTIONAL, define, explain, needs_grad
+from .._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
 from .activation import FATRELU, GELU, GELU_TANH, SILU, check, is_exact, sum_rows
 
 _ARGUMENTS = "Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact"
@@ -33,6 +33,20 @@ def _fake(
     return x.new_empty(*x.shape[:-1], cols)
 
 
+def _fake_out(
+    x: Tensor,
+    second: Tensor | None,
+    bias: Tensor | None,
+    kind: int,
+    gate_first: bool,
+    threshold: float,
+    exact: bool,
+    out: Tensor,
+) -> None:
+    cols = _check("gated_activation", x, second, bias, gate_first)
+    check("gated_activation", x[..., :cols], None, 1, out=out)
+
+
 def _fake_backward(
     dy: Tensor,
     x: Tensor,
@@ -48,6 +62,7 @@ def _fake_backward(
 
 
 op = define(f"gated_activation({_ARGUMENTS}) -> Tensor", _fake)
+op_out = define(f"gated_activation_out({_ARGUMENTS}, Tensor(a!) out) -> ()", _fake_out)
 op_backward = define(f"gated_activation_backward(Tensor dy, {_ARGUMENTS}) -> Tensor", _fake_backward)
 
 
@@ -93,16 +108,25 @@ def _call(
     second: Tensor | None,
     bias: Tensor | None,
     mode: str,
+    out: Tensor | None,
     *,
     gate_first: bool,
     threshold: float = 0.0,
 ) -> Tensor:
-    if not (isinstance(x, Tensor) and isinstance(second, OPTIONAL) and isinstance(bias, OPTIONAL)):
-        for argument, value in {"x": x, "up" if gate_first else "gate": second, "bias": bias}.items():
-            if not isinstance(value, Tensor if argument == "x" else OPTIONAL):
-                raise TypeError(f"{name}: {argument} is {type(value).__name__}, expected a torch.Tensor")
+    plain = isinstance(second, OPTIONAL) and isinstance(bias, OPTIONAL) and isinstance(out, OPTIONAL)
+    if not (isinstance(x, Tensor) and plain):
+        refuse_types(name, {"x": x}, {"up" if gate_first else "gate": second, "bias": bias, "out": out})
     exact = is_exact(name, mode)
     try:
+        if out is not None:
+            write(
+                name,
+                op_out,
+                (x, second, bias, kind, gate_first, threshold, exact),
+                (out,),
+                needs_grad(x, second, bias),
+            )
+            return out
         if needs_grad(x, second, bias):
             return GatedActivation.apply(  # type: ignore[no-any-return, no-untyped-call]
                 x, second, bias, kind, gate_first, threshold, exact
@@ -120,6 +144,7 @@ def geglu(
     *,
     approximate: str = "none",
     mode: str = "exact",
+    out: Tensor | None = None,
 ) -> Tensor:
     """`first * gelu(second)` over the halves of the last dimension, in one pass: diffusers' `GEGLU` after its linear.
 
@@ -136,9 +161,11 @@ def geglu(
         approximate: "none" for erf, or "tanh", as `torch.nn.functional.gelu`'s.
         mode: "exact", roundings where torch's operators make them (the sums with the bias, the activation, the
             product): on a GPU the same bits as the eager chain. "fast", one rounding at the end.
+        out: a tensor `[..., H]` of `x`'s dtype and device to write to, such as a slice of a wider buffer; it must not
+            overlap an input. Without gradients.
 
     Returns:
-        A contiguous tensor `[..., H]` of `x`'s dtype.
+        A contiguous tensor `[..., H]` of `x`'s dtype, or `out`.
 
     Gradients are computed in float32 from the inputs, and rounded once; those of two tensors are the halves of one
     buffer, and the bias's is their sum over the rows, by torch. There is no second derivative. Streams, CUDA graphs and
@@ -149,52 +176,66 @@ def geglu(
             is no driver or the GPU is older than sm_75.
         ValueError: for another `mode` or `approximate`.
         torch.OutOfMemoryError: where the output does not fit.
-        TypeError: for an `x`, `gate` or `bias` that is no tensor.
+        TypeError: for an `x`, `gate`, `bias` or `out` that is no tensor.
 
     Source: Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202).
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"geglu: approximate is {approximate!r}, expected 'none' or 'tanh'")
     kind = GELU if approximate == "none" else GELU_TANH
-    return _call("geglu", kind, x, gate, bias, mode, gate_first=False)
+    return _call("geglu", kind, x, gate, bias, mode, out, gate_first=False)
 
 
-def swiglu(x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def swiglu(
+    x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
+) -> Tensor:
     """`first * silu(second)`: diffusers' `SwiGLU` after its linear. Arguments, result and errors as `geglu`."""
-    return _call("swiglu", SILU, x, gate, bias, mode, gate_first=False)
+    return _call("swiglu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
-def mul_and_silu(x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def mul_and_silu(
+    x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
+) -> Tensor:
     """`first * silu(second)`: another name of `swiglu`, that of vLLM's kernels and of kernels-community."""
-    return _call("mul_and_silu", SILU, x, gate, bias, mode, gate_first=False)
+    return _call("mul_and_silu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
-def silu_and_mul(x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def silu_and_mul(
+    x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
+) -> Tensor:
     """`silu(first) * second`: LLaMA's MLP between its linears. Arguments, result and errors as `geglu`."""
-    return _call("silu_and_mul", SILU, x, up, bias, mode, gate_first=True)
+    return _call("silu_and_mul", SILU, x, up, bias, mode, out, gate_first=True)
 
 
-def gelu_and_mul(x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact") -> Tensor:
+def gelu_and_mul(
+    x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
+) -> Tensor:
     """`gelu(first) * second`. Arguments, result and errors as `geglu`."""
-    return _call("gelu_and_mul", GELU, x, up, bias, mode, gate_first=True)
+    return _call("gelu_and_mul", GELU, x, up, bias, mode, out, gate_first=True)
 
 
 def gelu_tanh_and_mul(
-    x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact"
+    x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
     """`gelu(first, approximate="tanh") * second`: Gemma's MLP. Arguments, result and errors as `geglu`."""
-    return _call("gelu_tanh_and_mul", GELU_TANH, x, up, bias, mode, gate_first=True)
+    return _call("gelu_tanh_and_mul", GELU_TANH, x, up, bias, mode, out, gate_first=True)
 
 
 def fatrelu_and_mul(
-    x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, threshold: float = 0.0, mode: str = "exact"
+    x: Tensor,
+    up: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    threshold: float = 0.0,
+    mode: str = "exact",
+    out: Tensor | None = None,
 ) -> Tensor:
     """`threshold(first, threshold, 0) * second`: 0 where the first half is not greater than `threshold`.
 
     The threshold is rounded to `x`'s dtype, as torch.nn.functional.threshold does; 0 gives ReGLU. Arguments, result and
     errors as `geglu`.
     """
-    return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, gate_first=True, threshold=threshold)
+    return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
 
 
 __all__ = [
@@ -205,6 +246,7 @@ __all__ = [
     "mul_and_silu",
     "op",
     "op_backward",
+    "op_out",
     "silu_and_mul",
     "swiglu",
 ]

@@ -1,13 +1,17 @@
 """Normalised and rotated queries and keys: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .._heads import ROTATION, Rotation, check_heads, readable, rotation, sizes, tables_want_grad, tensors_only
-from .._register import FLOATS, define, explain, needs_grad
+from .._register import FLOATS, define, explain, needs_grad, write
 from . import rope
+from .layer_norm_backward import op as layer_norm_backward
+from .rms_norm_backward import op as rms_norm_backward
 
 NORMS = {None: 0, "layer_norm": 1, "rms_norm": 2, "llama_rms_norm": 3, "mochi_rms_norm": 4}
 _PARAMETERS = (
@@ -56,25 +60,24 @@ op_out = define(
 )
 
 
-def norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, norm: int, eps: float
+def _norm_backward(
+    grad: Tensor,
+    x: Tensor,
+    parameters: tuple[Tensor | None, Tensor | None],
+    wants: Sequence[bool],
+    how: tuple[int, float],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients of a norm over the last dimension with respect to `x`, weight and bias; by torch, in float32."""
+    """The gradients of the norm over the last dimension with respect to `x`, weight and bias, those that are wanted."""
+    (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
         return grad, None, None
-    wide, grad = x.float(), grad.float()
+    grad, x = grad.contiguous(), x.contiguous()
     if norm == NORMS["layer_norm"]:
-        wide = wide - wide.mean(-1, keepdim=True)
-    inv = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-    normed = wide * inv
-    scaled = grad if weight is None else grad * weight.float()
-    along = normed * (scaled * normed).mean(-1, keepdim=True)
-    if norm == NORMS["layer_norm"]:
-        along = along + scaled.mean(-1, keepdim=True)
-    rows = tuple(range(x.dim() - 1))
-    grad_weight = None if weight is None else (grad * normed).sum(rows).to(weight.dtype)
-    grad_bias = None if bias is None else grad.sum(rows).to(bias.dtype)
-    return (inv * (scaled - along)).to(x.dtype), grad_weight, grad_bias
+        dx, dweight, dbias = layer_norm_backward(grad, x, weight, bias, None, eps, wants_weight, wants_bias)
+    else:
+        dx, dweight = rms_norm_backward(grad, x, weight, None, eps, 0.0, wants_weight)
+        dbias = None
+    return dx, dweight if wants_weight else None, dbias if wants_bias else None
 
 
 def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
@@ -82,7 +85,7 @@ def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
 
 
 class _Function(torch.autograd.Function):
-    """Undoes the rotation by the kernel of `rope`; then the gradient of the norm, whose statistics are made again."""
+    """Undoes the rotation by the kernel of `rope`; then the gradient of the norm by its own, from q and k."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor | None, *args: Any) -> Any:
@@ -94,18 +97,21 @@ class _Function(torch.autograd.Function):
         return _forward(q, k, args)
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Any) -> Any:
         q, k, q_weight, k_weight, q_bias, k_bias, cos, sin = ctx.saved_tensors
         norm, across_heads, eps = ctx.norm
         how = ctx.how._replace(cos=cos, sin=sin)
         found: list[tuple[Tensor | None, ...]] = []
-        for x, weight, bias, grad in zip((q, k), (q_weight, k_weight), (q_bias, k_bias), (*grads, None), strict=False):
+        parameters = (q_weight, q_bias), (k_weight, k_bias)
+        _, _, *wants = ctx.needs_input_grad[:6]
+        for x, own, wanted, grad in zip((q, k), parameters, (wants[0::2], wants[1::2]), (*grads, None), strict=False):
             if x is None or grad is None:
                 found.append((None, None, None))
                 continue
             grad = readable(grad) if cos is None else rope.op(readable(grad), *how)
             rows, grad_rows = _rows(x, across_heads, how), _rows(grad, across_heads, how)
-            grad_x, *of_parameters = norm_backward(grad_rows, rows, weight, bias, norm, eps)
+            grad_x, *of_parameters = _norm_backward(grad_rows, rows, own, wanted, (norm, eps))
             found.append((grad_x.reshape(x.shape), *of_parameters))
         (grad_q, *of_q), (grad_k, *of_k) = found
         return (grad_q, grad_k, of_q[0], of_k[0], of_q[1], of_k[1], *[None] * (3 + len(how)))
@@ -118,7 +124,7 @@ def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
     if not across_heads:
         return x
-    return (x.transpose(1, 2) if how.heads_first else x).flatten(2)
+    return x.flatten(2)  # tokens first: results of the other order would not have their heads side by side
 
 
 def qk_norm_rope(
@@ -166,7 +172,7 @@ def qk_norm_rope(
 
     In mode "exact" and on CUDA the bits are those of the modules in eager torch, for heads of columns divisible by 4.
     Differentiable, but for `out` and the tables: the backward undoes the rotation by the same kernel and takes the
-    norm's gradient by torch in float32.
+    norm's gradient by that of `rms_norm` or `layer_norm`, in float32 and rounded once.
 
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came.
@@ -208,13 +214,7 @@ def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_g
     tensors_only("qk_norm_rope", q_out, k_out=k_out)
     if (k is None) != (k_out is None):
         raise ValueError("qk_norm_rope: out has another number of tensors than there are inputs")
-    if wants_grad or needs_grad(q_out, k_out):
-        raise RuntimeError("qk_norm_rope: an input requires grad, and `out` has no gradient: leave it out")
-    op_out(q, k, *args, q_out, k_out)
-    if not torch.compiler.is_compiling():
-        for tensor in (q_out, k_out):
-            if tensor is not None and not tensor.is_inference():
-                torch.autograd.graph.increment_version(tensor)  # a backward that saved it must notice
+    write("qk_norm_rope", op_out, (q, k, *args), (q_out, k_out), wants_grad)
     return out
 
 

@@ -16,6 +16,7 @@ from .._register import (
     needs_grad,
     refuse_forward_mode,
     refuse_types,
+    write,
 )
 from .rms_norm_backward import op as op_backward
 
@@ -151,18 +152,11 @@ def rms_norm(
         except RuntimeError as error:
             explain(error, "rms_norm", 1, x, weight=weight)
             raise
-    if grad:
-        raise RuntimeError(
-            "rms_norm: an input requires grad, and there is no gradient with out: call it without, or under "
-            "torch.no_grad() or torch.inference_mode()"
-        )
     try:
-        op_out(x, weight, eps, weight_offset, before, out)
+        write("rms_norm", op_out, (x, weight, eps, weight_offset, before), (out,), grad)
     except RuntimeError as error:
         explain(error, "rms_norm", 0, x, weight=weight, out=out)
         raise
-    if not torch.compiler.is_compiling() and not out.is_inference():
-        torch.autograd.graph.increment_version(out)  # a backward that saved `out` must notice
     return out
 
 

@@ -1,0 +1,55 @@
+//! Addresses of a kernel's arguments, which Rust has no word for.
+//!
+//! The copy engine reads a tensor map where the launch put it, among the kernel's arguments: a kernel needs its address
+//! there, and a reference in Rust is one of a copy. So inline assembly names argument 0 as `@argument_0`, and [`name`]
+//! makes of it the name that the compiler gave, `<entry>_param_0`. Arguments that are named are tensor maps: they are
+//! aligned to 64 bytes, where Rust aligns no argument to more than 16.
+
+use crate::scan::functions;
+
+/// What stands before the argument's number.
+const MARK: &str = "@argument_";
+
+/// The text with the arguments' own names.
+pub(crate) fn name(ptx: &str) -> String {
+    let mut text = String::with_capacity(ptx.len());
+    let functions = functions(ptx);
+    let mut start = 0;
+    for (i, function) in functions.iter().enumerate() {
+        let end = functions.get(i + 1).map_or(ptx.len(), |next| next.start);
+        let (mut head, body) = (ptx[start..function.open].to_string(), &ptx[function.open..end]);
+        let argument = format!("{}_param_", function.name);
+        for found in body.split(MARK).skip(1) {
+            let number: String = found.chars().take_while(char::is_ascii_digit).collect();
+            let declared = |align| format!(".param .align {align} .b8 {argument}{number}[");
+            head = head.replace(&declared(16), &declared(64));
+        }
+        text.push_str(&head);
+        text.push_str(&body.replace(MARK, &argument));
+        start = end;
+    }
+    text.push_str(&ptx[start..]);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_get_their_names_and_room() {
+        let entry = |name: &str, align: u32, argument: &str| {
+            let param = |number, align| format!("\t.param .align {align} .b8 {name}_param_{number}[128]");
+            let params = format!("{},\n{}", param(0, align), param(1, 16));
+            format!(".visible .entry {name}(\n{params}\n)\n{{\n\tmov.b64 a, {argument};\n\tret;\n}}\n")
+        };
+        let before = entry("k", 16, "@argument_0") + &entry("l", 16, "b");
+        assert_eq!(name(&before), entry("k", 64, "k_param_0") + &entry("l", 16, "b"));
+    }
+
+    #[test]
+    fn a_text_without_them_is_unchanged() {
+        let ptx = ".version 8.0\n.visible .entry k(\n)\n{\n\tret;\n}\n";
+        assert_eq!(name(ptx), ptx);
+    }
+}

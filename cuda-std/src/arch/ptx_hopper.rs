@@ -1,0 +1,105 @@
+//! Hopper's asynchronous machinery: barriers with a transaction count, bulk tensor copies, register budgets. All of it
+//! needs sm_90, `setmaxnreg` sm_90a.
+use core::arch::asm;
+
+macro_rules! effects {
+    ($($(#[$doc:meta])* $name:ident($($arg:ident: $class:ident $ty:ty),*): $text:literal;)*) => { $(
+        $(#[$doc])*
+        #[inline(always)]
+        pub unsafe fn $name($($arg: $ty),*) {
+            // SAFETY: the caller vouches for the addresses, and for who takes part.
+            unsafe { asm!($text, $($arg = in($class) $arg,)* options(nostack)) }
+        }
+    )* };
+}
+effects! {
+    barrier_init(barrier: reg32 u32, arrivals: reg32 u32): "mbarrier.init.shared::cta.b64 [{barrier}], {arrivals};";
+    barrier_init_fence(): "fence.mbarrier_init.release.cluster;";
+    barrier_arrive(barrier: reg32 u32): "mbarrier.arrive.shared::cta.b64 _, [{barrier}];";
+    barrier_expect(barrier: reg32 u32, bytes: reg32 u32):
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [{barrier}], {bytes};";
+    named_sync(id: reg32 u32, threads: reg32 u32): "barrier.cta.sync.aligned {id}, {threads};";
+    named_arrive(id: reg32 u32, threads: reg32 u32): "barrier.cta.arrive.aligned {id}, {threads};";
+    shared_store(address: reg32 u32, value: reg32 f32): "st.shared.f32 [{address}], {value};";
+    tensor_map_prefetch(map: reg64 u64): "prefetch.tensormap [{map}];";
+}
+
+/// Waits for the phase of this parity to be over.
+#[inline(always)]
+#[allow(named_asm_labels)] // A label inside braces is the block's own, however often the text is there.
+pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!(
+            "{{ .reg .pred done;",
+            "again: mbarrier.try_wait.parity.shared::cta.b64 done, [{barrier}], {parity};",
+            "@!done bra again; }}",
+            barrier = in(reg32) barrier, parity = in(reg32) parity,
+            options(nostack)
+        )
+    }
+}
+
+/// Two numbers in shared memory, at a multiple of 8.
+#[inline(always)]
+pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
+    let (a, b): (f32, f32);
+    // SAFETY: the caller vouches for the address.
+    unsafe {
+        asm!("ld.shared.v2.f32 {{{}, {}}}, [{}];", out(reg32) a, out(reg32) b, in(reg32) address, options(nostack))
+    };
+    [a, b]
+}
+
+/// Copies a box of a tensor of four dimensions to shared memory; `barrier` counts the bytes that came.
+#[inline(always)]
+pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u32) {
+    // SAFETY: the caller vouches for the addresses.
+    unsafe {
+        asm!(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{a}, {b}, {c}, {d}}}], [{barrier}];",
+            to = in(reg32) to, map = in(reg64) map,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            barrier = in(reg32) barrier,
+            options(nostack)
+        )
+    }
+}
+
+/// The generic address of an argument of the kernel. `cuda_builder` knows what it is called.
+#[inline(always)]
+pub fn argument<const NUMBER: u32>() -> u64 {
+    let address: u64;
+    // SAFETY: an address.
+    unsafe {
+        asm!("{{ .reg .b64 a; mov.b64 a, @argument_{}; cvta.param.u64 {}, a; }}", const NUMBER, out(reg64) address,
+            options(pure, nomem, nostack))
+    };
+    address
+}
+
+/// The address of `pointer` within shared memory.
+#[inline(always)]
+pub fn shared_address(pointer: *mut u8) -> u32 {
+    let address: u32;
+    // SAFETY: arithmetic.
+    unsafe {
+        asm!("{{ .reg .u64 a; cvta.to.shared.u64 a, {}; cvt.u32.u64 {}, a; }}", in(reg64) pointer, out(reg32) address,
+            options(pure, nomem, nostack))
+    };
+    address
+}
+
+/// Raises the registers of each thread of the warp group to `COUNT`.
+#[inline(always)]
+pub unsafe fn registers_up<const COUNT: u32>() {
+    // SAFETY: the caller vouches for the registers and for the whole warp group.
+    unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {};", const COUNT, options(nostack)) }
+}
+
+/// Lowers the registers of each thread of the warp group to `COUNT`.
+#[inline(always)]
+pub unsafe fn registers_down<const COUNT: u32>() {
+    // SAFETY: as `registers_up`.
+    unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {};", const COUNT, options(nostack)) }
+}

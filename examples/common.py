@@ -1,0 +1,61 @@
+"""What the examples share: where to run, tables, plots."""
+
+from collections.abc import Callable, Iterable
+from statistics import median
+from time import perf_counter
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+console = Console(highlight=False)
+
+
+def default_device() -> torch.device:
+    """A GPU where there is one; else the CPU, whose executor runs the kernels for looking, not for speed."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def milliseconds(call: Callable[[], object], device: torch.device, rounds: int, warmup: int, title: str) -> float:
+    """Median time of a call, from an idle device to an idle device."""
+    for _ in range(warmup):
+        call()
+    times = []
+    for _ in track(range(rounds), description=f"{title:28}", console=console):
+        synchronize(device)
+        started = perf_counter()
+        call()
+        synchronize(device)
+        times.append((perf_counter() - started) * 1e3)
+    return median(times)
+
+
+def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """A table."""
+    table = Table(*columns, title=title, title_justify="left")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console.print(table)
+
+
+def plot(path: str, title: str, values: dict[str, float], unit: str) -> None:
+    """A bar for each value."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 0.6 + 0.5 * len(values)), layout="constrained")
+    bars = axes.barh(list(values), list(values.values()), color="#b7410e")
+    axes.bar_label(bars, fmt="%.4g", padding=3)
+    axes.invert_yaxis()
+    axes.set(title=title, xlabel=unit)
+    figure.savefig(path, dpi=150)
+    console.print(f"plot: {path}")

@@ -1,0 +1,141 @@
+//! The checks of attention's arguments.
+use kernels_gpu::heads::Heads;
+
+use super::{AttentionInputs, MaskLayout};
+use crate::rows::Operand;
+use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
+
+/// The most columns of a head.
+const MAX_DIM: i64 = 256;
+
+/// Refuses keys and values that do not go with the queries; sizes are batch, token, head and column.
+pub(crate) fn sizes(
+    op: &'static str,
+    inputs: &AttentionInputs,
+    [batches, _, heads, dim]: [i64; 4],
+    [_, keys, kv_heads, _]: [i64; 4],
+    order: HeadsOrder,
+) -> Result<()> {
+    let AttentionInputs { q, k, v, cu_seqlens, .. } = inputs;
+    let shape = match order {
+        HeadsOrder::TokensFirst => [batches, keys, kv_heads, dim],
+        HeadsOrder::HeadsFirst => [batches, kv_heads, keys, dim],
+    };
+    k.expect_shape(op, "k", &shape[usize::from(cu_seqlens.is_some())..])?;
+    v.expect_shape(op, "v", k.shape())?;
+    if !(1..=MAX_DIM).contains(&dim) {
+        let expected = "heads of 1 to 256 columns".into();
+        return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
+    }
+    if heads > 0 && (kv_heads == 0 || heads % kv_heads != 0) {
+        let expected = format!("heads that divide the {heads} of q");
+        return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
+    }
+    Ok(())
+}
+
+/// The number of packed sequences, if they are.
+pub(crate) fn sequences(
+    op: &'static str,
+    device: &Device,
+    cu_seqlens: Option<&[View; 2]>,
+) -> Result<Option<i64>> {
+    let Some([q, k]) = cu_seqlens else { return Ok(None) };
+    let starts = q.shape().first().map_or(1, |&len| len.max(1));
+    contiguous(op, device, ("cu_seqlens_q", q), Dtype::I32, &[starts])?;
+    contiguous(op, device, ("cu_seqlens_k", k), Dtype::I32, &[starts])?;
+    Ok(Some(starts - 1))
+}
+
+/// A tensor of heads as batch, token, head and column, and where they lie.
+pub(crate) fn heads(
+    op: &'static str,
+    device: &Device,
+    (arg, view): Operand,
+    dtype: Dtype,
+    order: HeadsOrder,
+    packed: bool,
+) -> Result<([i64; 4], Heads)> {
+    view.expect_on(op, arg, device)?;
+    view.expect_dtype(op, arg, dtype)?;
+    let (sizes, strides) = match (packed, view.shape(), view.strides()) {
+        (false, &[b, s, h, d], &[i, j, k, l]) => ([b, s, h, d], [i, j, k, l]),
+        (true, &[s, h, d], &[j, k, l]) => ([1, s, h, d], [0, j, k, l]),
+        _ => {
+            let expected = if packed { "three dimensions" } else { "four dimensions" }.into();
+            return Err(Error::Shape { op, arg, got: view.shape().to_vec(), expected });
+        }
+    };
+    let tokens_first = |[i, j, k, l]: [i64; 4]| match order {
+        HeadsOrder::TokensFirst => [i, j, k, l],
+        HeadsOrder::HeadsFirst => [i, k, j, l],
+    };
+    let (sizes, strides) = (tokens_first(sizes), tokens_first(strides));
+    if strides[3] != 1 && sizes[3] > 1 {
+        return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
+    }
+    // The stride of a single one is any number: 0 does not get in the way of wide accesses.
+    let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
+    let base = view.ptr().cast_mut().cast();
+    Ok((sizes, Heads { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) }))
+}
+
+/// The mask of scores of `shape`; without a shape there may be none.
+pub(crate) fn mask(
+    op: &'static str,
+    device: &Device,
+    mask: &View,
+    dtype: Dtype,
+    shape: Option<[i64; 4]>,
+) -> Result<MaskLayout> {
+    let Some(shape) = shape else {
+        let expected = "none for packed sequences".into();
+        return Err(Error::Shape { op, arg: "mask", got: mask.shape().to_vec(), expected });
+    };
+    mask.expect_on(op, "mask", device)?;
+    if mask.dtype() != Dtype::Bool && mask.dtype() != Dtype::F32 && mask.dtype() != dtype {
+        let expected = format!("bool, f32 or {dtype} (as q)");
+        return Err(Error::Dtype { op, arg: "mask", got: mask.dtype(), expected });
+    }
+    let wide = mask.broadcast_to(op, "mask", &shape)?;
+    let strides = std::array::from_fn(|dim| wide.strides()[dim]);
+    Ok(MaskLayout { base: mask.ptr(), dtype: mask.dtype(), strides })
+}
+
+/// Refuses a tensor that is not of this dtype and shape, without gaps.
+pub(crate) fn contiguous(
+    op: &'static str,
+    device: &Device,
+    (arg, view): Operand,
+    dtype: Dtype,
+    shape: &[i64],
+) -> Result<()> {
+    view.expect_on(op, arg, device)?;
+    view.expect_dtype(op, arg, dtype)?;
+    view.expect_shape(op, arg, shape)?;
+    let mut dense = 1;
+    for (size, stride) in view.shape().iter().zip(view.strides()).rev() {
+        if *size > 1 && *stride != dense {
+            return Err(view.bad_strides(op, arg, "it must be contiguous"));
+        }
+        dense *= size;
+    }
+    Ok(())
+}
+
+/// A size as kernels count it: with room for the positions of a window around it.
+pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u32> {
+    if size <= i64::from(i32::MAX / 4) {
+        return Ok(size as u32);
+    }
+    Err(Error::Value { op, arg, got: size as f64, expected: "sizes below 2^29" })
+}
+
+/// A finite number, `least` or more.
+pub(crate) fn finite(op: &'static str, arg: &'static str, value: f32, least: f32) -> Result<f32> {
+    if value.is_finite() && value >= least {
+        return Ok(value);
+    }
+    let expected = if least < 0.0 { "a finite number" } else { "a finite number of 0 or more" };
+    Err(Error::Value { op, arg, got: f64::from(value), expected })
+}

@@ -1,0 +1,110 @@
+//! The gradients of attention.
+use kernels_gpu::attention::backward::{BackwardParams, ROWS};
+use kernels_gpu::ops::attention_backward::KERNELS_BY_DIM;
+
+use super::attention::{Side, block_shape, expect_tensor_cores};
+use crate::attention::{Attention, AttentionInputs, AttentionLayout, check};
+use crate::launch::args;
+use crate::rows::expect_disjoint;
+use crate::{Device, Dtype, Result, Stream, View, ViewMut};
+
+const OP: &str = "attention_backward";
+
+/// What attention gave, and the gradient of it.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionResult<'a> {
+    /// As `q`.
+    pub out: View<'a>,
+    /// f32, `[B, H, Sq]`, or `[H, Sq]` for packed sequences.
+    pub lse: View<'a>,
+    /// As `q`.
+    pub dout: View<'a>,
+}
+
+/// Where the gradients go.
+#[derive(Debug)]
+pub struct AttentionGradients<'a> {
+    /// As `q`.
+    pub dq: ViewMut<'a>,
+    /// As `k`.
+    pub dk: ViewMut<'a>,
+    /// As `v`.
+    pub dv: ViewMut<'a>,
+    /// Memory that the kernels use in between, as `lse`.
+    pub workspace: ViewMut<'a>,
+}
+
+/// The gradients of [`attention`](super::attention::attention) for queries, keys and values, with its inputs and parameters.
+///
+/// Products are of the element type with f32 sums; weights and their gradients are f32 and rounded for the next product; each
+/// gradient is rounded once. The same bits every time.
+///
+/// # Errors
+/// As for `attention`.
+pub fn attention_backward(
+    device: &Device,
+    inputs: AttentionInputs,
+    result: AttentionResult,
+    gradients: AttentionGradients,
+    params: Attention,
+    stream: Stream,
+) -> Result<()> {
+    let AttentionResult { out, lse, dout } = &result;
+    let layout = AttentionLayout::of(OP, device, &inputs, (out, Some(lse)), &params)?;
+    let AttentionGradients { dq, dk, dv, workspace } = &gradients;
+    let (packed, q) = (inputs.cu_seqlens.is_some(), &inputs.q);
+    let workspace = workspace.as_view();
+    check::contiguous(OP, device, ("workspace", workspace), Dtype::F32, lse.shape())?;
+    let heads = |arg, view: &View, like: &View| {
+        view.expect_shape(OP, arg, like.shape())?;
+        check::heads(OP, device, (arg, view), q.dtype(), params.order, packed).map(|(_, heads)| heads)
+    };
+    let dout_heads = heads("dout", dout, q)?;
+    let outputs = [("dq", dq.as_view(), q), ("dk", dk.as_view(), &inputs.k), ("dv", dv.as_view(), &inputs.v)];
+    let mut places = [dout_heads; 3];
+    let others =
+        [Some(("out", out)), Some(("lse", lse)), Some(("dout", dout)), Some(("workspace", workspace))];
+    for (at, (arg, view, like)) in outputs.into_iter().enumerate() {
+        places[at] = heads(arg, view, like)?;
+        expect_disjoint(OP, (arg, view), &inputs.operands())?;
+        expect_disjoint(OP, (arg, view), &others)?;
+        for (other, view_of_other, _) in &outputs[..at] {
+            expect_disjoint(OP, (arg, view), &[Some((other, view_of_other))])?;
+        }
+    }
+    expect_tensor_cores(OP, device)?;
+    let [dq, dk, dv] = places;
+    let aligned = [dout_heads, dq, dk, dv].iter().all(|heads| heads.is_octets(2));
+    let p = BackwardParams {
+        forward: layout.params(0),
+        dout: dout_heads,
+        dq,
+        dk,
+        dv,
+        delta: workspace.ptr().cast_mut().cast(),
+        vector: u32::from(layout.vector && aligned),
+    };
+    launch(device, &layout, p, stream)
+}
+
+/// Launches the kernel of the sums that both sides need, then one for queries, and one or two for keys and values.
+fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
+    let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
+    let kernels = kernels.expect("heads were checked to have at most 256 columns");
+    if let Some((tiles, blocks)) = a.blocks(OP, ROWS, Side::Queries)? {
+        p.forward.tiles = tiles;
+        for (kernel, shared_bytes) in [("attention_backward_delta", 0), (kernels.query, kernels.shared_bytes)]
+        {
+            // SAFETY: the views were checked to be what the kernel's arguments mean.
+            unsafe { device.launch(kernel, a.dtype, block_shape(blocks, shared_bytes), stream, args![p]) }?;
+        }
+    }
+    let Some((tiles, blocks)) = a.blocks(OP, ROWS, Side::Keys)? else { return Ok(()) };
+    p.forward.tiles = tiles;
+    for kernel in kernels.key {
+        let shape = block_shape(blocks, kernels.shared_bytes);
+        // SAFETY: as above.
+        unsafe { device.launch(kernel, a.dtype, shape, stream, args![p]) }?;
+    }
+    Ok(())
+}

@@ -1,0 +1,164 @@
+//! `attention` on Hopper: the calls that its own kernels take.
+use std::num::NonZero;
+
+use kernels_gpu::heads::Heads;
+use kernels_gpu::hopper::{D64, D96, D128, D256, PART, Params, Tiles};
+
+use crate::attention::AttentionLayout;
+use crate::cuda::{Cuda, HeadsMap};
+use crate::launch::{Launch, args};
+use crate::{Device, Result, Stream};
+
+/// The kernels of a size.
+struct Kernels {
+    tiles: Tiles,
+    full: &'static str,
+    causal: &'static str,
+    /// With a mask of the keys; heads of 256 columns leave no registers for one.
+    padded: Option<&'static str>,
+}
+
+/// By their most columns.
+const KERNELS: [Kernels; 4] = [
+    Kernels {
+        tiles: D64,
+        full: "attention_hopper_d64",
+        causal: "attention_hopper_d64_causal",
+        padded: Some("attention_hopper_d64_padded"),
+    },
+    Kernels {
+        tiles: D96,
+        full: "attention_hopper_d96",
+        causal: "attention_hopper_d96_causal",
+        padded: Some("attention_hopper_d96_padded"),
+    },
+    Kernels {
+        tiles: D128,
+        full: "attention_hopper_d128",
+        causal: "attention_hopper_d128_causal",
+        padded: Some("attention_hopper_d128_padded"),
+    },
+    Kernels {
+        tiles: D256,
+        full: "attention_hopper_d256",
+        causal: "attention_hopper_d256_causal",
+        padded: None,
+    },
+];
+
+impl Kernels {
+    /// The kernel for the call, and its sizes.
+    fn of(a: &AttentionLayout) -> Option<(&'static str, Tiles)> {
+        let kernels = KERNELS.iter().find(|kernels| a.dim <= kernels.tiles.dim)?;
+        let name = match (&a.mask, a.causal) {
+            (None, false) => kernels.full,
+            (None, true) => kernels.causal,
+            // A mask of the keys alone, as padding has it, is read once for a tile of queries.
+            (Some(mask), false) if mask.strides[2] == 0 => kernels.padded?,
+            _ => return None,
+        };
+        Some((name, kernels.tiles))
+    }
+}
+
+/// Fewer queries leave most rows of a tile empty.
+const MIN_QUERIES: u32 = 64;
+
+/// Keys and values of this many bytes stay in L2 while others come, of 50 MB.
+const SECTION_BYTES: u64 = 24 << 20;
+
+/// Launches the call on Hopper's own kernels; `false`: it is not for them, and nothing was done. They take full attention,
+/// with or without a mask of the keys, and causal attention, without window, softcap or packed sequences, of heads whose
+/// tensors are multiples of 16 bytes in every direction.
+pub(crate) fn attention_hopper(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<bool> {
+    let Some(cuda) = device.as_cuda().filter(|cuda| cuda.native.is_some() && is_plain(a)) else {
+        return Ok(false);
+    };
+    let Some((kernel, tiles)) = Kernels::of(a) else { return Ok(false) };
+    let Some(p) = params(a, &tiles) else { return Ok(false) };
+    let map = |heads, rows, tokens, count| cuda.tensor_map(&map(a, heads, [tokens, count], rows));
+    let q = map(&a.q, tiles.rows(), a.queries, a.heads)?;
+    let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);
+    let shape = Launch {
+        grid: [blocks(cuda, a, &p), 1, 1],
+        block: [tiles.threads(), 1, 1],
+        shared_bytes: tiles.shared_bytes(),
+        carveout: None,
+    };
+    // SAFETY: the layout was checked; the maps and `p` say the same of it.
+    unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, p]) }?;
+    Ok(true)
+}
+
+fn is_plain(a: &AttentionLayout) -> bool {
+    // A map's strides are multiples of 16 bytes and not 0, but of a dimension of size 1 whatever is convenient.
+    let walkable = |heads: &Heads, sizes: [u32; 3]| {
+        let strides = [heads.batch_stride, heads.token_stride, heads.head_stride];
+        strides.iter().zip(sizes).all(|(&stride, size)| size == 1 || stride > 0 && stride < 1 << 38)
+    };
+    let (q, k) = ([a.batches, a.queries, a.heads], [a.batches, a.keys, a.kv_heads]);
+    a.cu_seqlens.is_none()
+        && a.window == [None; 2]
+        && a.softcap == 0.0
+        && a.scale > 0.0
+        && a.vector
+        && a.queries >= MIN_QUERIES
+        && [a.batches, a.heads, a.keys].iter().all(|size| *size > 0)
+        && walkable(&a.q, q)
+        && walkable(&a.k, k)
+        && walkable(&a.v, k)
+}
+
+/// The kernel's argument; `None` where there are more tiles than it counts.
+fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
+    let query_tiles = a.queries.div_ceil(tiles.rows());
+    let heads = a.batches.checked_mul(a.heads)?;
+    let all = query_tiles.checked_mul(heads).filter(|&all| all <= i32::MAX as u32)?;
+    let section = section(a, heads);
+    let bytes = |stride: i64| 2 * stride;
+    Some(Params {
+        out: a.out.base,
+        lse: a.lse,
+        out_strides: [bytes(a.out.batch_stride), bytes(a.out.token_stride), bytes(a.out.head_stride)],
+        queries: a.queries,
+        keys: a.keys,
+        heads: NonZero::new(a.heads)?,
+        shared_by: NonZero::new(a.heads / a.kv_heads)?,
+        query_tiles: NonZero::new(query_tiles)?,
+        tiles: all,
+        section: NonZero::new(section)?,
+        section_tiles: NonZero::new(section * query_tiles)?,
+        dim: a.dim,
+        diagonal: a.keys as i32 - a.queries as i32,
+        scale: a.scale * std::f32::consts::LOG2_E,
+        unscale: 1.0 / a.scale,
+        mask: a.mask_arg(),
+    })
+}
+
+/// The heads whose tiles are worked on together: their keys and values fit into L2.
+fn section(a: &AttentionLayout, heads: u32) -> u32 {
+    let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
+    let most = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
+    (1..=heads).rev().find(|section| heads % section == 0 && u64::from(*section) <= most).unwrap_or(1)
+}
+
+/// Full: a block stays on its multiprocessor, and what it loads for the next tile comes while it ends one. Causal: tiles are
+/// of all lengths, and a block for each, longest first, shares them out better than any table (615 against 490 TFLOP/s at
+/// 16384 keys).
+fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &Params) -> u32 {
+    if a.causal { p.tiles } else { p.tiles.min(cuda.multiprocessors) }
+}
+
+/// The map of a tensor of heads that comes `rows` tokens at a time.
+fn map(a: &AttentionLayout, heads: &Heads, [tokens, count]: [u32; 2], rows: u32) -> HeadsMap {
+    // 0 where there is one only: any stride will do, and the driver takes none of 0.
+    let stride = |stride: i64| if stride == 0 { 16 } else { 2 * stride.unsigned_abs() };
+    HeadsMap {
+        base: heads.base.cast_const().cast(),
+        dtype: a.dtype,
+        sizes: [a.dim, tokens, count, a.batches].map(u64::from),
+        strides: [heads.token_stride, heads.head_stride, heads.batch_stride].map(stride),
+        part: [PART, rows],
+    }
+}

@@ -1,0 +1,102 @@
+//! Attention, `softmax(scale q kT + mask) v`, on tensor cores that any GPU from sm_80 on has: FlashAttention-2
+//! (arXiv:2307.08691).
+//!
+//! A block has four warps and takes a tile of queries of one head. Keys and values go through shared memory in tiles, of
+//! which one is copied while the other is worked on; a warp has all keys of its own queries, so it never waits for another
+//! one but to share the copies. Scores and weights stay in registers: the fragments of a product are those of the next.
+//!
+//! - Rows in shared memory lie 16 bytes further apart than they are long: an odd number of chunks, so that the eight rows
+//!   of a matrix begin in different banks, at addresses that differ by constants.
+//! - The maximum that exponents are taken against follows a row's own only when that is [`SLACK`] above it. Until then the
+//!   sums need no rescaling, which costs as many instructions as the exponentials; what is divided by the sum of the
+//!   weights in the end does not depend on it (FlashAttention-4, arXiv:2603.05451).
+//! - Tiles that all queries of a warp see go without comparisons; those that none sees, without anything.
+pub mod backward;
+mod band;
+pub(crate) mod forward;
+mod mask;
+mod output;
+mod place;
+mod queries;
+mod softmax;
+mod tile;
+
+pub use mask::Mask;
+
+use crate::heads::Heads;
+
+/// What a launch works on: the kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// Queries.
+    pub q: Heads,
+    /// Keys.
+    pub k: Heads,
+    /// Values.
+    pub v: Heads,
+    /// The result, as `q`.
+    pub out: Heads,
+    /// `ln(sum(exp(scores)))` of each head and query; null: not wanted.
+    pub lse: *mut f32,
+    /// Where packed sequences begin among the queries, and end; null: batches of `queries` queries.
+    pub query_starts: *const i32,
+    /// Likewise among the keys.
+    pub key_starts: *const i32,
+    /// What is added to the scores, or hides them: in the general kernels.
+    pub mask: Mask,
+    /// Batches, or packed sequences.
+    pub batches: u32,
+    /// Queries of a batch, or of all packed sequences.
+    pub queries: u32,
+    /// Keys, likewise.
+    pub keys: u32,
+    /// Heads of the queries.
+    pub heads: u32,
+    /// Heads of the queries that share one of the keys.
+    pub group: u32,
+    /// Columns of a head.
+    pub dim: u32,
+    /// Query tiles of a batch, or of all sequences.
+    pub tiles: u32,
+    /// Are all heads readable 16 bytes at a time? What is not, the general kernels read element by element.
+    pub vector: u32,
+    /// Are later queries longer work than earlier ones? They are then begun first.
+    pub backwards: u32,
+    /// The most keys before its position that a query sees.
+    pub before: i32,
+    /// The most keys after it.
+    pub after: i32,
+    /// The factor of `q k`; above 0 except in the general kernels.
+    pub scale: f32,
+    /// Scores become `softcap tanh(score / softcap)` unless it is 0: in the general kernels.
+    pub softcap: f32,
+}
+
+/// More than there are keys: no limit to a window.
+pub const UNLIMITED: i32 = 1 << 30;
+
+/// Warps in a block.
+pub const WARPS: u32 = 4;
+
+/// The tiles of a kernel, in units of 16, the size of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiling {
+    /// Queries of a warp.
+    pub rows16: usize,
+    /// Columns of a head, at least.
+    pub dim16: usize,
+    /// Keys of a tile.
+    pub keys16: usize,
+}
+
+impl Tiling {
+    /// Queries of a block.
+    pub const fn rows(&self) -> u32 {
+        WARPS * 16 * self.rows16 as u32
+    }
+    /// Shared memory of a block, in bytes: a tile of queries, two of keys and two of values.
+    pub const fn shared_bytes(&self) -> u32 {
+        (self.rows() + 4 * 16 * self.keys16 as u32) * (2 * self.dim16 as u32 + 1) * 16
+    }
+}

@@ -1,0 +1,209 @@
+//! The kernel: a tile of queries against all keys that they see.
+use cuda_std::copy;
+use cuda_std::mem;
+use cuda_std::mma::MatrixElem;
+use cuda_std::prelude::*;
+
+use super::band::Band;
+use super::mask::{At, Lines, cap, hide};
+use super::output::{Output, Sums};
+use super::place::Place;
+use super::queries::Queries;
+use super::softmax::{Scores, Softmax};
+use super::tile::{Copier, Lanes, Tile};
+use super::{Params, WARPS};
+
+/// Attention of one tile of queries. `HELD`: queries stay in registers. `GENERAL`: with mask and softcap, for any scale and
+/// any alignment.
+///
+/// # Safety
+/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
+#[inline(always)]
+pub(crate) unsafe fn forward<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const KEYS16: usize,
+    const HELD: bool,
+    const GENERAL: bool,
+>(
+    p: Params,
+) {
+    let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
+    // SAFETY: as the caller promises.
+    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else { return };
+    let band = Band::of(place.queries, place.keys, p.before, p.after);
+    let last = place.queries - 1;
+    let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);
+
+    let mut memory = SharedMemory::of_launch();
+    let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
+    let (k_tiles, v_tiles) =
+        (Tile::<T, DIM16>::take(&mut memory, 2 * keys), Tile::<T, DIM16>::take(&mut memory, 2 * keys));
+    let vector = !GENERAL || p.vector != 0;
+    let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
+    // From one lane, so that ptxas knows it to be the warp's.
+    let own = warp::shuffle(warp::ALL, own, 0);
+    let lanes = Lanes::new();
+    let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.from_row(own), lanes);
+    let copier = |head: *mut T, stride, there| Copier::<T, DIM16>::of(head, stride, there, p.dim);
+    let k_copier = copier(place.key(&p.k, p.group), p.k.token_stride, place.keys);
+    let v_copier = copier(place.key(&p.v, p.group), p.v.token_stride, place.keys);
+    // SAFETY: the tensors are readable; of two tiles, the one that is copied to was used up before the last barrier.
+    let copy = |tile: u32| unsafe {
+        let to = tile % 2 * keys;
+        k_copier.copy(&k_tiles.from_row(to), tile * keys, keys, vector);
+        v_copier.copy(&v_tiles.from_row(to), tile * keys, keys, vector);
+    };
+    if begin < end {
+        // SAFETY: as in `copy`.
+        unsafe {
+            copier(place.query(&p.q), p.q.token_stride, place.queries).copy(
+                &q_tile,
+                place.first,
+                rows,
+                vector,
+            )
+        };
+        copy(begin);
+    }
+    copy::wait();
+    block::sync();
+    // SAFETY: they have been waited for, if there are any.
+    unsafe { queries.hold() };
+
+    // The general kernel's scores are powers of two already.
+    let mut softmax = Softmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
+    let mut out: Sums<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
+    let first = place.first + own;
+    let span = [first, (first + 16 * ROWS16 as u32 - 1).min(last)];
+    for tile in begin..end {
+        if tile + 1 < end {
+            copy(tile + 1);
+        }
+        // Else the places of their rows in the mask stay in registers from tile to tile.
+        let query = if GENERAL { thread::forget([first, 0])[0] } else { first };
+        let (at, buffer) = (At { row: query, col: tile * keys }, tile % 2 * keys);
+        if first <= last && !band.hides(span, at.col, keys) {
+            // SAFETY: queries, keys and values have been waited for.
+            unsafe {
+                let mut scores =
+                    products::<T, ROWS16, DIM16, KEYS16, HELD>(&queries, &k_tiles.from_row(buffer), &lanes);
+                if GENERAL {
+                    cap(&mut scores, &p);
+                    Lines::of(&p.mask, &place, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
+                }
+                if !band.shows(span, at.col, keys) {
+                    hide(&mut scores, at, &band);
+                }
+                accumulate(&mut out, &mut softmax, &scores, &v_tiles.from_row(buffer), &lanes);
+            }
+        }
+        copy::wait();
+        block::sync();
+    }
+    // SAFETY: the warp is the only one that used its queries, and has done so.
+    unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.from_row(own), first, vector) };
+}
+
+/// `q kT`.
+///
+/// # Safety
+/// Queries and keys have been waited for.
+#[inline(always)]
+unsafe fn products<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const KEYS16: usize,
+    const HELD: bool,
+>(
+    queries: &Queries<T, ROWS16, DIM16, HELD>,
+    keys: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
+) -> Scores<ROWS16, KEYS16> {
+    let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
+    for col in 0..DIM16 {
+        // SAFETY: as the caller promises.
+        let a: [_; ROWS16] = core::array::from_fn(|row| unsafe { queries.get(row, col) });
+        for pair in 0..KEYS16 {
+            // SAFETY: as the caller promises.
+            let b = unsafe { keys.columns(lanes, pair, col) };
+            for row in 0..ROWS16 {
+                for side in 0..2 {
+                    scores[row][pair][side] = T::mma(a[row], b[side], scores[row][pair][side]);
+                }
+            }
+        }
+    }
+    scores
+}
+
+/// Adds the weights of the scores times `v` to `out`.
+///
+/// # Safety
+/// The values have been waited for.
+#[inline(always)]
+unsafe fn accumulate<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
+    out: &mut Sums<ROWS16, DIM16>,
+    softmax: &mut Softmax<ROWS16>,
+    scores: &Scores<ROWS16, KEYS16>,
+    values: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
+) {
+    if let Some(rescale) = softmax.advance(scores) {
+        for row in 0..ROWS16 {
+            let [upper, lower] = rescale[row];
+            for pair in &mut out[row] {
+                for c in pair {
+                    *c = [c[0] * upper, c[1] * upper, c[2] * lower, c[3] * lower];
+                }
+            }
+        }
+    }
+    for step in 0..KEYS16 {
+        let weights: [_; ROWS16] = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
+        for pair in 0..DIM16 {
+            // SAFETY: as the caller promises.
+            let b = unsafe { values.rows(lanes, step, pair) };
+            for row in 0..ROWS16 {
+                for side in 0..2 {
+                    out[row][pair][side] = T::mma(weights[row], b[side], out[row][pair][side]);
+                }
+            }
+        }
+    }
+}
+
+/// Divides by the sums of the weights and writes the result.
+///
+/// # Safety
+/// Nobody but the warp uses the tile, which has room for its queries; the outputs are writable.
+#[inline(always)]
+unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
+    p: &Params,
+    place: &Place,
+    softmax: &Softmax<ROWS16>,
+    out: &Sums<ROWS16, DIM16>,
+    tile: &Tile<T, DIM16>,
+    first: u32,
+    vector: bool,
+) {
+    let (lane, mut inverses) = (warp::lane(), [[0.0; 2]; ROWS16]);
+    for row in 0..ROWS16 {
+        for half in 0..2 {
+            let [inverse, lse] = softmax.finish(row, half);
+            inverses[row][half] = inverse;
+            let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
+            if !p.lse.is_null() && lane.is_multiple_of(4) && query < place.queries {
+                let at = p.lse.wrapping_add(place.number(p, query));
+                // SAFETY: the host checked that there is one for each query.
+                unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
+            }
+        }
+    }
+    let (head, stride) = (place.query(&p.out), p.out.token_stride);
+    let output = Output { head, stride, first, rows: place.queries, dim: p.dim, vector };
+    // SAFETY: as the caller promises.
+    unsafe { output.write(tile, out, &inverses) };
+}

@@ -1,0 +1,73 @@
+//! Attention for Hopper.
+use cuda_std::hopper::tensor_map::{Map, TensorMap};
+use cuda_std::hopper::{give_registers, take_registers, warp_group};
+use cuda_std::prelude::*;
+
+use crate::hopper::Params;
+use crate::hopper::consumer::consume;
+use crate::hopper::layout::Layout;
+use crate::hopper::producer::{Maps, produce_keys, produce_masks, produce_values};
+use crate::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel256, Shape};
+
+/// # Safety
+/// The host made the maps and `p`, and launches the block and the shared memory that the layout needs.
+#[inline(always)]
+unsafe fn attention<K: Shape>(p: &Params) {
+    if K::GROUPS == 2 {
+        thread::launch_bounds::<384, 1>()
+    } else {
+        thread::launch_bounds::<512, 1>()
+    }
+    let layout = Layout::<K>::of_launch();
+    // SAFETY: as the caller promises.
+    unsafe {
+        let maps = Maps { q: Map::argument::<0>(), k: Map::argument::<1>(), v: Map::argument::<2>() };
+        layout.make_barriers();
+        let group = warp_group();
+        if group == 0 {
+            if K::GROUPS == 2 {
+                give_registers::<24>()
+            } else {
+                give_registers::<32>()
+            }
+            match thread::index()[0] {
+                0 => produce_keys::<K>(layout, maps, p),
+                32 => produce_values::<K>(layout, maps, p),
+                64..96 if K::PADDED => produce_masks::<K>(layout, p),
+                _ => {}
+            }
+        } else {
+            if K::GROUPS == 2 {
+                take_registers::<240>()
+            } else {
+                take_registers::<160>()
+            }
+            consume::<K>(layout, group - 1, p);
+        }
+    }
+}
+
+entry! {
+    attention_hopper_d64<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel64<T, false, false>>(&p);
+    attention_hopper_d64_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel64<T, true, false>>(&p);
+    attention_hopper_d64_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel64<T, false, true>>(&p);
+    attention_hopper_d96<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel96<T, false, false>>(&p);
+    attention_hopper_d96_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel96<T, true, false>>(&p);
+    attention_hopper_d96_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel96<T, false, true>>(&p);
+    attention_hopper_d128<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128<T, false, false>>(&p);
+    attention_hopper_d128_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128<T, true, false>>(&p);
+    attention_hopper_d128_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128<T, false, true>>(&p);
+    attention_hopper_d256<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel256<T, false, false>>(&p);
+    attention_hopper_d256_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel256<T, true, false>>(&p)
+}

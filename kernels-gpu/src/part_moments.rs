@@ -1,0 +1,114 @@
+//! [`moments`](crate::moments) of a row that the four warps of a block share, in the same order, so with the same bits.
+use cuda_std::math::reciprocal;
+use cuda_std::prelude::*;
+use cuda_std::quad::{LEN, TILE};
+
+use crate::moments::{Stats, Welford};
+use crate::params::Params;
+
+/// Warps of a row.
+pub(crate) const WARPS: u32 = Params::SHARING / warp::SIZE;
+
+/// The row where it waits.
+#[derive(Clone, Copy)]
+pub(crate) struct WaitingRow<T> {
+    pub staged: Staged<T>,
+    /// Tiles of the row, all of them full.
+    pub tiles: u32,
+    /// The warp's number among those of the row.
+    pub warp: u32,
+}
+
+/// A reduction of a row by the threads of a block.
+pub(crate) trait PartMoments: Copy {
+    /// Of no element.
+    const EMPTY: Self;
+    /// Takes in a quad of the thread's, in the order of its tiles.
+    fn push(&mut self, lanes: [f32; 4]);
+    /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal are what is
+    /// divided by.
+    fn finish<T: Elem>(self, row: WaitingRow<T>, meeting: Shared<f32>, cols: [f32; 2], eps: f32) -> Stats;
+}
+
+/// LayerNorm: each warp plays one of torch's.
+impl PartMoments for Welford {
+    const EMPTY: Self = Self::EMPTY;
+
+    #[inline(always)]
+    fn push(&mut self, lanes: [f32; 4]) {
+        for i in 0..4 {
+            self.count += 1.0;
+            self.add(lanes[i], reciprocal(self.count));
+        }
+    }
+
+    #[inline(always)]
+    fn finish<T: Elem>(
+        self,
+        row: WaitingRow<T>,
+        meeting: Shared<f32>,
+        [cols, _]: [f32; 2],
+        eps: f32,
+    ) -> Stats {
+        let Self { mean, m2, .. } = self.fold_even();
+        let at = 2 * row.warp;
+        if warp::lane() == 0 {
+            // SAFETY: a place for each warp and value, which only its lane 0 writes, before the barrier.
+            unsafe {
+                meeting.set(at, mean);
+                meeting.set(at + 1, m2);
+            }
+        }
+        block::sync();
+        let warp = |number: u32| {
+            let tiles = (row.tiles + WARPS - 1 - number) / WARPS;
+            // SAFETY: every place was written before the barrier.
+            let [mean, m2] = unsafe { [meeting.get(2 * number), meeting.get(2 * number + 1)] };
+            Self { mean, m2, count: (tiles * TILE) as f32 }
+        };
+        let all = warp(0).with(warp(2)).with(warp(1).with(warp(3)));
+        Stats { mean: all.mean, inv: rsqrt(all.m2 / cols + eps) }
+    }
+}
+
+/// RMSNorm: a thread has every 128th element, as a lane of the warp that would have the row alone has it in one of its four
+/// sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Squares;
+
+impl PartMoments for Squares {
+    const EMPTY: Self = Self;
+
+    #[inline(always)]
+    fn push(&mut self, _: [f32; 4]) {}
+
+    #[inline(always)]
+    fn finish<T: Elem>(
+        self,
+        row: WaitingRow<T>,
+        meeting: Shared<f32>,
+        [_, inv_cols]: [f32; 2],
+        eps: f32,
+    ) -> Stats {
+        block::sync();
+        let own = thread::index()[0];
+        let (mut sum, mut tile) = (0.0, 0);
+        while tile < row.tiles {
+            let group = [0, 1, 2, 3].map(|i: u32| {
+                if tile + i < row.tiles { row.staged.element(own + (tile + i) * TILE).to_f32() } else { 0.0 }
+            });
+            for i in 0..4 {
+                sum += group[i] * group[i];
+            }
+            tile += 4;
+        }
+        // SAFETY: a place for each thread.
+        unsafe { meeting.set(own, sum) };
+        block::sync();
+        let first = LEN * warp::lane();
+        // SAFETY: every place was written before the barrier.
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i: u32| unsafe { meeting.get(first + i) });
+        let sum = warp::sum(a + b + c + d, warp::SIZE);
+        Stats { mean: 0.0, inv: rsqrt(sum * inv_cols + eps) }
+    }
+}

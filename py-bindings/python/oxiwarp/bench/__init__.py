@@ -1,0 +1,118 @@
+"""`python -m oxiwarp bench --model ltx`: a whole model, stock, compiled and patched, in one run.
+
+Times are of the wall, per transformer step; samples of patched models are compared with the stock model's; a profile
+says which kernels take the GPU's time. Weights are random, which changes no time.
+"""
+
+import json
+import platform
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .measure import STOCK, VARIANTS, Result, measure
+from .workloads import WORKLOADS, Workload
+
+COMPILED = "torch.compile"
+
+
+def bench(models: list[str], variants: list[str], rounds: int, device: str, small: bool, out: str | None) -> int:
+    """Run it, print a table for each model, write `<out>/<model>.json`. Returns 0, or 1 with the reason printed."""
+    try:
+        from rich.console import Console
+    except ImportError as error:
+        print(f"bench: {error}: pip install 'oxiwarp[demo]'", file=sys.stderr)
+        return 1
+    place = torch.device(device)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+    chosen = [variant for variant in VARIANTS if variant.name in (STOCK, *variants)]
+    for name in models:
+        workload = WORKLOADS[name]
+        console.print(f"\n{workload.title}, {str(dtype)[6:]}, {where(place)}", style="bold")
+        with console.status("") as status:
+            results = measure(workload, chosen, place, dtype, rounds, small, status.update)
+        show(results, console)
+        if out is not None:
+            save(workload, results, place, dtype, Path(out) / f"{name}.json")
+        torch._dynamo.reset()
+    return 0
+
+
+def where(device: torch.device) -> str:
+    """The device's name."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU executor"
+
+
+def show(results: list[Result], console: Any) -> None:
+    """Time, agreement with the stock model, and the profile, as tables."""
+    from rich.table import Table
+
+    base = {result.variant.name: result.median for result in results}
+    table = Table("", "ms a step", "x eager", "x torch.compile", "equal values", "PSNR, dB", "first step, s")
+    for result in results:
+        compiled = f"{result.median / base[COMPILED]:.3f}" if COMPILED in base else ""
+        table.add_row(
+            result.variant.name,
+            f"{result.median:.2f}",
+            f"{result.median / base[STOCK]:.3f}",
+            compiled,
+            f"{result.equal:.2%}",
+            f"{result.psnr:.1f}",
+            f"{result.warmup:.1f}",
+        )
+    console.print(table)
+    profiled = [result for result in results if result.profile is not None]
+    if profiled:
+        table = Table(
+            "GPU time of a step, ms", "GEMM", "attention", "ours", "other", "kernels", "the longest of the other"
+        )
+        for result in profiled:
+            p = result.profile
+            assert p is not None
+            longest = ", ".join(f"{name[:40]} {time:.2f}" for name, time in list(p.named.items())[:3])
+            table.add_row(
+                result.variant.name,
+                *(f"{time:.2f}" for time in (p.gemm, p.attention, p.ours, p.other)),
+                str(p.kernels),
+                longest,
+            )
+        console.print(table)
+    for result in results:
+        if result.patch_seconds is not None:
+            console.print(
+                f"{result.variant.name}: patch() took {result.patch_seconds:.2f} s; {result.report.splitlines()[0]}"
+            )
+
+
+def save(workload: Workload, results: list[Result], device: torch.device, dtype: torch.dtype, file: Path) -> None:
+    """All figures, with what they were measured on."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "model": workload.title,
+        "command": f"python -m oxiwarp {' '.join(sys.argv[1:])}",
+        "device": where(device),
+        "dtype": str(dtype)[6:],
+        "versions": versions(),
+        "results": [{**asdict(result), "median": result.median} for result in results],
+    }
+    file.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def versions() -> dict[str, str]:
+    """Of what has an influence."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version(), "cuda": str(torch.version.cuda)}
+    for package in ("torch", "oxiwarp", "diffusers", "transformers", "triton"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+__all__ = ["COMPILED", "bench"]

@@ -1,0 +1,178 @@
+"""One workload in several variants, in one process: the same weights, the same inputs, taking turns.
+
+Every variant has module objects of its own, stock, patched or compiled, around one set of parameters. A step is timed
+by the wall, from an idle GPU to an idle GPU.
+"""
+
+import copy
+import functools
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import patch
+from .profile import Profile, profile
+from .workloads import Workload
+
+STOCK = "eager"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How a model runs."""
+
+    name: str
+    mode: str | None = None
+    """Of `oxiwarp.patch`, or None for the stock model."""
+    compiled: bool = False
+
+
+VARIANTS = (
+    Variant(STOCK),
+    Variant("torch.compile", compiled=True),
+    Variant("patched", "exact"),
+    Variant("patched, fast", "fast"),
+    Variant("patched + compile", "exact", compiled=True),
+    Variant("patched, fast + compile", "fast", compiled=True),
+)
+
+
+@dataclass
+class Result:
+    """What one variant gave."""
+
+    variant: Variant
+    milliseconds: list[float] = field(default_factory=list)
+    """Of each step."""
+    warmup: float = 0.0
+    """Seconds of the first step, compilation included."""
+    patch_seconds: float | None = None
+    equal: float | None = None
+    """Share of the sample's values that are those of the stock model, bit for bit."""
+    psnr: float | None = None
+    """Of the sample against the stock model's, dB; infinite where they are equal."""
+    profile: Profile | None = None
+    report: str = ""
+
+    @property
+    def median(self) -> float:
+        """Milliseconds of a step."""
+        return median(self.milliseconds)
+
+
+def measure(
+    workload: Workload,
+    variants: Iterable[Variant],
+    device: torch.device,
+    dtype: torch.dtype,
+    rounds: int,
+    small: bool,
+    say: Callable[[str], None],
+) -> list[Result]:
+    """Time every variant, compare its sample with the stock model's, and look where its time goes."""
+    with torch.no_grad():
+        torch.manual_seed(0)
+        say("building the model")
+        with device:  # for this alone: torch.compile does not trace through it
+            model = nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
+        arguments = workload.arguments(model, small, device, dtype)
+        results, steps = [], []
+        reference: Tensor | None = None
+        for variant in variants:
+            say(f"{variant.name}: first step")
+            result, run = prepare(variant, model, device)
+            step = functools.partial(run_step, workload, run, arguments)
+            started = time.perf_counter()
+            step()
+            synchronize(device)
+            result.warmup = time.perf_counter() - started
+            say(f"{variant.name}: {workload.steps} steps")
+            latents = sample(workload, run, arguments) if workload.denoises else step()[0].float().cpu()
+            reference = latents if reference is None else reference
+            result.equal, result.psnr = compare(latents, reference)
+            results.append(result)
+            steps.append(step)
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}")
+            for at in range(len(steps)):
+                at = (at + number) % len(steps)
+                results[at].milliseconds.append(timed(steps[at], device))
+        if device.type == "cuda":
+            for result, step in zip(results, steps, strict=True):
+                result.profile = profile(step)
+    return results
+
+
+def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[Result, Callable[..., Any]]:
+    """A model of its own for a variant, and what calls it."""
+    result, own = Result(variant), twin(model)
+    if variant.mode is not None:
+        started = time.perf_counter()
+        report = patch(own, mode=variant.mode, cpu_kernels=device.type == "cpu", allow_empty=True)
+        result.patch_seconds, result.report = time.perf_counter() - started, str(report)
+    if not variant.compiled:
+        return result, own
+    return result, torch.compile(own, fullgraph=True, backend="inductor" if device.type == "cuda" else "aot_eager")
+
+
+def twin(model: nn.Module) -> nn.Module:
+    """A copy of the modules around the same parameters and buffers."""
+    tensors = (*model.parameters(), *model.buffers())
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
+
+
+def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Tensor:
+    """The latents after all steps."""
+    from diffusers import FlowMatchEulerDiscreteScheduler
+
+    scheduler = FlowMatchEulerDiscreteScheduler()
+    arguments = dict(arguments)
+    latents = arguments[workload.state]
+    scheduler.set_timesteps(workload.steps, device=latents.device)
+    for step in scheduler.timesteps:
+        scaled = step * (workload.sigma / 1000.0)
+        arguments["timestep"] = torch.ones_like(arguments["timestep"]) * scaled.to(arguments["timestep"].dtype)
+        velocity = run(**{**arguments, workload.state: latents})[0]
+        latents = scheduler.step(velocity, step, latents, return_dict=False)[0]
+    return latents.float().cpu()  # type: ignore[no-any-return]
+
+
+def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
+    """The share of equal values, and the PSNR in dB with the reference's range as its peak."""
+    if not reference.isfinite().all():
+        return math.nan, math.nan
+    error = (y.double() - reference.double()).square().mean().item()
+    peak = (reference.max() - reference.min()).item()
+    psnr = math.inf if error == 0 else 10 * math.log10(peak**2 / error)
+    return (y == reference).double().mean().item(), psnr
+
+
+def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    """One step, which finds its arguments as the one before did."""
+    if workload.restore is not None:
+        workload.restore(arguments)
+    return run(**arguments)
+
+
+def timed(step: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds of a step."""
+    synchronize(device)
+    started = time.perf_counter()
+    step()
+    synchronize(device)
+    return (time.perf_counter() - started) * 1e3
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for the GPU."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+__all__ = ["STOCK", "VARIANTS", "Result", "Variant", "measure"]

@@ -1,0 +1,195 @@
+"""What a fusion is: a method of a model's class, written anew with kernels that take several of its steps at once.
+
+A fusion replaces a method that it knows word for word. The sources of that method and of every function whose work it
+does itself are hashed and compared with those that were read when it was written. Anything else, such as another
+version of the library, keeps its own method, and the report says so.
+"""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from .._register import FLOATS, PLAIN
+from ..replacement import RECIPE, Maker, Unsuitable, base_of
+from ._source import fingerprint, resolve
+
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def nothing_against(_: Any) -> str | None:
+    """The `fits` of a fusion that takes every object of its class."""
+    return None
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """A method of a class, and the function that runs in its place."""
+
+    name: str
+    """Its own: "ltx.block"."""
+    classes: tuple[str, ...]
+    """Patterns (as for file names) of "module.Class"."""
+    run: Callable[..., Any]
+    """`run(self, how, *arguments of the method)`; `how` is a `FusedRecipe`, for its `mode`."""
+    sources: Mapping[str, tuple[str, ...]]
+    """By function, the `fingerprint`s that `run` stands for. A function is "forward", a method of the class itself,
+    ":name" in the class's module, or "module:name"."""
+    chains: tuple[str, ...]
+    """What is done in one kernel, one line each: "norm1, modulation: ada_norm"."""
+    accepts: Callable[..., bool]
+    """`accepts(self, *arguments of the method)`: whether the kernels take these dtypes and shapes."""
+    skips: tuple[str, ...] = ()
+    """Dotted names of modules that `run` does not call. With a hook on one of them the own method runs."""
+    fits: Callable[[Any], str | None] = nothing_against
+    """Why an object of the class is left all the same, or None."""
+    exactness: Mapping[str, str] | str = "bit-exact"
+    """Against the own method in eager torch on CUDA, by mode where modes differ."""
+    method: str = "forward"
+
+    @property
+    def ops(self) -> str:
+        """The operators, for the report."""
+        return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
+
+    def promise(self, mode: str) -> str:
+        """The exactness in a mode; "fast" promises one rounding where nothing else is said."""
+        if isinstance(self.exactness, str):
+            return self.exactness if mode == "exact" else "one rounding"
+        return self.exactness[mode]
+
+    def difference(self, cls: type, known: type) -> str | None:
+        """How the sources for `cls`, derived from `known`, differ from those that are known; None: they do not."""
+        for function, fingerprints in self.sources.items():
+            found = fingerprint(resolve(function, cls, known))
+            if found not in fingerprints:
+                return f"{function.lstrip(':')} is not the one that {self.name} knows (it is {found})"
+        return None
+
+    def check(self, x: Any, cls: type, known: type) -> None:
+        """Raise `Unsuitable` unless `x` fits and its class has the method that is known."""
+        why = self.difference(cls, known) or self.fits(x)
+        if why is not None:
+            raise Unsuitable(why)
+
+
+@dataclass(frozen=True)
+class FusedRecipe:
+    """What an object with a fused method carries."""
+
+    fusion: str
+    mode: str
+    cpu_kernels: bool = False
+
+    @property
+    def make(self) -> Maker:
+        """See `replacement.Recipe`."""
+        from . import FUSIONS
+
+        return functools.partial(make, self.fusion, FUSIONS[self.fusion].method)
+
+
+def make(name: str, method: str, base: type) -> dict[str, Any]:
+    """The method of `base`'s subclass: the fused one where its kernels take the call, otherwise the own one."""
+    from . import FUSIONS
+
+    fusion, own = FUSIONS[name], getattr(base, method)
+
+    @functools.wraps(own)
+    def fused(self: Any, *args: Any, **kwargs: Any) -> Any:
+        recipe = self.__dict__.get(RECIPE)
+        if recipe is not None and ready(self, fusion, recipe, args, kwargs):
+            return fusion.run(self, recipe, *args, **kwargs)
+        return own(self, *args, **kwargs)
+
+    return {method: fused}
+
+
+def ready(x: Any, fusion: Fusion, recipe: FusedRecipe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this call is one for the kernels: plain tensors on a device that runs them, nothing hooked, no autocast,
+    no forward-mode AD."""
+    first = None
+    for tensor in tensors(args, kwargs):
+        if type(tensor) not in PLAIN:
+            return False
+        first = tensor if first is None else first
+    if first is None or first.dtype not in FLOATS or not (first.is_cuda or (recipe.cpu_kernels and first.is_cpu)):
+        return False
+    if torch.is_autocast_enabled(first.device.type) or forward_ad._current_level >= 0:
+        return False
+    owner = args[0] if fusion.method == "__call__" else x  # a processor is called with the attention module
+    for path in fusion.skips:
+        module = submodule(owner, path)
+        if module is not None and not is_plain(module, first.device):
+            return False
+    return fusion.accepts(x, *args, **kwargs)
+
+
+def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+    """The tensors among arguments, and in those that are lists or tuples."""
+    for value in (*args, *kwargs.values()):
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if isinstance(part, Tensor):
+                yield part
+
+
+def submodule(x: Any, path: str) -> nn.Module | None:
+    """The module with this dotted name, or None: some blocks have it and some do not."""
+    for name in path.split("."):
+        x = getattr(x, name, None)
+    return x  # type: ignore[no-any-return]
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether calling the module does more, or something else, than its class's forward."""
+    own = module.__dict__
+    bound = own.get("forward")  # accelerate leaves the class's own there
+    if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
+        return True
+    return any(own[name] for name in HOOKS)
+
+
+def is_plain(module: nn.Module, device: torch.device) -> bool:
+    """Whether another may do the module's work: nothing is hooked to it, and its parameters are there."""
+    return not hooked(module) and resident(device, *module._parameters.values())
+
+
+def resident(device: torch.device, *operands: Tensor | None) -> bool:
+    """Whether these are plain tensors on the device, not offloaded, sharded or quantised."""
+    return all(tensor is None or (type(tensor) in PLAIN and tensor.device == device) for tensor in operands)
+
+
+def is_norm(module: nn.Module, cls: type[nn.Module]) -> bool:
+    """Whether the module is of this class itself, replaced or not."""
+    return base_of(module) is cls
+
+
+def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
+    """Whether all are of `x`'s dtype."""
+    return all(tensor is None or tensor.dtype == x.dtype for tensor in operands)
+
+
+@functools.cache
+def find(cls: type) -> tuple[Fusion, type] | None:
+    """The fusion for objects of a class, and the class that it is for, from which this one may be derived.
+
+    Where several are for classes of this name it is the one that knows the method, or the first if none does.
+    """
+    from . import FUSIONS
+
+    named = [
+        (fusion, known)
+        for known in cls.__mro__
+        for fusion in FUSIONS.values()
+        if any(fnmatchcase(f"{known.__module__}.{known.__qualname__}", pattern) for pattern in fusion.classes)
+    ]
+    known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
+    return next(iter(known_ones or named), None)
+
+
+__all__ = ["FusedRecipe", "Fusion", "find", "is_norm", "is_plain", "resident", "same_dtype"]

@@ -1,0 +1,108 @@
+"""The forward of a replaced norm: the kernel where there is one for the call, otherwise the module's own forward."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+
+from ._register import PLAIN, needs_grad
+from .ops.rms_norm import call, rms_norm
+from .recognise import DEFAULT_EPS, DtypePair, Formula, input_name
+from .replacement import RECIPE, Maker
+
+MAX_RANK = 8  # of a tensor that the host takes
+
+
+@dataclass(frozen=True)
+class NormRecipe:
+    """What a replaced norm needs: formulas per pair of dtypes, where its eps is, whether CPU tensors run."""
+
+    formulas: dict[DtypePair, Formula]
+    eps_name: str
+    cpu_kernels: bool = False
+
+    @property
+    def make(self) -> Maker:
+        """See `replacement.Recipe`."""
+        return make
+
+
+def make(base: type[nn.Module]) -> dict[str, Any]:
+    """The forward of a norm's subclass."""
+    own_forward = base.forward
+    argument = input_name(base)
+
+    @functools.wraps(own_forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if len(args) + len(kwargs) == 1:
+            x = args[0] if args else kwargs.get(argument)
+            y = run(self, x)
+            if y is not None:
+                return y
+        return own_forward(self, *args, **kwargs)
+
+    return {"forward": forward}
+
+
+def run(module: nn.Module, x: Any) -> Tensor | None:
+    """The kernel's result, or None where this call is the own forward's: another device or dtype, a subclass, autocast,
+    forward-mode AD, a layout that is not rows."""
+    recipe = module.__dict__.get(RECIPE)
+    if recipe is None or type(x) not in PLAIN or forward_ad._current_level >= 0:
+        return None
+    if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
+        return None
+    weight = getattr(module, "weight", None)
+    if weight is not None and (type(weight) not in PLAIN or weight.device != x.device):
+        return None
+    formula = recipe.formulas.get((x.dtype, None if weight is None else weight.dtype))
+    if formula is None or torch.is_autocast_enabled(x.device.type):
+        return None
+    order = None
+    if not x.is_contiguous():
+        order = row_order(x)
+        if order is None:
+            return None
+        x = x.permute(order)
+    eps = getattr(module, recipe.eps_name)
+    eps = DEFAULT_EPS if eps is None else eps
+    used, offset = weight if formula.uses_weight else None, formula.weight_offset
+    if needs_grad(x, used):
+        rounding = "before_weight" if formula.round_before_weight else "once"
+        y = rms_norm(x, used, eps, weight_offset=offset, rounding=rounding)
+    else:
+        y = call(x, used, eps, offset, formula.round_before_weight)
+    return y if order is None else y.permute(inverse(order))
+
+
+def row_order(x: Tensor) -> list[int] | None:
+    """The order of dimensions in which `x` lies in memory, or None where the kernel cannot read it so.
+
+    A transposed `[B, H, S, D]` is read as the `[B, S, H, D]` that it is, and its result transposed back: the strides
+    that an elementwise chain in torch gives, and no copy. The kernel takes what two (size, stride) pairs over the rows
+    describe.
+    """
+    strides, shape = x.stride(), x.shape
+    last = len(strides) - 1
+    if strides[last] != 1 or 0 in strides:
+        return None
+    order = sorted(range(last), key=lambda dim: -strides[dim])
+    levels, run_stride = 0, None
+    for dim in reversed(order):
+        if shape[dim] == 1:
+            continue
+        if strides[dim] != run_stride:
+            levels += 1
+        run_stride = strides[dim] * shape[dim]
+    return [*order, last] if levels <= 2 else None
+
+
+def inverse(order: list[int]) -> list[int]:
+    """The permutation that undoes `order`."""
+    return [order.index(dim) for dim in range(len(order))]
+
+
+__all__ = ["NormRecipe", "make"]

@@ -1,0 +1,227 @@
+"""Attention and its gradient: two operators and their public function."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .._register import FLOATS, define, explain, needs_grad, refuse_types
+
+LAYOUTS = {"bshd": False, "bhsd": True}
+
+
+def _check(
+    op: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    heads_first: bool,
+) -> None:
+    """Raise RuntimeError for what the kernels refuse, from shapes, dtypes and devices alone."""
+    if q.dtype not in (torch.float16, torch.bfloat16):
+        got = FLOATS.get(q.dtype, q.dtype)
+        raise RuntimeError(f"{op}: q is {got}, expected f16 or bf16 (for f32 there is torch's own attention)")
+    packed = cu_seqlens_q is not None
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if tensor.device != q.device:
+            raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {q.device}, the device of q")
+        if tensor.dtype != q.dtype:
+            got = FLOATS.get(tensor.dtype, tensor.dtype)
+            raise RuntimeError(f"{op}: {name} is {got}, expected {FLOATS[q.dtype]}")
+        if tensor.dim() != 4 - packed:
+            expected = "three dimensions" if packed else "four dimensions"
+            raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {expected}")
+    heads_at = -3 if heads_first else -2
+    wanted = list(q.shape)
+    for dim in (heads_at, -5 - heads_at):
+        wanted[dim] = k.shape[dim]
+    if list(k.shape) != wanted:
+        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected {wanted}")
+    if v.shape != k.shape:
+        raise RuntimeError(f"{op}: v has shape {list(v.shape)}, expected {list(k.shape)}")
+    if not 1 <= q.shape[-1] <= 256:
+        raise RuntimeError(f"{op}: q has shape {list(q.shape)}, expected heads of 1 to 256 columns")
+    heads, kv_heads = q.shape[heads_at], k.shape[heads_at]
+    if heads > 0 and (kv_heads == 0 or heads % kv_heads != 0):
+        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected heads that divide the {heads} of q")
+    if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype):
+        got = FLOATS.get(mask.dtype, mask.dtype)
+        raise RuntimeError(f"{op}: mask is {got}, expected bool, f32 or {FLOATS[q.dtype]} (as q)")
+
+
+def _lse_shape(q: Tensor, heads_first: bool) -> list[int]:
+    """`[B, H, S]`, or `[H, S]` of packed sequences."""
+    sizes = list(q.shape[:-1])
+    return sizes if heads_first else [*sizes[:-2], sizes[-1], sizes[-2]]
+
+
+def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
+    """An output: in memory the heads of a token lie side by side in both layouts."""
+    if not heads_first:
+        return x.new_empty(x.shape)
+    return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)
+
+
+def _fake(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    heads_first: bool,
+    causal: bool,
+    scale: float,
+    before: int,
+    after: int,
+    softcap: float,
+    with_lse: bool,
+) -> tuple[Tensor, Tensor]:
+    _check("attention", q, k, v, mask, cu_seqlens_q, cu_seqlens_k, heads_first)
+    shape = _lse_shape(q, heads_first) if with_lse else [0]
+    return _empty_heads(q, heads_first), q.new_empty(shape, dtype=torch.float32)
+
+
+def _fake_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    cu_seqlens_q: Tensor | None,
+    cu_seqlens_k: Tensor | None,
+    heads_first: bool,
+    causal: bool,
+    scale: float,
+    before: int,
+    after: int,
+    softcap: float,
+    out: Tensor,
+    lse: Tensor,
+    dout: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check("attention_backward", q, k, v, mask, cu_seqlens_q, cu_seqlens_k, heads_first)
+    dq, dk, dv = (_empty_heads(x, heads_first) for x in (q, k, v))
+    return dq, dk, dv
+
+
+_INPUTS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, bool heads_first, "
+    "bool causal, float scale, int before, int after, float softcap"
+)
+op = define(f"attention({_INPUTS}, bool with_lse) -> (Tensor, Tensor)", _fake)
+op_backward = define(
+    f"attention_backward({_INPUTS}, Tensor out, Tensor lse, Tensor dout) -> (Tensor, Tensor, Tensor)", _fake_backward
+)
+
+
+class _Attention(torch.autograd.Function):
+    """Keeps the inputs, the result and a number for each row: the gradient works the weights out again."""
+
+    @staticmethod
+    def forward(q: Tensor, k: Tensor, v: Tensor, *params: Any) -> tuple[Tensor, Tensor]:
+        return op(q, k, v, *params)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        q, k, v, mask, starts_q, starts_k, *ctx.params, _ = inputs
+        ctx.save_for_backward(q, k, v, mask, starts_q, starts_k, *output)
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, dout: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        *inputs, out, lse = ctx.saved_tensors
+        if dout.stride(-1) != 1:
+            dout = dout.contiguous()
+        try:
+            return *op_backward(*inputs, *ctx.params, out, lse, dout), *(None,) * 10
+        except RuntimeError as error:
+            explain(error, "attention_backward", 3, inputs[0])
+            raise
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    window: tuple[int | None, int | None] | int | None = None,
+    softcap: float | None = None,
+    return_lse: bool = False,
+    layout: str = "bshd",
+    cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Scaled dot product attention, `softmax(scale * q @ k.T + mask) @ v`, on tensor cores (FlashAttention-2).
+
+    Products are of the inputs' dtype with float32 sums; scores and softmax are float32; weights are rounded to the dtype
+    before they are multiplied with `v`, the result once.
+
+    Args:
+        q: float16 or bfloat16, of shape `[B, Sq, H, D]`, on the CPU or a CUDA device of compute capability 8.0 or newer. D
+            is 1 to 256 and contiguous; all other strides are free. Heads whose D is a multiple of 8 and which begin at
+            multiples of 16 bytes are fast, at D of 64, 80, 96, 128 and 256 as fast as their size lets them.
+        k: `[B, Sk, Hkv, D]`; H is a multiple of Hkv, and each of these serves H / Hkv heads of `q` in a row.
+        v: as `k`.
+        causal: no key after a query's position is seen. The last query stands at the last key, so with more keys than
+            queries (a cache) the first query sees `Sk - Sq + 1` of them; torch's `is_causal` puts the *first* at the first.
+        scale: factor of the scores; `1 / sqrt(D)` without one.
+        mask: bool (True: the key is seen), or float32 or `q`'s dtype (added to the scores); broadcasts to
+            `[B, H, Sq, Sk]` in both layouts, without being copied: `[B, 1, 1, Sk]` pads keys. It has no gradient.
+        window: the keys that a query sees before its position and after it, one number for both; None is all.
+        softcap: scores become `softcap * tanh(score / softcap)`, before the mask.
+        return_lse: also return the natural logarithm of each row's sum of exponentials.
+        layout: "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` `[B, Hkv, Sk, D]`.
+        cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last ends;
+            a pair for queries and keys if they differ. The tensors then have no B, and there is no mask.
+
+    Returns:
+        A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts; with `return_lse` also one of float32,
+        `[B, H, Sq]` (`[H, Sq]` packed), which has no gradient. A query that sees no key gets zeros, and -inf.
+
+    Has gradients for `q`, `k` and `v`, once, not twice; they are the same bits every time. A CUDA tensor runs on torch's
+    current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor, which is
+    meant for tests: it is slow. A query's result does not depend on the other queries' values nor on the batch; on a Hopper
+    GPU other kernels, with other last bits, take calls of 64 queries or more.
+
+    Raises:
+        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there is
+            no driver or the GPU is older than sm_80.
+        ValueError: for another `layout`, or a `window` that is no number of keys.
+        TypeError: for a `q`, `k`, `v` or `mask` that is no tensor.
+
+    Source: FlashAttention-2, arXiv:2307.08691; the window and cap of scores as in flash-attn.
+    """
+    if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
+        refuse_types("attention", {"q": q, "k": k, "v": v}, {})
+    if mask is not None and not isinstance(mask, Tensor):
+        refuse_types("attention", {}, {"mask": mask})
+    if layout not in LAYOUTS:
+        raise ValueError(f"attention: layout is {layout!r}, expected 'bshd' or 'bhsd'")
+    before, after = (window, window) if window is None or isinstance(window, int) else window
+    limits = []
+    for limit in (before, after):
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise ValueError(f"attention: window is {window!r}, expected numbers of keys, 0 or more, or None")
+        limits.append(-1 if limit is None else limit)
+    starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
+    scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if scale is None and q.dim() else scale
+    params = (mask, *starts, LAYOUTS[layout], causal, scale, *limits, softcap or 0.0)
+    recorded = needs_grad(q, k, v)
+    run = _Attention.apply if recorded else op
+    try:
+        out, lse = run(q, k, v, *params, recorded or return_lse)
+    except RuntimeError as error:
+        explain(error, "attention", 1, q, k=k, v=v, mask=mask)
+        raise
+    return (out, lse) if return_lse else out
+
+
+__all__ = ["attention", "op", "op_backward"]

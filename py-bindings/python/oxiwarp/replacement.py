@@ -1,0 +1,149 @@
+"""Giving one object another method, and taking it back.
+
+A replaced object changes its class: to a subclass, made once per class, that has the same name and another `forward`
+(or, for an attention processor, another `__call__`). So `isinstance`, names, parameters, buffers, hooks and the state
+dict stay what they were, `torch.compile` traces it as any module, and a copy or an unpickled module is still replaced
+(unpickling imports oxiwarp). What the new method needs, a recipe, is an attribute of the object.
+
+Tools that put a forward on the *instance* hold a bound method of the old class: accelerate's offloading in
+`_old_forward`, diffusers' hooks (group offloading, caches) in their registry. Where it is exactly that, it is bound
+anew; where an instance has any other forward, it is left alone.
+"""
+
+import copyreg
+from collections.abc import Callable, Iterator
+from types import MethodType
+from typing import Any, Protocol
+
+from torch import nn
+
+RECIPE = "_oxiwarp"
+BOUND = ("forward", "_old_forward")  # where an instance may hold a bound forward; the second is accelerate's
+REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for hooks of diffusers
+
+Maker = Callable[[type], dict[str, Any]]
+
+
+class Unsuitable(Exception):
+    """An object that keeps its own method; the text says why."""
+
+
+class Recipe(Protocol):
+    """What a replaced object carries."""
+
+    @property
+    def make(self) -> Maker:
+        """The methods of the subclass for a class; can be pickled."""
+
+
+_classes: dict[type, type] = {}
+
+
+def replace(x: Any, recipe: Recipe) -> None:
+    """Make `x` run the recipe's method. One that does so already gets the new recipe. Raises `Unsuitable`."""
+    if not is_replaced(x):
+        base = type(x)
+        check_instance_forward(x)
+        subclass = class_for(base, recipe.make)
+        x.__class__ = subclass
+        rebind(x, base, subclass)
+    x.__dict__[RECIPE] = recipe
+
+
+def restore(x: Any) -> bool:
+    """Give `x` its own class and method back. False: it was not replaced."""
+    if not is_replaced(x):
+        return False
+    base = getattr(type(x), "_oxiwarp_base", None)
+    if base is not None and _classes.get(base) is type(x):
+        rebind(x, type(x), base)
+        x.__class__ = base
+    del x.__dict__[RECIPE]  # where another tool made a subclass of ours: this alone brings the own method back
+    return True
+
+
+def recipe_of(x: Any) -> Any:
+    """The recipe of a replaced object, otherwise None."""
+    return getattr(x, "__dict__", {}).get(RECIPE)
+
+
+def is_replaced(x: Any) -> bool:
+    """Whether `x` runs a method of ours."""
+    return recipe_of(x) is not None
+
+
+def base_of(x: Any) -> type:
+    """The object's class, its own where it is replaced."""
+    base: type = getattr(type(x), "_oxiwarp_base", type(x))
+    return base
+
+
+def check_instance_forward(x: Any) -> None:
+    """Raise `Unsuitable` where calling the object would not come to its class's forward."""
+    if "forward" not in x.__dict__:
+        return
+    own = getattr(type(x), "forward", None)
+    if not any(isinstance(held[name], MethodType) and held[name].__func__ is own for held, name in bound(x)):
+        raise Unsuitable("its forward was replaced on the instance: patch first")
+
+
+def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
+    """Where a forward of the instance is held: dicts, and the names in them."""
+    for name in BOUND:
+        if name in x.__dict__:
+            yield x.__dict__, name
+    for reference in getattr(x.__dict__.get(REGISTRY), "_fn_refs", ()):
+        for name in REFERENCES:
+            if name in reference.__dict__:
+                yield reference.__dict__, name
+
+
+def rebind(x: Any, old: type, new: type) -> None:
+    """Where the instance holds the forward of class `old` as a bound method, hold that of `new`."""
+    for held, name in bound(x):
+        method = held[name]
+        if isinstance(method, MethodType) and method.__func__ is getattr(old, "forward", None):
+            held[name] = MethodType(new.forward, method.__self__)  # type: ignore[attr-defined]
+
+
+def class_for(base: type, make: Maker) -> type:
+    """The subclass of `base` with the methods that `make` makes: one per base, so that objects of one class stay so."""
+    if base not in _classes:
+        members = {
+            **make(base),
+            "__reduce_ex__": make_reduce(base, make),
+            "__module__": base.__module__,
+            "__qualname__": base.__qualname__,
+            "__doc__": base.__doc__,
+            "_oxiwarp_base": base,
+        }
+        if issubclass(base, nn.Module):
+            members["extra_repr"] = lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp")))
+        metaclass: Any = type(base)
+        _classes[base] = metaclass(base.__name__, (base,), members)
+    return _classes[base]
+
+
+def make_reduce(base: type, make: Maker) -> Any:
+    """Pickle and copy through the base class, which can be imported; ours cannot.
+
+    A class that another tool derived from ours is that tool's to import.
+    """
+
+    def reduce(self: Any, protocol: int) -> Any:
+        ours = _classes[base]
+        reduced: Any = super(ours, self).__reduce_ex__(protocol)
+        function, arguments, *rest = reduced
+        if function is copyreg.__newobj__ and arguments[0] is ours:  # type: ignore[attr-defined]
+            function, arguments = _new, (make, base, *arguments[1:])
+        return (function, arguments, *rest)
+
+    return reduce
+
+
+def _new(make: Maker, base: type, *arguments: Any) -> Any:
+    cls = class_for(base, make)
+    return cls.__new__(cls, *arguments)
+
+
+__all__ = ["RECIPE", "Unsuitable", "base_of", "is_replaced", "recipe_of", "replace", "restore"]

@@ -1,0 +1,87 @@
+//! `attention` of packed sequences, each against f64 by itself.
+use half::bf16;
+use oxiwarp::{Attention, AttentionInputs, Device, HeadsOrder, Stream, attention};
+use oxiwarp_tests::tensor::{random, seed, values, wide};
+
+use crate::Test;
+use crate::attention_case::row_is_close;
+
+pub const TESTS: &[Test] =
+    &[("attention::packed_sequences", packed), ("attention::packed_heads_first", packed_heads_first)];
+
+/// Queries and keys of each sequence: several tiles, none of either, one, and as many as a tile has.
+const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];
+const HEADS: usize = 2;
+const DIM: usize = 64;
+
+fn packed(device: &Device) {
+    check(device, HeadsOrder::TokensFirst, false);
+    check(device, HeadsOrder::TokensFirst, true);
+}
+
+fn packed_heads_first(device: &Device) {
+    check(device, HeadsOrder::HeadsFirst, true);
+}
+
+fn starts(side: usize) -> Vec<i32> {
+    let ends = LENGTHS.iter().scan(0, |end, length| {
+        *end += length[side] as i32;
+        Some(*end)
+    });
+    [0].into_iter().chain(ends).collect()
+}
+
+fn check(device: &Device, order: HeadsOrder, causal: bool) {
+    let (seed, [q_starts, k_starts]) = (seed(), [starts(0), starts(1)]);
+    let (queries, keys) = (*q_starts.last().expect("one") as usize, *k_starts.last().expect("one") as usize);
+    let mut rng = random(seed);
+    let q: Vec<bf16> = values(&mut rng, queries * HEADS * DIM);
+    let [k, v]: [Vec<bf16>; 2] = [(); 2].map(|()| values(&mut rng, keys * DIM));
+    let buffers = [&q, &k, &v].map(|values| device.upload(values).expect("memory"));
+    let starts = [&q_starts, &k_starts].map(|starts| device.upload(starts).expect("memory"));
+    let mut out = device.upload(&vec![bf16::NAN; q.len()]).expect("memory");
+    let mut lse = device.upload(&vec![f32::NAN; HEADS * queries]).expect("memory");
+    let (t, s, h, d) = (queries as i64, keys as i64, HEADS as i64, DIM as i64);
+    let (q_shape, k_shape) = match order {
+        HeadsOrder::TokensFirst => ([t, h, d], [s, 1, d]),
+        HeadsOrder::HeadsFirst => ([h, t, d], [1, s, d]),
+    };
+    let number = starts[0].len() as i64;
+    let inputs = AttentionInputs {
+        q: buffers[0].view(&q_shape).expect("dense"),
+        k: buffers[1].view(&k_shape).expect("dense"),
+        v: buffers[2].view(&k_shape).expect("dense"),
+        mask: None,
+        cu_seqlens: Some([
+            starts[0].view(&[number]).expect("dense"),
+            starts[1].view(&[number]).expect("dense"),
+        ]),
+    };
+    let params = Attention { order, causal, ..Attention::default() };
+    let (out_view, lse_view) =
+        (out.view_mut(&q_shape).expect("dense"), lse.view_mut(&[h, t]).expect("dense"));
+    attention(device, inputs, out_view, Some(lse_view), params, Stream::default()).expect("a launch");
+    let (out, lse) = (out.download().expect("ran"), lse.download().expect("ran"));
+    let [q, k, v] = [wide(&q), wide(&k), wide(&v)];
+    let line = |token: usize, head: usize| match order {
+        HeadsOrder::TokensFirst => (token * HEADS + head) * DIM,
+        HeadsOrder::HeadsFirst => (head * queries + token) * DIM,
+    };
+    for (sequence, &[length, keys]) in LENGTHS.iter().enumerate() {
+        let (first, key) = (q_starts[sequence] as usize, k_starts[sequence] as usize);
+        for (i, head) in (0..length).flat_map(|i| (0..HEADS).map(move |head| (i, head))) {
+            let row = &q[line(first + i, head)..][..DIM];
+            let score = |j: usize| {
+                let product: f64 = row.iter().zip(&k[(key + j) * DIM..]).map(|(q, k)| q * k).sum();
+                let hidden = causal && j + length > i + keys;
+                if hidden { f64::NEG_INFINITY } else { product / (DIM as f64).sqrt() }
+            };
+            let scores: Vec<f64> = (0..keys).map(score).collect();
+            let context =
+                format!("seed {seed}, sequence {sequence}, query {i}, head {head}, causal {causal}");
+            let got = &out[line(first + i, head)..][..DIM];
+            let lse = f64::from(lse[head * queries + first + i]);
+            row_is_close(got, &scores, |j| &v[(key + j) * DIM..][..DIM], lse, &context);
+        }
+    }
+}

@@ -1,0 +1,191 @@
+"""`oxiwarp.attention` and its gradient against float64 and `F.scaled_dot_product_attention`, eager and compiled."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import random
+from test_compile import backends
+
+import oxiwarp
+
+HALVES = (torch.float16, torch.bfloat16)
+OPS = torch.ops.oxiwarp
+
+
+def heads(sizes, dtype, device, seed=0):
+    """Queries, keys and values of `[B, Sq, Sk, H, Hkv, D]`, as `[B, S, H, D]`."""
+    b, sq, sk, h, hkv, d = sizes
+    shapes = ((b, sq, h, d), (b, sk, hkv, d), (b, sk, hkv, d))
+    return [random(shape, dtype, device, seed=seed + i) for i, shape in enumerate(shapes)]
+
+
+def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
+    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given."""
+    q, k, v = (x.transpose(1, 2).to(dtype or x.dtype) for x in (q, k, v))
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(q.dtype)
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2)
+
+
+def check(q, k, v, *, seen=None, **options):
+    """`seen`: the mask that stands for what the options hide."""
+    y = oxiwarp.attention(q, k, v, **options)
+    assert y.shape == q.shape and y.dtype == q.dtype and y.device == q.device
+    mask = options.get("mask") if seen is None else seen
+    right = sdpa(q, k, v, mask=mask, scale=options.get("scale"), dtype=torch.float64)
+    own = sdpa(q, k, v, mask=mask, scale=options.get("scale"))
+    error, least = (y.double() - right).abs().max(), torch.finfo(q.dtype).eps * right.abs().max()
+    assert error <= max(2 * (own.double() - right).abs().max(), least), f"{error:.2e}, torch {least:.2e}"
+    return y
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (1, 1, 1, 1, 1, 64),
+        (2, 5, 70, 4, 2, 64),  # heads that share keys
+        (1, 130, 20, 2, 2, 72),  # two tiles of queries; padded
+        (1, 3, 7, 3, 1, 96),
+        (1, 9, 33, 1, 1, 128),
+        (1, 4, 17, 1, 1, 256),
+        (1, 6, 11, 2, 1, 20),  # no multiple of 8
+    ],
+    ids=str,
+)
+def test_sizes(sizes, dtype, device):
+    check(*heads(sizes, dtype, device))
+
+
+def test_layouts(device):
+    q, k, v = heads((2, 7, 7, 3, 3, 64), torch.bfloat16, device)
+    y = check(q, k, v)
+    other = oxiwarp.attention(*(x.transpose(1, 2) for x in (q, k, v)), layout="bhsd")
+    assert torch.equal(other.transpose(1, 2), y) and other.transpose(1, 2).is_contiguous()
+    dense = oxiwarp.attention(*(x.transpose(1, 2).contiguous() for x in (q, k, v)), layout="bhsd")
+    assert torch.equal(dense, other)
+    fused = torch.stack((q, k, v), 2)
+    assert torch.equal(oxiwarp.attention(*fused.unbind(2)), y)
+    wide = random((2, 7, 3, 65), torch.bfloat16, device)
+    check(wide[..., 1:], wide[..., :64], wide[..., 1:])  # not aligned
+    check(q, k[:, :, :1].expand(-1, -1, 3, -1), v)
+
+
+def test_causal_and_window(device):
+    for sq, sk in ((20, 20), (4, 30)):
+        q, k, v = heads((1, sq, sk, 2, 1, 64), torch.bfloat16, device)
+        distance = torch.arange(sk, device=device) - torch.arange(sk - sq, sk, device=device)[:, None]
+        check(q, k, v, causal=True, seen=distance <= 0)
+        check(q, k, v, window=5, seen=distance.abs() <= 5)
+        check(q, k, v, window=(3, None), causal=True, seen=(distance <= 0) & (distance >= -3))
+        check(q, k, v, window=(None, 2), seen=distance <= 2)
+
+
+@pytest.mark.parametrize("kind", [torch.bool, torch.float32, torch.bfloat16], ids=str)
+def test_masks(kind, device):
+    q, k, v = heads((2, 6, 40, 2, 2, 64), torch.bfloat16, device)
+    for shape in ((40,), (6, 40), (2, 1, 1, 40), (1, 2, 6, 40), (2, 2, 6, 40), (6, 1)):
+        mask = random(shape, torch.float32, device)
+        check(q, k, v, mask=(mask > -0.5) | (mask == mask.max()) if kind == torch.bool else mask.to(kind))
+    same = oxiwarp.attention(*(x.transpose(1, 2) for x in (q, k, v)), mask=mask, layout="bhsd")
+    assert torch.equal(same.transpose(1, 2), oxiwarp.attention(q, k, v, mask=mask))
+
+
+def test_rows_that_see_nothing(device):
+    q, k, v = heads((1, 4, 10, 1, 1, 64), torch.float16, device)
+    mask = torch.ones(4, 10, dtype=torch.bool, device=device)
+    mask[2] = False
+    y, lse = oxiwarp.attention(q, k, v, mask=mask, return_lse=True)
+    assert (y[0, 2] == 0).all() and lse[0, 0, 2] == -math.inf and lse[0, 0, [0, 1, 3]].isfinite().all()
+    y, lse = oxiwarp.attention(q, k[:, :0], v[:, :0], return_lse=True)
+    assert (y == 0).all() and (lse == -math.inf).all()
+    assert oxiwarp.attention(q[:, :0], k, v).shape == (1, 0, 1, 64)
+    y = oxiwarp.attention(q, k[:, :2], v[:, :2], causal=True)
+    assert (y[:, :2] == 0).all() and y[:, 2:].abs().sum() > 0
+
+
+def test_lse_scale_and_softcap(device):
+    q, k, v = heads((2, 5, 9, 2, 1, 64), torch.float16, device)
+    scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double().repeat_interleave(2, 2))
+    for scale, cap in ((None, None), (0.3, None), (-0.1, None), (0.5, 4.0)):
+        y, lse = oxiwarp.attention(q, k, v, scale=scale, softcap=cap, return_lse=True)
+        right = scores * (scale or 0.125)
+        right = right if cap is None else cap * (right / cap).tanh()
+        torch.testing.assert_close(lse.double(), right.logsumexp(-1), rtol=1e-5, atol=1e-5)
+        out = torch.einsum("bhqk,bkhd->bqhd", right.softmax(-1), v.double().repeat_interleave(2, 2))
+        torch.testing.assert_close(y.double(), out, rtol=2e-3, atol=2e-3)
+    y, lse = oxiwarp.attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), layout="bhsd", return_lse=True)
+    assert lse.shape == (2, 2, 5)
+
+
+def test_packed_sequences(device):
+    q, k, v = (x[0] for x in heads((1, 20, 31, 2, 1, 64), torch.bfloat16, device))
+    starts = torch.tensor([0, 3, 3, 20], dtype=torch.int32, device=device)
+    key_starts = torch.tensor([0, 10, 14, 31], dtype=torch.int32, device=device)
+    y, lse = oxiwarp.attention(q, k, v, cu_seqlens=(starts, key_starts), causal=True, return_lse=True)
+    assert lse.shape == (2, 20)
+    for (a, b), (c, d) in (((0, 3), (0, 10)), ((3, 20), (14, 31))):
+        alone, own = oxiwarp.attention(q[None, a:b], k[None, c:d], v[None, c:d], causal=True, return_lse=True)
+        assert torch.equal(y[a:b], alone[0]) and torch.equal(lse[:, a:b], own[0])
+    one = oxiwarp.attention(q, q[:, :1], q[:, :1], cu_seqlens=starts)
+    assert torch.equal(one[:3], oxiwarp.attention(q[None, :3], q[None, :3, :1], q[None, :3, :1])[0])
+
+
+def test_a_query_does_not_depend_on_the_others(device):
+    q, k, v = heads((2, 40, 50, 2, 1, 64), torch.bfloat16, device)
+    y = oxiwarp.attention(q, k, v)
+    assert torch.equal(oxiwarp.attention(q[:1, 7:8], k[:1], v[:1]), y[:1, 7:8])
+    assert torch.equal(oxiwarp.attention(q, k, v), y)
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_gradients(dtype, device):
+    mask = random((1, 1, 6, 20), torch.float32, device)
+    for options in ({}, {"causal": True}, {"mask": mask}):
+        inputs = [x.requires_grad_() for x in heads((1, 6, 20, 4, 2, 64), dtype, device)]
+        dy = random((1, 6, 4, 64), dtype, device, seed=9)
+        seen = torch.ones(6, 20, dtype=torch.bool, device=device).tril(14) if "causal" in options else None
+        with torch.enable_grad():
+            wide = [x.detach().double().requires_grad_() for x in inputs]
+            sdpa(*wide, mask=options.get("mask") if seen is None else seen).backward(dy.double())
+            own = [x.detach().clone().requires_grad_() for x in inputs]
+            sdpa(*own, mask=options.get("mask") if seen is None else seen).backward(dy)
+            oxiwarp.attention(*inputs, **options).backward(dy)
+        for name, x, theirs, right in zip("qkv", inputs, own, wide, strict=True):
+            error, least = (x.grad.double() - right.grad).abs().max(), torch.finfo(dtype).eps * right.grad.abs().max()
+            bound = max(2 * (theirs.grad.double() - right.grad).abs().max(), 2 * least)
+            assert error <= bound, f"d{name}, {options}: {error:.2e}, allowed {bound:.2e}"
+
+
+def test_gradients_in_the_other_layout(device):
+    inputs = [x.requires_grad_() for x in heads((1, 5, 9, 2, 2, 64), torch.float16, device)]
+    dy = random((1, 5, 2, 64), torch.float16, device, seed=9)
+    with torch.enable_grad():
+        right = torch.autograd.grad(oxiwarp.attention(*inputs), inputs, dy)
+        y = oxiwarp.attention(*(x.transpose(1, 2) for x in inputs), layout="bhsd").transpose(1, 2)
+        own = torch.autograd.grad(y, inputs, dy.clone().as_strided(dy.shape, dy.stride()))
+    assert all(torch.equal(a, b) for a, b in zip(own, right, strict=True))
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_compile(backend, device):
+    @torch.compile(fullgraph=True, backend=backend)
+    def block(q, k, v):
+        return oxiwarp.attention(q + 0, k, v, causal=True) * 1
+
+    inputs = heads((1, 6, 6, 2, 1, 64), torch.bfloat16, device)
+    assert torch.equal(block(*inputs), oxiwarp.attention(*inputs, causal=True))
+
+
+def test_opcheck(device):
+    q, k, v = heads((1, 4, 6, 2, 1, 64), torch.float16, device)
+    mask = torch.ones(1, 1, 1, 6, dtype=torch.bool, device=device)
+    for heads_first in (False, True):
+        x = [y.transpose(1, 2) for y in (q, k, v)] if heads_first else [q, k, v]
+        shared = (*x, mask, None, None, heads_first, False, 0.125, -1, -1, 0.0)
+        torch.library.opcheck(OPS.attention.default, (*shared, True))
+        out, lse = OPS.attention(*shared, True)
+        torch.library.opcheck(OPS.attention_backward.default, (*shared, out, lse, torch.ones_like(x[0])))

@@ -1,0 +1,70 @@
+"""Mochi's blocks and attention with fused kernels."""
+
+import pytest
+import torch
+from fused_checks import check_compiled, check_gradients, check_model, check_unknown_source, counts, run
+from helpers import DTYPES
+from video_models import mochi, mochi_input
+
+import oxiwarp
+
+ADA, MIDDLE, END = "ada_norm", "residual_tanh_gated_rms_norm_modulated", "residual_tanh_gated_rms_norm"
+EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm: two a block, and norm_out
+
+
+# The model switches autocast to float32 on for its tables, which the CPU does not have.
+pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_mochi(dtype, device):
+    check_model(mochi, mochi_input, dtype, device, EXPECTED | {"qk_norm_rope": 3, "qk_norm_rope_out": 3})
+
+
+def test_mochi_gradients(device):
+    """Where autograd records, the tokens are joined as the own processor joins them, which runs where the parameter is
+    trained that the tables come from."""
+    model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
+    check_gradients(model, inputs, {ADA: 7})
+    oxiwarp.unpatch(model)
+    model.pos_frequencies.requires_grad_(False)
+    check_gradients(model, inputs, {ADA: 7, "qk_norm_rope": 6})
+
+
+def test_mochi_compiled(device, monkeypatch):
+    """The numbers of valid tokens are data: torch.compile takes them in one graph if asked to."""
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    check_compiled(mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device), EXPECTED | {"qk_norm_rope": 6})
+
+
+def test_mochi_all_tokens_valid(device):
+    """One prompt without padding."""
+
+    def make_input(dtype, device):
+        inputs = mochi_input(dtype, device)
+        one = {name: value[:1] for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        return inputs | one
+
+    check_model(mochi, make_input, torch.bfloat16, device, EXPECTED | {"qk_norm_rope": 3, "qk_norm_rope_out": 3})
+
+
+def test_mochi_unknown_source(monkeypatch):
+    from diffusers.models.attention_processor import MochiAttnProcessor2_0
+    from diffusers.models.transformers.transformer_mochi import MochiTransformerBlock
+
+    classes = MochiTransformerBlock, MochiAttnProcessor2_0
+    check_unknown_source(monkeypatch, mochi(), classes, ("mochi.block", "mochi.attention"))
+
+
+def test_mochi_calls_that_run_the_own_method(device):
+    """A hook on a norm within a norm that is not called; norms whose eps differ."""
+    model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
+    model.transformer_blocks[1].norm3.norm.eps = 1e-3
+    report = oxiwarp.patch(model, cpu_kernels=True)
+    assert report.names["transformer_blocks.1"] == "left" and report.names["transformer_blocks.2"] == "replaced"
+    assert any("norm2, norm3, norm4 have more than one eps" in row.reason for row in report)
+    seen = []
+    model.transformer_blocks[0].norm4_context.norm.register_forward_hook(lambda *of: seen.append("norm4_context"))
+    _, calls = run(model, inputs)
+    assert seen == ["norm4_context"]
+    assert counts(calls, EXPECTED) == {ADA: 3, MIDDLE: 1, END: 1}

@@ -1,0 +1,180 @@
+"""The kernel repository for Hugging Face Kernels, and each way of loading it."""
+
+import ast
+import json
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from helpers import random
+from torch import nn
+
+from oxiwarp.hub import build
+
+kernels = pytest.importorskip("kernels")
+
+ACTIVATIONS = {
+    "Silu": F.silu,
+    "Gelu": F.gelu,
+    "GeluTanh": lambda x: F.gelu(x, approximate="tanh"),
+    "QuickGELU": lambda x: x * torch.sigmoid(1.702 * x),
+    "FastGELU": lambda x: F.gelu(x, approximate="tanh"),
+    "NewGELU": lambda x: F.gelu(x, approximate="tanh"),
+}
+GATED = {
+    "SiluAndMul": lambda a, b: F.silu(a) * b,
+    "MulAndSilu": lambda a, b: a * F.silu(b),
+    "GeluAndMul": lambda a, b: F.gelu(a) * b,
+    "GeluTanhAndMul": lambda a, b: F.gelu(a, approximate="tanh") * b,
+    "FatreluAndMul": lambda a, b: F.relu(a) * b,
+}
+FUNCTIONS = {
+    "silu": "Silu",
+    "gelu": "Gelu",
+    "gelu_tanh": "GeluTanh",
+    "gelu_quick": "QuickGELU",
+    "gelu_fast": "FastGELU",
+    "gelu_new": "NewGELU",
+    "silu_and_mul": "SiluAndMul",
+    "mul_and_silu": "MulAndSilu",
+    "gelu_and_mul": "GeluAndMul",
+    "gelu_tanh_and_mul": "GeluTanhAndMul",
+    "fatrelu_and_mul": "FatreluAndMul",
+}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hub")
+    build(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def module(repository):
+    return kernels.get_local_kernel(repository, backend="cuda")
+
+
+def expected(layer, x):
+    """What a layer gives, in torch."""
+    return ACTIVATIONS[layer](x) if layer in ACTIVATIONS else GATED[layer](*x.chunk(2, -1))
+
+
+def close(y, right):
+    return torch.allclose(y.float(), right.float(), rtol=1e-5, atol=1e-6)
+
+
+def test_layout(repository):
+    """Kernels' rules: metadata, and no import of anything but torch, the standard library and itself."""
+    folder = repository / "build" / "torch-cuda"
+    metadata = json.loads((folder / "metadata.json").read_text())
+    assert metadata["id"].isidentifier() and metadata["backend"]["type"] == "cuda"
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module]
+            for name in names:
+                root = name.split(".")[0]
+                assert root == "torch" or root in sys.stdlib_module_names, f"{path.name} imports {name}"
+
+
+def test_namespace(module):
+    """Its operators lie beside those of the package, and another content has another namespace."""
+    namespace = module.__name__
+    assert namespace.startswith("_oxiwarp_") and hasattr(getattr(torch.ops, namespace), "rms_norm")
+    x = random((3, 64), torch.float32, "cpu")
+    assert torch.equal(module.rms_norm(x), torch.ops.oxiwarp.rms_norm(x, None, 1e-6, 0.0, False))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions(module, name, device):
+    """`(out, x)`, as kernels-community/activation."""
+    layer, x = FUNCTIONS[name], random((5, 64), torch.float32, device)
+    right = expected(layer, x)
+    out = torch.full_like(right, float("nan"))
+    assert getattr(module, name)(out, x) is out and close(out, right)
+
+
+@pytest.mark.parametrize("layer", [*ACTIVATIONS, *GATED])
+def test_layers(module, repository, layer, device):
+    """kernelize binds a layer's forward to another module; the rules: no `__init__`, no members but two flags."""
+    cls = getattr(module.layers, layer)
+    assert "__init__" not in vars(cls) and cls.can_torch_compile and cls.has_backward
+
+    @kernels.use_kernel_forward_from_hub(layer)
+    class Own(nn.Module):
+        def forward(self, x):
+            raise AssertionError("the own forward ran")
+
+    mapping = {layer: {device.type: kernels.LocalLayerRepository(repository, layer_name=layer)}}
+    with kernels.use_kernel_mapping(mapping, inherit_mapping=False):
+        model = kernels.kernelize(
+            nn.Sequential(Own()), mode=kernels.Mode.INFERENCE | kernels.Mode.TORCH_COMPILE, device=device.type
+        )
+    x = random((5, 64), torch.float32, device)
+    assert close(model(x), expected(layer, x))
+
+
+def test_norms(module, device):
+    """Llama's, Gemma's and Qwen3-Next's, bound to modules that hold the parameters."""
+    x, gate = random((4, 64), torch.float32, device), random((4, 64), torch.float32, device, seed=1)
+    norm = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-5)
+    host = nn.Module()
+    host.weight, host.variance_epsilon = nn.Parameter(random((64,), torch.float32, device, seed=2)), 1e-5
+    layers = module.layers
+    assert close(layers.RMSNorm.forward(host, x), norm * host.weight)
+    assert close(layers.RMSNormZeroCentered.forward(host, x), norm * (1 + host.weight))
+    assert close(layers.RMSNormGated.forward(host, x, gate), norm * host.weight * F.silu(gate))
+    assert close(layers.RMSNormGated.forward(host, x), norm * host.weight)
+
+
+@pytest.mark.parametrize("unsqueeze_dim", [1, 2])
+def test_rotary(module, device, unsqueeze_dim):
+    """transformers' rotation of queries and keys, and the halves that kernels-community/rotary turns."""
+    q, k = (
+        random((2, 4, 6, 16) if unsqueeze_dim == 1 else (2, 6, 4, 16), torch.float32, device, seed=s) for s in (1, 2)
+    )
+    angles = random((2, 6, 8), torch.float32, device, seed=3)
+    cos, sin = (f(angles).repeat(1, 1, 2) for f in (torch.cos, torch.sin))
+    turned = module.apply_rotary_transformers(q, k, cos, sin, unsqueeze_dim)
+    c, s = cos.unsqueeze(unsqueeze_dim), sin.unsqueeze(unsqueeze_dim)
+    for x, y in zip((q, k), turned, strict=True):
+        first, second = x.chunk(2, -1)
+        assert close(y, x * c + torch.cat((-second, first), -1) * s)
+    first, second = q.chunk(2, -1)
+    out = torch.empty_like(first), torch.empty_like(second)
+    module.apply_rotary(first, second, c[..., :8], s[..., :8], *out, False)
+    assert close(torch.cat(out, -1), turned[0])
+    module.apply_rotary(*out, c[..., :8], s[..., :8], *out, True)
+    assert close(torch.cat(out, -1), q)
+
+
+def test_local_kernels(repository, monkeypatch):
+    """`LOCAL_KERNELS` gives other people's code this build."""
+    monkeypatch.setenv("LOCAL_KERNELS", f"kernels-community/activation={repository}")
+    assert hasattr(kernels.get_kernel("kernels-community/activation", version=1, backend="cuda"), "silu_and_mul")
+
+
+def test_transformers(repository, cuda, tmp_path):
+    """transformers' KernelConfig, which is for GPUs alone."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3Config(
+        vocab_size=64,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=16,
+    )
+    transformers.Qwen3ForCausalLM(config).save_pretrained(tmp_path)
+    stock = transformers.Qwen3ForCausalLM.from_pretrained(tmp_path).to(cuda).eval()
+    how = transformers.KernelConfig({"RMSNorm": f"{repository}:RMSNorm"}, use_local_kernel=True)
+    ours = transformers.Qwen3ForCausalLM.from_pretrained(
+        tmp_path, use_kernels=True, kernel_config=how, device_map="cuda"
+    ).eval()
+    assert "_oxiwarp" in ours.model.norm.forward.__func__.__globals__
+    ids = torch.arange(12, device=cuda)[None]
+    assert torch.allclose(ours(ids).logits, stock(ids).logits, rtol=0, atol=1e-5)

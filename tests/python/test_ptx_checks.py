@@ -1,0 +1,123 @@
+"""What `test_ptx.py` asks of PTX finds what it looks for: kernels with every fault there is. No GPU needed."""
+
+from pathlib import Path
+
+import pytest
+from ptx_checks import (
+    Entry,
+    Module,
+    PtxasError,
+    Usage,
+    assemble,
+    check_bounds,
+    check_entries,
+    check_header,
+    check_local,
+    check_memory,
+    check_registers,
+    check_serial,
+    check_width,
+    declared_entries,
+    parse,
+)
+from test_ptx import need_tools
+
+
+def entry(name: str, body: str, bounds: str = "") -> str:
+    """An entry that reads `in` and writes `out`."""
+    return f"""
+.visible .entry {name}(.param .u64 in, .param .u64 out)
+{bounds}
+{{
+    .reg .b32 %r<200>; .reg .b64 %rd<9>;
+    ld.param.u64 %rd1, [in]; ld.param.u64 %rd2, [out];
+    {body}
+    ret;
+}}
+"""
+
+
+HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
+# An array indexed by a value from memory cannot stay in registers; the loads and stores are 4 bytes wide.
+LOCAL = """.local .align 4 .b8 array[64]; ld.global.u32 %r1, [%rd1]; and.b32 %r2, %r1, 15; mul.wide.u32 %rd3, %r2, 4;
+    mov.u64 %rd4, array; add.u64 %rd5, %rd4, %rd3; st.local.u32 [%rd4], %r1; st.local.u32 [%rd5], %r2;
+    ld.local.u32 %r3, [%rd4]; st.global.u32 [%rd2], %r3;"""
+# 150 values alive at once, and at most 64 registers a thread in a block of 1024.
+SPILL = "\n".join(
+    [f"ld.volatile.global.u32 %r{i}, [%rd1+{4 * i}];" for i in range(150)]
+    + [f"st.volatile.global.u32 [%rd2+{4 * i}], %r{149 - i};" for i in range(150)]
+)
+NARROW = "ld.global.u32 %r1, [%rd1]; st.global.v4.u32 [%rd2], {%r1, %r1, %r1, %r1};"
+BROKEN = (
+    HEADER
+    + entry("rms_norm_f32", LOCAL)
+    + entry("rms_norm_f16", SPILL, ".maxntid 1024, 1, 1")
+    + entry("rms_norm_hold1_f32", NARROW, ".maxntid 32, 1, 1")
+)
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
+    """Kernels with every fault that the checks above look for."""
+    need_tools()
+    return assemble(BROKEN, "sm_90", tmp_path_factory.mktemp("broken"))
+
+
+def test_checks_report_a_missing_entry(broken: Module) -> None:
+    source = (
+        "entry! {\n rms_norm<T: [f32, f16, bf16]>(x: Rows) => a::<T>(x);\n rms_norm_hold1<T: [f16]>(x: Rows) => b }"
+    )
+    problems = check_entries(broken.entries, declared_entries(source))
+    assert problems[:2] == ["rms_norm_bf16: no such entry", "rms_norm_hold1_f16: no such entry"]
+    assert problems[2:] == ["rms_norm_hold1_f32: not in the source"]
+
+
+def test_checks_report_missing_bounds(broken: Module) -> None:
+    assert check_bounds(broken.entries) == ["rms_norm_f32: no .maxntid"]
+
+
+def test_checks_report_spill_and_stack(broken: Module) -> None:
+    problems = check_memory(broken)
+    assert any(problem.startswith("rms_norm_f16: spills") for problem in problems)
+    assert any(problem.startswith("rms_norm_f32: stack frame of 64 bytes") for problem in problems)
+    assert not any("hold1" in problem for problem in problems)
+    unreported = Module(broken.isa, broken.target, broken.entries)
+    assert "rms_norm_f32: ptxas says nothing about it" in check_memory(unreported)
+
+
+def test_checks_report_local_memory(broken: Module) -> None:
+    problems = check_local(broken.sass)
+    assert {problem.split(":")[0] for problem in problems} == {"rms_norm_f32", "rms_norm_f16"}
+    assert all("LDL" in problem and "STL" in problem for problem in problems)
+
+
+def test_checks_report_narrow_loads(broken: Module) -> None:
+    problems = check_width(broken.sass)
+    assert len(problems) == 2, problems
+    assert problems[0].startswith("rms_norm_hold1_f32: narrow access: 1 x LDG.E")
+    assert problems[1] == "rms_norm_hold1_f32: no LDG.128"
+
+
+def test_checks_report_registers() -> None:
+    entries = {"fits": Entry(1024), "large": Entry(1024), "twice": Entry(512, 2)}
+    usage = {"fits": Usage(64), "large": Usage(65), "twice": Usage(65)}
+    problems = check_registers(Module((8, 0), "sm_90", entries, usage))
+    assert [problem.split(":")[0] for problem in problems] == ["large", "twice"]
+
+
+def test_checks_report_products_one_after_the_other() -> None:
+    said = (
+        "Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register resources"
+    )
+    assert check_serial(Module((8, 0), "sm_90a", {}, remarks=(said, "another"))) == [said]
+
+
+def test_checks_report_header() -> None:
+    problems = check_header(parse(HEADER.replace("8.0", "9.1")), "sm_80")
+    assert problems == ["target is sm_90, expected sm_80", "PTX ISA is 9.1, expected 9.0 at most"]
+
+
+def test_what_ptxas_refuses_is_an_error(tmp_path: Path) -> None:
+    need_tools()
+    with pytest.raises(PtxasError, match="nonsense"):
+        assemble(HEADER + entry("rms_norm_f32", "nonsense %r1;"), "sm_90", tmp_path)

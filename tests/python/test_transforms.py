@@ -1,0 +1,106 @@
+"""Every public operator under torch.func's transforms and with distributed tensors: a result or a clear error."""
+
+import warnings
+
+import pytest
+import torch
+from helpers import random
+from models import NORMS, ltx, net, net_input
+from public_calls import calls
+
+import oxiwarp
+
+NAMES = list(calls("cpu"))
+UNSUPPORTED = ("does not have vmap support", "must override the setup_context")
+
+
+def test_every_operator_is_called():
+    assert set(NAMES) == set(oxiwarp.ops.__all__)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vmap(name, device):
+    """The results of a loop, whichever dimension the batch is in, without a warning."""
+    call, x = calls(device)[name]
+    loop = torch.stack([call(x), call(x + 1)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(torch.func.vmap(call)(torch.stack([x, x + 1])), loop)
+        batched = torch.func.vmap(call, in_dims=2)(torch.stack([x, x + 1], dim=2))
+    assert torch.equal(batched, loop)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_under_vmap(name, device):
+    """Gradients for each element of a batch: those of a loop, or an error that says what is missing."""
+    call, x = calls(device)[name]
+
+    def gradient(t):
+        return torch.func.grad(lambda z: call(z).square().sum())(t)
+
+    with torch.enable_grad():
+        try:
+            batched = torch.func.vmap(gradient)(torch.stack([x, x + 1]))
+        except RuntimeError as error:
+            assert any(part in str(error) for part in UNSUPPORTED)
+            return
+        assert torch.allclose(batched, torch.stack([gradient(x), gradient(x + 1)]), rtol=1e-5, atol=1e-6)
+
+
+def test_patched_models(device):
+    """A patched norm under vmap and under torch.func.grad, and a patched model with its parameters as an argument."""
+    stock, model = net(device=device), net(device=device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    batch = torch.stack([net_input(device=device), net_input(device=device) + 1])
+    for name in NORMS:
+        own, ours = (torch.func.vmap(getattr(part, name))(batch) for part in (stock, model))
+        torch.testing.assert_close(ours, own, rtol=1e-5, atol=1e-6)
+    with torch.enable_grad():
+        own, ours = (
+            torch.func.grad(lambda p, part=part: torch.func.functional_call(part, p, (batch[0],)).square().sum())(
+                dict(part.named_parameters())
+            )
+            for part in (stock, model)
+        )
+    for name, gradient in own.items():
+        torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """A world of one process."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_distributed_tensors(name, mesh):
+    """There is no sharding rule: an error that names the operator, never a result of a shard."""
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    call, x = calls("cpu")[name]
+    with pytest.raises((RuntimeError, NotImplementedError), match="oxiwarp|DTensor"):
+        call(distribute_tensor(x, mesh, [Shard(0)]))
+
+
+def test_distributed_activations(mesh):
+    """Modules of a patched model run their own method on distributed tensors."""
+    from torch.distributed.tensor import DTensor, Replicate, distribute_module, distribute_tensor
+
+    model = net()
+    expected = model(net_input())
+    oxiwarp.patch(model, cpu_kernels=True)
+    distribute_module(model, mesh)
+    y = model(distribute_tensor(net_input(), mesh, [Replicate()]))
+    assert isinstance(y, DTensor) and torch.equal(y.full_tensor(), expected)
+    block = ltx().transformer_blocks[0]
+    inputs = [random(shape, torch.float32, "cpu") for shape in ((1, 6, 32), (1, 4, 32), (1, 1, 6 * 32))]
+    expected = block(*inputs)
+    oxiwarp.patch(block, cpu_kernels=True)
+    distribute_module(block, mesh)
+    y = block(*(distribute_tensor(value, mesh, [Replicate()]) for value in inputs))
+    assert isinstance(y, DTensor) and torch.allclose(y.full_tensor(), expected, atol=1e-5)
