@@ -231,7 +231,10 @@ mod tests {
             let names: BTreeSet<_> = entries.iter().map(|name| name.as_str()).collect();
             assert_eq!(entries.len(), names.len(), "an entry of two ops");
             if !ptx.arch.is_native() {
-                assert_eq!(names, kernels, "{}", ptx.arch.name());
+                // Attention's tensor cores begin with sm_80.
+                let there = |name: &&str| ptx.arch != Arch::Sm75 || !name.starts_with("attention");
+                let expected: BTreeSet<_> = kernels.iter().copied().filter(|name| there(name)).collect();
+                assert_eq!(names, expected, "{}", ptx.arch.name());
             }
             let target = format!("\n.target {}\n", ptx.arch.name());
             for unit in &ptx.units {

@@ -113,7 +113,7 @@ pub(crate) unsafe fn backward<
     let copy_step = |step: u32| unsafe {
         let (member, tile) = at(step);
         for (copier, to) in side(!KEYS, member).iter().zip(&other) {
-            copier.copy(&to.from_row(step % 2 * cols), tile * cols, cols, vector);
+            copier.copy(&to.at_row(step % 2 * cols), tile * cols, cols, vector);
         }
     };
     // The numbers of a step's queries, one of each for a thread.
@@ -150,7 +150,7 @@ pub(crate) unsafe fn backward<
     let line = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE * 16, 0);
     let first = place.first + line;
     let span = [first, (first + 15).min(there.max(1) - 1)];
-    let own = own.map(|tile| tile.from_row(line));
+    let own = own.map(|tile| tile.at_row(line));
     let mut rows_numbers = [[0.0; 2]; 2];
     for half in 0..2 {
         let query = first + 8 * half as u32 + warp::lane() / 4;
@@ -171,7 +171,7 @@ pub(crate) unsafe fn backward<
         // Else the places of its rows in the mask stay in registers from step to step.
         let at = At { row: thread::forget([first, 0])[0], col: tile * cols };
         if first < there && !band.hides(span, at.col, cols) {
-            let right = other.map(|other| other.from_row(step % 2 * cols));
+            let right = other.map(|other| other.at_row(step % 2 * cols));
             // SAFETY: all tiles have been waited for; the host checked the mask.
             unsafe {
                 let mut scores = product::<T, DIM16, COLS16>(&own[0], &right[0], &lanes);
