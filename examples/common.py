@@ -1,5 +1,6 @@
 """What the examples share: where to run, tables, plots."""
 
+import sys
 from collections.abc import Callable, Iterable
 from statistics import median
 from time import perf_counter
@@ -9,7 +10,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-console = Console(highlight=False)
+console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def default_device() -> torch.device:

@@ -27,8 +27,8 @@ macro_rules! archs {
             /// - 7.4 up to `sm_87`: `ld.global.nc.L1::no_allocate` (driver R470 and newer). All else that
             ///   is used there is older: `cvt.rn.bf16x2.f32` and `tanh.approx` 7.0, `.loc … inlined_at` 7.2;
             /// - 7.8 for `sm_89`, which it introduced;
-            /// - 8.0 for `sm_90` and `sm_90a` (driver R525): clusters are 7.8, but `wgmma`, `setmaxnreg` and
-            ///   the bulk tensor copies are 8.0;
+            /// - 8.1 for `sm_90` (driver R530): `st.async`, by which the blocks of a cluster exchange sums;
+            /// - 8.0 for `sm_90a` (driver R525): `wgmma`, `setmaxnreg` and the bulk tensor copies;
             /// - 8.6 for `sm_100`, 8.7 for `sm_120`: the versions that introduced them.
             pub const fn ptx_isa(self) -> u32 {
                 match self { $(Arch::$variant => $isa,)* }
@@ -49,7 +49,7 @@ archs! {
     /// Ada (L4, L40, RTX 40).
     Sm89 = "sm_89", ptx 78;
     /// Hopper (H100, H200).
-    Sm90 = "sm_90", ptx 80;
+    Sm90 = "sm_90", ptx 81;
     /// Hopper with its own instructions (`wgmma`, `setmaxnreg`).
     Sm90a = "sm_90a", ptx 80;
     /// Blackwell (B100, B200).

@@ -188,7 +188,7 @@ fn units(fixture: &Fixture) {
 }
 
 fn check_texts(fixture: &Fixture, built: &Built) {
-    for (arch, isa) in [(Arch::Sm75, "7.4"), (Arch::Sm90, "8.0")] {
+    for (arch, isa) in [(Arch::Sm75, "7.4"), (Arch::Sm90, "8.1")] {
         let ptx = text(built, arch);
         assert!(ptx.contains(&format!(".version {isa}\n.target {arch}\n")), "{ptx}");
         let (_, entry) = ptx.split_once(".visible .entry scale(").expect("the entry is there");

@@ -1,5 +1,5 @@
 //! The threads of one block: barrier and reductions.
-use crate::shared::{Shared, SharedMemory};
+use crate::shared::SharedMemory;
 use crate::{arch, cluster, thread, warp};
 
 /// Waits until every thread of the block is here and orders their memory accesses.
@@ -51,32 +51,27 @@ pub(crate) fn fold_warps<T: warp::Exchange>(
         unsafe { partial.set(number, folded) };
     }
     sync();
-    // SAFETY: the slots of the block's warps, each written before the barrier.
-    unsafe { fold_slots(partial, first, warps, neutral, combine) }
+    // SAFETY: one of the slots of the block's warps, each written before the barrier.
+    fold_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
-/// Folds `count` elements of `slots`, up to 32, from `first` on. As many lanes as there are elements fold them, each group
-/// of lanes the same ones: the steps are as few as can be, and every lane ends with the result.
-///
-/// # Safety
-/// They were written before a barrier.
+/// Folds `count` elements, up to 32. As many lanes as there are elements fold them, each group of lanes the same ones: the
+/// steps are as few as can be, and every lane ends with the result.
 #[inline(always)]
-unsafe fn fold_slots<T: warp::Exchange>(
-    slots: Shared<T>,
-    first: u32,
+fn fold_lanes<T: warp::Exchange>(
+    element: impl Fn(u32) -> T,
     count: u32,
     neutral: T,
     combine: impl Fn(T, T) -> T + Copy,
 ) -> T {
     let width = count.next_power_of_two();
     let slot = warp::lane() % width;
-    // SAFETY: as the caller promises.
-    let theirs = if slot < count { unsafe { slots.get(first + slot) } } else { neutral };
+    let theirs = if slot < count { element(slot) } else { neutral };
     warp::fold(theirs, width, combine)
 }
 
-/// As [`fold`], over all blocks of a cluster of a kernel that declares `BLOCKS`; takes a `T` for each block more. Every
-/// thread must have called [`cluster::start`] before.
+/// As [`fold`], over all blocks of a cluster of a kernel that declares `BLOCKS`, once; takes 8 bytes for each block and 8
+/// more.
 #[inline(always)]
 pub(crate) fn fold_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
@@ -84,19 +79,11 @@ pub(crate) fn fold_cluster<T: warp::Exchange, const BLOCKS: u32>(
     memory: &mut SharedMemory,
     combine: impl Fn(T, T) -> T + Copy,
 ) -> T {
+    let exchange = cluster::Exchange::open::<BLOCKS>(memory);
     let folded = fold(value, neutral, memory, combine);
-    let (blocks, thread) = (cluster::size::<BLOCKS>(), linear_index());
-    let slots = memory.take::<T>(blocks);
-    // The others run: their memory is there.
-    cluster::wait();
-    if thread < blocks {
-        // SAFETY: each block has a slot in every block's memory; nobody ends before all have come to the next barrier.
-        unsafe { slots.set_in(thread, cluster::rank(), folded) };
-    }
-    cluster::arrive();
-    cluster::wait();
-    // SAFETY: every block wrote its slot before the barrier.
-    unsafe { fold_slots(slots, 0, blocks, neutral, combine) }
+    let words = exchange.all(folded.to_bits());
+    // SAFETY: a block's word, which has come.
+    fold_lanes(|block| T::from_bits(unsafe { words.get(block) }), cluster::size::<BLOCKS>(), neutral, combine)
 }
 
 /// The sum of `value` over the block: see [`fold`].

@@ -2,8 +2,8 @@
 //!
 //! From sm_90 on. Before, and on the CPU executor, a cluster is one block, whatever its kernel declares; a host that
 //! launches `BLOCKS` blocks a cluster asks for the architecture first.
-use crate::arch;
-use crate::shared::Shared;
+use crate::shared::{Shared, SharedMemory};
+use crate::{arch, block};
 
 /// Declares, beside [`launch_bounds`](crate::thread::launch_bounds), that blocks are launched in clusters of `BLOCKS`, at
 /// most 8, which the grid's x is a multiple of.
@@ -25,37 +25,46 @@ pub fn rank() -> u32 {
     arch::cluster_rank()
 }
 
-/// Says that this thread has started, as the first [`arrive`] of a kernel: nothing that it wrote is meant.
-#[inline(always)]
-pub fn start() {
-    arch::cluster_start();
+/// An exchange of one word between all blocks of a cluster.
+///
+/// A barrier in shared memory counts the bytes that have come. The cluster's own barrier would do, but orders all memory
+/// accesses of all threads before it: with it `rms_norm` of rows of 131,072 had 85 % of copy bandwidth on an H200, with
+/// this 90 %.
+#[derive(Clone, Copy)]
+pub struct Exchange {
+    words: Shared<u64>,
+    barrier: Shared<u64>,
+    blocks: u32,
 }
 
-/// Says that this thread has come so far. Every thread of the cluster must call it, then [`wait`], and so on by turns.
-#[inline(always)]
-pub fn arrive() {
-    arch::cluster_arrive();
-}
-
-/// Waits until every thread of the cluster has said so; what they wrote before is there then.
-#[inline(always)]
-pub fn wait() {
-    arch::cluster_wait();
-}
-
-impl<T: Copy> Shared<T> {
-    /// Writes element `at` of the same part of block `rank`'s memory.
-    ///
-    /// # Safety
-    /// As for [`Shared::set`], there; that block has started (it has come to a first barrier of the cluster), and does not
-    /// end before it has come to another.
+impl Exchange {
+    /// The kernel's only one, of the clusters of `BLOCKS` that it declares; takes a word for each block, and one more.
+    /// Every thread of the cluster must call it.
     #[inline(always)]
-    pub unsafe fn set_in(&self, rank: u32, at: u32, value: T) {
-        const { assert!(size_of::<T>().is_multiple_of(4) && align_of::<T>() == 4) };
-        let (to, words) = (self.address(at).cast::<u32>(), (&raw const value).cast::<u32>());
-        for i in 0..size_of::<T>() / 4 {
-            // SAFETY: a word of the element, as the caller promises; words of `value` are initialised.
-            unsafe { arch::cluster_store(to.wrapping_add(i), rank, words.add(i).read()) };
+    pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
+        let blocks = size::<BLOCKS>();
+        let exchange = Self { words: memory.take(blocks), barrier: memory.take(1), blocks };
+        if block::linear_index() == 0 {
+            // SAFETY: a word of the launch's memory; nobody sends before `all`.
+            unsafe { arch::cluster_expect(exchange.barrier.address(0), blocks * 8) };
         }
+        arch::cluster_arrive();
+        exchange
+    }
+
+    /// Sends `word`, the same in all threads of a block, to all blocks, and returns those of all by their ranks. Every
+    /// thread of the cluster must call it, once, with a barrier of the block between [`Exchange::open`] and this.
+    #[inline(always)]
+    pub fn all(self, word: u64) -> Shared<u64> {
+        // The others run, and expect it.
+        arch::cluster_wait();
+        let to = block::linear_index();
+        if to < self.blocks {
+            // SAFETY: each block has a place in every block's memory, and waits until all have come.
+            unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };
+        }
+        // SAFETY: thread 0 called `cluster_expect`, and the block has met since.
+        unsafe { arch::cluster_receive(self.barrier.address(0)) };
+        self.words
     }
 }

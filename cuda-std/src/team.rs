@@ -36,7 +36,6 @@ impl Team {
     #[inline(always)]
     pub fn of_cluster() -> Self {
         cluster::bounds::<{ Self::CLUSTER }>();
-        cluster::start();
         // Made of a block's team, row and all: of a row that ptxas knows to be one for all threads it keeps the addresses of
         // every tile, in registers that are not there.
         let (block, blocks) = (Self::of_block(), cluster::size::<{ Self::CLUSTER }>());
@@ -57,8 +56,8 @@ impl Team {
 
     /// Folds `value` over the team, the same bits in each of its threads. Every thread of the block must call it.
     ///
-    /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`; a cluster takes those of a `T`
-    /// for each block too, and folds once.
+    /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`; a cluster takes 8 bytes
+    /// for each of its blocks too, and 8 more, and folds once.
     #[inline(always)]
     pub fn fold<T: warp::Exchange>(
         &self,

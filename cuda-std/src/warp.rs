@@ -46,17 +46,37 @@ word! {
 pub trait Exchange: Copy {
     /// The value of lane `lane() ^ lane_mask`; every lane of the warp must be here.
     fn shuffle_xor(self, lane_mask: u32) -> Self;
+    /// To 64 bits, as blocks exchange it.
+    fn to_bits(self) -> u64;
+    /// From those.
+    fn from_bits(bits: u64) -> Self;
 }
 impl<T: Word> Exchange for T {
     #[inline(always)]
     fn shuffle_xor(self, lane_mask: u32) -> Self {
         shuffle_xor(ALL, self, lane_mask)
     }
+    #[inline(always)]
+    fn to_bits(self) -> u64 {
+        u64::from(self.to_word())
+    }
+    #[inline(always)]
+    fn from_bits(bits: u64) -> Self {
+        T::from_word(bits as u32)
+    }
 }
 impl Exchange for [f32; 2] {
     #[inline(always)]
     fn shuffle_xor(self, lane_mask: u32) -> Self {
         [self[0].shuffle_xor(lane_mask), self[1].shuffle_xor(lane_mask)]
+    }
+    #[inline(always)]
+    fn to_bits(self) -> u64 {
+        u64::from(self[0].to_bits()) | u64::from(self[1].to_bits()) << 32
+    }
+    #[inline(always)]
+    fn from_bits(bits: u64) -> Self {
+        [bits, bits >> 32].map(|word| f32::from_bits(word as u32))
     }
 }
 

@@ -141,7 +141,7 @@ pub(crate) struct HeldRows {
     pub sm75: &'static [Rung],
     /// Everything newer, and the CPU executor.
     pub sm80: &'static [Rung],
-    /// From sm_90 on, rows that none of `sm80` holds.
+    /// Clusters, which sm_90 and newer have beside those of `sm80`.
     pub sm90: &'static [Rung],
 }
 
@@ -155,6 +155,7 @@ pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
         rung(8_192, 8, 1_024, 1_024),
     ],
     sm90: &[
+        cluster(8_192, 128),
         cluster(12_288, 192),
         cluster(16_384, 256),
         cluster(20_480, 320),
@@ -174,6 +175,8 @@ pub(crate) const TWO_OPERANDS: HeldRows =
 pub(crate) struct LongRows {
     /// The blocks that hold one.
     pub held: HeldRows,
+    /// On architectures that have them, clusters hold rows of more packs than this.
+    pub blocks_up_to: u32,
     /// Threads of the blocks for rows that none holds: they are read twice.
     pub reread: u32,
 }
@@ -193,8 +196,47 @@ impl LongRows {
             Some(Arch::Sm90 | Arch::Sm90a) => (self.held.sm80, self.held.sm90),
         };
         let packs = layout.packs();
-        let fits = |rung: &&Rung| packs <= u64::from(rung.packs);
+        let too_long = !clusters.is_empty() && packs > u64::from(self.blocks_up_to);
+        let fits = |rung: &&Rung| packs <= u64::from(rung.packs) && (rung.cluster > 0 || !too_long);
         let reread = rung(u32::MAX, 0, self.reread, self.reread);
         SHORT_ROWS.iter().chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dtype;
+
+    fn pick(ladder: &LongRows, arch: Option<Arch>, packs: u32, vector: bool) -> Rung {
+        let layout = RowLayout::<0> {
+            rows: 1,
+            inner: 0,
+            cols: packs * 4,
+            dtype: Dtype::F32,
+            vector,
+            quads: vector,
+            operands: [],
+        };
+        ladder.pick(arch, &layout)
+    }
+
+    #[test]
+    fn clusters_hold_what_no_block_does_or_should() {
+        let ladder = LongRows { held: ONE_OPERAND, blocks_up_to: 6_144, reread: 512 };
+        let kind = |arch, packs| {
+            let Rung { held, team, cluster, .. } = pick(&ladder, arch, packs, true);
+            (held, team, cluster)
+        };
+        for arch in [None, Some(Arch::Sm80), Some(Arch::Sm90)] {
+            assert_eq!(kind(arch, 6_144), (8, 768, 0), "{arch:?}");
+        }
+        assert_eq!(kind(Some(Arch::Sm80), 6_145), (8, 1_024, 0));
+        assert_eq!(kind(Some(Arch::Sm90), 6_145), (8, 128, 8));
+        assert_eq!(kind(Some(Arch::Sm75), 6_145), (0, 512, 0));
+        assert_eq!(kind(None, 8_193), (0, 512, 0));
+        assert_eq!(kind(Some(Arch::Sm90), 65_536), (8, 1_024, 8));
+        assert_eq!(kind(Some(Arch::Sm90), 65_537), (0, 512, 0));
+        assert_eq!(pick(&ladder, Some(Arch::Sm90), 8_193, false).held, 0, "not 16 bytes at a time");
     }
 }

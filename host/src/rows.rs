@@ -106,10 +106,10 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     stream: Stream,
     args: [*const c_void; ARGS],
 ) -> Result<()> {
-    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once, and for each
-    // block of a cluster.
+    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once, and a cluster's
+    // exchange.
     let meet = rung.team > 32 || rung.cluster > 0;
-    let shared_bytes = if meet { (rung.team * rung.teams / 32 + rung.cluster) * 8 } else { 0 };
+    let shared_bytes = if meet { (rung.team * rung.teams / 32 + rung.cluster + 1) * 8 } else { 0 };
     // SAFETY: as the caller promises.
     unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
 }

@@ -109,3 +109,12 @@ pub struct Params {
     /// Padded: what is added to the scores; it does not depend on the query.
     pub mask: Mask,
 }
+
+/// The thread's index, read where it is asked for: registers are few, and one that holds it, or what is made of it, over all
+/// tiles is one too many.
+#[cfg(target_feature = "sm_90a")]
+#[inline(always)]
+fn own_thread() -> u32 {
+    let [thread, _] = cuda_std::thread::forget([cuda_std::thread::index()[0], 0]);
+    thread
+}

@@ -210,13 +210,10 @@ def check_serial(module: Module) -> list[str]:
 def check_width(sass: Sass) -> list[str]:
     """Kernels that hold a row move it, and the weight, 16 bytes at a time.
 
-    Parameters come from constant memory, so every global access must be 128-bit; a generic `LD` or `ST` counts as one,
-    but for the `ST` by which a cluster's blocks write their sums into each other's shared memory.
+    Parameters come from constant memory, so every global access must be 128-bit; a generic `LD` or `ST` counts as one.
     """
     held = {name: code for name, code in sass.items() if re.search(r"_hold\d+_", name)}
     accesses = {"LDG", "STG", "LD", "ST", "LDGSTS"}
-    for name in (name for name in held if "_cluster_" in name):
-        held[name] = [instruction for instruction in held[name] if instruction != ("ST", ".E")]
     problems = _count(held, "narrow access", lambda opcode, modifiers: opcode in accesses and ".128" not in modifiers)
     for name, code in held.items():
         wide = {opcode for opcode, modifiers in code if ".128" in modifiers}

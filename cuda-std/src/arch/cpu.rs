@@ -61,17 +61,23 @@ pub fn cluster_rank() -> u32 {
 
 pub fn cluster_arrive() {}
 
-pub fn cluster_start() {}
+pub fn cluster_wait() {}
 
-pub fn cluster_wait() {
-    sync_threads();
-}
+/// # Safety
+/// As on a GPU.
+pub unsafe fn cluster_expect(_: *mut u64, _: u32) {}
 
 /// # Safety
 /// `to` is a word of the block's shared memory.
-pub unsafe fn cluster_store(to: *mut u32, _: u32, value: u32) {
+pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
     // SAFETY: as the caller promises.
     unsafe { to.write(value) };
+}
+
+/// # Safety
+/// As on a GPU.
+pub unsafe fn cluster_receive(_: *mut u64) {
+    sync_threads();
 }
 
 #[inline(always)]

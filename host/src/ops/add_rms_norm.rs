@@ -7,7 +7,7 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";
 
-const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, reread: 256 };
+const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
 const KERNELS: &[&str] = &[OP, "add_rms_norm_hold2", "add_rms_norm_hold4"];
 
 /// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).

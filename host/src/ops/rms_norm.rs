@@ -36,7 +36,7 @@ impl Default for RmsNorm {
 
 const OP: &str = "rms_norm";
 
-const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, reread: 256 };
+const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
 const KERNELS: &[&str] =
     &[OP, "rms_norm_hold2", "rms_norm_hold4", "rms_norm_hold8", "rms_norm_cluster_hold8"];
 

@@ -42,8 +42,11 @@ pub struct RmsNormGated {
 const OP: &str = "rms_norm_gated";
 
 /// As [`TWO_OPERANDS`](crate::ladder::TWO_OPERANDS), up to the 768 threads that have the registers for `f` of both rows.
-const LONG_ROWS: LongRows =
-    LongRows { held: HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] }, reread: 256 };
+const LONG_ROWS: LongRows = LongRows {
+    held: HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
+    blocks_up_to: u32::MAX,
+    reread: 256,
+};
 const KERNELS: &[&str] = &[OP, "rms_norm_gated_hold2", "rms_norm_gated_hold4"];
 
 /// `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension; the norm as

@@ -9,7 +9,7 @@ const OP: &str = "softmax_backward";
 
 /// Rows that no block holds are read twice, as in `softmax`, by blocks of half as many threads with twice the registers:
 /// with two rows a thread has twice the loads in flight.
-const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, reread: 512 };
+const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 const KERNELS: &[&str] = &[OP, "softmax_backward_hold2", "softmax_backward_hold4"];
 
 /// `dx = y * (dy - sum(dy * y))` over the last dimension: the gradient of [`softmax`](crate::softmax) from its result

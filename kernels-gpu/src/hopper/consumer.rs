@@ -7,7 +7,7 @@
 //!   products (8 % faster than without), two alternate by themselves (turns are up to 5 % slower).
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::wgmma::{self, Accumulator};
-use cuda_std::{thread, warp};
+use cuda_std::warp;
 
 use super::layout::{Layout, PART_ROW, Slot};
 use super::products::{begin_result, begin_scores};
@@ -15,7 +15,7 @@ use super::products::{begin_result, begin_scores};
 use super::schedule::{Tile, numbers};
 use super::shape::Shape;
 use super::softmax::{Softmax, rescale, round};
-use super::{GROUP_ROWS, Params, mask, output};
+use super::{GROUP_ROWS, Params, mask, output, own_thread};
 
 /// A warp group at work on its 64 rows of a tile.
 struct Consumer<'a, K: Shape> {
@@ -23,8 +23,6 @@ struct Consumer<'a, K: Shape> {
     p: &'a Params,
     /// The number of the group.
     group: u32,
-    /// The thread's first row in the tile; its second is 8 below.
-    own_row: u32,
     slot: Slot,
     query_parity: u32,
     scores: K::Scores,
@@ -58,23 +56,31 @@ impl<K: Shape> Consumer<'_, K> {
         self.layout.queries().data + self.group * GROUP_ROWS * PART_ROW
     }
 
+    /// The thread's first row; its second is 8 below.
+    #[inline(always)]
+    fn row(&self, tile: Tile) -> u32 {
+        let thread = own_thread() % 128;
+        tile.row + self.group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4
+    }
+
     /// The weights of the scores of tile `number`.
     #[inline(always)]
     fn weigh(&mut self, tile: Tile, number: u32, masked: bool) -> [f32; 2] {
-        let (scores, first) = (self.scores.as_mut(), number * K::KEYS);
+        let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
             // SAFETY: the wait says that the mask is there; the whole warp is here.
             unsafe {
                 buffer.full.wait(self.slot.parity);
-                mask::add(scores, buffer.data);
+                mask::add(self.scores.as_mut(), buffer.data);
                 release(buffer.empty);
             }
         }
         if masked {
-            mask::hide(scores, tile.ends::<K>(tile.row + self.own_row, first, self.p));
+            let ends = tile.ends::<K>(self.row(tile), first, self.p);
+            mask::hide(self.scores.as_mut(), ends);
         }
-        self.softmax.step(scores)
+        self.softmax.step(self.scores.as_mut())
     }
 
     /// # Safety
@@ -183,12 +189,10 @@ impl<K: Shape> Consumer<'_, K> {
 /// `p` is that of the launch, the barriers are made, the whole warp group `group` of those that compute is here.
 #[inline(always)]
 pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, p: &Params) {
-    let thread = thread::index()[0] % 128;
     let mut consumer = Consumer {
         layout,
         p,
         group,
-        own_row: group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4,
         slot: Slot::FIRST,
         query_parity: 0,
         scores: K::Scores::ZERO,
@@ -220,8 +224,8 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, p: &Params
                 }
                 consumer.last();
             }
-            let row = tile.row + consumer.own_row;
-            output::store::<K::Elem>(consumer.result.as_ref(), &consumer.softmax, tile, row, p);
+            let (result, softmax) = (consumer.result.as_ref(), &consumer.softmax);
+            output::store::<K::Elem>(result, softmax, tile, consumer.row(tile), p);
         }
     }
 }

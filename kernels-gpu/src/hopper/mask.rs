@@ -3,8 +3,8 @@ use cuda_std::hopper::{shared_load_pair, shared_store};
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::Params;
 use super::softmax::{QUAD, row_of};
+use super::{Params, own_thread};
 use crate::attention::Mask;
 
 /// The number in its tile of the first column that a register of the thread belongs to: `4 * j + 2 * row + c`.
@@ -16,7 +16,7 @@ fn column(register: usize) -> u32 {
 /// Scores of keys from number `ends` of their row on become -inf: it counts from the tile's first key.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
-    let first = (thread::index()[0] % QUAD * 2) as i32;
+    let first = (own_thread() % QUAD * 2) as i32;
     let ends = ends.map(|end| end - first);
     for i in 0..scores.len() {
         if column(i) as i32 >= ends[row_of(i)] {
@@ -31,7 +31,7 @@ pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
 /// It is there.
 #[inline(always)]
 pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
-    let first = mask + thread::index()[0] % QUAD * 8;
+    let first = mask + own_thread() % QUAD * 8;
     for j in 0..scores.len() / 4 {
         // SAFETY: as the caller promises.
         let pair = unsafe { shared_load_pair(first + 4 * column(4 * j)) };

@@ -1,11 +1,11 @@
 //! From accumulators to rows in global memory.
 use cuda_std::hopper::wgmma::Operand;
 use cuda_std::mem::{Store, store_u32x4};
-use cuda_std::{thread, warp};
+use cuda_std::warp;
 
-use super::Params;
 use super::schedule::Tile;
 use super::softmax::Softmax;
+use super::{Params, own_thread};
 
 const LN_2: f32 = core::f32::consts::LN_2;
 
@@ -24,7 +24,7 @@ pub(crate) unsafe fn store<T: Operand<Lanes = [f32; 8]>>(
 ) {
     let sums = softmax.sums();
     let inverse = sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum });
-    let quad = thread::index()[0] % 4;
+    let quad = own_thread() % 4;
     let [batches, queries, heads] = p.out_strides;
     let head = i64::from(tile.batch) * batches + i64::from(tile.head) * heads;
     for r in 0..2 {

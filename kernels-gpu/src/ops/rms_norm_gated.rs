@@ -1,9 +1,12 @@
 //! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension: `f` is SiLU or the sigmoid.
 //!
 //! The norms behind linear attention and state-space layers, with the roundings of transformers' modules: `f(gate)` is
-//! computed in f32, with aten's formula, and not rounded; what the norm makes is rounded before `f(gate)` multiplies it
+//! computed in f32 and not rounded; what the norm makes is rounded before `f(gate)` multiplies it
 //! where those modules do, the product with `f(gate)` before a norm never is.
+use core::f32::consts::LOG2_E;
+
 use cuda_std::libdevice::exp_add;
+use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
 use crate::activations::rounded;
@@ -63,10 +66,19 @@ impl<T: Elem, const GATE_FIRST: bool> Held<T> for Packs<T, GATE_FIRST> {
     }
 }
 
-/// `f(gate)`, as aten's kernels of SiLU and of the sigmoid compute it.
+/// `f(gate)`: for f32 as aten's kernels of SiLU and of the sigmoid compute it. 16 bits hide the errors of approximate
+/// instructions; with aten's division the norm of 8192 x 4096 had 60 % of copy bandwidth on an H200, with
+/// these 95 %.
 #[inline(always)]
 fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::Lanes {
-    gate.lanes().map(|gate| if sigmoid { 1.0 } else { gate } / exp_add(-gate, 1.0))
+    gate.lanes().map(|gate| {
+        let factor = if sigmoid { 1.0 } else { gate };
+        if size_of::<T>() == 2 {
+            factor * rcp_ftz(1.0 + ex2_ftz(-LOG2_E * gate))
+        } else {
+            factor / exp_add(-gate, 1.0)
+        }
+    })
 }
 
 impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T, VECTOR, GATE_FIRST> {

@@ -1,8 +1,8 @@
 //! `y[r, c] = exp(x[r, c] - max) / sum`, over the last dimension; or its logarithm, `x - max - ln(sum)`.
 //!
-//! One team of threads a row, everything in f32, one rounding. Rows whose tiles fit into registers stay there, as
-//! loaded, and are read once; from sm_90 on eight blocks of a cluster hold what no block does. Others are read twice: the second time from their end, which is what the caches
-//! still hold of a row that is too long for them.
+//! One team of threads a row, everything in f32, one rounding. Rows whose tiles fit into the registers of a block, or (from
+//! sm_90 on) of the eight blocks of a cluster, stay there, as loaded, and are read once. Longer ones are read twice: the
+//! second time from their end, which is what the caches still hold of a row that is too long for them.
 use cuda_std::prelude::*;
 
 use crate::exp_sum::{ExpSum, Params, exp, ln, logits};
