@@ -10,6 +10,7 @@ use crate::bad_input::says;
 
 pub const TESTS: &[Test] = &[
     ("attention::bad_input", refuses),
+    ("attention::bad_options", refuses_options),
     ("attention::bad_packed_input", refuses_packed),
     ("attention_backward::bad_input", backward_refuses),
 ];
@@ -31,15 +32,14 @@ fn call(device: &Device, inputs: AttentionInputs, out: ViewMut, params: Attentio
 fn refuses(device: &Device) {
     let (half, other) =
         (device.upload(&[f16::ONE; 4096]).unwrap(), device.upload(&[bf16::ONE; 4096]).unwrap());
-    let (single, truth) = (device.upload(&[1.0_f32; 4096]).unwrap(), device.upload(&[1_u8; 64]).unwrap());
+    let single = device.upload(&[1.0_f32; 4096]).unwrap();
     let mut out = device.upload(&[f16::ONE; 4096]).unwrap();
     let x = |shape: &[i64]| half.view(shape).unwrap();
     let (q, k) = ([1, 2, 4, 64], [1, 3, 2, 64]);
-    let mut says_of = |tensors: [View; 3], mask: Option<View>, params: Attention, text: &str| {
+    let mut says_of = |tensors: [View; 3], text: &str| {
         let out = out.view_mut(&q).unwrap();
-        says(call(device, inputs(tensors, mask, None), out, params), text);
+        says(call(device, inputs(tensors, None, None), out, Attention::default()), text);
     };
-    let (good, plain) = ([x(&q), x(&k), x(&k)], Attention::default());
     let f32s = single.view(&q).unwrap();
     says_of(
         [f32s, x(&k), x(&k)],
@@ -47,7 +47,7 @@ fn refuses(device: &Device) {
         plain,
         "attention: q is f32, expected f16 or bf16 (for f32 there is torch's own",
     );
-    says_of([x(&q), other.view(&k).unwrap(), x(&k)], None, plain, "attention: k is bf16, expected f16");
+    says_of([x(&q), other.view(&k).unwrap(), x(&k)], "attention: k is bf16, expected f16");
     says_of(
         [x(&q), x(&[1, 3, 3, 64]), x(&[1, 3, 3, 64])],
         None,
@@ -66,9 +66,9 @@ fn refuses(device: &Device) {
         plain,
         "v has shape [1, 4, 2, 64], expected [1, 3, 2, 64]",
     );
-    says_of([x(&q), x(&k[1..]), x(&k)], None, plain, "k has shape [3, 2, 64], expected four dimensions");
+    says_of([x(&q), x(&k[1..]), x(&k)], "k has shape [3, 2, 64], expected four dimensions");
     let columns = half.view_strided(0, &q, &[512, 256, 64, 2]).unwrap();
-    says_of([columns, x(&k), x(&k)], None, plain, "its last dimension must be contiguous");
+    says_of([columns, x(&k), x(&k)], "its last dimension must be contiguous");
     let wide = [1, 1, 1, 257];
     says_of(
         [x(&wide), x(&wide), x(&wide)],
@@ -76,13 +76,26 @@ fn refuses(device: &Device) {
         plain,
         "out has shape [1, 2, 4, 64], expected [1, 1, 1, 257]",
     );
+}
+
+fn refuses_options(device: &Device) {
+    let (half, other) = (device.upload(&[f16::ONE; 512]).unwrap(), device.upload(&[bf16::ONE; 8]).unwrap());
+    let truth = device.upload(&[1_u8; 64]).unwrap();
+    let mut out = device.upload(&[f16::ONE; 512]).unwrap();
+    let x = |shape: &[i64]| half.view(shape).unwrap();
+    let (q, k) = ([1, 2, 4, 64], [1, 3, 2, 64]);
+    let (good, plain) = ([x(&q), x(&k), x(&k)], Attention::default());
+    let mut says_of = |mask: Option<View>, params: Attention, text: &str| {
+        let out = out.view_mut(&q).unwrap();
+        says(call(device, inputs(good, mask, None), out, params), text);
+    };
     let mask = truth.view(&[2, 2]).unwrap();
-    says_of(good, Some(mask), plain, "mask has shape [2, 2], expected one that broadcasts to [1, 4, 2, 3]");
-    says_of(good, other.view(&[2, 3]).ok(), plain, "mask is bf16, expected bool, f32 or f16 (as q)");
+    says_of(Some(mask), plain, "mask has shape [2, 2], expected one that broadcasts to [1, 4, 2, 3]");
+    says_of(other.view(&[2, 3]).ok(), plain, "mask is bf16, expected bool, f32 or f16 (as q)");
     let scale = Attention { scale: Some(f32::NAN), ..plain };
-    says_of(good, None, scale, "attention: scale is NaN, expected a finite number");
+    says_of(None, scale, "attention: scale is NaN, expected a finite number");
     let softcap = Attention { softcap: Some(-1.0), ..plain };
-    says_of(good, None, softcap, "attention: softcap is -1, expected a finite number of 0 or more");
+    says_of(None, softcap, "attention: softcap is -1, expected a finite number of 0 or more");
     // SAFETY: one tensor, as input and output: refused before anything is written.
     let same = unsafe {
         ViewMut::from_raw(half.view(&q).unwrap().ptr().cast_mut(), Dtype::F16, &q, &[512, 256, 64, 1])

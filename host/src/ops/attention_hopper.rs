@@ -140,7 +140,10 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
     let most = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
-    (1..=heads).rev().find(|section| heads.is_multiple_of(*section) && u64::from(*section) <= most).unwrap_or(1)
+    (1..=heads)
+        .rev()
+        .find(|section| heads.is_multiple_of(*section) && u64::from(*section) <= most)
+        .unwrap_or(1)
 }
 
 /// Full: a block stays on its multiprocessor, and what it loads for the next tile comes while it ends one. Causal: tiles are
