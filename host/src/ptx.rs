@@ -231,13 +231,13 @@ mod tests {
             let names: BTreeSet<_> = entries.iter().map(|name| name.as_str()).collect();
             assert_eq!(entries.len(), names.len(), "an entry of two ops");
             if !ptx.arch.is_native() {
-                assert_eq!(names, kernels, "{}", ptx.arch.name());
+                let here = |name: &&str| ptx.arch != Arch::Sm75 || !name.starts_with("attention");
+                assert_eq!(names, kernels.iter().copied().filter(here).collect(), "{}", ptx.arch.name());
             }
             let target = format!("\n.target {}\n", ptx.arch.name());
             for unit in &ptx.units {
                 assert!(unit.text().text.contains(&target), "{} is not for {target}", unit.op);
-                let ours =
-                    |name: &&String| name.strip_prefix(unit.op).is_some_and(|rest| rest.starts_with('_'));
+                let ours = |n: &&String| n.strip_prefix(unit.op).is_some_and(|rest| rest.starts_with('_'));
                 let other: Vec<_> = unit.text().entries.keys().filter(|name| !ours(name)).collect();
                 assert!(other.is_empty(), "{other:?} in the PTX of {}", unit.op);
             }

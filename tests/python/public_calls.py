@@ -25,6 +25,7 @@ def calls(device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
         "ada_norm": lambda t: oxiwarp.ada_norm(t, side, side),
         "ada_norm_pair": lambda t: oxiwarp.ada_norm_pair(t, side, side, side * 2, None)[1],
         "add_rms_norm": lambda t: oxiwarp.add_rms_norm(t, rows(t), vector)[0],
+        "attention": lambda t: oxiwarp.attention(*(heads(t).bfloat16(),) * 3),
         "cross_entropy": lambda t: oxiwarp.cross_entropy(t, target[: t.shape[0]]),
         "gated_residual": lambda t: oxiwarp.gated_residual(t, rows(t), side),
         "gated_residual_ada_norm": lambda t: oxiwarp.gated_residual_ada_norm(t, rows(t), side, side, side)[0],

@@ -7,6 +7,9 @@
 #[path = "cpu_convert.rs"]
 mod convert;
 pub use convert::*;
+#[path = "cpu_copy.rs"]
+mod copy;
+pub use copy::{copy_async, copy_async_or_zero, copy_wait, shared_window};
 #[path = "cpu_mma.rs"]
 mod mma;
 pub use mma::{load_matrices, load_matrices_transposed, mma_bf16, mma_f16};
@@ -103,37 +106,6 @@ shuffles! {
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     exchange(Operation::Ballot, mask, u32::from(predicate), 0)
-}
-
-/// Done at once.
-///
-/// # Safety
-/// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes, both aligned to them.
-pub unsafe fn copy_async(to: usize, from: *const u8) {
-    // SAFETY: as the caller promises.
-    unsafe { shared_base().wrapping_add(to).cast::<u128>().write(from.cast::<u128>().read()) };
-}
-
-/// Done at once.
-///
-/// # Safety
-/// `to` is the offset in shared memory of 16 bytes, aligned to them; so is `from`, to read, if it is `wanted`.
-pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
-    // SAFETY: in bounds, as `Shared::window` checked.
-    let to: *mut u128 = unsafe { shared_base().add(to as usize) }.cast();
-    if wanted {
-        check_aligned(from.addr(), 16);
-    }
-    // SAFETY: as the caller promises.
-    unsafe { to.write(if wanted { from.cast::<u128>().read() } else { 0 }) };
-}
-
-pub fn copy_wait() {}
-
-/// The offset itself.
-#[inline(always)]
-pub fn shared_window(offset: u32) -> u32 {
-    offset
 }
 
 #[inline]

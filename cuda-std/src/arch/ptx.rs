@@ -10,7 +10,7 @@ mod convert;
 pub use convert::*;
 #[path = "ptx_copy.rs"]
 mod copy;
-pub use copy::{copy_async, copy_async_or_zero, copy_wait};
+pub use copy::{copy_async, copy_async_or_zero, copy_wait, shared_window};
 #[path = "ptx_hopper.rs"]
 pub mod hopper;
 #[path = "ptx_mma.rs"]
@@ -129,21 +129,6 @@ pub fn shared_base() -> *mut u8 {
     // The 16-byte element gives the base its alignment. LLVM knows the address to be shared: plain reads and writes
     // through it are `ld.shared` and `st.shared`.
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
-}
-
-/// The address in the shared window of the byte at `offset`: what instructions on shared memory take, in 32 bits.
-#[inline(always)]
-pub fn shared_window(offset: u32) -> u32 {
-    let base: u32;
-    // SAFETY: arithmetic; the base is the same for the whole launch.
-    unsafe {
-        asm!(
-            "{{ .reg .b64 window; cvta.to.shared.u64 window, {}; cvt.u32.u64 {}, window; }}",
-            in(reg64) shared_base(), out(reg32) base,
-            options(pure, nomem, nostack)
-        );
-    }
-    base + offset
 }
 
 /// The CPU executor checks; the GPU has only the launch's size.

@@ -45,3 +45,18 @@ pub fn copy_wait() {
         unsafe { asm!("cp.async.wait_all;", options(nostack)) };
     }
 }
+
+/// The address in the shared window of the byte at `offset`: what instructions on shared memory take, in 32 bits.
+#[inline(always)]
+pub fn shared_window(offset: u32) -> u32 {
+    let base: u32;
+    // SAFETY: arithmetic; the base is the same for the whole launch.
+    unsafe {
+        asm!(
+            "{{ .reg .b64 window; cvta.to.shared.u64 window, {}; cvt.u32.u64 {}, window; }}",
+            in(reg64) super::shared_base(), out(reg32) base,
+            options(pure, nomem, nostack)
+        );
+    }
+    base + offset
+}

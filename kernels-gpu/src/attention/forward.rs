@@ -45,15 +45,15 @@ pub(crate) unsafe fn forward<
     // From one lane, so that ptxas knows it to be the warp's.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = Lanes::new();
-    let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.from_row(own), lanes);
+    let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.at_row(own), lanes);
     let copier = |head: *mut T, stride, there| Copier::<T, DIM16>::of(head, stride, there, p.dim);
     let k_copier = copier(place.key(&p.k, p.group), p.k.token_stride, place.keys);
     let v_copier = copier(place.key(&p.v, p.group), p.v.token_stride, place.keys);
     // SAFETY: the tensors are readable; of two tiles, the one that is copied to was used up before the last barrier.
     let copy = |tile: u32| unsafe {
         let to = tile % 2 * keys;
-        k_copier.copy(&k_tiles.from_row(to), tile * keys, keys, vector);
-        v_copier.copy(&v_tiles.from_row(to), tile * keys, keys, vector);
+        k_copier.copy(&k_tiles.at_row(to), tile * keys, keys, vector);
+        v_copier.copy(&v_tiles.at_row(to), tile * keys, keys, vector);
     };
     if begin < end {
         // SAFETY: as in `copy`.
@@ -88,7 +88,7 @@ pub(crate) unsafe fn forward<
             // SAFETY: queries, keys and values have been waited for.
             unsafe {
                 let mut scores =
-                    products::<T, ROWS16, DIM16, KEYS16, HELD>(&queries, &k_tiles.from_row(buffer), &lanes);
+                    products::<T, ROWS16, DIM16, KEYS16, HELD>(&queries, &k_tiles.at_row(buffer), &lanes);
                 if GENERAL {
                     cap(&mut scores, &p);
                     Lines::of(&p.mask, &place, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
@@ -96,14 +96,14 @@ pub(crate) unsafe fn forward<
                 if !band.shows(span, at.col, keys) {
                     hide(&mut scores, at, &band);
                 }
-                accumulate(&mut out, &mut softmax, &scores, &v_tiles.from_row(buffer), &lanes);
+                accumulate(&mut out, &mut softmax, &scores, &v_tiles.at_row(buffer), &lanes);
             }
         }
         copy::wait();
         block::sync();
     }
     // SAFETY: the warp is the only one that used its queries, and has done so.
-    unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.from_row(own), first, vector) };
+    unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
 /// `q kT`.

@@ -42,18 +42,12 @@ impl Place {
         let (above, tile) = divide(thread::block_index()[0], p.tiles);
         let (batch, head) = divide(above, divide(p.heads, group).0);
         let tile = if !keys && p.backwards != 0 { p.tiles - 1 - tile } else { tile };
-        let place = Self {
-            batch,
-            head: head * group,
-            first: tile * rows,
-            queries: p.queries,
-            keys: p.keys,
-            query_start: 0,
-            key_start: 0,
-        };
+        let head = head * group;
         if p.query_starts.is_null() {
-            return Some(place);
+            let (first, queries, keys) = (tile * rows, p.queries, p.keys);
+            return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
         }
+        let place = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
         // SAFETY: as the caller promises: the numbers of all sequences, and one more.
         unsafe { place.in_sequence(p, tile, rows, keys) }
     }
@@ -88,8 +82,16 @@ impl Place {
         let (key_start, keys_there) = span(p.key_starts, sequence, p.keys);
         let (row_start, there) = if keys { (key_start, keys_there) } else { (query_start, queries) };
         let first = tile.saturating_sub(row_start / rows + sequence) * rows;
-        let place = Self { batch: 0, first, queries, keys: keys_there, query_start, key_start, ..self };
-        (first < there).then_some(place)
+        let there = first < there;
+        there.then_some(Self {
+            batch: 0,
+            head: self.head,
+            first,
+            queries,
+            keys: keys_there,
+            query_start,
+            key_start,
+        })
     }
 
     /// With another head of those that share keys.

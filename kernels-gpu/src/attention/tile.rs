@@ -29,7 +29,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
 
     /// The tile of these rows on.
     #[inline(always)]
-    pub fn from_row(&self, row: u32) -> Self {
+    pub fn at_row(&self, row: u32) -> Self {
         Self { first: self.first + row * Self::PITCH, ..*self }
     }
 

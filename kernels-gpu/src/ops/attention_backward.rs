@@ -6,7 +6,7 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use crate::attention::WARPS;
-use crate::attention::backward::{BackwardParams, backward, delta};
+use crate::attention::backward::{BackwardParams, delta, gradients};
 
 /// Kernels of heads of up to `dim` columns.
 pub struct Kernels {
@@ -43,7 +43,7 @@ pub const KERNELS_BY_DIM: [Kernels; 3] = [
 ];
 
 /// # Safety
-/// As [`backward`].
+/// As [`gradients`].
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
@@ -57,7 +57,7 @@ unsafe fn bounded<
 ) {
     thread::launch_bounds::<{ WARPS * warp::SIZE }, 2>();
     // SAFETY: as the caller promises.
-    unsafe { backward::<T, DIM16, COLS16, KEYS, FIRST, SECOND>(p) }
+    unsafe { gradients::<T, DIM16, COLS16, KEYS, FIRST, SECOND>(p) }
 }
 
 /// # Safety

@@ -161,17 +161,18 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Scaled dot product attention, `softmax(scale * q @ k.T + mask) @ v`, on tensor cores (FlashAttention-2).
 
-    Products are of the inputs' dtype with float32 sums; scores and softmax are float32; weights are rounded to the dtype
-    before they are multiplied with `v`, the result once.
+    Products are of the inputs' dtype with float32 sums; scores and softmax are float32; weights are rounded to the
+    dtype before they are multiplied with `v`, the result once.
 
     Args:
-        q: float16 or bfloat16, of shape `[B, Sq, H, D]`, on the CPU or a CUDA device of compute capability 8.0 or newer. D
-            is 1 to 256 and contiguous; all other strides are free. Heads whose D is a multiple of 8 and which begin at
-            multiples of 16 bytes are fast, at D of 64, 80, 96, 128 and 256 as fast as their size lets them.
+        q: float16 or bfloat16, of shape `[B, Sq, H, D]`, on the CPU or a CUDA device of compute capability 8.0 or
+            newer. D is 1 to 256 and contiguous; all other strides are free. Heads whose D is a multiple of 8 and which
+            begin at multiples of 16 bytes are read 16 bytes at a time; all others, element by element, are slow.
         k: `[B, Sk, Hkv, D]`; H is a multiple of Hkv, and each of these serves H / Hkv heads of `q` in a row.
         v: as `k`.
         causal: no key after a query's position is seen. The last query stands at the last key, so with more keys than
-            queries (a cache) the first query sees `Sk - Sq + 1` of them; torch's `is_causal` puts the *first* at the first.
+            queries (a cache) the first query sees `Sk - Sq + 1` of them; torch's `is_causal` puts the *first* query at
+            the first key.
         scale: factor of the scores; `1 / sqrt(D)` without one.
         mask: bool (True: the key is seen), or float32 or `q`'s dtype (added to the scores); broadcasts to
             `[B, H, Sq, Sk]` in both layouts, without being copied: `[B, 1, 1, Sk]` pads keys. It has no gradient.
@@ -179,21 +180,21 @@ def attention(
         softcap: scores become `softcap * tanh(score / softcap)`, before the mask.
         return_lse: also return the natural logarithm of each row's sum of exponentials.
         layout: "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` `[B, Hkv, Sk, D]`.
-        cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last ends;
-            a pair for queries and keys if they differ. The tensors then have no B, and there is no mask.
+        cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last
+            ends; a pair for queries and keys if they differ. The tensors then have no B, and there is no mask.
 
     Returns:
-        A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts; with `return_lse` also one of float32,
-        `[B, H, Sq]` (`[H, Sq]` packed), which has no gradient. A query that sees no key gets zeros, and -inf.
+        A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts; with `return_lse` also one of
+        float32, `[B, H, Sq]` (`[H, Sq]` packed), which has no gradient. A query that sees no key gets zeros, and -inf.
 
     Has gradients for `q`, `k` and `v`, once, not twice; they are the same bits every time. A CUDA tensor runs on torch's
     current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor, which is
-    meant for tests: it is slow. A query's result does not depend on the other queries' values nor on the batch; on a Hopper
-    GPU other kernels, with other last bits, take calls of 64 queries or more.
+    meant for tests: it is slow. A query's result does not depend on the other queries' values nor on the batch; on a
+    Hopper GPU other kernels, with other last bits, take calls of 64 queries or more.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there is
-            no driver or the GPU is older than sm_80.
+        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
+            is no driver or the GPU is older than sm_80.
         ValueError: for another `layout`, or a `window` that is no number of keys.
         TypeError: for a `q`, `k`, `v` or `mask` that is no tensor.
 

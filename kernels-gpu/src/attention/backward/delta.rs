@@ -1,0 +1,70 @@
+//! The numbers of a query: `lse`, and `delta`.
+use cuda_std::mem;
+use cuda_std::mma::MatrixElem;
+use cuda_std::prelude::*;
+
+use super::{BackwardParams, ROWS};
+use crate::attention::WARPS;
+use crate::attention::place::Place;
+use crate::heads::Heads;
+
+/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen: all weights are 0 then.
+///
+/// # Safety
+/// The query is one of the sequence.
+#[inline(always)]
+pub(super) unsafe fn statistics(p: &BackwardParams, place: &Place, query: u32) -> [f32; 2] {
+    let at = place.number(&p.forward, query);
+    // SAFETY: as the caller promises: the host checked that there is one for each query.
+    let read = |numbers: *mut f32| unsafe {
+        f32::from_bits(mem::load_u32(numbers.wrapping_add(at).cast_const().cast(), Load::Default))
+    };
+    let lse = read(p.forward.lse);
+    let lse = if lse == f32::NEG_INFINITY { 0.0 } else { lse * core::f32::consts::LOG2_E };
+    [lse, read(p.delta)]
+}
+
+/// `delta`: a team of eight lanes for each query of a tile.
+///
+/// # Safety
+/// As [`gradients`](super::gradients), for the side of the queries.
+#[inline(always)]
+pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
+    let f = &p.forward;
+    // SAFETY: as the caller promises.
+    let Some(place) = (unsafe { Place::of_rows(f, ROWS, false) }) else { return };
+    let (team, lane) = (thread::index()[0] / 8, thread::index()[0] % 8);
+    for turn in 0..ROWS / (WARPS * 4) {
+        let query = place.first + turn * WARPS * 4 + team;
+        let mut sum = 0.0;
+        if query < place.queries {
+            let row = |heads: &Heads| {
+                place.query::<T>(heads).wrapping_offset((i64::from(query) * heads.token_stride) as isize)
+            };
+            let (out, dout) = (row(&f.out), row(&p.dout));
+            let mut col = 8 * lane;
+            while col < f.dim {
+                let cols = (f.dim - col).min(8);
+                for at in 0..8 {
+                    if at < cols {
+                        let element = |row: *mut T| {
+                            // SAFETY: a column of the query.
+                            let bits = unsafe {
+                                mem::load_u16(row.wrapping_add((col + at) as usize).cast(), Load::ReadOnly)
+                            };
+                            T::from_bits(u32::from(bits)).to_f32()
+                        };
+                        sum = fma(element(out), element(dout), sum);
+                    }
+                }
+                col += 64;
+            }
+        }
+        let sum = warp::sum(sum, 8);
+        if lane == 0 && query < place.queries {
+            let to = p.delta.wrapping_add(place.number(f, query));
+            // SAFETY: the host checked that there is one for each query.
+            unsafe { mem::store_u32(to.cast(), sum.to_bits(), Store::Default) };
+        }
+    }
+}
