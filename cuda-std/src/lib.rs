@@ -16,6 +16,7 @@
 //! | `expf`, `erff`, `tanhf` | [`libdevice`] |
 //! | `__launch_bounds__` | [`thread::launch_bounds`] |
 //! | `__pipeline_memcpy_async` | [`copy`] |
+//! | `mbarrier`, tensor maps, `wgmma`, `setmaxnreg` | `hopper`, on PTX only |
 //! | `__cluster_dims__`, `cluster.map_shared_rank` | [`cluster`] |
 //! | `mma.sync`, `ldmatrix` | [`mma`] |
 //! | `__global__` | [`entry!`] |

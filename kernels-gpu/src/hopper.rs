@@ -43,12 +43,14 @@ pub struct Tiles {
 }
 
 /// Heads of up to 64 columns. Three warp groups leave each 160 registers, of which 128 hold scores, weights and result;
-/// two with longer tiles are 8 % slower, for their weights take as long as their products.
+/// two with longer tiles are 10 % slower, for the weights take as long as the products.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2 };
 /// Heads of up to 96 columns.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2 };
 /// Heads of up to 128 columns.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2 };
+/// The same for keys that leave less of its last tile empty.
+pub const D128_EVEN: Tiles = Tiles { keys: 128, ..D128 };
 /// Heads of up to 256 columns: shared memory is full with these.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2 };
 

@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ("attention_tiles::head_dims", head_dims),
     ("attention_tiles::layouts", layouts),
     ("attention_tiles::padding", padding),
+    ("attention_tiles::sharp_scores", sharp),
     ("attention_tiles::many", many),
 ];
 
@@ -31,8 +32,10 @@ fn full(device: &Device) {
     for (sq, sk) in [(64, 1), (191, 127), (192, 128), (193, 129), (100, 256), (70, 391)] {
         both(device, Case::of([1, sq, sk, 2, 2, 64]));
     }
-    // Of 128, it is 128 queries and 144 keys.
-    for (sq, sk) in [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438)] {
+    // Of 128, it is 128 queries and 144 keys, or 128 where these are filled better.
+    for (sq, sk) in
+        [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438), (129, 127), (64, 256), (65, 510)]
+    {
         both(device, Case::of([1, sq, sk, 2, 1, 128]));
     }
 }
@@ -72,6 +75,14 @@ fn padding(device: &Device) {
         for d in [72, 128] {
             both(device, Case::of([2, 130, 150, 2, 2, d]).masked(dtype, [true, false, false, true]));
         }
+    }
+}
+
+/// One key has nearly all the weight, and the maximum rises in the middle of the keys again and again.
+fn sharp(device: &Device) {
+    for sharpness in [4.0, 30.0] {
+        both(device, Case::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));
+        both(device, Case::of([1, 70, 600, 1, 1, 128]).sharp(sharpness).causal());
     }
 }
 

@@ -2,7 +2,7 @@
 use std::num::NonZero;
 
 use kernels_gpu::heads::Heads;
-use kernels_gpu::hopper::{D64, D96, D128, D256, PART, Params, Tiles};
+use kernels_gpu::hopper::{D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles};
 
 use crate::attention::AttentionLayout;
 use crate::cuda::{Cuda, HeadsMap};
@@ -12,34 +12,48 @@ use crate::{Device, Result, Stream};
 /// The kernels of a size.
 struct Kernels {
     tiles: Tiles,
+    /// The time for a key of a tile, in thousandths of that in the other kernels of the size.
+    key: u64,
     full: &'static str,
     causal: &'static str,
     /// With a mask of the keys; heads of 256 columns leave no registers for one.
     padded: Option<&'static str>,
 }
 
-/// By their most columns.
-const KERNELS: [Kernels; 4] = [
+/// By their most columns. With 128 keys a tile, calls of 128 columns and many keys are up to 4 % slower than with 144, and
+/// calls of 512 and 1024 keys, which leave an eighth of tiles of 144 empty, 8 and 11 % faster (attention_variants.txt).
+const KERNELS: [Kernels; 5] = [
     Kernels {
         tiles: D64,
+        key: 1000,
         full: "attention_hopper_d64",
         causal: "attention_hopper_d64_causal",
         padded: Some("attention_hopper_d64_padded"),
     },
     Kernels {
         tiles: D96,
+        key: 1000,
         full: "attention_hopper_d96",
         causal: "attention_hopper_d96_causal",
         padded: Some("attention_hopper_d96_padded"),
     },
     Kernels {
         tiles: D128,
+        key: 1000,
         full: "attention_hopper_d128",
         causal: "attention_hopper_d128_causal",
         padded: Some("attention_hopper_d128_padded"),
     },
     Kernels {
+        tiles: D128_EVEN,
+        key: 1030,
+        full: "attention_hopper_d128_even",
+        causal: "attention_hopper_d128_even_causal",
+        padded: Some("attention_hopper_d128_even_padded"),
+    },
+    Kernels {
         tiles: D256,
+        key: 1000,
         full: "attention_hopper_d256",
         causal: "attention_hopper_d256_causal",
         padded: None,
@@ -49,7 +63,9 @@ const KERNELS: [Kernels; 4] = [
 impl Kernels {
     /// The kernel for the call, and its sizes.
     fn of(a: &AttentionLayout) -> Option<(&'static str, Tiles)> {
-        let kernels = KERNELS.iter().find(|kernels| a.dim <= kernels.tiles.dim)?;
+        let dim = KERNELS.iter().map(|kernels| kernels.tiles.dim).find(|&dim| a.dim <= dim)?;
+        let time = |kernels: &&Kernels| u64::from(a.keys.next_multiple_of(kernels.tiles.keys)) * kernels.key;
+        let kernels = KERNELS.iter().filter(|kernels| kernels.tiles.dim == dim).min_by_key(time)?;
         let name = match (&a.mask, a.causal) {
             (None, false) => kernels.full,
             (None, true) => kernels.causal,
@@ -64,7 +80,8 @@ impl Kernels {
 /// Fewer queries leave most rows of a tile empty.
 const MIN_QUERIES: u32 = 64;
 
-/// Keys and values of this many bytes stay in L2 while others come, of 50 MB.
+/// Keys and values of this many bytes stay in L2, of 60 MB, while others come. One head at a time, whatever its size, leaves
+/// fewer tiles to share out: 11 % slower with 256 columns.
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches the call on Hopper's own kernels; `false`: it is not for them, and nothing was done. They take full attention,
@@ -140,14 +157,12 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
     let most = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
-    (1..=heads)
-        .rev()
-        .find(|section| heads.is_multiple_of(*section) && u64::from(*section) <= most)
-        .unwrap_or(1)
+    let most = most.min(u64::from(heads)) as u32;
+    (1..=most).rev().find(|&section| heads.is_multiple_of(section)).unwrap_or(1)
 }
 
 /// Full: a block stays on its multiprocessor, and what it loads for the next tile comes while it ends one. Causal: tiles are
-/// of all lengths, and a block for each, longest first, shares them out better than any table (615 against 490 TFLOP/s at
+/// of all lengths, and a block for each, longest first, shares them out better than a fixed turn (623 against 492 TFLOP/s at
 /// 16384 keys).
 fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &Params) -> u32 {
     if a.causal { p.tiles } else { p.tiles.min(cuda.multiprocessors) }

@@ -3,7 +3,7 @@ use core::marker::PhantomData;
 
 use cuda_std::hopper::wgmma::{Accumulator, Operand};
 
-use super::{D64, D96, D128, D256, GROUP_ROWS};
+use super::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 
 /// A kernel's types and sizes.
 pub(crate) trait Shape: Copy {
@@ -96,5 +96,6 @@ kernels! {
     Kernel64: D64;
     Kernel96: D96;
     Kernel128: D128;
+    Kernel128Even: D128_EVEN;
     Kernel256: D256;
 }

@@ -1,4 +1,9 @@
-//! Attention for Hopper.
+//! `attention` on Hopper: `out = softmax(scale q kT + mask) v`, of sm_90a alone.
+//!
+//! A block has a warp group that loads and two or three that compute, 64 queries each. Scores, softmax and sums in f32; weights
+//! are rounded to the element type for the second product, the result once. The story with all figures: docs/attention.md.
+//!
+//! One entry for each size of head, full, causal (query `i` sees keys up to `i + diagonal`), or with a mask of the keys.
 use cuda_std::hopper::tensor_map::{Map, TensorMap};
 use cuda_std::hopper::{give_registers, take_registers, warp_group};
 use cuda_std::prelude::*;
@@ -7,7 +12,7 @@ use crate::hopper::Params;
 use crate::hopper::consumer::consume;
 use crate::hopper::layout::Layout;
 use crate::hopper::producer::{Maps, produce_keys, produce_masks, produce_values};
-use crate::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel256, Shape};
+use crate::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel128Even, Kernel256, Shape};
 
 /// # Safety
 /// The host made the maps and `p`, and launches the block and the shared memory that the layout needs.
@@ -66,6 +71,12 @@ entry! {
         attention::<Kernel128<T, true, false>>(&p);
     attention_hopper_d128_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
         attention::<Kernel128<T, false, true>>(&p);
+    attention_hopper_d128_even<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128Even<T, false, false>>(&p);
+    attention_hopper_d128_even_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128Even<T, true, false>>(&p);
+    attention_hopper_d128_even_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+        attention::<Kernel128Even<T, false, true>>(&p);
     attention_hopper_d256<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
         attention::<Kernel256<T, false, false>>(&p);
     attention_hopper_d256_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>

@@ -1,0 +1,191 @@
+"""Attention beside torch's own on a GPU: checked first, then timed in turns, in TFLOP/s.
+
+    python benches/python/attention.py [--rounds N] [--out FOLDER]
+
+Beside `oxiwarp.attention` the backends of `F.scaled_dot_product_attention`: cuDNN, FlashAttention-2, and the
+memory-efficient one where there is a mask. Heads come first in memory, as diffusers and transformers hand them over.
+Writes attention.csv and attention.json. The exit code is 1 where a result of ours is wrong.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from environment import environment, results_folder, title_of
+from forms import DTYPE, Inputs, Result
+from timing import calls_for, capture, race, sets_for
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+OURS, CUDNN = "oxiwarp", "cuDNN"
+BACKENDS = {
+    CUDNN: SDPBackend.CUDNN_ATTENTION,
+    "FlashAttention-2": SDPBackend.FLASH_ATTENTION,
+    "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+CHECKED = 32  # queries at both ends of the first and the last head
+MOST_SETS = 8  # of inputs; one of the larger cases alone takes longer than the L2 keeps anything
+LIMIT = 1.05  # of the least error of torch's backends: weights are rounded once in all of them
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model's attention: batches, heads, queries, keys, columns."""
+
+    what: str
+    sizes: tuple[int, int, int, int, int]
+    causal: bool = False
+    padded: bool = False
+
+    @property
+    def operations(self) -> float:
+        """Of the two products; half of them are asked for if causal."""
+        b, h, sq, sk, d = self.sizes
+        return 4.0 * b * h * sq * sk * d / (2 if self.causal else 1)
+
+
+CASES = (
+    Case("FLUX", (1, 24, 4608, 4608, 128)),
+    Case("long", (1, 16, 16384, 16384, 128)),
+    Case("long, causal", (1, 16, 16384, 16384, 128), causal=True),
+    Case("LTX-Video, 49 frames", (2, 32, 2688, 2688, 64)),
+    Case("LTX-Video, 49 frames, text", (2, 32, 2688, 128, 64), padded=True),
+    Case("LTX-Video, 161 frames", (2, 32, 8064, 8064, 64)),
+    Case("LTX-Video, 161 frames, text", (2, 32, 8064, 128, 64), padded=True),
+    Case("64 columns", (2, 32, 4096, 4096, 64)),
+    Case("64 columns, long", (1, 32, 8192, 8192, 64)),
+    Case("64 columns, causal", (1, 32, 8192, 8192, 64), causal=True),
+    Case("Wan 1.3B", (1, 12, 32760, 32760, 128)),
+    Case("72 columns", (1, 16, 4096, 4096, 72)),
+    Case("96 columns", (1, 24, 8192, 8192, 96)),
+    Case("256 columns", (1, 16, 8192, 8192, 256)),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One provider in one case; times in microseconds."""
+
+    case: str
+    sizes: str
+    provider: str
+    us: float
+    low_us: float
+    high_us: float
+    tflops: float
+    of_cudnn: float
+    relative_error: float
+
+
+def inputs_of(case: Case) -> Inputs:
+    """Normally distributed; a mask leaves out the end of the keys, of each batch its own."""
+    b, h, sq, sk, d = case.sizes
+    inputs = {
+        name: torch.randn(b, h, s, d, device="cuda", dtype=DTYPE) for name, s in (("q", sq), ("k", sk), ("v", sk))
+    }
+    if case.padded:
+        lengths = torch.randint(sk // 4, sk, (b, 1), device="cuda")
+        inputs["mask"] = (torch.arange(sk, device="cuda") < lengths).view(b, 1, 1, sk)
+    return inputs
+
+
+def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result]]]:
+    """By name what makes a provider's call of its inputs."""
+    import oxiwarp
+
+    def ours(x: Inputs) -> Callable[[], Result]:
+        return lambda: oxiwarp.attention(x["q"], x["k"], x["v"], causal=case.causal, mask=x.get("mask"), layout="bhsd")
+
+    def torchs(backend: SDPBackend) -> Callable[[Inputs], Callable[[], Result]]:
+        def call(x: Inputs) -> Result:
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(
+                    x["q"], x["k"], x["v"], attn_mask=x.get("mask"), is_causal=case.causal
+                )
+
+        return lambda x: lambda: call(x)
+
+    left_out = "FlashAttention-2" if case.padded else "memory-efficient"  # the one takes no mask, the other is slow
+    return {OURS: ours} | {name: torchs(backend) for name, backend in BACKENDS.items() if name != left_out}
+
+
+def error_of(case: Case, x: Inputs, result: Tensor) -> float:
+    """Relative, against float64, of some queries of some heads."""
+    ends = [*range(CHECKED), *range(case.sizes[2] - CHECKED, case.sizes[2])]
+    q, k, v = (x[name][:, [0, -1]].double() for name in "qkv")
+    scores = q[:, :, ends] @ k.mT / case.sizes[4] ** 0.5
+    if "mask" in x:
+        scores = scores.masked_fill(~x["mask"], -torch.inf)
+    if case.causal:
+        later = torch.arange(case.sizes[3], device="cuda") > torch.tensor(ends, device="cuda")[:, None]
+        scores = scores.masked_fill(later, -torch.inf)
+    expected = scores.softmax(-1) @ v
+    return float((result[:, [0, -1]][:, :, ends].double() - expected).norm() / expected.norm())
+
+
+def measure(case: Case, rounds: int) -> list[Row]:
+    """Every provider; those that do not run here are left out, and said."""
+    first, right = inputs_of(case), {}
+    for name, provider in providers_of(case).items():
+        try:
+            result = provider(first)()
+            assert isinstance(result, Tensor)
+            right[name] = (provider, error_of(case, first, result))
+        except RuntimeError as failure:
+            print(f"{case.what}, {name}: not measured ({str(failure).strip()[:200]})")
+    device = first["q"].device
+    count = min(MOST_SETS, sets_for(sum(x.nbytes for x in first.values()), device))
+    sets = [first] + [inputs_of(case) for _ in range(count - 1)]
+    calls = calls_for(first["q"].nbytes, len(sets), device)
+    times = race({name: capture(provider, sets, calls) for name, (provider, _) in right.items()}, rounds)
+    sizes = " x ".join(map(str, case.sizes))
+    cudnn = times[CUDNN].median if CUDNN in times else float("nan")
+    return [
+        Row(case.what, sizes, name, time.median, time.low, time.high, case.operations / time.median * 1e-6,
+            cudnn / time.median, right[name][1])
+        for name, time in times.items()
+    ]  # fmt: skip
+
+
+def main() -> int:
+    """Measures all cases, prints a table, and says what is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="turns of each provider")
+    parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("attention.py measures a GPU, and there is none")
+        return 0
+    facts = environment()
+    out = options.out or results_folder(facts)
+    out.mkdir(parents=True, exist_ok=True)
+    print(title_of(facts))
+    torch.manual_seed(0)
+    rows, wrong = list[Row](), 0
+    for case in CASES:
+        found = measure(case, options.rounds)
+        least = min((row.relative_error for row in found if row.provider != OURS), default=0.0)
+        print(f"{case.what}: {found[0].sizes}" + ", causal" * case.causal + ", padded" * case.padded)
+        for row in sorted(found, key=lambda row: row.us):
+            bad = row.provider == OURS and row.relative_error > LIMIT * least
+            wrong += bad
+            print(f"    {row.provider:18} {row.us:9.1f} us {row.tflops:5.0f} TFLOP/s {row.of_cudnn:6.3f} x cuDNN,"
+                  f" error {row.relative_error:.2e}" + "  WRONG" * bad)  # fmt: skip
+        rows += found
+        torch.cuda.empty_cache()
+    (out / "attention.json").write_text(json.dumps(facts, indent=2) + "\n")
+    with (out / "attention.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(asdict(rows[0])))
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
+    return min(wrong, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
