@@ -51,11 +51,6 @@ fn main() -> std::process::ExitCode {
         rungs::TESTS,
         add_rms_norm::TESTS,
         activation::TESTS,
-        attention::TESTS,
-        attention_input::TESTS,
-        attention_packed::TESTS,
-        attention_backward::TESTS,
-        attention_tiles::TESTS,
         gated_activation::TESTS,
         activation_input::TESTS,
         bad_input::TESTS,
@@ -79,13 +74,23 @@ fn main() -> std::process::ExitCode {
         heads_kernels::TESTS,
     ]
     .concat();
+    // Products of matrices need sm_80.
+    let on_tensor_cores = [
+        attention::TESTS,
+        attention_input::TESTS,
+        attention_packed::TESTS,
+        attention_backward::TESTS,
+        attention_tiles::TESTS,
+    ]
+    .concat();
     let mut trials: Vec<Trial> = properties::trials();
     for candidate in candidates() {
-        let all = if candidate.name == "cpu" {
-            all.clone()
-        } else {
-            [&all[..], gpu::TESTS, attention_tiles::GPU_TESTS].concat()
+        let of_device: &[&[Test]] = match candidate.name {
+            "cpu" => &[&all, &on_tensor_cores],
+            "sm_75" => &[&all, gpu::TESTS],
+            _ => &[&all, &on_tensor_cores, gpu::TESTS, attention_tiles::GPU_TESTS],
         };
+        let all = of_device.concat();
         if let Err(reason) = &candidate.device {
             eprintln!("{}: {} tests ignored: {reason}", candidate.name, all.len());
         }

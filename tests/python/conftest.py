@@ -20,6 +20,12 @@ def cuda() -> torch.device:
     return torch.device("cuda")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def without_tf32():
+    """Convolutions in float32, not in 10 bits: models are compared whose inputs to them differ in the last place."""
+    torch.backends.cudnn.allow_tf32 = False
+
+
 @pytest.fixture(autouse=True)
 def without_grad():
     """Some operators have no backward, and most calls need none: tests of grad mode switch it on themselves."""

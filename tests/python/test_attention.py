@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from helpers import random
 from test_compile import backends
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import oxiwarp
 
@@ -22,12 +23,14 @@ def heads(sizes, dtype, device, seed=0):
 
 
 def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
-    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given."""
+    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given; not cuDNN's, which has rules of
+    its own for masks."""
     q, k, v = (x.transpose(1, 2).to(dtype or x.dtype) for x in (q, k, v))
     if mask is not None and mask.dtype != torch.bool:
         mask = mask.to(q.dtype)
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2)
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2)
 
 
 def check(q, k, v, *, seen=None, **options):

@@ -10,6 +10,8 @@ import tokenize
 from collections.abc import Iterator
 from typing import Any
 
+from torch import nn
+
 LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
@@ -19,7 +21,16 @@ def resolve(function: str, cls: type, known: type) -> Any:
     found: Any = importlib.import_module(module or known.__module__) if colon else cls
     for part in name.split("."):
         found = getattr(found, part, None)
-    return found
+    return unwrapped(found)
+
+
+def unwrapped(found: Any) -> Any:
+    """A function, also where Hugging Face Kernels made a layer of it, as transformers does if `kernels` is installed."""
+    if not isinstance(found, nn.Module):
+        return found
+    inside = [cell.cell_contents for cell in type(found).forward.__closure__ or ()]
+    functions = [cell for cell in inside if inspect.isfunction(cell)]
+    return functions[0] if len(functions) == 1 else None
 
 
 @functools.cache
