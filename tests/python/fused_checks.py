@@ -34,9 +34,9 @@ def run(model, inputs):
     return [result for result in results if isinstance(result, torch.Tensor)], dict(operators.calls)
 
 
-def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast")):
-    """In each mode the expected operators run; exact results are the stock model's bits on a GPU, and elsewhere as far
-    from them as the roundings of their dtype."""
+def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast"), bits=True):
+    """In each mode the expected operators run; exact results are the stock model's bits on a GPU, if `bits` are promised,
+    and elsewhere as far from them as the roundings of their dtype."""
     model, inputs = make(dtype, device), make_input(dtype, device)
     stock, none = run(model, inputs)
     assert not none and all(result.isfinite().all() for result in stock)
@@ -47,7 +47,7 @@ def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast
         assert counts(calls, expected) == expected, f"{mode}: {calls}\n{report}"
         for ours, own, right in zip(patched, stock, wider, strict=True):
             assert ours.dtype == own.dtype and ours.shape == own.shape
-            if mode == "exact" and torch.device(device).type == "cuda":
+            if bits and mode == "exact" and torch.device(device).type == "cuda":
                 assert torch.equal(ours, own), f"{(ours != own).sum()} of {own.numel()} differ"
             close(ours, own, right)
         assert oxiwarp.unpatch(model) == report.replaced

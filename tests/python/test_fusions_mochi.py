@@ -18,7 +18,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:In CPU autocast")
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mochi(dtype, device):
-    check_model(mochi, mochi_input, dtype, device, EXPECTED | {"qk_norm_rope": 3, "qk_norm_rope_out": 3})
+    expected = EXPECTED | {"qk_norm_rope": 3, "qk_norm_rope_out": 3}
+    check_model(mochi, mochi_input, dtype, device, expected, bits=dtype != torch.float32)
 
 
 def test_mochi_gradients(device):

@@ -25,7 +25,7 @@ def resolve(function: str, cls: type, known: type) -> Any:
 
 
 def unwrapped(found: Any) -> Any:
-    """A function, also where Hugging Face Kernels made a layer of it, as transformers does if `kernels` is installed."""
+    """The function that Hugging Face Kernels made a layer of, which transformers asks for where it is installed."""
     if not isinstance(found, nn.Module):
         return found
     inside = [cell.cell_contents for cell in type(found).forward.__closure__ or ()]
