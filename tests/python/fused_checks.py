@@ -35,8 +35,8 @@ def run(model, inputs):
 
 
 def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast"), bits=True):
-    """In each mode the expected operators run; exact results are the stock model's bits on a GPU, if `bits` are promised,
-    and elsewhere as far from them as the roundings of their dtype."""
+    """In each mode the expected operators run; exact results are the stock model's bits on a GPU, if `bits` are
+    promised, and elsewhere as far from them as the roundings of their dtype."""
     model, inputs = make(dtype, device), make_input(dtype, device)
     stock, none = run(model, inputs)
     assert not none and all(result.isfinite().all() for result in stock)

@@ -107,3 +107,20 @@ def test_group_offload_counts_on_the_kernels(monkeypatch):
     oxiwarp.patch(model, cpu_kernels=True)
     forward(model)
     assert len(seen) == 2
+
+
+@pytest.mark.parametrize("order", ["patch first", "cache first"])
+def test_first_block_cache(order):
+    """diffusers' caches, which look blocks up by class: a second step like the first skips all blocks but one."""
+    hooks = pytest.importorskip("diffusers.hooks")
+    model, inputs = ltx(), ltx_input()
+    stock = model(**inputs)[0]
+    steps = [
+        lambda: oxiwarp.patch(model, cpu_kernels=True),
+        lambda: hooks.apply_first_block_cache(model, hooks.FirstBlockCacheConfig(threshold=0.1)),
+    ]
+    for step in steps if order == "patch first" else reversed(steps):
+        step()
+    with model.cache_context("cond"):
+        for _ in range(2):
+            assert torch.allclose(model(**inputs)[0], stock, rtol=0, atol=4e-6)

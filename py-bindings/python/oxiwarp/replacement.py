@@ -10,7 +10,9 @@ Tools that put a forward on the *instance* hold a bound method of the old class:
 anew; where an instance has any other forward, it is left alone.
 """
 
+import copy
 import copyreg
+import sys
 from collections.abc import Callable, Iterator
 from types import MethodType
 from typing import Any, Protocol
@@ -121,7 +123,21 @@ def class_for(base: type, make: Maker) -> type:
             members["extra_repr"] = lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp")))
         metaclass: Any = type(base)
         _classes[base] = metaclass(base.__name__, (base,), members)
+        tell_diffusers(base, _classes[base])
     return _classes[base]
+
+
+def tell_diffusers(base: type, subclass: type) -> None:
+    """Diffusers' caches (FirstBlockCache, MagCache, ...) look up by class what a block or a processor returns."""
+    helpers = sys.modules.get("diffusers.hooks._helpers")
+    for name in ("TransformerBlockRegistry", "AttentionProcessorRegistry"):
+        registry = getattr(helpers, name, None)
+        if registry is None:
+            continue
+        try:
+            registry.register(subclass, copy.copy(registry.get(base)))
+        except ValueError:  # nothing is known of the class
+            continue
 
 
 def make_reduce(base: type, make: Maker) -> Any:
