@@ -7,7 +7,7 @@
 //!
 //! - Rows in shared memory lie 16 bytes further apart than they are long: an odd number of chunks, so that the eight rows
 //!   of a matrix begin in different banks, at addresses that differ by constants.
-//! - The maximum that exponents are taken against follows a row's own only when that is [`SLACK`] above it. Until then the
+//! - The maximum that exponents are taken against follows a row's own only when that is `SLACK` above it. Until then the
 //!   sums need no rescaling, which costs as many instructions as the exponentials; what is divided by the sum of the
 //!   weights in the end does not depend on it (FlashAttention-4, arXiv:2603.05451).
 //! - Tiles that all queries of a warp see go without comparisons; those that none sees, without anything.
