@@ -9,6 +9,7 @@ from oxiwarp.bench.profile import category
 from oxiwarp.bench.workloads import WORKLOADS
 
 
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi switches it on itself
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_models(model, tmp_path, capsys):
     """Every model runs, stock and patched; float32 samples agree to the last bits; figures are kept."""

@@ -112,7 +112,8 @@ def test_compile(name):
     oxiwarp.patch(model, cpu_kernels=True)
     eager = model(input_ids=IDS).last_hidden_state
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(input_ids=IDS).last_hidden_state, eager)
+    # Compiled, the gated activation is torch's, whose exponential has other last bits on the CPU.
+    assert torch.allclose(compiled(input_ids=IDS).last_hidden_state, eager, rtol=0, atol=1e-5)
 
 
 def test_training():

@@ -95,16 +95,17 @@ def test_fast(dtype, device):
 
 def test_epilogue_of_plain_linears_only(monkeypatch):
     """Whatever calling the linear would do besides, it is called."""
-    x = random((2, 5, 16), torch.float32, "cpu")
+    x = random((2, 5, 16), torch.bfloat16, "cpu")
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
-    plain = nn.Linear(16, 40).requires_grad_(False)
+    plain = nn.Linear(16, 40).bfloat16().requires_grad_(False)
     assert feed_forward.in_epilogue(plain, x)
-    hooked = nn.Linear(16, 40).requires_grad_(False)
+    assert not feed_forward.in_epilogue(nn.Linear(16, 40).requires_grad_(False), x.float()), "its tanh is approximate"
+    hooked = nn.Linear(16, 40).bfloat16().requires_grad_(False)
     hooked.register_forward_hook(lambda *_: None)
     wrapped = nn.utils.parametrizations.weight_norm(nn.Linear(16, 40)).requires_grad_(False)
     others = [hooked, wrapped, LoRA(plain), Quantised(16, 40), nn.Linear(16, 40, bias=False), plain.to("meta")]
-    assert not any(feed_forward.in_epilogue(other.requires_grad_(False), x) for other in others)
-    learned = nn.Linear(16, 40)
+    assert not any(feed_forward.in_epilogue(other.bfloat16().requires_grad_(False), x) for other in others)
+    learned = nn.Linear(16, 40).bfloat16()
     assert feed_forward.in_epilogue(learned, x)
     with torch.enable_grad():
         assert not feed_forward.in_epilogue(learned, x)
