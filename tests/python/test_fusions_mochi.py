@@ -32,10 +32,11 @@ def test_mochi_gradients(device):
     check_gradients(model, inputs, {ADA: 7, "qk_norm_rope": 6})
 
 
-def test_mochi_compiled(device, monkeypatch):
+def test_mochi_compiled(device):
     """The numbers of valid tokens are data: torch.compile takes them in one graph if asked to."""
-    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
-    check_compiled(mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device), EXPECTED | {"qk_norm_rope": 6})
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        expected = EXPECTED | {"qk_norm_rope": 6}
+        check_compiled(mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device), expected)
 
 
 def test_mochi_all_tokens_valid(device):
