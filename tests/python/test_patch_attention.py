@@ -39,6 +39,9 @@ def test_ltx(dtype, device, calls, measured):
     stock = model(**inputs)[0]
     report = oxiwarp.patch(model, cpu_kernels=True, attention=True)
     assert any("oxiwarp.attention" in note for note in report.notes)
+    exactness = {row.module_class.rpartition(".")[2]: row.exactness for row in report}
+    assert exactness["LTXVideoAttnProcessor"] == "bit-exact, but for the attention"
+    assert exactness["LTXVideoTransformerBlock"] == "bit-exact"
     y = model(**inputs)[0]
     assert calls["attention"] == 4  # two a layer
     assert (y.double() - stock.double()).abs().max() <= 0.05 * stock.abs().max()

@@ -165,7 +165,9 @@ def outcome(recipe: Any, mode: str) -> dict[str, str]:
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     fusion = fusions.FUSIONS[recipe.fusion]
-    return {"op": fusion.ops, "exactness": fusion.promise(mode), "reason": ""}
+    asked = recipe.attention and fusion.method == "__call__"
+    exactness = fusion.promise(mode) + (", but for the attention" if asked else "")
+    return {"op": fusion.ops, "exactness": exactness, "reason": ""}
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:

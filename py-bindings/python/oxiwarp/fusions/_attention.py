@@ -40,8 +40,10 @@ def dispatched(
     parallel_config: Any = None,
     **options: Any,
 ) -> Tensor:
-    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless the model has another backend set."""
-    if backend is None and parallel_config is None and is_ours(how, query, key, value, attn_mask, 1):
+    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless the model has another backend set, or there
+    is a dropout or a causal mask among the options."""
+    plain = backend is None and parallel_config is None and not any(options.values())
+    if plain and is_ours(how, query, key, value, attn_mask, 1):
         return attention(query, key, value, mask=attn_mask)  # type: ignore[return-value]
     from diffusers.models.attention_dispatch import dispatch_attention_fn
 
@@ -53,7 +55,7 @@ def sdpa(
     how: Any, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None = None, **options: Any
 ) -> Tensor:
     """`F.scaled_dot_product_attention` for `[B, H, S, D]`."""
-    if is_ours(how, query, key, value, attn_mask, 2):
+    if not any(options.values()) and is_ours(how, query, key, value, attn_mask, 2):
         return attention(query, key, value, mask=attn_mask, layout="bhsd")  # type: ignore[return-value]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
 
