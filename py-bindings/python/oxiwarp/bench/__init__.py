@@ -6,8 +6,10 @@ says which kernels take the GPU's time. Weights are random, which changes no tim
 
 import json
 import platform
+import subprocess
 import sys
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -107,12 +109,23 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
     record = {
         "model": workload.title,
         "command": f"python -m oxiwarp {' '.join(sys.argv[1:])}",
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": where(device),
+        "driver": driver() if device.type == "cuda" else None,
         "dtype": str(dtype)[6:],
         "versions": versions(),
         "results": [{**asdict(result), "median": result.median} for result in results],
     }
     file.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def driver() -> str:
+    """The NVIDIA driver's version, as nvidia-smi says it."""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.split("\n")[0]
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
 
 
 def versions() -> dict[str, str]:
