@@ -10,18 +10,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from oxiwarp.bench.measure import synchronize
+
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def default_device() -> torch.device:
     """A GPU where there is one; else the CPU, whose executor runs the kernels for looking, not for speed."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, rounds: int, warmup: int, title: str) -> float:

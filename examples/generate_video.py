@@ -12,10 +12,11 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from common import console, default_device, plot, show, synchronize
+from common import console, default_device, plot, show
 from diffusers import AutoencoderKLLTXVideo, FlowMatchEulerDiscreteScheduler, LTXPipeline, LTXVideoTransformer3DModel
 
 import oxiwarp
+from oxiwarp.bench.measure import synchronize
 
 MODEL = "Lightricks/LTX-Video"
 SMALL_TRANSFORMER = dict(

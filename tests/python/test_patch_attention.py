@@ -77,12 +77,17 @@ def test_conditions(monkeypatch):
         assert not asked(q.requires_grad_())
 
 
-def test_other_gpus():
-    """No GPU, or another kind: torch's attention, and no note."""
+@pytest.mark.parametrize(
+    ("there", "capability", "ours"), [(False, None, False), (True, (8, 0), False), (True, (9, 0), True)]
+)
+def test_gpus(monkeypatch, there, capability, ours):
+    """Only on the kind of GPU that was measured: elsewhere torch's attention, and no note."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     model = ltx(torch.bfloat16)
-    if not _attention.measured():
-        report = oxiwarp.patch(model, attention=True)
-        assert not any("oxiwarp.attention" in note for note in report.notes)
+    report = oxiwarp.patch(model, attention=True)
+    assert any("oxiwarp.attention" in note for note in report.notes) is ours
+    assert model.transformer_blocks[0].attn1.processor._oxiwarp.attention is ours
 
 
 def test_transformers(device):

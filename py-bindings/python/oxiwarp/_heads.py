@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ._operands import is_exact
 from ._register import FLOATS, needs_grad
 
 # The rotation's part of every schema here, and of the calls: see `Rotation`.
@@ -13,7 +14,6 @@ ROTATION = (
     "bool heads_first, int head_dim"
 )
 TABLES, COMPLEX, FREQUENCIES = range(3)
-MODES = {"exact": True, "fast": False}
 
 
 class Rotation(NamedTuple):
@@ -45,9 +45,7 @@ def rotation(
     angles: int = TABLES,
 ) -> Rotation:
     """The operators' arguments for a public function's: a complex table becomes a real one."""
-    exact = MODES.get(mode) if isinstance(mode, str) else None
-    if exact is None:
-        raise ValueError(f"{op}: mode is {mode!r}, expected 'exact' or 'fast'")
+    exact = is_exact(op, mode)
     for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
         if value is not None and value < least:
             raise ValueError(f"{op}: {name} is {value}, expected {least} or more")

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from . import _native, patched
+from .bench.measure import synchronize
 
 GUIDANCE = 3.0
 WIDER = {torch.bfloat16: torch.float32, torch.float32: torch.float64}
@@ -139,12 +140,6 @@ def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], No
         times.append(time.perf_counter() - started)
         on_step()
     return latents.cpu(), times
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for the GPU."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def run(job: Job, device: torch.device, console: Any) -> Outcome:

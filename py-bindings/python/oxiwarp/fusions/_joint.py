@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from .._register import needs_grad
 from ..replacement import base_of
 from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
-from ._fusion import FusedRecipe, hooked, resident, same_dtype
+from ._fusion import FusedRecipe, is_norm, is_plain, same_dtype
 
 
 class Stream(NamedTuple):
@@ -72,10 +72,9 @@ def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
     hooked."""
     for pair in pairs:
         for part in pair:
-            if base_of(part) is not cls or part.eps is None or part.eps != pair[0].eps or hooked(part):
+            if not (is_norm(part, cls) and is_plain(part, x.device)) or part.eps is None or part.eps != pair[0].eps:
                 return False
-            weight, bias = part.weight, getattr(part, "bias", None)
-            if bias is not None or not (same_dtype(x, weight) and resident(x.device, weight)):
+            if getattr(part, "bias", None) is not None or not same_dtype(x, part.weight):
                 return False
     return True
 

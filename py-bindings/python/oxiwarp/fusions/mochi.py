@@ -190,7 +190,7 @@ FUSIONS = (
             "norm_q, norm_k, rotary embedding: qk_norm_rope",
             "norm_added_q, norm_added_k: qk_norm_rope",
         ),
-        # In float32 the attention has other bits on queries that lie token by token.
+        # In float32 the model's result has other bits on an H200; why is not known.
         exactness={"exact": "bit-exact in 16 bits", "fast": "one rounding"},
     ),
 )

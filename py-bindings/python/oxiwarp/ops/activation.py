@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._operands import is_exact
 from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
 
 # The operators' `kind`. GELU's erf has other last bits in torch's builds with CUDA 13.2 and newer.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU = range(2, 8)
-MODES = {"exact": True, "fast": False}
 
 
 def _fake(x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
@@ -55,14 +55,6 @@ def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tens
         raise RuntimeError(f"{name}: x has shape [], expected at least one dimension where there is a bias")
     if bias.dim() != 1 or bias.shape[0] != halves * x.shape[-1]:
         raise RuntimeError(f"{name}: bias has shape {list(bias.shape)}, expected [{halves * x.shape[-1]}]")
-
-
-def is_exact(name: str, mode: str) -> bool:
-    """The operators' `exact` for a name in `MODES`."""
-    try:
-        return MODES[mode]
-    except (KeyError, TypeError):
-        raise ValueError(f"{name}: mode is {mode!r}, expected 'exact' or 'fast'") from None
 
 
 def sum_rows(gradient: Tensor) -> Tensor:

@@ -5,8 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._operands import is_exact
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
-from .activation import FATRELU, GELU, GELU_TANH, SILU, check, is_exact, sum_rows
+from .activation import FATRELU, GELU, GELU_TANH, SILU, check, sum_rows
 
 _ARGUMENTS = "Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact"
 

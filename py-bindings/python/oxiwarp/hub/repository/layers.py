@@ -1,5 +1,7 @@
 """Layers whose `forward` Kernels binds to a model's own modules, which hold the parameters."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -41,46 +43,6 @@ class RMSNormGated(nn.Module):
         return _oxiwarp.rms_norm_gated(hidden_states, gate, self.weight, eps=_eps(self))
 
 
-class SiluAndMul(nn.Module):
-    """`silu(first half) * second half`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.silu_and_mul(x)
-
-
-class MulAndSilu(nn.Module):
-    """`first half * silu(second half)`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.mul_and_silu(x)
-
-
-class GeluAndMul(nn.Module):
-    """`gelu(first half) * second half`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.gelu_and_mul(x)
-
-
-class GeluTanhAndMul(nn.Module):
-    """`gelu(first half, approximate="tanh") * second half`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.gelu_tanh_and_mul(x)
-
-
 class FatreluAndMul(nn.Module):
     """The first half where it is above the module's `threshold` (0 where it has none), times the second."""
 
@@ -91,64 +53,28 @@ class FatreluAndMul(nn.Module):
         return _oxiwarp.fatrelu_and_mul(x, threshold=getattr(self, "threshold", 0.0))
 
 
-class Silu(nn.Module):
-    """`x * sigmoid(x)`."""
+def _applying(name: str, function: Callable[[Tensor], Tensor], what: str) -> type[nn.Module]:
+    """A layer that applies `function`."""
 
-    can_torch_compile = True
-    has_backward = True
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        return function(x)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.silu(x)
-
-
-class Gelu(nn.Module):
-    """torch's GELU."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.gelu(x)
+    members = {"__doc__": what, "__module__": __name__, "can_torch_compile": True, "has_backward": True}
+    return type(name, (nn.Module,), {**members, "forward": forward})
 
 
-class GeluTanh(nn.Module):
-    """torch's GELU with `approximate="tanh"`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.gelu_tanh(x)
-
-
-class FastGELU(nn.Module):
-    """transformers' `FastGELUActivation`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.gelu_fast(x)
-
-
-class NewGELU(nn.Module):
-    """transformers' `NewGELUActivation`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.gelu_new(x)
-
-
-class QuickGELU(nn.Module):
-    """transformers' `QuickGELUActivation`."""
-
-    can_torch_compile = True
-    has_backward = True
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _oxiwarp.gelu_quick(x)
+SiluAndMul = _applying("SiluAndMul", _oxiwarp.silu_and_mul, "`silu(first half) * second half`.")
+MulAndSilu = _applying("MulAndSilu", _oxiwarp.mul_and_silu, "`first half * silu(second half)`.")
+GeluAndMul = _applying("GeluAndMul", _oxiwarp.gelu_and_mul, "`gelu(first half) * second half`.")
+GeluTanhAndMul = _applying(
+    "GeluTanhAndMul", _oxiwarp.gelu_tanh_and_mul, '`gelu(first half, approximate="tanh") * second half`.'
+)
+Silu = _applying("Silu", _oxiwarp.silu, "`x * sigmoid(x)`.")
+Gelu = _applying("Gelu", _oxiwarp.gelu, "torch's GELU.")
+GeluTanh = _applying("GeluTanh", _oxiwarp.gelu_tanh, 'torch\'s GELU with `approximate="tanh"`.')
+FastGELU = _applying("FastGELU", _oxiwarp.gelu_fast, "transformers' `FastGELUActivation`.")
+NewGELU = _applying("NewGELU", _oxiwarp.gelu_new, "transformers' `NewGELUActivation`.")
+QuickGELU = _applying("QuickGELU", _oxiwarp.gelu_quick, "transformers' `QuickGELUActivation`.")
 
 
 def _eps(module: nn.Module) -> float:
