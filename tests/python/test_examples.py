@@ -11,11 +11,14 @@ RUNS = {
     "generate_video": (
         "--small --num-frames 9 --height 64 --width 64 --steps 2 --warmup-iterations 0 --batch-size 1 --compile "
         "--use-optimized-kernels",
-        "kernels + torch.compile: 9 frames of 64 x 64",
+        "kernels + torch.compile: 9",
     ),
     "ltx_kernel_injection": ("--small --rounds 2", "qk_norm_rope"),
     "benchmark_rmsnorm": ("--rows 4 8 --cols 64 --rounds 3", "GB/s"),
-    "transformers_injection": ("--small --prompt-tokens 8 --new-tokens 3 --rounds 2", "100% of the tokens are the same"),
+    "transformers_injection": (
+        "--small --prompt-tokens 8 --new-tokens 3 --rounds 2",
+        "100% of the tokens are the same",
+    ),
     "huggingface_kernels": ("--rows 4 --cols 64 --rounds 3", "kernelized layer"),
 }
 

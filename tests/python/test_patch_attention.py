@@ -8,6 +8,7 @@ from helpers import random
 from models import ltx, ltx_input
 
 import oxiwarp
+from oxiwarp import fusions
 from oxiwarp.fusions import _attention
 
 
@@ -27,22 +28,25 @@ def calls(monkeypatch):
 @pytest.fixture
 def measured(monkeypatch):
     """As if ours were the faster for every call without a mask."""
-    monkeypatch.setattr(_attention, "is_ours", lambda how, q, k, v, mask, tokens: how.attention and mask is None)
+    monkeypatch.setattr(fusions, "attention_measured", lambda: True)
+    monkeypatch.setattr(_attention, "is_ours", lambda how, q, k, v, mask, tokens: how.attention)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_ltx(dtype, device, calls, measured):
-    """Self-attention by ours, cross-attention with its mask by torch; the result is as near as roundings are."""
+    """Self-attention, and cross-attention with its mask; the result is as near as roundings are."""
     model, inputs = ltx(dtype, device), ltx_input(dtype, device)
     stock = model(**inputs)[0]
     report = oxiwarp.patch(model, cpu_kernels=True, attention=True)
     assert any("oxiwarp.attention" in note for note in report.notes)
     y = model(**inputs)[0]
-    assert calls["attention"] == 2  # a layer
+    assert calls["attention"] == 4  # two a layer
     assert (y.double() - stock.double()).abs().max() <= 0.05 * stock.abs().max()
 
 
-@pytest.mark.parametrize(("mode", "attention", "ours"), [("exact", None, 0), ("fast", None, 2), ("fast", False, 0)])
+@pytest.mark.parametrize(
+    ("mode", "attention", "ours"), [("exact", None, 0), ("exact", True, 4), ("fast", None, 4), ("fast", False, 0)]
+)
 def test_when(mode, attention, ours, calls, measured):
     """In mode fast by itself, in mode exact when asked."""
     model = ltx(torch.bfloat16)
@@ -52,28 +56,30 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_conditions(monkeypatch):
-    """Only where it was measured: a GPU of that kind, no mask, 16 bits, a head and tokens of the table, no gradient."""
+    """Only where it was measured: a GPU, 16 bits, a head and tokens of the table, a mask of the keys, no gradient."""
 
-    class How:
-        attention = True
+    def asked(q, k=None, mask=None, attention=True):
+        how, k = type("How", (), {"attention": attention}), q if k is None else k
+        return _attention.is_ours(how, q, k, k, mask, 1)
 
-    def asked(q, **changes):
-        mask = changes.pop("mask", None)
-        how = type("How", (), {"attention": changes.pop("attention", True)})
-        return _attention.is_ours(how, q, q, q, mask, 1)
-
-    q = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16)
-    assert not asked(q), "on the CPU"
-    monkeypatch.setattr(_attention, "capability", lambda device: (9, 0))
-    on_gpu = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16, device="meta")
+    q = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16, device="meta")
+    assert not asked(q), "on no GPU"
     monkeypatch.setattr(_attention, "PLAIN", (torch.Tensor,))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-    monkeypatch.setattr(torch.Tensor, "get_device", lambda self: 0, raising=False)
-    assert asked(on_gpu)
-    assert not asked(on_gpu, attention=False) and not asked(on_gpu, mask=on_gpu)
-    assert not asked(on_gpu[:, :512]) and not asked(on_gpu[..., :32]) and not asked(on_gpu.float())
-    monkeypatch.setattr(_attention, "capability", lambda device: (8, 0))
-    assert not asked(on_gpu)
+    assert asked(q) and not asked(q, attention=False)
+    assert not asked(q[:, :512]) and not asked(q[..., :32]) and not asked(q.float())
+    padding, by_query = (torch.empty(1, 2, n, 128, device="meta", dtype=torch.bfloat16) for n in (1, 2048))
+    assert asked(q, q[:, :128], padding) and not asked(q, q[:, :128], by_query) and not asked(q, q[:, :128])
+    with torch.enable_grad():
+        assert not asked(q.requires_grad_())
+
+
+def test_other_gpus():
+    """No GPU, or another kind: torch's attention, and no note."""
+    model = ltx(torch.bfloat16)
+    if not _attention.measured():
+        report = oxiwarp.patch(model, attention=True)
+        assert not any("oxiwarp.attention" in note for note in report.notes)
 
 
 def test_transformers(device):

@@ -60,7 +60,8 @@ def patch(
         cpu_kernels: also run CPU tensors, on the CPU executor. Slow: for tests and demonstrations.
         allow_empty: return an empty report where nothing was replaced, instead of raising.
         attention: let fused attention processors call `oxiwarp.attention` where it was measured to be faster than what
-            torch chooses. It rounds otherwise than torch's. None: in mode "fast" alone.
+            torch chooses, which is on compute capability 9.0. It rounds otherwise than torch's. None: in mode "fast"
+            alone.
 
     Returns:
         A `Report`: what was replaced, what was left and why. Patching again is fine, and changes mode, `cpu_kernels`
@@ -73,7 +74,8 @@ def patch(
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
-    settings = Settings(mode, cpu_kernels, mode == "fast" if attention is None else attention)
+    wanted = mode == "fast" if attention is None else attention
+    settings = Settings(mode, cpu_kernels, wanted and fusions.attention_measured())
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
     inner: dict[str, str] = {}  # what replaced blocks call in their own method only, and what the report says of it

@@ -9,6 +9,7 @@ import platform
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -52,7 +53,17 @@ def show(results: list[Result], console: Any) -> None:
     from rich.table import Table
 
     base = {result.variant.name: result.median for result in results}
-    table = Table("", "ms a step", "x eager", "x torch.compile", "equal values", "PSNR, dB", "first step, s")
+    table = Table(
+        "",
+        "ms a step",
+        "x eager",
+        "x torch.compile",
+        "in a row, ms",
+        "launching, ms",
+        "equal values",
+        "PSNR, dB",
+        "first step, s",
+    )
     for result in results:
         compiled = f"{result.median / base[COMPILED]:.3f}" if COMPILED in base else ""
         table.add_row(
@@ -60,6 +71,8 @@ def show(results: list[Result], console: Any) -> None:
             f"{result.median:.2f}",
             f"{result.median / base[STOCK]:.3f}",
             compiled,
+            f"{result.in_a_row:.2f}",
+            f"{median(result.launching):.1f}",
             f"{result.equal:.2%}",
             f"{result.psnr:.1f}",
             f"{result.warmup:.1f}",

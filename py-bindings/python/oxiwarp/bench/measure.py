@@ -53,6 +53,10 @@ class Result:
     variant: Variant
     milliseconds: list[float] = field(default_factory=list)
     """Of each step."""
+    launching: list[float] = field(default_factory=list)
+    """Of these, until Python had launched everything."""
+    in_a_row: float = 0.0
+    """Milliseconds of a step of the sample, whose steps follow each other without waiting, as in a pipeline."""
     warmup: float = 0.0
     """Seconds of the first step, compilation included."""
     patch_seconds: float | None = None
@@ -96,7 +100,9 @@ def measure(
             synchronize(device)
             result.warmup = time.perf_counter() - started
             say(f"{variant.name}: {workload.steps} steps")
+            started = time.perf_counter()
             latents = sample(workload, run, arguments) if workload.denoises else step()[0].float().cpu()
+            result.in_a_row = (time.perf_counter() - started) * 1e3 / workload.steps
             reference = latents if reference is None else reference
             result.equal, result.psnr = compare(latents, reference)
             results.append(result)
@@ -105,7 +111,9 @@ def measure(
             say(f"round {number + 1} of {rounds}")
             for at in range(len(steps)):
                 at = (at + number) % len(steps)
-                results[at].milliseconds.append(timed(steps[at], device))
+                launching, whole = timed(steps[at], device)
+                results[at].launching.append(launching)
+                results[at].milliseconds.append(whole)
         if device.type == "cuda":
             for result, step in zip(results, steps, strict=True):
                 result.profile = profile(step)
@@ -164,13 +172,14 @@ def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, A
     return run(**arguments)
 
 
-def timed(step: Callable[[], object], device: torch.device) -> float:
-    """Milliseconds of a step."""
+def timed(step: Callable[[], object], device: torch.device) -> tuple[float, float]:
+    """Milliseconds until Python has launched a step, and until the GPU has done it."""
     synchronize(device)
     started = time.perf_counter()
     step()
+    launched = time.perf_counter()
     synchronize(device)
-    return (time.perf_counter() - started) * 1e3
+    return (launched - started) * 1e3, (time.perf_counter() - started) * 1e3
 
 
 def synchronize(device: torch.device) -> None:

@@ -20,6 +20,7 @@ from . import (
     wan,
 )
 from ._attention import ATTENTION_NOTE
+from ._attention import measured as attention_measured
 from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find
 from ._source import fingerprint, fingerprint_of
@@ -60,6 +61,7 @@ __all__ = [
     "FUSIONS",
     "FusedRecipe",
     "Fusion",
+    "attention_measured",
     "find",
     "fingerprint",
     "fingerprint_of",

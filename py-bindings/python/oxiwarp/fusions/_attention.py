@@ -4,7 +4,6 @@
 of mode "exact" unless asked for.
 """
 
-import functools
 from typing import Any
 
 import torch
@@ -15,13 +14,19 @@ from .._register import PLAIN, needs_grad
 from ..ops import attention
 
 # By the columns of a head: the fewest queries and keys from which ours was measured to be faster than what torch takes
-# by itself, cuDNN's, on an H200 (docs/attention.md). No other GPU has been measured.
-FASTER = {64: 2048, 128: 2048}
+# by itself, on an H200 (docs/attention.md); then with a mask of the keys alone. No other GPU has been measured.
+FASTER = {64: (2048, 2048), 128: (2048, 2048)}
+FASTER_PADDED = {64: (2048, 128)}
 MEASURED = (9, 0)
 ATTENTION_NOTE = (
-    "attention processors call oxiwarp.attention on compute capability 9.0, without a mask, for heads of "
-    f"{' or '.join(map(str, FASTER))} columns and {min(FASTER.values())} tokens or more: faster there, other last bits"
+    "attention processors call oxiwarp.attention for heads of 64 or 128 columns and 2048 tokens or more, and for "
+    "shorter padded keys: faster there, other last bits"
 )
+
+
+def measured() -> bool:
+    """Whether the current GPU is of the kind that was measured."""
+    return torch.cuda.is_available() and torch.cuda.get_device_capability() == MEASURED
 
 
 def dispatched(
@@ -37,7 +42,7 @@ def dispatched(
 ) -> Tensor:
     """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless the model has another backend set."""
     if backend is None and parallel_config is None and is_ours(how, query, key, value, attn_mask, 1):
-        return attention(query, key, value)  # type: ignore[return-value]
+        return attention(query, key, value, mask=attn_mask)  # type: ignore[return-value]
     from diffusers.models.attention_dispatch import dispatch_attention_fn
 
     options |= {"attn_mask": attn_mask, "backend": backend, "parallel_config": parallel_config}
@@ -49,28 +54,21 @@ def sdpa(
 ) -> Tensor:
     """`F.scaled_dot_product_attention` for `[B, H, S, D]`."""
     if is_ours(how, query, key, value, attn_mask, 2):
-        return attention(query, key, value, layout="bhsd")  # type: ignore[return-value]
+        return attention(query, key, value, mask=attn_mask, layout="bhsd")  # type: ignore[return-value]
     return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
 
 
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
     """Whether ours runs; `tokens` is the dimension of the tokens. Training keeps torch's attention."""
-    if not how.attention or mask is not None or query.dtype not in (torch.bfloat16, torch.float16):
+    if not (how.attention and query.is_cuda) or query.dtype not in (torch.bfloat16, torch.float16):
         return False
-    least = FASTER.get(query.shape[-1])
-    if least is None or query.shape[tokens] < least or key.shape[tokens] < least:
+    if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
         return False
-    if any(type(x) not in PLAIN or x.dtype != query.dtype for x in (query, key, value)) or needs_grad(
-        query, key, value
-    ):
+    least = (FASTER if mask is None else FASTER_PADDED).get(query.shape[-1])
+    if least is None or query.shape[tokens] < least[0] or key.shape[tokens] < least[1]:
         return False
-    return query.is_cuda and capability(query.get_device()) == MEASURED
+    three = (query, key, value)
+    return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
 
 
-@functools.cache
-def capability(device: int) -> tuple[int, int]:
-    """Of a GPU."""
-    return torch.cuda.get_device_capability(device)
-
-
-__all__ = ["ATTENTION_NOTE", "dispatched", "sdpa"]
+__all__ = ["ATTENTION_NOTE", "dispatched", "measured", "sdpa"]
