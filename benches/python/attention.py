@@ -65,6 +65,8 @@ CASES = (
     Case("72 columns", (1, 16, 4096, 4096, 72)),
     Case("96 columns", (1, 24, 8192, 8192, 96)),
     Case("256 columns", (1, 16, 8192, 8192, 256)),
+    Case("a token and its cache", (8, 32, 1, 32768, 128)),
+    Case("a token and its cache, one batch", (1, 32, 1, 32768, 128)),
 )
 
 
@@ -117,7 +119,8 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
     """Relative, against float64, of some queries of some heads."""
-    ends = [*range(CHECKED), *range(case.sizes[2] - CHECKED, case.sizes[2])]
+    queries = range(case.sizes[2])
+    ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     q, k, v = (x[name][:, [0, -1]].double() for name in "qkv")
     scores = q[:, :, ends] @ k.mT / case.sizes[4] ** 0.5
     if "mask" in x:

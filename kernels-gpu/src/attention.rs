@@ -13,6 +13,7 @@
 //! - Tiles that all queries of a warp see go without comparisons; those that none sees, without anything.
 pub mod backward;
 mod band;
+pub mod decode;
 pub(crate) mod forward;
 mod mask;
 mod output;

@@ -7,6 +7,7 @@ mod add_rms_norm;
 mod attention;
 mod attention_backward;
 mod attention_case;
+mod attention_decode;
 mod attention_input;
 mod attention_packed;
 mod attention_tiles;
@@ -78,6 +79,7 @@ fn main() -> std::process::ExitCode {
     let on_tensor_cores = [
         attention::TESTS,
         attention_input::TESTS,
+        attention_decode::TESTS,
         attention_packed::TESTS,
         attention_backward::TESTS,
         attention_tiles::TESTS,

@@ -56,6 +56,7 @@ def check(q, k, v, *, seen=None, **options):
         (1, 9, 33, 1, 1, 128),
         (1, 4, 17, 1, 1, 256),
         (1, 6, 11, 2, 1, 20),  # no multiple of 8
+        (2, 1, 1030, 4, 2, 64),  # keys in parts
     ],
     ids=str,
 )

@@ -33,7 +33,8 @@ from ptx_checks import (
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx")
 ARCHES = ("sm_75", "sm_80", "sm_90")
-TENSOR_CORES = ("attention", "attention_backward")  # `mma.m16n8k16` begins with sm_80: sm_75 has no entry
+# `mma.m16n8k16` begins with sm_80: sm_75 has no entry.
+TENSOR_CORES = ("attention", "attention_backward", "attention_decode")
 NATIVE = "sm_90a"  # what runs on one GPU alone, for the ops that have such kernels
 
 

@@ -56,7 +56,7 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
 }
 
 /// Launches the kernel of the head's size, a block for each tile of queries.
-fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
+pub(crate) fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.mask.is_none() && a.softcap == 0.0 && a.vector && a.scale > 0.0;

@@ -5,6 +5,7 @@ pub mod ada_norm;
 pub mod add_rms_norm;
 pub mod attention;
 pub mod attention_backward;
+pub mod attention_decode;
 mod attention_hopper;
 pub mod cross_entropy;
 pub mod cross_entropy_backward;

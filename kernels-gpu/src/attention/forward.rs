@@ -111,7 +111,7 @@ pub(crate) unsafe fn forward<
 /// # Safety
 /// Queries and keys have been waited for.
 #[inline(always)]
-unsafe fn products<
+pub(super) unsafe fn products<
     T: MatrixElem,
     const ROWS16: usize,
     const DIM16: usize,
@@ -144,7 +144,12 @@ unsafe fn products<
 /// # Safety
 /// The values have been waited for.
 #[inline(always)]
-unsafe fn accumulate<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
+pub(super) unsafe fn accumulate<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const KEYS16: usize,
+>(
     out: &mut Sums<ROWS16, DIM16>,
     softmax: &mut Softmax<ROWS16>,
     scores: &Scores<ROWS16, KEYS16>,

@@ -94,6 +94,12 @@ impl Place {
         })
     }
 
+    /// All of a batch, which is not of packed sequences, for a head.
+    #[inline(always)]
+    pub fn whole(p: &Params, batch: u32, head: u32) -> Self {
+        Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
+    }
+
     /// With another head of those that share keys.
     #[inline(always)]
     pub fn with_member(&self, member: u32) -> Self {

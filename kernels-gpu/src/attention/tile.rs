@@ -84,6 +84,16 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
         unsafe { self.chunks.cast::<u32>().set((self.first + row * Self::PITCH) * 4 + pair, word) };
     }
 
+    /// Begins to copy a chunk of a row, or makes it zero if it is not `wanted`.
+    ///
+    /// # Safety
+    /// It is readable, if it is wanted; nobody uses the tile.
+    #[inline(always)]
+    pub unsafe fn copy_chunk(&self, row: u32, chunk: u32, from: *const T, wanted: bool) {
+        // SAFETY: inside the tile; otherwise as the caller promises.
+        unsafe { self.chunks.copy_or_zero(self.first + row * Self::PITCH + chunk, from.cast(), wanted) };
+    }
+
     /// A chunk of a row.
     ///
     /// # Safety

@@ -11,6 +11,8 @@ pub mod add_rms_norm;
 pub mod attention;
 #[cfg(all(feature = "attention_backward", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
 pub mod attention_backward;
+#[cfg(all(feature = "attention_decode", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+pub mod attention_decode;
 #[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
 pub mod attention_hopper;
 #[cfg(feature = "cross_entropy")]
@@ -55,6 +57,7 @@ pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
     add_rms_norm::KERNELS,
     attention::KERNELS,
     attention_backward::KERNELS,
+    attention_decode::KERNELS,
     cross_entropy::KERNELS,
     cross_entropy_backward::KERNELS,
     gated_activation::KERNELS,

@@ -88,8 +88,15 @@ fn launch(tensors: &Tensors, params: Attention, with_lse: bool) -> Result<(Tenso
         rows.swap(last - 1, last);
     }
     let lse = tensors.q.empty_f32("lse", if with_lse { &rows } else { &[0] })?;
-    let lse_view = with_lse.then(|| lse.view_mut()).transpose()?;
-    oxiwarp::attention(&device, inputs, out.view_mut()?, lse_view, params, stream)
-        .map_err(|error| error.to_string())?;
+    let (out_view, lse_view) = (out.view_mut()?, with_lse.then(|| lse.view_mut()).transpose()?);
+    let result = match oxiwarp::attention_decode_workspace(&inputs, &params) {
+        None => oxiwarp::attention(&device, inputs, out_view, lse_view, params, stream),
+        Some(numbers) => {
+            let workspace = tensors.q.empty_f32("workspace", &[numbers])?;
+            let workspace = workspace.view_mut()?;
+            oxiwarp::attention_decode(&device, inputs, out_view, lse_view, workspace, params, stream)
+        }
+    };
+    result.map_err(|error| error.to_string())?;
     Ok((out, lse))
 }

@@ -190,7 +190,9 @@ def attention(
     Has gradients for `q`, `k` and `v`, once, not twice; they are the same bits every time. A CUDA tensor runs on
     torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor,
     which is meant for tests: it is slow. A query's result does not depend on the other queries' values nor on the
-    batch; on a Hopper GPU other kernels, with other last bits, take calls of 64 queries or more.
+    batch; their number chooses the kernel, and with it the last bits: on a Hopper GPU another one takes calls of 64
+    queries or more, and where up to 32 queries of all heads that share keys have 1024 keys or more, blocks share the
+    keys.
 
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there

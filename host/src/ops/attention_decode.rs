@@ -1,0 +1,109 @@
+//! `attention` of few queries and many keys: blocks share the keys, in memory of the caller's.
+use kernels_gpu::attention::WARPS;
+use kernels_gpu::attention::decode::{DecodeParams, ROWS, SPLIT};
+use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
+
+use super::attention::{block_shape, expect_tensor_cores, launch};
+use crate::attention::{Attention, AttentionInputs, AttentionLayout, check};
+use crate::launch::args;
+use crate::rows::expect_disjoint;
+use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
+
+const OP: &str = "attention_decode";
+
+/// Queries of all heads that share keys: more of them have work enough for the kernels without parts.
+const MAX_ROWS: u32 = 32;
+/// Fewer keys are not worth a second launch.
+const MIN_KEYS: u32 = 2 * SPLIT;
+
+/// How the keys of a call are shared out.
+struct Plan {
+    /// Tiles of rows of each head of the keys, and parts of its keys.
+    tiles: u32,
+    splits: u32,
+    /// Results of warps, of all.
+    parts: i64,
+}
+
+impl Plan {
+    /// For batches, queries, keys, heads and heads of the keys; `None`: the call is not for these kernels.
+    fn of([batches, queries, keys, heads, kv_heads]: [i64; 5]) -> Option<Self> {
+        let rows = u32::try_from(queries * heads / kv_heads.max(1)).ok()?;
+        let keys = u32::try_from(keys).ok()?;
+        if rows == 0 || rows > MAX_ROWS || keys < MIN_KEYS {
+            return None;
+        }
+        let (tiles, splits) = (rows.div_ceil(ROWS), keys.div_ceil(SPLIT));
+        let parts =
+            batches.checked_mul(kv_heads * i64::from(tiles) * i64::from(splits) * i64::from(WARPS))?;
+        i32::try_from(parts).ok().filter(|&parts| parts > 0)?;
+        Some(Self { tiles, splits, parts })
+    }
+}
+
+/// The f32 numbers of workspace that [`attention_decode`] wants for a call; `None`: the call is one for
+/// [`attention`](super::attention::attention).
+pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) -> Option<i64> {
+    let (&[batches, a, b, dim], &[_, c, d, _]) = (inputs.q.shape(), inputs.k.shape()) else { return None };
+    let [queries, heads, keys, kv_heads] = match params.order {
+        HeadsOrder::TokensFirst => [a, b, c, d],
+        HeadsOrder::HeadsFirst => [b, a, d, c],
+    };
+    let plain = inputs.mask.is_none() && inputs.cu_seqlens.is_none() && params.softcap.is_none();
+    let positive = params.scale.is_none_or(|scale| scale > 0.0);
+    if !plain || !positive || dim % 8 != 0 {
+        return None;
+    }
+    let plan = Plan::of([batches, queries, keys, heads, kv_heads])?;
+    plan.parts.checked_mul(i64::from(ROWS) * (dim + 1))
+}
+
+/// [`attention`](super::attention::attention) with the keys shared out among blocks: for few queries and many keys, such as a
+/// new token with a cache. The parts do not depend on the batch, nor do the bits of a query's result. Calls that
+/// [`attention_decode_workspace`] gives no size for, or whose heads are not aligned to 16 bytes, run as there.
+///
+/// # Errors
+/// As for `attention`; a `workspace` of another size.
+pub fn attention_decode(
+    device: &Device,
+    inputs: AttentionInputs,
+    out: ViewMut,
+    lse: Option<ViewMut>,
+    workspace: ViewMut,
+    params: Attention,
+    stream: Stream,
+) -> Result<()> {
+    let (out, lse) = (out.as_view(), lse.as_ref().map(ViewMut::as_view));
+    let a = AttentionLayout::of(OP, device, &inputs, (out, lse), &params)?;
+    let (wanted, workspace) = (attention_decode_workspace(&inputs, &params), workspace.as_view());
+    check::contiguous(OP, device, ("workspace", workspace), Dtype::F32, &[wanted.unwrap_or(0)])?;
+    for (arg, view) in [Some(("out", out)), lse.map(|lse| ("lse", lse))].into_iter().flatten() {
+        expect_disjoint(OP, (arg, view), &inputs.operands())?;
+        expect_disjoint(OP, (arg, view), &[Some(("workspace", workspace))])?;
+    }
+    if let Some(lse) = lse {
+        expect_disjoint(OP, ("lse", lse), &[Some(("out", out))])?;
+    }
+    expect_tensor_cores(OP, device)?;
+    let sizes = [a.batches, a.queries, a.keys, a.heads, a.kv_heads].map(i64::from);
+    let kernel = KERNELS_BY_DIM.iter().find(|(dim, ..)| a.dim <= *dim);
+    let fits = |&&(.., bytes): &&(u32, &str, u32)| a.vector && bytes <= device.max_shared_bytes();
+    let (Some(plan), Some(_), Some(&(_, kernel, bytes))) = (Plan::of(sizes), wanted, kernel.filter(fits))
+    else {
+        return launch(device, &a, stream);
+    };
+    let partial: *mut f32 = workspace.ptr().cast_mut().cast();
+    let p = DecodeParams {
+        forward: a.params(plan.tiles),
+        splits: plan.splits,
+        partial,
+        partial_lse: partial.wrapping_add((plan.parts * i64::from(ROWS) * i64::from(a.dim)) as usize),
+    };
+    let (blocks, rows) = (plan.parts as u32 / WARPS, a.batches * a.heads * a.queries);
+    // SAFETY: the views were checked to be what the kernels' arguments mean.
+    unsafe {
+        device.launch(kernel, a.dtype, block_shape(blocks, bytes), stream, args![p])?;
+        let shape = block_shape(rows.div_ceil(WARPS), 0);
+        device.launch("attention_decode_combine", a.dtype, shape, stream, args![p])
+    }
+}

@@ -1,0 +1,258 @@
+//! Few queries and many keys: each block has a part of the keys, and each of its warps a quarter of that; a second kernel adds
+//! up what they found (arXiv:2307.08691, "flash decoding").
+//!
+//! The queries of all heads that share keys are rows of one matrix, so that keys and values are read once. Parts are of
+//! [`SPLIT`] keys whatever the launch: a query's result does not depend on the batch.
+use cuda_std::copy;
+use cuda_std::math::{ex2_ftz, lg2};
+use cuda_std::mem;
+use cuda_std::mma::MatrixElem;
+use cuda_std::prelude::*;
+
+use super::band::Band;
+use super::forward::{accumulate, products};
+use super::output::Sums;
+use super::place::Place;
+use super::queries::Queries;
+use super::softmax::{Scores, Softmax};
+use super::tile::{Copier, Lanes, Tile};
+use super::{Params, WARPS};
+use crate::heads::divide;
+
+/// Keys of a block.
+pub const SPLIT: u32 = 512;
+/// Rows of a block: queries of heads that share keys.
+pub const ROWS: u32 = 16;
+/// Keys that a block works on at a time, 16 for each warp.
+const KEYS: u32 = 16 * WARPS;
+
+/// What a launch works on: the kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DecodeParams {
+    /// As for [`forward`](super::forward::forward), without mask, softcap and packed sequences; `tiles` are of [`ROWS`] rows.
+    pub forward: Params,
+    /// Blocks that share the keys.
+    pub splits: u32,
+    /// A result for each warp and row: `[parts, ROWS, dim]`.
+    pub partial: *mut f32,
+    /// The logarithm of each one's sum of exponentials: `[parts, ROWS]`.
+    pub partial_lse: *mut f32,
+}
+
+/// Shared memory of a block, in bytes.
+pub const fn shared_bytes(dim16: usize) -> u32 {
+    (ROWS + 4 * KEYS) * (2 * dim16 as u32 + 1) * 16
+}
+
+/// The place of a block's heads, the first row of its tile, and the number of the tile among all.
+#[inline(always)]
+fn place(f: &Params, above: u32) -> (Place, u32) {
+    let (head, tile) = divide(above, f.tiles);
+    let (batch, kv_head) = divide(head, divide(f.heads, f.group).0);
+    (Place::whole(f, batch, kv_head * f.group), tile * ROWS)
+}
+
+/// The weighted values of a block's keys, for 16 rows.
+///
+/// # Safety
+/// The parameters are those of a launch that the host checked, with [`shared_bytes`].
+#[inline(always)]
+pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) {
+    let f = &p.forward;
+    let (above, split) = divide(thread::block_index()[0], p.splits);
+    let (place, first) = place(f, above);
+    let mut memory = SharedMemory::of_launch();
+    let q_tile = Tile::<T, DIM16>::take(&mut memory, ROWS);
+    let [k_tiles, v_tiles] = [(); 2].map(|()| Tile::<T, DIM16>::take(&mut memory, 2 * KEYS));
+    let [k_copier, v_copier] = [&f.k, &f.v]
+        .map(|heads| Copier::<T, DIM16>::of(place.key(heads, f.group), heads.token_stride, f.keys, f.dim));
+    let (begin, end) = (split * SPLIT, (split * SPLIT + SPLIT).min(f.keys));
+    // SAFETY: the tensors are readable; of two buffers, the one that is copied to was used up before the last barrier.
+    let copy = |key: u32| unsafe {
+        let to = key / KEYS % 2 * KEYS;
+        k_copier.copy(&k_tiles.at_row(to), key, KEYS, true);
+        v_copier.copy(&v_tiles.at_row(to), key, KEYS, true);
+    };
+    // SAFETY: as above.
+    unsafe { copy_queries(f, &place, first, &q_tile) };
+    copy(begin);
+    copy::wait();
+    block::sync();
+
+    let lanes = Lanes::new();
+    let mut queries = Queries::<T, 1, DIM16, true>::of(q_tile, lanes);
+    // SAFETY: they have been waited for.
+    unsafe { queries.hold() };
+    let own = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE, 0);
+    let band = Band::of(f.queries, f.keys, f.before, f.after);
+    let seen = [0, 8].map(|half| {
+        let (_, query) = divide(first + half + warp::lane() / 4, f.queries);
+        [band.first(query), band.end(query)]
+    });
+    let mut softmax = Softmax::new(f.scale * core::f32::consts::LOG2_E);
+    let mut out: Sums<1, DIM16> = [[[[0.0; 4]; 2]; DIM16]; 1];
+    let mut key = begin;
+    while key < end {
+        if key + KEYS < end {
+            copy(key + KEYS);
+        }
+        let from = key / KEYS % 2 * KEYS + 16 * own;
+        // SAFETY: queries, keys and values have been waited for.
+        unsafe {
+            let mut scores = products::<T, 1, DIM16, 1, true>(&queries, &k_tiles.at_row(from), &lanes);
+            hide(&mut scores, key + 16 * own, &seen);
+            accumulate(&mut out, &mut softmax, &scores, &v_tiles.at_row(from), &lanes);
+        }
+        copy::wait();
+        block::sync();
+        key += KEYS;
+    }
+    // SAFETY: the host checked that there is room for each warp's part.
+    unsafe { keep(&p, (above * p.splits + split) * WARPS + own, first, &softmax, &out) };
+}
+
+/// Copies the block's rows: row `member * queries + query` is of that member of the heads that share keys.
+///
+/// # Safety
+/// The queries are readable; nobody uses the tile.
+#[inline(always)]
+unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
+    f: &Params,
+    place: &Place,
+    first: u32,
+    tile: &Tile<T, DIM16>,
+) {
+    let chunks = 2 * DIM16 as u32;
+    for turn in 0..(ROWS * chunks).div_ceil(WARPS * warp::SIZE) {
+        let at = turn * WARPS * warp::SIZE + thread::index()[0];
+        let (row, chunk) = (at / chunks, at % chunks);
+        if row < ROWS {
+            let (member, query) = divide(first + row, f.queries);
+            let there = first + row < f.queries * f.group && 8 * chunk < f.dim;
+            let offset = i64::from(query) * f.q.token_stride + i64::from(8 * chunk);
+            let from = place.with_member(member).query::<T>(&f.q).wrapping_offset(offset as isize);
+            // SAFETY: as the caller promises.
+            unsafe { tile.copy_chunk(row, chunk, from, there) };
+        }
+    }
+}
+
+/// Hides the keys from `key` on that the lane's rows do not see: they see those between the two numbers of each.
+#[inline(always)]
+fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
+    for side in 0..2 {
+        for half in 0..2 {
+            for odd in 0..2 {
+                let key = (key + 8 * side as u32 + warp::lane() % 4 * 2 + odd as u32) as i32;
+                if key < seen[half][0] || key >= seen[half][1] {
+                    scores[0][0][side][2 * half + odd] = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+}
+
+/// Writes a warp's part, number `part`.
+///
+/// # Safety
+/// There is room for it.
+#[inline(always)]
+unsafe fn keep<const DIM16: usize>(
+    p: &DecodeParams,
+    part: u32,
+    first: u32,
+    softmax: &Softmax<1>,
+    out: &Sums<1, DIM16>,
+) {
+    let (lane, f) = (warp::lane(), &p.forward);
+    for half in 0..2 {
+        let [inverse, lse] = softmax.finish(0, half);
+        let row = 8 * half as u32 + lane / 4;
+        if first + row >= f.queries * f.group {
+            continue;
+        }
+        let line = part as usize * ROWS as usize + row as usize;
+        if lane.is_multiple_of(4) {
+            // SAFETY: as the caller promises.
+            unsafe { mem::store_u32(p.partial_lse.wrapping_add(line).cast(), lse.to_bits(), Store::Default) };
+        }
+        for pair in 0..DIM16 {
+            for side in 0..2 {
+                let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
+                if col < f.dim {
+                    let c = out[0][pair][side];
+                    let words = [c[2 * half] * inverse, c[2 * half + 1] * inverse].map(f32::to_bits);
+                    let to = p.partial.wrapping_add(line * f.dim as usize + col as usize);
+                    // SAFETY: as the caller promises; columns are even.
+                    unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
+                }
+            }
+        }
+    }
+}
+
+/// Adds up the parts of a row: a warp for each query of each head.
+///
+/// # Safety
+/// As [`decode`], after which it runs.
+#[inline(always)]
+pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
+    let f = &p.forward;
+    let row = thread::block_index()[0] * WARPS + thread::index()[0] / warp::SIZE;
+    let (above, query) = divide(row, f.queries);
+    let (batch, head) = divide(above, f.heads);
+    if batch >= f.batches {
+        return;
+    }
+    let (kv_head, member) = divide(head, f.group);
+    let (tile, line) = divide(member * f.queries + query, ROWS);
+    let heads = batch * divide(f.heads, f.group).0 + kv_head;
+    let (first, parts) = ((heads * f.tiles + tile) * p.splits * WARPS, p.splits * WARPS);
+    let at = |part: u32| (first + part) as usize * ROWS as usize + line as usize;
+    // SAFETY: as the caller promises: every warp has written its part.
+    let read = |from: *mut f32, at: usize| unsafe {
+        f32::from_bits(mem::load_u32(from.wrapping_add(at).cast_const().cast(), Load::Default))
+    };
+    let lse_of = |part: u32| read(p.partial_lse, at(part));
+    let (lane, mut max) = (warp::lane(), f32::NEG_INFINITY);
+    let mut part = lane;
+    while part < parts {
+        max = max.max(lse_of(part));
+        part += warp::SIZE;
+    }
+    let max = warp::max(max, warp::SIZE);
+    // Where no part saw a key, all weights are to be 0.
+    let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
+    let (mut total, mut sums) = (0.0, [[0.0_f32; 2]; 4]);
+    for part in 0..parts {
+        let weight = ex2_ftz((lse_of(part) - shift) * core::f32::consts::LOG2_E);
+        total += weight;
+        for turn in 0..4 {
+            let col = 64 * turn as u32 + 2 * lane;
+            if col < f.dim {
+                for odd in 0..2 {
+                    let value = read(p.partial, at(part) * f.dim as usize + col as usize + odd);
+                    sums[turn][odd] = fma(weight, value, sums[turn][odd]);
+                }
+            }
+        }
+    }
+    let inverse = if total == 0.0 { 0.0 } else { 1.0 / total };
+    let place = Place::whole(f, batch, head);
+    let to = place.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
+    for turn in 0..4 {
+        let col = 64 * turn as u32 + 2 * lane;
+        if col < f.dim {
+            let word = T::pair(sums[turn][0] * inverse, sums[turn][1] * inverse);
+            // SAFETY: the output is writable, in pairs of columns.
+            unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
+        }
+    }
+    if lane == 0 && !f.lse.is_null() {
+        let lse = if total == 0.0 { max } else { max + core::f32::consts::LN_2 * lg2(total) };
+        let to = f.lse.wrapping_add(place.number(f, query));
+        // SAFETY: the host checked that there is one for each query.
+        unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
+    }
+}

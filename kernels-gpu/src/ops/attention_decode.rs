@@ -1,0 +1,40 @@
+//! Attention of few queries and many keys: see [`decode`](crate::attention::decode).
+//!
+//! `_64` to `_256` for heads of up to so many columns, then `_combine`.
+use cuda_std::mma::MatrixElem;
+use cuda_std::prelude::*;
+
+use crate::attention::WARPS;
+use crate::attention::decode::{DecodeParams, combine, decode, shared_bytes};
+
+/// The kernels with the most columns of a head that they take, and the shared memory of a block in bytes.
+pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [
+    (64, "attention_decode_64", shared_bytes(4)),
+    (128, "attention_decode_128", shared_bytes(8)),
+    (256, "attention_decode_256", shared_bytes(16)),
+];
+
+/// # Safety
+/// As [`decode`].
+#[inline(always)]
+unsafe fn bounded<T: MatrixElem, const DIM16: usize>(p: DecodeParams) {
+    thread::launch_bounds::<{ WARPS * warp::SIZE }, 2>();
+    // SAFETY: as the caller promises.
+    unsafe { decode::<T, DIM16>(p) }
+}
+
+/// # Safety
+/// As [`combine`].
+#[inline(always)]
+unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
+    thread::launch_bounds::<{ WARPS * warp::SIZE }, 8>();
+    // SAFETY: as the caller promises.
+    unsafe { combine::<T>(p) }
+}
+
+entry! {
+    attention_decode_64<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 4>(p);
+    attention_decode_128<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 8>(p);
+    attention_decode_256<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 16>(p);
+    attention_decode_combine<T: [f16, bf16]>(p: DecodeParams) => bounded_combine::<T>(p)
+}
