@@ -23,11 +23,11 @@ def heads(sizes, dtype, device, seed=0):
 
 
 def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
-    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given; not cuDNN's, which has rules of
-    its own for masks."""
-    q, k, v = (x.transpose(1, 2).to(dtype or x.dtype) for x in (q, k, v))
-    if mask is not None and mask.dtype != torch.bool:
-        mask = mask.to(q.dtype)
+    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given. Its kernels ask for aligned rows,
+    and some do not check: they get dense copies. Not cuDNN's, which has rules of its own for masks."""
+    q, k, v = (x.transpose(1, 2).to(dtype or x.dtype, copy=True).contiguous() for x in (q, k, v))
+    if mask is not None:
+        mask = (mask if mask.dtype == torch.bool else mask.to(q.dtype)).expand(*q.shape[:3], k.shape[2]).contiguous()
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale).transpose(1, 2)
