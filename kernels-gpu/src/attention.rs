@@ -14,6 +14,7 @@
 pub mod backward;
 mod band;
 pub mod decode;
+pub mod decode_combine;
 pub(crate) mod forward;
 mod mask;
 mod output;

@@ -1,11 +1,12 @@
 //! `attention` of few queries and many keys: blocks share the keys, in memory of the caller's.
 use kernels_gpu::attention::WARPS;
 use kernels_gpu::attention::decode::{DecodeParams, ROWS, SPLIT};
+use kernels_gpu::attention::decode_combine::{COMBINERS, SHARED_BYTES};
 use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
 use super::attention::{block_shape, expect_tensor_cores, launch};
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, check};
-use crate::launch::args;
+use crate::launch::{Launch, args};
 use crate::rows::expect_disjoint;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
@@ -60,7 +61,7 @@ pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) 
 
 /// [`attention`](super::attention::attention) with the keys shared out among blocks: for few queries and many keys, such as a
 /// new token with a cache. The parts do not depend on the batch, nor do the bits of a query's result. Calls that
-/// [`attention_decode_workspace`] gives no size for, or whose heads are not aligned to 16 bytes, run as there.
+/// [`attention_decode_workspace`] gives no size for, or whose heads or workspace are not aligned to 16 bytes, run as there.
 ///
 /// # Errors
 /// As for `attention`; a `workspace` of another size.
@@ -87,7 +88,8 @@ pub fn attention_decode(
     expect_tensor_cores(OP, device)?;
     let sizes = [a.batches, a.queries, a.keys, a.heads, a.kv_heads].map(i64::from);
     let kernel = KERNELS_BY_DIM.iter().find(|(dim, ..)| a.dim <= *dim);
-    let fits = |&&(.., bytes): &&(u32, &str, u32)| a.vector && bytes <= device.max_shared_bytes();
+    let aligned = a.vector && workspace.ptr().addr().is_multiple_of(16);
+    let fits = |&&(.., bytes): &&(u32, &str, u32)| aligned && bytes <= device.max_shared_bytes();
     let (Some(plan), Some(_), Some(&(_, kernel, bytes))) = (Plan::of(sizes), wanted, kernel.filter(fits))
     else {
         return launch(device, &a, stream);
@@ -103,7 +105,7 @@ pub fn attention_decode(
     // SAFETY: the views were checked to be what the kernels' arguments mean.
     unsafe {
         device.launch(kernel, a.dtype, block_shape(blocks, bytes), stream, args![p])?;
-        let shape = block_shape(rows.div_ceil(WARPS), 0);
+        let shape = Launch { block: [COMBINERS * 32, 1, 1], ..block_shape(rows, SHARED_BYTES) };
         device.launch("attention_decode_combine", a.dtype, shape, stream, args![p])
     }
 }

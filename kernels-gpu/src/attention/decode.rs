@@ -4,7 +4,6 @@
 //! The queries of all heads that share keys are rows of one matrix, so that keys and values are read once. Parts are of
 //! [`SPLIT`] keys whatever the launch: a query's result does not depend on the batch.
 use cuda_std::copy;
-use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -189,70 +188,5 @@ unsafe fn keep<const DIM16: usize>(
                 }
             }
         }
-    }
-}
-
-/// Adds up the parts of a row: a warp for each query of each head.
-///
-/// # Safety
-/// As [`decode`], after which it runs.
-#[inline(always)]
-pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
-    let f = &p.forward;
-    let row = thread::block_index()[0] * WARPS + thread::index()[0] / warp::SIZE;
-    let (above, query) = divide(row, f.queries);
-    let (batch, head) = divide(above, f.heads);
-    if batch >= f.batches {
-        return;
-    }
-    let (kv_head, member) = divide(head, f.group);
-    let (tile, line) = divide(member * f.queries + query, ROWS);
-    let heads = batch * divide(f.heads, f.group).0 + kv_head;
-    let (first, parts) = ((heads * f.tiles + tile) * p.splits * WARPS, p.splits * WARPS);
-    let at = |part: u32| (first + part) as usize * ROWS as usize + line as usize;
-    // SAFETY: as the caller promises: every warp has written its part.
-    let read = |from: *mut f32, at: usize| unsafe {
-        f32::from_bits(mem::load_u32(from.wrapping_add(at).cast_const().cast(), Load::Default))
-    };
-    let lse_of = |part: u32| read(p.partial_lse, at(part));
-    let (lane, mut max) = (warp::lane(), f32::NEG_INFINITY);
-    let mut part = lane;
-    while part < parts {
-        max = max.max(lse_of(part));
-        part += warp::SIZE;
-    }
-    let max = warp::max(max, warp::SIZE);
-    // Where no part saw a key, all weights are to be 0.
-    let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
-    let (mut total, mut sums) = (0.0, [[0.0_f32; 2]; 4]);
-    for part in 0..parts {
-        let weight = ex2_ftz((lse_of(part) - shift) * core::f32::consts::LOG2_E);
-        total += weight;
-        for turn in 0..4 {
-            let col = 64 * turn as u32 + 2 * lane;
-            if col < f.dim {
-                for odd in 0..2 {
-                    let value = read(p.partial, at(part) * f.dim as usize + col as usize + odd);
-                    sums[turn][odd] = fma(weight, value, sums[turn][odd]);
-                }
-            }
-        }
-    }
-    let inverse = if total == 0.0 { 0.0 } else { 1.0 / total };
-    let place = Place::whole(f, batch, head);
-    let to = place.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
-    for turn in 0..4 {
-        let col = 64 * turn as u32 + 2 * lane;
-        if col < f.dim {
-            let word = T::pair(sums[turn][0] * inverse, sums[turn][1] * inverse);
-            // SAFETY: the output is writable, in pairs of columns.
-            unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
-        }
-    }
-    if lane == 0 && !f.lse.is_null() {
-        let lse = if total == 0.0 { max } else { max + core::f32::consts::LN_2 * lg2(total) };
-        let to = f.lse.wrapping_add(place.number(f, query));
-        // SAFETY: the host checked that there is one for each query.
-        unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
     }
 }

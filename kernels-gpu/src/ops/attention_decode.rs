@@ -5,7 +5,8 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use crate::attention::WARPS;
-use crate::attention::decode::{DecodeParams, combine, decode, shared_bytes};
+use crate::attention::decode::{DecodeParams, decode, shared_bytes};
+use crate::attention::decode_combine::{COMBINERS, combine};
 
 /// The kernels with the most columns of a head that they take, and the shared memory of a block in bytes.
 pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [
@@ -27,7 +28,7 @@ unsafe fn bounded<T: MatrixElem, const DIM16: usize>(p: DecodeParams) {
 /// As [`combine`].
 #[inline(always)]
 unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
-    thread::launch_bounds::<{ WARPS * warp::SIZE }, 8>();
+    thread::launch_bounds::<{ COMBINERS * warp::SIZE }, 2>();
     // SAFETY: as the caller promises.
     unsafe { combine::<T>(p) }
 }
