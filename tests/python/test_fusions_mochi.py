@@ -70,3 +70,27 @@ def test_mochi_calls_that_run_the_own_method(device):
     _, calls = run(model, inputs)
     assert seen == ["norm4_context"]
     assert counts(calls, EXPECTED) == {ADA: 3, MIDDLE: 1, END: 1}
+def test_mochi_finds_valid_tokens_once(device):
+    """Finding them waits for the GPU: once for all blocks, until the mask changes."""
+    from diffusers.models.attention_processor import MochiAttnProcessor2_0
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Searches(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            found.append(func) if func is torch.ops.aten.nonzero.default else None
+            return func(*args, **(kwargs or {}))
+
+    model, inputs = mochi(torch.bfloat16, device), mochi_input(torch.bfloat16, device)
+    mask, found = inputs["encoder_attention_mask"], []
+    assert sum(isinstance(block.attn1.processor, MochiAttnProcessor2_0) for block in model.transformer_blocks) > 1
+    oxiwarp.patch(model, cpu_kernels=True)
+    with torch.no_grad(), Searches():
+        run(model, inputs)
+        assert len(found) == len(mask)
+        run(model, inputs)
+        assert len(found) == len(mask)
+    mask[:, -1] = ~mask[:, -1]
+    with torch.no_grad():
+        changed = run(model, inputs)
+        oxiwarp.unpatch(model)
+        assert torch.equal(changed, run(model, inputs))

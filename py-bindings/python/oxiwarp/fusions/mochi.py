@@ -18,6 +18,7 @@ from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
 MODULE = "diffusers.models.transformers.transformer_mochi"
 NORMS = ("norm1", "norm1_context", "norm2", "norm2_context", "norm3", "norm3_context", "norm4", "norm4_context")
+TOKENS = "_oxiwarp_tokens"  # an attribute of masks
 
 
 def block(
@@ -108,8 +109,7 @@ def attention(
     query, key = qk_norm_rope(query, key, *tables, q_weight=attn.norm_q.weight, k_weight=attn.norm_k.weight, **norm)
 
     samples = []
-    for at in range(len(query)):
-        valid = torch.nonzero(attention_mask[at].flatten(), as_tuple=False).flatten()
+    for at, valid in enumerate(tokens_of(attention_mask)):
         prompt = [x[at : at + 1, valid] for x in text]
         if joined is None:
             parts = [torch.cat([x[at : at + 1], y], dim=1) for x, y in zip((query, key, value), prompt, strict=True)]
@@ -128,6 +128,23 @@ def attention(
     attended, attended_text = attended.split_with_sizes((tokens, all_tokens - tokens), dim=1)
     attended = attn.to_out[1](attn.to_out[0](attended))
     return attended, attn.to_add_out(attended_text) if hasattr(attn, "to_add_out") else attended_text
+
+
+def tokens_of(mask: Tensor) -> list[Tensor]:
+    """The tokens of each sample that its mask shows. Python waits for the GPU to find their number, so they are kept with
+    the mask, of which all blocks and steps get the same one, until something is written to it."""
+    if torch.compiler.is_compiling() or mask.is_inference():  # which does not tell when it is written to
+        return find_tokens(mask)
+    version, tokens = mask.__dict__.get(TOKENS, (None, []))
+    if version != mask._version:
+        tokens = find_tokens(mask)
+        setattr(mask, TOKENS, (mask._version, tokens))
+    return tokens
+
+
+def find_tokens(mask: Tensor) -> list[Tensor]:
+    """As `tokens_of`, anew."""
+    return [torch.nonzero(of_sample.flatten(), as_tuple=False).flatten() for of_sample in mask]
 
 
 def accepts_attention(
