@@ -12,21 +12,29 @@ from torch import Tensor
 
 from .._register import PLAIN, needs_grad
 from ..ops import attention
-
-# By the columns of a head: the fewest queries and keys from which ours was measured to be faster than what torch takes
-# by itself, on an H200 (docs/attention.md); then with a mask of the keys alone. No other GPU has been measured.
-FASTER = {64: (2048, 2048), 128: (2048, 2048)}
-FASTER_PADDED = {64: (2048, 128)}
-MEASURED = (9, 0)
-ATTENTION_NOTE = (
-    "attention processors call oxiwarp.attention for heads of 64 or 128 columns and 2048 tokens or more, and for "
-    "shorter padded keys: faster there, other last bits"
-)
+from ._attention_table import FASTER, MEASURED
 
 
-def measured() -> bool:
-    """Whether the current GPU is of the kind that was measured."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() == MEASURED
+def measured() -> str | None:
+    """The current GPU's compute capability, "9.0", if it is one that was measured."""
+    if not torch.cuda.is_available():
+        return None
+    capability = "{}.{}".format(*torch.cuda.get_device_capability())
+    return capability if capability in FASTER else None
+
+
+def attention_note(capability: str) -> str:
+    """What the report says of it."""
+    kinds = (
+        f"{columns} columns{' and padded keys' if padded else ''} from "
+        + " or ".join(f"{queries} queries and {keys} keys" for queries, keys in sizes)
+        for (columns, padded), sizes in FASTER[capability].items()
+    )
+    gpu = MEASURED[capability]["gpu"]
+    return (
+        f"attention processors call oxiwarp.attention where it was faster than torch's on an {gpu}, with other last "
+        f"bits: heads of {', of '.join(kinds)}"
+    )
 
 
 def dispatched(
@@ -66,11 +74,11 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
         return False
     if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
         return False
-    least = (FASTER if mask is None else FASTER_PADDED).get(query.shape[-1])
-    if least is None or query.shape[tokens] < least[0] or key.shape[tokens] < least[1]:
+    sizes = FASTER.get(how.attention, {}).get((query.shape[-1], mask is not None), ())
+    if not any(query.shape[tokens] >= queries and key.shape[tokens] >= keys for queries, keys in sizes):
         return False
     three = (query, key, value)
     return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
 
 
-__all__ = ["ATTENTION_NOTE", "dispatched", "measured", "sdpa"]
+__all__ = ["attention_note", "dispatched", "measured", "sdpa"]
