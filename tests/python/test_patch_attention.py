@@ -58,6 +58,31 @@ def test_when(mode, attention, ours, calls, measured):
     assert calls["attention"] == ours
 
 
+def test_another_backend(calls, measured):
+    """One that was chosen for the model or around the call is kept, and torch's on the model too."""
+    attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
+    model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    with attention_backend("_native_math"):
+        model(**inputs)
+    assert calls["attention"] == 0
+    model.set_attention_backend("native")
+    model(**inputs)
+    assert calls["attention"] == 0
+    model.reset_attention_backend()
+    model(**inputs)
+    assert calls["attention"] == 4
+
+
+def test_compile(measured):
+    """The choice leaves no break in the graph."""
+    model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    right = model(**inputs)[0]
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)[0], right)
+
+
 def test_conditions(monkeypatch):
     """Only where it was measured: a GPU, 16 bits, a head and tokens of the table, a mask of the keys, no gradient."""
 

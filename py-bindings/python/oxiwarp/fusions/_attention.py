@@ -48,13 +48,18 @@ def dispatched(
     parallel_config: Any = None,
     **options: Any,
 ) -> Tensor:
-    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless the model has another backend set, or there
-    is a dropout or a causal mask among the options."""
-    plain = backend is None and parallel_config is None and not any(options.values())
+    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless a backend was chosen for the model, another
+    than torch's for all of them, or there is a dropout or a causal mask among the options."""
+    from diffusers.models.attention_dispatch import (
+        AttentionBackendName,
+        _AttentionBackendRegistry,
+        dispatch_attention_fn,
+    )
+
+    native = backend is None and _AttentionBackendRegistry.get_active_backend()[0] is AttentionBackendName.NATIVE
+    plain = native and parallel_config is None and not any(options.values())
     if plain and is_ours(how, query, key, value, attn_mask, 1):
         return attention(query, key, value, mask=attn_mask)  # type: ignore[return-value]
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     options |= {"attn_mask": attn_mask, "backend": backend, "parallel_config": parallel_config}
     return dispatch_attention_fn(query, key, value, **options)  # type: ignore[no-any-return]
 
