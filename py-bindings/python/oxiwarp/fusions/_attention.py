@@ -56,7 +56,8 @@ def dispatched(
         dispatch_attention_fn,
     )
 
-    native = backend is None and _AttentionBackendRegistry.get_active_backend()[0] is AttentionBackendName.NATIVE
+    active, _ = _AttentionBackendRegistry.get_active_backend()  # type: ignore[no-untyped-call]
+    native = backend is None and active is AttentionBackendName.NATIVE
     plain = native and parallel_config is None and not any(options.values())
     if plain and is_ours(how, query, key, value, attn_mask, 1):
         return attention(query, key, value, mask=attn_mask)  # type: ignore[return-value]
