@@ -26,13 +26,13 @@ from timing import calls_for, capture, race, sets_for
 
 TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "fusions" / "_attention_table.py"
 COLUMNS = (64, 128)  # of the heads of the models whose processors are fused
-QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
+QUERIES = (512, 2048, 2688, 4608, 8064)
 KEYS = (128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (2, 32))  # batches and heads: Wan 1.3B's, fewer than multiprocessors, and LTX-Video's with guidance
+HEADS = ((1, 12), (1, 24), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, and LTX-Video's with guidance
 MOST_SETS = 8  # of inputs
 CLOSE = 0.01  # relative distance from torch's result; two of its own backends are half as far apart
 
-Size = tuple[int, int]  # queries and keys
+Size = tuple[int, int, int]  # queries, keys, and queries of all heads together
 Kind = tuple[int, bool]  # columns, and whether keys are padded
 Faster = dict[Kind, tuple[Size, ...]]
 
@@ -50,6 +50,11 @@ class Row:
     ours_us: float
     torch_us: float
     difference: float
+
+    @property
+    def size(self) -> Size:
+        """As the table has it: queries of all heads are what the multiprocessors share."""
+        return self.queries, self.keys, self.queries * self.batches * self.heads
 
     @property
     def ratio(self) -> float:
@@ -100,20 +105,19 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     return Row(*size, ours_us, torch_us, float(f"{difference:.1e}"))
 
 
-def worst(rows: Iterable[Row]) -> dict[Kind, dict[Size, float]]:
-    """The larger ratio of those with few heads and with many."""
+def by_kind(rows: Iterable[Row]) -> dict[Kind, dict[Size, float]]:
+    """The ratio of each size."""
     found: dict[Kind, dict[Size, float]] = {}
     for row in rows:
-        ratios, size = found.setdefault((row.columns, row.padded), {}), (row.queries, row.keys)
-        ratios[size] = max(row.ratio, ratios.get(size, 0.0))
+        found.setdefault((row.columns, row.padded), {})[row.size] = row.ratio
     return found
 
 
 def faster(rows: Iterable[Row]) -> Faster:
-    """By columns and padding the least numbers of queries and keys from which ours is always the faster: at every
-    measured size that has as many of both, or more, with few heads and with many."""
+    """By columns and padding the least sizes from which ours is always the faster: at every measured size that has as
+    much of each, or more."""
     found: Faster = {}
-    for kind, ratios in sorted(worst(rows).items()):
+    for kind, ratios in sorted(by_kind(rows).items()):
         good = [size for size in sorted(ratios) if all(ratios[other] < 1 for other in ratios if reaches(other, size))]
         least = tuple(size for size in good if not any(reaches(size, other) for other in good if other != size))
         if least:
@@ -122,8 +126,8 @@ def faster(rows: Iterable[Row]) -> Faster:
 
 
 def reaches(size: Size, least: Size) -> bool:
-    """Whether it has as many queries and as many keys."""
-    return size[0] >= least[0] and size[1] >= least[1]
+    """Whether it has as much of each."""
+    return all(there >= wanted for there, wanted in zip(size, least, strict=True))
 
 
 def read(folder: Path) -> tuple[dict[str, str], Faster]:
@@ -158,7 +162,7 @@ def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> Non
             *(f'        "{name}": "{fact}",' for name, fact in facts.items()),
             "    },",
         ]
-    lines += ["}", "FASTER: dict[str, dict[tuple[int, bool], tuple[tuple[int, int], ...]]] = {"]
+    lines += ["}", "FASTER: dict[str, dict[tuple[int, bool], tuple[tuple[int, int, int], ...]]] = {"]
     for capability, table in sorted(tables.items()):
         lines += [f'    "{capability}": {{', *(f"        {kind}: {sizes}," for kind, sizes in table.items()), "    },"]
     TABLE.write_text("\n".join([*lines, "}", ""]))
@@ -174,13 +178,14 @@ def adopt(folder: Path) -> None:
 
 
 def show(rows: list[Row]) -> None:
-    """The worst ratios: a line for each number of queries, a column for each number of keys."""
+    """The ratios: a line for queries and heads, a column for keys."""
     least = faster(rows)
-    for kind, ratios in worst(rows).items():
+    for kind, ratios in by_kind(rows).items():
         print(f"{kind[0]} columns{', padded' * kind[1]}: ours by torch's; faster from {least.get(kind, 'nowhere')} on")
-        print("   queries " + "".join(f"{keys:7}" for keys in KEYS) + " keys")
-        for queries in QUERIES:
-            print(f"{queries:10} " + "".join(f"{ratios[queries, keys]:7.3f}" for keys in KEYS))
+        print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")
+        for queries, (batches, heads) in product(QUERIES, HEADS):
+            of_all = queries * batches * heads
+            print(f"{queries:10} {of_all:13}" + "".join(f"{ratios[queries, keys, of_all]:7.3f}" for keys in KEYS))
 
 
 def sweep(rounds: int) -> Iterator[Row]:

@@ -90,7 +90,7 @@ def test_conditions(monkeypatch):
         how, k = type("How", (), {"attention": attention}), q if k is None else k
         return _attention.is_ours(how, q, k, k, mask, 1)
 
-    table = {(64, False): ((1024, 4096), (2048, 2048)), (64, True): ((2048, 128),)}
+    table = {(64, False): ((1024, 4096, 1024), (2048, 2048, 4096)), (64, True): ((2048, 128, 4096),)}
     monkeypatch.setattr(_attention, "FASTER", {"9.0": table})
     q = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16, device="meta")
     assert not asked(q), "on no GPU"
@@ -100,6 +100,7 @@ def test_conditions(monkeypatch):
     assert not asked(q[:, :512]) and not asked(q[..., :32]) and not asked(q.float())
     longer = torch.empty(1, 4096, 2, 64, dtype=torch.bfloat16, device="meta")
     assert asked(q[:, :1024], longer) and not asked(q[:, :1024], longer[:, :4095]) and asked(longer, q)
+    assert not asked(q[:, :, :1], q[:, :, :1]) and asked(longer[:, :, :1], longer[:, :, :1])
     padding, by_query = (torch.empty(1, 2, n, 128, device="meta", dtype=torch.bfloat16) for n in (1, 2048))
     assert asked(q, q[:, :128], padding) and not asked(q, q[:, :128], by_query) and not asked(q, q[:, :128])
     with torch.enable_grad():

@@ -26,14 +26,14 @@ def measured() -> str | None:
 def attention_note(capability: str) -> str:
     """What the report says of it."""
     kinds = (
-        f"{columns} columns{' and padded keys' if padded else ''} from "
-        + " or ".join(f"{queries} queries and {keys} keys" for queries, keys in sizes)
+        f"{columns} columns{', padded keys' if padded else ''}: "
+        + " or ".join(f"{queries} x {keys} ({of_all})" for queries, keys, of_all in sizes)
         for (columns, padded), sizes in FASTER[capability].items()
     )
-    gpu = MEASURED[capability]["gpu"]
     return (
-        f"attention processors call oxiwarp.attention where it was faster than torch's on an {gpu}, with other last "
-        f"bits: heads of {', of '.join(kinds)}"
+        "attention processors call oxiwarp.attention, with other last bits, where it was faster than torch's on an "
+        f"{MEASURED[capability]['gpu']}; by a head's columns from so many queries x keys (queries of all heads) on: "
+        + "; ".join(kinds)
     )
 
 
@@ -81,7 +81,8 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
     if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
         return False
     sizes = FASTER.get(how.attention, {}).get((query.shape[-1], mask is not None), ())
-    if not any(query.shape[tokens] >= queries and key.shape[tokens] >= keys for queries, keys in sizes):
+    queries, keys, of_all = query.shape[tokens], key.shape[tokens], query.shape[:-1].numel()
+    if not any(queries >= least[0] and keys >= least[1] and of_all >= least[2] for least in sizes):
         return False
     three = (query, key, value)
     return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
