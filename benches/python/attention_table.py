@@ -3,7 +3,7 @@
     python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these
 
-`F.scaled_dot_product_attention` without a forced backend beside `oxiwarp.attention`, in turns. The heads of a token lie
+`F.scaled_dot_product_attention` without a forced backend beside `oxiwarp.attention`, in bf16. The heads of a token lie
 side by side in memory, as diffusers hands them over; a mask is that of LTX-Video's text: for each head, numbers to add.
 The exit code is 1 where a result of ours is far from torch's.
 """
