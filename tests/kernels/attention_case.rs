@@ -21,7 +21,8 @@ pub struct MaskCase {
 pub struct Case {
     /// Batches, queries, keys, heads, heads of the keys, columns.
     pub sizes: [usize; 6],
-    pub layout: Layout,
+    /// Of queries, keys, values and the result: all in one order.
+    pub layouts: [Layout; 4],
     pub params: Attention,
     pub mask: Option<MaskCase>,
     /// What the random queries are multiplied by: large ones give one key all the weight.
@@ -31,7 +32,7 @@ pub struct Case {
 impl Case {
     pub fn of(sizes: [usize; 6]) -> Self {
         let params = Attention::default();
-        Self { sizes, layout: Layout::Dense, params, mask: None, sharpness: 0.5 }
+        Self { sizes, layouts: [Layout::Dense; 4], params, mask: None, sharpness: 0.5 }
     }
     pub fn causal(self) -> Self {
         Self { params: Attention { causal: true, ..self.params }, ..self }
@@ -43,7 +44,12 @@ impl Case {
         Self { mask: Some(MaskCase { dtype, full }), ..self }
     }
     pub fn laid_out(self, layout: Layout) -> Self {
-        Self { layout, params: Attention { order: layout.order(), ..self.params }, ..self }
+        Self { layouts: [layout; 4], params: Attention { order: layout.order(), ..self.params }, ..self }
+    }
+    /// One tensor alone.
+    pub fn laid_out_alone(mut self, tensor: usize, layout: Layout) -> Self {
+        self.layouts[tensor] = layout;
+        self
     }
     pub fn sharp(self, sharpness: f32) -> Self {
         Self { sharpness, ..self }
@@ -149,10 +155,14 @@ pub fn check_by<T: Element>(device: &Device, case: &Case, run: Run) {
     let mut q: Vec<T> = values(&mut rng, b * sq * heads * d);
     q.iter_mut().for_each(|q| *q = T::from_f32(q.to_f32() * case.sharpness));
     let [k, v]: [Vec<T>; 2] = [(); 2].map(|()| values(&mut rng, b * sk * kv_heads * d));
-    let tensor = |values: &[T], sizes| Tensor::upload(device, values, sizes, case.layout);
-    let on_device =
-        [tensor(&q, [b, sq, heads, d]), tensor(&k, [b, sk, kv_heads, d]), tensor(&v, [b, sk, kv_heads, d])];
-    let mut out = Tensor::<T>::poisoned(device, [b, sq, heads, d], case.layout);
+    let [q_layout, k_layout, v_layout, out_layout] = case.layouts;
+    let (queries, keys) = ([b, sq, heads, d], [b, sk, kv_heads, d]);
+    let on_device = [
+        Tensor::upload(device, &q, queries, q_layout),
+        Tensor::upload(device, &k, keys, k_layout),
+        Tensor::upload(device, &v, keys, v_layout),
+    ];
+    let mut out = Tensor::<T>::poisoned(device, queries, out_layout);
     let mut lse = device.upload(&vec![f32::NAN; b * heads * sq]).expect("memory");
     let mask = case.mask.map(|mask| Mask::random(device, case, mask, T::DTYPE, !seed));
     let [q_view, k_view, v_view] = on_device.each_ref().map(Tensor::view);

@@ -55,7 +55,7 @@ fn what_is_seen(device: &Device) {
 }
 
 fn layouts(device: &Device) {
-    for layout in [Layout::HeadsFirst, Layout::Unaligned] {
+    for layout in [Layout::HeadsFirst, Layout::At { offset: 1, gap: 0 }] {
         both(device, Case::of([2, 1, 1050, 2, 2, 64]).laid_out(layout));
     }
 }

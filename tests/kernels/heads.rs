@@ -23,8 +23,8 @@ pub enum Layout {
     Dense,
     /// One of three tensors in `[B, S, 3, heads, D]`.
     Fused,
-    /// Dense, from the second element of a buffer on.
-    Unaligned,
+    /// `gap` elements from a head to the next, from element `offset` of a buffer on.
+    At { offset: usize, gap: usize },
     /// `[B, heads, S, D]`, dense.
     HeadsFirst,
     /// `[B, heads, S, D]`, a transposed view of `[B, S, heads, D]`.
@@ -48,7 +48,7 @@ impl<T: Element> Tensor<T> {
         let (offset, [i, j, k]) = match layout {
             Layout::Dense | Layout::Transposed => (0, [s * h * d, h * d, d]),
             Layout::Fused => ((h * d) as usize, [s * 3 * h * d, 3 * h * d, d]),
-            Layout::Unaligned => (1, [s * h * d, h * d, d]),
+            Layout::At { offset, gap } => (offset, [s * h, h, 1].map(|heads| heads * (d + gap as i64))),
             Layout::HeadsFirst => (0, [s * h * d, d, s * d]),
         };
         let (shape, strides) = match layout.order() {

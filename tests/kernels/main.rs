@@ -5,6 +5,7 @@ mod ada_norm;
 mod ada_norm_bits;
 mod add_rms_norm;
 mod attention;
+mod attention_alignment;
 mod attention_backward;
 mod attention_case;
 mod attention_decode;
@@ -78,6 +79,7 @@ fn main() -> std::process::ExitCode {
     // Products of matrices need sm_80.
     let on_tensor_cores = [
         attention::TESTS,
+        attention_alignment::TESTS,
         attention_input::TESTS,
         attention_decode::TESTS,
         attention_packed::TESTS,

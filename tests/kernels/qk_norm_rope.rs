@@ -171,7 +171,7 @@ fn across<T: Element>(device: &Device) {
 
 fn layouts(device: &Device) {
     let (seed, rng) = (seed(), &mut random(seed()));
-    for layout in [Layout::Fused, Layout::Unaligned, Layout::HeadsFirst, Layout::Transposed] {
+    for layout in [Layout::Fused, Layout::At { offset: 1, gap: 0 }, Layout::HeadsFirst, Layout::Transposed] {
         for (heads, d) in [([1, 1], 64), ([9, 3], 128), ([0, 5], 96), ([4, 0], 256)] {
             for across_heads in [false, true] {
                 if across_heads && layout == Layout::HeadsFirst {

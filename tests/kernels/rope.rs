@@ -84,7 +84,13 @@ fn every_table<T: Element>(device: &Device) {
 
 fn layouts(device: &Device) {
     let (seed, rng) = (seed(), &mut random(seed()));
-    for layout in [Layout::Dense, Layout::Fused, Layout::Unaligned, Layout::HeadsFirst, Layout::Transposed] {
+    for layout in [
+        Layout::Dense,
+        Layout::Fused,
+        Layout::At { offset: 1, gap: 0 },
+        Layout::HeadsFirst,
+        Layout::Transposed,
+    ] {
         for heads in [[1, 1], [5, 5], [8, 2], [9, 1], [0, 4], [7, 0], [33, 11]] {
             for d in [40, 64, 128, 192] {
                 eprintln!("{layout:?}, {heads:?} heads of {d}, OXIWARP_SEED={seed}");

@@ -23,8 +23,9 @@ def heads(sizes, dtype, device, seed=0):
 
 
 def sdpa(q, k, v, *, mask=None, scale=None, dtype=None):
-    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given. Its kernels ask for aligned rows,
-    and some do not check: they get dense copies. Not cuDNN's, which has rules of its own for masks."""
+    """torch's, of `[B, S, H, D]`, by its formula and in another dtype if one is given. They get dense
+    copies: with torch 2.11 on an H200 FlashAttention-2 faults where rows are not aligned, and cuDNN, which is left out,
+    where a mask is broadcast along the keys; it also reads float32 masks as if of 16 bits."""
     q, k, v = (x.transpose(1, 2).to(dtype or x.dtype, copy=True).contiguous() for x in (q, k, v))
     if mask is not None:
         mask = (mask if mask.dtype == torch.bool else mask.to(q.dtype)).expand(*q.shape[:3], k.shape[2]).contiguous()

@@ -28,8 +28,8 @@ def calls(monkeypatch):
 @pytest.fixture
 def measured(monkeypatch):
     """As if ours were the faster for every call without a mask."""
-    monkeypatch.setattr(fusions, "attention_measured", lambda: True)
-    monkeypatch.setattr(_attention, "is_ours", lambda how, q, k, v, mask, tokens: how.attention)
+    monkeypatch.setattr(fusions, "attention_measured", lambda: "9.0")
+    monkeypatch.setattr(_attention, "is_ours", lambda how, q, k, v, mask, tokens: how.attention == "9.0")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -58,19 +58,49 @@ def test_when(mode, attention, ours, calls, measured):
     assert calls["attention"] == ours
 
 
+def test_another_backend(calls, measured):
+    """One that was chosen for the model or around the call is kept, and torch's on the model too."""
+    attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
+    model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    with attention_backend("_native_math"):
+        model(**inputs)
+    assert calls["attention"] == 0
+    model.set_attention_backend("native")
+    model(**inputs)
+    assert calls["attention"] == 0
+    model.reset_attention_backend()
+    model(**inputs)
+    assert calls["attention"] == 4
+
+
+def test_compile(measured):
+    """The choice leaves no break in the graph."""
+    model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    right = model(**inputs)[0]
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)[0], right)
+
+
 def test_conditions(monkeypatch):
     """Only where it was measured: a GPU, 16 bits, a head and tokens of the table, a mask of the keys, no gradient."""
 
-    def asked(q, k=None, mask=None, attention=True):
+    def asked(q, k=None, mask=None, attention="9.0"):
         how, k = type("How", (), {"attention": attention}), q if k is None else k
         return _attention.is_ours(how, q, k, k, mask, 1)
 
+    table = {(64, False): ((1024, 4096, 1024), (2048, 2048, 4096)), (64, True): ((2048, 128, 4096),)}
+    monkeypatch.setattr(_attention, "FASTER", {"9.0": table})
     q = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16, device="meta")
     assert not asked(q), "on no GPU"
     monkeypatch.setattr(_attention, "PLAIN", (torch.Tensor,))
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
-    assert asked(q) and not asked(q, attention=False)
+    assert asked(q) and not asked(q, attention=None) and not asked(q, attention="8.0")
     assert not asked(q[:, :512]) and not asked(q[..., :32]) and not asked(q.float())
+    longer = torch.empty(1, 4096, 2, 64, dtype=torch.bfloat16, device="meta")
+    assert asked(q[:, :1024], longer) and not asked(q[:, :1024], longer[:, :4095]) and asked(longer, q)
+    assert not asked(q[:, :, :1], q[:, :, :1]) and asked(longer[:, :, :1], longer[:, :, :1])
     padding, by_query = (torch.empty(1, 2, n, 128, device="meta", dtype=torch.bfloat16) for n in (1, 2048))
     assert asked(q, q[:, :128], padding) and not asked(q, q[:, :128], by_query) and not asked(q, q[:, :128])
     with torch.enable_grad():
@@ -87,7 +117,7 @@ def test_gpus(monkeypatch, there, capability, ours):
     model = ltx(torch.bfloat16)
     report = oxiwarp.patch(model, attention=True)
     assert any("oxiwarp.attention" in note for note in report.notes) is ours
-    assert model.transformer_blocks[0].attn1.processor._oxiwarp.attention is ours
+    assert model.transformer_blocks[0].attn1.processor._oxiwarp.attention == ("9.0" if ours else None)
 
 
 def test_transformers(device):

@@ -31,7 +31,7 @@ class Settings(NamedTuple):
 
     mode: str
     cpu_kernels: bool
-    attention: bool
+    attention: str | None
 
 
 def patch(
@@ -75,7 +75,7 @@ def patch(
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
     report = Report(mode)
     wanted = mode == "fast" if attention is None else attention
-    settings = Settings(mode, cpu_kernels, wanted and fusions.attention_measured())
+    settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
     inner: dict[str, str] = {}  # what replaced blocks call in their own method only, and what the report says of it
@@ -98,7 +98,7 @@ def patch(
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
     report.notes.extend(fusions.notes(report.ops))
     if settings.attention and any(not isinstance(part, nn.Module) for part, _ in done):
-        report.notes.append(fusions.ATTENTION_NOTE)
+        report.notes.append(fusions.attention_note(settings.attention))
     return report
 
 

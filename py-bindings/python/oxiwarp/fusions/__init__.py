@@ -19,7 +19,7 @@ from . import (
     sd3,
     wan,
 )
-from ._attention import ATTENTION_NOTE
+from ._attention import attention_note
 from ._attention import measured as attention_measured
 from ._chains import INDUCTOR
 from ._fusion import FusedRecipe, Fusion, find
@@ -56,12 +56,12 @@ def notes(ops: set[str]) -> list[str]:
 
 
 __all__ = [
-    "ATTENTION_NOTE",
     "FAMILIES",
     "FUSIONS",
     "FusedRecipe",
     "Fusion",
     "attention_measured",
+    "attention_note",
     "find",
     "fingerprint",
     "fingerprint_of",

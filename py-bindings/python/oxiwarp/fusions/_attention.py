@@ -12,21 +12,29 @@ from torch import Tensor
 
 from .._register import PLAIN, needs_grad
 from ..ops import attention
-
-# By the columns of a head: the fewest queries and keys from which ours was measured to be faster than what torch takes
-# by itself, on an H200 (docs/attention.md); then with a mask of the keys alone. No other GPU has been measured.
-FASTER = {64: (2048, 2048), 128: (2048, 2048)}
-FASTER_PADDED = {64: (2048, 128)}
-MEASURED = (9, 0)
-ATTENTION_NOTE = (
-    "attention processors call oxiwarp.attention for heads of 64 or 128 columns and 2048 tokens or more, and for "
-    "shorter padded keys: faster there, other last bits"
-)
+from ._attention_table import FASTER, MEASURED
 
 
-def measured() -> bool:
-    """Whether the current GPU is of the kind that was measured."""
-    return torch.cuda.is_available() and torch.cuda.get_device_capability() == MEASURED
+def measured() -> str | None:
+    """The current GPU's compute capability, "9.0", if it is one that was measured."""
+    if not torch.cuda.is_available():
+        return None
+    capability = "{}.{}".format(*torch.cuda.get_device_capability())
+    return capability if capability in FASTER else None
+
+
+def attention_note(capability: str) -> str:
+    """What the report says of it."""
+    kinds = (
+        f"{columns} columns{', padded keys' if padded else ''}: "
+        + " or ".join(f"{queries} x {keys} ({of_all})" for queries, keys, of_all in sizes)
+        for (columns, padded), sizes in FASTER[capability].items()
+    )
+    return (
+        "attention processors call oxiwarp.attention, with other last bits, where it was faster than torch's on an "
+        f"{MEASURED[capability]['gpu']}; by a head's columns from so many queries x keys (queries of all heads) on: "
+        + "; ".join(kinds)
+    )
 
 
 def dispatched(
@@ -40,13 +48,19 @@ def dispatched(
     parallel_config: Any = None,
     **options: Any,
 ) -> Tensor:
-    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless the model has another backend set, or there
-    is a dropout or a causal mask among the options."""
-    plain = backend is None and parallel_config is None and not any(options.values())
+    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless a backend was chosen for the model, another
+    than torch's for all of them, or there is a dropout or a causal mask among the options."""
+    from diffusers.models.attention_dispatch import (
+        AttentionBackendName,
+        _AttentionBackendRegistry,
+        dispatch_attention_fn,
+    )
+
+    active, _ = _AttentionBackendRegistry.get_active_backend()  # type: ignore[no-untyped-call]
+    native = backend is None and active is AttentionBackendName.NATIVE
+    plain = native and parallel_config is None and not any(options.values())
     if plain and is_ours(how, query, key, value, attn_mask, 1):
         return attention(query, key, value, mask=attn_mask)  # type: ignore[return-value]
-    from diffusers.models.attention_dispatch import dispatch_attention_fn
-
     options |= {"attn_mask": attn_mask, "backend": backend, "parallel_config": parallel_config}
     return dispatch_attention_fn(query, key, value, **options)  # type: ignore[no-any-return]
 
@@ -66,11 +80,12 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
         return False
     if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
         return False
-    least = (FASTER if mask is None else FASTER_PADDED).get(query.shape[-1])
-    if least is None or query.shape[tokens] < least[0] or key.shape[tokens] < least[1]:
+    sizes = FASTER.get(how.attention, {}).get((query.shape[-1], mask is not None), ())
+    queries, keys, of_all = query.shape[tokens], key.shape[tokens], query.shape[:-1].numel()
+    if not any(queries >= least[0] and keys >= least[1] and of_all >= least[2] for least in sizes):
         return False
     three = (query, key, value)
     return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
 
 
-__all__ = ["ATTENTION_NOTE", "dispatched", "measured", "sdpa"]
+__all__ = ["attention_note", "dispatched", "measured", "sdpa"]

@@ -85,8 +85,8 @@ class FusedRecipe:
     fusion: str
     mode: str
     cpu_kernels: bool = False
-    attention: bool = False
-    """Whether processors call `oxiwarp.attention` where it is faster."""
+    attention: str | None = None
+    """The compute capability at which processors call `oxiwarp.attention` where it was faster; None: nowhere."""
 
     @property
     def make(self) -> Maker:

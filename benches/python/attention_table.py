@@ -1,0 +1,234 @@
+"""Where attention is faster than what torch chooses by itself: the table that `oxiwarp.patch` decides from.
+
+    python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
+    python benches/python/attention_table.py --from FOLDER                writes the package's table from these
+
+`F.scaled_dot_product_attention` without a forced backend beside `oxiwarp.attention`, in bf16. The heads of a token lie
+side by side in memory, as diffusers hands them over; a mask is that of LTX-Video's text: for each head, numbers to add.
+The exit code is 1 where a result of ours is far from torch's.
+"""
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from environment import ROOT, environment, results_folder, title_of
+from forms import DTYPE, Inputs
+from timing import calls_for, capture, race, sets_for
+
+TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "fusions" / "_attention_table.py"
+COLUMNS = (64, 128)  # of the heads of the models whose processors are fused
+QUERIES = (512, 2048, 2688, 4608, 8064)
+KEYS = (128, 256, 512, 1024, 2048, 4608, 8064)
+HEADS = ((1, 12), (1, 24), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, and LTX-Video's with guidance
+MOST_SETS = 8  # of inputs
+CLOSE = 0.01  # relative distance from torch's result; two of its own backends are half as far apart
+
+Size = tuple[int, int, int]  # queries, keys, and queries of all heads together
+Kind = tuple[int, bool]  # columns, and whether keys are padded
+Faster = dict[Kind, tuple[Size, ...]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One size; times in microseconds."""
+
+    columns: int
+    padded: bool
+    queries: int
+    keys: int
+    batches: int
+    heads: int
+    ours_us: float
+    torch_us: float
+    difference: float
+
+    @property
+    def size(self) -> Size:
+        """As the table has it: queries of all heads are what the multiprocessors share."""
+        return self.queries, self.keys, self.queries * self.batches * self.heads
+
+    @property
+    def ratio(self) -> float:
+        """Below 1 ours is faster."""
+        return self.ours_us / self.torch_us
+
+
+def inputs_of(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int) -> Inputs:
+    """Normally distributed; a mask leaves out the end of the keys, of each batch its own."""
+    sizes = {"q": queries, "k": keys, "v": keys}
+    inputs = {
+        name: torch.randn(batches, size, heads, columns, device="cuda", dtype=DTYPE) for name, size in sizes.items()
+    }
+    if padded:
+        lengths = torch.randint(keys // 4, keys, (batches, 1), device="cuda")
+        hidden = torch.arange(keys, device="cuda") >= lengths
+        mask = hidden.to(DTYPE).mul_(-10000.0).view(batches, 1, 1, keys)
+        inputs["mask"] = mask.repeat(1, heads, 1, 1)
+    return inputs
+
+
+def ours(x: Inputs) -> torch.Tensor:
+    """As `patch`'s processors call it."""
+    import oxiwarp
+
+    return oxiwarp.attention(x["q"], x["k"], x["v"], mask=x.get("mask"))  # type: ignore[return-value]
+
+
+def torchs(x: Inputs) -> torch.Tensor:
+    """As diffusers' native backend calls it."""
+    q, k, v = (x[name].transpose(1, 2) for name in "qkv")
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=x.get("mask")).transpose(1, 2)
+
+
+def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int, rounds: int) -> Row:
+    """Both, with inputs that are rotated."""
+    size = (columns, padded, queries, keys, batches, heads)
+    first = inputs_of(*size)
+    right = torchs(first).float()
+    difference = float((ours(first).float() - right).norm() / right.norm())
+    device = first["q"].device
+    count = min(MOST_SETS, sets_for(sum(x.nbytes for x in first.values()), device))
+    sets = [first] + [inputs_of(*size) for _ in range(count - 1)]
+    calls = calls_for(first["q"].nbytes, count, device)
+    turns = {call: capture(lambda x, call=call: lambda: call(x), sets, calls) for call in (ours, torchs)}
+    times = race({call.__name__: turn for call, turn in turns.items()}, rounds)
+    ours_us, torch_us = (round(times[name].median, 2) for name in ("ours", "torchs"))
+    return Row(*size, ours_us, torch_us, float(f"{difference:.1e}"))
+
+
+def by_kind(rows: Iterable[Row]) -> dict[Kind, dict[Size, float]]:
+    """The ratio of each size."""
+    found: dict[Kind, dict[Size, float]] = {}
+    for row in rows:
+        found.setdefault((row.columns, row.padded), {})[row.size] = row.ratio
+    return found
+
+
+def faster(rows: Iterable[Row]) -> Faster:
+    """By columns and padding the least sizes from which ours is always the faster: at every measured size that has as
+    much of each, or more."""
+    found: Faster = {}
+    for kind, ratios in sorted(by_kind(rows).items()):
+        good = [size for size in sorted(ratios) if all(ratios[other] < 1 for other in ratios if reaches(other, size))]
+        least = tuple(size for size in good if not any(reaches(size, other) for other in good if other != size))
+        if least:
+            found[kind] = least
+    return found
+
+
+def reaches(size: Size, least: Size) -> bool:
+    """Whether it has as much of each."""
+    return all(there >= wanted for there, wanted in zip(size, least, strict=True))
+
+
+def read(folder: Path) -> tuple[dict[str, str], Faster]:
+    """What the package says of the measurement in a folder, and the table."""
+    with (folder / "attention_table.csv").open(newline="") as file:
+        rows = [row_of(line) for line in csv.DictReader(file)]
+    facts = json.loads((folder / "attention_table.json").read_text())
+    said = {
+        "capability": facts["compute_capability"],
+        "gpu": facts["gpu"],
+        "driver": facts["driver"],
+        "torch": facts["versions"]["torch"],
+        "date": facts["date"][:10],
+        "results": folder.resolve().relative_to(ROOT).as_posix(),
+    }
+    return said, faster(rows)
+
+
+def row_of(line: dict[str, str]) -> Row:
+    """A line of the results."""
+    sizes = {name: int(line[name]) for name in ("columns", "queries", "keys", "batches", "heads")}
+    numbers = {name: float(line[name]) for name in ("ours_us", "torch_us", "difference")}
+    return Row(padded=line["padded"] == "True", **sizes, **numbers)  # type: ignore[arg-type]
+
+
+def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> None:
+    """The package's module, by compute capability."""
+    lines = [TABLE.read_text().partition("\nMEASURED")[0], "MEASURED = {"]
+    for capability, facts in sorted(measured.items()):
+        lines += [
+            f'    "{capability}": {{',
+            *(f'        "{name}": "{fact}",' for name, fact in facts.items()),
+            "    },",
+        ]
+    lines += ["}", "FASTER: dict[str, dict[tuple[int, bool], tuple[tuple[int, int, int], ...]]] = {"]
+    for capability, table in sorted(tables.items()):
+        lines += [f'    "{capability}": {{', *(f"        {kind}: {sizes}," for kind, sizes in table.items()), "    },"]
+    TABLE.write_text("\n".join([*lines, "}", ""]))
+
+
+def adopt(folder: Path) -> None:
+    """Writes the package's table anew, with the measurement in a folder in the place of that GPU's last one."""
+    names: dict[str, Any] = {}
+    exec(TABLE.read_text(), names)  # not imported: that takes the installed package's
+    said, table = read(folder)
+    capability = said.pop("capability")
+    write(names["MEASURED"] | {capability: said}, names["FASTER"] | {capability: table})
+
+
+def show(rows: list[Row]) -> None:
+    """The ratios: a line for queries and heads, a column for keys."""
+    least = faster(rows)
+    for kind, ratios in by_kind(rows).items():
+        print(f"{kind[0]} columns{', padded' * kind[1]}: ours by torch's; faster from {least.get(kind, 'nowhere')} on")
+        print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")
+        for queries, (batches, heads) in product(QUERIES, HEADS):
+            of_all = queries * batches * heads
+            print(f"{queries:10} {of_all:13}" + "".join(f"{ratios[queries, keys, of_all]:7.3f}" for keys in KEYS))
+
+
+def sweep(rounds: int) -> Iterator[Row]:
+    """All sizes."""
+    for columns, padded, queries in product(COLUMNS, (False, True), QUERIES):
+        for keys, (batches, heads) in product(KEYS, HEADS):
+            yield measure(columns, padded, queries, keys, batches, heads, rounds)
+        torch.cuda.empty_cache()
+
+
+def main() -> int:
+    """Measures and writes the results, or writes the table from some."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each provider")
+    parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
+    parser.add_argument("--from", type=Path, default=None, dest="source", help="results: write the package's table")
+    options = parser.parse_args()
+    if options.source is not None:
+        adopt(options.source)
+        return 0
+    if not torch.cuda.is_available():
+        print("attention_table.py measures a GPU, and there is none")
+        return 0
+    facts = environment()
+    out = options.out or results_folder(facts)
+    out.mkdir(parents=True, exist_ok=True)
+    print(title_of(facts))
+    torch.manual_seed(0)
+    (out / "attention_table.json").write_text(json.dumps(facts, indent=2) + "\n")
+    rows = list[Row]()
+    with (out / "attention_table.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
+        writer.writeheader()
+        for row in sweep(options.rounds):
+            rows.append(row)
+            writer.writerow(asdict(row))
+            file.flush()
+    show(rows)
+    wrong = [row for row in rows if not row.difference < CLOSE]
+    for row in wrong:
+        print(f"WRONG: {row}")
+    return min(len(wrong), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

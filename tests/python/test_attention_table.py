@@ -1,0 +1,77 @@
+"""The table from which `patch` chooses the attention: the rule that makes it, and that it was made from its results."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "benches" / "python"))
+
+import attention_table  # noqa: E402
+from attention_table import Row, faster  # noqa: E402
+
+from oxiwarp.fusions import attention_note  # noqa: E402
+from oxiwarp.fusions._attention_table import FASTER, MEASURED  # noqa: E402
+
+
+def row(queries, keys, ratio, heads=1, columns=64, padded=False):
+    return Row(columns, padded, queries, keys, 1, heads, ratio, 1.0, 0.0)
+
+
+def test_faster():
+    """Nothing below a size that is slower, whatever lies beside it; as fast is slower."""
+    rows = [
+        row(1024, 1024, 1.2), row(1024, 2048, 0.9), row(2048, 1024, 0.9), row(2048, 2048, 0.8),
+        row(1024, 1024, 0.9, padded=True), row(2048, 1024, 0.9, padded=True),
+        row(1024, 1024, 0.9, columns=128), row(2048, 2048, 1.0, columns=128),
+    ]  # fmt: skip
+    assert faster(rows) == {
+        (64, False): ((1024, 2048, 1024), (2048, 1024, 2048)),
+        (64, True): ((1024, 1024, 1024),),
+    }
+
+
+def test_queries_of_all_heads():
+    """Many heads make up for few queries, and not the other way round."""
+    rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
+    assert faster(rows) == {(64, False): ((1024, 512, 8192), (2048, 512, 2048))}
+    assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {}
+
+
+@pytest.mark.parametrize("capability", MEASURED)
+def test_table(capability):
+    """The package's is that of the results that it names."""
+    folder = ROOT / MEASURED[capability]["results"]
+    if not (ROOT / "benches" / "results").exists():
+        pytest.skip("no results beside these tests, as in a bundle")
+    said, table = attention_table.read(folder)
+    assert said == {"capability": capability, **MEASURED[capability]} and table == FASTER[capability]
+
+
+def test_adopt(tmp_path, monkeypatch):
+    """Writing it again changes nothing; another GPU's comes beside it."""
+    if not attention_table.TABLE.exists():
+        pytest.skip("no package beside these tests, as in a bundle")
+    before, copy = attention_table.TABLE.read_text(), tmp_path / "table.py"
+    copy.write_text(before)
+    monkeypatch.setattr(attention_table, "TABLE", copy)
+    attention_table.write(MEASURED, FASTER)
+    assert copy.read_text() == before
+    other = {"capability": "10.0", **MEASURED["9.0"], "gpu": "another"}
+    monkeypatch.setattr(attention_table, "read", lambda folder: (dict(other), {(64, False): ((1, 2, 1), (3, 1, 1))}))
+    attention_table.adopt(tmp_path)
+    names = {}
+    exec(copy.read_text(), names)
+    assert names["FASTER"] == {**FASTER, "10.0": {(64, False): ((1, 2, 1), (3, 1, 1))}}
+    assert names["MEASURED"]["10.0"]["gpu"] == "another" and names["MEASURED"]["9.0"] == MEASURED["9.0"]
+
+
+@pytest.mark.parametrize("capability", FASTER)
+def test_note(capability):
+    """It names the GPU and every size."""
+    note = attention_note(capability)
+    assert MEASURED[capability]["gpu"] in note
+    for (columns, padded), sizes in FASTER[capability].items():
+        assert f"{columns} columns{', padded keys' if padded else ''}: " in note
+        assert all(f"{queries} x {keys} ({of_all})" in note for queries, keys, of_all in sizes)
