@@ -70,6 +70,8 @@ def test_mochi_calls_that_run_the_own_method(device):
     _, calls = run(model, inputs)
     assert seen == ["norm4_context"]
     assert counts(calls, EXPECTED) == {ADA: 3, MIDDLE: 1, END: 1}
+
+
 def test_mochi_finds_valid_tokens_once(device):
     """Finding them waits for the GPU: once for all blocks, until the mask changes."""
     from diffusers.models.attention_processor import MochiAttnProcessor2_0
@@ -85,12 +87,12 @@ def test_mochi_finds_valid_tokens_once(device):
     assert sum(isinstance(block.attn1.processor, MochiAttnProcessor2_0) for block in model.transformer_blocks) > 1
     oxiwarp.patch(model, cpu_kernels=True)
     with torch.no_grad(), Searches():
-        run(model, inputs)
+        model(**inputs)
         assert len(found) == len(mask)
-        run(model, inputs)
+        model(**inputs)
         assert len(found) == len(mask)
     mask[:, -1] = ~mask[:, -1]
     with torch.no_grad():
-        changed = run(model, inputs)
+        changed = model(**inputs)[0]
         oxiwarp.unpatch(model)
-        assert torch.equal(changed, run(model, inputs))
+        assert torch.equal(changed, model(**inputs)[0])
