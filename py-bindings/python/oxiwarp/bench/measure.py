@@ -7,6 +7,7 @@ by the wall, from an idle GPU to an idle GPU.
 import copy
 import functools
 import math
+import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -109,8 +110,9 @@ def measure(
             steps.append(step)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
-            for at in range(len(steps)):
-                at = (at + number) % len(steps)
+            turns = list(range(len(steps)))
+            random.Random(number).shuffle(turns)  # a GPU at its power limit is slower after a step without pauses
+            for at in turns:
                 launching, whole = timed(steps[at], device)
                 results[at].launching.append(launching)
                 results[at].milliseconds.append(whole)

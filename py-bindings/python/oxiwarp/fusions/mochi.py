@@ -131,8 +131,11 @@ def attention(
 
 
 def tokens_of(mask: Tensor) -> list[Tensor]:
-    """The tokens of each sample that its mask shows. Python waits for the GPU to find their number, so they are kept with
-    the mask, of which all blocks and steps get the same one, until something is written to it."""
+    """The tokens of each sample that its mask shows.
+
+    Python waits for the GPU to find their number, so they are kept with the mask, of which all blocks and steps get the
+    same one, until something is written to it.
+    """
     if torch.compiler.is_compiling() or mask.is_inference():  # which does not tell when it is written to
         return find_tokens(mask)
     version, tokens = mask.__dict__.get(TOKENS, (None, []))
