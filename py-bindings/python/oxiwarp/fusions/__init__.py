@@ -2,6 +2,7 @@
 
 from . import (
     ada_layer_norm,
+    attention_module,
     basic,
     cogvideox,
     decoder,
@@ -22,11 +23,12 @@ from . import (
 from ._attention import ATTENTION_NOTE
 from ._attention import measured as attention_measured
 from ._chains import INDUCTOR
-from ._fusion import FusedRecipe, Fusion, find
+from ._fusion import FusedRecipe, Fusion, find, recipe
 from ._source import fingerprint, fingerprint_of
 
 FAMILIES = (
     ada_layer_norm,
+    attention_module,
     basic,
     cogvideox,
     decoder,
@@ -66,4 +68,5 @@ __all__ = [
     "fingerprint",
     "fingerprint_of",
     "notes",
+    "recipe",
 ]
