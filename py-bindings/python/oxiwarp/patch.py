@@ -167,7 +167,7 @@ def outcome(recipe: Any, mode: str) -> dict[str, str]:
     fusion = fusions.FUSIONS[recipe.fusion]
     asked = recipe.attention and fusion.method == "__call__"
     exactness = fusion.promise(mode) + (", but for the attention" if asked else "")
-    return {"op": fusion.ops, "exactness": exactness, "reason": ""}
+    return {"op": fusion.ops, "exactness": exactness, "reason": "" if fusion.kernels else "; ".join(fusion.chains)}
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:

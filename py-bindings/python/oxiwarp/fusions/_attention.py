@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._register import PLAIN, needs_grad
 from ..ops import attention
+from ._source import fingerprint
 
 # By the columns of a head: the fewest queries and keys from which ours was measured to be faster than what torch takes
 # by itself, on an H200 (docs/attention.md); then with a mask of the keys alone. No other GPU has been measured.
@@ -22,11 +23,23 @@ ATTENTION_NOTE = (
     "attention processors call oxiwarp.attention for heads of 64 or 128 columns and 2048 tokens or more, and for "
     "shorter padded keys: faster there, other last bits"
 )
+PREPARE = "747a2a6ba451"  # `AttentionModuleMixin.prepare_attention_mask` of diffusers
 
 
 def measured() -> bool:
     """Whether the current GPU is of the kind that was measured."""
     return torch.cuda.is_available() and torch.cuda.get_device_capability() == MEASURED
+
+
+def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
+    """`attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`: what heads share is not copied for each
+    of them where that is known to be all it does."""
+    batch, tokens, _ = source.shape
+    if mask.dim() == 3 and (mask.shape[0], mask.shape[2]) == (batch, tokens) and not torch.compiler.is_compiling():
+        if fingerprint(type(attn).prepare_attention_mask) == PREPARE:
+            return mask.unsqueeze(1).expand(-1, attn.heads, -1, -1)
+    mask = attn.prepare_attention_mask(mask, tokens, batch)
+    return mask.view(batch, attn.heads, -1, mask.shape[-1])
 
 
 def dispatched(
@@ -73,4 +86,4 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
     return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
 
 
-__all__ = ["ATTENTION_NOTE", "dispatched", "measured", "sdpa"]
+__all__ = ["ATTENTION_NOTE", "dispatched", "mask_of_heads", "measured", "sdpa"]

@@ -1,8 +1,8 @@
-"""Attention modules of diffusers, which look up at every call what arguments their processor has.
+"""The attention modules of diffusers: what arguments a processor has is looked up once, not at every call.
 
-They call `inspect.signature` to drop keyword arguments that the processor does not know. It costs as much of Python's
-time as launching several kernels, and a block has one or two of them. Here it is asked once for a class of processors;
-a call that gives it what it knows goes straight to it.
+Their own forward calls `inspect.signature`, to drop keyword arguments that the processor does not know. That takes
+Python as long as launching several kernels, once or twice in a block. Here a call that gives the processor what it
+knows goes straight to it.
 """
 
 import functools

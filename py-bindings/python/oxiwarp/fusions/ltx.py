@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ._attention import dispatched
+from ._attention import dispatched, mask_of_heads
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
@@ -85,8 +85,7 @@ def attention(
     """`LTXVideoAttnProcessor.__call__`."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
-        attention_mask = attn.prepare_attention_mask(attention_mask, source.shape[1], source.shape[0])
-        attention_mask = attention_mask.view(source.shape[0], attn.heads, -1, attention_mask.shape[-1])
+        attention_mask = mask_of_heads(attn, attention_mask, source)
     query, key, value = attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source)
     norms = {"q_weight": attn.norm_q.weight, "k_weight": attn.norm_k.weight}
     if image_rotary_emb is not None:
