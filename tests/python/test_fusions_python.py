@@ -20,9 +20,13 @@ processors = pytest.importorskip("diffusers.models.attention_processor")
 @pytest.fixture
 def looked_up(monkeypatch):
     """What `inspect.signature` was asked for, by whomever."""
-    seen = []
-    own = inspect.signature
-    monkeypatch.setattr(inspect, "signature", lambda of, *args, **kwargs: (seen.append(of), own(of, *args, **kwargs))[1])
+    seen, own = [], inspect.signature
+
+    def signature(of, *args, **kwargs):
+        seen.append(of)
+        return own(of, *args, **kwargs)
+
+    monkeypatch.setattr(inspect, "signature", signature)
     return seen
 
 
@@ -104,7 +108,7 @@ def test_unknown_arguments_are_told(monkeypatch):
 
 
 def test_signature_is_read_once(looked_up):
-    """A step of a patched model looks nothing up once it has run, whatever its blocks; the report says what it saves."""
+    """A step of a patched model looks nothing up once it has run; the report says what is saved."""
     model = ltx()
     stock = model(**ltx_input())[0]
     report = oxiwarp.patch(model, cpu_kernels=True)

@@ -35,9 +35,9 @@ def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
     """`attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`: what heads share is not copied for each
     of them where that is known to be all it does."""
     batch, tokens, _ = source.shape
-    if mask.dim() == 3 and (mask.shape[0], mask.shape[2]) == (batch, tokens) and not torch.compiler.is_compiling():
-        if fingerprint(type(attn).prepare_attention_mask) == PREPARE:
-            return mask.unsqueeze(1).expand(-1, attn.heads, -1, -1)
+    shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
+    if shared and not torch.compiler.is_compiling() and fingerprint(type(attn).prepare_attention_mask) == PREPARE:
+        return mask.unsqueeze(1).expand(-1, attn.heads, -1, -1)
     mask = attn.prepare_attention_mask(mask, tokens, batch)
     return mask.view(batch, attn.heads, -1, mask.shape[-1])
 

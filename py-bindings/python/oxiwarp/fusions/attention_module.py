@@ -14,6 +14,10 @@ from ._fusion import FusedRecipe, Fusion
 
 PROCESSOR = "diffusers.models.attention_processor"
 MODELS = "diffusers.models.transformers.transformer"
+FORWARDS = (
+    *("52757ae59bd5", "f7591fc2704c", "da955de3cf32", "34680a2e00e6", "35553156b0d7", "f3b637f914f2"),
+    *("55719bfef25a", "775053703060", "709e71bfbc64", "de5760aa6cb4", "a94d1e5bf50f"),  # with Optional: diffusers 0.36
+)
 
 
 class Signature(NamedTuple):
@@ -83,16 +87,7 @@ FUSIONS = (
         run=call,
         accepts=accepts,
         kernels=False,
-        sources={
-            "forward": (
-                "52757ae59bd5",
-                "f7591fc2704c",
-                "da955de3cf32",
-                "34680a2e00e6",
-                "35553156b0d7",
-                "f3b637f914f2",
-            )
-        },
+        sources={"forward": FORWARDS},
         exactness={"exact": "bit-exact", "fast": "bit-exact"},
         chains=("arguments of the processor, looked up once",),
     ),
