@@ -20,6 +20,7 @@ from ..replacement import RECIPE, Maker, Unsuitable, base_of
 from ..report import NO_KERNEL
 from ._source import fingerprint, resolve
 
+SEQUENCES = (tuple, list)
 compiling = torch.compiler.is_compiling
 
 
@@ -142,53 +143,52 @@ def ready(
     no forward-mode AD. It is asked for every block of every step, while a GPU may be waiting."""
     first = None
     for value in (*args, *kwargs.values()):
-        for part in value if isinstance(value, tuple | list) else (value,):
+        if value is None:
+            continue
+        for part in value if isinstance(value, SEQUENCES) else (value,):
             if type(part) in PLAIN:
                 first = part if first is None else first
             elif isinstance(part, Tensor):
                 return False
     if first is None or first.dtype not in FLOATS:
         return False
-    device = first.device
-    kind = device.type
-    if kind != "cuda" and not (kind == "cpu" and how.cpu_kernels):
+    on_gpu = first.is_cuda
+    if not (on_gpu or (how.cpu_kernels and first.is_cpu)):
         return False
-    if torch.is_autocast_enabled(kind) or forward_ad._current_level >= 0:
+    if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
     owner = args[0] if fusion.method == "__call__" else x  # a processor is called with the attention module
     for path in skipped:
         module = submodule(owner, path)
-        if module is not None and not is_plain(module, device):
+        if module is not None and not is_plain(module, first.device):
             return False
     return fusion.accepts(x, *args, **kwargs)
 
 
 def submodule(x: Any, path: tuple[str, ...]) -> nn.Module | None:
     """The module with this dotted name, or None: some blocks have it and some do not."""
-    for name in path:
-        x = getattr(x, name, None)
-    return x  # type: ignore[no-any-return]
+    module = x._modules.get(path[0])
+    for name in path[1:]:
+        module = getattr(module, name, None)
+    return module  # type: ignore[no-any-return]
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more, or something else, than its class's forward.
-
-    Hooks are read as attributes: so torch.compile, which keeps to what it saw of them, does not ask before every call.
-    """
+    """Whether calling the module does more, or something else, than its class's forward."""
     bound = module.__dict__.get("forward")  # accelerate leaves the class's own there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    return (
-        bool(module._forward_hooks)
-        or bool(module._forward_pre_hooks)
-        or bool(module._backward_hooks)
-        or bool(module._backward_pre_hooks)
+    if compiling():  # `bool` of an attribute makes no guard: as for stock modules, hooks that come later are not seen
+        hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+        return any([bool(held) for held in hooks])
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
 
 def is_plain(module: nn.Module, device: torch.device) -> bool:
     """Whether another may do the module's work: nothing is hooked to it, and its parameters are there."""
-    return not hooked(module) and resident(device, *module._parameters.values())
+    return not hooked(module) and (not module._parameters or resident(device, *module._parameters.values()))
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
