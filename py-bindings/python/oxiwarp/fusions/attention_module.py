@@ -39,7 +39,7 @@ def signature(module: type, processor: type) -> Signature:
     """What a processor of this class takes as the module does: the module's arguments, in its order, then its own."""
     try:
         _, *own = inspect.signature(module.forward).parameters.values()  # type: ignore[attr-defined]
-        _, _, *theirs = inspect.signature(processor.__call__).parameters.values()  # type: ignore[operator]
+        _, _, *theirs = inspect.signature(processor.__call__).parameters.values()
     except (TypeError, ValueError):  # it has no signature, or fewer arguments
         return NONE
     own = [parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
