@@ -1,21 +1,18 @@
-"""Fusions without a kernel, which save Python's time: attention modules, and the tables of a rotary embedding."""
+"""What saves Python's time without a kernel: attention modules, masks, timesteps, and the questions of fused calls."""
 
-import copy
 import inspect
-import io
 
 import pytest
 import torch
 from helpers import random
 from models import ltx, ltx_input
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
-from oxiwarp.fusions import _attention, attention_module, ltx_rope
-from oxiwarp.fusions import ltx as fused_ltx
+from oxiwarp.fusions import _attention, attention_module, timesteps
 
 transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
 processors = pytest.importorskip("diffusers.models.attention_processor")
+embeddings = pytest.importorskip("diffusers.models.embeddings")
 
 
 @pytest.fixture
@@ -134,121 +131,6 @@ def test_attention_modules_compiled(looked_up):
     torch.compiler.reset()
 
 
-def rope(**options):
-    options = {"dim": 64, **options}
-    return transformer_ltx.LTXVideoRotaryPosEmbed(**options)
-
-
-def patched_rope(**options):
-    module = rope(**options)
-    oxiwarp.patch(module)
-    return module
-
-
-def x(batch=2, device="cpu"):
-    return random((batch, 24, 8), torch.bfloat16, device)
-
-
-SCALE = (1 / 3, 32, 32)
-
-
-@pytest.mark.parametrize("scale", [None, SCALE, [1 / 3, 32, 32], (torch.tensor(0.3), 32, 32)])
-@pytest.mark.parametrize("batch", [1, 2, 3])
-def test_rope_bits(batch, scale, device):
-    """The tables have the own method's bits, the first time and from then on."""
-    own, module = rope()(x(batch, device), 2, 3, 4, scale), patched_rope()
-    for _ in range(2):
-        for table, right in zip(module(x(batch, device), 2, 3, 4, scale), own, strict=True):
-            assert torch.equal(table, right) and table.shape == right.shape and table.dtype == right.dtype
-
-
-def test_rope_is_kept():
-    """The same tables for the same size, whatever the batch; other ones for another size, scale or inference mode, or
-    constants that somebody changed."""
-    module = patched_rope()
-    cos, sin = module(x(), 2, 3, 4, SCALE)
-    again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
-    assert [table.data_ptr() for table in again] == [cos.data_ptr(), sin.data_ptr()]
-    for size in ((2, 4, 3, SCALE), (2, 3, 4, (1.0, 32, 32)), (2, 3, 4)):
-        other = module(x(), *size)
-        assert other[0].data_ptr() != cos.data_ptr() and all(map(torch.equal, other, rope()(x(), *size)))
-    with torch.inference_mode():
-        assert module(x(), 2, 3, 4, SCALE)[0].is_inference()
-    assert not module(x(), 2, 3, 4, SCALE)[0].is_inference()
-    module.theta = 100.0
-    assert all(map(torch.equal, module(x(), 2, 3, 4), rope(theta=100.0)(x(), 2, 3, 4)))
-
-
-def test_rope_is_not_copied():
-    """Neither a copy nor a pickle has the tables, and nothing holds a module for them."""
-    module = patched_rope()
-    module(x(), 2, 3, 4)
-    assert module in ltx_rope._kept and copy.deepcopy(module) not in ltx_rope._kept
-    buffer = io.BytesIO()
-    torch.save(module, buffer)
-    assert buffer.tell() < 2000 + 10 * module(x(), 2, 3, 4)[0].nbytes and "table" not in str(module.__dict__)
-    held = len(ltx_rope._kept)
-    del module
-    assert len(ltx_rope._kept) < held
-
-
-def test_rope_leaves_the_rest(monkeypatch):
-    """Its own method for coordinates that are given, a hook, which might write to the tables, and fake tensors; large
-    tables are not kept."""
-    coordinates = random((2, 3, 24), torch.float32, "cpu")
-    assert all(map(torch.equal, patched_rope()(x(), video_coords=coordinates), rope()(x(), video_coords=coordinates)))
-    module = patched_rope()
-    handle = module.register_forward_hook(lambda module, args, output: output[0].mul_(2))
-    module(x(), 2, 3, 4), module(x(), 2, 3, 4)
-    handle.remove()
-    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0])
-    module = patched_rope()
-    with FakeTensorMode() as mode:
-        module(mode.from_tensor(x()), 2, 3, 4)
-    assert module not in ltx_rope._kept
-    monkeypatch.setattr(ltx_rope, "MOST_BYTES", 100)
-    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0]) and module not in ltx_rope._kept
-
-
-def test_rope_by_pair(monkeypatch):
-    """The fused attention reads tables with an entry for each pair of columns: those of these cosines and sines alone,
-    and not where a block is compiled by itself. The results have the same bits."""
-    cos, sin = patched_rope()(x(), 2, 3, 4)
-    for pair, table in zip(fused_ltx.by_pair(cos, sin), (cos, sin), strict=True):
-        assert torch.equal(pair.repeat_interleave(2, -1), table) and pair.shape[-1] == 32
-    other = sin.clone()
-    for tables in ((cos, other), (sin, cos), (cos.clone(), sin)):
-        assert all(a is b for a, b in zip(fused_ltx.by_pair(*tables), tables, strict=True))
-    model, columns = ltx(), []
-    oxiwarp.patch(model, cpu_kernels=True)
-    by_pair = fused_ltx.by_pair
-    monkeypatch.setattr(fused_ltx, "by_pair", lambda *tables: tables)
-    wide = model(**ltx_input())[0]
-
-    def recorded(*tables):
-        columns.append(by_pair(*tables)[0].shape[-1])
-        return by_pair(*tables)
-
-    monkeypatch.setattr(fused_ltx, "by_pair", recorded)
-    assert torch.equal(model(**ltx_input())[0], wide) and columns == [model.rope.dim // 2] * 2
-    monkeypatch.setattr(fused_ltx, "by_pair", by_pair)
-    torch.compiler.reset()
-    model.compile_repeated_blocks(fullgraph=True, backend="eager")
-    for _ in range(2):
-        assert torch.allclose(model(**ltx_input())[0], wide, atol=1e-5)
-    torch.compiler.reset()
-
-
-def test_rope_captured(cuda):
-    """A CUDA graph holds tables of its own."""
-    module = patched_rope()
-    before, graph = module(x(device=cuda), 2, 3, 4), torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = module(x(device=cuda), 2, 3, 4)
-    graph.replay()
-    assert torch.equal(captured[0], before[0]) and captured[0].data_ptr() != before[0].data_ptr()
-
-
 @pytest.mark.parametrize("queries", [1, 24])
 def test_mask_of_heads(queries, monkeypatch):
     """A mask of every head has the values that diffusers' has, without a copy; where that is not known, it is asked."""
@@ -283,3 +165,35 @@ def test_hooks_and_compile():
     compiled(**ltx_input())
     assert seen == ["norm1", "norm2"]
     torch.compiler.reset()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(256, True, 0), (256, False, 0), (6, True, 1), (320, False, 1, 1000), (2, True, 0), (7, True, 0)],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
+def test_timesteps(options, dtype, device):
+    """Bits and dtype of the own method, the first time and from then on, and in inference mode."""
+    times = torch.tensor([999.0, 0.0, 3.5], device=device).to(dtype)
+    stock, module = embeddings.Timesteps(*options), embeddings.Timesteps(*options)
+    oxiwarp.patch(module)
+    timesteps._kept.clear()
+    expected = stock(times)
+    with torch.inference_mode():
+        assert torch.equal(module(times), expected)
+    found = module(times)
+    assert torch.equal(found, expected) and found.dtype == expected.dtype
+    assert len(timesteps._kept) == (options[0] % 2 == 0)
+
+
+def test_timesteps_gradient():
+    """Under torch.func and autograd the own method's gradient; what a transform made is not kept."""
+    module, stock, times = embeddings.Timesteps(8, True, 0), embeddings.Timesteps(8, True, 0), torch.tensor([3.0, 5.0])
+    oxiwarp.patch(module)
+    timesteps._kept.clear()
+    with torch.enable_grad():
+        for _ in range(2):
+            ours, own = (torch.func.grad(lambda t, m=m: m(t).square().cos().sum())(times) for m in (module, stock))
+            assert torch.equal(ours, own)
+            assert torch.equal(module(times), stock(times))

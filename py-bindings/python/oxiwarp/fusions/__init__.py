@@ -19,6 +19,7 @@ from . import (
     mochi,
     qwen_image,
     sd3,
+    timesteps,
     wan,
 )
 from ._attention import ATTENTION_NOTE
@@ -46,6 +47,7 @@ FAMILIES = (
     mochi,
     qwen_image,
     sd3,
+    timesteps,
     wan,
 )
 FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from .._tables import lasts
 from ..replacement import base_of
 from ._fusion import FusedRecipe, Fusion, hooked
 from .ltx import MODULE, PAIRS
@@ -44,7 +45,7 @@ def embedding(
         own: Tables = base_of(self).forward(self, hidden_states[:1], *size)  # type: ignore[attr-defined]
         tables = [*own, *(table[..., ::2].contiguous() for table in own)]  # both columns of a pair have one angle
         _kept.pop(self, None)
-        if all(type(table) is Tensor for table in tables) and sum(table.nbytes for table in tables) <= MOST_BYTES:
+        if lasts(*tables) and sum(table.nbytes for table in tables) <= MOST_BYTES:
             _kept[self] = key, tables
     batch = hidden_states.shape[0]
     cos, sin, *pairs = (table.expand(batch, -1, -1) for table in tables)
