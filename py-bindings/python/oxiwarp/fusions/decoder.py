@@ -34,11 +34,6 @@ def gates(self: Any) -> str | None:
     return None if name in GATED else f"its activation is {name}"
 
 
-def any_call(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whatever the arguments."""
-    return True
-
-
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`LlamaDecoderLayer.forward`; that of Phi-3 has dropouts besides."""
     attended, _ = self.self_attn(self.input_layernorm(hidden_states), **named(args, kwargs))
@@ -229,16 +224,13 @@ FUSIONS = (
             ),
             **ROTATION,
         },
-        chains=(
-            "rotary embedding of queries and keys: rope",
-            "with norms as Qwen 3's, these and the rotary embedding: qk_norm_rope",
-        ),
+        chains=("rotary embedding of queries and keys: rope", "with norms as Qwen 3's, and these: qk_norm_rope"),
     ),
     Fusion(
         name="decoder.mlp",
         classes=("transformers.models.*MLP",),
         run=mlp,
-        accepts=any_call,
+        accepts=lambda *args, **kwargs: True,
         fits=gates,
         sources={"forward": ("4b6ed1049e7f",)},
         chains=("activation, product of gate and up: silu_and_mul",),
@@ -247,7 +239,7 @@ FUSIONS = (
         name="decoder.packed_mlp",
         classes=("transformers.models.phi*MLP",),
         run=packed_mlp,
-        accepts=any_call,
+        accepts=lambda *args, **kwargs: True,
         fits=gates,
         sources={"forward": ("fe139a4b147f", "a27e3437e8db")},
         chains=("activation, product of gate and up: silu_and_mul",),
