@@ -10,7 +10,6 @@ from models import ltx, ltx_input
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
-from oxiwarp.fusions import ltx as fused_ltx
 from oxiwarp.fusions import ltx_rope
 
 transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
@@ -92,32 +91,15 @@ def test_rope_leaves_the_rest(monkeypatch):
     assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0]) and module not in ltx_rope._kept
 
 
-def test_rope_by_pair(monkeypatch):
-    """The fused attention reads tables with an entry for each pair of columns: those of these cosines and sines alone,
-    and not where a block is compiled by itself. The results have the same bits."""
-    cos, sin = patched_rope()(x(), 2, 3, 4)
-    for pair, table in zip(fused_ltx.by_pair(cos, sin), (cos, sin), strict=True):
-        assert torch.equal(pair.repeat_interleave(2, -1), table) and pair.shape[-1] == 32
-    other = sin.clone()
-    for tables in ((cos, other), (sin, cos), (cos.clone(), sin)):
-        assert all(a is b for a, b in zip(fused_ltx.by_pair(*tables), tables, strict=True))
-    model, columns = ltx(), []
+def test_rope_and_compiled_blocks():
+    """Blocks that are compiled by themselves take the tables as any others."""
+    model = ltx()
     oxiwarp.patch(model, cpu_kernels=True)
-    by_pair = fused_ltx.by_pair
-    monkeypatch.setattr(fused_ltx, "by_pair", lambda *tables: tables)
-    wide = model(**ltx_input())[0]
-
-    def recorded(*tables):
-        columns.append(by_pair(*tables)[0].shape[-1])
-        return by_pair(*tables)
-
-    monkeypatch.setattr(fused_ltx, "by_pair", recorded)
-    assert torch.equal(model(**ltx_input())[0], wide) and columns == [model.rope.dim // 2] * 2
-    monkeypatch.setattr(fused_ltx, "by_pair", by_pair)
+    expected = model(**ltx_input())[0]
     torch.compiler.reset()
     model.compile_repeated_blocks(fullgraph=True, backend="eager")
     for _ in range(2):
-        assert torch.allclose(model(**ltx_input())[0], wide, atol=1e-5)
+        assert torch.allclose(model(**ltx_input())[0], expected, atol=1e-5)
     torch.compiler.reset()
 
 

@@ -1,16 +1,14 @@
 """LTX-Video (diffusers: models/transformers/transformer_ltx.py)."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from ._attention import dispatched, mask_of_heads
-from ._chains import ada_norm, compiling, gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
-PAIRS = "_oxiwarp_pairs"  # an attribute of cosines: their sines, and tables with an entry for each pair of columns
 
 
 def block(
@@ -92,7 +90,7 @@ def attention(
     norm_q, norm_k = attn.norm_q, attn.norm_k
     eps, weights = norm_q.eps, (norm_q.weight, norm_k.weight)
     if image_rotary_emb is not None:
-        cos, sin = by_pair(*image_rotary_emb)
+        cos, sin = image_rotary_emb
         query, key = qk_norm_rope(
             query, key, cos, sin, q_weight=weights[0], k_weight=weights[1], eps=eps, mode=how.mode
         )
@@ -113,12 +111,6 @@ def attention(
     )
     attended = attended.flatten(2, 3).to(query.dtype)
     return attn.to_out[1](attn.to_out[0](attended))
-
-
-def by_pair(cos: Tensor, sin: Tensor) -> Sequence[Tensor]:
-    """The tables of half the width that `ltx_rope` made beside these, or these."""
-    of, pairs = (None, ()) if compiling() else getattr(cos, PAIRS, (None, ()))
-    return pairs if of is sin else (cos, sin)
 
 
 def accepts_attention(

@@ -1,6 +1,6 @@
 """The rotary embedding of LTX-Video (diffusers: models/transformers/transformer_ltx.py), kept for the next step.
 
-Its tables follow from the size of the video alone, and making them takes some thirty small kernels before the first
+Its tables follow from the size of the video alone, and making them takes some twenty small kernels before the first
 block. Here the own method makes them, of one video whatever the batch, and the module's last ones are kept.
 """
 
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from .._tables import lasts
 from ..replacement import base_of
 from ._fusion import FusedRecipe, Fusion, hooked
-from .ltx import MODULE, PAIRS
+from .ltx import MODULE
 
-MOST_BYTES = 64 << 20  # of tables that are kept: those of 49 frames of 512 x 768 pixels, and their pairs, have 66 MB
+MOST_BYTES = 64 << 20  # of tables that are kept: those of 49 frames of 512 x 768 pixels have 44 MB
 CONSTANTS = ("dim", "base_num_frames", "base_height", "base_width", "patch_size", "patch_size_t", "theta")
 
 Tables = tuple[Tensor, Tensor]
-_kept: WeakKeyDictionary[nn.Module, tuple[Any, list[Tensor]]] = WeakKeyDictionary()  # no copy, no pickle has them
+_kept: WeakKeyDictionary[nn.Module, tuple[Any, Tables]] = WeakKeyDictionary()  # no copy and no pickle has them
 
 
 def embedding(
@@ -32,8 +32,7 @@ def embedding(
     rope_interpolation_scale: tuple[float, float, float] | None = None,
     video_coords: None = None,
 ) -> Tables:
-    """`LTXVideoRotaryPosEmbed.forward`; tables that a batch shares are expanded, and have those of half the width that
-    our attention reads beside them."""
+    """`LTXVideoRotaryPosEmbed.forward`; tables that a batch shares are expanded."""
     device = hidden_states.device
     # Only the stream that they were made on may read them unasked, and training none that are made in inference mode.
     stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
@@ -42,15 +41,13 @@ def embedding(
     key = size, device, stream, torch.is_inference_mode_enabled(), constants
     held, tables = _kept.get(self, (None, None))
     if tables is None or held != key:
-        own: Tables = base_of(self).forward(self, hidden_states[:1], *size)  # type: ignore[attr-defined]
-        tables = [*own, *(table[..., ::2].contiguous() for table in own)]  # both columns of a pair have one angle
+        tables = base_of(self).forward(self, hidden_states[:1], *size)  # type: ignore[attr-defined]
         _kept.pop(self, None)
         if lasts(*tables) and sum(table.nbytes for table in tables) <= MOST_BYTES:
             _kept[self] = key, tables
+    cos, sin = tables
     batch = hidden_states.shape[0]
-    cos, sin, *pairs = (table.expand(batch, -1, -1) for table in tables)
-    setattr(cos, PAIRS, (sin, pairs))
-    return cos, sin
+    return cos.expand(batch, -1, -1), sin.expand(batch, -1, -1)
 
 
 def accepts(
