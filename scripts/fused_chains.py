@@ -30,7 +30,7 @@ def row(fusion: Fusion) -> str:
     """A line of a family's table."""
     classes = "<br>".join(dict.fromkeys(f"`{pattern.rpartition('.')[2]}`" for pattern in fusion.classes))
     lines = [chain.rpartition(": ") for chain in fusion.chains]
-    steps = "<br>".join(f"{steps}: `{op}`" for steps, _, op in lines)
+    steps = "<br>".join(f"{steps}: `{op}`" if fusion.kernels else f"no kernel: {op}" for steps, _, op in lines)
     return f"| {classes} | {steps} | {fusion.promise('exact')} | {fusion.promise('fast')} |"
 
 

@@ -134,17 +134,22 @@ pub struct KernelInfo {
     pub entries: Vec<&'static str>,
 }
 
+/// Units that serve the op that they are named after: of one GPU alone, or of some calls.
+const PARTS: [&str; 2] = ["_hopper", "_decode"];
+
 /// Every (op, dtype, architecture) that this build has, read from the embedded PTX itself.
 pub fn kernel_info() -> Vec<KernelInfo> {
-    let mut found = Vec::new();
+    let mut found = Vec::<KernelInfo>::new();
     for ptx in EMBEDDED.iter() {
         for unit in &ptx.units {
-            // The units of one GPU alone serve the op that they are named after.
-            let op = unit.op.strip_suffix("_hopper").unwrap_or(unit.op);
+            let op = PARTS.iter().find_map(|part| unit.op.strip_suffix(part)).unwrap_or(unit.op);
             for dtype in Dtype::FLOATS {
-                let entries = unit.entries_of(dtype);
-                if !entries.is_empty() {
-                    found.push(KernelInfo { op, dtype, arch: ptx.arch.name(), entries });
+                let (arch, entries) = (ptx.arch.name(), unit.entries_of(dtype));
+                let same = |info: &&mut KernelInfo| (info.op, info.dtype, info.arch) == (op, dtype, arch);
+                if let Some(info) = found.iter_mut().find(same) {
+                    info.entries.extend(entries);
+                } else if !entries.is_empty() {
+                    found.push(KernelInfo { op, dtype, arch, entries });
                 }
             }
         }

@@ -39,8 +39,9 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # queries and keys of the block of two streams, the streams of the second single block, both blocks' branches
-    assert counts[0] - counts[1] == 2 + 1 + 2
+    # queries and keys of the block of two streams, the streams of the second single block, both blocks' branches, the
+    # halves of the timestep's embedding
+    assert counts[0] - counts[1] == 2 + 1 + 2 + 1
 
 
 @pytest.mark.parametrize(("name", "op"), [("flux", "activation_out"), ("flux2", "gated_activation_out")])

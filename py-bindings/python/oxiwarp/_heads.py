@@ -46,9 +46,8 @@ def rotation(
 ) -> Rotation:
     """The operators' arguments for a public function's: a complex table becomes a real one."""
     exact = is_exact(op, mode)
-    for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
-        if value is not None and value < least:
-            raise ValueError(f"{op}: {name} is {value}, expected {least} or more")
+    if rotary_dim is not None or head_dim is not None or offset is not None:
+        _check_numbers(op, rotary_dim, head_dim, offset)
     if cos is not None and cos.is_complex():
         if sin is not None:
             raise ValueError(f"{op}: sin is given beside a complex table")
@@ -61,6 +60,12 @@ def rotation(
         cos, sin, angles, rotary_dim or 0, interleaved, -1 if offset is None else offset, exact, False, heads_first,
         head_dim or 0,
     )  # fmt: skip
+
+
+def _check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset: int | None) -> None:
+    for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
+        if value is not None and value < least:
+            raise ValueError(f"{op}: {name} is {value}, expected {least} or more")
 
 
 def tensors_only(op: str, q: Any, **others: Any) -> None:

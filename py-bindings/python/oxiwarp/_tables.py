@@ -26,6 +26,12 @@ def _kept(make: Callable[..., Made]) -> Callable[..., Made]:
     return call
 
 
+def lasts(*made: Tensor) -> bool:
+    """Whether tensors may be kept for later calls: they are no fake ones, and none that torch.func has wrapped."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return all(type(tensor) is Tensor and not wrapped(tensor) for tensor in made)
+
+
 @_kept
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
     """`theta**(-2i/dim)` in float32, as transformers' rotary embeddings compute them: on the CPU."""

@@ -59,7 +59,7 @@ def run(module: nn.Module, x: Any) -> Tensor | None:
     if weight is not None and (type(weight) not in PLAIN or weight.device != x.device):
         return None
     formula = recipe.formulas.get((x.dtype, None if weight is None else weight.dtype))
-    if formula is None or torch.is_autocast_enabled(x.device.type):
+    if formula is None or torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return None
     order = None
     if not x.is_contiguous():

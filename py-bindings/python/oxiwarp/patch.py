@@ -154,7 +154,7 @@ def recipe_for(x: Any, settings: Settings) -> Recipe:
     if found is not None:
         fusion, known = found
         fusion.check(x, base_of(x), known)
-        return fusions.FusedRecipe(fusion.name, *settings)
+        return fusions.recipe(fusion.name, *settings)
     before = recipe_of(x)  # what was found when it was replaced before
     formulas, eps_name = (before.formulas, before.eps_name) if before is not None else recognise(x)
     return NormRecipe(formulas, eps_name, settings.cpu_kernels)
@@ -167,7 +167,7 @@ def outcome(recipe: Any, mode: str) -> dict[str, str]:
     fusion = fusions.FUSIONS[recipe.fusion]
     asked = recipe.attention and fusion.method == "__call__"
     exactness = fusion.promise(mode) + (", but for the attention" if asked else "")
-    return {"op": fusion.ops, "exactness": exactness, "reason": ""}
+    return {"op": fusion.ops, "exactness": exactness, "reason": "" if fusion.kernels else "; ".join(fusion.chains)}
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:

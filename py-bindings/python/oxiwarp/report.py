@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+NO_KERNEL = "-"
 COLUMNS = ("module class", "count", "op", "exactness", "status", "reason")
 
 
@@ -16,7 +17,7 @@ class Row:
     """Module path and name of the class."""
     count: int
     op: str
-    """The operator that runs, empty for a class that was left."""
+    """The operator that runs; "-" where only Python's time is saved, empty for a class that was left."""
     exactness: str
     """Against the module's own eager forward: "bit-exact", "same roundings" or "one rounding"; empty if left."""
     status: str
@@ -57,11 +58,11 @@ class Report:
     @property
     def ops(self) -> set[str]:
         """The operators that replaced modules run."""
-        return {op for row in self.rows for op in row.op.split(", ") if op}
+        return {op for row in self.rows for op in row.op.split(", ") if op not in ("", NO_KERNEL)}
 
     @property
     def replaced(self) -> int:
-        """How many modules run a kernel."""
+        """How many modules run another method than their own."""
         return sum(row.count for row in self.rows if row.status == "replaced")
 
     @property
@@ -94,4 +95,4 @@ class Report:
         return Group(table, *(Text(note) for note in self.notes))
 
 
-__all__ = ["Report", "Row"]
+__all__ = ["NO_KERNEL", "Report", "Row"]

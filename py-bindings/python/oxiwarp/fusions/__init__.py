@@ -2,6 +2,7 @@
 
 from . import (
     ada_layer_norm,
+    attention_module,
     basic,
     cogvideox,
     decoder,
@@ -14,19 +15,22 @@ from . import (
     ltx,
     ltx2,
     ltx2_attention,
+    ltx_rope,
     mochi,
     qwen_image,
     sd3,
+    timesteps,
     wan,
 )
 from ._attention import attention_note
 from ._attention import measured as attention_measured
 from ._chains import INDUCTOR
-from ._fusion import FusedRecipe, Fusion, find
+from ._fusion import FusedRecipe, Fusion, find, recipe
 from ._source import fingerprint, fingerprint_of
 
 FAMILIES = (
     ada_layer_norm,
+    attention_module,
     basic,
     cogvideox,
     decoder,
@@ -39,9 +43,11 @@ FAMILIES = (
     ltx,
     ltx2,
     ltx2_attention,
+    ltx_rope,
     mochi,
     qwen_image,
     sd3,
+    timesteps,
     wan,
 )
 FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
@@ -66,4 +72,5 @@ __all__ = [
     "fingerprint",
     "fingerprint_of",
     "notes",
+    "recipe",
 ]

@@ -13,6 +13,9 @@ from torch import Tensor
 from .._register import PLAIN, needs_grad
 from ..ops import attention
 from ._attention_table import FASTER, MEASURED
+from ._source import fingerprint
+
+PREPARE = "747a2a6ba451"  # `AttentionModuleMixin.prepare_attention_mask` of diffusers
 
 
 def measured() -> str | None:
@@ -35,6 +38,17 @@ def attention_note(capability: str) -> str:
         f"{MEASURED[capability]['gpu']}; by a head's columns from so many queries x keys (queries of all heads) on: "
         + "; ".join(kinds)
     )
+
+
+def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
+    """`attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`: what heads share is not copied for each
+    of them where that is known to be all it does."""
+    batch, tokens, _ = source.shape
+    shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
+    if shared and not torch.compiler.is_compiling() and fingerprint(type(attn).prepare_attention_mask) == PREPARE:
+        return mask.unsqueeze(1).expand(-1, attn.heads, -1, -1)
+    mask = attn.prepare_attention_mask(mask, tokens, batch)
+    return mask.view(batch, attn.heads, -1, mask.shape[-1])
 
 
 def dispatched(
@@ -88,4 +102,4 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
     return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
 
 
-__all__ = ["attention_note", "dispatched", "measured", "sdpa"]
+__all__ = ["attention_note", "dispatched", "mask_of_heads", "measured", "sdpa"]

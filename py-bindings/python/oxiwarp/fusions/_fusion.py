@@ -6,7 +6,7 @@ version of the library, keeps its own method, and the report says so.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -17,9 +17,11 @@ from torch.autograd import forward_ad
 
 from .._register import FLOATS, PLAIN
 from ..replacement import RECIPE, Maker, Unsuitable, base_of
+from ..report import NO_KERNEL
 from ._source import fingerprint, resolve
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+SEQUENCES = (tuple, list)
+compiling = torch.compiler.is_compiling
 
 
 def nothing_against(_: Any) -> str | None:
@@ -51,10 +53,14 @@ class Fusion:
     exactness: Mapping[str, str] | str = "bit-exact"
     """Against the own method in eager torch on CUDA, by mode where modes differ."""
     method: str = "forward"
+    kernels: bool = True
+    """False: `run` saves Python's time alone, so it takes any tensors; torch.compile traces the own method."""
 
     @property
     def ops(self) -> str:
         """The operators, for the report."""
+        if not self.kernels:
+            return NO_KERNEL
         return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
 
     def promise(self, mode: str) -> str:
@@ -96,74 +102,101 @@ class FusedRecipe:
         return functools.partial(make, self.fusion, FUSIONS[self.fusion].method)
 
 
+@functools.cache
+def recipe(fusion: str, mode: str, cpu_kernels: bool, attention: bool) -> FusedRecipe:
+    """One for all objects that are replaced alike: torch.compile looks into it once, and then asks whether it is it."""
+    return FusedRecipe(fusion, mode, cpu_kernels, attention)
+
+
 def make(name: str, method: str, base: type) -> dict[str, Any]:
     """The method of `base`'s subclass: the fused one where its kernels take the call, otherwise the own one."""
     from . import FUSIONS
 
     fusion, own = FUSIONS[name], getattr(base, method)
+    skipped = tuple(tuple(path.split(".")) for path in fusion.skips)
 
     @functools.wraps(own)
     def fused(self: Any, *args: Any, **kwargs: Any) -> Any:
-        recipe = self.__dict__.get(RECIPE)
-        if recipe is not None and ready(self, fusion, recipe, args, kwargs):
-            return fusion.run(self, recipe, *args, **kwargs)
+        how = self.__dict__.get(RECIPE)
+        if how is not None and ready(self, fusion, skipped, how, args, kwargs):
+            return fusion.run(self, how, *args, **kwargs)
         return own(self, *args, **kwargs)
 
-    return {method: fused}
+    @functools.wraps(own)
+    def quicker(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not compiling() and RECIPE in self.__dict__ and fusion.accepts(self, *args, **kwargs):
+            return fusion.run(self, self.__dict__[RECIPE], *args, **kwargs)
+        return own(self, *args, **kwargs)
+
+    return {method: fused if fusion.kernels else quicker}
 
 
-def ready(x: Any, fusion: Fusion, recipe: FusedRecipe, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def ready(
+    x: Any,
+    fusion: Fusion,
+    skipped: tuple[tuple[str, ...], ...],
+    how: FusedRecipe,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> bool:
     """Whether this call is one for the kernels: plain tensors on a device that runs them, nothing hooked, no autocast,
-    no forward-mode AD."""
+    no forward-mode AD. It is asked for every block of every step, while a GPU may be waiting."""
     first = None
-    for tensor in tensors(args, kwargs):
-        if type(tensor) not in PLAIN:
-            return False
-        first = tensor if first is None else first
-    if first is None or first.dtype not in FLOATS or not (first.is_cuda or (recipe.cpu_kernels and first.is_cpu)):
+    for value in (*args, *kwargs.values()):
+        if value is None:
+            continue
+        for part in value if isinstance(value, SEQUENCES) else (value,):
+            if type(part) in PLAIN:
+                first = part if first is None else first
+            elif isinstance(part, Tensor):
+                return False
+    if first is None or first.dtype not in FLOATS:
         return False
-    if torch.is_autocast_enabled(first.device.type) or forward_ad._current_level >= 0:
+    on_gpu = first.is_cuda
+    if not (on_gpu or (how.cpu_kernels and first.is_cpu)):
+        return False
+    if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
     owner = args[0] if fusion.method == "__call__" else x  # a processor is called with the attention module
-    for path in fusion.skips:
+    for path in skipped:
         module = submodule(owner, path)
         if module is not None and not is_plain(module, first.device):
             return False
     return fusion.accepts(x, *args, **kwargs)
 
 
-def tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Tensor]:
-    """The tensors among arguments, and in those that are lists or tuples."""
-    for value in (*args, *kwargs.values()):
-        for part in value if isinstance(value, tuple | list) else (value,):
-            if isinstance(part, Tensor):
-                yield part
-
-
-def submodule(x: Any, path: str) -> nn.Module | None:
+def submodule(x: Any, path: tuple[str, ...]) -> nn.Module | None:
     """The module with this dotted name, or None: some blocks have it and some do not."""
-    for name in path.split("."):
-        x = getattr(x, name, None)
-    return x  # type: ignore[no-any-return]
+    module = x._modules.get(path[0])
+    for name in path[1:]:
+        module = getattr(module, name, None)
+    return module  # type: ignore[no-any-return]
 
 
 def hooked(module: nn.Module) -> bool:
     """Whether calling the module does more, or something else, than its class's forward."""
-    own = module.__dict__
-    bound = own.get("forward")  # accelerate leaves the class's own there
+    bound = module.__dict__.get("forward")  # accelerate leaves the class's own there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    return any(own[name] for name in HOOKS)
+    if compiling():  # `bool` of an attribute makes no guard: as for stock modules, hooks that come later are not seen
+        hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+        return any([bool(held) for held in hooks])
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
 
 
 def is_plain(module: nn.Module, device: torch.device) -> bool:
     """Whether another may do the module's work: nothing is hooked to it, and its parameters are there."""
-    return not hooked(module) and resident(device, *module._parameters.values())
+    return not hooked(module) and (not module._parameters or resident(device, *module._parameters.values()))
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
     """Whether these are plain tensors on the device, not offloaded, sharded or quantised."""
-    return all(tensor is None or (type(tensor) in PLAIN and tensor.device == device) for tensor in operands)
+    for tensor in operands:  # noqa: SIM110  a generator costs as much as what it asks
+        if tensor is not None and (type(tensor) not in PLAIN or tensor.device != device):
+            return False
+    return True
 
 
 def is_norm(module: nn.Module, cls: type[nn.Module]) -> bool:
@@ -173,7 +206,11 @@ def is_norm(module: nn.Module, cls: type[nn.Module]) -> bool:
 
 def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
     """Whether all are of `x`'s dtype."""
-    return all(tensor is None or tensor.dtype == x.dtype for tensor in operands)
+    dtype = x.dtype
+    for tensor in operands:  # noqa: SIM110  as in `resident`
+        if tensor is not None and tensor.dtype != dtype:
+            return False
+    return True
 
 
 @functools.cache
@@ -194,4 +231,4 @@ def find(cls: type) -> tuple[Fusion, type] | None:
     return next(iter(known_ones or named), None)
 
 
-__all__ = ["FusedRecipe", "Fusion", "find", "is_norm", "is_plain", "resident", "same_dtype"]
+__all__ = ["FusedRecipe", "Fusion", "find", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from .._tables import lasts
 from ._chains import gated_residual_ada_norm
 
 _zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
@@ -46,7 +47,7 @@ def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
     capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     with torch.inference_mode(False):
         made = torch.zeros(cols, dtype=dtype, device=device)
-    if type(made) is Tensor and not capturing:
+    if lasts(made) and not capturing:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()
         _zeros[device, dtype, cols] = made

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..recognise import DEFAULT_EPS, Formula
-from ..replacement import base_of, recipe_of
+from ..replacement import RECIPE, base_of
 from ._chains import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, qk_norm_rope, rope, silu_and_mul
 from ._fusion import FusedRecipe, Fusion, is_plain, same_dtype
 
@@ -34,17 +34,12 @@ def gates(self: Any) -> str | None:
     return None if name in GATED else f"its activation is {name}"
 
 
-def any_call(self: Any, *args: Any, **kwargs: Any) -> bool:
-    """Whatever the arguments."""
-    return True
-
-
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`LlamaDecoderLayer.forward`; that of Phi-3 has dropouts besides."""
     attended, _ = self.self_attn(self.input_layernorm(hidden_states), **named(args, kwargs))
-    attended = getattr(self, "resid_attn_dropout", identity)(attended)
+    attended = dropped(self, "resid_attn_dropout", attended)
     normed, total = add_and_norm(attended, hidden_states, self.post_attention_layernorm)
-    return total + getattr(self, "resid_mlp_dropout", identity)(self.mlp(normed))  # type: ignore[no-any-return]
+    return total + dropped(self, "resid_mlp_dropout", self.mlp(normed))
 
 
 def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -63,9 +58,10 @@ def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**dict(zip(LAYER_ARGUMENTS, args, strict=False)), **kwargs}
 
 
-def identity(x: Tensor) -> Tensor:
-    """Where a model has no dropout."""
-    return x
+def dropped(self: Any, name: str, x: Tensor) -> Tensor:
+    """`x` after the dropout of this name, if the layer has it; `getattr` of what a module lacks takes a microsecond."""
+    dropout = self._modules.get(name)
+    return x if dropout is None else dropout(x)
 
 
 def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
@@ -73,14 +69,14 @@ def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor
     formula = formula_of(norm, x)
     assert formula is not None, "accepts() asked for it"
     rounding = "before_weight" if formula.round_before_weight else "once"
-    eps = getattr(norm, recipe_of(norm).eps_name)
+    eps = getattr(norm, norm.__dict__[RECIPE].eps_name)
     eps = DEFAULT_EPS if eps is None else eps
     return add_rms_norm(x, residual, norm.weight, eps, weight_offset=formula.weight_offset, rounding=rounding)
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:
     """How a norm that `patch` replaced computes, or None."""
-    recipe, weight = recipe_of(norm), getattr(norm, "weight", None)
+    recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
     if recipe is None or weight is None:
         return None
     formula = recipe.formulas.get((x.dtype, weight.dtype))
@@ -117,7 +113,7 @@ def attention(
         eps = self.q_norm.variance_epsilon
         query, key = qk_norm_rope(query, key, cos, sin, norm="llama_rms_norm", eps=eps, **weights, **options)
     else:
-        if hasattr(self, "q_norm"):
+        if "q_norm" in self._modules:
             query, key = self.q_norm(query), self.k_norm(key)
         query, key = rope(query, key, cos, sin, **options)
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
@@ -143,7 +139,7 @@ def attention(
 
 def projections(self: Any, hidden_states: Tensor) -> tuple[Tensor, ...]:
     """Queries, keys and values, `[..., heads * head_dim]`."""
-    if not hasattr(self, "qkv_proj"):
+    if "qkv_proj" not in self._modules:
         return self.q_proj(hidden_states), self.k_proj(hidden_states), self.v_proj(hidden_states)
     keys = self.num_key_value_heads * self.head_dim
     sizes = [self.config.num_attention_heads * self.head_dim, keys, keys]
@@ -152,8 +148,8 @@ def projections(self: Any, hidden_states: Tensor) -> tuple[Tensor, ...]:
 
 def llama_norms(self: Any, query: Tensor) -> bool:
     """Whether queries and keys have norms that round as Llama's and can be taken together with the rotation."""
-    norms = getattr(self, "q_norm", None), getattr(self, "k_norm", None)
-    return norms[0] is not None and all(is_llama(norm, query) for norm in norms)
+    norms = self._modules.get("q_norm"), self._modules.get("k_norm")
+    return norms[0] is not None and is_llama(norms[0], query) and is_llama(norms[1], query)
 
 
 def is_llama(norm: Any, x: Tensor) -> bool:
@@ -228,16 +224,13 @@ FUSIONS = (
             ),
             **ROTATION,
         },
-        chains=(
-            "rotary embedding of queries and keys: rope",
-            "with norms as Qwen 3's, these and the rotary embedding: qk_norm_rope",
-        ),
+        chains=("rotary embedding of queries and keys: rope", "with norms as Qwen 3's, and these: qk_norm_rope"),
     ),
     Fusion(
         name="decoder.mlp",
         classes=("transformers.models.*MLP",),
         run=mlp,
-        accepts=any_call,
+        accepts=lambda *args, **kwargs: True,
         fits=gates,
         sources={"forward": ("4b6ed1049e7f",)},
         chains=("activation, product of gate and up: silu_and_mul",),
@@ -246,7 +239,7 @@ FUSIONS = (
         name="decoder.packed_mlp",
         classes=("transformers.models.phi*MLP",),
         run=packed_mlp,
-        accepts=any_call,
+        accepts=lambda *args, **kwargs: True,
         fits=gates,
         sources={"forward": ("fe139a4b147f", "a27e3437e8db")},
         chains=("activation, product of gate and up: silu_and_mul",),

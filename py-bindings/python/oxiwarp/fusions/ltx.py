@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ._attention import dispatched
+from ._attention import dispatched, mask_of_heads
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
@@ -85,16 +85,18 @@ def attention(
     """`LTXVideoAttnProcessor.__call__`."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
-        attention_mask = attn.prepare_attention_mask(attention_mask, source.shape[1], source.shape[0])
-        attention_mask = attention_mask.view(source.shape[0], attn.heads, -1, attention_mask.shape[-1])
+        attention_mask = mask_of_heads(attn, attention_mask, source)
     query, key, value = attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source)
-    norms = {"q_weight": attn.norm_q.weight, "k_weight": attn.norm_k.weight}
+    norm_q, norm_k = attn.norm_q, attn.norm_k
+    eps, weights = norm_q.eps, (norm_q.weight, norm_k.weight)
     if image_rotary_emb is not None:
         cos, sin = image_rotary_emb
-        query, key = qk_norm_rope(query, key, cos, sin, **norms, eps=attn.norm_q.eps, mode=how.mode)
+        query, key = qk_norm_rope(
+            query, key, cos, sin, q_weight=weights[0], k_weight=weights[1], eps=eps, mode=how.mode
+        )
     else:
-        query = qk_norm_rope(query, q_weight=attn.norm_q.weight, eps=attn.norm_q.eps, mode=how.mode)
-        key = qk_norm_rope(key, q_weight=attn.norm_k.weight, eps=attn.norm_k.eps, mode=how.mode)
+        query = qk_norm_rope(query, q_weight=weights[0], eps=eps, mode=how.mode)
+        key = qk_norm_rope(key, q_weight=weights[1], eps=eps, mode=how.mode)
     query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
     attended = dispatched(
         how,
@@ -120,11 +122,13 @@ def accepts_attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
     """torch's norms with weights in the dtype of the input."""
-    norms = attn.norm_q, attn.norm_k
+    norm_q, norm_k = attn.norm_q, attn.norm_k
     return (
-        all(is_norm(norm, nn.RMSNorm) and norm.eps is not None for norm in norms)
-        and norms[0].eps == norms[1].eps
-        and same_dtype(hidden_states, norms[0].weight, norms[1].weight)
+        is_norm(norm_q, nn.RMSNorm)
+        and is_norm(norm_k, nn.RMSNorm)
+        and norm_q.eps is not None
+        and norm_q.eps == norm_k.eps
+        and same_dtype(hidden_states, norm_q.weight, norm_k.weight)
     )
 
 

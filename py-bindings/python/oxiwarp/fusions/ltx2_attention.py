@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._attention import dispatched
+from ._attention import dispatched, mask_of_heads
 from ._chains import qk_norm_rope
 from ._fusion import FusedRecipe, Fusion
 from ._joint import norms_fit
@@ -28,8 +28,7 @@ def attention(
     `LTX2AudioVideoAttnProcessor`."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
     if attention_mask is not None:
-        attention_mask = attn.prepare_attention_mask(attention_mask, source.shape[1], source.shape[0])
-        attention_mask = attention_mask.view(source.shape[0], attn.heads, -1, attention_mask.shape[-1])
+        attention_mask = mask_of_heads(attn, attention_mask, source)
     gates = None if attn.to_gate_logits is None else 2.0 * torch.sigmoid(attn.to_gate_logits(hidden_states))
     value = attn.to_v(source)
     if all_perturbed is None:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .._heads import ROTATION, Rotation, check_heads, readable, rotation, sizes, tables_want_grad, tensors_only
-from .._register import FLOATS, define, explain, needs_grad, write
+from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
 from . import rope
 from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm_backward import op as rms_norm_backward
@@ -182,7 +182,11 @@ def qk_norm_rope(
     Source: arXiv:1910.07467 (RMSNorm), arXiv:1607.06450 (LayerNorm), arXiv:2104.09864 (rotary embedding).
     """
     name = "qk_norm_rope"
-    tensors_only(name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
+    operands = isinstance(q, Tensor) and isinstance(k, OPTIONAL) and isinstance(cos, OPTIONAL)
+    weights = isinstance(q_weight, OPTIONAL) and isinstance(k_weight, OPTIONAL)
+    biases = isinstance(q_bias, OPTIONAL) and isinstance(k_bias, OPTIONAL)
+    if not (operands and isinstance(sin, OPTIONAL) and weights and biases):
+        tensors_only(name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
     if norm not in NORMS:
         raise ValueError(f"{name}: norm is {norm!r}, expected one of {', '.join(map(repr, NORMS))}")
     how = rotation(
@@ -196,9 +200,10 @@ def qk_norm_rope(
         heads_first=heads_first,
         head_dim=head_dim,
     )
-    tables_want_grad(name, cos, sin)
     args = (q_weight, k_weight, q_bias, k_bias, NORMS[norm], across_heads, eps, *how)
-    wants_grad = needs_grad(q, k, q_weight, k_weight, q_bias, k_bias)
+    wants_grad = needs_grad(q, k, q_weight, k_weight, q_bias, k_bias, cos, sin)
+    if wants_grad:
+        tables_want_grad(name, cos, sin)
     try:
         if out is not None:
             return _write(q, k, args, out, wants_grad)

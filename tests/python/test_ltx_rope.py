@@ -1,0 +1,127 @@
+"""The rotary embedding of LTX-Video, whose tables are kept for the next step."""
+
+import copy
+import io
+
+import pytest
+import torch
+from helpers import random
+from models import ltx, ltx_input
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import oxiwarp
+from oxiwarp.fusions import ltx_rope
+
+transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
+
+
+def rope(**options):
+    options = {"dim": 64, **options}
+    return transformer_ltx.LTXVideoRotaryPosEmbed(**options)
+
+
+def patched_rope(**options):
+    module = rope(**options)
+    oxiwarp.patch(module)
+    return module
+
+
+def x(batch=2, device="cpu"):
+    return random((batch, 24, 8), torch.bfloat16, device)
+
+
+SCALE = (1 / 3, 32, 32)
+
+
+@pytest.mark.parametrize("scale", [None, SCALE, [1 / 3, 32, 32], (torch.tensor(0.3), 32, 32)])
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_rope_bits(batch, scale, device):
+    """The tables have the own method's bits, the first time and from then on."""
+    own, module = rope()(x(batch, device), 2, 3, 4, scale), patched_rope()
+    for _ in range(2):
+        for table, right in zip(module(x(batch, device), 2, 3, 4, scale), own, strict=True):
+            assert torch.equal(table, right) and table.shape == right.shape and table.dtype == right.dtype
+
+
+def test_rope_is_kept():
+    """The same tables for the same size, whatever the batch; other ones for another size, scale or inference mode, or
+    constants that somebody changed."""
+    module = patched_rope()
+    cos, sin = module(x(), 2, 3, 4, SCALE)
+    again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
+    assert [table.data_ptr() for table in again] == [cos.data_ptr(), sin.data_ptr()]
+    for size in ((2, 4, 3, SCALE), (2, 3, 4, (1.0, 32, 32)), (2, 3, 4)):
+        other = module(x(), *size)
+        assert other[0].data_ptr() != cos.data_ptr() and all(map(torch.equal, other, rope()(x(), *size)))
+    with torch.inference_mode():
+        assert module(x(), 2, 3, 4, SCALE)[0].is_inference()
+    assert not module(x(), 2, 3, 4, SCALE)[0].is_inference()
+    module.theta = 100.0
+    assert all(map(torch.equal, module(x(), 2, 3, 4), rope(theta=100.0)(x(), 2, 3, 4)))
+
+
+def test_rope_is_not_copied():
+    """Neither a copy nor a pickle has the tables, and nothing holds a module for them."""
+    module = patched_rope()
+    module(x(), 2, 3, 4)
+    assert module in ltx_rope._kept and copy.deepcopy(module) not in ltx_rope._kept
+    buffer = io.BytesIO()
+    torch.save(module, buffer)
+    assert buffer.tell() < 2000 + 10 * module(x(), 2, 3, 4)[0].nbytes and "table" not in str(module.__dict__)
+    held = len(ltx_rope._kept)
+    del module
+    assert len(ltx_rope._kept) < held
+
+
+def test_rope_leaves_the_rest(monkeypatch):
+    """Its own method for coordinates that are given, a hook, which might write to the tables, and fake tensors; large
+    tables are not kept."""
+    coordinates = random((2, 3, 24), torch.float32, "cpu")
+    assert all(map(torch.equal, patched_rope()(x(), video_coords=coordinates), rope()(x(), video_coords=coordinates)))
+    module = patched_rope()
+    handle = module.register_forward_hook(lambda module, args, output: output[0].mul_(2))
+    module(x(), 2, 3, 4), module(x(), 2, 3, 4)
+    handle.remove()
+    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0])
+    module = patched_rope()
+    with FakeTensorMode() as mode:
+        module(mode.from_tensor(x()), 2, 3, 4)
+    assert module not in ltx_rope._kept
+    monkeypatch.setattr(ltx_rope, "MOST_BYTES", 100)
+    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0]) and module not in ltx_rope._kept
+
+
+def test_rope_and_compiled_blocks():
+    """Blocks that are compiled by themselves take the tables as any others."""
+    model = ltx()
+    oxiwarp.patch(model, cpu_kernels=True)
+    expected = model(**ltx_input())[0]
+    torch.compiler.reset()
+    model.compile_repeated_blocks(fullgraph=True, backend="eager")
+    for _ in range(2):
+        assert torch.allclose(model(**ltx_input())[0], expected, atol=1e-5)
+    torch.compiler.reset()
+
+
+def test_rope_captured(cuda):
+    """A CUDA graph holds tables of its own."""
+    module = patched_rope()
+    before, graph = module(x(device=cuda), 2, 3, 4), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = module(x(device=cuda), 2, 3, 4)
+    graph.replay()
+    assert torch.equal(captured[0], before[0]) and captured[0].data_ptr() != before[0].data_ptr()
+
+
+def test_rope_under_a_transform():
+    """What is made under torch.func is not kept: it does not outlive the transform."""
+    module = patched_rope()
+
+    def total(scale):
+        return (module(x(), 2, 3, 4)[0] * scale).sum()
+
+    with torch.enable_grad():
+        expected = rope()(x(), 2, 3, 4)[0]
+        for _ in range(2):
+            torch.testing.assert_close(torch.func.grad(total)(torch.tensor(2.0)), expected.sum())
+            assert torch.equal(module(x(), 2, 3, 4)[0], expected)
