@@ -130,6 +130,20 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
         torch.testing.assert_close(ours, alone, rtol=1e-4, atol=1e-5)
 
 
+def parallel_training(place: Place, name: str, how: str) -> None:
+    """The stock model's gradients under the same parallelism, in float32 within 1e-4 of a parameter's largest."""
+    model, own = build(name, place, torch.float32), inputs(name, place, torch.float32)
+    enable(model, how, place)
+    model.requires_grad_()
+    _, expected, none = step(model, own)
+    oxiwarp.patch(model, cpu_kernels=True)
+    _, gradients, kernels = step(model, own)
+    assert kernels and not none and gradients.keys() == expected.keys()
+    for path, gradient in gradients.items():
+        off, largest = (gradient - expected[path]).abs().max(), expected[path].abs().max()
+        assert off <= 1e-4 * largest, f"{path}: {off} of {largest}"
+
+
 def enable(model: nn.Module, how: str, place: Place) -> None:
     from diffusers import ContextParallelConfig, TensorParallelConfig
 

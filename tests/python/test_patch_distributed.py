@@ -7,7 +7,7 @@ the published ones.
 import pytest
 import torch
 from distributed import WORLD, Ranks
-from distributed_checks import distributed_activations, parallel, refused, train
+from distributed_checks import distributed_activations, parallel, parallel_training, refused, train
 from public_calls import calls
 
 pytest.importorskip("diffusers")
@@ -34,17 +34,29 @@ def test_training(model, how, order, ranks):
 @pytest.mark.parametrize("how", ["ulysses", "ring"])
 @pytest.mark.parametrize("model", ["ltx", "flux", "wan", "qwen_image"])
 def test_context_parallel(model, how, order, ranks):
-    if how == "ring" and ranks.backend == "gloo":
-        pytest.skip("diffusers' ring needs an attention that torch has on GPUs only")
+    skip_on_cpu(how, ranks)
     ranks.run(parallel, model, how, order)
 
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("model", ["flux", "qwen_image"])
 def test_tensor_parallel(model, order, ranks):
-    if ranks.backend == "gloo":
-        pytest.skip("diffusers' tensor parallelism is not for the CPU")
+    skip_on_cpu("tensor", ranks)
     ranks.run(parallel, model, "tensor", order)
+
+
+@pytest.mark.parametrize("how", ["ulysses", "tensor"])
+@pytest.mark.parametrize("model", ["flux", "qwen_image"])
+def test_parallel_training(model, how, ranks):
+    skip_on_cpu(how, ranks)
+    ranks.run(parallel_training, model, how)
+
+
+def skip_on_cpu(how, ranks):
+    if ranks.backend == "gloo" and how != "ulysses":
+        pytest.skip(
+            "diffusers' ring needs an attention that torch has on GPUs only; its tensor parallelism is for GPUs"
+        )
 
 
 @pytest.mark.parametrize("name", calls("cpu"))
