@@ -99,9 +99,10 @@ def wrap(model: nn.Module, how: str, place: Place) -> nn.Module:
 def parallel(place: Place, name: str, how: str, order: str) -> None:
     """A model under diffusers' parallelism: the stock model's result under the same, and as accurate as one device's.
 
-    Our kernels run as on one device, with each rank's part of the tables; the attention stays diffusers', which
-    gathers, even where `attention=True` asks for ours.
+    Our kernels run as on one device, with each rank's part of the tables; under context parallelism the attention stays
+    diffusers', which gathers, even where `attention=True` asks for ours.
     """
+    recipe = dict(attention=how != "tensor", cpu_kernels=True)
     model, own = build(name, place), inputs(name, place)
     right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
     if how == "ring":
@@ -110,10 +111,10 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
     with oxiwarp.patched(model, cpu_kernels=True):
         _, expected = run(model, own)
     if order == "patch first":
-        oxiwarp.patch(model, attention=True, cpu_kernels=True)
+        oxiwarp.patch(model, **recipe)
     enable(model, how, place)
     if order == "wrap first":
-        oxiwarp.patch(model, attention=True, cpu_kernels=True)
+        oxiwarp.patch(model, **recipe)
     (ours,), kernels = run(model, own)
     assert kernels == expected and expected
     oxiwarp.unpatch(model)
