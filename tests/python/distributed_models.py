@@ -52,10 +52,10 @@ def inputs(name: str, place: Place, dtype: torch.dtype | None = None, seed: int 
     family = FAMILIES[name]
 
     def normal(*shape: int, at: int = 0) -> Tensor:
-        return random(shape, dtype or place.dtype, place.device, seed=10 * seed + at)
+        return random(shape, dtype or place.dtype, "cpu", seed=10 * seed + at)
 
-    with torch.device(place.device):
-        return {**family.inputs(family.at(place), normal), "return_dict": False}
+    made = {**family.inputs(family.at(place), normal), "return_dict": False}
+    return {key: value.to(place.device) if isinstance(value, Tensor) else value for key, value in made.items()}
 
 
 def ltx_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, Any]:
