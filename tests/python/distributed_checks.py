@@ -102,13 +102,14 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
     Our kernels run as on one device, with each rank's part of the tables; under context parallelism the attention stays
     diffusers', which gathers, even where `attention=True` asks for ours.
     """
-    recipe = dict(attention=how != "tensor", cpu_kernels=True)
+    # An RMSNorm that runs by itself, as Qwen-Image's of the text, promises the roundings, not the bits.
+    recipe = dict(attention=how != "tensor", cpu_kernels=True, skip="*RMSNorm")
     model, own = build(name, place), inputs(name, place)
     right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
     if how == "ring":
         model.set_attention_backend("_native_flash")
     alone = model(**own)[0]
-    with oxiwarp.patched(model, cpu_kernels=True):
+    with oxiwarp.patched(model, **recipe | dict(attention=False)):
         _, expected = run(model, own)
     if order == "patch first":
         oxiwarp.patch(model, **recipe)
