@@ -88,7 +88,7 @@ def differing(got: Tensor, expected: Tensor) -> str:
 
 def wrap(model: nn.Module, how: str, place: Place) -> nn.Module:
     if how == "DDP":
-        return nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
+        return nn.parallel.DistributedDataParallel(model)
     mesh = place.mesh()
     for block in (*model.transformer_blocks, *getattr(model, "single_transformer_blocks", ())):
         fully_shard(block, mesh=mesh)
@@ -104,22 +104,24 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
     """
     # An RMSNorm that runs by itself, as Qwen-Image's of the text, promises the roundings, not the bits.
     recipe = dict(attention=how != "tensor", cpu_kernels=True, skip="*RMSNorm")
+    from diffusers import attention_backend
+
     model, own = build(name, place), inputs(name, place)
     right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
-    if how == "ring":
-        model.set_attention_backend("_native_flash")
-    alone = model(**own)[0]
-    with oxiwarp.patched(model, **recipe | dict(attention=False)):
-        _, expected = run(model, own)
-    if order == "patch first":
-        oxiwarp.patch(model, **recipe)
-    enable(model, how, place)
-    if order == "wrap first":
-        oxiwarp.patch(model, **recipe)
-    (ours,), kernels = run(model, own)
-    assert kernels == expected and expected
-    oxiwarp.unpatch(model)
-    (stock,), none = run(model, own)
+    # The ring needs each part's sum beside its result; set on a model, a backend would stay for all others.
+    with attention_backend("_native_flash" if how == "ring" else "native"):
+        alone = model(**own)[0]
+        with oxiwarp.patched(model, **recipe | dict(attention=False)):
+            _, expected = run(model, own)
+        if order == "patch first":
+            oxiwarp.patch(model, **recipe)
+        enable(model, how, place)
+        if order == "wrap first":
+            oxiwarp.patch(model, **recipe)
+        (ours,), kernels = run(model, own)
+        assert kernels == expected and expected
+        oxiwarp.unpatch(model)
+        (stock,), none = run(model, own)
     assert not none
     if place.device.type == "cuda":
         assert torch.equal(ours, stock), differing(ours, stock)
@@ -133,7 +135,7 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
 
 
 def parallel_training(place: Place, name: str, how: str) -> None:
-    """The stock model's gradients under the same parallelism, in float32 within 1e-4 of a parameter's largest."""
+    """The stock model's gradients under the same parallelism, in float32 within 1e-3 of a parameter's largest."""
     model, own = build(name, place, torch.float32), inputs(name, place, torch.float32)
     enable(model, how, place)
     model.requires_grad_()
@@ -143,7 +145,7 @@ def parallel_training(place: Place, name: str, how: str) -> None:
     assert kernels and not none and gradients.keys() == expected.keys()
     for path, gradient in gradients.items():
         off, largest = (gradient - expected[path]).abs().max(), expected[path].abs().max()
-        assert off <= 1e-4 * largest, f"{path}: {off} of {largest}"
+        assert off <= 1e-3 * largest, f"{path}: {off} of {largest}"
 
 
 def enable(model: nn.Module, how: str, place: Place) -> None:
