@@ -1,73 +1,121 @@
-"""What the processes of `test_patch_distributed.py` run: a patched model against the stock one."""
+"""Processes that run checks together: gloo on the CPU, or NCCL with a GPU each."""
 
+import functools
 import os
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import connection
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 import torch.distributed as dist
-from helpers import random
-from models import ltx, ltx_input
-from torch import Tensor, nn
-
-import oxiwarp
-from oxiwarp.fusions import FUSIONS
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 WORLD = 2
+PATIENCE, AFTER_A_FAILURE = 180, 10  # seconds: a GPU's first check compiles kernels; the other rank may wait in vain
 
 
-def inputs(rank: int) -> dict:
-    return {**ltx_input(), "hidden_states": random((2, 24, 128), torch.float32, "cpu", seed=20 + rank)}
+@functools.cache
+def mesh(kind: str, shape: tuple[int, ...], names: tuple[str, ...] | None) -> DeviceMesh:
+    """Each makes process groups: one for all checks."""
+    return init_device_mesh(kind, shape, mesh_dim_names=names)
 
 
-def step(model: nn.Module, rank: int) -> Tensor:
-    """A forward and a backward on this rank's inputs."""
-    loss = model(**inputs(rank))[0].square().mean()
-    loss.backward()
-    return loss
+class Place(NamedTuple):
+    """Where a rank runs."""
+
+    rank: int
+    device: torch.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That models are trained in there."""
+        return torch.bfloat16 if self.device.type == "cuda" else torch.float32
+
+    def mesh(self, *shape: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
+        """All ranks, in a row if no shape is given."""
+        return mesh(self.device.type, shape or (WORLD,), names)
 
 
-def mean_gradients() -> dict[str, Tensor]:
-    """Of the stock model, over all ranks' inputs."""
-    model = ltx().requires_grad_()
-    for rank in range(WORLD):
-        step(model, rank)
-    return {name: p.grad / WORLD for name, p in model.named_parameters() if p.grad is not None}
+class Ranks:
+    """`WORLD` processes of one backend, which stay for the next check: starting them takes longer than most checks."""
+
+    def __init__(self, backend: str, folder: Path) -> None:
+        self.backend, self.folder = backend, folder
+        self.started = 0
+        self.processes: list[Any] = []
+        self.pipes: list[connection.Connection] = []
+
+    def run(self, check: Callable[..., None], *arguments: Any) -> None:
+        """`check(place, *arguments)` in each process; fails with the tracebacks of those that raised."""
+        if not self.processes:
+            self.start()
+        for pipe in self.pipes:
+            pipe.send((check, arguments))
+        waiting, failures = set(self.pipes), []
+        while waiting and (ready := connection.wait(waiting, AFTER_A_FAILURE if failures else PATIENCE)):
+            for pipe in ready:
+                waiting.remove(pipe)
+                failures += answer(pipe)
+        if waiting or "" in failures:
+            self.stop()
+            failures.append(f"{len(waiting)} did not answer, {failures.count('')} ended")
+        if failures:
+            pytest.fail("\n".join(failures), pytrace=False)
+
+    def start(self) -> None:
+        context = torch.multiprocessing.get_context("spawn")
+        self.started += 1
+        store = str(self.folder / f"store{self.started}")
+        for rank in range(WORLD):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=serve, args=(rank, self.backend, store, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.processes.append(process)
+            self.pipes.append(ours)
+
+    def stop(self) -> None:
+        for process, pipe in zip(self.processes, self.pipes, strict=True):
+            pipe.close()
+            process.kill()
+            process.join()
+        self.processes, self.pipes = [], []
 
 
-def wrap(model: nn.Module, how: str) -> nn.Module:
-    if how == "DDP":
-        return nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    mesh = init_device_mesh("cpu", (WORLD,))
-    for block in model.transformer_blocks:
-        fully_shard(block, mesh=mesh)
-    return fully_shard(model, mesh=mesh)
+def answer(pipe: connection.Connection) -> list[str]:
+    """The traceback that a process sends, if its check raised; an empty one where the process has ended."""
+    try:
+        failure = pipe.recv()
+    except EOFError:
+        return [""]
+    return [failure] if failure else []
 
 
-def train(rank: int, order: str, store: str) -> None:
-    """Assert, for each way of wrapping, that the gradients are the stock model's, and that fused blocks made them."""
+def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> None:
+    """Run the checks that come through the pipe, until it is closed."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, WORLD), rank=rank, world_size=WORLD)
-    ran, run, expected = [], FUSIONS["ltx.block"].run, mean_gradients()
-    FUSIONS["ltx.block"].__dict__["run"] = lambda *a, **k: (ran.append(1), run(*a, **k))[1]
-    for how in ("DDP", "FSDP2"):
-        model = ltx().requires_grad_()
-        if order == "patch first":
-            oxiwarp.patch(model, cpu_kernels=True)
-        wrapped = wrap(model, how)
-        if order == "wrap first":
-            assert oxiwarp.patch(wrapped, cpu_kernels=True).left == 0, how
-        ran.clear()
-        step(wrapped, rank)
-        assert len(ran) == 2, f"{how}: the fused blocks run"
-        for name, right in expected.items():
-            gradient = model.get_parameter(name).grad
-            gradient = gradient.full_tensor() if how == "FSDP2" else gradient
-            assert torch.allclose(gradient, right, rtol=1e-4, atol=1e-6), f"{how}: {name}"
-        oxiwarp.unpatch(model)
-        step(wrapped, rank)
-        assert len(ran) == 2, f"{how}: unpatched, they do not"
-    dist.barrier()
-    # Not by the interpreter's end, where a thread that still runs (gloo's, autograd's) aborts the process now and then.
-    os._exit(0)
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    if backend == "nccl":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        store=dist.FileStore(store, WORLD),
+        rank=rank,
+        world_size=WORLD,
+        timeout=timedelta(seconds=PATIENCE),
+    )
+    while True:
+        try:
+            check, arguments = pipe.recv()
+        except EOFError:
+            # Not by the interpreter's end, where a thread that still runs (gloo's, autograd's) aborts now and then.
+            os._exit(0)
+        try:
+            check(Place(rank, device), *arguments)
+            pipe.send(None)
+        except Exception:
+            pipe.send(f"rank {rank}: {traceback.format_exc()}")

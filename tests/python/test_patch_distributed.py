@@ -1,13 +1,68 @@
-"""Patched models in DistributedDataParallel and FSDP2: two processes, on the CPU."""
+"""Patched models in several processes: DistributedDataParallel, FSDP2, diffusers' parallelism, distributed tensors.
+
+Each check runs over gloo on the CPU, with small models, and over NCCL where there are two GPUs, with models as wide as
+the published ones.
+"""
 
 import pytest
 import torch
-from distributed import WORLD, train
+from distributed import WORLD, Ranks
+from distributed_checks import distributed_activations, parallel, parallel_training, refused, train
+from public_calls import calls
 
 pytest.importorskip("diffusers")
+ORDERS = ["patch first", "wrap first"]
 
 
-@pytest.mark.parametrize("order", ["patch first", "wrap first"])
-def test_gradients(order, tmp_path):
-    """The mean of the stock gradients, whether patched before or after wrapping."""
-    torch.multiprocessing.spawn(train, args=(order, str(tmp_path / "store")), nprocs=WORLD)
+@pytest.fixture(scope="module", params=["gloo", "nccl"])
+def ranks(request, tmp_path_factory):
+    if request.param == "nccl" and torch.cuda.device_count() < WORLD:
+        pytest.skip(f"fewer than {WORLD} GPUs")
+    ranks = Ranks(request.param, tmp_path_factory.mktemp(request.param))
+    yield ranks
+    ranks.stop()
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("how", ["DDP", "FSDP2"])
+@pytest.mark.parametrize("model", ["ltx", "flux"])
+def test_training(model, how, order, ranks):
+    ranks.run(train, model, how, order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("how", ["ulysses", "ring"])
+@pytest.mark.parametrize("model", ["ltx", "flux", "wan", "qwen_image"])
+def test_context_parallel(model, how, order, ranks):
+    skip_on_cpu(how, ranks)
+    ranks.run(parallel, model, how, order)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("model", ["flux", "qwen_image"])
+def test_tensor_parallel(model, order, ranks):
+    skip_on_cpu("tensor", ranks)
+    ranks.run(parallel, model, "tensor", order)
+
+
+@pytest.mark.parametrize("how", ["ulysses", "tensor"])
+@pytest.mark.parametrize("model", ["flux", "qwen_image"])
+def test_parallel_training(model, how, ranks):
+    skip_on_cpu(how, ranks)
+    ranks.run(parallel_training, model, how)
+
+
+def skip_on_cpu(how, ranks):
+    if ranks.backend == "gloo" and how != "ulysses":
+        pytest.skip(
+            "diffusers' ring needs an attention that torch has on GPUs only; its tensor parallelism is for GPUs"
+        )
+
+
+@pytest.mark.parametrize("name", calls("cpu"))
+def test_distributed_tensors(name, ranks):
+    ranks.run(refused, name)
+
+
+def test_distributed_activations(ranks):
+    ranks.run(distributed_activations)

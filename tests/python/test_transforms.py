@@ -1,11 +1,10 @@
-"""Every public operator under torch.func's transforms and with distributed tensors: a result or a clear error."""
+"""Every public operator under torch.func's transforms: a result or a clear error."""
 
 import warnings
 
 import pytest
 import torch
-from helpers import random
-from models import NORMS, ltx, net, net_input
+from models import NORMS, net, net_input
 from public_calls import calls
 
 import oxiwarp
@@ -64,43 +63,3 @@ def test_patched_models(device):
         )
     for name, gradient in own.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-4)
-
-
-@pytest.fixture
-def mesh(tmp_path):
-    """A world of one process."""
-    from torch.distributed.device_mesh import init_device_mesh
-
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield init_device_mesh("cpu", (1,))
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_distributed_tensors(name, mesh):
-    """There is no sharding rule: an error that names the operator, never a result of a shard."""
-    from torch.distributed.tensor import Shard, distribute_tensor
-
-    call, x = calls("cpu")[name]
-    with pytest.raises((RuntimeError, NotImplementedError), match="oxiwarp|DTensor"):
-        call(distribute_tensor(x, mesh, [Shard(0)]))
-
-
-def test_distributed_activations(mesh):
-    """Modules of a patched model run their own method on distributed tensors."""
-    from torch.distributed.tensor import DTensor, Replicate, distribute_module, distribute_tensor
-
-    model = net()
-    expected = model(net_input())
-    oxiwarp.patch(model, cpu_kernels=True)
-    distribute_module(model, mesh)
-    y = model(distribute_tensor(net_input(), mesh, [Replicate()]))
-    assert isinstance(y, DTensor) and torch.equal(y.full_tensor(), expected)
-    block = ltx().transformer_blocks[0]
-    inputs = [random(shape, torch.float32, "cpu") for shape in ((1, 6, 32), (1, 4, 32), (1, 1, 6 * 32))]
-    expected = block(*inputs)
-    oxiwarp.patch(block, cpu_kernels=True)
-    distribute_module(block, mesh)
-    y = block(*(distribute_tensor(value, mesh, [Replicate()]) for value in inputs))
-    assert isinstance(y, DTensor) and torch.allclose(y.full_tensor(), expected, atol=1e-5)

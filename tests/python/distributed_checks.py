@@ -1,0 +1,190 @@
+"""What each process of `test_patch_distributed.py` runs: a patched model against the same one on a single device."""
+
+from contextlib import nullcontext
+from unittest import mock
+
+import pytest
+import torch
+from distributed import WORLD, Place
+from distributed_models import build, inputs
+from fused_checks import run
+from helpers import random
+from models import ltx, net, net_input
+from public_calls import calls
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+import oxiwarp
+
+
+def train(place: Place, name: str, how: str, order: str) -> None:
+    """A step of a model in DDP or FSDP2: the bits of a step without, gradients of the mean over all ranks' inputs.
+
+    To the bit, since parameters are gathered as they are, and two ranks' gradients are halved and added, which rounds
+    once. Only the attention is not torch's choice here: the faster ones sum gradients in no fixed order.
+
+    FSDP2 sums what flows into a block's inputs by block, autograd by itself use by use: the gradients of what several
+    blocks read (the time's embedding, the text's) have another order of sums, hence one rounding of their own.
+    """
+    model = build(name, place).requires_grad_()
+    with sdpa_kernel(SDPBackend.MATH):
+        stock = [step(model, inputs(name, place, seed=rank)) for rank in range(WORLD)]
+        oxiwarp.patch(model, cpu_kernels=True)
+        alone = [step(model, inputs(name, place, seed=rank)) for rank in range(WORLD)]
+        del model
+        model = build(name, place).requires_grad_()
+        if order == "patch first":
+            oxiwarp.patch(model, cpu_kernels=True)
+        wrapped = wrap(model, how, place)
+        if order == "wrap first":
+            assert oxiwarp.patch(wrapped, cpu_kernels=True).left == 0
+        own = inputs(name, place, seed=place.rank)
+        result, gradients, kernels = step(wrapped, own, model)
+        assert torch.equal(result, alone[place.rank][0]) and kernels == alone[place.rank][2]
+        for path, mean in means(alone).items():
+            off = (gradients[path].float() - mean.float()).norm()
+            reordered = how == "FSDP2" and "transformer_blocks." not in path
+            bound = torch.finfo(mean.dtype).eps * mean.float().norm() if reordered else 0
+            assert off <= bound, f"{path}: {differing(gradients[path], mean)}"
+        if place.device.type == "cuda":
+            assert torch.equal(result, stock[place.rank][0])
+        else:  # float32, where neither promises the other's bits
+            for path, mean in means(stock).items():
+                torch.testing.assert_close(gradients[path], mean, rtol=1e-4, atol=1e-6, msg=path)
+        oxiwarp.unpatch(model)
+        result, _, kernels = step(wrapped, own, model)
+        assert not kernels and torch.equal(result, stock[place.rank][0])
+
+
+def step(
+    wrapped: nn.Module, arguments: dict, model: nn.Module | None = None
+) -> tuple[Tensor, dict[str, Tensor], dict[str, int]]:
+    """A forward and a backward: the result, the gradients by the names that they have in `model`, our operators."""
+    model = wrapped if model is None else model
+    (result,), kernels = run(wrapped, arguments)
+    result.float().square().mean().backward()
+    gradients = {name: whole(p.grad) for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return result.detach(), gradients, kernels
+
+
+def whole(gradient: Tensor) -> Tensor:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+
+
+def means(steps: list) -> dict[str, Tensor]:
+    """Of the ranks' gradients, rounded once."""
+    gradients = [gradients for _, gradients, _ in steps]
+    return {name: (sum(g[name].float() for g in gradients) / WORLD).to(x.dtype) for name, x in gradients[0].items()}
+
+
+def differing(got: Tensor, expected: Tensor) -> str:
+    """How much, for a failure's message."""
+    off = (got.float() - expected.float()).abs().max()
+    return f"{(got != expected).sum()} of {got.numel()} differ, by {off} of {expected.abs().max()}"
+
+
+def wrap(model: nn.Module, how: str, place: Place) -> nn.Module:
+    if how == "DDP":
+        return nn.parallel.DistributedDataParallel(model)
+    mesh = place.mesh()
+    for block in (*model.transformer_blocks, *getattr(model, "single_transformer_blocks", ())):
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+@torch.no_grad()
+def parallel(place: Place, name: str, how: str, order: str) -> None:
+    """A model under diffusers' parallelism: the stock model's result under the same, and as accurate as one device's.
+
+    Our kernels run as on one device, with each rank's part of the tables; under context parallelism the attention stays
+    diffusers', which gathers, even where `attention=True` asks for ours.
+    """
+    # An RMSNorm that runs by itself, as Qwen-Image's of the text, promises the roundings, not the bits.
+    recipe = dict(attention=how != "tensor", cpu_kernels=True, skip="*RMSNorm")
+    from diffusers import attention_backend
+
+    model, own = build(name, place), inputs(name, place)
+    right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
+    # The ring needs each part's sum beside its result; set on a model, a backend would stay for all others.
+    with attention_backend("_native_flash" if how == "ring" else "native"):
+        alone = model(**own)[0]
+        with oxiwarp.patched(model, **recipe | dict(attention=False)):
+            _, expected = run(model, own)
+        if order == "patch first":
+            oxiwarp.patch(model, **recipe)
+        enable(model, how, place)
+        if order == "wrap first":
+            oxiwarp.patch(model, **recipe)
+        (ours,), kernels = run(model, own)
+        assert kernels == expected and expected
+        oxiwarp.unpatch(model)
+        (stock,), none = run(model, own)
+    assert not none
+    if place.device.type == "cuda":
+        assert torch.equal(ours, stock), differing(ours, stock)
+        error, own_error = ((result.double() - right).abs() for result in (ours, alone))
+        assert error.mean() <= 1.25 * own_error.mean() and error.max() <= 2 * own_error.max(), (
+            f"mean {error.mean()}, on one device {own_error.mean()}; worst {error.max()}, {own_error.max()}"
+        )
+    else:
+        torch.testing.assert_close(ours, stock, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours, alone, rtol=1e-4, atol=1e-5)
+
+
+def parallel_training(place: Place, name: str, how: str) -> None:
+    """The stock model's gradients under the same parallelism, in float32 within 1e-3 of a parameter's largest."""
+    model, own = build(name, place, torch.float32), inputs(name, place, torch.float32)
+    enable(model, how, place)
+    model.requires_grad_()
+    _, expected, none = step(model, own)
+    oxiwarp.patch(model, cpu_kernels=True)
+    _, gradients, kernels = step(model, own)
+    assert kernels and not none and gradients.keys() == expected.keys()
+    for path, gradient in gradients.items():
+        off, largest = (gradient - expected[path]).abs().max(), expected[path].abs().max()
+        assert off <= 1e-3 * largest, f"{path}: {off} of {largest}"
+
+
+def enable(model: nn.Module, how: str, place: Place) -> None:
+    from diffusers import ContextParallelConfig, TensorParallelConfig
+
+    if how == "tensor":
+        config = TensorParallelConfig(tp_degree=WORLD)
+    else:
+        shape = (1, WORLD) if how == "ulysses" else (WORLD, 1)
+        mesh = place.mesh(*shape, names=("ring", "ulysses"))
+        config = ContextParallelConfig(ring_degree=shape[0], ulysses_degree=shape[1], mesh=mesh)
+    # diffusers counts accelerators even where it is given a mesh without any.
+    count = mock.patch("torch.accelerator.device_count", return_value=WORLD)
+    with count if place.device.type == "cpu" else nullcontext():
+        model.enable_parallelism(config=config)
+
+
+def refused(place: Place, name: str) -> None:
+    """An operator has no sharding rule: an error that names it, never a result of a shard."""
+    call, x = calls(place.device)[name]
+    with pytest.raises((RuntimeError, NotImplementedError), match="oxiwarp|DTensor"):
+        call(distribute_tensor(x, place.mesh(), [Shard(0)]))
+
+
+@torch.no_grad()
+def distributed_activations(place: Place) -> None:
+    """Modules of a patched model run their own method on distributed tensors."""
+    mesh, model = place.mesh(), net(device=place.device)
+    x = net_input(device=place.device)
+    expected = model(x)
+    oxiwarp.patch(model, cpu_kernels=True)
+    distribute_module(model, mesh)
+    y = model(distribute_tensor(x, mesh, [Shard(0)]))
+    assert isinstance(y, DTensor)
+    torch.testing.assert_close(y.full_tensor(), expected, rtol=1e-5, atol=1e-5)
+    block = ltx(device=place.device).transformer_blocks[0]
+    three = [random(shape, torch.float32, place.device) for shape in ((1, 6, 32), (1, 4, 32), (1, 1, 6 * 32))]
+    expected = block(*three)
+    oxiwarp.patch(block, cpu_kernels=True)
+    distribute_module(block, mesh)
+    y = block(*(distribute_tensor(value, mesh, [Replicate()]) for value in three))
+    assert isinstance(y, DTensor) and torch.allclose(y.full_tensor(), expected, atol=1e-5)

@@ -1,0 +1,165 @@
+"""Diffusion transformers for checks of several processes: small on the CPU, on GPUs as wide as the published ones."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from distributed import Place
+from helpers import random
+from torch import Tensor, nn
+
+
+class Size(NamedTuple):
+    """A model's configuration, and its inputs'."""
+
+    config: dict[str, Any]
+    video: tuple[int, int, int]
+    """Frames, height and width: of tokens, or of latents where the model makes patches."""
+    text: int
+
+
+class Family(NamedTuple):
+    """A model of diffusers."""
+
+    cls: str
+    inputs: Callable[[Size, Callable[..., Tensor]], dict[str, Any]]
+    small: Size
+    wide: Size
+
+    def at(self, place: Place) -> Size:
+        return self.wide if place.device.type == "cuda" else self.small
+
+
+def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Module:
+    """The model, seeded, on the rank's device, each parameter in the dtype that `from_pretrained` would give it."""
+    import diffusers
+
+    family = FAMILIES[name]
+    torch.manual_seed(0)
+    with torch.device(place.device):
+        model = getattr(diffusers, family.cls)(**family.at(place).config).eval().requires_grad_(False)
+        kept = set(model._keep_in_fp32_modules or ())
+        for path, parameter in model.named_parameters():
+            if (parameter == parameter.flatten()[0]).all():  # a norm's weight, a bias of zeros
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+            if not kept.intersection(path.split(".")):
+                parameter.data = parameter.data.to(dtype or place.dtype)
+    return model
+
+
+def inputs(name: str, place: Place, dtype: torch.dtype | None = None, seed: int = 0) -> dict[str, Any]:
+    """Of a step."""
+    family = FAMILIES[name]
+
+    def normal(*shape: int, at: int = 0) -> Tensor:
+        return random(shape, dtype or place.dtype, "cpu", seed=10 * seed + at)
+
+    made = {**family.inputs(family.at(place), normal), "return_dict": False}
+    return {key: value.to(place.device) if isinstance(value, Tensor) else value for key, value in made.items()}
+
+
+def ltx_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, Any]:
+    frames, height, width = size.video
+    return dict(
+        hidden_states=normal(2, frames * height * width, 128),
+        encoder_hidden_states=normal(2, size.text, size.config["caption_channels"], at=1),
+        timestep=torch.tensor([500.0, 20.0]),
+        encoder_attention_mask=None,
+        num_frames=frames,
+        height=height,
+        width=width,
+    )
+
+
+def flux_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, Any]:
+    config, (_, height, width) = size.config, size.video
+    rows, columns = torch.meshgrid(torch.arange(float(height)), torch.arange(float(width)), indexing="ij")
+    return dict(
+        hidden_states=normal(2, height * width, config["in_channels"]),
+        encoder_hidden_states=normal(2, size.text, config["joint_attention_dim"], at=1),
+        pooled_projections=normal(2, config["pooled_projection_dim"], at=2),
+        timestep=torch.tensor([0.5, 0.25]),
+        img_ids=torch.stack([torch.zeros_like(rows), rows, columns], dim=-1).flatten(0, 1),
+        txt_ids=torch.zeros(size.text, 3),
+    )
+
+
+def wan_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, Any]:
+    return dict(
+        hidden_states=normal(2, size.config["in_channels"], *size.video),
+        encoder_hidden_states=normal(2, size.text, size.config["text_dim"], at=1),
+        timestep=torch.tensor([500, 20]),
+    )
+
+
+def qwen_image_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, Any]:
+    _, height, width = size.video
+    return dict(
+        hidden_states=normal(2, height * width, size.config["in_channels"]),
+        encoder_hidden_states=normal(2, size.text, size.config["joint_attention_dim"], at=1),
+        timestep=torch.tensor([0.5, 0.25]),
+        img_shapes=[[size.video]] * 2,
+    )
+
+
+# Wide: heads and their columns, widths of texts and feed-forwards are those of LTX-Video, FLUX.1, Wan 2.1 1.3B and
+# Qwen-Image. There each rank has 2048 tokens of the image or more, from which `oxiwarp.attention` would be taken.
+FAMILIES = {
+    "ltx": Family(
+        "LTXVideoTransformer3DModel",
+        ltx_inputs,
+        Size(
+            dict(
+                num_layers=2, num_attention_heads=2, attention_head_dim=16, cross_attention_dim=32, caption_channels=24
+            ),
+            (2, 3, 4),
+            8,
+        ),
+        Size(dict(num_layers=2, caption_channels=4096), (4, 32, 32), 128),
+    ),
+    "flux": Family(
+        "FluxTransformer2DModel",
+        flux_inputs,
+        Size(
+            dict(
+                num_layers=1, num_single_layers=2, num_attention_heads=2, attention_head_dim=32, in_channels=16,
+                joint_attention_dim=24, pooled_projection_dim=20, axes_dims_rope=(8, 12, 12),
+            ),
+            (1, 3, 4),
+            6,
+        ),
+        Size(
+            dict(
+                num_layers=1, num_single_layers=1, in_channels=64, joint_attention_dim=4096, pooled_projection_dim=768
+            ),
+            (1, 64, 64),
+            512,
+        ),
+    ),
+    "wan": Family(
+        "WanTransformer3DModel",
+        wan_inputs,
+        Size(
+            dict(
+                num_layers=2, num_attention_heads=2, attention_head_dim=24, ffn_dim=64, text_dim=16, freq_dim=16,
+                in_channels=4, out_channels=4, rope_max_seq_len=32,
+            ),
+            (2, 6, 4),
+            7,
+        ),
+        Size(dict(num_layers=2, num_attention_heads=12, ffn_dim=8960, in_channels=16, text_dim=4096), (4, 64, 64), 512),
+    ),
+    "qwen_image": Family(
+        "QwenImageTransformer2DModel",
+        qwen_image_inputs,
+        Size(
+            dict(
+                num_layers=1, num_attention_heads=2, attention_head_dim=32, in_channels=16, out_channels=4,
+                joint_attention_dim=24, axes_dims_rope=(8, 12, 12),
+            ),
+            (1, 3, 4),
+            6,
+        ),
+        Size(dict(num_layers=1, in_channels=64, joint_attention_dim=3584), (1, 64, 64), 128),
+    ),
+}  # fmt: skip
