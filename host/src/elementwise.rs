@@ -66,7 +66,9 @@ impl<const N: usize> Elementwise<N> {
         });
         let (dtype, quads) = (first.dtype(), false);
         let layout = RowLayout { rows, inner: 0, cols: cols as u32, dtype, vector, quads, operands };
-        let extent = Extent { rows, elements, inner: 0, cols: cols as u32, tiles: (held * parts) as u32 };
+        let last = elements - rows.saturating_sub(1) * cols;
+        let tiles = (held * parts) as u32;
+        let extent = Extent { rows: rows as u32, inner: 0, cols: cols as u32, last: last as u32, tiles };
         Self { layout, extent, grid: [rows, 1], block: [MAX_THREADS, 1] }
     }
 
@@ -87,7 +89,8 @@ impl<const N: usize> Elementwise<N> {
         let (team, teams) = (team(parts), (threads / 2 / team(parts)).max(1));
         let grid = [layout.rows.div_ceil(teams), parts.div_ceil(at_once).min(65_535)];
         let tiles = packs.div_ceil(team) as u32;
-        let extent = Extent { rows: layout.rows, elements: 0, inner: layout.inner, cols: layout.cols, tiles };
+        let RowLayout { rows, inner, cols, .. } = layout;
+        let extent = Extent { rows: rows as u32, inner, cols, last: cols, tiles };
         Self { layout, extent, grid, block: [team as u32, teams as u32] }
     }
 
@@ -103,8 +106,9 @@ impl<const N: usize> Elementwise<N> {
         args: [*const c_void; ARGS],
     ) -> Result<()> {
         let ([x, y], [team, teams]) = (self.grid, self.block);
-        let Ok(blocks) = i32::try_from(x) else {
-            let expected = "at most 2^31 - 1 blocks of them";
+        let rows_fit = self.layout.rows <= u64::from(u32::MAX - 1_024);
+        let Some(blocks) = i32::try_from(x).ok().filter(|_| rows_fit) else {
+            let expected = "fewer than 2^32 - 1024, in at most 2^31 - 1 blocks";
             return Err(Error::Value { op: any_layout, arg: "rows", got: self.layout.rows as f64, expected });
         };
         if blocks == 0 {

@@ -90,8 +90,8 @@ pub fn activation(
     let launch = Elementwise::of(OP, device, [("x", &x), ("out", y)], bias.is_some(), is_aligned(bias_base))?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), bias.as_ref().map(|bias| ("bias", bias))])?;
     let function = f.function(x.dtype(), roundings);
-    let round_sum = u32::from(roundings == Roundings::Exact);
-    let p = Params { extent: launch.extent, function, round_sum };
+    let exact = u32::from(roundings == Roundings::Exact);
+    let p = Params { extent: launch.extent, function, exact };
     let [x, y] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(device, [OP, "activation_hold2"], stream, args![x, bias_base, y, p]) }

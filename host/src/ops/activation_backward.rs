@@ -33,8 +33,8 @@ pub fn activation_backward(
     let others = [Some(("x", &x)), Some(("dy", &dy)), bias.as_ref().map(|bias| ("bias", bias))];
     expect_disjoint(OP, ("dx", dx), &others)?;
     let function = f.function(x.dtype(), Roundings::Once);
-    let round_sum = u32::from(roundings == Roundings::Exact);
-    let p = Params { extent: launch.extent, function, round_sum };
+    let exact = u32::from(roundings == Roundings::Exact);
+    let p = Params { extent: launch.extent, function, exact };
     let [x, dy, dx] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

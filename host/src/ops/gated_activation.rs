@@ -121,7 +121,7 @@ pub fn gated_activation(
 
     let exact = u32::from(params.roundings == Roundings::Exact);
     let function = params.activation.function(first.dtype(), params.roundings);
-    let p = Params { extent: launch.extent, function, round_each: exact };
+    let p = Params { extent: launch.extent, function, exact };
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };

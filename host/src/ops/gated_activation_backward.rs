@@ -50,7 +50,7 @@ pub fn gated_activation_backward(
 
     let exact = u32::from(params.roundings == Roundings::Exact);
     let function = params.activation.function(first.dtype(), Roundings::Once);
-    let p = Params { extent: launch.extent, function, round_each: exact };
+    let p = Params { extent: launch.extent, function, exact };
     let [first, last, dy, dfirst, dlast] = launch.layout.operands;
     let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =
         (gate.name(first, last), gate.name(dfirst, dlast));

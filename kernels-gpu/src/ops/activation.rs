@@ -39,8 +39,12 @@ unsafe fn activation<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_B
         }
         for i in 0..HELD {
             let tile = first + i as u32;
-            let lanes = bias.added(held[i], tile, p.round_sum != 0);
-            y.store(tile, Pack::from_lanes(p.function.values::<T>(lanes)), Store::Default);
+            let value = if p.exact != 0 {
+                p.function.exact(bias.plus(held[i], tile)).pack()
+            } else {
+                Pack::from_lanes(p.function.fast::<T>(bias.added(held[i], tile, false)))
+            };
+            y.store(tile, value, Store::Default);
         }
     }
 }

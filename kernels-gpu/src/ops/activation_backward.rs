@@ -36,7 +36,7 @@ unsafe fn activation_backward<T: Elem, const HELD: usize, const VECTOR: bool, co
         }
         for i in 0..HELD {
             let (tile, [x, dy]) = (first + i as u32, held[i]);
-            let (_, slope) = p.function.values_and_slopes::<T>(bias.added(x, tile, p.round_sum != 0));
+            let (_, slope) = p.function.values_and_slopes::<T>(bias.added(x, tile, p.exact != 0));
             dx.store(tile, Pack::from_lanes(dy.lanes().zip(slope, |dy, slope| dy * slope)), Store::Default);
         }
     }

@@ -5,7 +5,7 @@
 //! rows that can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::activations::{GatedOperands as Operands, GatedParams as Params, rounded};
+use crate::activations::{GatedOperands as Operands, GatedParams as Params};
 use crate::elementwise::{Bias, MAX_THREADS};
 
 /// # Safety
@@ -30,7 +30,6 @@ unsafe fn gated_activation<T: Elem, const HELD: usize, const VECTOR: bool, const
             RowMut::<T, VECTOR>::of(&y, team, at, cols),
         )
     };
-    let round = p.round_each != 0;
     for first in p.extent.parts::<HELD>() {
         let mut held = [[Pack::<T>::ZERO; 2]; HELD];
         for i in 0..HELD {
@@ -39,10 +38,13 @@ unsafe fn gated_activation<T: Elem, const HELD: usize, const VECTOR: bool, const
         }
         for i in 0..HELD {
             let (tile, [gate, x]) = (first + i as u32, held[i]);
-            let activated = p.function.values::<T>(bias_gate.added(gate, tile, round));
-            let activated = if round { rounded::<T>(activated) } else { activated };
-            let product = bias_x.added(x, tile, round).zip(activated, |x, f| x * f);
-            y.store(tile, Pack::from_lanes(product), Store::Default);
+            let product = if p.exact != 0 {
+                p.function.exact(bias_gate.plus(gate, tile)).times(bias_x.plus(x, tile)).pack()
+            } else {
+                let activated = p.function.fast::<T>(bias_gate.added(gate, tile, false));
+                Pack::from_lanes(bias_x.added(x, tile, false).zip(activated, |x, f| x * f))
+            };
+            y.store(tile, product, Store::Default);
         }
     }
 }

@@ -31,7 +31,7 @@ unsafe fn gated_activation_backward<T: Elem, const HELD: usize, const VECTOR: bo
             RowMut::<T, VECTOR>::of(&dgate, team, at, cols),
         )
     };
-    let round = p.round_each != 0;
+    let round = p.exact != 0;
     for first in p.extent.parts::<HELD>() {
         let mut held = [[Pack::<T>::ZERO; 3]; HELD];
         for i in 0..HELD {
