@@ -1,7 +1,7 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
 use kernels_gpu::exp_sum::Params;
 
-use crate::ladder::{LongRows, ONE_OPERAND};
+use crate::ladder::{LongRows, ONE_OPERAND, Rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
@@ -25,10 +25,29 @@ const KERNELS: &[&str] = &[OP, "softmax_hold2", "softmax_hold4", "softmax_hold8"
 /// Shapes, dtypes or strides that do not fit, a `y` that overlaps `x`: nothing is written. See
 /// [`Error`](crate::Error) for the rest.
 pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) -> Result<()> {
+    on_rung(device, x, y, log, stream, None)
+}
+
+/// [`softmax`] with a launch configuration of the caller's choice: what the ladders are tuned with.
+///
+/// # Errors
+/// As [`softmax`]; a rung that cannot hold the row.
+#[doc(hidden)]
+pub fn on_rung(
+    device: &Device,
+    x: View,
+    y: ViewMut,
+    log: bool,
+    stream: Stream,
+    rung: Option<Rung>,
+) -> Result<()> {
     let y = y.as_view();
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
-    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let rung = match rung {
+        Some(rung) => rung.expect_holds(OP, device.arch(), &layout).map(|()| rung)?,
+        None => LONG_ROWS.pick(device.arch(), &layout),
+    };
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, y, p]) }

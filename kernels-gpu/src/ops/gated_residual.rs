@@ -181,7 +181,9 @@ unsafe fn gated_residual<T: Elem, const HELD: usize, const VECTOR: bool, const M
     // SAFETY: as the caller promises.
     unsafe {
         match kinds {
-            (Operand::SAME, Operand::NONE) if VECTOR => add::<T, Row<T, VECTOR>, HELD, VECTOR>(&gated, extent),
+            (Operand::SAME, Operand::NONE) if VECTOR => {
+                add::<T, Row<T, VECTOR>, HELD, VECTOR>(&gated, extent)
+            }
             (Operand::F32, Operand::NONE) if VECTOR => add::<T, Single<VECTOR>, HELD, VECTOR>(&gated, extent),
             _ => add::<T, AnyGate<T, VECTOR>, HELD, VECTOR>(&gated, extent),
         }
