@@ -12,7 +12,6 @@ use cuda_std::prelude::*;
 
 use crate::brief::{self, is_bf16};
 use crate::chains::{Held, gelu_fast, gelu_new, gelu_quick, over_one_plus_exp};
-use crate::elementwise::Extent;
 
 /// A function and its constants: a kernel argument.
 #[repr(C)]
@@ -176,24 +175,10 @@ pub(crate) fn rounded<T: Elem>(lanes: T::Lanes) -> T::Lanes {
     T::unpack(T::pack(lanes))
 }
 
-/// What the kernels of an activation and of its gradient need to know beside their operands.
+/// What the kernels of the activations, of the gated ones and of their gradients need to know beside their operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
-    /// The operands' shape.
-    pub extent: Extent,
-    /// `f`.
-    pub function: Function,
-    /// Is every operator's result rounded to the element type, and not the last alone? 0 or 1.
-    pub exact: u32,
-}
-
-/// What the kernels of a gated activation and of its gradient need to know beside their operands.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct GatedParams {
-    /// The operands' shape.
-    pub extent: Extent,
     /// `f`.
     pub function: Function,
     /// Is every operator's result rounded to the element type, and not the last alone? 0 or 1.

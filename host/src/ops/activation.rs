@@ -91,10 +91,12 @@ pub fn activation(
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), bias.as_ref().map(|bias| ("bias", bias))])?;
     let function = f.function(x.dtype(), roundings);
     let exact = u32::from(roundings == Roundings::Exact);
-    let p = Params { extent: launch.extent, function, exact };
+    let p = Params { function, exact };
     let [x, y] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(device, [OP, "activation_hold2"], stream, args![x, bias_base, y, p]) }
+    unsafe {
+        launch.launch(device, [OP, "activation_hold1"], stream, args![x, bias_base, y, p, launch.extent])
+    }
 }
 
 /// Checks that a bias has `x`'s dtype and the last size of `shape`; its address, or null.

@@ -34,10 +34,15 @@ pub fn activation_backward(
     expect_disjoint(OP, ("dx", dx), &others)?;
     let function = f.function(x.dtype(), Roundings::Once);
     let exact = u32::from(roundings == Roundings::Exact);
-    let p = Params { extent: launch.extent, function, exact };
+    let p = Params { function, exact };
     let [x, dy, dx] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
-        launch.launch(device, [OP, "activation_backward_hold2"], stream, args![dy, x, bias_base, dx, p])
+        launch.launch(
+            device,
+            [OP, "activation_backward_hold1"],
+            stream,
+            args![dy, x, bias_base, dx, p, launch.extent],
+        )
     }
 }
