@@ -1,7 +1,7 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
 use kernels_gpu::exp_sum::Params;
 
-use crate::ladder::{LongRows, ONE_OPERAND, Rung};
+use crate::ladder::{Ladder, ONE_OPERAND, Rung, SHORT_ROWS};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
@@ -11,8 +11,15 @@ const OP: &str = "softmax";
 /// Rows that nothing holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
 /// flight are few and the second read finds most of them in L2. One block of 1024 threads that holds a row leaves the
 /// memory idle while it folds: 81 % of copy bandwidth on an H200 at 65,536 columns, where eight of 128 have 94 %.
-const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, blocks_up_to: 6_144, reread: 1_024 };
-const KERNELS: &[&str] = &[OP, "softmax_hold2", "softmax_hold4", "softmax_hold8", "softmax_cluster_hold8"];
+const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 6_144, reread: 1_024 };
+const KERNELS: &[&str] = &[
+    OP,
+    "softmax_hold2",
+    "softmax_hold4",
+    "softmax_hold8",
+    "softmax_cluster_hold8",
+    "softmax_cluster_hold7",
+];
 
 /// `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or with `log` its logarithm,
 /// `x - max - ln(sum(exp(x - max)))`: in f32, rounded once.
@@ -45,8 +52,8 @@ pub fn on_rung(
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
     let rung = match rung {
-        Some(rung) => rung.expect_holds(OP, device.arch(), &layout).map(|()| rung)?,
-        None => LONG_ROWS.pick(device.arch(), &layout),
+        Some(rung) => rung.expect_holds(OP, device.arch(), KERNELS, &layout).map(|()| rung)?,
+        None => LADDER.pick(device.arch(), &layout),
     };
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
