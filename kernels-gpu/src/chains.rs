@@ -85,7 +85,7 @@ fn halved_times_one_plus_tanh<T: Elem>(x: Held<T>, inner: Held<T>) -> Held<T> {
 #[inline(always)]
 pub(crate) fn gelu_quick<T: Elem>(x: Held<T>) -> Held<T> {
     let scaled = x.map(|x| QUICK * x);
-    let sigmoid = if size_of::<T>() == 2 {
+    let sigmoid = if brief::is_bf16::<T>() {
         scaled.map(brief::sigmoid)
     } else {
         Held::new(over_one_plus_exp::<T>(T::Lanes::splat(1.0), scaled.lanes()))

@@ -1,9 +1,8 @@
 //! How element-wise kernels share out their operands: to each thread one pack, in the order of the elements, whatever
 //! the rows are.
 //!
-//! One pack a thread keeps as many blocks in flight as there are registers for, and the memory sees a sweep: on an H200 as
-//! fast as a copy, where two or four packs a thread, or blocks that have rows, are up to 9 % slower
-//! (benches/results/nvidia-h200/2026-11-20).
+//! One pack a thread is as fast as a copy on an H200; two or four, or blocks that have rows, are up to 9 % slower
+//! (benches/results/nvidia-h200/2026-11-20/2ad125c).
 use core::marker::PhantomData;
 
 use cuda_std::mem;
@@ -13,6 +12,11 @@ use crate::chains::Held;
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
+
+/// How many blocks there should be registers for in a multiprocessor: `wanted`, but a Turing one has 1024 threads.
+pub(crate) const fn blocks(wanted: u32) -> u32 {
+    if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / THREADS } else { wanted }
+}
 
 /// A divisor that only the host knows, for dividends below 2^31: a multiplication and a shift.
 #[repr(C)]
@@ -182,12 +186,10 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
 /// As [`mem::load_u32`].
 #[inline(always)]
 unsafe fn load_element<E: Elem>(at: *const E) -> E {
+    let (at, hint) = (at.cast(), Load::ReadOnly);
     // SAFETY: as the caller promises.
     E::from_bits(unsafe {
-        match size_of::<E>() {
-            2 => mem::load_u16(at.cast(), Load::ReadOnly).into(),
-            _ => mem::load_u32(at.cast(), Load::ReadOnly),
-        }
+        if size_of::<E>() == 2 { mem::load_u16(at, hint).into() } else { mem::load_u32(at, hint) }
     })
 }
 
@@ -195,11 +197,13 @@ unsafe fn load_element<E: Elem>(at: *const E) -> E {
 /// As [`mem::store_u32`].
 #[inline(always)]
 unsafe fn store_element<E: Elem>(at: *mut E, element: E) {
+    let (at, bits, hint) = (at.cast(), element.to_bits(), Store::Default);
     // SAFETY: as the caller promises.
     unsafe {
-        match size_of::<E>() {
-            2 => mem::store_u16(at.cast(), element.to_bits() as u16, Store::Default),
-            _ => mem::store_u32(at.cast(), element.to_bits(), Store::Default),
+        if size_of::<E>() == 2 {
+            mem::store_u16(at, bits as u16, hint)
+        } else {
+            mem::store_u32(at, bits, hint)
         }
     }
 }

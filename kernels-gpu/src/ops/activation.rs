@@ -5,7 +5,7 @@
 use cuda_std::prelude::*;
 
 use crate::activations::Params;
-use crate::elementwise::{Extent, Share, THREADS};
+use crate::elementwise::{Extent, Share, THREADS, blocks};
 
 /// # Safety
 /// The host checked that `x` and `y` have the extent's rows and that `bias` is null or one row, all
@@ -36,5 +36,5 @@ entry! {
     activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
         => activation::<T, false, 6>(x, bias, y, p, extent);
     activation_hold1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
-        => activation::<T, true, 12>(x, bias, y, p, extent)
+        => activation::<T, true, { blocks(16) }>(x, bias, y, p, extent)
 }

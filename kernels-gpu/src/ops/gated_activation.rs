@@ -6,7 +6,7 @@
 use cuda_std::prelude::*;
 
 use crate::activations::{GatedOperands as Operands, Params};
-use crate::elementwise::{Extent, Share, THREADS};
+use crate::elementwise::{Extent, Share, THREADS, blocks};
 
 /// # Safety
 /// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases aligned if
@@ -38,5 +38,5 @@ entry! {
     gated_activation<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params, extent: Extent)
         => gated_activation::<T, false, 6>(operands, y, p, extent);
     gated_activation_hold1<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params, extent: Extent)
-        => gated_activation::<T, true, 12>(operands, y, p, extent)
+        => gated_activation::<T, true, { blocks(12) }>(operands, y, p, extent)
 }

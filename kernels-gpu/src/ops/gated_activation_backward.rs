@@ -3,7 +3,7 @@
 use cuda_std::prelude::*;
 
 use crate::activations::{GatedOperands as Operands, Params};
-use crate::elementwise::{Extent, Share, THREADS};
+use crate::elementwise::{Extent, Share, THREADS, blocks};
 
 /// # Safety
 /// The host checked that all operands have the extent's rows, all `Rows::is_vector` and the biases aligned if
@@ -37,5 +37,5 @@ entry! {
         => gated_activation_backward::<T, false, 6>(dy, operands, dx, dgate, p, extent);
     gated_activation_backward_hold1<T: [f32, f16, bf16]>
         (dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: Params, extent: Extent)
-        => gated_activation_backward::<T, true, 8>(dy, operands, dx, dgate, p, extent)
+        => gated_activation_backward::<T, true, { blocks(8) }>(dy, operands, dx, dgate, p, extent)
 }

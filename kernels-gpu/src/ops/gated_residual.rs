@@ -5,7 +5,7 @@
 use cuda_std::prelude::*;
 
 use crate::chains::Held;
-use crate::elementwise::{Extent, Share, THREADS};
+use crate::elementwise::{Extent, Share, THREADS, blocks};
 use crate::gated::{Gated, clamped};
 use crate::operand::{Modulation, Operand};
 
@@ -89,5 +89,5 @@ entry! {
     gated_residual<T: [f32, f16, bf16]>(gated: Gated, extent: Extent)
         => gated_residual::<T, false, 6>(gated, extent);
     gated_residual_hold1<T: [f32, f16, bf16]>(gated: Gated, extent: Extent)
-        => gated_residual::<T, true, 12>(gated, extent)
+        => gated_residual::<T, true, { blocks(12) }>(gated, extent)
 }

@@ -7,6 +7,9 @@ use cuda_std::prelude::*;
 
 use crate::exp_sum::{ExpSum, Params, exp, ln, logits};
 
+/// Blocks of 384 threads for each of which there are 56 registers. A Turing multiprocessor has 1024 threads.
+const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
+
 /// What turns a logit into its result.
 #[derive(Clone, Copy)]
 struct Finish {
@@ -124,5 +127,5 @@ entry! {
     softmax_hold4<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 4, 512, 2>(x, y, p);
     softmax_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 8, 1024, 1>(x, y, p);
     softmax_cluster_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T, 8, 1024, 1>(x, y, p);
-    softmax_cluster_hold7<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T, 7, 352, 3>(x, y, p)
+    softmax_cluster_hold7<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T, 7, 384, BLOCKS>(x, y, p)
 }
