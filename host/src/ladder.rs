@@ -116,9 +116,8 @@ pub const fn cluster_of(packs: u32, held: u32, threads: u32) -> Rung {
 /// Rows of up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
 ///
 /// A thread holds 2 packs in short rows, where time is latency, and 4 in longer ones, where it is bytes in flight.
-/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200). sm_75 and sm_80 take the same: launch bounds
-/// keep 64 registers a thread there too, so 1024 threads with 64 KB of loads in flight a multiprocessor, more than an
-/// A100's memory needs to hide its latency (2.0 TB/s x 0.6 us / 108 = 11 KB), and ptxas reports no spill on either.
+/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200); why sm_75 and sm_80 take the same:
+/// docs/ladders.md.
 ///
 /// The number of threads decides in which order a row is summed. Ops that share this ladder give the same bits for the
 /// same row, fused or not.
