@@ -11,7 +11,7 @@ const KERNELS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1024)];
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024];
 const BLOCKS: &[u32] = &[64, 128, 256];
 /// Threads of a cluster's blocks.
-const CLUSTERS: &[u32] = &[64, 128, 192, 256, 288, 320, 384, 512, 768, 1024];
+const CLUSTERS: &[u32] = &[64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 512, 768, 1024];
 
 /// Row lengths between and beyond those of `SHAPES`.
 const MORE_SHAPES: &[(usize, usize)] = &[
@@ -70,8 +70,13 @@ impl Op {
         }
         if packs > 4096 {
             rungs.extend([256, 512].map(|team| rung(packs, 0, team, team)));
-            let clusters = CLUSTERS.iter().filter(|&&threads| fills(64, threads));
-            rungs.extend(clusters.map(|&threads| Rung { packs, cluster: 8, ..rung(0, 8, threads, threads) }));
+            // Packs that a thread holds in a cluster, and its kernel's most threads.
+            let kernels: &[(u32, u32)] =
+                if self == Self::Softmax { &[(8, 1024), (7, 384)] } else { &[(8, 1024)] };
+            for &(held, most) in kernels {
+                let fitting = CLUSTERS.iter().filter(|&&team| team <= most && fills(8 * held, team));
+                rungs.extend(fitting.map(|&team| Rung { packs, held, cluster: 8, ..rung(0, 8, team, team) }));
+            }
         }
         rungs
     }
