@@ -2,7 +2,7 @@
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
-use kernels_gpu::elementwise::{Divisor, Extent, THREADS};
+use kernels_gpu::elementwise::{Divisor, Extent};
 
 use crate::launch::Launch;
 use crate::rows::{Operand, RowLayout};
@@ -93,8 +93,8 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Launches `held`, or `any_layout` where the rows are no vectors; with no elements, nothing. The last argument is the
-    /// extent, which this sets: more than 2^30 parts are several launches.
+    /// Launches `held`, or `any_layout` where the rows are no vectors, in blocks of `threads`; with no elements, nothing. The
+    /// last argument is the extent, which this sets: more than 2^30 parts are several launches.
     ///
     /// # Safety
     /// As [`Device::launch`].
@@ -102,6 +102,7 @@ impl<const N: usize> Elementwise<N> {
         &self,
         device: &Device,
         [any_layout, held]: [&'static str; 2],
+        threads: u32,
         stream: Stream,
         mut args: [*const c_void; ARGS],
     ) -> Result<()> {
@@ -118,8 +119,8 @@ impl<const N: usize> Elementwise<N> {
                 ..self.extent
             };
             args[ARGS - 1] = (&raw const extent).cast();
-            let blocks = parts.div_ceil(u64::from(THREADS) * of_thread) as u32;
-            let (grid, block) = ([blocks, 1, 1], [THREADS, 1, 1]);
+            let blocks = parts.div_ceil(u64::from(threads) * of_thread) as u32;
+            let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
             let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
             // SAFETY: as the caller promises.
             unsafe { device.launch(kernel, dtype, shape, stream, args)? };

@@ -38,8 +38,8 @@ pub(crate) fn gelu(x: f32) -> f32 {
     for i in 1..P.len() {
         p = fma(p, size, f32::from_bits(P[i]));
     }
-    let half_erf = 0.5 - ex2_ftz(fma(-p, size, -1.0));
-    x * (0.5 + half_erf.copysign(x))
+    let erf = 1.0 - ex2_ftz(-(p * size));
+    (0.5 * x) * (1.0 + erf.copysign(x))
 }
 
 /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`, of a bf16.

@@ -13,9 +13,9 @@ use crate::chains::Held;
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 
-/// How many blocks there should be registers for in a multiprocessor: `wanted`, but a Turing one has 1024 threads.
-pub(crate) const fn blocks(wanted: u32) -> u32 {
-    if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / THREADS } else { wanted }
+/// Blocks for which a multiprocessor should have registers: `wanted`, but a Turing one has 1024 threads.
+pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
+    if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
 /// A divisor that only the host knows, for dividends below 2^31: a multiplication and a shift.
@@ -92,8 +92,9 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
     /// The calling thread's, if it has any.
     #[inline(always)]
     pub fn of_thread(extent: Extent) -> Option<Self> {
-        let ([thread, ..], [block, ..]) = (thread::index(), thread::block_index());
-        let first = block * if VECTOR { THREADS } else { THREADS * Self::LEN } + thread;
+        let [[thread, ..], [block, ..]] = [thread::index(), thread::block_index()];
+        let of_block = thread::block_dim()[0] * if VECTOR { 1 } else { Self::LEN };
+        let first = block * of_block + thread;
         (first < extent.parts).then_some(Self { extent, first, element: PhantomData })
     }
 
@@ -107,7 +108,7 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
     /// Element `i`'s place, where elements are parts.
     #[inline(always)]
     fn element(&self, i: usize) -> Option<Place> {
-        let number = self.first + i as u32 * THREADS;
+        let number = self.first + i as u32 * thread::block_dim()[0];
         (number < self.extent.parts).then(|| self.place(number))
     }
 
@@ -125,7 +126,6 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
         // SAFETY: as the caller promises.
         Pack::from_lanes(unsafe { self.lanes::<T>(rows) })
     }
-
     /// The same in f32, of an operand whose elements are of another type than the others'.
     ///
     /// # Safety

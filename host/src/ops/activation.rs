@@ -2,6 +2,7 @@
 use half::{bf16, f16};
 use kernels_gpu::activations::Function;
 use kernels_gpu::activations::Params;
+use kernels_gpu::elementwise::THREADS;
 
 use crate::elementwise::Elementwise;
 use crate::launch::args;
@@ -95,7 +96,13 @@ pub fn activation(
     let [x, y] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
-        launch.launch(device, [OP, "activation_hold1"], stream, args![x, bias_base, y, p, launch.extent])
+        launch.launch(
+            device,
+            [OP, "activation_hold1"],
+            THREADS,
+            stream,
+            args![x, bias_base, y, p, launch.extent],
+        )
     }
 }
 

@@ -1,5 +1,6 @@
 //! The gradient of [`activation`](super::activation::activation).
 use kernels_gpu::activations::Params;
+use kernels_gpu::elementwise::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::elementwise::Elementwise;
@@ -41,6 +42,7 @@ pub fn activation_backward(
         launch.launch(
             device,
             [OP, "activation_backward_hold1"],
+            THREADS,
             stream,
             args![dy, x, bias_base, dx, p, launch.extent],
         )

@@ -1,5 +1,6 @@
 //! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
 use kernels_gpu::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::elementwise::Elementwise;
@@ -127,6 +128,12 @@ pub fn gated_activation(
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
-        launch.launch(device, [OP, "gated_activation_hold1"], stream, args![operands, y, p, launch.extent])
+        launch.launch(
+            device,
+            [OP, "gated_activation_hold1"],
+            THREADS,
+            stream,
+            args![operands, y, p, launch.extent],
+        )
     }
 }

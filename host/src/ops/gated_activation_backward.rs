@@ -1,5 +1,6 @@
 //! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
 use kernels_gpu::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::THREADS;
 
 use super::activation::{Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
@@ -57,5 +58,7 @@ pub fn gated_activation_backward(
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     let kernels = [OP, "gated_activation_backward_hold1"];
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(device, kernels, stream, args![dy, operands, dx, dgate, p, launch.extent]) }
+    unsafe {
+        launch.launch(device, kernels, THREADS, stream, args![dy, operands, dx, dgate, p, launch.extent])
+    }
 }

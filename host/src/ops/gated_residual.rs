@@ -1,6 +1,7 @@
 //! `sum = x + gate * y`.
 use kernels_gpu::gated::Gated;
 use kernels_gpu::operand::Operand;
+use kernels_gpu::ops::gated_residual::THREADS;
 
 use crate::elementwise::Elementwise;
 use crate::launch::args;
@@ -70,5 +71,7 @@ pub fn gated_residual(
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
     let launch = Elementwise::of_rows(OP, layout)?;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(device, [OP, "gated_residual_hold1"], stream, args![gated, launch.extent]) }
+    unsafe {
+        launch.launch(device, [OP, "gated_residual_hold1"], THREADS, stream, args![gated, launch.extent])
+    }
 }

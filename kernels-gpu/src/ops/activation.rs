@@ -36,5 +36,5 @@ entry! {
     activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
         => activation::<T, false, 6>(x, bias, y, p, extent);
     activation_hold1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
-        => activation::<T, true, { blocks(16) }>(x, bias, y, p, extent)
+        => activation::<T, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent)
 }

@@ -38,5 +38,5 @@ entry! {
     gated_activation<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params, extent: Extent)
         => gated_activation::<T, false, 6>(operands, y, p, extent);
     gated_activation_hold1<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params, extent: Extent)
-        => gated_activation::<T, true, { blocks(12) }>(operands, y, p, extent)
+        => gated_activation::<T, true, { blocks(THREADS, 12) }>(operands, y, p, extent)
 }

@@ -37,5 +37,5 @@ entry! {
         => gated_activation_backward::<T, false, 6>(dy, operands, dx, dgate, p, extent);
     gated_activation_backward_hold1<T: [f32, f16, bf16]>
         (dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: Params, extent: Extent)
-        => gated_activation_backward::<T, true, { blocks(8) }>(dy, operands, dx, dgate, p, extent)
+        => gated_activation_backward::<T, true, { blocks(THREADS, 8) }>(dy, operands, dx, dgate, p, extent)
 }
