@@ -1,26 +1,26 @@
-//! Element-wise ops: which rows their operands are cut into, and how the grid shares them out.
-use std::cmp::Reverse;
+//! Element-wise ops: their operands as rows, and a thread for each part of them.
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
-use kernels_gpu::elementwise::{Extent, HELD, MAX_THREADS};
+use kernels_gpu::elementwise::{Divisor, Extent};
 
 use crate::launch::Launch;
 use crate::rows::{Operand, RowLayout};
 use crate::view::View;
 use crate::{Device, Error, Result, Stream};
 
-/// Blocks that keep a large GPU busy for several rounds (an H200 holds 660 of the largest). What is beyond gives each
-/// block more to do, up to `MOST_PARTS`: working out where its rows are costs a block as much as half a pack.
-const ENOUGH_BLOCKS: u64 = 4_096;
-const MOST_PARTS: u64 = 4;
+/// Columns that one long run of elements is cut into.
+const RUN: u64 = 1 << 20;
+/// Parts of a launch: a row's are as many at most, so that their sum is below 2^31.
+const MOST_PARTS: u64 = 1 << 30;
 
 /// An element-wise launch.
 pub(crate) struct Elementwise<const N: usize> {
     pub layout: RowLayout<N>,
+    /// Of the first launch.
     pub extent: Extent,
-    grid: [u64; 2],
-    block: [u32; 2],
+    /// Packs of all rows, or elements where those cannot be read 16 bytes at a time.
+    parts: u64,
 }
 
 impl<const N: usize> Elementwise<N> {
@@ -46,7 +46,7 @@ impl<const N: usize> Elementwise<N> {
         }
         let mut layout = RowLayout::of(op, device, operands)?;
         layout.vector &= aligned;
-        Ok(Self::of_rows(layout))
+        Self::of_rows(op, layout)
     }
 
     fn of_run(operands: [Operand; N]) -> Self {
@@ -55,43 +55,46 @@ impl<const N: usize> Elementwise<N> {
         let len = 16 / first.dtype().size() as u64;
         let aligned = |(_, view): &Operand| (view.ptr() as usize).is_multiple_of(16);
         let vector = elements.is_multiple_of(len) && operands.iter().all(aligned);
-        let held = if vector { u64::from(HELD) } else { 1 };
-        let part = u64::from(MAX_THREADS) * held * len;
-        let parts = (elements.div_ceil(part) / ENOUGH_BLOCKS).clamp(1, MOST_PARTS);
-        let (cols, rows) = (part * parts, elements.div_ceil(part * parts));
         let operands = operands.map(|(_, view)| Rows {
             base: view.ptr().cast_mut().cast(),
-            inner_stride: cols as i64,
+            inner_stride: RUN as i64,
             outer_stride: 0,
         });
-        let (dtype, quads) = (first.dtype(), false);
-        let layout = RowLayout { rows, inner: 0, cols: cols as u32, dtype, vector, quads, operands };
-        let extent = Extent { rows, elements, inner: 0, cols: cols as u32, tiles: (held * parts) as u32 };
-        Self { layout, extent, grid: [rows, 1], block: [MAX_THREADS, 1] }
+        let (dtype, rows, cols) = (first.dtype(), elements.div_ceil(RUN), RUN as u32);
+        let layout = RowLayout { rows, inner: 0, cols, dtype, vector, quads: false, operands };
+        Self::of_parts(layout, elements)
     }
 
     /// For rows that were checked already.
-    pub fn of_rows(layout: RowLayout<N>) -> Self {
-        let held = if layout.vector { u64::from(HELD) } else { 1 };
-        let (packs, threads) = (layout.packs(), u64::from(MAX_THREADS));
-        // Parts of a row: each a few packs of a team. As few as fit, or more where there are blocks to spare.
-        let fewest = packs.div_ceil(threads * held);
-        let at_once = (layout.rows * fewest / ENOUGH_BLOCKS).clamp(1, MOST_PARTS);
-        let most = fewest.max(at_once.min(packs.div_ceil(32 * held)));
-        let team = |parts: u64| match packs.div_ceil(parts * held) {
-            few @ 0..=32 => few.next_power_of_two(),
-            many => many.next_multiple_of(32),
-        };
-        let least_idle = |parts: &u64| (team(*parts) * parts, Reverse(*parts));
-        let parts = (fewest..=most).min_by_key(least_idle).unwrap_or(fewest);
-        let (team, teams) = (team(parts), (threads / 2 / team(parts)).max(1));
-        let grid = [layout.rows.div_ceil(teams), parts.div_ceil(at_once).min(65_535)];
-        let tiles = packs.div_ceil(team) as u32;
-        let extent = Extent { rows: layout.rows, elements: 0, inner: layout.inner, cols: layout.cols, tiles };
-        Self { layout, extent, grid, block: [team as u32, teams as u32] }
+    pub fn of_rows(op: &'static str, layout: RowLayout<N>) -> Result<Self> {
+        if layout.rows > i32::MAX as u64 {
+            let (got, expected) = (layout.rows as f64, "at most 2^31 - 1");
+            return Err(Error::Value { op, arg: "rows", got, expected });
+        }
+        if !layout.vector && u64::from(layout.cols) > MOST_PARTS {
+            let (got, expected) =
+                (f64::from(layout.cols), "at most 2^30 where rows are not aligned to 16 bytes");
+            return Err(Error::Value { op, arg: "columns", got, expected });
+        }
+        let elements = layout.rows * u64::from(layout.cols);
+        Ok(Self::of_parts(layout, elements))
     }
 
-    /// Launches `held`, or `any_layout` where the rows are no vectors; with no elements, nothing.
+    fn of_parts(layout: RowLayout<N>, elements: u64) -> Self {
+        let len = if layout.vector { 16 / layout.dtype.size() as u32 } else { 1 };
+        let rows_of_group = if layout.inner == 0 { i32::MAX as u32 } else { layout.inner };
+        let extent = Extent {
+            parts: 0,
+            first_row: 0,
+            first_part: 0,
+            row: Divisor::new(layout.cols / len),
+            group: Divisor::new(rows_of_group),
+        };
+        Self { parts: elements / u64::from(len), layout, extent }
+    }
+
+    /// Launches `held`, or `any_layout` where the rows are no vectors, in blocks of `threads`; with no elements, nothing. The
+    /// last argument is the extent, which this sets: more than 2^30 parts are several launches.
     ///
     /// # Safety
     /// As [`Device::launch`].
@@ -99,22 +102,30 @@ impl<const N: usize> Elementwise<N> {
         &self,
         device: &Device,
         [any_layout, held]: [&'static str; 2],
+        threads: u32,
         stream: Stream,
-        args: [*const c_void; ARGS],
+        mut args: [*const c_void; ARGS],
     ) -> Result<()> {
-        let ([x, y], [team, teams]) = (self.grid, self.block);
-        let Ok(blocks) = i32::try_from(x) else {
-            let expected = "at most 2^31 - 1 blocks of them";
-            return Err(Error::Value { op: any_layout, arg: "rows", got: self.layout.rows as f64, expected });
-        };
-        if blocks == 0 {
-            return Ok(());
+        let RowLayout { vector, cols, dtype, .. } = self.layout;
+        let len = 16 / dtype.size() as u64;
+        let (kernel, of_thread, of_row) =
+            if vector { (held, 1, u64::from(cols) / len) } else { (any_layout, len, u64::from(cols)) };
+        for first in (0..self.parts).step_by(MOST_PARTS as usize) {
+            let parts = MOST_PARTS.min(self.parts - first);
+            let extent = Extent {
+                parts: parts as u32,
+                first_row: (first / of_row) as u32,
+                first_part: (first % of_row) as u32,
+                ..self.extent
+            };
+            args[ARGS - 1] = (&raw const extent).cast();
+            let blocks = parts.div_ceil(u64::from(threads) * of_thread) as u32;
+            let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
+            let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
+            // SAFETY: as the caller promises.
+            unsafe { device.launch(kernel, dtype, shape, stream, args)? };
         }
-        let (grid, block) = ([blocks as u32, y as u32, 1], [team, teams, 1]);
-        let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
-        let kernel = if self.layout.vector { held } else { any_layout };
-        // SAFETY: as the caller promises.
-        unsafe { device.launch(kernel, self.layout.dtype, shape, stream, args) }
+        Ok(())
     }
 }
 

@@ -52,16 +52,22 @@ pub struct Rung {
     pub team: u32,
     /// Teams in a block.
     pub teams: u32,
-    /// Blocks that share a row, each with such a team: 8 for sm_90, and 1 for all else, in the kernel for clusters; 0 in
+    /// Blocks that share a row, each with such a team: 8 for sm_90, and 1 for all else, in the kernels for clusters; 0 in
     /// the others.
     pub cluster: u32,
 }
 
 impl Rung {
-    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 in a cluster.
+    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 and for 7 in a cluster.
     pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
-        let held = if self.held == 0 { 0 } else { self.held.ilog2() as usize };
-        kernels[held + usize::from(self.cluster > 0)]
+        kernels[self.number()]
+    }
+    fn number(&self) -> usize {
+        match (self.cluster, self.held) {
+            (0, 0) => 0,
+            (0, held) => held.ilog2() as usize,
+            (_, held) => 12 - held as usize,
+        }
     }
 
     /// Does it hold the rows of `layout` on this architecture? Asked of a rung that no ladder chose.
@@ -69,13 +75,14 @@ impl Rung {
         &self,
         op: &'static str,
         arch: Option<Arch>,
+        kernels: &[&'static str],
         layout: &RowLayout<N>,
     ) -> Result<()> {
         let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
-        let is_cluster = self.cluster == blocks && self.held == 8 && self.teams == 1;
+        let is_cluster = self.cluster == blocks && [7, 8].contains(&self.held) && self.teams == 1;
         let held = u64::from(self.held) * u64::from(self.team) * u64::from(self.cluster.max(1));
         let fits = self.held == 0 || layout.vector && layout.packs() <= held;
-        if fits && (self.cluster == 0 || is_cluster) {
+        if fits && (self.cluster == 0 || is_cluster) && self.number() < kernels.len() {
             return Ok(());
         }
         Err(Error::Value {
@@ -97,16 +104,20 @@ pub const fn rung(packs: u32, held: u32, team: u32, threads: u32) -> Rung {
 
 /// A rung of clusters of 8 blocks of `threads`, whose threads hold 8 packs.
 pub const fn cluster(packs: u32, threads: u32) -> Rung {
-    assert!(8 * 8 * threads >= packs && threads <= 1_024);
-    Rung { packs, cluster: Team::CLUSTER, ..rung(0, 8, threads, threads) }
+    cluster_of(packs, 8, threads)
+}
+
+/// A rung of clusters of 8 blocks of `threads`, whose threads hold 7 or 8 packs.
+pub const fn cluster_of(packs: u32, held: u32, threads: u32) -> Rung {
+    assert!(8 * held * threads >= packs && threads <= 1_024 && (held == 7 || held == 8));
+    Rung { packs, cluster: Team::CLUSTER, ..rung(0, held, threads, threads) }
 }
 
 /// Rows of up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
 ///
 /// A thread holds 2 packs in short rows, where time is latency, and 4 in longer ones, where it is bytes in flight.
-/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200). sm_75 and sm_80 take the same: launch bounds
-/// keep 64 registers a thread there too, so 1024 threads with 64 KB of loads in flight a multiprocessor, more than an
-/// A100's memory needs to hide its latency (2.0 TB/s x 0.6 us / 108 = 11 KB), and ptxas reports no spill on either.
+/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200); why sm_75 and sm_80 take the same:
+/// docs/ladders.md.
 ///
 /// The number of threads decides in which order a row is summed. Ops that share this ladder give the same bits for the
 /// same row, fused or not.
@@ -171,9 +182,11 @@ pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
 pub(crate) const TWO_OPERANDS: HeldRows =
     HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
-/// What an op does with rows beyond `SHORT_ROWS`.
-pub(crate) struct LongRows {
-    /// The blocks that hold one.
+/// The launch configurations of an op whose blocks or clusters hold rows.
+pub(crate) struct Ladder {
+    /// For rows of up to 2048 packs.
+    pub short: &'static [Rung],
+    /// The blocks that hold a longer one.
     pub held: HeldRows,
     /// On architectures that have them, clusters hold rows of more packs than this.
     pub blocks_up_to: u32,
@@ -181,8 +194,8 @@ pub(crate) struct LongRows {
     pub reread: u32,
 }
 
-impl LongRows {
-    /// The first rung of `SHORT_ROWS` and these that takes the rows of `layout`; for rows that are not vectors, that
+impl Ladder {
+    /// The first rung that takes the rows of `layout`; for rows that are not vectors, that
     /// of the kernel for any layout.
     pub fn pick<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
         if !layout.vector {
@@ -199,7 +212,7 @@ impl LongRows {
         let too_long = !clusters.is_empty() && packs > u64::from(self.blocks_up_to);
         let fits = |rung: &&Rung| packs <= u64::from(rung.packs) && (rung.cluster > 0 || !too_long);
         let reread = rung(u32::MAX, 0, self.reread, self.reread);
-        SHORT_ROWS.iter().chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
+        self.short.iter().chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
     }
 }
 
@@ -208,7 +221,7 @@ mod tests {
     use super::*;
     use crate::Dtype;
 
-    fn pick(ladder: &LongRows, arch: Option<Arch>, packs: u32, vector: bool) -> Rung {
+    fn pick(ladder: &Ladder, arch: Option<Arch>, packs: u32, vector: bool) -> Rung {
         let layout = RowLayout::<0> {
             rows: 1,
             inner: 0,
@@ -223,7 +236,7 @@ mod tests {
 
     #[test]
     fn clusters_hold_what_no_block_does_or_should() {
-        let ladder = LongRows { held: ONE_OPERAND, blocks_up_to: 6_144, reread: 512 };
+        let ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 6_144, reread: 512 };
         let kind = |arch, packs| {
             let Rung { held, team, cluster, .. } = pick(&ladder, arch, packs, true);
             (held, team, cluster)

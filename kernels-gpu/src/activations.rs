@@ -10,8 +10,8 @@ use cuda_std::libdevice::{Erf, tanh};
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
+use crate::brief::{self, is_bf16};
 use crate::chains::{Held, gelu_fast, gelu_new, gelu_quick, over_one_plus_exp};
-use crate::elementwise::Extent;
 
 /// A function and its constants: a kernel argument.
 #[repr(C)]
@@ -79,20 +79,38 @@ impl Function {
         Self { kind, ..self }
     }
 
-    /// The function's values. All but the last rounding of `T` are made.
+    /// The function as torch computes it, of and into elements of `T`.
     #[inline(always)]
-    pub(crate) fn values<T: Elem>(self, x: T::Lanes) -> T::Lanes {
+    pub(crate) fn exact<T: Elem>(self, x: Held<T>) -> Held<T> {
         match self.kind {
+            Self::GELU if is_bf16::<T>() => x.map(brief::gelu),
             Self::GELU => x.map(|x| gelu(x, Erf::CUDA_12)),
             Self::GELU_CUDA_13_2 => x.map(|x| gelu(x, Erf::CUDA_13_2)),
+            Self::GELU_TANH if is_bf16::<T>() => x.map(brief::gelu_tanh),
             Self::GELU_TANH => x.map(gelu_tanh),
-            Self::GELU_NEW => gelu_new::<T>(Held::new(x)),
-            Self::GELU_FAST => gelu_fast::<T>(Held::new(x)),
-            Self::GELU_QUICK => gelu_quick::<T>(Held::new(x)),
-            Self::SILU => over_one_plus_exp::<T>(x, x),
-            Self::SIGMOID => x.map(|x| x * rcp_ftz(1.0 + self.exp(x))),
-            _ => x.map(|x| if x <= self.threshold { 0.0 } else { x }),
+            Self::GELU_NEW => gelu_new(x),
+            Self::GELU_FAST => gelu_fast(x),
+            Self::GELU_QUICK => gelu_quick(x),
+            Self::SILU if is_bf16::<T>() => x.map(brief::silu),
+            Self::SILU => Held::new(over_one_plus_exp::<T>(x.lanes(), x.lanes())),
+            _ => x.map(|x| self.fatrelu(x)),
         }
+    }
+
+    /// The values of a function that is [`once`](Self::once); the caller rounds them.
+    #[inline(always)]
+    pub(crate) fn fast<T: Elem>(self, x: T::Lanes) -> T::Lanes {
+        match self.kind {
+            Self::SIGMOID => x.map(|x| x * rcp_ftz(1.0 + self.exp(x))),
+            Self::GELU if is_bf16::<T>() => x.map(brief::gelu),
+            Self::GELU | Self::GELU_CUDA_13_2 => x.map(|x| gelu(x, Erf::CUDA_12)),
+            _ => x.map(|x| self.fatrelu(x)),
+        }
+    }
+
+    #[inline(always)]
+    fn fatrelu(self, x: f32) -> f32 {
+        if x <= self.threshold { 0.0 } else { x }
     }
 
     /// The function's values and derivatives, for functions that are [`once`](Self::once).
@@ -157,28 +175,14 @@ pub(crate) fn rounded<T: Elem>(lanes: T::Lanes) -> T::Lanes {
     T::unpack(T::pack(lanes))
 }
 
-/// What the kernels of an activation and of its gradient need to know beside their operands.
+/// What the kernels of the activations, of the gated ones and of their gradients need to know beside their operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Params {
-    /// The operands' shape.
-    pub extent: Extent,
     /// `f`.
     pub function: Function,
-    /// Is `x + bias` rounded to the element type before `f`? 0 or 1.
-    pub round_sum: u32,
-}
-
-/// What the kernels of a gated activation and of its gradient need to know beside their operands.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct GatedParams {
-    /// The operands' shape.
-    pub extent: Extent,
-    /// `f`.
-    pub function: Function,
-    /// Are the sums and `f`'s result rounded to the element type before the product? 0 or 1.
-    pub round_each: u32,
+    /// Is every operator's result rounded to the element type, and not the last alone? 0 or 1.
+    pub exact: u32,
 }
 
 /// The operands that are read: `x`, the gate, and their biases, each null or one row.

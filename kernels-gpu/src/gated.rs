@@ -2,7 +2,7 @@
 use cuda_std::prelude::*;
 
 use crate::modulated::RoundEach;
-use crate::operand::{Modulation, Operand, zip};
+use crate::operand::{Modulation, zip};
 use crate::passes::Passes;
 use crate::side::Form;
 use crate::source::Source;
@@ -35,124 +35,6 @@ pub(crate) fn clamped(value: f32) -> f32 {
         -65504.0
     } else {
         value
-    }
-}
-
-/// A thread's columns of an operand whose type is known when the kernel runs.
-#[derive(Clone, Copy)]
-struct AnyRow<T, const VECTOR: bool> {
-    same: Row<T, VECTOR>,
-    single: Row<f32, VECTOR>,
-    kind: u32,
-}
-
-impl<T: Elem, const VECTOR: bool> AnyRow<T, VECTOR> {
-    /// # Safety
-    /// As [`Row::of`], for the type that the operand's kind says.
-    #[inline(always)]
-    unsafe fn of(operand: &Operand, team: Team, at: RowAt, cols: u32) -> Self {
-        // SAFETY: as the caller promises: only the row of the operand's own type is read.
-        unsafe {
-            Self {
-                same: Row::of(&operand.rows, team, at, cols),
-                single: Row::of(&operand.rows, team, at, cols),
-                kind: operand.kind,
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn lanes(&self, tile: u32) -> T::Lanes {
-        match self.kind {
-            Operand::F32 => self.single.lanes(tile, Load::ReadOnly),
-            _ => self.same.lanes(tile, Load::ReadOnly),
-        }
-    }
-}
-
-/// A thread's columns of the gate.
-#[derive(Clone, Copy)]
-struct Gate<T, const VECTOR: bool> {
-    value: AnyRow<T, VECTOR>,
-    table: AnyRow<T, VECTOR>,
-}
-
-impl<T: Elem, const VECTOR: bool> Gate<T, VECTOR> {
-    /// # Safety
-    /// As [`AnyRow::of`]; the table is one row.
-    #[inline(always)]
-    unsafe fn of(gate: &Modulation, team: Team, at: RowAt, cols: u32) -> Self {
-        // SAFETY: as the caller promises; an absent table is never read.
-        unsafe {
-            Self {
-                value: AnyRow::of(&gate.value, team, at, cols),
-                table: AnyRow::of(&gate.table, team, RowAt::FIRST, cols),
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn lanes(&self, tile: u32) -> T::Lanes {
-        let value = self.value.lanes(tile);
-        if self.table.kind == Operand::NONE {
-            return value;
-        }
-        let sum = self.table.lanes(tile).zip(value, |table, value| table + value);
-        let both_same = self.value.kind == Operand::SAME && self.table.kind == Operand::SAME;
-        if both_same { Pack::<T>::from_lanes(sum).lanes() } else { sum }
-    }
-}
-
-/// A thread's packs of a [`Gated`].
-#[derive(Clone, Copy)]
-pub(crate) struct GatedPacks<T, const VECTOR: bool> {
-    x: Row<T, VECTOR>,
-    y: Row<T, VECTOR>,
-    gate: Gate<T, VECTOR>,
-    sum: RowMut<T, VECTOR>,
-    round_each: bool,
-    clip: bool,
-}
-
-impl<T: Elem, const VECTOR: bool> GatedPacks<T, VECTOR> {
-    /// # Safety
-    /// As [`Row::of`] for each operand.
-    #[inline(always)]
-    pub unsafe fn of(gated: &Gated, team: Team, at: RowAt, cols: u32) -> Self {
-        // SAFETY: as the caller promises.
-        unsafe {
-            Self {
-                x: Row::of(&gated.x, team, at, cols),
-                y: Row::of(&gated.y, team, at, cols),
-                gate: Gate::of(&gated.gate, team, at, cols),
-                sum: RowMut::of(&gated.sum, team, at, cols),
-                round_each: gated.round_each != 0,
-                clip: gated.clip != 0,
-            }
-        }
-    }
-
-    /// Writes the sums of `HELD` tiles from `first` on.
-    #[inline(always)]
-    pub fn add_tiles<const HELD: usize>(&self, first: u32) {
-        let mut held = [[Pack::<T>::ZERO; 2]; HELD];
-        for i in 0..HELD {
-            let tile = first + i as u32;
-            held[i] = [self.x.load(tile, Load::ReadOnly), self.y.load(tile, Load::ReadOnly)];
-        }
-        for i in 0..HELD {
-            let (tile, [x, y]) = (first + i as u32, held[i]);
-            let mut branch = y.lanes();
-            if self.gate.value.kind != Operand::NONE {
-                branch = self.gate.lanes(tile).zip(branch, |gate, y| gate * y);
-            }
-            let branch = if self.round_each { Pack::<T>::from_lanes(branch).lanes() } else { branch };
-            let mut total = Pack::<T>::from_lanes(x.lanes().zip(branch, |x, branch| x + branch));
-            if self.clip {
-                total = Pack::from_lanes(total.lanes().map(clamped));
-            }
-            self.sum.store(tile, total, Store::Default);
-        }
     }
 }
 

@@ -10,6 +10,7 @@ mod angles;
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod attention;
 mod block_sums;
+mod brief;
 mod chains;
 pub mod column_sums;
 pub mod elementwise;

@@ -1,15 +1,20 @@
-//! Every kernel of `rms_norm` in every kind of launch, not only those that the ladders choose today.
+//! Every kernel of `rms_norm` in every kind of launch, and `softmax` in clusters: not only what the ladders choose today.
 use half::bf16;
 use oxiwarp::ops::rms_norm::on_rung;
+use oxiwarp::ops::softmax;
 use oxiwarp::{Arch, Device, RmsNorm, Rung, Stream, rung};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
 use crate::Test;
 use crate::rms_norm::{bound, reference};
+use crate::softmax::close;
 
-pub const TESTS: &[Test] =
-    &[("rungs::every_launch_is_right", every_launch), ("rungs::every_cluster_is_right", every_cluster)];
+pub const TESTS: &[Test] = &[
+    ("rungs::every_launch_is_right", every_launch),
+    ("rungs::every_cluster_is_right", every_cluster),
+    ("rungs::every_cluster_of_softmax_is_right", softmax_clusters),
+];
 
 fn run(device: &Device, x: &[bf16], shape: [i64; 2], held: u32, team: u32, threads: u32) -> Vec<bf16> {
     run_on(device, x, shape, rung(0, held, team, threads))
@@ -65,6 +70,26 @@ fn every_cluster(device: &Device) {
             let y = run_on(device, &x, [rows as i64, cols], of_cluster);
             let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());
             within_ulps(&y, &expected, cols as usize, bound::<bf16>());
+        }
+    }
+}
+
+/// Threads that hold 7 packs, and 8: full rows, rows that leave whole blocks empty.
+fn softmax_clusters(device: &Device) {
+    let seed = seed();
+    let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
+    for (held, threads) in [(7, 32), (7, 160), (7, 352), (8, 256)] {
+        let most = held * threads * blocks;
+        for packs in [most, most - 1, most / 2 + 3, 1] {
+            let shape = [5, i64::from(packs * 8)];
+            eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
+            let x: Vec<bf16> = values(&mut random(seed), 5 * shape[1] as usize);
+            let logits = Matrix::upload(device, &x, shape, Layout::dense(shape[1]));
+            let mut y = Matrix::<bf16>::poisoned(device, shape, Layout::dense(shape[1]));
+            let of_cluster = Rung { held, cluster: blocks, ..rung(0, 8, threads, threads) };
+            softmax::on_rung(device, logits.view(), y.view_mut(), false, Stream::default(), Some(of_cluster))
+                .expect("valid");
+            close(&y.download(), &wide(&x), shape[1] as usize, false);
         }
     }
 }

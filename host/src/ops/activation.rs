@@ -2,6 +2,7 @@
 use half::{bf16, f16};
 use kernels_gpu::activations::Function;
 use kernels_gpu::activations::Params;
+use kernels_gpu::elementwise::THREADS;
 
 use crate::elementwise::Elementwise;
 use crate::launch::args;
@@ -90,11 +91,19 @@ pub fn activation(
     let launch = Elementwise::of(OP, device, [("x", &x), ("out", y)], bias.is_some(), is_aligned(bias_base))?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), bias.as_ref().map(|bias| ("bias", bias))])?;
     let function = f.function(x.dtype(), roundings);
-    let round_sum = u32::from(roundings == Roundings::Exact);
-    let p = Params { extent: launch.extent, function, round_sum };
+    let exact = u32::from(roundings == Roundings::Exact);
+    let p = Params { function, exact };
     let [x, y] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(device, [OP, "activation_hold2"], stream, args![x, bias_base, y, p]) }
+    unsafe {
+        launch.launch(
+            device,
+            [OP, "activation_hold1"],
+            THREADS,
+            stream,
+            args![x, bias_base, y, p, launch.extent],
+        )
+    }
 }
 
 /// Checks that a bias has `x`'s dtype and the last size of `shape`; its address, or null.

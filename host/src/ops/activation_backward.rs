@@ -1,5 +1,6 @@
 //! The gradient of [`activation`](super::activation::activation).
 use kernels_gpu::activations::Params;
+use kernels_gpu::elementwise::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::elementwise::Elementwise;
@@ -33,11 +34,17 @@ pub fn activation_backward(
     let others = [Some(("x", &x)), Some(("dy", &dy)), bias.as_ref().map(|bias| ("bias", bias))];
     expect_disjoint(OP, ("dx", dx), &others)?;
     let function = f.function(x.dtype(), Roundings::Once);
-    let round_sum = u32::from(roundings == Roundings::Exact);
-    let p = Params { extent: launch.extent, function, round_sum };
+    let exact = u32::from(roundings == Roundings::Exact);
+    let p = Params { function, exact };
     let [x, dy, dx] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
-        launch.launch(device, [OP, "activation_backward_hold2"], stream, args![dy, x, bias_base, dx, p])
+        launch.launch(
+            device,
+            [OP, "activation_backward_hold1"],
+            THREADS,
+            stream,
+            args![dy, x, bias_base, dx, p, launch.extent],
+        )
     }
 }

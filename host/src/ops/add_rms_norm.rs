@@ -1,13 +1,13 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::ladder::{LongRows, TWO_OPERANDS};
+use crate::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";
 
-const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
+const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
 const KERNELS: &[&str] = &[OP, "add_rms_norm_hold2", "add_rms_norm_hold4"];
 
 /// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).
@@ -38,7 +38,7 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("out", y), &inputs)?;
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
-    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let rung = LADDER.pick(device.arch(), &layout);
     let (p, [x, residual, y, sum]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

@@ -67,6 +67,23 @@ pub fn cross_entropy(
     params: CrossEntropy,
     stream: Stream,
 ) -> Result<()> {
+    on_rung(device, x, target, [loss, lse], params, stream, None)
+}
+
+/// [`cross_entropy`] with a launch configuration of the caller's choice, if it holds no row: what the ladder is tuned with.
+///
+/// # Errors
+/// As [`cross_entropy`].
+#[doc(hidden)]
+pub fn on_rung(
+    device: &Device,
+    x: View,
+    target: View,
+    [loss, lse]: [ViewMut; 2],
+    params: CrossEntropy,
+    stream: Stream,
+    rung: Option<Rung>,
+) -> Result<()> {
     let (loss, lse) = (loss.as_view(), lse.as_view());
     let layout = RowLayout::of(OP, device, [("logits", &x)])?;
     let (targets, p) = check(OP, device, &x, &target, params, &layout)?;
@@ -75,10 +92,11 @@ pub fn cross_entropy(
         expect_disjoint(OP, result, &[Some(("logits", &x)), Some(("target", &target))])?;
     }
     expect_disjoint(OP, ("loss", loss), &[Some(("lse", lse))])?;
+    let rung = rung.filter(|rung| rung.held == 0).unwrap_or_else(|| pick(&layout));
     let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
     let [x] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, OP, pick(&layout), &layout, stream, args![x, targets, losses, p]) }
+    unsafe { launch_rows(OP, device, OP, rung, &layout, stream, args![x, targets, losses, p]) }
 }
 
 /// Checks targets and parameters against the logits, and makes the kernel's arguments of them.

@@ -1,5 +1,6 @@
 //! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
-use kernels_gpu::activations::{GatedOperands as Operands, GatedParams as Params};
+use kernels_gpu::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::elementwise::Elementwise;
@@ -121,10 +122,18 @@ pub fn gated_activation(
 
     let exact = u32::from(params.roundings == Roundings::Exact);
     let function = params.activation.function(first.dtype(), params.roundings);
-    let p = Params { extent: launch.extent, function, round_each: exact };
+    let p = Params { function, exact };
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(device, [OP, "gated_activation_hold2"], stream, args![operands, y, p]) }
+    unsafe {
+        launch.launch(
+            device,
+            [OP, "gated_activation_hold1"],
+            THREADS,
+            stream,
+            args![operands, y, p, launch.extent],
+        )
+    }
 }

@@ -1,5 +1,6 @@
 //! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
-use kernels_gpu::activations::{GatedOperands as Operands, GatedParams as Params};
+use kernels_gpu::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::THREADS;
 
 use super::activation::{Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
@@ -50,12 +51,14 @@ pub fn gated_activation_backward(
 
     let exact = u32::from(params.roundings == Roundings::Exact);
     let function = params.activation.function(first.dtype(), Roundings::Once);
-    let p = Params { extent: launch.extent, function, round_each: exact };
+    let p = Params { function, exact };
     let [first, last, dy, dfirst, dlast] = launch.layout.operands;
     let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    let kernels = [OP, "gated_activation_backward_hold2"];
+    let kernels = [OP, "gated_activation_backward_hold1"];
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(device, kernels, stream, args![dy, operands, dx, dgate, p]) }
+    unsafe {
+        launch.launch(device, kernels, THREADS, stream, args![dy, operands, dx, dgate, p, launch.extent])
+    }
 }

@@ -1,6 +1,7 @@
 //! `sum = x + gate * y`.
 use kernels_gpu::gated::Gated;
 use kernels_gpu::operand::Operand;
+use kernels_gpu::ops::gated_residual::THREADS;
 
 use crate::elementwise::Elementwise;
 use crate::launch::args;
@@ -68,8 +69,9 @@ pub fn gated_residual(
     expect_disjoint(OP, ("out", sum), &[Some(("x", &x)), Some(("y", &y))])?;
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
-    let launch = Elementwise::of_rows(layout);
-    let extent = launch.extent;
+    let launch = Elementwise::of_rows(OP, layout)?;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(device, [OP, "gated_residual_hold2"], stream, args![gated, extent]) }
+    unsafe {
+        launch.launch(device, [OP, "gated_residual_hold1"], THREADS, stream, args![gated, launch.extent])
+    }
 }

@@ -2,7 +2,7 @@
 use kernels_gpu::norm::Params;
 use kernels_gpu::weight::{Applied, Weight};
 
-use crate::ladder::{LongRows, ONE_OPERAND, Rung};
+use crate::ladder::{Ladder, ONE_OPERAND, Rung, SHORT_ROWS};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -36,7 +36,7 @@ impl Default for RmsNorm {
 
 const OP: &str = "rms_norm";
 
-const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
+const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
 const KERNELS: &[&str] =
     &[OP, "rms_norm_hold2", "rms_norm_hold4", "rms_norm_hold8", "rms_norm_cluster_hold8"];
 
@@ -79,8 +79,8 @@ pub fn on_rung(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = match rung {
-        Some(rung) => rung.expect_holds(OP, device.arch(), &layout).map(|()| rung)?,
-        None => LONG_ROWS.pick(device.arch(), &layout),
+        Some(rung) => rung.expect_holds(OP, device.arch(), KERNELS, &layout).map(|()| rung)?,
+        None => LADDER.pick(device.arch(), &layout),
     };
     let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.

@@ -3,7 +3,7 @@ use kernels_gpu::ops::rms_norm_gated::Gate;
 use kernels_gpu::weight::Weight;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
-use crate::ladder::{HeldRows, LongRows, rung};
+use crate::ladder::{HeldRows, Ladder, SHORT_ROWS, rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
@@ -42,7 +42,8 @@ pub struct RmsNormGated {
 const OP: &str = "rms_norm_gated";
 
 /// As [`TWO_OPERANDS`](crate::ladder::TWO_OPERANDS), up to the 768 threads that have the registers for `f` of both rows.
-const LONG_ROWS: LongRows = LongRows {
+const LADDER: Ladder = Ladder {
+    short: SHORT_ROWS,
     held: HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
     blocks_up_to: u32::MAX,
     reread: 256,
@@ -75,7 +76,7 @@ pub fn rms_norm_gated(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params.norm, &mut layout)?;
     let inputs = [Some(("x", &x)), Some(("gate", &gate)), weight.as_ref().map(|weight| ("weight", weight))];
     expect_disjoint(OP, ("out", y), &inputs)?;
-    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let rung = LADDER.pick(device.arch(), &layout);
     let (p, [x, gate, y]) = (kernel_params(&layout, params.norm), layout.operands);
     let before_weight = params.norm.rounding == Rounding::BeforeWeight;
     let gate = Gate {

@@ -1,18 +1,70 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
 use kernels_gpu::exp_sum::Params;
 
-use crate::ladder::{LongRows, ONE_OPERAND};
+use crate::ladder::{HeldRows, Ladder, ONE_OPERAND, Rung, cluster_of, rung};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax";
 
+/// A logit costs as many instructions as its bytes leave time for, so no thread may idle: teams are as small as the packs
+/// that they hold allow, and whole.
+const SHORT: &[Rung] = &[
+    rung(2, 2, 1, 64),
+    rung(4, 2, 2, 64),
+    rung(8, 2, 4, 64),
+    rung(16, 2, 8, 64),
+    rung(32, 2, 16, 64),
+    rung(64, 2, 32, 64),
+    rung(128, 4, 32, 64),
+    rung(192, 8, 32, 64),
+    rung(256, 4, 64, 64),
+    rung(384, 4, 96, 96),
+    rung(512, 4, 128, 128),
+    rung(640, 4, 160, 160),
+    rung(768, 8, 96, 96),
+    rung(1_024, 8, 128, 128),
+    rung(1_280, 8, 160, 160),
+    rung(1_536, 8, 192, 192),
+    rung(2_048, 8, 256, 256),
+];
+
+/// Clusters of threads that hold 7 packs: 56 registers instead of 64, so a block more in each multiprocessor.
+/// 151,936 columns at 94 % of copy bandwidth on an H200, where 8 packs a thread have 82 %; one block of 1024 threads
+/// leaves the memory idle while it folds, 78 % at 65,536 columns, where the cluster has 97 %
+/// (benches/results/nvidia-h200/2026-11-20/2ad125c/softmax.txt).
+const HELD: HeldRows = HeldRows {
+    sm90: &[
+        cluster_of(5_376, 7, 96),
+        cluster_of(7_168, 7, 128),
+        cluster_of(8_960, 7, 160),
+        cluster_of(10_752, 7, 192),
+        cluster_of(12_544, 7, 224),
+        cluster_of(14_336, 7, 256),
+        cluster_of(16_128, 7, 288),
+        cluster_of(16_384, 8, 256),
+        cluster_of(19_712, 7, 352),
+        cluster_of(21_504, 7, 384),
+        cluster_of(26_624, 8, 416),
+        cluster_of(32_768, 8, 512),
+        cluster_of(49_152, 8, 768),
+        cluster_of(65_536, 8, 1_024),
+    ],
+    ..ONE_OPERAND
+};
+
 /// Rows that nothing holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
-/// flight are few and the second read finds most of them in L2. One block of 1024 threads that holds a row leaves the
-/// memory idle while it folds: 81 % of copy bandwidth on an H200 at 65,536 columns, where eight of 128 have 94 %.
-const LONG_ROWS: LongRows = LongRows { held: ONE_OPERAND, blocks_up_to: 6_144, reread: 1_024 };
-const KERNELS: &[&str] = &[OP, "softmax_hold2", "softmax_hold4", "softmax_hold8", "softmax_cluster_hold8"];
+/// flight are few and the second read finds most of them in L2.
+const LADDER: Ladder = Ladder { short: SHORT, held: HELD, blocks_up_to: 4_096, reread: 1_024 };
+const KERNELS: &[&str] = &[
+    OP,
+    "softmax_hold2",
+    "softmax_hold4",
+    "softmax_hold8",
+    "softmax_cluster_hold8",
+    "softmax_cluster_hold7",
+];
 
 /// `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or with `log` its logarithm,
 /// `x - max - ln(sum(exp(x - max)))`: in f32, rounded once.
@@ -25,10 +77,29 @@ const KERNELS: &[&str] = &[OP, "softmax_hold2", "softmax_hold4", "softmax_hold8"
 /// Shapes, dtypes or strides that do not fit, a `y` that overlaps `x`: nothing is written. See
 /// [`Error`](crate::Error) for the rest.
 pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) -> Result<()> {
+    on_rung(device, x, y, log, stream, None)
+}
+
+/// [`softmax`] with a launch configuration of the caller's choice: what the ladders are tuned with.
+///
+/// # Errors
+/// As [`softmax`]; a rung that cannot hold the row.
+#[doc(hidden)]
+pub fn on_rung(
+    device: &Device,
+    x: View,
+    y: ViewMut,
+    log: bool,
+    stream: Stream,
+    chosen: Option<Rung>,
+) -> Result<()> {
     let y = y.as_view();
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
-    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let rung = match chosen {
+        Some(rung) => rung.expect_holds(OP, device.arch(), KERNELS, &layout).map(|()| rung)?,
+        None => LADDER.pick(device.arch(), &layout),
+    };
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, y, p]) }

@@ -1,6 +1,6 @@
 //! The gradient of a softmax from its result: `dx = y * (dy - sum(dy * y))`.
 use super::softmax::kernel_params;
-use crate::ladder::{LongRows, TWO_OPERANDS};
+use crate::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
@@ -9,7 +9,7 @@ const OP: &str = "softmax_backward";
 
 /// Rows that no block holds are read twice, as in `softmax`, by blocks of half as many threads with twice the registers:
 /// with two rows a thread has twice the loads in flight.
-const LONG_ROWS: LongRows = LongRows { held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
+const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 const KERNELS: &[&str] = &[OP, "softmax_backward_hold2", "softmax_backward_hold4"];
 
 /// `dx = y * (dy - sum(dy * y))` over the last dimension: the gradient of [`softmax`](crate::softmax) from its result
@@ -31,7 +31,7 @@ pub fn softmax_backward(
     let dx = dx.as_view();
     let layout = RowLayout::of(OP, device, [("y", &y), ("dy", &dy), ("dx", dx)])?;
     expect_disjoint(OP, ("dx", dx), &[Some(("y", &y)), Some(("dy", &dy))])?;
-    let rung = LONG_ROWS.pick(device.arch(), &layout);
+    let rung = LADDER.pick(device.arch(), &layout);
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }

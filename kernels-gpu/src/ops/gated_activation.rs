@@ -1,55 +1,42 @@
 //! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see [`Function`](crate::activations::Function) for `f`.
 //!
-//! GEGLU, SwiGLU and their like; which half of a packed input is the gate, only the host knows. A thread loads its
-//! packs before it computes any. `gated_activation_<dtype>` takes any layout; `gated_activation_hold2_<dtype>` wants
-//! rows that can be read 16 bytes at a time ([`Rows::is_vector`]).
+//! GEGLU, SwiGLU and their like; which half of a packed input is the gate, only the host knows.
+//! `gated_activation_<dtype>` takes any layout; `gated_activation_hold1_<dtype>` wants rows that can be read 16 bytes at
+//! a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::activations::{GatedOperands as Operands, GatedParams as Params, rounded};
-use crate::elementwise::{Bias, MAX_THREADS};
+use crate::activations::{GatedOperands as Operands, Params};
+use crate::elementwise::{Extent, Share, THREADS, blocks};
 
 /// # Safety
 /// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases aligned if
 /// `VECTOR`, and that `y` overlaps nothing else.
 #[inline(always)]
-unsafe fn gated_activation<T: Elem, const HELD: usize, const VECTOR: bool, const MIN_BLOCKS: u32>(
+unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: Operands,
     y: Rows,
     p: Params,
+    extent: Extent,
 ) {
-    thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    let team = Team::of_block();
-    let (at, cols) = p.extent.row(team);
-    // SAFETY: as the caller promises; a team's row is its own.
-    let (x, gate, bias_x, bias_gate, y) = unsafe {
-        (
-            Row::<T, VECTOR>::of(&operands.x, team, at, cols),
-            Row::<T, VECTOR>::of(&operands.gate, team, at, cols),
-            Bias::<T, VECTOR>::of(operands.bias_x, team, cols),
-            Bias::<T, VECTOR>::of(operands.bias_gate, team, cols),
-            RowMut::<T, VECTOR>::of(&y, team, at, cols),
-        )
-    };
-    let round = p.round_each != 0;
-    for first in p.extent.parts::<HELD>() {
-        let mut held = [[Pack::<T>::ZERO; 2]; HELD];
-        for i in 0..HELD {
-            let tile = first + i as u32;
-            held[i] = [gate.load(tile, Load::ReadOnly), x.load(tile, Load::ReadOnly)];
-        }
-        for i in 0..HELD {
-            let (tile, [gate, x]) = (first + i as u32, held[i]);
-            let activated = p.function.values::<T>(bias_gate.added(gate, tile, round));
-            let activated = if round { rounded::<T>(activated) } else { activated };
-            let product = bias_x.added(x, tile, round).zip(activated, |x, f| x * f);
-            y.store(tile, Pack::from_lanes(product), Store::Default);
-        }
+    thread::launch_bounds::<THREADS, MIN_BLOCKS>();
+    let Some(share) = Share::<T, VECTOR>::of_thread(extent) else { return };
+    // SAFETY: as the caller promises.
+    unsafe {
+        let (gate, x) = (share.load(&operands.gate), share.load(&operands.x));
+        let (bias_gate, bias_x) = (share.bias(operands.bias_gate), share.bias(operands.bias_x));
+        let product = if p.exact != 0 {
+            p.function.exact(bias_gate.plus(gate)).times(bias_x.plus(x)).pack()
+        } else {
+            let activated = p.function.fast::<T>(bias_gate.added(gate, false));
+            Pack::from_lanes(bias_x.added(x, false).zip(activated, |x, f| x * f))
+        };
+        share.store(&y, product);
     }
 }
 
 entry! {
-    gated_activation<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params)
-        => gated_activation::<T, 1, false, 3>(operands, y, p);
-    gated_activation_hold2<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params)
-        => gated_activation::<T, 2, true, 4>(operands, y, p)
+    gated_activation<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params, extent: Extent)
+        => gated_activation::<T, false, 6>(operands, y, p, extent);
+    gated_activation_hold1<T: [f32, f16, bf16]>(operands: Operands, y: Rows, p: Params, extent: Extent)
+        => gated_activation::<T, true, { blocks(THREADS, 12) }>(operands, y, p, extent)
 }

@@ -7,6 +7,9 @@ use cuda_std::prelude::*;
 
 use crate::exp_sum::{ExpSum, Params, exp, ln, logits};
 
+/// Blocks of 384 threads for each of which there are 56 registers. A Turing multiprocessor has 1024 threads.
+const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
+
 /// What turns a logit into its result.
 #[derive(Clone, Copy)]
 struct Finish {
@@ -108,10 +111,14 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 /// # Safety
 /// As [`softmax`].
 #[inline(always)]
-unsafe fn cluster<T: Elem>(x: Rows, y: Rows, p: Params) {
-    thread::launch_bounds::<1024, 1>();
+unsafe fn cluster<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+    x: Rows,
+    y: Rows,
+    p: Params,
+) {
+    thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { softmax::<T, 8, 0, true>(x, y, p, Team::of_cluster()) }
+    unsafe { softmax::<T, HELD, 0, true>(x, y, p, Team::of_cluster()) }
 }
 
 entry! {
@@ -119,5 +126,6 @@ entry! {
     softmax_hold2<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 2, 256, 4>(x, y, p);
     softmax_hold4<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 4, 512, 2>(x, y, p);
     softmax_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 8, 1024, 1>(x, y, p);
-    softmax_cluster_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T>(x, y, p)
+    softmax_cluster_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T, 8, 1024, 1>(x, y, p);
+    softmax_cluster_hold7<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T, 7, 384, BLOCKS>(x, y, p)
 }
