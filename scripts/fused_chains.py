@@ -40,7 +40,7 @@ def inductor() -> Iterator[str]:
     yield "| --- | --- |"
     for name, share in INDUCTOR.items():
         measured = f"{share.least:.2f}" if share.least == share.most else f"{share.least:.2f} to {share.most:.2f}"
-        yield f"| `{name}`{share.only} | {measured} |"
+        yield f"| `{name}` | {measured} |"
     yield ""
 
 

@@ -55,7 +55,7 @@ FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fus
 
 def notes(ops: set[str]) -> list[str]:
     """What a report says of these operators besides its rows."""
-    given = [f"{op}{INDUCTOR[op].only}" for op in sorted(ops & INDUCTOR.keys())]
+    given = sorted(ops & INDUCTOR.keys())
     if "layer_norm" in ops:
         given.append("layer_norm by itself")  # see layer_norm.py
     return [f"left to Inductor under torch.compile: {', '.join(given)}"] if given else []
