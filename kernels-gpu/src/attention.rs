@@ -15,6 +15,7 @@ pub mod backward;
 mod band;
 pub mod decode;
 pub(crate) mod forward;
+mod keys;
 mod mask;
 mod output;
 mod place;
@@ -83,21 +84,30 @@ pub const WARPS: u32 = 4;
 /// The tiles of a kernel, in units of 16, the size of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
+    /// Warps of a block.
+    pub warps: u32,
     /// Queries of a warp.
     pub rows16: usize,
     /// Columns of a head, at least.
     pub dim16: usize,
     /// Keys of a tile.
     pub keys16: usize,
+    /// Tiles of keys, and of values, that there is room for: two, of which one is copied while the other is worked on; or one,
+    /// and values are copied beside the products with keys, the next keys beside those with values.
+    pub buffers: u32,
 }
 
 impl Tiling {
     /// Queries of a block.
     pub const fn rows(&self) -> u32 {
-        WARPS * 16 * self.rows16 as u32
+        self.warps * 16 * self.rows16 as u32
     }
-    /// Shared memory of a block, in bytes: a tile of queries, two of keys and two of values.
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        self.warps * 32
+    }
+    /// Shared memory of a block, in bytes: a tile of queries, and those of keys and values.
     pub const fn shared_bytes(&self) -> u32 {
-        (self.rows() + 4 * 16 * self.keys16 as u32) * (2 * self.dim16 as u32 + 1) * 16
+        (self.rows() + 2 * self.buffers * 16 * self.keys16 as u32) * (2 * self.dim16 as u32 + 1) * 16
     }
 }

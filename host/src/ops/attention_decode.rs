@@ -102,8 +102,8 @@ pub fn attention_decode(
     let (blocks, rows) = (plan.parts as u32 / WARPS, a.batches * a.heads * a.queries);
     // SAFETY: the views were checked to be what the kernels' arguments mean.
     unsafe {
-        device.launch(kernel, a.dtype, block_shape(blocks, bytes), stream, args![p])?;
-        let shape = block_shape(rows.div_ceil(WARPS), 0);
+        device.launch(kernel, a.dtype, block_shape(blocks, WARPS * 32, bytes), stream, args![p])?;
+        let shape = block_shape(rows.div_ceil(WARPS), WARPS * 32, 0);
         device.launch("attention_decode_combine", a.dtype, shape, stream, args![p])
     }
 }

@@ -26,16 +26,16 @@ pub const KERNELS_BY_DIM: [Kernels; 5] = [
     Kernels { dim: 128, names: ["attention_128", "attention_128_general"], tilings: [D128, G128] },
     Kernels { dim: 256, names: ["attention_256", "attention_256_general"], tilings: [D256, G256] },
 ];
-const D64: Tiling = Tiling { rows16: 2, dim16: 4, keys16: 4 };
+const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, keys16: 4, buffers: 2 };
 const G64: Tiling = Tiling { keys16: 2, ..D64 };
-const D80: Tiling = Tiling { rows16: 2, dim16: 5, keys16: 4 };
+const D80: Tiling = Tiling { dim16: 5, ..D64 };
 const G80: Tiling = Tiling { keys16: 2, ..D80 };
-const D96: Tiling = Tiling { rows16: 2, dim16: 6, keys16: 4 };
+const D96: Tiling = Tiling { dim16: 6, ..D64 };
 const G96: Tiling = Tiling { keys16: 2, ..D96 };
-const D128: Tiling = Tiling { rows16: 2, dim16: 8, keys16: 4 };
+const D128: Tiling = Tiling { dim16: 8, keys16: 3, ..D64 };
 const G128: Tiling = Tiling { rows16: 1, keys16: 2, ..D128 };
-const D256: Tiling = Tiling { rows16: 1, dim16: 16, keys16: 2 };
-const G256: Tiling = D256;
+const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..D64 };
+const G256: Tiling = Tiling { warps: 4, keys16: 2, ..D256 };
 
 /// # Safety
 /// As [`forward`].
@@ -45,36 +45,122 @@ unsafe fn bounded<
     const ROWS16: usize,
     const DIM16: usize,
     const KEYS16: usize,
+    const WARPS: u32,
+    const BUFFERS: u32,
     const HELD: bool,
     const GENERAL: bool,
-    const MIN_BLOCKS: u32,
 >(
     p: Params,
 ) {
-    thread::launch_bounds::<128, MIN_BLOCKS>();
+    // Eight warps a multiprocessor: more have not registers enough.
+    if WARPS == 8 {
+        thread::launch_bounds::<256, 1>();
+    } else {
+        thread::launch_bounds::<128, 2>();
+    }
     // SAFETY: as the caller promises.
-    unsafe { forward::<T, ROWS16, DIM16, KEYS16, HELD, GENERAL>(p) }
+    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, BUFFERS, HELD, GENERAL>(p) }
 }
 
 entry! {
-    attention_64<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D64.rows16 }, { D64.dim16 }, { D64.keys16 }, true, false, 2>(p);
-    attention_64_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.keys16 }, true, true, 2>(p);
-    attention_80<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D80.rows16 }, { D80.dim16 }, { D80.keys16 }, false, false, 2>(p);
-    attention_80_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G80.rows16 }, { G80.dim16 }, { G80.keys16 }, false, true, 2>(p);
-    attention_96<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D96.rows16 }, { D96.dim16 }, { D96.keys16 }, false, false, 2>(p);
-    attention_96_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G96.rows16 }, { G96.dim16 }, { G96.keys16 }, false, true, 2>(p);
-    attention_128<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D128.rows16 }, { D128.dim16 }, { D128.keys16 }, false, false, 2>(p);
-    attention_128_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.keys16 }, false, true, 2>(p);
-    attention_256<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.keys16 }, false, false, 2>(p);
-    attention_256_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.keys16 }, false, true, 2>(p)
+    attention_64<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D64.rows16 },
+        { D64.dim16 },
+        { D64.keys16 },
+        { D64.warps },
+        { D64.buffers },
+        true,
+        false,
+    >(p);
+    attention_64_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G64.rows16 },
+        { G64.dim16 },
+        { G64.keys16 },
+        { G64.warps },
+        { G64.buffers },
+        true,
+        true,
+    >(p);
+    attention_80<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D80.rows16 },
+        { D80.dim16 },
+        { D80.keys16 },
+        { D80.warps },
+        { D80.buffers },
+        false,
+        false,
+    >(p);
+    attention_80_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G80.rows16 },
+        { G80.dim16 },
+        { G80.keys16 },
+        { G80.warps },
+        { G80.buffers },
+        false,
+        true,
+    >(p);
+    attention_96<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D96.rows16 },
+        { D96.dim16 },
+        { D96.keys16 },
+        { D96.warps },
+        { D96.buffers },
+        false,
+        false,
+    >(p);
+    attention_96_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G96.rows16 },
+        { G96.dim16 },
+        { G96.keys16 },
+        { G96.warps },
+        { G96.buffers },
+        false,
+        true,
+    >(p);
+    attention_128<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D128.rows16 },
+        { D128.dim16 },
+        { D128.keys16 },
+        { D128.warps },
+        { D128.buffers },
+        false,
+        false,
+    >(p);
+    attention_128_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G128.rows16 },
+        { G128.dim16 },
+        { G128.keys16 },
+        { G128.warps },
+        { G128.buffers },
+        false,
+        true,
+    >(p);
+    attention_256<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D256.rows16 },
+        { D256.dim16 },
+        { D256.keys16 },
+        { D256.warps },
+        { D256.buffers },
+        false,
+        false,
+    >(p);
+    attention_256_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G256.rows16 },
+        { G256.dim16 },
+        { G256.keys16 },
+        { G256.warps },
+        { G256.buffers },
+        false,
+        true,
+    >(p)
 }
