@@ -19,6 +19,7 @@ mod keys;
 mod mask;
 mod output;
 mod place;
+mod products;
 mod queries;
 mod softmax;
 mod tile;

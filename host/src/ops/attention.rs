@@ -1,6 +1,6 @@
 //! `softmax(scale q kT + mask) v`.
 use kernels_gpu::attention::{Mask, Params, UNLIMITED};
-use kernels_gpu::ops::attention::KERNELS_BY_DIM;
+use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, MaskLayout};
 use crate::launch::{Launch, args};
@@ -59,15 +59,15 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
 pub(crate) fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
+    let fits = |kernel: &&Kernel| a.is_plain() && kernel.tiling.shared_bytes() <= device.max_shared_bytes();
     // The general kernel's tiles are smaller: it is also for GPUs that have not enough shared memory.
-    let general = !a.is_plain() || kernels.tilings[0].shared_bytes() > device.max_shared_bytes();
-    let (kernel, tiling) = (kernels.names[usize::from(general)], kernels.tilings[usize::from(general)]);
+    let Kernel { name, tiling } = kernels.plain.iter().find(fits).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), Side::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         device.launch(
-            kernel,
+            name,
             a.dtype,
             block_shape(blocks, tiling.threads(), tiling.shared_bytes()),
             stream,

@@ -8,7 +8,8 @@
 mod delta;
 mod gradients;
 mod other;
-mod products;
+mod own;
+mod weights;
 
 pub(crate) use delta::delta;
 pub(crate) use gradients::gradients;

@@ -10,9 +10,10 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::band::Band;
-use super::forward::{accumulate, products};
+use super::forward::accumulate;
 use super::output::Sums;
 use super::place::Place;
+use super::products::products;
 use super::queries::Queries;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};

@@ -10,6 +10,7 @@ use super::keys::{KEYS, Keys, VALUES};
 use super::mask::{At, Lines, cap, hide};
 use super::output::{Output, Sums};
 use super::place::Place;
+use super::products::{add_product, products};
 use super::queries::Queries;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};
@@ -71,15 +72,17 @@ pub(crate) unsafe fn forward<
     let first = place.first + own;
     let span = [first, (first + 16 * ROWS16 as u32 - 1).min(last)];
     for tile in begin..end {
-        // Half of the copies before the products with keys and half behind them: all at once would keep these waiting.
-        let [now, then] = match BUFFERS {
-            1 => [(VALUES, tile), (KEYS, tile + 1)],
-            _ => [(KEYS, tile + 1), (VALUES, tile + 1)],
-        };
         // SAFETY: the tile that is copied to was used up before the last barrier.
-        unsafe { kv.copy(now.0, now.1) };
-        // Else the places of their rows in the mask stay in registers from tile to tile.
-        let query = if GENERAL { thread::forget([first, 0])[0] } else { first };
+        unsafe {
+            if BUFFERS == 1 {
+                kv.copy(VALUES, tile);
+            } else {
+                kv.copy(KEYS, tile + 1);
+                kv.copy(VALUES, tile + 1);
+            }
+        }
+        // Else what hides keys from their rows stays in registers from tile to tile, of which small tiles alone leave any.
+        let query = if GENERAL || KEYS16 > 3 { thread::forget([first, 0])[0] } else { first };
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !band.hides(span, at.col, keys);
         let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
@@ -90,9 +93,9 @@ pub(crate) unsafe fn forward<
         if BUFFERS == 1 {
             copy::wait();
             block::sync();
+            // SAFETY: the keys are used up.
+            unsafe { kv.copy(KEYS, tile + 1) };
         }
-        // SAFETY: as above.
-        unsafe { kv.copy(then.0, then.1) };
         if seen {
             // SAFETY: values have been waited for.
             unsafe {
@@ -111,46 +114,6 @@ pub(crate) unsafe fn forward<
     }
     // SAFETY: the warp is the only one that used its queries, and has done so.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.at_row(own), first, vector) };
-}
-
-/// `q kT`.
-///
-/// # Safety
-/// Queries and keys have been waited for.
-#[inline(always)]
-pub(super) unsafe fn products<
-    T: MatrixElem,
-    const ROWS16: usize,
-    const DIM16: usize,
-    const KEYS16: usize,
-    const HELD: bool,
->(
-    queries: &Queries<T, ROWS16, DIM16, HELD>,
-    keys: &Tile<T, DIM16>,
-    lanes: &Lanes<DIM16>,
-) -> Scores<ROWS16, KEYS16> {
-    let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
-    // SAFETY: as the caller promises.
-    let left = |col| -> [_; ROWS16] { core::array::from_fn(|row| unsafe { queries.get(row, col) }) };
-    // SAFETY: as the caller promises.
-    let right = |at: usize| unsafe { keys.columns(lanes, at % KEYS16, at / KEYS16) };
-    // Each matrix is read a step before it is wanted.
-    let (mut a, mut b) = (left(0), right(0));
-    for col in 0..DIM16 {
-        let next_a = if col + 1 < DIM16 { left(col + 1) } else { a };
-        for pair in 0..KEYS16 {
-            let next = col * KEYS16 + pair + 1;
-            let next_b = if next < DIM16 * KEYS16 { right(next) } else { b };
-            for row in 0..ROWS16 {
-                for side in 0..2 {
-                    scores[row][pair][side] = T::mma(a[row], b[side], scores[row][pair][side]);
-                }
-            }
-            b = next_b;
-        }
-        a = next_a;
-    }
-    scores
 }
 
 /// Adds the weights of the scores times `v` to `out`.
@@ -181,16 +144,9 @@ pub(super) unsafe fn accumulate<
         }
     }
     for step in 0..KEYS16 {
-        let weights: [_; ROWS16] = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
-        for pair in 0..DIM16 {
-            // SAFETY: as the caller promises.
-            let b = unsafe { values.rows(lanes, step, pair) };
-            for row in 0..ROWS16 {
-                for side in 0..2 {
-                    out[row][pair][side] = T::mma(weights[row], b[side], out[row][pair][side]);
-                }
-            }
-        }
+        let weights = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
+        // SAFETY: as the caller promises.
+        unsafe { add_product(out, weights, values, lanes, step) };
     }
 }
 

@@ -7,24 +7,37 @@ use cuda_std::prelude::*;
 use crate::attention::forward::forward;
 use crate::attention::{Params, Tiling};
 
+/// A kernel, and the tiles that it takes.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    /// Its name, without the element type.
+    pub name: &'static str,
+    /// Its tiles.
+    pub tiling: Tiling,
+}
+
 /// The kernels of heads of up to so many columns.
 pub struct Kernels {
     /// The most columns.
     pub dim: u32,
-    /// The kernel without and with everything that is rarely wanted.
-    pub names: [&'static str; 2],
-    /// The tiles of each.
-    pub tilings: [Tiling; 2],
+    /// Those without anything that is rarely wanted: the first for which there is shared memory enough.
+    pub plain: &'static [Kernel],
+    /// That with all of it.
+    pub general: Kernel,
 }
 
 /// All of them, the shortest heads first. The general ones have smaller tiles: with as many scores they would need more
 /// registers than there are.
 pub const KERNELS_BY_DIM: [Kernels; 5] = [
-    Kernels { dim: 64, names: ["attention_64", "attention_64_general"], tilings: [D64, G64] },
-    Kernels { dim: 80, names: ["attention_80", "attention_80_general"], tilings: [D80, G80] },
-    Kernels { dim: 96, names: ["attention_96", "attention_96_general"], tilings: [D96, G96] },
-    Kernels { dim: 128, names: ["attention_128", "attention_128_general"], tilings: [D128, G128] },
-    Kernels { dim: 256, names: ["attention_256", "attention_256_general"], tilings: [D256, G256] },
+    Kernels { dim: 64, plain: &[of("attention_64", D64)], general: of("attention_64_general", G64) },
+    Kernels { dim: 80, plain: &[of("attention_80", D80)], general: of("attention_80_general", G80) },
+    Kernels { dim: 96, plain: &[of("attention_96", D96)], general: of("attention_96_general", G96) },
+    Kernels { dim: 128, plain: &[of("attention_128", D128)], general: of("attention_128_general", G128) },
+    Kernels {
+        dim: 256,
+        plain: &[of("attention_256", D256), of("attention_256_small", S256)],
+        general: of("attention_256_general", G256),
+    },
 ];
 const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, keys16: 4, buffers: 2 };
 const G64: Tiling = Tiling { keys16: 2, ..D64 };
@@ -34,8 +47,13 @@ const D96: Tiling = Tiling { dim16: 6, ..D64 };
 const G96: Tiling = Tiling { keys16: 2, ..D96 };
 const D128: Tiling = Tiling { dim16: 8, keys16: 3, ..D64 };
 const G128: Tiling = Tiling { rows16: 1, keys16: 2, ..D128 };
-const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..D64 };
-const G256: Tiling = Tiling { warps: 4, keys16: 2, ..D256 };
+const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, keys16: 8, buffers: 1 };
+const S256: Tiling = Tiling { keys16: 4, ..D256 };
+const G256: Tiling = Tiling { warps: 4, keys16: 2, buffers: 2, ..D256 };
+
+const fn of(name: &'static str, tiling: Tiling) -> Kernel {
+    Kernel { name, tiling }
+}
 
 /// # Safety
 /// As [`forward`].
@@ -150,6 +168,16 @@ entry! {
         { D256.keys16 },
         { D256.warps },
         { D256.buffers },
+        false,
+        false,
+    >(p);
+    attention_256_small<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { S256.rows16 },
+        { S256.dim16 },
+        { S256.keys16 },
+        { S256.warps },
+        { S256.buffers },
         false,
         false,
     >(p);

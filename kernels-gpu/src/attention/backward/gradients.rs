@@ -5,35 +5,23 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::BackwardParams;
-use super::delta::statistics;
 use super::other::{Other, Step, side};
-use super::products::{accumulate, cap_with_slopes, left};
-use crate::attention::band::Band;
-use crate::attention::forward::products;
+use super::own::{Own, rows_of};
+use super::weights::{cap_with_slopes, left};
 use crate::attention::mask::{At, Lines, hide};
 use crate::attention::output::{Output, Sums};
 use crate::attention::place::Place;
+use crate::attention::products::{add_product, products};
 use crate::attention::queries::Queries;
 use crate::attention::softmax::Scores;
-use crate::attention::tile::{Lanes, Tile};
+use crate::attention::tile::Tile;
 use crate::heads::Heads;
-
-/// A warp's `16 ROWS16` rows.
-struct Own<T, const ROWS16: usize, const DIM16: usize> {
-    tiles: [Tile<T, DIM16>; 2],
-    lanes: Lanes<DIM16>,
-    band: Band,
-    /// The first row, and the last that there is.
-    span: [u32; 2],
-    /// `lse` and `delta` of rows `g` and `g + 8` of each 16, if they are queries.
-    numbers: [[[f32; 2]; 2]; ROWS16],
-}
 
 /// Gradients of the rows of one side: of keys if `KEYS`, then `FIRST` gives `dk` and `SECOND` `dv`; else of queries, and
 /// `FIRST` gives `dq`.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`shared_bytes`](super::shared_bytes).
+/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn gradients<
     T: MatrixElem,
@@ -71,37 +59,29 @@ pub(crate) unsafe fn gradients<
             other.copy(other.first(), 0);
             other.copy(other.first(), 1);
             other.keep(other.first(), other.read(other.first()));
-        };
+        }
     }
     copy::wait();
     block::sync();
 
     // SAFETY: as the caller promises.
-    let own = unsafe { own_rows::<T, ROWS16, DIM16, KEYS>(&p, &place, band, there, tiles_of_rows) };
+    let own = unsafe { Own::<T, ROWS16, DIM16>::of::<KEYS>(&p, &place, band, there, tiles_of_rows) };
     let mut sums: [Sums<ROWS16, DIM16>; 2] = [[[[[0.0; 4]; 2]; DIM16]; ROWS16]; 2];
     let mut step = other.first();
     while step.number < other.steps() {
         let after = other.after(step);
-        let more = after.number < other.steps();
         // SAFETY: the tensors are readable; the step before this was worked off before the last barrier.
-        let mut numbers = [0.0; 2];
-        if more {
-            // SAFETY: as above.
-            unsafe {
-                other.copy(after, 0);
-                numbers = other.read(after);
-            }
-        }
-        let between = || {
-            if more {
-                // SAFETY: as above.
-                unsafe { other.copy(after, 1) };
-            }
+        let numbers = unsafe {
+            other.copy(after, 0);
+            other.read(after)
         };
-        // SAFETY: all tiles have been waited for; the host checked the mask.
+        // SAFETY: all tiles of the step have been waited for; the host checked the mask; as above.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
-                &mut sums, &own, &other, step, between,
+                &mut sums,
+                &own,
+                &other,
+                [step, after],
             )
         };
         copy::wait();
@@ -114,44 +94,10 @@ pub(crate) unsafe fn gradients<
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &place, there, &own, &sums, vector) };
 }
 
-/// What the block's rows see, and how many rows there are.
-#[inline(always)]
-fn rows_of<const KEYS: bool>(p: &BackwardParams, place: &Place) -> (Band, u32) {
-    let band = Band::of(place.queries, place.keys, p.forward.before, p.forward.after);
-    if KEYS { (band.transposed(place.queries), place.keys) } else { (band, place.queries) }
-}
-
-/// The warp's own of the block's rows.
+/// Adds what the other side's tile of a step gives, and begins to copy the second tile of the step after.
 ///
 /// # Safety
-/// As [`gradients`].
-#[inline(always)]
-unsafe fn own_rows<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const KEYS: bool>(
-    p: &BackwardParams,
-    place: &Place,
-    band: Band,
-    there: u32,
-    tiles: [Tile<T, DIM16>; 2],
-) -> Own<T, ROWS16, DIM16> {
-    let count = 16 * ROWS16 as u32;
-    let line = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE * count, 0);
-    let first = place.first + line;
-    let mut numbers = [[[0.0; 2]; 2]; ROWS16];
-    for row in 0..2 * ROWS16 {
-        let query = first + 8 * row as u32 + warp::lane() / 4;
-        if !KEYS && query < there {
-            // SAFETY: it is one of the sequence.
-            numbers[row / 2][row % 2] = unsafe { statistics(p, place, query) };
-        }
-    }
-    let span = [first, (first + count - 1).min(there.max(1) - 1)];
-    Own { tiles: tiles.map(|tile| tile.at_row(line)), lanes: Lanes::new(), band, span, numbers }
-}
-
-/// Adds what the other side's tile of a step gives.
-///
-/// # Safety
-/// All tiles have been waited for; the mask is readable.
+/// All tiles of the step have been waited for, and those of the step before worked off; the mask is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,
@@ -167,13 +113,12 @@ unsafe fn add<
     sums: &mut [Sums<ROWS16, DIM16>; 2],
     own: &Own<T, ROWS16, DIM16>,
     other: &Other<T, DIM16, WARPS, KEYS, GENERAL>,
-    step: Step,
-    between: impl FnOnce(),
+    [step, after]: [Step; 2],
 ) {
     let ([first, last], col, cols) = (own.span, other.row(step), other.rows);
     if first > last || own.band.hides(own.span, col, cols) {
-        between();
-        return;
+        // SAFETY: as the caller promises.
+        return unsafe { other.copy(after, 1) };
     }
     let (f, right) = (&other.p.forward, other.tiles_of(step));
     // Else the places of its rows in the mask stay in registers from step to step.
@@ -186,7 +131,8 @@ unsafe fn add<
             products(&rows, &right[side], &own.lanes)
         };
         let mut scores = product(0);
-        between();
+        // Not before: the copies would keep the products waiting.
+        other.copy(after, 1);
         if GENERAL {
             slopes = cap_with_slopes(&mut scores, f);
             Lines::of(&f.mask, &other.place.with_member(step.member), KEYS)
@@ -214,10 +160,10 @@ unsafe fn add<
                 }
             }
             if SECOND {
-                accumulate(&mut sums[1], weights.map(|row| left::<T>(&row)), &right[1], &own.lanes, pair);
+                add_product(&mut sums[1], weights.map(|row| left::<T>(&row)), &right[1], &own.lanes, pair);
             }
             if FIRST {
-                accumulate(&mut sums[0], gradients.map(|row| left::<T>(&row)), &right[0], &own.lanes, pair);
+                add_product(&mut sums[0], gradients.map(|row| left::<T>(&row)), &right[0], &own.lanes, pair);
             }
         }
     }

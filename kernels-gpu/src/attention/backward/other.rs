@@ -101,26 +101,30 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         [first, second].map(|tile| tile.at_row(step.number % 2 * self.rows))
     }
 
-    /// Begins to copy a step's tile of one tensor, the first or the second.
+    /// Begins to copy a step's tile of one tensor, the first or the second, if there is such a step.
     ///
     /// # Safety
     /// The tensors are readable; the step two before was worked off by all threads.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
+        if step.number >= self.steps() {
+            return;
+        }
         let copiers = side(self.p, &self.place, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
         // SAFETY: as the caller promises.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
-    /// Reads the numbers of a step's queries, one of each for a thread.
+    /// Reads the numbers of a step's queries, one of each for a thread; zeros where there is none.
     ///
     /// # Safety
     /// The tensors are readable.
     #[inline(always)]
     pub unsafe fn read(&self, step: Step) -> [f32; 2] {
         let query = self.row(step) + thread::index()[0];
-        if !KEYS || thread::index()[0] >= self.rows || query >= self.place.queries {
+        let there = step.number < self.steps() && query < self.place.queries;
+        if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
         // SAFETY: it is one of the sequence.

@@ -1,11 +1,9 @@
-//! The products of 16 rows of a warp with tiles of the other side.
+//! What lies between the products: scores, weights, left matrices.
 use cuda_std::mma::{A, C, MatrixElem};
 
 use crate::attention::Params;
 use crate::attention::mask::{cap, each};
-use crate::attention::output::Sums;
 use crate::attention::softmax::Scores;
-use crate::attention::tile::{Lanes, Tile};
 
 /// Scores as powers of two, and what their gradients are multiplied by: the cap's derivative.
 #[inline(always)]
@@ -27,27 +25,4 @@ pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
 #[inline(always)]
 pub(super) fn left<T: MatrixElem>([[a, b, c, d], [e, f, g, h]]: &[C; 2]) -> A {
     [T::pair(*a, *b), T::pair(*c, *d), T::pair(*e, *f), T::pair(*g, *h)]
-}
-
-/// Adds left matrices times 16 rows of the other side.
-///
-/// # Safety
-/// The tile has been waited for.
-#[inline(always)]
-pub(super) unsafe fn accumulate<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
-    sums: &mut Sums<ROWS16, DIM16>,
-    a: [A; ROWS16],
-    other: &Tile<T, DIM16>,
-    lanes: &Lanes<DIM16>,
-    row16: usize,
-) {
-    for col in 0..DIM16 {
-        // SAFETY: as the caller promises.
-        let b = unsafe { other.rows(lanes, row16, col) };
-        for row in 0..ROWS16 {
-            for side in 0..2 {
-                sums[row][col][side] = T::mma(a[row], b[side], sums[row][col][side]);
-            }
-        }
-    }
 }
