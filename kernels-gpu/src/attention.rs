@@ -1,9 +1,10 @@
 //! Attention, `softmax(scale q kT + mask) v`, on tensor cores that any GPU from sm_80 on has: FlashAttention-2
 //! (arXiv:2307.08691).
 //!
-//! A block has four warps and takes a tile of queries of one head. Keys and values go through shared memory in tiles, of
-//! which one is copied while the other is worked on; a warp has all keys of its own queries, so it never waits for another
-//! one but to share the copies. Scores and weights stay in registers: the fragments of a product are those of the next.
+//! A block has four or eight warps and takes a tile of queries of one head. Keys and values go through shared memory in
+//! tiles, of which one is copied while the other is worked on; a warp has all keys of its own queries, so it never waits for
+//! another one but to share the copies. Scores and weights stay in registers: the fragments of a product are those of the
+//! next.
 //!
 //! - Rows in shared memory lie 16 bytes further apart than they are long: an odd number of chunks, so that the eight rows
 //!   of a matrix begin in different banks, at addresses that differ by constants.
@@ -79,7 +80,7 @@ pub struct Params {
 /// More than there are keys: no limit to a window.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Warps in a block.
+/// Warps in a block, where kernels do not differ.
 pub const WARPS: u32 = 4;
 
 /// The tiles of a kernel, in units of 16, the size of a matrix.
