@@ -1,9 +1,10 @@
 //! Attention, `softmax(scale q kT + mask) v`, on tensor cores that any GPU from sm_80 on has: FlashAttention-2
 //! (arXiv:2307.08691).
 //!
-//! A block has four warps and takes a tile of queries of one head. Keys and values go through shared memory in tiles, of
-//! which one is copied while the other is worked on; a warp has all keys of its own queries, so it never waits for another
-//! one but to share the copies. Scores and weights stay in registers: the fragments of a product are those of the next.
+//! A block has four or eight warps and takes a tile of queries of one head. Keys and values go through shared memory in
+//! tiles, of which one is copied while the other is worked on; a warp has all keys of its own queries, so it never waits for
+//! another one but to share the copies. Scores and weights stay in registers: the fragments of a product are those of the
+//! next.
 //!
 //! - Rows in shared memory lie 16 bytes further apart than they are long: an odd number of chunks, so that the eight rows
 //!   of a matrix begin in different banks, at addresses that differ by constants.
@@ -16,9 +17,11 @@ mod band;
 pub mod decode;
 pub mod decode_combine;
 pub(crate) mod forward;
+mod keys;
 mod mask;
 mod output;
 mod place;
+mod products;
 mod queries;
 mod softmax;
 mod tile;
@@ -78,27 +81,36 @@ pub struct Params {
 /// More than there are keys: no limit to a window.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Warps in a block.
+/// Warps in a block of the kernels of [`decode`].
 pub const WARPS: u32 = 4;
 
 /// The tiles of a kernel, in units of 16, the size of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
+    /// Warps of a block.
+    pub warps: u32,
     /// Queries of a warp.
     pub rows16: usize,
     /// Columns of a head, at least.
     pub dim16: usize,
     /// Keys of a tile.
     pub keys16: usize,
+    /// Tiles of keys, and of values, that there is room for: two, of which one is copied while the other is worked on; or one,
+    /// and values are copied beside the products with keys, the next keys beside those with values.
+    pub buffers: u32,
 }
 
 impl Tiling {
     /// Queries of a block.
     pub const fn rows(&self) -> u32 {
-        WARPS * 16 * self.rows16 as u32
+        self.warps * 16 * self.rows16 as u32
     }
-    /// Shared memory of a block, in bytes: a tile of queries, two of keys and two of values.
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        self.warps * 32
+    }
+    /// Shared memory of a block, in bytes: a tile of queries, and those of keys and values.
     pub const fn shared_bytes(&self) -> u32 {
-        (self.rows() + 4 * 16 * self.keys16 as u32) * (2 * self.dim16 as u32 + 1) * 16
+        (self.rows() + 2 * self.buffers * 16 * self.keys16 as u32) * (2 * self.dim16 as u32 + 1) * 16
     }
 }

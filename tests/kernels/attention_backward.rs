@@ -24,7 +24,8 @@ fn both(device: &Device, case: Case) {
 }
 
 fn sizes(device: &Device) {
-    for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0)] {
+    // Blocks have 64 or 128 rows, and go over tiles of 16 to 64 rows of the other side.
+    for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
         both(device, Case::of([1, sq, sk, 1, 1, 64]));
     }
     // Heads that share keys: their gradients add up.

@@ -1,6 +1,6 @@
 //! `softmax(scale q kT + mask) v`.
-use kernels_gpu::attention::{Mask, Params, UNLIMITED, WARPS};
-use kernels_gpu::ops::attention::KERNELS_BY_DIM;
+use kernels_gpu::attention::{Mask, Params, UNLIMITED};
+use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, MaskLayout};
 use crate::launch::{Launch, args};
@@ -59,19 +59,26 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
 pub(crate) fn launch(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
-    let plain = a.mask.is_none() && a.softcap == 0.0 && a.vector && a.scale > 0.0;
+    let fits = |kernel: &&Kernel| a.is_plain() && kernel.tiling.shared_bytes() <= device.max_shared_bytes();
     // The general kernel's tiles are smaller: it is also for GPUs that have not enough shared memory.
-    let general = !plain || kernels.tilings[0].shared_bytes() > device.max_shared_bytes();
-    let (kernel, tiling) = (kernels.names[usize::from(general)], kernels.tilings[usize::from(general)]);
+    let Kernel { name, tiling } = kernels.plain.iter().find(fits).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), Side::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { device.launch(kernel, a.dtype, block_shape(blocks, tiling.shared_bytes()), stream, args![p]) }
+    unsafe {
+        device.launch(
+            name,
+            a.dtype,
+            block_shape(blocks, tiling.threads(), tiling.shared_bytes()),
+            stream,
+            args![p],
+        )
+    }
 }
 
-/// So many blocks of four warps.
-pub(crate) fn block_shape(blocks: u32, shared_bytes: u32) -> Launch {
-    Launch { grid: [blocks, 1, 1], block: [WARPS * 32, 1, 1], shared_bytes, carveout: None }
+/// So many blocks of so many threads.
+pub(crate) fn block_shape(blocks: u32, threads: u32, shared_bytes: u32) -> Launch {
+    Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes, carveout: None }
 }
 
 /// The side of which a block has a tile.
@@ -82,6 +89,11 @@ pub(crate) enum Side {
 }
 
 impl AttentionLayout {
+    /// Has it nothing that only the general kernels have?
+    pub(crate) fn is_plain(&self) -> bool {
+        self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale > 0.0
+    }
+
     /// Tiles of `rows` rows that a head has, and blocks of all heads; `None`: there is no row.
     pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: Side) -> Result<Option<(u32, u32)>> {
         let (there, heads) = match side {

@@ -1,6 +1,6 @@
 //! The gradients of attention.
-use kernels_gpu::attention::backward::{BackwardParams, ROWS};
-use kernels_gpu::ops::attention_backward::KERNELS_BY_DIM;
+use kernels_gpu::attention::backward::{BackwardParams, DELTA_ROWS, DELTA_THREADS};
+use kernels_gpu::ops::attention_backward::{KERNELS_BY_DIM, Kernel};
 
 use super::attention::{Side, block_shape, expect_tensor_cores};
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, check};
@@ -91,20 +91,20 @@ pub fn attention_backward(
 fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
-    if let Some((tiles, blocks)) = a.blocks(OP, ROWS, Side::Queries)? {
+    let plain = a.is_plain() && p.vector != 0;
+    // The general kernels' tiles are smaller: they are also for GPUs that have not enough shared memory.
+    let fits = |kernel: &Kernel| kernel.tiling.shared_bytes() <= device.max_shared_bytes();
+    let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
+    let mut run = |name, side, rows, threads, shared_bytes| {
+        let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
         p.forward.tiles = tiles;
-        for (kernel, shared_bytes) in [("attention_backward_delta", 0), (kernels.query, kernels.shared_bytes)]
-        {
-            // SAFETY: the views were checked to be what the kernel's arguments mean.
-            unsafe { device.launch(kernel, a.dtype, block_shape(blocks, shared_bytes), stream, args![p]) }?;
-        }
-    }
-    let Some((tiles, blocks)) = a.blocks(OP, ROWS, Side::Keys)? else { return Ok(()) };
-    p.forward.tiles = tiles;
-    for kernel in kernels.key {
-        let shape = block_shape(blocks, kernels.shared_bytes);
-        // SAFETY: as above.
-        unsafe { device.launch(kernel, a.dtype, shape, stream, args![p]) }?;
-    }
-    Ok(())
+        // SAFETY: the views were checked to be what the kernel's arguments mean.
+        unsafe { device.launch(name, a.dtype, block_shape(blocks, threads, shared_bytes), stream, args![p]) }
+    };
+    run("attention_backward_delta", Side::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;
+    let mut gradients = |Kernel { name, tiling }: &Kernel, side| {
+        run(name, side, tiling.rows(), tiling.threads(), tiling.shared_bytes())
+    };
+    gradients(&kernels.query[general], Side::Queries)?;
+    kernels.key[general].iter().try_for_each(|kernel| gradients(kernel, Side::Keys))
 }

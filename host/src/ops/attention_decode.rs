@@ -6,7 +6,7 @@ use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
 use super::attention::{block_shape, expect_tensor_cores, launch};
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, check};
-use crate::launch::{Launch, args};
+use crate::launch::args;
 use crate::rows::expect_disjoint;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
@@ -104,8 +104,8 @@ pub fn attention_decode(
     let (blocks, rows) = (plan.parts as u32 / WARPS, a.batches * a.heads * a.queries);
     // SAFETY: the views were checked to be what the kernels' arguments mean.
     unsafe {
-        device.launch(kernel, a.dtype, block_shape(blocks, bytes), stream, args![p])?;
-        let shape = Launch { block: [COMBINERS * 32, 1, 1], ..block_shape(rows, SHARED_BYTES) };
+        device.launch(kernel, a.dtype, block_shape(blocks, WARPS * 32, bytes), stream, args![p])?;
+        let shape = block_shape(rows, COMBINERS * 32, SHARED_BYTES);
         device.launch("attention_decode_combine", a.dtype, shape, stream, args![p])
     }
 }

@@ -8,12 +8,13 @@
 mod delta;
 mod gradients;
 mod other;
-mod products;
+mod own;
+mod weights;
 
 pub(crate) use delta::delta;
 pub(crate) use gradients::gradients;
 
-use super::{Params, WARPS};
+use super::Params;
 use crate::heads::Heads;
 
 /// What a launch works on: the kernel argument.
@@ -36,12 +37,37 @@ pub struct BackwardParams {
     pub vector: u32,
 }
 
-/// Rows of a block: 16 for each warp.
-pub const ROWS: u32 = 16 * WARPS;
+/// Threads of a block of `_delta`.
+pub const DELTA_THREADS: u32 = 128;
+/// Queries of a block of `_delta`.
+pub const DELTA_ROWS: u32 = 64;
 
-/// Shared memory of a block, in bytes: two tiles of its rows, two buffers of two tiles of the other side's, and of two
-/// numbers for each of these rows.
-pub const fn shared_bytes(dim16: usize, cols16: usize) -> u32 {
-    let cols = 16 * cols16 as u32;
-    (2 * ROWS + 4 * cols) * (2 * dim16 as u32 + 1) * 16 + 4 * cols * 4
+/// The tiles of a kernel, in units of 16, the size of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Tiling {
+    /// Warps of a block.
+    pub warps: u32,
+    /// Rows of a warp.
+    pub rows16: usize,
+    /// Columns of a head, at least.
+    pub dim16: usize,
+    /// Rows of the other side that a step takes.
+    pub cols16: usize,
+}
+
+impl Tiling {
+    /// Rows of a block.
+    pub const fn rows(&self) -> u32 {
+        self.warps * 16 * self.rows16 as u32
+    }
+    /// Threads of a block.
+    pub const fn threads(&self) -> u32 {
+        self.warps * 32
+    }
+    /// Shared memory of a block, in bytes: two tiles of its rows, two buffers of two tiles of the other side's, and of two
+    /// numbers for each of these rows.
+    pub const fn shared_bytes(&self) -> u32 {
+        let cols = 16 * self.cols16 as u32;
+        (2 * self.rows() + 4 * cols) * (2 * self.dim16 as u32 + 1) * 16 + 4 * cols * 4
+    }
 }

@@ -9,9 +9,10 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::band::Band;
-use super::forward::{accumulate, products};
+use super::forward::accumulate;
 use super::output::Sums;
 use super::place::Place;
+use super::products::products;
 use super::queries::Queries;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};
@@ -65,7 +66,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
     let q_tile = Tile::<T, DIM16>::take(&mut memory, ROWS);
     let [k_tiles, v_tiles] = [(); 2].map(|()| Tile::<T, DIM16>::take(&mut memory, 2 * KEYS));
     let [k_copier, v_copier] = [&f.k, &f.v]
-        .map(|heads| Copier::<T, DIM16>::of(place.key(heads, f.group), heads.token_stride, f.keys, f.dim));
+        .map(|heads| (place.key(heads, f.group), heads.token_stride))
+        .map(|(head, stride)| Copier::<T, DIM16>::of(head, stride, [f.keys, f.dim], WARPS * warp::SIZE));
     let (begin, end) = (split * SPLIT, (split * SPLIT + SPLIT).min(f.keys));
     // SAFETY: the tensors are readable; of two buffers, the one that is copied to was used up before the last barrier.
     let copy = |key: u32| unsafe {

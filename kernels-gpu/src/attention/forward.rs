@@ -4,14 +4,16 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
+use super::Params;
 use super::band::Band;
+use super::keys::{KEYS, Keys, VALUES};
 use super::mask::{At, Lines, cap, hide};
 use super::output::{Output, Sums};
 use super::place::Place;
+use super::products::{add_product, products};
 use super::queries::Queries;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};
-use super::{Params, WARPS};
 
 /// Attention of one tile of queries. `HELD`: queries stay in registers. `GENERAL`: with mask and softcap, for any scale and
 /// any alignment.
@@ -24,6 +26,8 @@ pub(crate) unsafe fn forward<
     const ROWS16: usize,
     const DIM16: usize,
     const KEYS16: usize,
+    const WARPS: u32,
+    const BUFFERS: u32,
     const HELD: bool,
     const GENERAL: bool,
 >(
@@ -37,35 +41,25 @@ pub(crate) unsafe fn forward<
     let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);
 
     let mut memory = SharedMemory::of_launch();
+    let (vector, threads) = (!GENERAL || p.vector != 0, WARPS * warp::SIZE);
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
-    let (k_tiles, v_tiles) =
-        (Tile::<T, DIM16>::take(&mut memory, 2 * keys), Tile::<T, DIM16>::take(&mut memory, 2 * keys));
-    let vector = !GENERAL || p.vector != 0;
+    let kv = Keys::<T, DIM16, BUFFERS>::take(&mut memory, &p, &place, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
     // From one lane, so that ptxas knows it to be the warp's.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = Lanes::new();
     let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.at_row(own), lanes);
-    let copier = |head: *mut T, stride, there| Copier::<T, DIM16>::of(head, stride, there, p.dim);
-    let k_copier = copier(place.key(&p.k, p.group), p.k.token_stride, place.keys);
-    let v_copier = copier(place.key(&p.v, p.group), p.v.token_stride, place.keys);
-    // SAFETY: the tensors are readable; of two tiles, the one that is copied to was used up before the last barrier.
-    let copy = |tile: u32| unsafe {
-        let to = tile % 2 * keys;
-        k_copier.copy(&k_tiles.at_row(to), tile * keys, keys, vector);
-        v_copier.copy(&v_tiles.at_row(to), tile * keys, keys, vector);
-    };
     if begin < end {
-        // SAFETY: as in `copy`.
+        let there = [place.queries, p.dim];
+        let copier = Copier::<T, DIM16>::of(place.query(&p.q), p.q.token_stride, there, threads);
+        // SAFETY: the tensors are readable; nobody uses the tiles.
         unsafe {
-            copier(place.query(&p.q), p.q.token_stride, place.queries).copy(
-                &q_tile,
-                place.first,
-                rows,
-                vector,
-            )
-        };
-        copy(begin);
+            copier.copy(&q_tile, place.first, rows, vector);
+            kv.copy(KEYS, begin);
+            if BUFFERS == 2 {
+                kv.copy(VALUES, begin);
+            }
+        }
     }
     copy::wait();
     block::sync();
@@ -78,17 +72,33 @@ pub(crate) unsafe fn forward<
     let first = place.first + own;
     let span = [first, (first + 16 * ROWS16 as u32 - 1).min(last)];
     for tile in begin..end {
-        if tile + 1 < end {
-            copy(tile + 1);
+        // SAFETY: the tile that is copied to was used up before the last barrier.
+        unsafe {
+            if BUFFERS == 1 {
+                kv.copy(VALUES, tile);
+            } else {
+                kv.copy(KEYS, tile + 1);
+                kv.copy(VALUES, tile + 1);
+            }
         }
-        // Else the places of their rows in the mask stay in registers from tile to tile.
-        let query = if GENERAL { thread::forget([first, 0])[0] } else { first };
-        let (at, buffer) = (At { row: query, col: tile * keys }, tile % 2 * keys);
-        if first <= last && !band.hides(span, at.col, keys) {
-            // SAFETY: queries, keys and values have been waited for.
+        // Else what hides keys from their rows stays in registers from tile to tile, of which small tiles alone leave any.
+        let query = if GENERAL || KEYS16 > 3 { thread::forget([first, 0])[0] } else { first };
+        let at = At { row: query, col: tile * keys };
+        let seen = first <= last && !band.hides(span, at.col, keys);
+        let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
+        if seen {
+            // SAFETY: queries and keys have been waited for.
+            scores = unsafe { products(&queries, &kv.tile(KEYS, tile), &lanes) };
+        }
+        if BUFFERS == 1 {
+            copy::wait();
+            block::sync();
+            // SAFETY: the keys are used up.
+            unsafe { kv.copy(KEYS, tile + 1) };
+        }
+        if seen {
+            // SAFETY: values have been waited for.
             unsafe {
-                let mut scores =
-                    products::<T, ROWS16, DIM16, KEYS16, HELD>(&queries, &k_tiles.at_row(buffer), &lanes);
                 if GENERAL {
                     cap(&mut scores, &p);
                     Lines::of(&p.mask, &place, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
@@ -96,7 +106,7 @@ pub(crate) unsafe fn forward<
                 if !band.shows(span, at.col, keys) {
                     hide(&mut scores, at, &band);
                 }
-                accumulate(&mut out, &mut softmax, &scores, &v_tiles.at_row(buffer), &lanes);
+                accumulate(&mut out, &mut softmax, &scores, &kv.tile(VALUES, tile), &lanes);
             }
         }
         copy::wait();
@@ -104,39 +114,6 @@ pub(crate) unsafe fn forward<
     }
     // SAFETY: the warp is the only one that used its queries, and has done so.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.at_row(own), first, vector) };
-}
-
-/// `q kT`.
-///
-/// # Safety
-/// Queries and keys have been waited for.
-#[inline(always)]
-pub(super) unsafe fn products<
-    T: MatrixElem,
-    const ROWS16: usize,
-    const DIM16: usize,
-    const KEYS16: usize,
-    const HELD: bool,
->(
-    queries: &Queries<T, ROWS16, DIM16, HELD>,
-    keys: &Tile<T, DIM16>,
-    lanes: &Lanes<DIM16>,
-) -> Scores<ROWS16, KEYS16> {
-    let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
-    for col in 0..DIM16 {
-        // SAFETY: as the caller promises.
-        let a: [_; ROWS16] = core::array::from_fn(|row| unsafe { queries.get(row, col) });
-        for pair in 0..KEYS16 {
-            // SAFETY: as the caller promises.
-            let b = unsafe { keys.columns(lanes, pair, col) };
-            for row in 0..ROWS16 {
-                for side in 0..2 {
-                    scores[row][pair][side] = T::mma(a[row], b[side], scores[row][pair][side]);
-                }
-            }
-        }
-    }
-    scores
 }
 
 /// Adds the weights of the scores times `v` to `out`.
@@ -167,16 +144,9 @@ pub(super) unsafe fn accumulate<
         }
     }
     for step in 0..KEYS16 {
-        let weights: [_; ROWS16] = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
-        for pair in 0..DIM16 {
-            // SAFETY: as the caller promises.
-            let b = unsafe { values.rows(lanes, step, pair) };
-            for row in 0..ROWS16 {
-                for side in 0..2 {
-                    out[row][pair][side] = T::mma(weights[row], b[side], out[row][pair][side]);
-                }
-            }
-        }
+        let weights = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
+        // SAFETY: as the caller promises.
+        unsafe { add_product(out, weights, values, lanes, step) };
     }
 }
 

@@ -5,10 +5,6 @@ use cuda_std::mem;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
-use super::WARPS;
-
-const THREADS: u32 = WARPS * warp::SIZE;
-
 /// `rows` rows of `16 DIM16` columns.
 #[derive(Clone, Copy)]
 pub(super) struct Tile<T, const DIM16: usize> {
@@ -136,6 +132,8 @@ pub(super) struct Copier<T, const DIM16: usize> {
     chunk: u32,
     /// Columns of the chunk that there are.
     cols: u32,
+    /// Rows that one pass copies.
+    pass: u32,
     /// Has every thread a chunk of its own, with all columns?
     whole: bool,
 }
@@ -143,16 +141,16 @@ pub(super) struct Copier<T, const DIM16: usize> {
 impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
     /// Threads that share a row.
     const TEAM: u32 = (2 * DIM16 as u32).next_power_of_two();
-    /// Rows that one pass copies.
-    const PASS: u32 = THREADS / Self::TEAM;
 
+    /// Of a head with so many rows and columns, by a block of so many threads.
     #[inline(always)]
-    pub fn of(head: *const T, stride: i64, rows: u32, dim: u32) -> Self {
+    pub fn of(head: *const T, stride: i64, [rows, dim]: [u32; 2], threads: u32) -> Self {
         let thread = thread::index()[0];
         let (row, chunk) = (thread / Self::TEAM, thread % Self::TEAM);
         let cols = dim.saturating_sub(8 * chunk).min(8);
         let whole = Self::TEAM == 2 * DIM16 as u32 && dim == 16 * DIM16 as u32;
-        Self { from: head.wrapping_add(8 * chunk as usize), stride, rows, row, chunk, cols, whole }
+        let from = head.wrapping_add(8 * chunk as usize);
+        Self { from, stride, rows, row, chunk, cols, pass: threads / Self::TEAM, whole }
     }
 
     /// Begins to copy `count` rows from row `first` on; what there is not becomes zero. With `vector`, rows are aligned to
@@ -163,20 +161,20 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
     #[inline(always)]
     pub unsafe fn copy(&self, tile: &Tile<T, DIM16>, first: u32, count: u32, vector: bool) {
         let mut row = first + self.row;
-        let step = (i64::from(Self::PASS) * self.stride) as isize;
+        let step = (i64::from(self.pass) * self.stride) as isize;
         let mut from = self.from.wrapping_offset((i64::from(row) * self.stride) as isize);
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
         if vector && self.whole && first + count <= self.rows {
-            for _ in 0..count / Self::PASS {
+            for _ in 0..count / self.pass {
                 // SAFETY: as the caller promises.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
-                at += Self::PASS * Tile::<T, DIM16>::PITCH;
+                at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);
             }
             return;
         }
         // Not unrolled: at the end of a sequence.
-        let [passes, _] = thread::forget([count / Self::PASS, 0]);
+        let [passes, _] = thread::forget([count / self.pass, 0]);
         for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
@@ -189,8 +187,8 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
                     }
                 }
             }
-            row += Self::PASS;
-            at += Self::PASS * Tile::<T, DIM16>::PITCH;
+            row += self.pass;
+            at += self.pass * Tile::<T, DIM16>::PITCH;
             from = from.wrapping_offset(step);
         }
     }

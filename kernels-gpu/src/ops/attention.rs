@@ -7,35 +7,53 @@ use cuda_std::prelude::*;
 use crate::attention::forward::forward;
 use crate::attention::{Params, Tiling};
 
+/// A kernel, and the tiles that it takes.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    /// Its name, without the element type.
+    pub name: &'static str,
+    /// Its tiles.
+    pub tiling: Tiling,
+}
+
 /// The kernels of heads of up to so many columns.
 pub struct Kernels {
     /// The most columns.
     pub dim: u32,
-    /// The kernel without and with everything that is rarely wanted.
-    pub names: [&'static str; 2],
-    /// The tiles of each.
-    pub tilings: [Tiling; 2],
+    /// Those without anything that is rarely wanted: the first for which there is shared memory enough.
+    pub plain: &'static [Kernel],
+    /// That with all of it.
+    pub general: Kernel,
 }
 
 /// All of them, the shortest heads first. The general ones have smaller tiles: with as many scores they would need more
 /// registers than there are.
 pub const KERNELS_BY_DIM: [Kernels; 5] = [
-    Kernels { dim: 64, names: ["attention_64", "attention_64_general"], tilings: [D64, G64] },
-    Kernels { dim: 80, names: ["attention_80", "attention_80_general"], tilings: [D80, G80] },
-    Kernels { dim: 96, names: ["attention_96", "attention_96_general"], tilings: [D96, G96] },
-    Kernels { dim: 128, names: ["attention_128", "attention_128_general"], tilings: [D128, G128] },
-    Kernels { dim: 256, names: ["attention_256", "attention_256_general"], tilings: [D256, G256] },
+    Kernels { dim: 64, plain: &[of("attention_64", D64)], general: of("attention_64_general", G64) },
+    Kernels { dim: 80, plain: &[of("attention_80", D80)], general: of("attention_80_general", G80) },
+    Kernels { dim: 96, plain: &[of("attention_96", D96)], general: of("attention_96_general", G96) },
+    Kernels { dim: 128, plain: &[of("attention_128", D128)], general: of("attention_128_general", G128) },
+    Kernels {
+        dim: 256,
+        plain: &[of("attention_256", D256), of("attention_256_small", S256)],
+        general: of("attention_256_general", G256),
+    },
 ];
-const D64: Tiling = Tiling { rows16: 2, dim16: 4, keys16: 4 };
+const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, keys16: 4, buffers: 2 };
 const G64: Tiling = Tiling { keys16: 2, ..D64 };
-const D80: Tiling = Tiling { rows16: 2, dim16: 5, keys16: 4 };
+const D80: Tiling = Tiling { dim16: 5, ..D64 };
 const G80: Tiling = Tiling { keys16: 2, ..D80 };
-const D96: Tiling = Tiling { rows16: 2, dim16: 6, keys16: 4 };
+const D96: Tiling = Tiling { dim16: 6, ..D64 };
 const G96: Tiling = Tiling { keys16: 2, ..D96 };
-const D128: Tiling = Tiling { rows16: 2, dim16: 8, keys16: 4 };
+const D128: Tiling = Tiling { dim16: 8, keys16: 3, ..D64 };
 const G128: Tiling = Tiling { rows16: 1, keys16: 2, ..D128 };
-const D256: Tiling = Tiling { rows16: 1, dim16: 16, keys16: 2 };
-const G256: Tiling = D256;
+const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, keys16: 8, buffers: 1 };
+const S256: Tiling = Tiling { keys16: 4, ..D256 };
+const G256: Tiling = Tiling { warps: 4, keys16: 2, buffers: 2, ..D256 };
+
+const fn of(name: &'static str, tiling: Tiling) -> Kernel {
+    Kernel { name, tiling }
+}
 
 /// # Safety
 /// As [`forward`].
@@ -45,36 +63,132 @@ unsafe fn bounded<
     const ROWS16: usize,
     const DIM16: usize,
     const KEYS16: usize,
+    const WARPS: u32,
+    const BUFFERS: u32,
     const HELD: bool,
     const GENERAL: bool,
-    const MIN_BLOCKS: u32,
 >(
     p: Params,
 ) {
-    thread::launch_bounds::<128, MIN_BLOCKS>();
+    // Eight warps a multiprocessor: more have not registers enough.
+    if WARPS == 8 {
+        thread::launch_bounds::<256, 1>();
+    } else {
+        thread::launch_bounds::<128, 2>();
+    }
     // SAFETY: as the caller promises.
-    unsafe { forward::<T, ROWS16, DIM16, KEYS16, HELD, GENERAL>(p) }
+    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, BUFFERS, HELD, GENERAL>(p) }
 }
 
 entry! {
-    attention_64<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D64.rows16 }, { D64.dim16 }, { D64.keys16 }, true, false, 2>(p);
-    attention_64_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.keys16 }, true, true, 2>(p);
-    attention_80<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D80.rows16 }, { D80.dim16 }, { D80.keys16 }, false, false, 2>(p);
-    attention_80_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G80.rows16 }, { G80.dim16 }, { G80.keys16 }, false, true, 2>(p);
-    attention_96<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D96.rows16 }, { D96.dim16 }, { D96.keys16 }, false, false, 2>(p);
-    attention_96_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G96.rows16 }, { G96.dim16 }, { G96.keys16 }, false, true, 2>(p);
-    attention_128<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D128.rows16 }, { D128.dim16 }, { D128.keys16 }, false, false, 2>(p);
-    attention_128_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.keys16 }, false, true, 2>(p);
-    attention_256<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.keys16 }, false, false, 2>(p);
-    attention_256_general<T: [f16, bf16]>(p: Params)
-        => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.keys16 }, false, true, 2>(p)
+    attention_64<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D64.rows16 },
+        { D64.dim16 },
+        { D64.keys16 },
+        { D64.warps },
+        { D64.buffers },
+        true,
+        false,
+    >(p);
+    attention_64_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G64.rows16 },
+        { G64.dim16 },
+        { G64.keys16 },
+        { G64.warps },
+        { G64.buffers },
+        true,
+        true,
+    >(p);
+    attention_80<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D80.rows16 },
+        { D80.dim16 },
+        { D80.keys16 },
+        { D80.warps },
+        { D80.buffers },
+        false,
+        false,
+    >(p);
+    attention_80_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G80.rows16 },
+        { G80.dim16 },
+        { G80.keys16 },
+        { G80.warps },
+        { G80.buffers },
+        false,
+        true,
+    >(p);
+    attention_96<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D96.rows16 },
+        { D96.dim16 },
+        { D96.keys16 },
+        { D96.warps },
+        { D96.buffers },
+        false,
+        false,
+    >(p);
+    attention_96_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G96.rows16 },
+        { G96.dim16 },
+        { G96.keys16 },
+        { G96.warps },
+        { G96.buffers },
+        false,
+        true,
+    >(p);
+    attention_128<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D128.rows16 },
+        { D128.dim16 },
+        { D128.keys16 },
+        { D128.warps },
+        { D128.buffers },
+        false,
+        false,
+    >(p);
+    attention_128_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G128.rows16 },
+        { G128.dim16 },
+        { G128.keys16 },
+        { G128.warps },
+        { G128.buffers },
+        false,
+        true,
+    >(p);
+    attention_256<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { D256.rows16 },
+        { D256.dim16 },
+        { D256.keys16 },
+        { D256.warps },
+        { D256.buffers },
+        false,
+        false,
+    >(p);
+    attention_256_small<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { S256.rows16 },
+        { S256.dim16 },
+        { S256.keys16 },
+        { S256.warps },
+        { S256.buffers },
+        false,
+        false,
+    >(p);
+    attention_256_general<T: [f16, bf16]>(p: Params) => bounded::<
+        T,
+        { G256.rows16 },
+        { G256.dim16 },
+        { G256.keys16 },
+        { G256.warps },
+        { G256.buffers },
+        false,
+        true,
+    >(p)
 }

@@ -1,70 +1,100 @@
 //! The gradients of attention: see [`backward`](crate::attention::backward).
 //!
 //! `_delta` comes first, then `_query` for `dq` and `_key` for `dk` and `dv`, for heads of up to 64, 128 and 256 columns. Of
-//! 256 columns both sums do not fit the registers: `_key_256` gives `dk`, `_value_256` `dv`.
+//! 256 columns both sums do not fit the registers: `_key_256` gives `dk`, `_value_256` `dv`. `_general` has mask, softcap, any
+//! scale and any alignment, with tiles that leave registers for them.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use crate::attention::WARPS;
-use crate::attention::backward::{BackwardParams, delta, gradients};
+use crate::attention::backward::{BackwardParams, DELTA_THREADS, Tiling, delta, gradients};
 
-/// Kernels of heads of up to `dim` columns.
+/// A kernel, and the tiles that it takes.
+#[derive(Clone, Copy)]
+pub struct Kernel {
+    /// Its name, without the element type.
+    pub name: &'static str,
+    /// Its tiles.
+    pub tiling: Tiling,
+}
+
+/// Kernels of heads of up to `dim` columns: each without and with everything that is rarely wanted.
 pub struct Kernels {
     /// The most columns.
     pub dim: u32,
     /// For the gradients of queries.
-    pub query: &'static str,
+    pub query: [Kernel; 2],
     /// For those of keys and values.
-    pub key: &'static [&'static str],
-    /// Shared memory of a block, in bytes.
-    pub shared_bytes: u32,
+    pub key: [&'static [Kernel]; 2],
 }
 
 /// The shortest heads first.
 pub const KERNELS_BY_DIM: [Kernels; 3] = [
     Kernels {
         dim: 64,
-        query: "attention_backward_query_64",
-        key: &["attention_backward_key_64"],
-        shared_bytes: crate::attention::backward::shared_bytes(4, 4),
+        query: [of("attention_backward_query_64", Q64), of("attention_backward_query_64_general", G64)],
+        key: [&[of("attention_backward_key_64", K64)], &[of("attention_backward_key_64_general", G64)]],
     },
     Kernels {
         dim: 128,
-        query: "attention_backward_query_128",
-        key: &["attention_backward_key_128"],
-        shared_bytes: crate::attention::backward::shared_bytes(8, 2),
+        query: [of("attention_backward_query_128", Q128), of("attention_backward_query_128_general", G128)],
+        key: [&[of("attention_backward_key_128", K128)], &[of("attention_backward_key_128_general", G128)]],
     },
     Kernels {
         dim: 256,
-        query: "attention_backward_query_256",
-        key: &["attention_backward_key_256", "attention_backward_value_256"],
-        shared_bytes: crate::attention::backward::shared_bytes(16, 1),
+        query: [of("attention_backward_query_256", D256), of("attention_backward_query_256_general", G256)],
+        key: [
+            &[of("attention_backward_key_256", D256), of("attention_backward_value_256", D256)],
+            &[
+                of("attention_backward_key_256_general", G256),
+                of("attention_backward_value_256_general", G256),
+            ],
+        ],
     },
 ];
+const Q64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4 };
+const K64: Tiling = Tiling { cols16: 2, ..Q64 };
+const G64: Tiling = Tiling { rows16: 1, ..Q64 };
+const Q128: Tiling = Tiling { dim16: 8, cols16: 2, ..Q64 };
+const K128: Tiling = Tiling { rows16: 1, cols16: 4, ..Q128 };
+const G128: Tiling = Tiling { rows16: 1, ..Q128 };
+const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 2 };
+const G256: Tiling = Tiling { warps: 4, cols16: 1, ..D256 };
+
+const fn of(name: &'static str, tiling: Tiling) -> Kernel {
+    Kernel { name, tiling }
+}
 
 /// # Safety
 /// As [`gradients`].
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
+    const ROWS16: usize,
     const DIM16: usize,
     const COLS16: usize,
+    const WARPS: u32,
     const KEYS: bool,
     const FIRST: bool,
     const SECOND: bool,
+    const GENERAL: bool,
 >(
     p: BackwardParams,
 ) {
-    thread::launch_bounds::<{ WARPS * warp::SIZE }, 2>();
+    // Eight warps a multiprocessor: more have not registers enough.
+    if WARPS == 8 {
+        thread::launch_bounds::<256, 1>();
+    } else {
+        thread::launch_bounds::<128, 2>();
+    }
     // SAFETY: as the caller promises.
-    unsafe { gradients::<T, DIM16, COLS16, KEYS, FIRST, SECOND>(p) }
+    unsafe { gradients::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(p) }
 }
 
 /// # Safety
 /// As [`delta`].
 #[inline(always)]
 unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
-    thread::launch_bounds::<{ WARPS * warp::SIZE }, 8>();
+    thread::launch_bounds::<DELTA_THREADS, 8>();
     // SAFETY: as the caller promises.
     unsafe { delta::<T>(p) }
 }
@@ -72,17 +102,31 @@ unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
 entry! {
     attention_backward_delta<T: [f16, bf16]>(p: BackwardParams) => bounded_delta::<T>(p);
     attention_backward_query_64<T: [f16, bf16]>(p: BackwardParams)
-        => bounded::<T, 4, 4, false, true, false>(p);
+        => bounded::<T, { Q64.rows16 }, { Q64.dim16 }, { Q64.cols16 }, { Q64.warps }, false, true, false, false>(p);
+    attention_backward_query_64_general<T: [f16, bf16]>(p: BackwardParams)
+        => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.cols16 }, { G64.warps }, false, true, false, true>(p);
     attention_backward_key_64<T: [f16, bf16]>(p: BackwardParams)
-        => bounded::<T, 4, 4, true, true, true>(p);
+        => bounded::<T, { K64.rows16 }, { K64.dim16 }, { K64.cols16 }, { K64.warps }, true, true, true, false>(p);
+    attention_backward_key_64_general<T: [f16, bf16]>(p: BackwardParams)
+        => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.cols16 }, { G64.warps }, true, true, true, true>(p);
     attention_backward_query_128<T: [f16, bf16]>(p: BackwardParams)
-        => bounded::<T, 8, 2, false, true, false>(p);
+        => bounded::<T, { Q128.rows16 }, { Q128.dim16 }, { Q128.cols16 }, { Q128.warps }, false, true, false, false>(p);
+    attention_backward_query_128_general<T: [f16, bf16]>(p: BackwardParams)
+        => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.cols16 }, { G128.warps }, false, true, false, true>(p);
     attention_backward_key_128<T: [f16, bf16]>(p: BackwardParams)
-        => bounded::<T, 8, 2, true, true, true>(p);
+        => bounded::<T, { K128.rows16 }, { K128.dim16 }, { K128.cols16 }, { K128.warps }, true, true, true, false>(p);
+    attention_backward_key_128_general<T: [f16, bf16]>(p: BackwardParams)
+        => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.cols16 }, { G128.warps }, true, true, true, true>(p);
     attention_backward_query_256<T: [f16, bf16]>(p: BackwardParams)
-        => bounded::<T, 16, 1, false, true, false>(p);
+        => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, false, true, false, false>(p);
+    attention_backward_query_256_general<T: [f16, bf16]>(p: BackwardParams)
+        => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, false, true, false, true>(p);
     attention_backward_key_256<T: [f16, bf16]>(p: BackwardParams)
-        => bounded::<T, 16, 1, true, true, false>(p);
+        => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, true, true, false, false>(p);
+    attention_backward_key_256_general<T: [f16, bf16]>(p: BackwardParams)
+        => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, true, true, false, true>(p);
     attention_backward_value_256<T: [f16, bf16]>(p: BackwardParams)
-        => bounded::<T, 16, 1, true, false, true>(p)
+        => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, true, false, true, false>(p);
+    attention_backward_value_256_general<T: [f16, bf16]>(p: BackwardParams)
+        => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, true, false, true, true>(p)
 }

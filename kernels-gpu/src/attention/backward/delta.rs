@@ -3,10 +3,10 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::{BackwardParams, ROWS};
-use crate::attention::WARPS;
+use super::{BackwardParams, DELTA_ROWS, DELTA_THREADS};
 use crate::attention::place::Place;
 use crate::heads::Heads;
+use crate::octet::Octet;
 
 /// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen: all weights are 0 then.
 ///
@@ -32,30 +32,25 @@ pub(super) unsafe fn statistics(p: &BackwardParams, place: &Place, query: u32) -
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_rows(f, ROWS, false) }) else { return };
+    let Some(place) = (unsafe { Place::of_rows(f, DELTA_ROWS, false) }) else { return };
     let (team, lane) = (thread::index()[0] / 8, thread::index()[0] % 8);
-    for turn in 0..ROWS / (WARPS * 4) {
-        let query = place.first + turn * WARPS * 4 + team;
+    for turn in 0..DELTA_ROWS / (DELTA_THREADS / 8) {
+        let query = place.first + turn * (DELTA_THREADS / 8) + team;
         let mut sum = 0.0;
         if query < place.queries {
-            let row = |heads: &Heads| {
-                place.query::<T>(heads).wrapping_offset((i64::from(query) * heads.token_stride) as isize)
+            let row = |heads: &Heads| -> *const T {
+                place
+                    .query::<T>(heads)
+                    .cast_const()
+                    .wrapping_offset((i64::from(query) * heads.token_stride) as isize)
             };
             let (out, dout) = (row(&f.out), row(&p.dout));
             let mut col = 8 * lane;
             while col < f.dim {
-                let cols = (f.dim - col).min(8);
+                // SAFETY: columns of the query.
+                let [a, b] = [out, dout].map(|row| unsafe { eight(row, col, f.dim, p.vector != 0) });
                 for at in 0..8 {
-                    if at < cols {
-                        let element = |row: *mut T| {
-                            // SAFETY: a column of the query.
-                            let bits = unsafe {
-                                mem::load_u16(row.wrapping_add((col + at) as usize).cast(), Load::ReadOnly)
-                            };
-                            T::from_bits(u32::from(bits)).to_f32()
-                        };
-                        sum = fma(element(out), element(dout), sum);
-                    }
+                    sum = fma(a[at], b[at], sum);
                 }
                 col += 64;
             }
@@ -67,4 +62,27 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
             unsafe { mem::store_u32(to.cast(), sum.to_bits(), Store::Default) };
         }
     }
+}
+
+/// The columns from `col` on, eight of them, of a row of `dim`; zeros behind its end. With `vector`, rows are aligned to 16
+/// bytes and so long.
+///
+/// # Safety
+/// The row is readable.
+#[inline(always)]
+unsafe fn eight<T: MatrixElem>(row: *const T, col: u32, dim: u32, vector: bool) -> [f32; 8] {
+    let at = row.wrapping_add(col as usize);
+    if vector {
+        // SAFETY: as the caller promises.
+        let [[a, b, c, d], [e, f, g, h]] = unsafe { Octet::load(at, true) }.quads();
+        return [a, b, c, d, e, f, g, h];
+    }
+    [0, 1, 2, 3, 4, 5, 6, 7].map(|i| {
+        if col + i >= dim {
+            return 0.0;
+        }
+        // SAFETY: as the caller promises.
+        let bits = unsafe { mem::load_u16(at.wrapping_add(i as usize).cast(), Load::ReadOnly) };
+        T::from_bits(u32::from(bits)).to_f32()
+    })
 }

@@ -4,170 +4,166 @@ use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::delta::statistics;
-use super::other::{Other, side};
-use super::products::{accumulate, cap_with_slopes, left, product};
-use super::{BackwardParams, ROWS};
-use crate::attention::band::Band;
+use super::BackwardParams;
+use super::other::{Other, Step, side};
+use super::own::{Own, rows_of};
+use super::weights::{cap_with_slopes, left};
 use crate::attention::mask::{At, Lines, hide};
 use crate::attention::output::{Output, Sums};
 use crate::attention::place::Place;
-use crate::attention::tile::{Lanes, Tile};
+use crate::attention::products::{add_product, products};
+use crate::attention::queries::Queries;
+use crate::attention::softmax::Scores;
+use crate::attention::tile::Tile;
 use crate::heads::Heads;
-
-/// A warp's 16 rows.
-struct Own<T, const DIM16: usize> {
-    tiles: [Tile<T, DIM16>; 2],
-    lanes: Lanes<DIM16>,
-    band: Band,
-    /// The first row, and the last that there is.
-    span: [u32; 2],
-    /// `lse` and `delta` of rows `g` and `g + 8`, if they are queries.
-    numbers: [[f32; 2]; 2],
-}
 
 /// Gradients of the rows of one side: of keys if `KEYS`, then `FIRST` gives `dk` and `SECOND` `dv`; else of queries, and
 /// `FIRST` gives `dq`.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`shared_bytes`](super::shared_bytes).
+/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn gradients<
     T: MatrixElem,
+    const ROWS16: usize,
     const DIM16: usize,
     const COLS16: usize,
+    const WARPS: u32,
     const KEYS: bool,
     const FIRST: bool,
     const SECOND: bool,
+    const GENERAL: bool,
 >(
     p: BackwardParams,
 ) {
+    let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_rows(&p.forward, ROWS, KEYS) }) else { return };
+    let Some(place) = (unsafe { Place::of_rows(&p.forward, rows, KEYS) }) else { return };
     let (band, there) = rows_of::<KEYS>(&p, &place);
-    let cols = 16 * COLS16 as u32;
+    let vector = !GENERAL || p.vector != 0;
     let begin = band.first(place.first) as u32 / cols;
     // Opaque: of the minimum in it and a maximum LLVM makes an instruction that sm_80 has not.
-    let [end, _] = thread::forget([band.end((place.first + ROWS).min(there) - 1) as u32, 0]);
+    let [end, _] = thread::forget([band.end((place.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
     let mut memory = SharedMemory::of_launch();
-    let tiles_of_rows =
-        [Tile::<T, DIM16>::take(&mut memory, ROWS), Tile::<T, DIM16>::take(&mut memory, ROWS)];
-    let other = Other::<T, DIM16, KEYS>::take(&mut memory, &p, place, [begin, tiles, cols]);
+    let tiles_of_rows = [(); 2].map(|()| Tile::<T, DIM16>::take(&mut memory, rows));
+    let other = Other::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, place, [begin, tiles, cols]);
     if other.steps() > 0 {
-        for (copier, to) in side(&p, &place, KEYS, 0).iter().zip(&tiles_of_rows) {
+        for (copier, to) in side(&p, &place, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
             // SAFETY: the tensors are readable.
-            unsafe { copier.copy(to, place.first, ROWS, p.vector != 0) };
+            unsafe { copier.copy(to, place.first, rows, vector) };
         }
         // SAFETY: as above; it is the first step.
-        unsafe { other.keep(0, other.begin(0)) };
+        unsafe {
+            other.copy(other.first(), 0);
+            other.copy(other.first(), 1);
+            other.keep(other.first(), other.read(other.first()));
+        }
     }
     copy::wait();
     block::sync();
 
     // SAFETY: as the caller promises.
-    let own = unsafe { own_rows::<T, DIM16, KEYS>(&p, &place, band, there, tiles_of_rows) };
-    let mut sums: [Sums<1, DIM16>; 2] = [[[[[0.0; 4]; 2]; DIM16]; 1]; 2];
-    for step in 0..other.steps() {
-        let more = step + 1 < other.steps();
+    let own = unsafe { Own::<T, ROWS16, DIM16>::of::<KEYS>(&p, &place, band, there, tiles_of_rows) };
+    let mut sums: [Sums<ROWS16, DIM16>; 2] = [[[[[0.0; 4]; 2]; DIM16]; ROWS16]; 2];
+    let mut step = other.first();
+    while step.number < other.steps() {
+        let after = other.after(step);
         // SAFETY: the tensors are readable; the step before this was worked off before the last barrier.
-        let next = if more { unsafe { other.begin(step + 1) } } else { [0.0; 2] };
-        // SAFETY: all tiles have been waited for; the host checked the mask.
-        unsafe { add::<T, DIM16, COLS16, KEYS, FIRST, SECOND>(&mut sums, &own, &other, step) };
+        let numbers = unsafe {
+            other.copy(after, 0);
+            other.read(after)
+        };
+        // SAFETY: all tiles of the step have been waited for; the host checked the mask; as above.
+        unsafe {
+            add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
+                &mut sums,
+                &own,
+                &other,
+                [step, after],
+            )
+        };
         copy::wait();
         // SAFETY: as above.
-        unsafe { other.keep(step + 1, next) };
+        unsafe { other.keep(after, numbers) };
         block::sync();
+        step = after;
     }
     // SAFETY: the warp is the only one that used these rows of its tiles, and has done so; the outputs are writable.
-    unsafe { write::<T, DIM16, KEYS, FIRST, SECOND>(&p, &place, there, &own, &sums) };
+    unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &place, there, &own, &sums, vector) };
 }
 
-/// What the block's rows see, and how many rows there are.
-#[inline(always)]
-fn rows_of<const KEYS: bool>(p: &BackwardParams, place: &Place) -> (Band, u32) {
-    let band = Band::of(place.queries, place.keys, p.forward.before, p.forward.after);
-    if KEYS { (band.transposed(place.queries), place.keys) } else { (band, place.queries) }
-}
-
-/// The warp's own of the block's rows.
+/// Adds what the other side's tile of a step gives, and begins to copy the second tile of the step after.
 ///
 /// # Safety
-/// As [`gradients`].
-#[inline(always)]
-unsafe fn own_rows<T: MatrixElem, const DIM16: usize, const KEYS: bool>(
-    p: &BackwardParams,
-    place: &Place,
-    band: Band,
-    there: u32,
-    tiles: [Tile<T, DIM16>; 2],
-) -> Own<T, DIM16> {
-    let line = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE * 16, 0);
-    let first = place.first + line;
-    let mut numbers = [[0.0; 2]; 2];
-    for half in 0..2 {
-        let query = first + 8 * half as u32 + warp::lane() / 4;
-        if !KEYS && query < there {
-            // SAFETY: it is one of the sequence.
-            numbers[half] = unsafe { statistics(p, place, query) };
-        }
-    }
-    let span = [first, (first + 15).min(there.max(1) - 1)];
-    Own { tiles: tiles.map(|tile| tile.at_row(line)), lanes: Lanes::new(), band, span, numbers }
-}
-
-/// Adds what the other side's tile of a step gives.
-///
-/// # Safety
-/// All tiles have been waited for; the mask is readable.
+/// All tiles of the step have been waited for, and those of the step before worked off; the mask is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,
+    const ROWS16: usize,
     const DIM16: usize,
     const COLS16: usize,
+    const WARPS: u32,
     const KEYS: bool,
     const FIRST: bool,
     const SECOND: bool,
+    const GENERAL: bool,
 >(
-    sums: &mut [Sums<1, DIM16>; 2],
-    own: &Own<T, DIM16>,
-    other: &Other<T, DIM16, KEYS>,
-    step: u32,
+    sums: &mut [Sums<ROWS16, DIM16>; 2],
+    own: &Own<T, ROWS16, DIM16>,
+    other: &Other<T, DIM16, WARPS, KEYS, GENERAL>,
+    [step, after]: [Step; 2],
 ) {
-    let ([first, last], (member, col), cols) = (own.span, other.at(step), other.rows);
+    let ([first, last], col, cols) = (own.span, other.row(step), other.rows);
     if first > last || own.band.hides(own.span, col, cols) {
-        return;
+        // SAFETY: as the caller promises.
+        return unsafe { other.copy(after, 1) };
     }
     let (f, right) = (&other.p.forward, other.tiles_of(step));
     // Else the places of its rows in the mask stay in registers from step to step.
     let at = At { row: thread::forget([first, 0])[0], col };
+    let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
     // SAFETY: as the caller promises.
     unsafe {
-        let mut scores = product::<T, DIM16, COLS16>(&own.tiles[0], &right[0], &own.lanes);
-        let slopes = cap_with_slopes(&mut scores, f);
-        Lines::of(&f.mask, &other.place.with_member(member), KEYS).add::<T, 1, COLS16>(&mut scores, at);
+        let product = |side: usize| -> Scores<ROWS16, COLS16> {
+            let rows = Queries::<T, ROWS16, DIM16, false>::of(own.tiles[side], own.lanes);
+            products(&rows, &right[side], &own.lanes)
+        };
+        let mut scores = product(0);
+        // Not before: the copies would keep the products waiting.
+        other.copy(after, 1);
+        if GENERAL {
+            slopes = cap_with_slopes(&mut scores, f);
+            Lines::of(&f.mask, &other.place.with_member(step.member), KEYS)
+                .add::<T, ROWS16, COLS16>(&mut scores, at);
+        }
         if !own.band.shows(own.span, col, cols) {
             hide(&mut scores, at, &own.band);
         }
-        let weight_gradients = product::<T, DIM16, COLS16>(&own.tiles[1], &right[1], &own.lanes);
+        let weight_gradients = if FIRST { product(1) } else { scores };
+        // The general kernel's scores are powers of two already.
+        let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
-            let (mut weights, mut gradients) = ([[0.0; 4]; 2], [[0.0; 4]; 2]);
+            let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);
             for side in 0..2 {
-                for at in 0..4 {
-                    let [lse, delta] =
-                        if KEYS { other.numbers(step, pair, side, at) } else { own.numbers[at / 2] };
-                    let weight = ex2_ftz(scores[0][pair][side][at] - lse);
-                    weights[side][at] = weight;
-                    gradients[side][at] =
-                        weight * (weight_gradients[0][pair][side][at] - delta) * slopes[0][pair][side][at];
+                let of_cols = if KEYS { other.numbers(step, pair, side) } else { [[0.0; 2]; 2] };
+                for row in 0..ROWS16 {
+                    for at in 0..4 {
+                        let [lse, delta] = if KEYS { of_cols[at % 2] } else { own.numbers[row][at / 2] };
+                        let weight = ex2_ftz(fma(scores[row][pair][side][at], factor, -lse));
+                        weights[row][side][at] = weight;
+                        gradients[row][side][at] = weight
+                            * (weight_gradients[row][pair][side][at] - delta)
+                            * slopes[row][pair][side][at];
+                    }
                 }
             }
             if SECOND {
-                accumulate(&mut sums[1], left::<T>(&weights), &right[1], &own.lanes, pair);
+                add_product(&mut sums[1], weights.map(|row| left::<T>(&row)), &right[1], &own.lanes, pair);
             }
             if FIRST {
-                accumulate(&mut sums[0], left::<T>(&gradients), &right[0], &own.lanes, pair);
+                add_product(&mut sums[0], gradients.map(|row| left::<T>(&row)), &right[0], &own.lanes, pair);
             }
         }
     }
@@ -180,6 +176,7 @@ unsafe fn add<
 #[inline(always)]
 unsafe fn write<
     T: MatrixElem,
+    const ROWS16: usize,
     const DIM16: usize,
     const KEYS: bool,
     const FIRST: bool,
@@ -188,8 +185,9 @@ unsafe fn write<
     p: &BackwardParams,
     place: &Place,
     there: u32,
-    own: &Own<T, DIM16>,
-    sums: &[Sums<1, DIM16>; 2],
+    own: &Own<T, ROWS16, DIM16>,
+    sums: &[Sums<ROWS16, DIM16>; 2],
+    vector: bool,
 ) {
     let f = &p.forward;
     let rows = |heads: &Heads, head: *mut T| Output {
@@ -198,18 +196,18 @@ unsafe fn write<
         first: own.span[0],
         rows: there,
         dim: f.dim,
-        vector: p.vector != 0,
+        vector,
     };
     // SAFETY: as the caller promises.
     unsafe {
         if KEYS && SECOND {
-            rows(&p.dv, place.key(&p.dv, f.group)).write(&own.tiles[1], &sums[1], &[[1.0; 2]]);
+            rows(&p.dv, place.key(&p.dv, f.group)).write(&own.tiles[1], &sums[1], &[[1.0; 2]; ROWS16]);
         }
         if KEYS && FIRST {
-            rows(&p.dk, place.key(&p.dk, f.group)).write(&own.tiles[0], &sums[0], &[[f.scale; 2]]);
+            rows(&p.dk, place.key(&p.dk, f.group)).write(&own.tiles[0], &sums[0], &[[f.scale; 2]; ROWS16]);
         }
         if !KEYS {
-            rows(&p.dq, place.query(&p.dq)).write(&own.tiles[0], &sums[0], &[[f.scale; 2]]);
+            rows(&p.dq, place.query(&p.dq)).write(&own.tiles[0], &sums[0], &[[f.scale; 2]; ROWS16]);
         }
     }
 }

@@ -1,5 +1,5 @@
 //! The side that a block goes over, tile by tile.
-use cuda_std::mma::MatrixElem;
+use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
 use super::BackwardParams;
@@ -16,17 +16,29 @@ pub(super) fn side<T: MatrixElem, const DIM16: usize>(
     place: &Place,
     keys: bool,
     member: u32,
+    threads: u32,
 ) -> [Copier<T, DIM16>; 2] {
     let (f, place) = (&p.forward, place.with_member(member));
     let of_query = |heads: &Heads| (place.query(heads), heads.token_stride, place.queries);
     let of_key = |heads: &Heads| (place.key(heads, f.group), heads.token_stride, place.keys);
     let pair = if keys { [of_key(&f.k), of_key(&f.v)] } else { [of_query(&f.q), of_query(&p.dout)] };
-    pair.map(|(head, stride, rows)| Copier::of(head, stride, rows, f.dim))
+    pair.map(|(head, stride, rows)| Copier::of(head, stride, [rows, f.dim], threads))
+}
+
+/// A step: a tile of the other side.
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    /// Counted from 0.
+    pub number: u32,
+    /// The head among those that share a key's.
+    pub member: u32,
+    /// The tile among that head's.
+    tile: u32,
 }
 
 /// Two buffers of a tile of each tensor, and, where they are of queries, of these queries' numbers. `KEYS`: the block's own
 /// rows are keys, so that these are queries, of one head after the other.
-pub(super) struct Other<'p, T, const DIM16: usize, const KEYS: bool> {
+pub(super) struct Other<'p, T, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool> {
     pub p: &'p BackwardParams,
     pub place: Place,
     /// The first tile, and how many there are of a head.
@@ -35,10 +47,13 @@ pub(super) struct Other<'p, T, const DIM16: usize, const KEYS: bool> {
     /// Rows of a tile.
     pub rows: u32,
     buffers: [Tile<T, DIM16>; 2],
-    numbers: Shared<f32>,
+    /// Those of two queries together: `lse` and `delta` of one, then of the other.
+    numbers: Shared<Chunk>,
 }
 
-impl<'p, T: MatrixElem, const DIM16: usize, const KEYS: bool> Other<'p, T, DIM16, KEYS> {
+impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool>
+    Other<'p, T, DIM16, WARPS, KEYS, GENERAL>
+{
     /// Tiles of `rows` rows from number `begin` on, `tiles` of them.
     #[inline(always)]
     pub fn take(
@@ -48,7 +63,7 @@ impl<'p, T: MatrixElem, const DIM16: usize, const KEYS: bool> Other<'p, T, DIM16
         [begin, tiles, rows]: [u32; 3],
     ) -> Self {
         let buffers = [Tile::take(memory, 2 * rows), Tile::take(memory, 2 * rows)];
-        Self { p, place, begin, tiles, rows, buffers, numbers: memory.take(4 * rows) }
+        Self { p, place, begin, tiles, rows, buffers, numbers: memory.take(rows) }
     }
 
     /// Over all heads that share the block's rows.
@@ -57,64 +72,92 @@ impl<'p, T: MatrixElem, const DIM16: usize, const KEYS: bool> Other<'p, T, DIM16
         self.tiles * if KEYS { self.p.forward.group } else { 1 }
     }
 
-    /// The head of a step among those that share a key's, and its tile's first row.
+    /// The first step.
     #[inline(always)]
-    pub fn at(&self, step: u32) -> (u32, u32) {
-        let tiles = self.tiles.max(1);
-        (step / tiles, (self.begin + step % tiles) * self.rows)
+    pub fn first(&self) -> Step {
+        Step { number: 0, member: 0, tile: self.begin }
+    }
+
+    /// The step after another: the next tile, or the first one of the next head.
+    #[inline(always)]
+    pub fn after(&self, step: Step) -> Step {
+        let number = step.number + 1;
+        if step.tile + 1 < self.begin + self.tiles {
+            return Step { number, tile: step.tile + 1, ..step };
+        }
+        Step { number, member: step.member + 1, tile: self.begin }
+    }
+
+    /// The first row of a step's tile.
+    #[inline(always)]
+    pub fn row(&self, step: Step) -> u32 {
+        step.tile * self.rows
     }
 
     /// The tiles of a step.
     #[inline(always)]
-    pub fn tiles_of(&self, step: u32) -> [Tile<T, DIM16>; 2] {
+    pub fn tiles_of(&self, step: Step) -> [Tile<T, DIM16>; 2] {
         let [first, second] = &self.buffers;
-        [first.at_row(step % 2 * self.rows), second.at_row(step % 2 * self.rows)]
+        [first, second].map(|tile| tile.at_row(step.number % 2 * self.rows))
     }
 
-    /// Begins to copy the tiles of a step, and reads the numbers of its queries, one of each for a thread.
+    /// Begins to copy a step's tile of one tensor, the first or the second, if there is such a step.
     ///
     /// # Safety
     /// The tensors are readable; the step two before was worked off by all threads.
     #[inline(always)]
-    pub unsafe fn begin(&self, step: u32) -> [f32; 2] {
-        let ((member, first), vector) = (self.at(step), self.p.vector != 0);
-        for (copier, to) in side(self.p, &self.place, !KEYS, member).iter().zip(&self.tiles_of(step)) {
-            // SAFETY: as the caller promises.
-            unsafe { copier.copy(to, first, self.rows, vector) };
+    pub unsafe fn copy(&self, step: Step, tensor: usize) {
+        if step.number >= self.steps() {
+            return;
         }
-        let query = first + thread::index()[0];
-        if !KEYS || thread::index()[0] >= self.rows || query >= self.place.queries {
+        let copiers = side(self.p, &self.place, !KEYS, step.member, WARPS * warp::SIZE);
+        let vector = !GENERAL || self.p.vector != 0;
+        // SAFETY: as the caller promises.
+        unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
+    }
+
+    /// Reads the numbers of a step's queries, one of each for a thread; zeros where there is none.
+    ///
+    /// # Safety
+    /// The tensors are readable.
+    #[inline(always)]
+    pub unsafe fn read(&self, step: Step) -> [f32; 2] {
+        let query = self.row(step) + thread::index()[0];
+        let there = step.number < self.steps() && query < self.place.queries;
+        if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
         // SAFETY: it is one of the sequence.
-        unsafe { statistics(self.p, &self.place.with_member(member), query) }
+        unsafe { statistics(self.p, &self.place.with_member(step.member), query) }
     }
 
-    /// Keeps the numbers that [`Other::begin`] read.
+    /// Keeps the numbers that [`Other::read`] gave.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    pub unsafe fn keep(&self, step: u32, [lse, delta]: [f32; 2]) {
+    pub unsafe fn keep(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
-            let to = step % 2 * 2 * self.rows + thread::index()[0];
+            let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
+            let numbers = self.numbers.cast::<f32>();
             // SAFETY: the thread's own places, of the buffer that is not in use.
             unsafe {
-                self.numbers.set(to, lse);
-                self.numbers.set(to + self.rows, delta);
+                numbers.set(to, lse);
+                numbers.set(to + 1, delta);
             }
         }
     }
 
-    /// `lse` and `delta` of the lane's query in column `at` of a matrix, to the left or right in the 16 of number `pair`.
+    /// `lse` and `delta` of the lane's two queries in the columns of a matrix, to the left or right in the 16 of number `pair`.
     ///
     /// # Safety
     /// A barrier stands between this and [`Other::keep`].
     #[inline(always)]
-    pub unsafe fn numbers(&self, step: u32, pair: usize, side: usize, at: usize) -> [f32; 2] {
-        let col = 16 * pair as u32 + 8 * side as u32 + warp::lane() % 4 * 2 + at as u32 % 2;
-        let from = step % 2 * 2 * self.rows + col;
+    pub unsafe fn numbers(&self, step: Step, pair: usize, side: usize) -> [[f32; 2]; 2] {
+        let two = 8 * pair as u32 + 4 * side as u32 + warp::lane() % 4;
+        let at = step.number % 2 * self.rows / 2 + two;
         // SAFETY: as the caller promises.
-        unsafe { [self.numbers.get(from), self.numbers.get(from + self.rows)] }
+        let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };
+        [[a, b], [c, d]].map(|numbers| numbers.map(f32::from_bits))
     }
 }

@@ -1,0 +1,70 @@
+//! The products of a warp's rows with tiles.
+use cuda_std::mma::{A, MatrixElem};
+
+use super::output::Sums;
+use super::queries::Queries;
+use super::softmax::Scores;
+use super::tile::{Lanes, Tile};
+
+/// `a bT`: the scores, where these are queries and keys.
+///
+/// # Safety
+/// Both have been waited for.
+#[inline(always)]
+pub(super) unsafe fn products<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const KEYS16: usize,
+    const HELD: bool,
+>(
+    queries: &Queries<T, ROWS16, DIM16, HELD>,
+    keys: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
+) -> Scores<ROWS16, KEYS16> {
+    let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
+    // SAFETY: as the caller promises.
+    let left = |col| -> [_; ROWS16] { core::array::from_fn(|row| unsafe { queries.get(row, col) }) };
+    // SAFETY: as the caller promises.
+    let right = |at: usize| unsafe { keys.columns(lanes, at % KEYS16, at / KEYS16) };
+    // Each matrix is read a step before it is wanted.
+    let (mut a, mut b) = (left(0), right(0));
+    for col in 0..DIM16 {
+        let next_a = if col + 1 < DIM16 { left(col + 1) } else { a };
+        for pair in 0..KEYS16 {
+            let next = col * KEYS16 + pair + 1;
+            let next_b = if next < DIM16 * KEYS16 { right(next) } else { b };
+            for row in 0..ROWS16 {
+                for side in 0..2 {
+                    scores[row][pair][side] = T::mma(a[row], b[side], scores[row][pair][side]);
+                }
+            }
+            b = next_b;
+        }
+        a = next_a;
+    }
+    scores
+}
+
+/// Adds left matrices times rows `16 step` to `16 step + 15` of a tile.
+///
+/// # Safety
+/// It has been waited for.
+#[inline(always)]
+pub(super) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
+    sums: &mut Sums<ROWS16, DIM16>,
+    a: [A; ROWS16],
+    right: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
+    step: usize,
+) {
+    for col in 0..DIM16 {
+        // SAFETY: as the caller promises.
+        let b = unsafe { right.rows(lanes, step, col) };
+        for row in 0..ROWS16 {
+            for side in 0..2 {
+                sums[row][col][side] = T::mma(a[row], b[side], sums[row][col][side]);
+            }
+        }
+    }
+}
