@@ -30,7 +30,7 @@ const KEYS: u32 = 16 * WARPS;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
-    /// As for [`forward`](super::forward::forward), without mask, softcap and packed sequences; `tiles` are of [`ROWS`] rows.
+    /// As for a launch of all keys, without mask, softcap and packed sequences; `tiles` are of [`ROWS`] rows.
     pub forward: Params,
     /// Blocks that share the keys.
     pub splits: u32,

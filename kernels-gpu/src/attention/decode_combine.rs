@@ -1,4 +1,4 @@
-//! Adding up what the blocks of [`decode`](super::decode::decode) found.
+//! Adding up what the blocks of [`decode`](super::decode) found.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
