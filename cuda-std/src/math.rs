@@ -37,11 +37,11 @@ pub fn quotient(x: f32, d: f32) -> f32 {
 }
 
 /// `1 / x` rounded to nearest, for an `x` whose reciprocal is a normal number: one step of Newton's method after
-/// [`rcp`], the same bits on both backends.
+/// [`rcp_ftz`], the same bits on both backends.
 #[inline(always)]
 pub fn reciprocal(x: f32) -> f32 {
-    let guess = rcp(x);
-    fma(guess, -fma(x, guess, -1.0), guess)
+    let guess = rcp_ftz(x);
+    fma(guess, fma(-x, guess, 1.0), guess)
 }
 
 #[cfg(all(test, not(target_arch = "nvptx64")))]

@@ -11,7 +11,7 @@ use core::marker::PhantomData;
 use crate::arch;
 use crate::elem::{Elem, Lanes};
 use crate::row::{RowAt, Rows};
-use crate::warp;
+use crate::{thread, warp};
 
 mod rows;
 pub use rows::{MixedRow, QuadRow, QuadRowMut};
@@ -78,7 +78,14 @@ impl<T: Elem> Quad<T> {
     /// The same quad, of which the compiler has forgotten the lanes: see [`Pack::forget_lanes`](crate::pack::Pack::forget_lanes).
     #[inline(always)]
     pub fn forget_lanes(self) -> Self {
-        Self { words: arch::opaque(self.words), ..self }
+        let [a, b, c, d] = self.words;
+        let words = if size_of::<T>() == 2 {
+            let [a, b] = arch::opaque([a, b]);
+            [a, b, 0, 0]
+        } else {
+            arch::opaque([a, b, c, d])
+        };
+        Self { words, ..self }
     }
 
     /// Its values in f32, exact.
@@ -104,6 +111,27 @@ pub const QUADS: u32 = 1;
 pub const WHOLE: u32 = 2;
 /// `ACCESS`: as [`WHOLE`], of rows each of which the four warps of a block share: a warp has every fourth tile.
 pub const TEAM: u32 = 3;
+/// `ACCESS`: as [`TEAM`], of rows that stay in the warps' registers: up to four quads in a thread.
+pub const HELD_TEAM: u32 = 4;
+/// `ACCESS`: `HELD + n` as [`WHOLE`], of rows of `n` tiles that stay in the registers of their warp.
+pub const HELD: u32 = 16;
+
+/// The most quads of a row that stay in a thread's registers.
+pub const MOST_HELD: usize = 12;
+
+/// The quads of a row that stay in a thread's registers, at most; 0: none.
+pub const fn held(access: u32) -> usize {
+    match access {
+        HELD_TEAM => 4,
+        HELD.. => (access - HELD) as usize,
+        _ => 0,
+    }
+}
+
+/// Does a block share each row?
+pub const fn shared(access: u32) -> bool {
+    matches!(access, TEAM | HELD_TEAM)
+}
 
 /// Columns of a tile.
 pub const TILE: u32 = LEN * warp::SIZE;
@@ -121,6 +149,12 @@ impl QuadColumns {
     #[inline(always)]
     pub fn of_warp(at: RowAt, cols: u32) -> Self {
         Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
+    }
+
+    /// Those of the calling thread in its block's row: a warp has every tile of its own number modulo theirs.
+    #[inline(always)]
+    pub fn of_block(at: RowAt, cols: u32) -> Self {
+        Self { own: LEN * thread::index()[0], cols: if at.exists() { cols } else { 0 } }
     }
 
     /// The quad at `column` of a row of `cols` columns, as tile 0 of a thread that has no other.
@@ -147,7 +181,7 @@ impl QuadColumns {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Does the row reach into the thread's quad? With [`WHOLE`] and [`TEAM`] nobody asks beyond the row's tiles.
+    /// Does the row reach into the thread's quad? From [`WHOLE`] on nobody asks beyond the row's tiles.
     #[inline(always)]
     pub fn has<const ACCESS: u32>(&self, tile: u32) -> bool {
         ACCESS >= WHOLE || self.first(tile) < self.cols

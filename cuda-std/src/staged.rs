@@ -87,7 +87,7 @@ impl<T: Elem> Staged<T> {
     #[inline(always)]
     fn own<Q: Copy>(&self) -> Shared<Q> {
         let quads = self.row.cast::<Q>();
-        quads.part(warp::lane(), quads.len().saturating_sub(warp::lane()))
+        quads.part(self.rank, quads.len().saturating_sub(self.rank))
     }
 
     /// Keeps the thread's quad of `tile`.

@@ -35,8 +35,7 @@ pub fn global_index() -> u64 {
 /// in each turn, where it would otherwise stay in registers over all of them.
 #[inline(always)]
 pub fn forget([a, b]: [u32; 2]) -> [u32; 2] {
-    let [a, b, ..] = arch::opaque([a, b, 0, 0]);
-    [a, b]
+    arch::opaque([a, b])
 }
 
 /// Declares, as the first line of a kernel, that it is launched with at most `MAX_THREADS` threads a block and

@@ -180,12 +180,14 @@ pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg])
     let there = || modulations.iter().filter(|m| m.value.kind != OperandArg::NONE);
     let parameters = [&affine.weight, &affine.bias];
     let has_affine = parameters.iter().any(|operand| operand.kind != OperandArg::NONE);
+    let has_both = parameters.iter().all(|operand| operand.kind != OperandArg::NONE);
     let has_table = there().any(|m| m.table.kind != OperandArg::NONE);
     let all_tabled = there().all(|m| m.value.kind == OperandArg::SAME && m.table.kind == OperandArg::SAME);
     match form(there().map(|m| &m.value).chain(parameters)) {
         Params::SAME if has_table && all_tabled && !has_affine => Params::TABLED,
         _ if has_table => Params::ANY,
-        Params::SAME if has_affine => Params::AFFINE,
+        Params::SAME if has_both => Params::AFFINE,
+        Params::SAME if has_affine => Params::PARTLY_AFFINE,
         Params::SINGLE if has_affine => Params::ANY,
         form => form,
     }

@@ -1,7 +1,7 @@
 //! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
 use std::ffi::c_void;
 
-use cuda_std::quad::{QUADS, SCALAR, TEAM, TILE, WHOLE};
+use cuda_std::quad::{HELD, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
 use kernels_gpu::params::Params;
 
 use crate::ladder::Rung;
@@ -22,13 +22,19 @@ pub enum Norm {
 const TEAM_THREADS: u32 = 32;
 /// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
 const TEAMS: u32 = 4;
+/// The same where rows stay in registers.
+const TEAMS_OF_HELD: u32 = 2;
 /// The share of a multiprocessor's memory for rows that wait, in percent: what is left is L1, in which scales and shifts
 /// stay. With all of it, rows of 5120 columns left no L1 for them, and each row read them from L2.
 const CARVEOUT: u32 = 57;
 /// The same where blocks share their rows, of which fewer wait: what was fastest at 2048, 3072 and 5120 columns.
 const CARVEOUT_OF_BLOCKS: u32 = 44;
+/// The same where rows stay in registers, but for what a block's warps exchange.
+const CARVEOUT_OF_HELD: u32 = 30;
 /// Shared memory that every GPU grants without being asked for more.
 const SHARED_BYTES: u32 = 48 << 10;
+/// What the warps of a row meet in.
+const MEETING_BYTES: u32 = 4 * Params::SHARING;
 
 /// What a kernel over quads wants of its launch.
 #[derive(Clone, Copy)]
@@ -41,39 +47,67 @@ pub(crate) struct Wants {
     pub round_each: bool,
     /// Rows that wait together for one row's result.
     pub waiting: u32,
-    /// Is there a kernel for rows that a block shares?
-    pub shares: bool,
+}
+
+/// The kernels of an op over quads.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    /// For any layout, and for rows of whole tiles where `whole` is the same.
+    pub any: &'static str,
+    /// For rows of whole tiles, which wait in shared memory.
+    pub whole: &'static str,
+    /// For some of these rows, and how they read them: the first that takes a row has it.
+    pub special: &'static [(u32, &'static str)],
+}
+
+impl Kernels {
+    /// For any layout and for rows of whole tiles, and no others.
+    pub const fn of([any, whole]: [&'static str; 2]) -> Self {
+        Self { any, whole, special: &[] }
+    }
 }
 
 /// How a kernel over quads is launched, and its parameters.
 pub(crate) struct QuadLaunch {
     pub params: Params,
+    kernel: &'static str,
     rung: Rung,
     shared_bytes: u32,
 }
 
 impl QuadLaunch {
-    /// For the rows of `layout`, which wait in shared memory between the passes if there is room.
-    pub fn of<const N: usize>(op: &'static str, layout: &RowLayout<N>, wants: Wants) -> Result<Self> {
+    /// For the rows of `layout`, which wait in registers or in shared memory between the passes if there is room.
+    pub fn of<const N: usize>(
+        op: &'static str,
+        layout: &RowLayout<N>,
+        wants: Wants,
+        kernels: Kernels,
+    ) -> Result<Self> {
         let Wants { eps, form, .. } = wants;
         if eps.is_nan() || eps < 0.0 {
             return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
         }
-        let row_bytes = u64::from(layout.cols.next_multiple_of(TILE))
-            * u64::from(wants.waiting)
-            * layout.dtype.size() as u64;
-        let meeting = if wants.shares { 4 * Params::SHARING } else { 0 };
-        let fits =
-            |teams: &u32| row_bytes * u64::from(*teams) + u64::from(meeting) <= u64::from(SHARED_BYTES);
+        let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
+        let waiting_bytes = row_bytes * u64::from(wants.waiting);
+        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(SHARED_BYTES);
         let teams = [TEAMS, TEAMS / 2, 1].into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
-        let access = match () {
-            () if staged > 0 && layout.vector && layout.quads && tiled && form != Params::ANY => {
-                if wants.shares && gains_by_sharing(layout) { TEAM } else { WHOLE }
-            }
-            () if layout.quads => QUADS,
-            () => SCALAR,
+        let is_whole = staged > 0 && layout.vector && layout.quads && tiled && form != Params::ANY;
+        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(SHARED_BYTES);
+        let takes = |access: u32| takes(access, layout) && (may_meet || !shared(access));
+        let (access, kernel) = match kernels.special.iter().find(|(access, _)| takes(*access)) {
+            Some(special) if is_whole => *special,
+            None if is_whole => (WHOLE, kernels.whole),
+            _ => (if layout.quads { QUADS } else { SCALAR }, kernels.any),
+        };
+        let (waiting, row) = (waiting_bytes as u32, row_bytes as u32);
+        let (team, teams, shared_bytes) = match (access, teams) {
+            (TEAM, _) => (Params::SHARING, 1, MEETING_BYTES + waiting),
+            (HELD_TEAM, _) => (Params::SHARING, 1, MEETING_BYTES + row),
+            (HELD.., _) => (TEAM_THREADS, TEAMS_OF_HELD, 0),
+            (_, None) => (TEAM_THREADS, TEAMS, 0),
+            (_, Some(teams)) => (TEAM_THREADS, teams, waiting * teams),
         };
         let params = Params {
             rows: layout.rows,
@@ -87,20 +121,8 @@ impl QuadLaunch {
             access,
             packs: u32::from(layout.vector),
         };
-        let rows_bytes = if staged > 0 { row_bytes as u32 } else { 0 };
-        let (team, teams) =
-            if access == TEAM { (Params::SHARING, 1) } else { (TEAM_THREADS, teams.unwrap_or(TEAMS)) };
-        let shared_bytes = rows_bytes * teams + if access == TEAM { meeting } else { 0 };
-        Ok(Self { params, rung: Rung { packs: u32::MAX, held: 0, team, teams, cluster: 0 }, shared_bytes })
-    }
-
-    /// Which of an op's kernels it is: for any layout, for rows of whole tiles, for those that a block shares.
-    pub fn kernel(&self, kernels: &[&'static str]) -> &'static str {
-        kernels[match self.params.access {
-            TEAM => 2,
-            WHOLE => 1,
-            _ => 0,
-        }]
+        let rung = Rung { packs: u32::MAX, held: 0, team, teams, cluster: 0 };
+        Ok(Self { params, kernel, rung, shared_bytes })
     }
 
     /// Launches.
@@ -111,20 +133,31 @@ impl QuadLaunch {
         &self,
         op: &'static str,
         device: &Device,
-        kernel: &'static str,
         layout: &RowLayout<N>,
         stream: Stream,
         args: [*const c_void; ARGS],
     ) -> Result<()> {
-        let carveout = if self.params.access == TEAM { CARVEOUT_OF_BLOCKS } else { CARVEOUT };
+        let carveout = match self.params.access {
+            TEAM => CARVEOUT_OF_BLOCKS,
+            access if held(access) > 0 => CARVEOUT_OF_HELD,
+            _ => CARVEOUT,
+        };
         let shared = (self.shared_bytes, Some(carveout));
         // SAFETY: as the caller promises.
-        unsafe { launch_rows_with(op, device, kernel, self.rung, shared, layout, stream, args) }
+        unsafe { launch_rows_with(op, device, self.kernel, self.rung, shared, layout, stream, args) }
     }
 }
 
-/// Is a row done sooner by a block than a block's rows by its warps? On an H200 where rows are long, or of 2048 columns and
-/// more but so few that the time is that of the last ones; otherwise what a warp does once for its row weighs more.
-fn gains_by_sharing<const N: usize>(layout: &RowLayout<N>) -> bool {
-    layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14
+/// Is a kernel that reads rows like this faster than those for any rows of whole tiles? On an H200:
+///
+/// - from registers wherever they hold the row;
+/// - by a block where rows are long, or of 2048 columns and more but so few that the time is that of the last ones.
+///   Otherwise what a warp does once for its row weighs more.
+fn takes<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
+    let (tiles, held) = (layout.cols / TILE, held(access) as u32);
+    match access {
+        TEAM => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
+        HELD_TEAM => (2 * held + 1..=4 * held).contains(&tiles),
+        _ => tiles == held,
+    }
 }

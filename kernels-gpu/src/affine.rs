@@ -186,26 +186,24 @@ impl<T: Elem, const ACCESS: u32> Parameters for AffineRow<T, ACCESS> {
     }
 }
 
-/// A thread's columns of weight and bias of one type, `E`.
+/// A thread's columns of weight and bias of one type, `E`. `BOTH`: both are there.
 #[derive(Clone, Copy)]
-pub(crate) struct PlainAffine<E, const ACCESS: u32> {
+pub(crate) struct PlainAffine<E, const ACCESS: u32, const BOTH: bool> {
     weight: Plain<E, ACCESS>,
     bias: Plain<E, ACCESS>,
 }
 
-impl<E: Elem, const ACCESS: u32> Parameters for PlainAffine<E, ACCESS> {
+impl<E: Elem, const ACCESS: u32, const BOTH: bool> Parameters for PlainAffine<E, ACCESS, BOTH> {
     const GROUPED: bool = true;
     type Fetched = [Quad<E>; 2];
     const EMPTY: [Quad<E>; 2] = [Quad::ZERO; 2];
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.
-        unsafe {
-            Self {
-                weight: Plain::of_operand(&affine.weight, RowAt::FIRST, columns),
-                bias: Plain::of_operand(&affine.bias, RowAt::FIRST, columns),
-            }
-        }
+        // SAFETY: as the caller promises.
+        let [weight, bias] = [&affine.weight, &affine.bias]
+            .map(|operand| unsafe { Plain::of_operand(operand, RowAt::FIRST, columns) });
+        Self { weight: weight.or_there(BOTH), bias: bias.or_there(BOTH) }
     }
     #[inline(always)]
     fn fetch(&self, tile: u32) -> [Quad<E>; 2] {

@@ -24,6 +24,7 @@ pub mod head_norm;
 mod head_rms_norm;
 mod head_rows;
 pub mod heads;
+mod held_passes;
 pub mod held_rows;
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]
 pub mod hopper;

@@ -39,7 +39,6 @@ impl RoundEach for bool {
 /// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
 #[derive(Clone, Copy)]
 pub(crate) struct Modulate<T, N, F, A, R, const OUTPUTS: usize, const ACCESS: u32> {
-    stats: Stats,
     affine: A,
     outputs: [(F, F, QuadRowMut<T, ACCESS>); OUTPUTS],
     round_each: R,
@@ -53,7 +52,6 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
     /// As [`Form::of`] for scales and shifts, [`Parameters::of`] for weight and bias, as [`QuadRowMut::of`] for each `y`.
     #[inline(always)]
     pub unsafe fn of(
-        stats: Stats,
         affine: &Affine,
         outputs: [Modulated; OUTPUTS],
         (at, columns): (RowAt, QuadColumns),
@@ -69,7 +67,7 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
                 QuadRowMut::<T, ACCESS>::of(&y, at, columns),
             )
         });
-        Self { stats, affine, outputs, round_each, norm: PhantomData }
+        Self { affine, outputs, round_each, norm: PhantomData }
     }
 }
 
@@ -91,18 +89,18 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
     }
 
     #[inline(always)]
-    fn put(&self, tile: u32, quad: Quad<T>, (parameters, fetched): Self::Fetched) {
+    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, (parameters, fetched): Self::Fetched) {
         let (weight, bias) = self.affine.values(parameters);
         let x = quad.lanes();
         if self.round_each.get() {
-            let n = N::rounded::<T>(self.stats, x, weight, bias);
+            let n = N::rounded::<T>(stats, x, weight, bias);
             for i in 0..OUTPUTS {
                 let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
                 let scaled = n.times(Quad::splat(1.0).plus(F::quad(scale)));
                 y.put(tile, if has_shift.exists() { scaled.plus(F::quad(shift)) } else { scaled });
             }
         } else {
-            let n = N::apply(self.stats, x, weight, bias);
+            let n = N::apply(stats, x, weight, bias);
             for i in 0..OUTPUTS {
                 let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
                 let scaled = zip(n, F::lanes(scale), |n, scale| n * (1.0 + scale));
@@ -138,7 +136,9 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, const ACCESS: u32>(
         if ACCESS < WHOLE {
             part.run::<ModulationRow<T, ACCESS>, AffineRow<T, ACCESS>, _>(each)
         } else if OUTPUTS == 1 && p.form == Params::AFFINE {
-            part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS>, _>(each)
+            part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS, true>, _>(each)
+        } else if OUTPUTS == 1 && p.form == Params::PARTLY_AFFINE {
+            part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS, false>, _>(each)
         } else if OUTPUTS == 1 && p.form == Params::SINGLE && size_of::<T>() == 2 {
             part.run::<Plain<f32, ACCESS>, (), _>(Rounds::<false>)
         } else if OUTPUTS == 1 && p.form == Params::TABLED && each {
@@ -153,16 +153,15 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, const ACCESS: u32>(
     }
 }
 
-/// The second pass: `norm * (1 + scale) + shift` of the rows of `source`.
-pub(crate) struct Write<N, S, const OUTPUTS: usize> {
+/// `norm * (1 + scale) + shift` of the rows of `source`.
+pub(crate) struct Normed<N, S, const OUTPUTS: usize> {
     pub source: S,
-    pub stats: Stats,
     pub affine: Affine,
     pub outputs: [Modulated; OUTPUTS],
     pub norm: PhantomData<N>,
 }
 
-impl<N: Norm, S, const OUTPUTS: usize> Write<N, S, OUTPUTS> {
+impl<N: Norm, S, const OUTPUTS: usize> Normed<N, S, OUTPUTS> {
     /// # Safety
     /// As [`Modulate::of`].
     #[inline(always)]
@@ -175,9 +174,8 @@ impl<N: Norm, S, const OUTPUTS: usize> Write<N, S, OUTPUTS> {
     {
         let at = (passes.at, passes.columns);
         // SAFETY: as the caller promises.
-        let sink = unsafe {
-            Modulate::<T, N, F, A, R, OUTPUTS, ACCESS>::of(self.stats, &self.affine, self.outputs, at, rounds)
-        };
-        passes.write(self.source, sink);
+        let sink =
+            unsafe { Modulate::<T, N, F, A, R, OUTPUTS, ACCESS>::of(&self.affine, self.outputs, at, rounds) };
+        passes.run::<N, _, _>(self.source, sink);
     }
 }

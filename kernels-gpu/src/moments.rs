@@ -7,12 +7,22 @@
 //! divisible by 4) torch takes another order; these keep theirs.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::quad::SCALAR;
+use cuda_std::quad::{LEN, MOST_HELD, SCALAR};
 
 use crate::part_moments::{PartMoments, Squares};
 
 /// Tiles that are taken in together: one of each of torch's warps.
 pub(crate) const GROUP: usize = 4;
+
+/// `1 / count` for the elements of each quad that a thread holds, counted from 1: what [`reciprocal`] says.
+const INVERSES: [[f32; 4]; MOST_HELD] = {
+    let (mut inverses, mut at) = ([[0.0; 4]; MOST_HELD], 0);
+    while at < 4 * MOST_HELD {
+        inverses[at / 4][at % 4] = 1.0 / (at + 1) as f32;
+        at += 1;
+    }
+    inverses
+};
 
 /// What a row is normalised with: `(x - mean) * inv`.
 #[derive(Clone, Copy)]
@@ -40,6 +50,8 @@ pub(crate) trait Moments: Copy {
     /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
     /// What is not there is zero. `ACCESS` as that of the rows.
     fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
+    /// Takes in the quad of tile `nth`, one tile after the other, all of them full.
+    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the warp. All its threads call it, and get the result.
     fn finish(self, cols: Cols, eps: f32) -> Stats;
 }
@@ -91,24 +103,71 @@ impl Welford {
 }
 
 impl Welford {
-    /// With those of all lanes, each of which has seen as many elements, one at least; lane 0 has the result. No count is
-    /// exchanged. Counts double from step to step, and `half` keeps its bits: the reciprocal of a double is half of the
-    /// reciprocal.
+    /// Takes in the quad of number `nth`, which is known when the kernel is compiled, and so are the reciprocals of
+    /// its counts.
     #[inline(always)]
-    pub fn fold_even(self) -> Self {
-        let Self { mut mean, mut m2, mut count } = self;
-        let half = count * reciprocal(count * 2.0);
-        let mut distance = warp::SIZE / 2;
+    pub fn add_quad(&mut self, nth: u32, lanes: [f32; 4]) {
+        for i in 0..4 {
+            self.add(lanes[i], INVERSES[nth as usize][i]);
+        }
+        self.count = (LEN * (nth + 1)) as f32;
+    }
+
+    /// What either has of the elements of two that are as many. Counts double from step to step, and this keeps its bits:
+    /// the reciprocal of a double is half of the reciprocal.
+    #[inline(always)]
+    fn half(&self) -> f32 {
+        self.count * reciprocal(self.count * 2.0)
+    }
+
+    /// Of the elements of two that are as many: `lower` and `upper` are their means, `self` has the sum of their `m2` and
+    /// the count of one.
+    #[inline(always)]
+    fn doubled(self, [lower, upper]: [f32; 2], half: f32) -> Self {
+        let Self { m2, count, .. } = self;
+        let delta = lower - upper;
+        Self {
+            mean: fma(upper, half, half * lower),
+            m2: fma(half, count * (delta * delta), m2),
+            count: count * 2.0,
+        }
+    }
+
+    /// That of the lane `distance` above, whose count is `count`.
+    #[inline(always)]
+    fn above(self, distance: u32, count: f32) -> Self {
+        let down = |value| warp::shuffle_down(warp::ALL, value, distance);
+        Self { mean: down(self.mean), m2: down(self.m2), count }
+    }
+
+    /// With those of the lanes up to `distance` above, each of which has seen as many elements, one at least: the result
+    /// of the lanes that have so many above them. No count is exchanged.
+    #[inline(always)]
+    fn fold_even_from(self, mut distance: u32) -> Self {
+        let (mut all, half) = (self, self.half());
         while distance > 0 {
-            let (upper_mean, upper_m2) =
-                (warp::shuffle_down(warp::ALL, mean, distance), warp::shuffle_down(warp::ALL, m2, distance));
-            let delta = mean - upper_mean;
-            mean = fma(upper_mean, half, half * mean);
-            m2 = fma(half, count * (delta * delta), upper_m2 + m2);
-            count *= 2.0;
+            let upper = all.above(distance, all.count);
+            all = Self { m2: upper.m2 + all.m2, ..all }.doubled([all.mean, upper.mean], half);
             distance /= 2;
         }
-        Self { mean, m2, count }
+        all
+    }
+
+    /// With those of all lanes; lane 0 has the result.
+    #[inline(always)]
+    pub fn fold_even(self) -> Self {
+        self.fold_even_from(warp::SIZE / 2)
+    }
+
+    /// One step of two folds at once: lanes without `bit` go on with `self`, those with it with `other`.
+    #[inline(always)]
+    fn fold_even_beside(self, other: Self, bit: u32) -> Self {
+        let is_upper = warp::lane() & bit != 0;
+        let (kept, sent) = if is_upper { (other, self) } else { (self, other) };
+        let across = |value| warp::shuffle_xor(warp::ALL, value, bit);
+        let (mean, m2) = (across(sent.mean), across(sent.m2));
+        let means = if is_upper { [mean, kept.mean] } else { [kept.mean, mean] };
+        Self { m2: m2 + kept.m2, ..kept }.doubled(means, kept.half())
     }
 }
 
@@ -118,9 +177,9 @@ impl LayerNorm {
         Welford { mean: self.mean[warp], m2: self.m2[warp], count: self.count[warp] }
     }
 
-    /// Folds each of torch's warps over its lanes; lane 0 has the result.
+    /// Folds each of torch's warps over its lanes, then them; lane 0 has the result.
     #[inline(always)]
-    fn fold_lanes(self) -> [Welford; GROUP] {
+    fn fold_uneven(self) -> Welford {
         let mut warps = self.warps();
         let mut distance = warp::SIZE / 2;
         while distance > 0 {
@@ -132,14 +191,23 @@ impl LayerNorm {
             }
             distance /= 2;
         }
-        warps
+        let [a, b, c, d] = warps;
+        a.with(c).with(b.with(d))
     }
 
-    /// The same where all threads have seen as many elements of each warp, one at least.
+    /// Folds all, where all threads have seen as many elements of each warp, one at least; lane 0 has the result.
+    ///
+    /// A fold over a warp leaves half of its lanes idle from the first step on: these do it for another of torch's warps.
     #[inline(always)]
-    fn fold_even_lanes(self) -> [Welford; GROUP] {
+    fn fold_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
-        [a.fold_even(), b.fold_even(), c.fold_even(), d.fold_even()]
+        let eighth = a.fold_even_beside(c, 16).fold_even_beside(b.fold_even_beside(d, 16), 8);
+        let own = eighth.fold_even_from(4);
+        let of = |warp: Welford| warp.count * warp::SIZE as f32;
+        // Lane 0 has a, lane 8 b, lane 16 c, lane 24 d.
+        let upper = if warp::lane() & 8 == 0 { of(c) } else { of(d) };
+        let pair = own.with(own.above(16, upper));
+        pair.with(pair.above(8, of(b) + of(d)))
     }
 
     #[inline(always)]
@@ -177,9 +245,16 @@ impl Moments for LayerNorm {
     }
 
     #[inline(always)]
+    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]) {
+        let warp = nth as usize % GROUP;
+        let mut seen = self.warp(warp);
+        seen.add_quad(nth / GROUP as u32, lanes);
+        (self.mean[warp], self.m2[warp], self.count[warp]) = (seen.mean, seen.m2, seen.count);
+    }
+
+    #[inline(always)]
     fn finish(self, cols: Cols, eps: f32) -> Stats {
-        let [a, b, c, d] = if cols.even { self.fold_even_lanes() } else { self.fold_lanes() };
-        let all = a.with(c).with(b.with(d));
+        let all = if cols.even { self.fold_even() } else { self.fold_uneven() };
         let (mean, m2) = (warp::shuffle(warp::ALL, all.mean, 0), warp::shuffle(warp::ALL, all.m2, 0));
         Stats { mean, inv: rsqrt(m2 / cols.count + eps) }
     }
@@ -199,6 +274,13 @@ impl Moments for MeanSquare {
             for i in 0..4 {
                 self.0[i] += group[tile][i] * group[tile][i];
             }
+        }
+    }
+
+    #[inline(always)]
+    fn push_quad(&mut self, _: u32, lanes: [f32; 4]) {
+        for i in 0..4 {
+            self.0[i] += lanes[i] * lanes[i];
         }
     }
 

@@ -41,8 +41,10 @@ impl Params {
     pub const ANY: u32 = 2;
     /// As [`Params::SAME`], each with a table of the rows' type.
     pub const TABLED: u32 = 3;
-    /// As [`Params::SAME`], with weight and bias, or one of them, of the rows' type.
+    /// As [`Params::SAME`], with weight and bias of the rows' type.
     pub const AFFINE: u32 = 4;
+    /// The same with one of the two.
+    pub const PARTLY_AFFINE: u32 = 5;
 }
 
 /// Runs `$body` with the constant `$access` for the launch's way of reading rows of any layout.

@@ -1,7 +1,7 @@
 //! [`moments`](crate::moments) of a row that the four warps of a block share, in the same order, so with the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, TILE};
+use cuda_std::quad::{LEN, TILE, held};
 
 use crate::moments::{Stats, Welford};
 use crate::params::Params;
@@ -9,9 +9,10 @@ use crate::params::Params;
 /// Warps of a row.
 pub(crate) const WARPS: u32 = Params::SHARING / warp::SIZE;
 
-/// The row where it waits.
+/// The row as its block sees it.
 #[derive(Clone, Copy)]
-pub(crate) struct WaitingRow<T> {
+pub(crate) struct SharedRow<T> {
+    /// Where it waits, if it does.
     pub staged: Staged<T>,
     /// Tiles of the row, all of them full.
     pub tiles: u32,
@@ -23,16 +24,25 @@ pub(crate) struct WaitingRow<T> {
 pub(crate) trait PartMoments: Copy {
     /// Of no element.
     const EMPTY: Self;
+    /// Does it read the row where it waits?
+    const READS: bool;
     /// Takes in a quad of the thread's, in the order of its tiles.
     fn push(&mut self, lanes: [f32; 4]);
     /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal are what is
     /// divided by.
-    fn finish<T: Elem>(self, row: WaitingRow<T>, meeting: Shared<f32>, cols: [f32; 2], eps: f32) -> Stats;
+    fn finish<T: Elem, const ACCESS: u32>(
+        self,
+        row: SharedRow<T>,
+        meeting: Shared<f32>,
+        cols: [f32; 2],
+        eps: f32,
+    ) -> Stats;
 }
 
 /// LayerNorm: each warp plays one of torch's.
 impl PartMoments for Welford {
     const EMPTY: Self = Self::EMPTY;
+    const READS: bool = false;
 
     #[inline(always)]
     fn push(&mut self, lanes: [f32; 4]) {
@@ -43,9 +53,9 @@ impl PartMoments for Welford {
     }
 
     #[inline(always)]
-    fn finish<T: Elem>(
+    fn finish<T: Elem, const ACCESS: u32>(
         self,
-        row: WaitingRow<T>,
+        row: SharedRow<T>,
         meeting: Shared<f32>,
         [cols, _]: [f32; 2],
         eps: f32,
@@ -78,29 +88,41 @@ pub(crate) struct Squares;
 
 impl PartMoments for Squares {
     const EMPTY: Self = Self;
+    const READS: bool = true;
 
     #[inline(always)]
     fn push(&mut self, _: [f32; 4]) {}
 
     #[inline(always)]
-    fn finish<T: Elem>(
+    fn finish<T: Elem, const ACCESS: u32>(
         self,
-        row: WaitingRow<T>,
+        row: SharedRow<T>,
         meeting: Shared<f32>,
         [_, inv_cols]: [f32; 2],
         eps: f32,
     ) -> Stats {
         block::sync();
         let own = thread::index()[0];
-        let (mut sum, mut tile) = (0.0, 0);
-        while tile < row.tiles {
+        let mut sum = 0.0;
+        let mut add = |tile: u32| {
             let group = [0, 1, 2, 3].map(|i: u32| {
                 if tile + i < row.tiles { row.staged.element(own + (tile + i) * TILE).to_f32() } else { 0.0 }
             });
             for i in 0..4 {
                 sum += group[i] * group[i];
             }
-            tile += 4;
+        };
+        if held(ACCESS) > 0 {
+            for nth in 0..held(ACCESS) as u32 {
+                if nth * WARPS >= row.tiles {
+                    break;
+                }
+                add(nth * WARPS);
+            }
+        } else {
+            for nth in 0..row.tiles.div_ceil(WARPS) {
+                add(nth * WARPS);
+            }
         }
         // SAFETY: a place for each thread.
         unsafe { meeting.set(own, sum) };

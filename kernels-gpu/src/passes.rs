@@ -1,19 +1,19 @@
 //! The two passes of a norm over its row: reduce, then write.
 //!
 //! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is done in a
-//! fourth of the time ([`TEAM`]). What the row is made of is first copied to shared memory, all of it on its way at once;
-//! the passes read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both
-//! passes.
+//! fourth of the time. What the row is made of is first copied to shared memory, all of it on its way at once; the passes
+//! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
+//! and short ones stay in registers: see [`held_passes`](crate::held_passes).
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, TEAM, TILE, WHOLE};
+use cuda_std::quad::{LEN, TEAM, TILE, WHOLE, held, shared};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 use crate::params::Params;
-use crate::part_moments::{PartMoments, WARPS, WaitingRow};
+use crate::part_moments::{PartMoments, SharedRow, WARPS};
 use crate::source::{Sink, Source};
 
-/// Quads that a thread of a row that a block shares holds at once: a block's warps are many, so their registers few.
-const HELD_OF_PART: usize = 2;
+/// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their registers few.
+const GROUP_OF_PART: usize = 2;
 
 /// A warp's work on its row, or on its part of the block's row.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ pub(crate) struct Passes<T, const ACCESS: u32> {
     pub staged: Staged<T>,
     pub p: Params,
     /// The warp's number among those of the row.
-    warp: u32,
+    pub warp: u32,
 }
 
 impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
@@ -31,7 +31,11 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     #[inline(always)]
     pub fn of_warp(p: Params) -> Option<Self> {
         // Rows of four tiles and more are fewer: no memory holds as many.
-        let team = Team::of_block();
+        let mut team = Team::of_block();
+        if shared(ACCESS) {
+            // The same, in a way that tells the compiler that it is one row for all threads.
+            team.row = u64::from(thread::block_index()[0]);
+        }
         let at = if ACCESS >= WHOLE {
             RowAt::of_few(team, p.rows as u32, p.inner)
         } else {
@@ -40,22 +44,23 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         if !at.exists() {
             return None;
         }
-        let columns = QuadColumns::of_warp(at, p.cols);
-        let warp = if ACCESS == TEAM { thread::index()[0] / warp::SIZE } else { 0 };
+        let columns =
+            if shared(ACCESS) { QuadColumns::of_block(at, p.cols) } else { QuadColumns::of_warp(at, p.cols) };
+        let warp = if shared(ACCESS) { thread::index()[0] / warp::SIZE } else { 0 };
         Some(Self { at, columns, staged: Self::room(&mut Self::memory().0, p.staged), p, warp })
     }
 
     /// The launch's shared memory for rows, and before it the room in which the warps of a row meet.
     #[inline(always)]
-    fn memory() -> (SharedMemory, Shared<f32>) {
+    pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
-        let meeting = memory.take(if ACCESS == TEAM { Params::SHARING } else { 0 });
+        let meeting = memory.take(if shared(ACCESS) { Params::SHARING } else { 0 });
         (memory, meeting)
     }
 
     #[inline(always)]
     fn room(memory: &mut SharedMemory, tiles: u32) -> Staged<T> {
-        if ACCESS == TEAM { Staged::take_for_block(memory, tiles) } else { Staged::take(memory, tiles) }
+        if shared(ACCESS) { Staged::take_for_block(memory, tiles) } else { Staged::take(memory, tiles) }
     }
 
     /// Room for another row, if rows wait and the launch made it.
@@ -69,7 +74,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// Does the row wait in shared memory?
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        ACCESS >= WHOLE || self.p.staged > 0
+        ACCESS == WHOLE || ACCESS == TEAM || ACCESS < WHOLE && self.p.staged > 0
     }
 
     /// Tiles that cover the row.
@@ -116,16 +121,16 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         }
     }
 
-    /// The warp's tile of number `nth`.
+    /// The warp's tile of number `nth`, as its thread's columns count them.
     #[inline(always)]
-    fn tile(&self, nth: u32) -> u32 {
-        if ACCESS == TEAM { self.warp + nth * WARPS } else { nth }
+    pub fn tile(&self, nth: u32) -> u32 {
+        if shared(ACCESS) { nth * WARPS } else { nth }
     }
 
     /// Tiles of the row that are the warp's.
     #[inline(always)]
-    fn own_tiles(&self) -> u32 {
-        if ACCESS == TEAM { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
+    pub fn own_tiles(&self) -> u32 {
+        if shared(ACCESS) { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
     }
 
     /// Those of them that form groups of `HELD` in which every thread has columns.
@@ -156,13 +161,29 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         lanes
     }
 
+    /// What a row is divided by.
+    #[inline(always)]
+    pub fn cols(&self) -> Cols {
+        Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS >= WHOLE }
+    }
+
+    /// Both passes.
+    #[inline(always)]
+    pub fn run<M: Moments, S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
+        if held(ACCESS) > 0 {
+            self.run_held::<M, S, K>(source, sink)
+        } else {
+            self.write(source, self.reduce::<M, S>(source), sink)
+        }
+    }
+
     /// Reads the row, which then waits, and reduces it.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
         if self.has_room() {
             source.stage(self);
         }
-        if ACCESS == TEAM {
+        if shared(ACCESS) {
             return self.reduce_part::<M::Part, S>(source);
         }
         let (mut moments, mut first) = (M::EMPTY, 0);
@@ -176,42 +197,53 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             moments.push::<ACCESS>(self.group(source, first, counts), counts);
             first += GROUP as u32;
         }
-        let cols = Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS == WHOLE };
-        moments.finish(cols, self.p.eps)
+        moments.finish(self.cols(), self.p.eps)
     }
 
     /// Reduces the warp's part of the row, and meets the others.
     #[inline(always)]
     fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
-        while first < self.grouped_tiles(HELD_OF_PART) {
-            let lanes = self.group(source, first, [LEN; HELD_OF_PART]);
-            for i in 0..HELD_OF_PART {
+        while first < self.grouped_tiles(GROUP_OF_PART) {
+            let lanes = self.group(source, first, [LEN; GROUP_OF_PART]);
+            for i in 0..GROUP_OF_PART {
                 moments.push(lanes[i]);
             }
-            first += HELD_OF_PART as u32;
+            first += GROUP_OF_PART as u32;
         }
         while first < self.own_tiles() {
             let tile = self.tile(first);
             moments.push(source.make(self, tile, source.parts(self, tile)).lanes());
             first += 1;
         }
-        let row = WaitingRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
-        moments.finish(row, Self::memory().1, [self.p.cols as f32, self.p.inv_cols], self.p.eps)
+        self.finish_part(moments)
+    }
+
+    /// Reduces over the warps of a row.
+    #[inline(always)]
+    pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
+        let row = SharedRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
+        let cols = [self.p.cols as f32, self.p.inv_cols];
+        moments.finish::<T, ACCESS>(row, Self::memory().1, cols, self.p.eps)
     }
 
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
-        if ACCESS == TEAM {
-            self.write_by::<S, K, HELD_OF_PART>(source, sink)
+    pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
+        if shared(ACCESS) {
+            self.write_by::<S, K, GROUP_OF_PART>(source, stats, sink)
         } else {
-            self.write_by::<S, K, GROUP>(source, sink)
+            self.write_by::<S, K, GROUP>(source, stats, sink)
         }
     }
 
     #[inline(always)]
-    fn write_by<S: Source<T, ACCESS>, K: Sink<T>, const HELD: usize>(&self, source: S, sink: K) {
+    fn write_by<S: Source<T, ACCESS>, K: Sink<T>, const HELD: usize>(
+        &self,
+        source: S,
+        stats: Stats,
+        sink: K,
+    ) {
         let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
         let mut first = 0;
         while K::GROUPED && first < self.grouped_tiles(HELD) {
@@ -223,13 +255,13 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
                 group[i] = again(self.tile(first + i as u32));
             }
             for i in 0..HELD {
-                sink.put(self.tile(first + i as u32), group[i], fetched[i]);
+                sink.put(stats, self.tile(first + i as u32), group[i], fetched[i]);
             }
             first += HELD as u32;
         }
         while first < self.own_tiles() {
             let tile = self.tile(first);
-            sink.put(tile, again(tile), sink.fetch(tile));
+            sink.put(stats, tile, again(tile), sink.fetch(tile));
             first += 1;
         }
     }

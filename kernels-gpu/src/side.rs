@@ -39,6 +39,12 @@ impl<E: Elem, const ACCESS: u32> Plain<E, ACCESS> {
         Self { row, exists: operand.kind != Operand::NONE }
     }
 
+    /// The same, of which the compiler knows that it is there, if it `is`.
+    #[inline(always)]
+    pub fn or_there(self, is: bool) -> Self {
+        Self { exists: is || self.exists, ..self }
+    }
+
     /// Its quad of `tile`; zeros if it is absent.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Quad<E> {

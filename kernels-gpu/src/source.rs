@@ -1,6 +1,7 @@
 //! The two ends of the [`passes`](crate::passes): where a row comes from, and what becomes of it.
 use cuda_std::prelude::*;
 
+use crate::moments::Stats;
 use crate::passes::Passes;
 
 /// Where the rows to be normalised come from.
@@ -52,6 +53,6 @@ pub(crate) trait Sink<T: Elem> {
     const EMPTY: Self::Fetched;
     /// Reads the thread's part of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Writes what the quad makes with it.
-    fn put(&self, tile: u32, quad: Quad<T>, fetched: Self::Fetched);
+    /// Writes what the quad makes with it, in a row of these moments.
+    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, fetched: Self::Fetched);
 }

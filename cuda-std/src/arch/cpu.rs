@@ -233,7 +233,7 @@ pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
 
 /// The same words; on PTX the compiler knows nothing of them.
 #[inline]
-pub fn opaque(words: [u32; 4]) -> [u32; 4] {
+pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     words
 }
 

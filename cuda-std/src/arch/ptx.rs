@@ -207,12 +207,12 @@ math! {
 
 /// The same words, of which the compiler knows nothing.
 #[inline(always)]
-pub fn opaque([mut a, mut b, mut c, mut d]: [u32; 4]) -> [u32; 4] {
-    // SAFETY: no instruction.
-    unsafe {
-        asm!("// {} {} {} {}", inout(reg32) a, inout(reg32) b, inout(reg32) c, inout(reg32) d, options(nomem, nostack))
-    };
-    [a, b, c, d]
+pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
+    words.map(|mut word| {
+        // SAFETY: no instruction.
+        unsafe { asm!("// {}", inout(reg32) word, options(nomem, nostack)) };
+        word
+    })
 }
 
 macro_rules! max_pairs {

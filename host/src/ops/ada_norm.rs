@@ -4,7 +4,7 @@ use kernels_gpu::params::Params;
 
 use crate::launch::args;
 use crate::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
-use crate::quads::{Norm, QuadLaunch, Wants};
+use crate::quads::{Kernels, Norm, QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Result, ScaleShift, Stream, View, ViewMut};
 
@@ -62,15 +62,15 @@ pub fn ada_norm(
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
     let form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
-    let wants = Wants { eps: params.eps, form, round_each, waiting: 1, shares: false };
-    let launch = QuadLaunch::of(OP, &layout, wants)?;
-    let kernel = launch.kernel(match params.norm {
-        Norm::Layer => &["ada_norm_layer", "ada_norm_layer_whole"],
-        Norm::Rms => &["ada_norm_rms", "ada_norm_rms_whole"],
-    });
+    let wants = Wants { eps: params.eps, form, round_each, waiting: 1 };
+    let kernels = match params.norm {
+        Norm::Layer => Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"]),
+        Norm::Rms => Kernels::of(["ada_norm_rms", "ada_norm_rms_whole"]),
+    };
+    let launch = QuadLaunch::of(OP, &layout, wants, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(OP, device, kernel, &layout, stream, args![x_rows, parameters, out, p]) }
+    unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
 }
 
 /// [`ada_norm`] with a second modulation of the same norm: `y2 = norm(x) * (1 + scale2) + shift2`.
@@ -119,15 +119,15 @@ pub fn ada_norm_pair(
         Params::SAME => Params::SAME,
         _ => Params::ANY,
     };
-    let wants = Wants { eps: params.eps, form, round_each, waiting: 1, shares: false };
-    let launch = QuadLaunch::of(PAIR, &layout, wants)?;
-    let kernel = launch.kernel(match params.norm {
-        Norm::Layer => &["ada_norm_pair_layer", "ada_norm_pair_layer_whole"],
-        Norm::Rms => &["ada_norm_pair_rms", "ada_norm_pair_rms_whole"],
+    let wants = Wants { eps: params.eps, form, round_each, waiting: 1 };
+    let kernels = Kernels::of(match params.norm {
+        Norm::Layer => ["ada_norm_pair_layer", "ada_norm_pair_layer_whole"],
+        Norm::Rms => ["ada_norm_pair_rms", "ada_norm_pair_rms_whole"],
     });
+    let launch = QuadLaunch::of(PAIR, &layout, wants, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(PAIR, device, kernel, &layout, stream, args![x_rows, parameters, out, out2, p]) }
+    unsafe { launch.launch(PAIR, device, &layout, stream, args![x_rows, parameters, out, out2, p]) }
 }

@@ -1,4 +1,5 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
+use cuda_std::quad::{HELD, HELD_TEAM, TEAM};
 use kernels_gpu::affine::Modulated;
 use kernels_gpu::params::Params;
 
@@ -6,18 +7,27 @@ use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
 use crate::launch::args;
 use crate::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
-use crate::quads::{Norm, QuadLaunch, Wants};
+use crate::quads::{Kernels, Norm, QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_ada_norm";
-const LAYER: [&str; 3] = [
-    "gated_residual_ada_norm_layer",
-    "gated_residual_ada_norm_layer_whole",
-    "gated_residual_ada_norm_layer_team",
-];
-const RMS: [&str; 3] =
-    ["gated_residual_ada_norm_rms", "gated_residual_ada_norm_rms_whole", "gated_residual_ada_norm_rms_team"];
+const LAYER: Kernels = Kernels {
+    any: "gated_residual_ada_norm_layer",
+    whole: "gated_residual_ada_norm_layer_whole",
+    special: &[
+        (HELD + 12, "gated_residual_ada_norm_layer_held12"),
+        (TEAM, "gated_residual_ada_norm_layer_team"),
+    ],
+};
+const RMS: Kernels = Kernels {
+    any: "gated_residual_ada_norm_rms",
+    whole: "gated_residual_ada_norm_rms_whole",
+    special: &[
+        (HELD_TEAM, "gated_residual_ada_norm_rms_held_team"),
+        (TEAM, "gated_residual_ada_norm_rms_team"),
+    ],
+};
 
 /// [`gated_residual`](crate::gated_residual) and [`ada_norm`](crate::ada_norm) of its rounded sum, with the bits of the two
 /// one after the other. Without a gate it is the residual connection alone.
@@ -71,13 +81,13 @@ pub fn gated_residual_ada_norm(
         form if usual => form,
         _ => Params::ANY,
     };
-    let wants = Wants { eps: params.eps, form, round_each, waiting: 2, shares: true };
-    let launch = QuadLaunch::of(OP, &layout, wants)?;
-    let kernel = launch.kernel(match params.norm {
-        Norm::Layer => &LAYER,
-        Norm::Rms => &RMS,
-    });
+    let wants = Wants { eps: params.eps, form, round_each, waiting: 2 };
+    let kernels = match params.norm {
+        Norm::Layer => LAYER,
+        Norm::Rms => RMS,
+    };
+    let launch = QuadLaunch::of(OP, &layout, wants, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(OP, device, kernel, &layout, stream, args![gated, parameters, out, p]) }
+    unsafe { launch.launch(OP, device, &layout, stream, args![gated, parameters, out, p]) }
 }

@@ -1,11 +1,18 @@
 //! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
+use cuda_std::quad::HELD;
+
 use crate::launch::args;
 use crate::modulation::{Target, form};
-use crate::quads::{QuadLaunch, Wants};
+use crate::quads::{Kernels, QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "layer_norm";
+const KERNELS: Kernels = Kernels {
+    any: OP,
+    whole: OP,
+    special: &[(HELD + 5, "layer_norm_held5"), (HELD + 10, "layer_norm_held10")],
+};
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, in f32, rounded once at the end.
 ///
@@ -31,9 +38,9 @@ pub fn layer_norm(
     let weights = affine.named();
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
     let form = form([&parameters.weight, &parameters.bias].into_iter());
-    let wants = Wants { eps, form, round_each: false, waiting: 1, shares: false };
-    let launch = QuadLaunch::of(OP, &layout, wants)?;
+    let wants = Wants { eps, form, round_each: false, waiting: 1 };
+    let launch = QuadLaunch::of(OP, &layout, wants, KERNELS)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(OP, device, OP, &layout, stream, args![x, parameters, y, p]) }
+    unsafe { launch.launch(OP, device, &layout, stream, args![x, parameters, y, p]) }
 }

@@ -4,7 +4,7 @@ use kernels_gpu::params::Params;
 
 use crate::launch::args;
 use crate::modulation::{GATE, SCALE, Target};
-use crate::quads::{QuadLaunch, Wants};
+use crate::quads::{Kernels, QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
@@ -36,11 +36,11 @@ pub fn residual_tanh_gated_rms_norm(
     let [x_rows, branch_rows, out_rows, gate_rows] = layout.operands;
     let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
     expect_disjoint(OP, ("out", out), &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
-    let launch = QuadLaunch::of(OP, &layout, wants(eps))?;
+    let launch = QuadLaunch::of(OP, &layout, wants(eps), Kernels::of([OP; 2]))?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(OP, device, OP, &layout, stream, args![gated, p]) }
+    unsafe { launch.launch(OP, device, &layout, stream, args![gated, p]) }
 }
 
 /// [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` of its rounded sum, computed in f32 and rounded
@@ -81,15 +81,15 @@ pub fn residual_tanh_gated_rms_norm_modulated(
         expect_disjoint(CHAINED, output, &scale.named(SCALE))?;
     }
     expect_disjoint(CHAINED, ("normed", normed), &[Some(("out", out))])?;
-    let launch = QuadLaunch::of(CHAINED, &layout, wants(eps))?;
+    let launch = QuadLaunch::of(CHAINED, &layout, wants(eps), Kernels::of([CHAINED; 2]))?;
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch.launch(CHAINED, device, CHAINED, &layout, stream, args![gated, scaled, p]) }
+    unsafe { launch.launch(CHAINED, device, &layout, stream, args![gated, scaled, p]) }
 }
 
 /// The kernels look up what each operand is, whatever the rows are.
 fn wants(eps: f32) -> Wants {
-    Wants { eps, form: Params::SAME, round_each: true, waiting: 1, shares: false }
+    Wants { eps, form: Params::SAME, round_each: true, waiting: 1 }
 }

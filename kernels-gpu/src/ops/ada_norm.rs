@@ -8,25 +8,25 @@ use cuda_std::prelude::*;
 use cuda_std::quad::WHOLE;
 
 use crate::affine::{Affine, Modulated, Norm, Parameters};
-use crate::modulated::{Formed, RoundEach, Write, in_form};
+use crate::modulated::{Formed, Normed, RoundEach, in_form};
 use crate::moments::{LayerNorm, MeanSquare};
 use crate::params::{Params, with_any_access};
 use crate::passes::Passes;
 use crate::side::Form;
 
-/// The second pass, for each form.
-struct Second<T, N, const OUTPUTS: usize, const ACCESS: u32> {
+/// Both passes, for each form.
+struct Both<T, N, const OUTPUTS: usize, const ACCESS: u32> {
     passes: Passes<T, ACCESS>,
-    write: Write<N, QuadRow<T, ACCESS>, OUTPUTS>,
+    normed: Normed<N, QuadRow<T, ACCESS>, OUTPUTS>,
 }
 
 impl<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32> Formed<T, ACCESS>
-    for Second<T, N, OUTPUTS, ACCESS>
+    for Both<T, N, OUTPUTS, ACCESS>
 {
     #[inline(always)]
     unsafe fn run<F: Form<T>, A: Parameters, R: RoundEach>(self, rounds: R) {
         // SAFETY: as the caller promises.
-        unsafe { self.write.run::<T, F, A, R, ACCESS>(&self.passes, rounds) }
+        unsafe { self.normed.run::<T, F, A, R, ACCESS>(&self.passes, rounds) }
     }
 }
 
@@ -45,9 +45,8 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let source = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
-        let stats = passes.reduce::<N, _>(source);
-        let write = Write::<N, _, OUTPUTS> { source, stats, affine, outputs, norm: PhantomData };
-        in_form::<T, OUTPUTS, ACCESS>(Second { passes, write }, p);
+        let normed = Normed::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
+        in_form::<T, OUTPUTS, ACCESS>(Both { passes, normed }, p);
     }
 }
 
@@ -79,9 +78,8 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u32>(
     unsafe { ada_norm::<T, N, OUTPUTS, WHOLE>(x, affine, outputs, p) }
 }
 
-/// Blocks of 128 threads for each of which there are 80 registers, as many as the forms want; on sm_75 and sm_80 they want
-/// some more.
-const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_90"))) { 5 } else { 6 };
+/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want.
+const BLOCKS: u32 = 5;
 
 entry! {
     ada_norm_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)

@@ -3,11 +3,11 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::{TEAM, WHOLE};
+use cuda_std::quad::{HELD, HELD_TEAM, TEAM, WHOLE};
 
 use crate::affine::{Affine, Modulated, Norm, Parameters};
 use crate::gated::{Gated, GatedRow};
-use crate::modulated::{Formed, RoundEach, Write, in_form};
+use crate::modulated::{Formed, Normed, RoundEach, in_form};
 use crate::moments::{LayerNorm, MeanSquare};
 use crate::params::{Params, with_any_access};
 use crate::passes::Passes;
@@ -29,9 +29,7 @@ impl<T: Elem, N: Norm, const ACCESS: u32> Formed<T, ACCESS> for Both<T, N, ACCES
         // SAFETY: as the caller promises; a warp's row is its own.
         unsafe {
             let source = GatedRow::<T, F, ACCESS>::of(&gated, &passes, rounds);
-            let stats = passes.reduce::<N, _>(source);
-            Write { source, stats, affine, outputs: [normed], norm }
-                .run::<T, F, A, R, ACCESS>(&passes, rounds);
+            Normed { source, affine, outputs: [normed], norm }.run::<T, F, A, R, ACCESS>(&passes, rounds);
         }
     }
 }
@@ -63,6 +61,20 @@ unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Mod
 }
 
 /// # Safety
+/// As [`gated_residual_ada_norm`], for rows of `ACCESS - HELD` tiles.
+#[inline(always)]
+unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
+    gated: Gated,
+    affine: Affine,
+    normed: Modulated,
+    p: Params,
+) {
+    thread::launch_bounds::<64, MIN_BLOCKS>();
+    // SAFETY: as the caller promises.
+    unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
+}
+
+/// # Safety
 /// As [`gated_residual_ada_norm`], for rows of whole tiles.
 #[inline(always)]
 unsafe fn whole<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
@@ -85,12 +97,20 @@ entry! {
         => whole::<T, LayerNorm, WHOLE, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_whole<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, WHOLE, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_held12<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => held::<T, LayerNorm, { HELD + 12 }, 8>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_held12<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => held::<T, LayerNorm, { HELD + 12 }, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, TEAM, 8>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, TEAM, 7>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, LayerNorm, TEAM, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, TEAM, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, TEAM, 5>(gated, affine, normed, p)
+        => whole::<T, MeanSquare, TEAM, 5>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_held_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, MeanSquare, HELD_TEAM, 9>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_held_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, MeanSquare, HELD_TEAM, 4>(gated, affine, normed, p)
 }

@@ -2,17 +2,17 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::quad::WHOLE;
+use cuda_std::quad::{HELD, WHOLE};
 
 use crate::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
 use crate::moments::{LayerNorm, Stats};
+use crate::operand::Operand;
 use crate::params::{Params, with_access};
 use crate::passes::Passes;
 use crate::source::Sink;
 
 /// `y = norm * weight + bias`, as the second pass.
 struct Scale<T, A, const ACCESS: u32> {
-    stats: Stats,
     affine: A,
     y: QuadRowMut<T, ACCESS>,
 }
@@ -28,9 +28,9 @@ impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> 
     }
 
     #[inline(always)]
-    fn put(&self, tile: u32, quad: Quad<T>, fetched: A::Fetched) {
+    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, fetched: A::Fetched) {
         let (weight, bias) = self.affine.values(fetched);
-        self.y.put(tile, Quad::from_lanes(LayerNorm::apply(self.stats, quad.lanes(), weight, bias)));
+        self.y.put(tile, Quad::from_lanes(LayerNorm::apply(stats, quad.lanes(), weight, bias)));
     }
 }
 
@@ -43,13 +43,17 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
-        let stats = passes.reduce::<LayerNorm, _>(x);
+        let [weight, bias] = [&affine.weight, &affine.bias].map(|operand| operand.kind != Operand::NONE);
         if ACCESS < WHOLE {
-            write::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
+            run::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, affine, y)
+        } else if !weight && !bias {
+            run::<T, (), ACCESS>(&passes, x, affine, y)
         } else if size_of::<T>() == 2 && p.form == Params::SINGLE {
-            write::<T, PlainAffine<f32, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
+            run::<T, PlainAffine<f32, ACCESS, false>, ACCESS>(&passes, x, affine, y)
+        } else if weight && bias {
+            run::<T, PlainAffine<T, ACCESS, true>, ACCESS>(&passes, x, affine, y)
         } else {
-            write::<T, PlainAffine<T, ACCESS>, ACCESS>(&passes, x, stats, affine, y)
+            run::<T, PlainAffine<T, ACCESS, false>, ACCESS>(&passes, x, affine, y)
         }
     }
 }
@@ -57,23 +61,18 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
 /// # Safety
 /// As [`layer_norm`], for weight and bias of the form `A`.
 #[inline(always)]
-unsafe fn write<T: Elem, A: Parameters, const ACCESS: u32>(
+unsafe fn run<T: Elem, A: Parameters, const ACCESS: u32>(
     passes: &Passes<T, ACCESS>,
     x: QuadRow<T, ACCESS>,
-    stats: Stats,
     affine: Affine,
     y: Rows,
 ) {
     let columns = passes.columns;
     // SAFETY: as the caller promises.
     let scale = unsafe {
-        Scale {
-            stats,
-            affine: A::of(&affine, columns),
-            y: QuadRowMut::<T, ACCESS>::of(&y, passes.at, columns),
-        }
+        Scale { affine: A::of(&affine, columns), y: QuadRowMut::<T, ACCESS>::of(&y, passes.at, columns) }
     };
-    passes.write(x, scale);
+    passes.run::<LayerNorm, _, _>(x, scale);
 }
 
 /// # Safety
@@ -85,6 +84,28 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: Params) {
     unsafe { with_access!(p, ACCESS => layer_norm::<T, ACCESS>(x, affine, y, p)) }
 }
 
+/// # Safety
+/// As [`layer_norm`], for rows of `ACCESS - HELD` tiles.
+#[inline(always)]
+unsafe fn held<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
+    x: Rows,
+    affine: Affine,
+    y: Rows,
+    p: Params,
+) {
+    thread::launch_bounds::<64, MIN_BLOCKS>();
+    // SAFETY: as the caller promises.
+    unsafe { layer_norm::<T, ACCESS>(x, affine, y, p) }
+}
+
 entry! {
-    layer_norm<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => any_layout::<T>(x, affine, y, p)
+    layer_norm<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => any_layout::<T>(x, affine, y, p);
+    layer_norm_held5<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => held::<T, { HELD + 5 }, 16>(x, affine, y, p);
+    layer_norm_held5<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => held::<T, { HELD + 5 }, 10>(x, affine, y, p);
+    layer_norm_held10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => held::<T, { HELD + 10 }, 12>(x, affine, y, p);
+    layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => held::<T, { HELD + 10 }, 8>(x, affine, y, p)
 }

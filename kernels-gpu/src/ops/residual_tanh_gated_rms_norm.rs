@@ -63,12 +63,11 @@ unsafe fn residual<T: Elem, const ACCESS: u32>(gated: TanhGated, chained: Option
     // SAFETY: as above.
     let sink = unsafe {
         Scale {
-            inv: stats.inv,
             scale: ModulationRow::<T, ACCESS>::of(&scale, at, columns),
             normed: QuadRowMut::<T, ACCESS>::of(&normed, at, columns),
         }
     };
-    passes.write(sum, sink);
+    passes.write(sum, stats, sink);
 }
 
 /// The rows of the sum.
@@ -128,7 +127,6 @@ impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for Sum<T, ACCESS> {
 
 /// `normed = sum * inv * (1 + scale)`, as the last pass.
 struct Scale<T, const ACCESS: u32> {
-    inv: f32,
     scale: ModulationRow<T, ACCESS>,
     normed: QuadRowMut<T, ACCESS>,
 }
@@ -142,8 +140,8 @@ impl<T: Elem, const ACCESS: u32> Sink<T> for Scale<T, ACCESS> {
         self.scale.lanes(tile).unwrap_or([0.0; 4])
     }
     #[inline(always)]
-    fn put(&self, tile: u32, sum: Quad<T>, scale: [f32; 4]) {
-        let normed = zip(sum.lanes(), scale, |sum, scale| sum * self.inv * (1.0 + scale));
+    fn put(&self, stats: Stats, tile: u32, sum: Quad<T>, scale: [f32; 4]) {
+        let normed = zip(sum.lanes(), scale, |sum, scale| sum * stats.inv * (1.0 + scale));
         self.normed.put(tile, Quad::from_lanes(normed));
     }
 }
@@ -151,15 +149,17 @@ impl<T: Elem, const ACCESS: u32> Sink<T> for Scale<T, ACCESS> {
 /// # Safety
 /// As [`residual`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
-    thread::launch_bounds::<128, 5>();
+unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
+    thread::launch_bounds::<128, MIN_BLOCKS>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe { with_access!(p, ACCESS => residual::<T, ACCESS>(gated, chained, p)) }
 }
 
 entry! {
     residual_tanh_gated_rms_norm<T: [f32, f16, bf16]>(gated: TanhGated, p: Params)
-        => any_layout::<T>(gated, None, p);
-    residual_tanh_gated_rms_norm_modulated<T: [f32, f16, bf16]>(gated: TanhGated, chained: Scaled, p: Params)
-        => any_layout::<T>(gated, Some(chained), p)
+        => any_layout::<T, 5>(gated, None, p);
+    residual_tanh_gated_rms_norm_modulated<T: [f32]>(gated: TanhGated, chained: Scaled, p: Params)
+        => any_layout::<T, 4>(gated, Some(chained), p);
+    residual_tanh_gated_rms_norm_modulated<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: Params)
+        => any_layout::<T, 5>(gated, Some(chained), p)
 }
