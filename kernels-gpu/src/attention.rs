@@ -80,7 +80,7 @@ pub struct Params {
 /// More than there are keys: no limit to a window.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Warps in a block, where kernels do not differ.
+/// Warps in a block of the kernels of [`decode`].
 pub const WARPS: u32 = 4;
 
 /// The tiles of a kernel, in units of 16, the size of a matrix.
