@@ -6,9 +6,10 @@ use cuda_std::quad::round;
 
 use crate::affine::{AffineRow, Norm, Parameters as _};
 use crate::group::Group;
-use crate::moments::{LayerNorm, Stats, Welford};
+use crate::moments::{LayerNorm, Stats};
 use crate::team_moments::{Cols, TeamMoments};
 use crate::team_row::TeamRow;
+use crate::welford::Welford;
 
 /// How a norm is computed: a kernel argument.
 #[repr(C)]

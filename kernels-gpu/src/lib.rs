@@ -47,6 +47,7 @@ mod team_moments;
 mod team_row;
 mod turned_rows;
 pub mod weight;
+mod welford;
 
 /// Every kernel of this crate, for the CPU executor.
 #[cfg(not(target_arch = "nvptx64"))]

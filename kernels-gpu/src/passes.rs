@@ -9,11 +9,11 @@ use cuda_std::quad::{LEN, TEAM, TILE, WHOLE, held, shared};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 use crate::params::Params;
-use crate::part_moments::{PartMoments, SharedRow, WARPS};
+use crate::part_moments::WARPS;
 use crate::source::{Sink, Source};
 
 /// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their registers few.
-const GROUP_OF_PART: usize = 2;
+pub(crate) const GROUP_OF_PART: usize = 2;
 
 /// A warp's work on its row, or on its part of the block's row.
 #[derive(Clone, Copy)]
@@ -135,13 +135,13 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 
     /// Those of them that form groups of `HELD` in which every thread has columns.
     #[inline(always)]
-    fn grouped_tiles(&self, held: usize) -> u32 {
+    pub fn grouped_tiles(&self, held: usize) -> u32 {
         if ACCESS >= WHOLE { self.own_tiles() / held as u32 * held as u32 } else { 0 }
     }
 
     /// The group of the warp's tiles from `first` on, as far as `counts` says that it exists.
     #[inline(always)]
-    fn group<S: Source<T, ACCESS>, const HELD: usize>(
+    pub fn group<S: Source<T, ACCESS>, const HELD: usize>(
         &self,
         source: S,
         first: u32,
@@ -198,33 +198,6 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             first += GROUP as u32;
         }
         moments.finish(self.cols(), self.p.eps)
-    }
-
-    /// Reduces the warp's part of the row, and meets the others.
-    #[inline(always)]
-    fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
-        let (mut moments, mut first) = (M::EMPTY, 0);
-        while first < self.grouped_tiles(GROUP_OF_PART) {
-            let lanes = self.group(source, first, [LEN; GROUP_OF_PART]);
-            for i in 0..GROUP_OF_PART {
-                moments.push(lanes[i]);
-            }
-            first += GROUP_OF_PART as u32;
-        }
-        while first < self.own_tiles() {
-            let tile = self.tile(first);
-            moments.push(source.make(self, tile, source.parts(self, tile)).lanes());
-            first += 1;
-        }
-        self.finish_part(moments)
-    }
-
-    /// Reduces over the warps of a row.
-    #[inline(always)]
-    pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
-        let row = SharedRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
-        let cols = [self.p.cols as f32, self.p.inv_cols];
-        moments.finish::<T, ACCESS>(row, Self::memory().1, cols, self.p.eps)
     }
 
     /// The second pass: every quad goes to `sink`.

@@ -3,7 +3,8 @@
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 
-use crate::moments::{Stats, Welford};
+use crate::moments::Stats;
+use crate::welford::Welford;
 
 /// A row's columns as numbers: what is divided by.
 #[derive(Clone, Copy)]

@@ -104,7 +104,7 @@ fn against_f64<T: Element>(device: &Device) {
 /// Rows with gaps and bases that are not aligned: the same bits as packed ones.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
-    for cols in [1, 64, 129, 512, 2048, 25_000] {
+    for cols in [1, 64, 129, 512, 640, 1280, 2048, 25_000] {
         let kinds = [
             Layout { offset: 16, stride: cols + 64 },
             Layout { offset: 0, stride: cols + 1 },
@@ -123,7 +123,7 @@ fn layouts<T: Element>(device: &Device) {
 }
 
 fn batch_invariance(device: &Device) {
-    rows_stand_alone(&[5, 128, 1536, 3072, 9000, 30_000], |x, shape| {
+    rows_stand_alone(&[5, 128, 640, 1280, 1536, 3072, 9000, 30_000], |x, shape| {
         [run(device, x, [None; 2], shape, [Layout::dense(shape[1]); 2])]
     });
 }
