@@ -110,7 +110,7 @@ entry! {
     gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, TEAM, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_held_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, HELD_TEAM, 9>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, HELD_TEAM, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_held_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, HELD_TEAM, 4>(gated, affine, normed, p)
 }
