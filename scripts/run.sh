@@ -5,7 +5,7 @@
 #   ./run.sh exactness [options]         every op's bits beside those of the models' own classes
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on test-kernels (default filter: sm_90::)
-#   ./run.sh tune [rms_norm …]           launch configurations of the ops with ladders, timed
+#   ./run.sh tune [rms_norm …]           launch configurations of every op, checked and timed; --seconds N, else 110
 #   ./run.sh demo [demo options]         a diffusers model, stock and patched
 # Logs and results go to $OUT, else ./out. The exit code is 0 if every step passed.
 set -uo pipefail
@@ -89,7 +89,7 @@ sanitize)
     ;;
 tune)
     programs
-    step tune "$work/bin/tune" "$@"
+    step tune "$work/bin/tune" --out "$out" "$@"
     ;;
 demo)
     packages

@@ -1,4 +1,6 @@
 //! What the Rust benchmarks share: a GPU, and its time for launches over buffers that do not stay in its cache.
+pub mod tune;
+
 use std::time::Duration;
 
 use oxiwarp::{Buffer, Device, Element, Event, OwnedStream, Result, Stream};

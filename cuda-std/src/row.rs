@@ -50,6 +50,21 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
+    /// Are strides numbers of 32 bits, so that one multiplication finds a row of few? See [`RowAt::of_few`].
+    pub fn is_near(&self) -> bool {
+        [self.inner_stride, self.outer_stride].iter().all(|stride| u32::try_from(*stride).is_ok())
+    }
+
+    /// The row at `at`, which [`RowAt::of_few`] made, in rows that are [`Rows::is_near`].
+    #[inline(always)]
+    pub(crate) fn start_near<T>(&self, at: RowAt) -> *mut T {
+        let bytes = |row: i64, stride: i64| {
+            u64::from((row as u32).wrapping_mul(size_of::<T>() as u32)) * u64::from(stride as u32)
+        };
+        let start = self.base.wrapping_add(bytes(at.within, self.inner_stride) as usize);
+        start.wrapping_add(bytes(at.group, self.outer_stride) as usize).cast()
+    }
+
     #[inline(always)]
     pub(crate) fn start<T>(&self, at: RowAt) -> *mut T {
         let offset = at.within * self.inner_stride + at.group * self.outer_stride;

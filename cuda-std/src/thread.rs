@@ -38,6 +38,12 @@ pub fn forget([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
 }
 
+/// [`forget`] for an address.
+#[inline(always)]
+pub fn forget_address<T>(address: *const T) -> *const T {
+    arch::opaque_address(address as u64) as *const T
+}
+
 /// Declares, as the first line of a kernel, that it is launched with at most `MAX_THREADS` threads a block and
 /// that `MIN_BLOCKS` blocks are meant to fit on a multiprocessor: the compiler then picks its registers for that.
 ///

@@ -1,6 +1,7 @@
 //! Memory on a device, for programs that have no tensor library.
 use std::ffi::c_void;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
@@ -177,15 +178,24 @@ impl<T: Scalar> Buffer<T> {
     /// # Errors
     /// A kernel or a copy that failed.
     pub fn download(&self) -> Result<Vec<T>> {
-        let mut values = vec![T::default(); self.len];
+        self.download_part(0..self.len)
+    }
+
+    /// As [`Buffer::download`], of some of the elements.
+    ///
+    /// # Errors
+    /// A range that is not inside the buffer; a kernel or a copy that failed.
+    pub fn download_part(&self, range: Range<usize>) -> Result<Vec<T>> {
+        let from = self.inside(range.start, &[range.len() as i64], &[1])?;
+        let mut values = vec![T::default(); range.len()];
         match self.device.as_cuda() {
             // SAFETY: both have the same length.
             Some(cuda) => unsafe {
-                cuda.download(values.as_mut_ptr().cast(), self.address, size_of_val(&values[..]))?
+                cuda.download(values.as_mut_ptr().cast(), from as u64, size_of_val(&values[..]))?
             },
             // SAFETY: as above.
             None => unsafe {
-                std::ptr::copy_nonoverlapping(self.address as *const T, values.as_mut_ptr(), self.len)
+                std::ptr::copy_nonoverlapping(from.cast::<T>(), values.as_mut_ptr(), values.len())
             },
         }
         Ok(values)

@@ -5,8 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use cuda_std::cpu::{self, Kernel};
 
+use crate::arch::Arch;
+use crate::choice::{Choice, Trial};
 use crate::cuda::Cuda;
-use crate::ladder::Arch;
 use crate::launch::{Launch, Stream};
 use crate::ptx::Ptx;
 use crate::view::Place;
@@ -14,12 +15,22 @@ use crate::{Dtype, Error, Result};
 
 /// Where ops run. Cheap to clone; usable from any thread.
 #[derive(Clone)]
-pub struct Device(Kind);
+pub struct Device {
+    kind: Kind,
+    /// Where launch configurations are tried out.
+    trial: Option<Arc<Trial>>,
+}
 
 #[derive(Clone)]
 enum Kind {
     Cuda(Arc<Cuda>),
     Cpu,
+}
+
+impl From<Kind> for Device {
+    fn from(kind: Kind) -> Self {
+        Self { kind, trial: None }
+    }
 }
 
 impl Device {
@@ -29,7 +40,7 @@ impl Device {
     /// No driver, no such GPU, or one that no PTX of ours runs on. `OXIWARP_ARCH=sm_80`, read when the first
     /// GPU is opened, makes all take that PTX instead of the newest that they can run.
     pub fn cuda(index: usize) -> Result<Self> {
-        Cuda::open(index).map(|cuda| Self(Kind::Cuda(cuda)))
+        Cuda::open(index).map(|cuda| Kind::Cuda(cuda).into())
     }
 
     /// GPU number `index` with the PTX of `arch`, whatever newer there is: for tests and comparisons.
@@ -37,7 +48,7 @@ impl Device {
     /// # Errors
     /// As [`Device::cuda`]; also when the GPU does not run `arch`.
     pub fn cuda_as(index: usize, arch: Arch) -> Result<Self> {
-        Cuda::new(index, Some(arch), None).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
+        Cuda::new(index, Some(arch), None).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
 
     /// GPU number `index` with PTX text of the caller's, written for `arch`: to try out kernels edited by hand.
@@ -46,12 +57,12 @@ impl Device {
     /// As [`Device::cuda`]. PTX that the driver refuses shows at the first launch, with the driver's log.
     pub fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
         let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, &[("", text)])));
-        Cuda::new(index, Some(arch), Some(own)).map(|cuda| Self(Kind::Cuda(Arc::new(cuda))))
+        Cuda::new(index, Some(arch), Some(own)).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
 
     /// The CPU executor.
     pub fn cpu() -> Self {
-        Self(Kind::Cpu)
+        Kind::Cpu.into()
     }
 
     /// How many GPUs there are.
@@ -64,7 +75,7 @@ impl Device {
 
     /// Its name, as the driver gives it.
     pub fn name(&self) -> &str {
-        match &self.0 {
+        match &self.kind {
             Kind::Cuda(cuda) => &cuda.name,
             Kind::Cpu => "CPU executor",
         }
@@ -72,15 +83,33 @@ impl Device {
 
     /// The PTX that it loads; `None` on the CPU.
     pub fn arch(&self) -> Option<Arch> {
-        match &self.0 {
+        match &self.kind {
             Kind::Cuda(cuda) => Some(cuda.ptx.arch),
             Kind::Cpu => None,
         }
     }
 
+    /// The same device, on which ops launch as `choice` says: what `tune` and tests take.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_choice(&self, choice: Choice) -> Self {
+        Self { kind: self.kind.clone(), trial: Some(Arc::new(Trial::of(choice))) }
+    }
+
+    /// What was launched on a device with a choice since this was last asked.
+    #[doc(hidden)]
+    pub fn take_launches(&self) -> Vec<String> {
+        self.trial.as_ref().map_or(vec![], |trial| trial.take())
+    }
+
+    /// What ops launch in place of their own choice.
+    pub(crate) fn choice(&self) -> Choice {
+        self.trial.as_ref().map_or(Choice::default(), |trial| trial.choice)
+    }
+
     /// The most shared memory that a block may have, in bytes.
     pub(crate) fn max_shared_bytes(&self) -> u32 {
-        match &self.0 {
+        match &self.kind {
             Kind::Cuda(cuda) => cuda.max_shared_bytes,
             Kind::Cpu => cpu::MAX_SHARED_BYTES,
         }
@@ -88,14 +117,14 @@ impl Device {
 
     /// The memory that its kernels reach.
     pub(crate) fn place(&self) -> Place {
-        match &self.0 {
+        match &self.kind {
             Kind::Cuda(cuda) => Place::Cuda(cuda.index),
             Kind::Cpu => Place::Host,
         }
     }
 
     pub(crate) fn as_cuda(&self) -> Option<&Arc<Cuda>> {
-        match &self.0 {
+        match &self.kind {
             Kind::Cuda(cuda) => Some(cuda),
             Kind::Cpu => None,
         }
@@ -111,11 +140,18 @@ impl Device {
         &self,
         kernel: &'static str,
         dtype: Dtype,
-        shape: Launch,
+        mut shape: Launch,
         stream: Stream,
         args: [*const c_void; N],
     ) -> Result<()> {
-        match &self.0 {
+        if let Some(trial) = &self.trial {
+            shape.carveout = trial.choice.carveout.or(shape.carveout);
+            trial.note(kernel, &shape);
+            if let Kind::Cuda(cuda) = &self.kind {
+                cuda.prefer_shared(kernel, dtype, &shape)?;
+            }
+        }
+        match &self.kind {
             // SAFETY: as the caller promises.
             Kind::Cuda(cuda) => unsafe { cuda.launch(kernel, dtype, shape, stream, args) },
             Kind::Cpu => {
@@ -134,7 +170,7 @@ impl Device {
     /// # Errors
     /// A kernel that failed.
     pub fn synchronize(&self) -> Result<()> {
-        match &self.0 {
+        match &self.kind {
             Kind::Cuda(cuda) => cuda.synchronize(),
             Kind::Cpu => Ok(()),
         }

@@ -3,6 +3,7 @@ use kernels_gpu::head_lanes::{Params, Side};
 use kernels_gpu::head_norm::Normed;
 use kernels_gpu::rotary::Rotary;
 
+use crate::choice::Choice;
 use crate::head_plans::Kernels;
 use crate::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
 use crate::launch::args;
@@ -16,6 +17,8 @@ pub(crate) struct Checked {
     pub dtype: Dtype,
     /// Batches, tokens, columns of a head.
     pub extent: [i64; 3],
+    /// What is launched in place of the first kernel.
+    pub choice: Choice,
 }
 
 impl Checked {
@@ -50,7 +53,7 @@ impl Checked {
         quads &= dim % 4 == 0;
         let rotary = rope.map_or(Ok(Rotary::NONE), |rope| rope.check(op, device, &extent, &mut quads))?;
         disjoint(op, tensors, rope)?;
-        Ok(Self { sides, rotary, quads, dtype, extent: [batches, tokens, dim] })
+        Ok(Self { sides, rotary, quads, dtype, extent: [batches, tokens, dim], choice: device.choice() })
     }
 
     /// Launches the first of the op's kernels that takes these heads.

@@ -2,6 +2,7 @@
 //! (`benches/results`).
 use kernels_gpu::head_lanes::{Params, Side, side_by_side};
 use kernels_gpu::held_rows::{TEAM, TILE};
+use kernels_gpu::paired_heads;
 use kernels_gpu::rotary::Rotary;
 
 use crate::head_launch::Checked;
@@ -11,6 +12,8 @@ use crate::launch::Launch;
 pub(crate) struct Kernels {
     /// Of heads of 64 and of 128 columns whose halves are in one lane.
     pub halves: Option<HalvesKernels>,
+    /// Of heads of 128 columns with angles of their own, which are read once for queries and keys.
+    pub paired: Option<&'static str>,
     /// Of rows in registers, the shortest first.
     pub held: &'static [HeldKernel],
     /// Of heads of any length whose angles are read once for queries and keys.
@@ -86,11 +89,19 @@ impl Plan {
 impl Checked {
     /// The first of `kernels` that takes these heads.
     pub fn plan(&self, kernels: &Kernels, p: Params) -> Plan {
-        self.halves(kernels, p)
-            .or_else(|| self.held(kernels, p))
-            .or_else(|| self.turned(kernels, p))
-            .or_else(|| self.lanes(kernels, p))
-            .unwrap_or_else(|| self.rows(kernels, p))
+        let plans = [Self::halves, Self::paired, Self::held, Self::turned, Self::lanes];
+        let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
+        able.nth(self.choice.passed_over).unwrap_or_else(|| self.rows(kernels, p))
+    }
+
+    /// Among how many warps the heads of all tokens are shared out at least, if there are so many.
+    fn warps(&self) -> u32 {
+        self.choice.shares.unwrap_or(WARPS)
+    }
+
+    /// Warps of a block.
+    fn of_block(&self, warps: u32) -> u32 {
+        self.choice.threads.map_or(warps, |threads| threads / 32)
     }
 
     /// The sides that are there.
@@ -149,15 +160,25 @@ impl Checked {
         // A warp's angles and parameters are read once for its share, which is larger the more tokens there are.
         let batch = together * (256 / p.dim);
         let most = self.present().map(|side| side.heads).max().unwrap_or(0);
-        let parts =
-            (WARPS / (2 * p.rows.max(1))).max(most * p.dim / least).clamp(1, most.div_ceil(batch).max(1));
+        let parts = (self.warps() / (2 * p.rows.max(1)))
+            .max(most * p.dim / least)
+            .clamp(1, most.div_ceil(batch).max(1));
         let share = most.div_ceil(parts).next_multiple_of(batch);
         let shares = self.sides.map(|side| side.heads.div_ceil(share));
         let warps = shares[0] + shares[1];
-        let blocks = warps.div_ceil(BLOCK_WARPS);
+        let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0);
         (warps > 0 && i64::from(blocks) <= GRID).then_some(plan)
+    }
+
+    fn paired(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
+        let warps = self.present().map(|side| side.heads).max()?.div_ceil(paired_heads::BESIDE);
+        let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
+        let block = [32, warps.div_ceil(blocks.max(1)), 1];
+        let plan = self.of_tokens(kernels.paired?, p, blocks, block, 0);
+        let takes = p.dim == paired_heads::DIM && self.plain() && self.apart() && self.rotary.by_head();
+        (takes && i64::from(blocks) <= GRID).then_some(plan)
     }
 
     fn held(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -194,11 +215,11 @@ impl Checked {
         let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { lanes.together };
         let batches = q.heads.max(k.heads).div_ceil(batch).max(1);
         // Its angles and parameters are read once for its share, which is larger the more tokens there are.
-        let parts = (WARPS / (2 * p.rows.max(1))).clamp(1, batches);
+        let parts = (self.warps() / (2 * p.rows.max(1))).clamp(1, batches);
         p.share = batch * batches.div_ceil(parts);
         p.shares = [q.heads, k.heads].map(|heads| heads.div_ceil(p.share));
         let shares = p.shares[0] + p.shares[1];
-        let warps = shares.clamp(1, 4);
+        let warps = shares.clamp(1, self.of_block(4));
         p.blocks = shares.div_ceil(warps).max(1);
         let blocks = u64::from(p.rows) * u64::from(shares.div_ceil(warps));
         Some(Plan { kernel: lanes.name, p, blocks, beside: [1, 1], block: [32, warps, 1], shared_bytes: 0 })

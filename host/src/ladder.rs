@@ -1,45 +1,9 @@
 //! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is taken.
 use cuda_std::team::Team;
 
+use crate::arch::Arch;
 use crate::rows::RowLayout;
-use crate::{Error, Result};
-
-/// An architecture that there is PTX for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Arch {
-    /// Turing (T4): no bf16 arithmetic or conversion, 1024 threads a multiprocessor.
-    Sm75,
-    /// Ampere (A100) and Ada.
-    Sm80,
-    /// Hopper (H100, H200) and, by forward compatibility, what came after.
-    Sm90,
-    /// Hopper alone: `wgmma`, `setmaxnreg`. Only some ops have it, and a device loads it beside the PTX that it runs.
-    Sm90a,
-}
-
-impl Arch {
-    /// As the PTX files are named: `sm_90`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sm75 => "sm_75",
-            Self::Sm80 => "sm_80",
-            Self::Sm90 => "sm_90",
-            Self::Sm90a => "sm_90a",
-        }
-    }
-    /// Its compute capability.
-    pub const fn capability(self) -> (u32, u32) {
-        match self {
-            Self::Sm75 => (7, 5),
-            Self::Sm80 => (8, 0),
-            Self::Sm90 | Self::Sm90a => (9, 0),
-        }
-    }
-    /// Does it run on its own compute capability alone, not on newer ones?
-    pub const fn is_native(self) -> bool {
-        matches!(self, Self::Sm90a)
-    }
-}
+use crate::{Device, Error, Result};
 
 /// One launch configuration of a row op.
 #[derive(Clone, Copy, Debug)]
@@ -71,26 +35,22 @@ impl Rung {
     }
 
     /// Does it hold the rows of `layout` on this architecture? Asked of a rung that no ladder chose.
-    pub(crate) fn expect_holds<const N: usize>(
-        &self,
+    fn expect_holds<const N: usize>(
+        self,
         op: &'static str,
         arch: Option<Arch>,
         kernels: &[&'static str],
         layout: &RowLayout<N>,
-    ) -> Result<()> {
+    ) -> Result<Self> {
         let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
         let is_cluster = self.cluster == blocks && [7, 8].contains(&self.held) && self.teams == 1;
         let held = u64::from(self.held) * u64::from(self.team) * u64::from(self.cluster.max(1));
         let fits = self.held == 0 || layout.vector && layout.packs() <= held;
         if fits && (self.cluster == 0 || is_cluster) && self.number() < kernels.len() {
-            return Ok(());
+            return Ok(self);
         }
-        Err(Error::Value {
-            op,
-            arg: "rung",
-            got: f64::from(self.held),
-            expected: "packs that hold an aligned row",
-        })
+        let (got, expected) = (f64::from(self.held), "packs that hold an aligned row");
+        Err(Error::Value { op, arg: "rung", got, expected })
     }
 }
 
@@ -113,15 +73,8 @@ pub const fn cluster_of(packs: u32, held: u32, threads: u32) -> Rung {
     Rung { packs, cluster: Team::CLUSTER, ..rung(0, held, threads, threads) }
 }
 
-/// Rows of up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
-///
-/// A thread holds 2 packs in short rows, where time is latency, and 4 in longer ones, where it is bytes in flight.
-/// Chosen on sm_90 by `tune` and `bench.py` (benches/results/nvidia-h200); why sm_75 and sm_80 take the same:
-/// docs/ladders.md.
-///
-/// The number of threads decides in which order a row is summed. Ops that share this ladder give the same bits for the
-/// same row, fused or not.
-pub(crate) const SHORT_ROWS: &[Rung] = &[
+/// Rows of up to 128 packs, of every op that holds rows: a thread has 2 packs where time is latency.
+const FEW_PACKS: &[Rung] = &[
     rung(2, 2, 1, 64),
     rung(4, 2, 2, 64),
     rung(8, 2, 4, 64),
@@ -129,6 +82,16 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(32, 2, 16, 64),
     rung(64, 2, 32, 64),
     rung(128, 4, 32, 64),
+];
+
+/// Rows of more, up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
+///
+/// A thread holds 4 packs, for the sake of bytes in flight. Chosen on sm_90 by `tune` and `bench.py`
+/// (benches/results/nvidia-h200); why sm_75 and sm_80 take the same: docs/ladders.md.
+///
+/// The number of threads decides in which order a row is summed. Ops that share this ladder give the same bits for the
+/// same row, fused or not.
+pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(192, 4, 64, 64),
     rung(256, 2, 128, 128),
     rung(384, 4, 128, 128),
@@ -184,7 +147,7 @@ pub(crate) const TWO_OPERANDS: HeldRows =
 
 /// The launch configurations of an op whose blocks or clusters hold rows.
 pub(crate) struct Ladder {
-    /// For rows of up to 2048 packs.
+    /// For rows of more than 128 and up to 2048 packs.
     pub short: &'static [Rung],
     /// The blocks that hold a longer one.
     pub held: HeldRows,
@@ -195,9 +158,23 @@ pub(crate) struct Ladder {
 }
 
 impl Ladder {
+    /// The first rung that takes the rows of `layout`, or the device's choice.
+    pub fn pick<const N: usize>(
+        &self,
+        op: &'static str,
+        device: &Device,
+        kernels: &[&'static str],
+        layout: &RowLayout<N>,
+    ) -> Result<Rung> {
+        match device.choice().rung {
+            Some(rung) => rung.expect_holds(op, device.arch(), kernels, layout),
+            None => Ok(self.first(device.arch(), layout)),
+        }
+    }
+
     /// The first rung that takes the rows of `layout`; for rows that are not vectors, that
     /// of the kernel for any layout.
-    pub fn pick<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
+    fn first<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
         if !layout.vector {
             let team =
                 ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
@@ -212,7 +189,7 @@ impl Ladder {
         let too_long = !clusters.is_empty() && packs > u64::from(self.blocks_up_to);
         let fits = |rung: &&Rung| packs <= u64::from(rung.packs) && (rung.cluster > 0 || !too_long);
         let reread = rung(u32::MAX, 0, self.reread, self.reread);
-        self.short.iter().chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
+        FEW_PACKS.iter().chain(self.short).chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
     }
 }
 
@@ -231,7 +208,7 @@ mod tests {
             quads: vector,
             operands: [],
         };
-        ladder.pick(arch, &layout)
+        ladder.first(arch, &layout)
     }
 
     #[test]

@@ -15,8 +15,10 @@
 //! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
+mod arch;
 mod attention;
 mod buffer;
+mod choice;
 mod cuda;
 mod device;
 mod dtype;
@@ -36,14 +38,17 @@ mod rotary;
 mod rows;
 mod view;
 
+pub use arch::Arch;
 pub use attention::{Attention, AttentionInputs};
 pub use buffer::Buffer;
+#[doc(hidden)]
+pub use choice::Choice;
 pub use cuda::{Event, Graph, OwnedStream};
 pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::{Error, Result};
 pub use heads::{Heads, HeadsOrder};
-pub use ladder::{Arch, Rung, rung};
+pub use ladder::{Rung, rung};
 pub use launch::Stream;
 pub use modulation::{Affine, Modulation, ScaleShift};
 pub use norm_backward::{ParameterGradients, norm_backward_workspace};

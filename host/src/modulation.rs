@@ -188,6 +188,7 @@ pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg])
         _ if has_table => Params::ANY,
         Params::SAME if has_both => Params::AFFINE,
         Params::SAME if has_affine => Params::PARTLY_AFFINE,
+        Params::SINGLE if has_both => Params::SINGLE_AFFINE,
         Params::SINGLE if has_affine => Params::ANY,
         form => form,
     }

@@ -9,7 +9,7 @@ use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 mod columns;
 mod plan;
 use columns::Columns;
-use plan::{Dims, Plan};
+use plan::{Dims, Form, Plan};
 
 /// The gradients of a norm's parameters, those that are wanted: sums over rows, of the weight's shape.
 #[derive(Debug, Default)]
@@ -29,6 +29,8 @@ pub(crate) struct NormOp {
     pub layer: bool,
     pub any_layout: &'static str,
     pub hold4: &'static str,
+    /// Those with two packs a thread and with three, where the norm has them.
+    pub beside: Option<[&'static str; 2]>,
     pub sums: &'static str,
 }
 
@@ -63,7 +65,7 @@ pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradien
     let parts = [false, true]
         .into_iter()
         .flat_map(|layer| [true, false].map(|vector| (layer, vector)))
-        .map(|(layer, vector)| Plan::of(device.arch(), layer, true, &Dims { vector, ..dims }).parts);
+        .map(|(layer, vector)| Plan::of(device, layer, true, &Dims { vector, ..dims }).parts);
     gradients * (groups * u64::from(parts.max().unwrap_or(0))) as usize * cols as usize
 }
 
@@ -99,7 +101,7 @@ impl NormOp {
             dtype: layout.dtype,
             vector: layout.vector,
         };
-        let plan = Plan::of(device.arch(), self.layer, columns.wanted() > 0, &dims);
+        let plan = Plan::of(device, self.layer, columns.wanted() > 0, &dims);
         let sums = columns.workspace(op, device, &plan, &dims)?;
         if let Some(workspace) = columns.workspace {
             expect_disjoint(op, ("workspace", workspace), &taken)?;
@@ -112,14 +114,19 @@ impl NormOp {
             eps,
             weight_offset,
             vector: u32::from(layout.vector),
-            held: u32::from(plan.held),
+            held: u32::from(plan.form != Form::Streamed),
         };
         let [x, dy, mut dsum_rows, dx] = layout.operands;
         if dsum.is_none() {
             dsum_rows.base = std::ptr::null_mut();
         }
         let (rows, weight) = (Operands { dy, x, dsum: dsum_rows, dx }, columns.weight);
-        let kernel = if plan.held && layout.vector { self.hold4 } else { self.any_layout };
+        let kernel = match (plan.form, self.beside) {
+            (Form::Beside2, Some([two, _])) => two,
+            (Form::Beside3, Some([_, three])) => three,
+            (Form::Held, _) if layout.vector => self.hold4,
+            _ => self.any_layout,
+        };
         let shape = Launch {
             grid: [plan.parts, dims.groups, 1],
             block: [plan.team, plan.teams, 1],

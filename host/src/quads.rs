@@ -1,7 +1,8 @@
 //! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
 use std::ffi::c_void;
 
-use cuda_std::quad::{HELD, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
+use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
+use cuda_std::row::Rows;
 use kernels_gpu::params::Params;
 
 use crate::ladder::Rung;
@@ -58,12 +59,14 @@ pub(crate) struct Kernels {
     pub whole: &'static str,
     /// For some of these rows, and how they read them: the first that takes a row has it.
     pub special: &'static [(u32, &'static str)],
+    /// The same for one form of the operands, which leaves more registers: these are asked first.
+    pub formed: &'static [(u32, u32, &'static str)],
 }
 
 impl Kernels {
     /// For any layout and for rows of whole tiles, and no others.
     pub const fn of([any, whole]: [&'static str; 2]) -> Self {
-        Self { any, whole, special: &[] }
+        Self { any, whole, special: &[], formed: &[] }
     }
 }
 
@@ -79,10 +82,12 @@ impl QuadLaunch {
     /// For the rows of `layout`, which wait in registers or in shared memory between the passes if there is room.
     pub fn of<const N: usize>(
         op: &'static str,
+        device: &Device,
         layout: &RowLayout<N>,
         wants: Wants,
         kernels: Kernels,
     ) -> Result<Self> {
+        let choice = device.choice();
         let Wants { eps, form, .. } = wants;
         if eps.is_nan() || eps < 0.0 {
             return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
@@ -90,23 +95,31 @@ impl QuadLaunch {
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
         let waiting_bytes = row_bytes * u64::from(wants.waiting);
         let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(SHARED_BYTES);
-        let teams = [TEAMS, TEAMS / 2, 1].into_iter().find(fits);
+        let of_choice = |teams: u32| choice.threads.map_or(teams, |threads| threads / TEAM_THREADS);
+        let teams = [TEAMS, TEAMS / 2, 1].map(of_choice).into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
-        let is_whole = staged > 0 && layout.vector && layout.quads && tiled && form != Params::ANY;
+        let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
+        let is_whole = staged > 0 && layout.vector && layout.quads && tiled && near && form != Params::ANY;
         let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(SHARED_BYTES);
-        let takes = |access: u32| takes(access, layout) && (may_meet || !shared(access));
-        let (access, kernel) = match kernels.special.iter().find(|(access, _)| takes(*access)) {
-            Some(special) if is_whole => *special,
-            None if is_whole => (WHOLE, kernels.whole),
-            _ => (if layout.quads { QUADS } else { SCALAR }, kernels.any),
+        let any = (if layout.quads { QUADS } else { SCALAR }, kernels.any);
+        let able = |access: u32| is_whole && can(access, layout) && (may_meet || !shared(access));
+        let special = |first| {
+            let formed = kernels.formed.iter().filter(move |(_, only, _)| *only == form);
+            let formed = formed.map(|&(access, _, kernel)| (access, kernel));
+            let kernels = formed.chain(kernels.special.iter().copied());
+            kernels.filter(move |&(access, _)| able(access) && faster(access, layout) == first)
         };
+        let whole = is_whole.then_some((WHOLE, kernels.whole));
+        let mut in_order = special(true).chain(whole).chain([any]).chain(special(false));
+        let (access, kernel) = in_order.nth(choice.passed_over).unwrap_or(any);
         let (waiting, row) = (waiting_bytes as u32, row_bytes as u32);
         let (team, teams, shared_bytes) = match (access, teams) {
             (TEAM, _) => (Params::SHARING, 1, MEETING_BYTES + waiting),
-            (HELD_TEAM, _) => (Params::SHARING, 1, MEETING_BYTES + row),
-            (HELD.., _) => (TEAM_THREADS, TEAMS_OF_HELD, 0),
-            (_, None) => (TEAM_THREADS, TEAMS, 0),
+            (HELD_BLOCK.., _) => (Params::SHARING, 1, MEETING_BYTES),
+            (HELD_TEAM.., _) => (Params::SHARING, 1, MEETING_BYTES + row),
+            (HELD.., _) => (TEAM_THREADS, of_choice(TEAMS_OF_HELD), 0),
+            (_, None) => (TEAM_THREADS, of_choice(TEAMS), 0),
             (_, Some(teams)) => (TEAM_THREADS, teams, waiting * teams),
         };
         let params = Params {
@@ -148,16 +161,25 @@ impl QuadLaunch {
     }
 }
 
-/// Is a kernel that reads rows like this faster than those for any rows of whole tiles? On an H200:
+/// Can a kernel that reads rows like this take those of whole tiles?
+fn can<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
+    let (tiles, held) = (layout.cols / TILE, held(access) as u32);
+    match access {
+        TEAM => true,
+        HELD_TEAM.. => tiles == 4 * held,
+        _ => tiles == held,
+    }
+}
+
+/// And is it then faster than those for any such rows? On an H200:
 ///
 /// - from registers wherever they hold the row;
 /// - by a block where rows are long, or of 2048 columns and more but so few that the time is that of the last ones.
 ///   Otherwise what a warp does once for its row weighs more.
-fn takes<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
-    let (tiles, held) = (layout.cols / TILE, held(access) as u32);
+fn faster<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
     match access {
         TEAM => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
-        HELD_TEAM => (2 * held + 1..=4 * held).contains(&tiles),
-        _ => tiles == held,
+        HELD_TEAM..HELD_BLOCK => layout.cols <= 2048 || layout.rows <= 1 << 14,
+        _ => true,
     }
 }

@@ -81,6 +81,14 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
+    /// Writes the lanes of a block that is one team.
+    #[inline(always)]
+    pub fn put<L: Lanes>(&self, tile: u32, lanes: L) {
+        if self.wanted {
+            self.write.store_lanes(tile, lanes);
+        }
+    }
+
     /// Writes the sum over the block's teams, each of which has its own lanes; `memory` is that of [`over_teams`].
     #[inline(always)]
     pub fn write_over_teams<L: Lanes>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {

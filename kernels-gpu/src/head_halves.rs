@@ -54,7 +54,7 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
 
 /// A lane's quads, half a head apart, rotated.
 #[inline(always)]
-fn turned<T: Elem>(rotary: &Rotary, x: [[f32; 4]; 2], angles: &[Angles; 2]) -> [[f32; 4]; 2] {
+pub(crate) fn turned<T: Elem>(rotary: &Rotary, x: [[f32; 4]; 2], angles: &[Angles; 2]) -> [[f32; 4]; 2] {
     let [near, far] = x;
     if rotary.halves != 0 {
         rotary.turn::<T, 2>(x, [far.map(|x| -x), near], angles)

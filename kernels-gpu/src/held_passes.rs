@@ -16,9 +16,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// The warp's tile of number `nth`, if the row has it.
     #[inline(always)]
     fn own(&self, nth: usize) -> Option<u32> {
-        let tile = self.tile(nth as u32);
-        let exists = !shared(ACCESS) || self.warp + tile < self.tiles();
-        (nth < held(ACCESS) && exists).then_some(tile)
+        (nth < held(ACCESS)).then_some(self.tile(nth as u32))
     }
 
     /// Both passes.
@@ -35,8 +33,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
                 row[nth] = source.make(self, tile, parts[nth]);
             }
         }
-        // Warps wait for each other: what they read next is on its way meanwhile.
-        let (early, mut beside) = (shared(ACCESS), [K::EMPTY; MOST_HELD]);
+        // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for it.
+        let (early, mut beside) = (shared(ACCESS) && K::EARLY, [K::EMPTY; MOST_HELD]);
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth).filter(|_| early) {
                 beside[nth] = sink.fetch(tile);
@@ -76,7 +74,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         let mut moments = M::EMPTY;
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth) {
-                moments.push(row[nth].lanes());
+                moments.push_quad(nth as u32, row[nth].lanes());
                 if M::READS {
                     self.staged.put(tile, row[nth]);
                 }

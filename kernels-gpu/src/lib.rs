@@ -9,6 +9,7 @@ pub mod affine;
 mod angles;
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod attention;
+mod block_rows;
 mod block_sums;
 mod brief;
 mod chains;
@@ -35,6 +36,7 @@ pub mod norm_backward;
 mod octet;
 pub mod operand;
 pub mod ops;
+pub mod paired_heads;
 pub mod params;
 mod part_moments;
 pub mod passes;

@@ -62,7 +62,7 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
         // SAFETY: as the caller promises.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
-                F::of(&by.scale, at, columns),
+                F::of(&by.scale, at, columns).there(),
                 F::of(&by.shift, at, columns),
                 QuadRowMut::<T, ACCESS>::of(&y, at, columns),
             )
@@ -75,6 +75,7 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
     Sink<T> for Modulate<T, N, F, A, R, OUTPUTS, ACCESS>
 {
     const GROUPED: bool = F::GROUPED && A::GROUPED && OUTPUTS == 1;
+    const EARLY: bool = F::EARLY && size_of::<A::Fetched>() == 0 && OUTPUTS == 1;
     type Fetched = (A::Fetched, [(F::Fetched, F::Fetched); OUTPUTS]);
     const EMPTY: Self::Fetched = (A::EMPTY, [(F::EMPTY, F::EMPTY); OUTPUTS]);
 
@@ -141,6 +142,8 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, const ACCESS: u32>(
             part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS, false>, _>(each)
         } else if OUTPUTS == 1 && p.form == Params::SINGLE && size_of::<T>() == 2 {
             part.run::<Plain<f32, ACCESS>, (), _>(Rounds::<false>)
+        } else if OUTPUTS == 1 && p.form == Params::SINGLE_AFFINE && size_of::<T>() == 2 {
+            part.run::<Plain<f32, ACCESS>, PlainAffine<f32, ACCESS, true>, _>(Rounds::<false>)
         } else if OUTPUTS == 1 && p.form == Params::TABLED && each {
             part.run::<Tabled<T, ACCESS>, (), _>(Rounds::<true>)
         } else if OUTPUTS == 1 && p.form == Params::TABLED {

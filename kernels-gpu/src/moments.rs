@@ -86,7 +86,7 @@ impl LayerNorm {
     fn fold_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
         let eighth = a.fold_even_beside(c, 16).fold_even_beside(b.fold_even_beside(d, 16), 8);
-        let own = eighth.fold_even_from(4);
+        let own = eighth.fold_even_from(4, eighth.half());
         let of = |warp: Welford| warp.count * warp::SIZE as f32;
         // Lane 0 has a, lane 8 b, lane 16 c, lane 24 d.
         let upper = if warp::lane() & 8 == 0 { of(c) } else { of(d) };

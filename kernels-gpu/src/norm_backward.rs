@@ -13,6 +13,8 @@ use cuda_std::prelude::*;
 use crate::block_sums::{Share, SharedSums, SumsRow};
 use crate::weight::Weight;
 
+mod beside;
+mod fold;
 mod line;
 use line::{Folds, Line, Stats, Sum};
 
@@ -215,5 +217,32 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
             }
         }
         first += share.step;
+    }
+}
+
+/// The same, `ROWS` at a time of rows that fill `HELD` packs of each thread: see [`beside`](beside::beside). One at a time
+/// where there is a `dsum`, for which there are no registers else.
+///
+/// # Safety
+/// As [`beside`](beside::beside).
+#[inline(always)]
+pub(crate) unsafe fn norm_backward_beside<
+    T: Elem,
+    const HELD: usize,
+    const ROWS: usize,
+    const LAYER: bool,
+>(
+    operands: Operands,
+    weight: Weight,
+    sums: Sums,
+    p: Params,
+) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        if operands.dsum.base.is_null() {
+            beside::beside::<T, HELD, ROWS, LAYER, false>(operands, weight, sums, p)
+        } else {
+            beside::beside::<T, HELD, 1, LAYER, true>(operands, weight, sums, p)
+        }
     }
 }

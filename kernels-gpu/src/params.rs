@@ -33,6 +33,12 @@ impl Params {
     /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the rows.
     pub const SHARING: u32 = 128;
 
+    /// The same, of which the compiler knows that the form is `FORM`.
+    #[inline(always)]
+    pub(crate) fn of_form<const FORM: u32>(self) -> Self {
+        Self { form: FORM, ..self }
+    }
+
     /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
     pub const SAME: u32 = 0;
     /// As [`Params::SAME`], in f32 beside rows of 16 bits.
@@ -45,6 +51,8 @@ impl Params {
     pub const AFFINE: u32 = 4;
     /// The same with one of the two.
     pub const PARTLY_AFFINE: u32 = 5;
+    /// As [`Params::SINGLE`], with weight and bias in f32.
+    pub const SINGLE_AFFINE: u32 = 6;
 }
 
 /// Runs `$body` with the constant `$access` for the launch's way of reading rows of any layout.

@@ -31,6 +31,8 @@ pub(crate) trait PartMoments: Copy {
     const READS: bool;
     /// Takes in a quad of the thread's, in the order of its tiles.
     fn push(&mut self, lanes: [f32; 4]);
+    /// The same, the quad's number being known when the kernel is compiled.
+    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal are what is
     /// divided by.
     fn finish<T: Elem, const ACCESS: u32>(
@@ -56,6 +58,11 @@ impl PartMoments for Welford {
     }
 
     #[inline(always)]
+    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]) {
+        self.add_quad(nth, lanes);
+    }
+
+    #[inline(always)]
     fn finish<T: Elem, const ACCESS: u32>(
         self,
         row: SharedRow<T>,
@@ -63,7 +70,10 @@ impl PartMoments for Welford {
         [cols, _]: [f32; 2],
         eps: f32,
     ) -> Stats {
-        let Self { mean, m2, .. } = self.fold_even();
+        // Of a row that is held every thread has as many, a number that is known when the kernel is compiled.
+        let even = held(ACCESS) > 0;
+        let half = if even { self.known_half() } else { self.half() };
+        let Self { mean, m2, .. } = self.fold_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
         if warp::lane() == 0 {
             // SAFETY: a place for each warp and value, which only its lane 0 writes, before the barrier.
@@ -74,12 +84,14 @@ impl PartMoments for Welford {
         }
         block::sync();
         let warp = |number: u32| {
-            let tiles = (row.tiles + WARPS - 1 - number) / WARPS;
+            let tiles = if even { held(ACCESS) as u32 } else { (row.tiles + WARPS - 1 - number) / WARPS };
             // SAFETY: every place was written before the barrier.
             let [mean, m2] = unsafe { [meeting.get(2 * number), meeting.get(2 * number + 1)] };
             Self { mean, m2, count: (tiles * TILE) as f32 }
         };
-        let all = warp(0).with(warp(2)).with(warp(1).with(warp(3)));
+        let both =
+            |lower: Self, upper| if even { lower.with_as_many(upper, half) } else { lower.with(upper) };
+        let all = both(both(warp(0), warp(2)), both(warp(1), warp(3)));
         Stats { mean: all.mean, inv: rsqrt(all.m2 / cols + eps) }
     }
 }
@@ -97,6 +109,9 @@ impl PartMoments for Squares {
     fn push(&mut self, _: [f32; 4]) {}
 
     #[inline(always)]
+    fn push_quad(&mut self, _: u32, _: [f32; 4]) {}
+
+    #[inline(always)]
     fn finish<T: Elem, const ACCESS: u32>(
         self,
         row: SharedRow<T>,
@@ -109,7 +124,11 @@ impl PartMoments for Squares {
         let mut sum = 0.0;
         let mut add = |tile: u32| {
             let group = [0, 1, 2, 3].map(|i: u32| {
-                if tile + i < row.tiles { row.staged.element(own + (tile + i) * TILE).to_f32() } else { 0.0 }
+                if held(ACCESS) > 0 || tile + i < row.tiles {
+                    row.staged.element(own + (tile + i) * TILE).to_f32()
+                } else {
+                    0.0
+                }
             });
             for i in 0..4 {
                 sum += group[i] * group[i];
@@ -117,9 +136,6 @@ impl PartMoments for Squares {
         };
         if held(ACCESS) > 0 {
             for nth in 0..held(ACCESS) as u32 {
-                if nth * WARPS >= row.tiles {
-                    break;
-                }
                 add(nth * WARPS);
             }
         } else {

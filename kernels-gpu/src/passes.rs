@@ -3,7 +3,7 @@
 //! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is done in a
 //! fourth of the time. What the row is made of is first copied to shared memory, all of it on its way at once; the passes
 //! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
-//! and short ones stay in registers: see [`held_passes`](crate::held_passes).
+//! and short ones stay in registers: see `held_passes`.
 use cuda_std::prelude::*;
 use cuda_std::quad::{LEN, TEAM, TILE, WHOLE, held, shared};
 

@@ -8,6 +8,8 @@ use crate::operand::{Modulation, ModulationRow, Operand, OperandRow};
 pub(crate) trait Side<T: Elem>: Copy {
     /// Is it read without a question asked, so that many can be on their way?
     const GROUPED: bool;
+    /// Is it read in one access of 8 bytes?
+    const EARLY: bool = false;
     /// What is read of a quad.
     type Fetched: Copy;
     /// Nothing yet.
@@ -54,6 +56,7 @@ impl<E: Elem, const ACCESS: u32> Plain<E, ACCESS> {
 
 impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
     const GROUPED: bool = true;
+    const EARLY: bool = size_of::<E>() == 2;
     type Fetched = Quad<E>;
     const EMPTY: Quad<E> = Quad::ZERO;
     #[inline(always)]
@@ -115,6 +118,10 @@ impl<T: Elem, const ACCESS: u32> Form<T> for Tabled<T, ACCESS> {
             }
         }
     }
+    #[inline(always)]
+    fn there(self) -> Self {
+        Self { value: self.value.or_there(true), ..self }
+    }
 }
 
 impl<T: Elem, const ACCESS: u32> Side<T> for ModulationRow<T, ACCESS> {
@@ -146,6 +153,10 @@ pub(crate) trait Form<T: Elem>: Side<T> + Sized {
     /// # Safety
     /// As [`ModulationRow::of`]; the modulation is of this form.
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self;
+    /// The same, of which the compiler knows that it is there, where that helps.
+    fn there(self) -> Self {
+        self
+    }
 }
 
 impl<T: Elem, E: Elem, const ACCESS: u32> Form<T> for Plain<E, ACCESS> {
@@ -153,6 +164,10 @@ impl<T: Elem, E: Elem, const ACCESS: u32> Form<T> for Plain<E, ACCESS> {
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
+    }
+    #[inline(always)]
+    fn there(self) -> Self {
+        self.or_there(true)
     }
 }
 

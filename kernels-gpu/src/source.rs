@@ -47,6 +47,8 @@ impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
 pub(crate) trait Sink<T: Elem> {
     /// Are there registers to read beside a whole group before anything is done with it?
     const GROUPED: bool;
+    /// Is what is read beside a held row so little that all of it may wait for the reduction?
+    const EARLY: bool = false;
     /// What is read beside a quad.
     type Fetched: Copy;
     /// Nothing yet.

@@ -63,8 +63,14 @@ impl Welford {
     /// What either has of the elements of two that are as many. Counts double from step to step, and this keeps its bits:
     /// the reciprocal of a double is half of the reciprocal.
     #[inline(always)]
-    fn half(&self) -> f32 {
+    pub fn half(&self) -> f32 {
         self.count * reciprocal(self.count * 2.0)
+    }
+
+    /// The same of a count that is known when the kernel is compiled, and so is the result.
+    #[inline(always)]
+    pub fn known_half(&self) -> f32 {
+        self.count * (1.0 / (self.count * 2.0))
     }
 
     /// Of the elements of two that are as many: `lower` and `upper` are their means, `self` has the sum of their `m2` and
@@ -80,6 +86,12 @@ impl Welford {
         }
     }
 
+    /// Of the elements of both, `upper` having as many; `half` is that of their counts.
+    #[inline(always)]
+    pub fn with_as_many(self, upper: Self, half: f32) -> Self {
+        Self { m2: upper.m2 + self.m2, ..self }.doubled([self.mean, upper.mean], half)
+    }
+
     /// That of the lane `distance` above, whose count is `count`.
     #[inline(always)]
     pub fn above(self, distance: u32, count: f32) -> Self {
@@ -88,22 +100,15 @@ impl Welford {
     }
 
     /// With those of the lanes up to `distance` above, each of which has seen as many elements, one at least: the result
-    /// of the lanes that have so many above them. No count is exchanged.
+    /// of the lanes that have so many above them. No count is exchanged; `half` is that of the count.
     #[inline(always)]
-    pub fn fold_even_from(self, mut distance: u32) -> Self {
-        let (mut all, half) = (self, self.half());
+    pub fn fold_even_from(self, mut distance: u32, half: f32) -> Self {
+        let mut all = self;
         while distance > 0 {
-            let upper = all.above(distance, all.count);
-            all = Self { m2: upper.m2 + all.m2, ..all }.doubled([all.mean, upper.mean], half);
+            all = all.with_as_many(all.above(distance, all.count), half);
             distance /= 2;
         }
         all
-    }
-
-    /// With those of all lanes; lane 0 has the result.
-    #[inline(always)]
-    pub fn fold_even(self) -> Self {
-        self.fold_even_from(warp::SIZE / 2)
     }
 
     /// One step of two folds at once: lanes without `bit` go on with `self`, those with it with `other`.

@@ -20,6 +20,9 @@ pub const TESTS: &[Test] = &[
     ("ada_norm::f32_layouts", layouts::<f32>),
     ("ada_norm::f16_layouts", layouts::<f16>),
     ("ada_norm::bf16_layouts", layouts::<bf16>),
+    ("ada_norm::f32_held", held::<f32>),
+    ("ada_norm::f16_held", held::<f16>),
+    ("ada_norm::bf16_held", held::<bf16>),
 ];
 
 /// Both norms, in both modes.
@@ -125,6 +128,31 @@ fn layouts<T: Element>(device: &Device) {
             for layouts in [[gaps; 2], [odd; 2], [dense, odd]] {
                 eprintln!("{cols} columns, {layouts:?}, {beside:?}, OXIWARP_SEED={seed}");
                 same_bits(&check::<T>(device, seed, [2, 3, cols], layouts, *beside, params), &packed);
+            }
+        }
+    }
+}
+
+/// Rows that have kernels of their own, which hold them in registers, in every form that these are for: the f64 formula,
+/// and the bits of the kernel that reads one element at a time, for bases that are not aligned.
+fn held<T: Element>(device: &Device) {
+    let (seed, usual) = (seed(), Beside::USUAL);
+    let forms = [
+        usual,
+        Beside { shift: false, ..usual },
+        Beside { table: Some(false), ..usual },
+        Beside { single: true, ..usual },
+        Beside { single: true, parameters: [Some(true); 2], ..usual },
+        Beside { parameters: [Some(false); 2], ..usual },
+    ];
+    for cols in [1536, 2048, 3072] {
+        let (dense, odd) = (Layout::dense(cols), Layout { offset: 1, stride: cols + 3 });
+        for beside in forms {
+            for params in PARAMS {
+                eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
+                let [held, read] = [dense, odd]
+                    .map(|layout| check::<T>(device, seed, [2, 3, cols], [layout; 2], beside, params));
+                same_bits(&held, &read);
             }
         }
     }

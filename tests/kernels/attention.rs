@@ -9,6 +9,7 @@ use crate::heads::Layout;
 pub const TESTS: &[Test] = &[
     ("attention::sizes", sizes),
     ("attention::head_dims", head_dims),
+    ("attention::wide_heads", wide_heads),
     ("attention::layouts", layouts),
     ("attention::causal", causal),
     ("attention::windows", windows),
@@ -41,6 +42,20 @@ fn head_dims(device: &Device) {
     for d in [1, 15, 40, 100] {
         both(device, Case::of([1, 20, 30, 2, 1, d]));
     }
+}
+
+/// Of more than 128 columns a tile has 128 queries and 96 keys, and a warp copies a row of them at a time.
+fn wide_heads(device: &Device) {
+    for (sq, sk) in [(127, 95), (128, 96), (129, 97), (5, 289), (1, 0)] {
+        both(device, Case::of([1, sq, sk, 2, 1, 256]));
+    }
+    both(device, Case::of([2, 33, 200, 2, 2, 168]));
+    for (sq, sk) in [(130, 130), (20, 210), (210, 20)] {
+        both(device, Case::of([1, sq, sk, 1, 1, 256]).causal());
+    }
+    both(device, Case::of([1, 40, 220, 1, 1, 136]).window(Some(30), Some(5)));
+    both(device, Case::of([2, 30, 100, 2, 2, 256]).laid_out(Layout::HeadsFirst));
+    both(device, Case::of([1, 40, 200, 1, 1, 256]).sharp(8.0));
 }
 
 fn layouts(device: &Device) {

@@ -14,20 +14,21 @@ pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::bf16_forms", forms::<bf16>),
 ];
 
-const FORMS: [Beside; 6] = [
+const FORMS: [Beside; 7] = [
     Beside::USUAL,
     Beside { shift: false, ..Beside::USUAL },
     Beside { table: Some(false), ..Beside::USUAL },
     Beside { single: true, ..Beside::USUAL },
     Beside { parameters: [Some(false); 2], ..Beside::USUAL },
     Beside { parameters: [None, Some(false)], ..Beside::USUAL },
+    Beside { single: true, parameters: [Some(true); 2], ..Beside::USUAL },
 ];
 
-/// The bits of the two ops, in rows of which each is a warp's, and in those that the warps of a block share: of four tiles
-/// a warp, of less, of more.
+/// The bits of the two ops, in rows of which each is a warp's, and in those that the warps of a block share, in registers
+/// or in shared memory.
 fn forms<T: Element>(device: &Device) {
     let seed = seed();
-    for (i, cols) in [640, 1536, 2048, 2176, 5120].into_iter().enumerate() {
+    for (i, cols) in [640, 1536, 2048, 2176, 3072, 5120].into_iter().enumerate() {
         for (j, beside) in FORMS.into_iter().enumerate() {
             for params in PARAMS {
                 let (random, shape) = (&mut random(seed), [2, 2, cols]);

@@ -72,6 +72,13 @@ fn alignment<T: Element>(device: &Device) {
             check::<T>(device, norm, [2, 4, heads, dim], false, turn, Layout::Fused);
         }
     }
+    // Angles of each head, which is normalised.
+    for norm in [QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms] {
+        for turn in turns(128).into_iter().flatten() {
+            let turn = Turn { by_head: true, ..turn };
+            check::<T>(device, norm, [2, 4, 5, 128], false, Some(turn), Layout::Fused);
+        }
+    }
     // Rows in registers: some of a tile, whole ones, all that fit; one head and several, whose angles repeat.
     for (heads, dim) in [(1, 64), (12, 128), (32, 64), (1, 2_048), (1, 1_000), (40, 128), (1, 5_120)] {
         for turn in turns(dim).into_iter().take(6) {

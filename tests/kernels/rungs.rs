@@ -1,8 +1,6 @@
 //! Every kernel of `rms_norm` in every kind of launch, and `softmax` in clusters: not only what the ladders choose today.
 use half::bf16;
-use oxiwarp::ops::rms_norm::on_rung;
-use oxiwarp::ops::softmax;
-use oxiwarp::{Arch, Device, RmsNorm, Rung, Stream, rung};
+use oxiwarp::{Arch, Choice, Device, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
@@ -24,8 +22,8 @@ fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16>
     let dense = Layout::dense(shape[1]);
     let x = Matrix::upload(device, x, shape, dense);
     let mut y = Matrix::<bf16>::poisoned(device, shape, dense);
-    on_rung(device, x.view(), None, y.view_mut(), RmsNorm::default(), Stream::default(), Some(rung))
-        .expect("valid");
+    let device = &device.with_choice(Choice { rung: Some(rung), ..Choice::default() });
+    rms_norm(device, x.view(), None, y.view_mut(), RmsNorm::default(), Stream::default()).expect("valid");
     y.download()
 }
 
@@ -87,8 +85,8 @@ fn softmax_clusters(device: &Device) {
             let logits = Matrix::upload(device, &x, shape, Layout::dense(shape[1]));
             let mut y = Matrix::<bf16>::poisoned(device, shape, Layout::dense(shape[1]));
             let of_cluster = Rung { held, cluster: blocks, ..rung(0, 8, threads, threads) };
-            softmax::on_rung(device, logits.view(), y.view_mut(), false, Stream::default(), Some(of_cluster))
-                .expect("valid");
+            let device = &device.with_choice(Choice { rung: Some(of_cluster), ..Choice::default() });
+            softmax(device, logits.view(), y.view_mut(), false, Stream::default()).expect("valid");
             close(&y.download(), &wide(&x), shape[1] as usize, false);
         }
     }

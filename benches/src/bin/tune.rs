@@ -1,170 +1,129 @@
-//! Finds the launch configurations of the ladders: times every rung that can hold a row, for each op with a ladder of its
-//! own and each row length, and prints the best ones. Needs a GPU:
-//! `cargo run --release -p oxiwarp-benches --bin tune [-- rms_norm softmax cross_entropy]`.
-use half::bf16;
-use oxiwarp::ops::{cross_entropy, rms_norm, softmax};
-use oxiwarp::{Buffer, CrossEntropy, Result, RmsNorm, Rung, Stream, rung};
-use oxiwarp_benches::{Gpu, SHAPES};
+//! Finds the launch configurations: for every op that leaves something to choose, those whose results are right are timed
+//! beside the one that the op takes by itself. Needs a GPU:
+//! `cargo run --release -p oxiwarp-benches --bin tune [-- --out FOLDER --seconds 110 softmax rope]`.
+//!
+//! Writes `tune.csv` as it goes, a line for each configuration, and prints a line for each length of rows. The time is
+//! shared out evenly among the ops: what is left of one's configurations when its part is over is counted and left out.
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
-/// Packs that a thread holds, and the most threads that the kernel's launch bounds allow.
-const KERNELS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1024)];
-const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024];
-const BLOCKS: &[u32] = &[64, 128, 256];
-/// Threads of a cluster's blocks.
-const CLUSTERS: &[u32] = &[64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 512, 768, 1024];
+use oxiwarp_benches::Gpu;
+use oxiwarp_benches::tune::{Case, Choices, OPS, Op, Pool, Trial, Values};
 
-/// Row lengths between and beyond those of `SHAPES`.
-const MORE_SHAPES: &[(usize, usize)] = &[
-    (262144, 128),
-    (131072, 256),
-    (65536, 512),
-    (65536, 1024),
-    (32768, 1536),
-    (32768, 2048),
-    (32768, 4096),
-    (16384, 5120),
-    (8192, 16384),
-    (8192, 32768),
-    (2048, 65536),
-    (2048, 128256),
-    (1024, 131072),
-    (2048, 151936),
-    (1024, 262144),
-];
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// An op that has a ladder.
-#[derive(Clone, Copy, PartialEq)]
-enum Op {
-    RmsNorm,
-    Softmax,
-    CrossEntropy,
+/// Elements of the largest tensors: 192 MB, with another set for each of four calls.
+const ELEMENTS: usize = 96 << 20;
+const SETS: usize = 4;
+/// The most columns.
+const COLUMNS: usize = 262_144;
+/// Rows of a FLUX.1 image: norms over quads are launched otherwise where rows are few.
+const FEW_ROWS: usize = 4_608;
+const REPLAYS: usize = 5;
+
+/// The command line.
+struct Options {
+    seconds: f64,
+    out: PathBuf,
+    only: Vec<String>,
 }
 
-impl Op {
-    const ALL: [Self; 3] = [Self::RmsNorm, Self::Softmax, Self::CrossEntropy];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::RmsNorm => "rms_norm",
-            Self::Softmax => "softmax",
-            Self::CrossEntropy => "cross_entropy",
-        }
-    }
-
-    /// The rungs that can take a row of `packs` packs and waste less than half of their threads.
-    fn rungs(self, packs: u32) -> Vec<Rung> {
-        let fills = |held: u32, team: u32| (packs..packs * 2).contains(&(held * team));
-        if self == Self::CrossEntropy {
-            // Its kernel holds no row, and takes four packs a step.
-            let teams = TEAMS.iter().filter(|&&team| team <= 512 && (packs > 1024 || fills(4, team)));
-            return teams
-                .flat_map(|&team| blocks_of(team).map(move |threads| (team, threads)))
-                .map(|(team, threads)| rung(packs, 0, team, threads))
-                .collect();
-        }
-        let mut rungs = vec![];
-        for &(held, most) in KERNELS {
-            for &team in TEAMS.iter().filter(|&&team| team <= most && fills(held, team)) {
-                rungs.extend(blocks_of(team).map(|threads| rung(packs, held, team, threads)));
+impl Options {
+    fn read() -> Result<Self> {
+        let mut options = Self { seconds: 110.0, out: ".".into(), only: vec![] };
+        let mut words = std::env::args().skip(1);
+        while let Some(word) = words.next() {
+            let mut value = || words.next().ok_or(format!("{word} wants a value"));
+            match word.as_str() {
+                "--seconds" => options.seconds = value()?.parse()?,
+                "--out" => options.out = value()?.into(),
+                name if OPS.iter().any(|op| is_called(op, name)) => options.only.push(word),
+                _ => return Err(format!("{word}: no such op").into()),
             }
         }
-        if packs > 4096 {
-            rungs.extend([256, 512].map(|team| rung(packs, 0, team, team)));
-            // Packs that a thread holds in a cluster, and its kernel's most threads.
-            let kernels: &[(u32, u32)] =
-                if self == Self::Softmax { &[(8, 1024), (7, 384)] } else { &[(8, 1024)] };
-            for &(held, most) in kernels {
-                let fitting = CLUSTERS.iter().filter(|&&team| team <= most && fills(8 * held, team));
-                rungs.extend(fitting.map(|&team| Rung { packs, held, cluster: 8, ..rung(0, 8, team, team) }));
-            }
-        }
-        rungs
+        Ok(options)
     }
 
-    /// Bytes that a call reads and writes.
-    fn bytes(self, rows: usize, cols: usize) -> usize {
-        match self {
-            Self::RmsNorm | Self::Softmax => rows * cols * 4,
-            Self::CrossEntropy => rows * (cols * 2 + 16),
-        }
+    fn wants(&self, op: &Op) -> bool {
+        self.only.is_empty() || self.only.iter().any(|name| is_called(op, name))
     }
 }
 
-/// The sizes of block in which teams of `team` threads are tried.
-fn blocks_of(team: u32) -> impl Iterator<Item = u32> {
-    let alone = team.is_multiple_of(32).then_some(team);
-    let more = BLOCKS.iter().copied().filter(move |&threads| threads > team && threads.is_multiple_of(team));
-    alone.into_iter().chain(more)
+/// Is it this op, or a form of it?
+fn is_called(op: &Op, name: &str) -> bool {
+    op.name == name || op.name.split(' ').next() == Some(name)
 }
 
-/// What the calls read and write.
-struct Operands {
-    shape: [i64; 2],
-    x: Vec<Buffer<bf16>>,
-    y: Vec<Buffer<bf16>>,
-    weight: Buffer<bf16>,
-    targets: Buffer<i64>,
-    losses: [Buffer<f32>; 2],
+/// What every case is measured with.
+struct Bench {
+    gpu: Gpu,
+    /// Bytes a second.
+    copy: f64,
+    values: Values,
+    pool: Pool,
+    csv: File,
+    wrong: Vec<String>,
 }
 
-impl Operands {
-    fn new(gpu: &Gpu, op: Op, rows: usize, cols: usize) -> Result<Self> {
-        let x = gpu.rotated::<bf16>(rows * cols)?;
-        let y = if op == Op::CrossEntropy { vec![] } else { gpu.rotated::<bf16>(rows * cols)? };
-        let targets: Vec<i64> = (0..rows).map(|row| (row * 7919 % cols) as i64).collect();
-        Ok(Self {
-            shape: [rows as i64, cols as i64],
-            x,
-            y,
-            weight: gpu.device.upload(&vec![bf16::ONE; cols])?,
-            targets: gpu.device.upload(&targets)?,
-            losses: [gpu.device.alloc(rows)?, gpu.device.alloc(rows)?],
-        })
-    }
-
-    /// Call number `i` of `op` on `rung`.
-    fn call(&mut self, gpu: &Gpu, op: Op, i: usize, stream: Stream, rung: Rung) -> Result<()> {
-        let (shape, rows) = (&self.shape, &self.shape[..1]);
-        let (device, at) = (&gpu.device, i % self.x.len());
-        let x = self.x[at].view(shape)?;
-        match op {
-            Op::RmsNorm => {
-                let (weight, y) = (Some(self.weight.view(&shape[1..])?), self.y[at].view_mut(shape)?);
-                rms_norm::on_rung(device, x, weight, y, RmsNorm::default(), stream, Some(rung))
+impl Bench {
+    /// Checks and times the configurations of one case, until `deadline`.
+    fn measure(&mut self, case: &Case, deadline: Instant) -> Result<()> {
+        let Self { gpu, copy, values, pool, csv, wrong } = self;
+        let (right, not) = case.right(&gpu.device, pool, values, gpu.stream.as_stream())?;
+        not.iter().for_each(|text| println!("WRONG: {text}"));
+        wrong.extend(not);
+        let mut times = Vec::<(Duration, &Trial)>::new();
+        for trial in &right {
+            if !times.is_empty() && Instant::now() > deadline {
+                break;
             }
-            Op::Softmax => {
-                softmax::on_rung(device, x, self.y[at].view_mut(shape)?, false, stream, Some(rung))
-            }
-            Op::CrossEntropy => {
-                let [loss, lse] = &mut self.losses;
-                let (targets, results) =
-                    (self.targets.view(rows)?, [loss.view_mut(rows)?, lse.view_mut(rows)?]);
-                let params = CrossEntropy::default();
-                cross_entropy::on_rung(device, x, targets, results, params, stream, Some(rung))
-            }
+            let device = gpu.device.with_choice(trial.choice);
+            let call = |i, stream| (case.op.call)(&device, pool.turn(i, case.rows, case.cols), stream);
+            times.push((gpu.time(REPLAYS, call)?, trial));
         }
+        let left_out = right.len() - times.len();
+        let Some(&(own, _)) = times.iter().find(|(_, trial)| trial.own) else { return Ok(()) };
+        times.sort_by_key(|(time, _)| *time);
+        let (Op { name, .. }, Case { rows, cols, .. }, best) = (case.op, case, times[0].0);
+        for (time, Trial { launches, own, .. }) in &times {
+            let (us, rate) = (time.as_secs_f64() * 1e6, case.bytes() as f64 / time.as_secs_f64());
+            let (of_copy, of_best) = (rate / *copy, best.as_secs_f64() / time.as_secs_f64());
+            let chosen = if *own { "chosen" } else { "" };
+            let gbps = rate * 1e-9;
+            writeln!(
+                csv,
+                "{name},{rows},{cols},{launches},{us:.2},{gbps:.0},{of_copy:.3},{of_best:.3},{chosen}"
+            )?;
+        }
+        csv.flush()?;
+        let of_best = best.as_secs_f64() / own.as_secs_f64();
+        let of_copy = case.bytes() as f64 / own.as_secs_f64() / *copy;
+        let tried = times.len();
+        print!(
+            "{name:40} {rows:7} x {cols:6}: {of_copy:5.3} of copy, {of_best:5.3} of the best of {tried:2}"
+        );
+        println!("{}", if of_best < 0.98 { format!(": {}", times[0].1.launches) } else { String::new() });
+        if left_out > 0 {
+            println!("{name} {rows} x {cols}: {left_out} configurations left out");
+        }
+        Ok(())
     }
 }
 
-/// Prints the best rungs of `op` for rows of `cols` columns.
-fn tune(gpu: &Gpu, copy: f64, op: Op, rows: usize, cols: usize) -> Result<()> {
-    let mut operands = Operands::new(gpu, op, rows, cols)?;
-    let mut results = vec![];
-    for rung in op.rungs((cols / 8) as u32) {
-        let time = gpu.time(8, |i, stream| operands.call(gpu, op, i, stream, rung))?;
-        results.push((time, rung));
+/// The numbers of rows that are measured.
+fn rows_of(op: &Op, cols: usize) -> Vec<usize> {
+    let widest = op.reads.iter().chain(op.writes).map(|width| width(cols)).max().unwrap_or(1);
+    let most = (ELEMENTS / widest).clamp(1, 1 << 18);
+    match op.choices {
+        Choices::Quads | Choices::Heads if most > 2 * FEW_ROWS => vec![FEW_ROWS, most],
+        _ => vec![most],
     }
-    results.sort_by_key(|(time, _)| *time);
-    for (time, Rung { held, team, teams, cluster, .. }) in results.iter().take(8) {
-        let rate = op.bytes(rows, cols) as f64 / time.as_secs_f64();
-        let (us, threads, name) = (time.as_secs_f64() * 1e6, team * teams, op.name());
-        let (gbps, share) = (rate * 1e-9, rate / copy);
-        println!("{name},{rows},{cols},{held},{team},{threads},{cluster},{us:.2},{gbps:.0},{share:.3}");
-    }
-    Ok(())
 }
 
 fn main() -> Result<()> {
+    let options = Options::read()?;
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,
         Err(error) => {
@@ -172,16 +131,27 @@ fn main() -> Result<()> {
             return Ok(());
         }
     };
-    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let start = Instant::now();
     let copy = gpu.copy_bandwidth(512 << 20)?;
     println!("{:?}, copy {:.0} GB/s", gpu.device, copy * 1e-9);
-    println!("op,rows,cols,held,team,threads,cluster,us,gbps,of_copy");
-    for op in Op::ALL {
-        if wanted.is_empty() || wanted.iter().any(|name| name == op.name()) {
-            for &(rows, cols) in SHAPES.iter().chain(MORE_SHAPES) {
-                tune(&gpu, copy, op, rows, cols)?;
-            }
-        }
+    std::fs::create_dir_all(&options.out)?;
+    let mut csv = File::create(options.out.join("tune.csv"))?;
+    writeln!(csv, "op,rows,columns,configuration,us,gb_per_s,of_copy,of_best,chosen")?;
+    let values = Values::new(ELEMENTS);
+    let pool = Pool::new(&gpu.device, &values, ELEMENTS, COLUMNS, SETS)?;
+    let mut bench = Bench { gpu, copy, values, pool, csv, wrong: vec![] };
+    let cases: Vec<_> = OPS
+        .iter()
+        .filter(|op| options.wants(op))
+        .flat_map(|op| op.columns.iter().map(move |&cols| (op, cols)))
+        .flat_map(|(op, cols)| rows_of(op, cols).into_iter().map(move |rows| Case { op, rows, cols }))
+        .collect();
+    for (number, case) in cases.iter().enumerate() {
+        let left = options.seconds - start.elapsed().as_secs_f64();
+        let part = left.max(0.0) / (cases.len() - number) as f64;
+        // A case whose kernels have to be compiled first may take of those after it.
+        bench.measure(case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
     }
-    Ok(())
+    println!("{} cases in {:.0} s, {} wrong", cases.len(), start.elapsed().as_secs_f64(), bench.wrong.len());
+    if bench.wrong.is_empty() { Ok(()) } else { Err(bench.wrong.join("\n").into()) }
 }

@@ -237,6 +237,12 @@ pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     words
 }
 
+/// The same address.
+#[inline]
+pub fn opaque_address(address: u64) -> u64 {
+    address
+}
+
 #[cfg(test)]
 #[path = "cpu_tests.rs"]
 mod tests;

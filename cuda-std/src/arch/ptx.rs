@@ -215,6 +215,14 @@ pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     })
 }
 
+/// The same address, of which the compiler knows nothing.
+#[inline(always)]
+pub fn opaque_address(mut address: u64) -> u64 {
+    // SAFETY: no instruction.
+    unsafe { asm!("// {}", inout(reg64) address, options(nomem, nostack)) };
+    address
+}
+
 macro_rules! max_pairs {
     ($($name:ident: $instruction:literal;)*) => { $(
         /// The larger values of two pairs.

@@ -7,6 +7,11 @@ use crate::mem::{self, Load, Store};
 use crate::row::{RowAt, Rows};
 use crate::staged::Staged;
 
+#[inline(always)]
+fn start<T, const ACCESS: u32>(rows: &Rows, at: RowAt) -> *mut T {
+    if ACCESS >= WHOLE { rows.start_near(at) } else { rows.start(at) }
+}
+
 /// A row to read.
 #[derive(Clone, Copy)]
 pub struct QuadRow<T, const ACCESS: u32> {
@@ -22,7 +27,7 @@ impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
     /// `ACCESS` says.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
-        Self { start: rows.start(at), columns }
+        Self { start: start::<T, ACCESS>(rows, at), columns }
     }
 
     /// The thread's quad of `tile`; zeros past the end.
@@ -123,7 +128,7 @@ impl<T: Elem, const ACCESS: u32> QuadRowMut<T, ACCESS> {
     /// As [`QuadRow::of`], writable, and no other team has the same row.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
-        Self { start: rows.start(at), columns }
+        Self { start: start::<T, ACCESS>(rows, at), columns }
     }
 
     /// What the thread wrote as its quad of `tile`; zeros past the end.

@@ -30,7 +30,8 @@ impl RowAt {
         Self { within: (row % u64::from(inner)) as i64, group: (row / u64::from(inner)) as i64, exists }
     }
 
-    /// The same where rows are fewer than 2^32: half the arithmetic.
+    /// The same where rows are fewer than 2^30, so that their number times an element's bytes has 32 bits: half the
+    /// arithmetic.
     #[inline(always)]
     pub fn of_few(team: Team, count: u32, inner: u32) -> Self {
         let row = team.row as u32;

@@ -1,6 +1,7 @@
 //! A GPU: the primary context that torch shares, modules loaded when first launched, launches on raw streams.
 //!
 //! `cust` opens the driver and has its constants. The calls stand in [`sys`], with results as plain numbers.
+mod functions;
 mod gpu;
 mod graph;
 mod memory;
@@ -11,19 +12,16 @@ pub use graph::{Event, Graph, OwnedStream};
 pub(crate) use tensor_map::HeadsMap;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use cust::CudaFlags;
 use gpu::Gpu;
 
-use crate::ladder::Arch;
+use crate::arch::Arch;
 use crate::launch::{Launch, Stream};
 use crate::ptx::{self, EMBEDDED, Ptx};
 use crate::{Dtype, Error, Result};
-
-/// Bytes of shared memory that every block may have without asking for them.
-const GRANTED: u32 = 48 << 10;
 
 /// How many GPUs there are; opens the driver at the first call.
 pub(crate) fn count() -> Result<usize> {
@@ -161,66 +159,6 @@ impl Cuda {
             sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream.0, args, extra)
         };
         sys::check("cuLaunchKernel", code)
-    }
-
-    fn function(
-        &self,
-        kernel: &'static str,
-        dtype: Dtype,
-        shared_bytes: u32,
-        carveout: Option<u32>,
-    ) -> Result<Raw> {
-        if let Some(&function) =
-            self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
-        {
-            return Ok(function);
-        }
-        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&function) = functions.get(&(kernel, dtype)) {
-            return Ok(function);
-        }
-        let function = self.load(&format!("{kernel}_{dtype}"))?;
-        let opt_in = (shared_bytes > GRANTED).then_some((sys::MAX_SHARED, shared_bytes));
-        for (attribute, value) in
-            [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
-        {
-            // SAFETY: a function that was loaded; a limit and a hint.
-            let code = unsafe { sys::cuFuncSetAttribute(function.0, attribute, value as i32) };
-            sys::check("cuFuncSetAttribute", code)?;
-        }
-        functions.insert((kernel, dtype), function);
-        Ok(function)
-    }
-
-    /// A kernel of a module of its own. The module is never unloaded: graphs that captured a launch may be replayed at
-    /// any time.
-    fn load(&self, kernel: &str) -> Result<Raw> {
-        let no_kernel = || Error::NoKernel(kernel.into());
-        let native = || self.native.and_then(|ptx| ptx.module(kernel));
-        let text = self.ptx.module(kernel).or_else(native).ok_or_else(no_kernel)?;
-        let name = CString::new(kernel).map_err(|_| no_kernel())?;
-        let _relaxed = Relaxed::new();
-        let mut log = vec![0_u8; 16 << 10];
-        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-        let (image, options) = (text.as_ptr().cast(), &sys::ERROR_LOG);
-        // SAFETY: the text ends with NUL; the values are a buffer and its length, as the two options say.
-        let code =
-            unsafe { sys::cuModuleLoadDataEx(&mut module, image, 2, options.as_ptr(), values.as_mut_ptr()) };
-        if code != 0 {
-            return Err(Error::Load {
-                device: self.name.clone(),
-                kernel: kernel.into(),
-                arch: self.ptx.arch.name(),
-                text: sys::text(code),
-                log: CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned(),
-            });
-        }
-        // SAFETY: the module was loaded; the name ends with NUL.
-        match unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
-            sys::NOT_FOUND => Err(no_kernel()),
-            code => sys::check("cuModuleGetFunction", code).map(|()| Raw(function)),
-        }
     }
 
     pub fn synchronize(&self) -> Result<()> {

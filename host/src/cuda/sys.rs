@@ -20,6 +20,8 @@ pub const MAX_SHARED_OPT_IN: c_int = 97;
 pub const MAX_SHARED: c_int = 8;
 /// `CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT`
 pub const CARVEOUT: c_int = 9;
+/// `CU_SHAREDMEM_CARVEOUT_DEFAULT`
+pub const CARVEOUT_BY_DRIVER: c_int = -1;
 /// `CU_STREAM_NON_BLOCKING`
 pub const NON_BLOCKING: c_uint = 1;
 

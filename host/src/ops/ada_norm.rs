@@ -1,4 +1,5 @@
 //! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
+use cuda_std::quad::{HELD, HELD_TEAM};
 use kernels_gpu::affine::Modulated;
 use kernels_gpu::params::Params;
 
@@ -28,6 +29,21 @@ impl Default for AdaNorm {
 
 const OP: &str = "ada_norm";
 const PAIR: &str = "ada_norm_pair";
+const LAYER: Kernels = Kernels {
+    formed: &[
+        (HELD + 12, Params::SAME, "ada_norm_layer_held12_same"),
+        (HELD + 12, Params::SINGLE, "ada_norm_layer_held12_single"),
+        (HELD_TEAM + 6, Params::SAME, "ada_norm_layer_team6_same"),
+    ],
+    ..Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"])
+};
+const RMS: Kernels = Kernels {
+    formed: &[
+        (HELD_TEAM + 4, Params::SAME, "ada_norm_rms_team4_same"),
+        (HELD_TEAM + 4, Params::TABLED, "ada_norm_rms_team4_tabled"),
+    ],
+    ..Kernels::of(["ada_norm_rms", "ada_norm_rms_whole"])
+};
 const SCALE2: Names = ["scale2", "scale2_table"];
 const SHIFT2: Names = ["shift2", "shift2_table"];
 
@@ -64,10 +80,10 @@ pub fn ada_norm(
     let form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
     let wants = Wants { eps: params.eps, form, round_each, waiting: 1 };
     let kernels = match params.norm {
-        Norm::Layer => Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"]),
-        Norm::Rms => Kernels::of(["ada_norm_rms", "ada_norm_rms_whole"]),
+        Norm::Layer => LAYER,
+        Norm::Rms => RMS,
     };
-    let launch = QuadLaunch::of(OP, &layout, wants, kernels)?;
+    let launch = QuadLaunch::of(OP, device, &layout, wants, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
@@ -124,7 +140,7 @@ pub fn ada_norm_pair(
         Norm::Layer => ["ada_norm_pair_layer", "ada_norm_pair_layer_whole"],
         Norm::Rms => ["ada_norm_pair_rms", "ada_norm_pair_rms_whole"],
     });
-    let launch = QuadLaunch::of(PAIR, &layout, wants, kernels)?;
+    let launch = QuadLaunch::of(PAIR, device, &layout, wants, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;

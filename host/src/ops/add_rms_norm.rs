@@ -38,7 +38,7 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("out", y), &inputs)?;
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
-    let rung = LADDER.pick(device.arch(), &layout);
+    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
     let (p, [x, residual, y, sum]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

@@ -1,5 +1,5 @@
 //! The gradients of attention.
-use kernels_gpu::attention::backward::{BackwardParams, DELTA_ROWS, DELTA_THREADS};
+use kernels_gpu::attention::backward::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
 use kernels_gpu::ops::attention_backward::{KERNELS_BY_DIM, Kernel};
 
 use super::attention::{Side, block_shape, expect_tensor_cores};
@@ -93,7 +93,7 @@ fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: S
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.is_plain() && p.vector != 0;
     // The general kernels' tiles are smaller: they are also for GPUs that have not enough shared memory.
-    let fits = |kernel: &Kernel| kernel.tiling.shared_bytes() <= device.max_shared_bytes();
+    let fits = |kernel: &Kernel| shared_bytes(&kernel.tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
     let mut run = |name, side, rows, threads, shared_bytes| {
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
@@ -103,7 +103,7 @@ fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: S
     };
     run("attention_backward_delta", Side::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;
     let mut gradients = |Kernel { name, tiling }: &Kernel, side| {
-        run(name, side, tiling.rows(), tiling.threads(), tiling.shared_bytes())
+        run(name, side, tiling.rows(), tiling.threads(), shared_bytes(tiling))
     };
     gradients(&kernels.query[general], Side::Queries)?;
     kernels.key[general].iter().try_for_each(|kernel| gradients(kernel, Side::Keys))

@@ -88,7 +88,8 @@ pub fn attention_decode(
     expect_tensor_cores(OP, device)?;
     let sizes = [a.batches, a.queries, a.keys, a.heads, a.kv_heads].map(i64::from);
     let kernel = KERNELS_BY_DIM.iter().find(|(dim, ..)| a.dim <= *dim);
-    let aligned = a.vector && workspace.ptr().addr().is_multiple_of(16);
+    let whole = device.choice().passed_over > 0;
+    let aligned = !whole && a.vector && workspace.ptr().addr().is_multiple_of(16);
     let fits = |&&(.., bytes): &&(u32, &str, u32)| aligned && bytes <= device.max_shared_bytes();
     let (Some(plan), Some(_), Some(&(_, kernel, bytes))) = (Plan::of(sizes), wanted, kernel.filter(fits))
     else {

@@ -43,8 +43,12 @@ const LADDER: &[Rung] = &[
     rung(u32::MAX, 0, 512, 512),
 ];
 
-/// The first rung that takes the rows of `layout`: those of one kernel for any layout, which a row passes once.
-pub(super) fn pick<const N: usize>(layout: &RowLayout<N>) -> Rung {
+/// The first rung that takes the rows of `layout`, or the device's choice: those of one kernel for any layout, which a row
+/// passes once.
+pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
+    if let Some(rung) = device.choice().rung.filter(|rung| rung.held == 0) {
+        return rung;
+    }
     let last = LADDER[LADDER.len() - 1];
     LADDER.iter().find(|rung| layout.packs() <= u64::from(rung.packs)).copied().unwrap_or(last)
 }
@@ -67,23 +71,6 @@ pub fn cross_entropy(
     params: CrossEntropy,
     stream: Stream,
 ) -> Result<()> {
-    on_rung(device, x, target, [loss, lse], params, stream, None)
-}
-
-/// [`cross_entropy`] with a launch configuration of the caller's choice, if it holds no row: what the ladder is tuned with.
-///
-/// # Errors
-/// As [`cross_entropy`].
-#[doc(hidden)]
-pub fn on_rung(
-    device: &Device,
-    x: View,
-    target: View,
-    [loss, lse]: [ViewMut; 2],
-    params: CrossEntropy,
-    stream: Stream,
-    rung: Option<Rung>,
-) -> Result<()> {
     let (loss, lse) = (loss.as_view(), lse.as_view());
     let layout = RowLayout::of(OP, device, [("logits", &x)])?;
     let (targets, p) = check(OP, device, &x, &target, params, &layout)?;
@@ -92,7 +79,7 @@ pub fn on_rung(
         expect_disjoint(OP, result, &[Some(("logits", &x)), Some(("target", &target))])?;
     }
     expect_disjoint(OP, ("loss", loss), &[Some(("lse", lse))])?;
-    let rung = rung.filter(|rung| rung.held == 0).unwrap_or_else(|| pick(&layout));
+    let rung = pick(device, &layout);
     let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
     let [x] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.

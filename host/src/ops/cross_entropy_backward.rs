@@ -37,5 +37,7 @@ pub fn cross_entropy_backward(
     let from = Gradients { lse: lse.ptr().cast(), dloss: dloss.ptr().cast() };
     let [x, dx] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, OP, pick(&layout), &layout, stream, args![x, targets, from, dx, p]) }
+    unsafe {
+        launch_rows(OP, device, OP, pick(device, &layout), &layout, stream, args![x, targets, from, dx, p])
+    }
 }

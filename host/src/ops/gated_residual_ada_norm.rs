@@ -19,13 +19,15 @@ const LAYER: Kernels = Kernels {
         (HELD + 12, "gated_residual_ada_norm_layer_held12"),
         (TEAM, "gated_residual_ada_norm_layer_team"),
     ],
+    formed: &[(HELD_TEAM + 6, Params::SAME, "gated_residual_ada_norm_layer_team6_same")],
 };
 const RMS: Kernels = Kernels {
     any: "gated_residual_ada_norm_rms",
     whole: "gated_residual_ada_norm_rms_whole",
-    special: &[
-        (HELD_TEAM, "gated_residual_ada_norm_rms_held_team"),
-        (TEAM, "gated_residual_ada_norm_rms_team"),
+    special: &[(TEAM, "gated_residual_ada_norm_rms_team")],
+    formed: &[
+        (HELD_TEAM + 4, Params::SAME, "gated_residual_ada_norm_rms_team4_same"),
+        (HELD_TEAM + 4, Params::TABLED, "gated_residual_ada_norm_rms_team4_tabled"),
     ],
 };
 
@@ -86,7 +88,7 @@ pub fn gated_residual_ada_norm(
         Norm::Layer => LAYER,
         Norm::Rms => RMS,
     };
-    let launch = QuadLaunch::of(OP, &layout, wants, kernels)?;
+    let launch = QuadLaunch::of(OP, device, &layout, wants, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![gated, parameters, out, p]) }

@@ -1,5 +1,5 @@
 //! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
-use cuda_std::quad::HELD;
+use cuda_std::quad::{HELD, HELD_BLOCK};
 
 use crate::launch::args;
 use crate::modulation::{Target, form};
@@ -11,7 +11,14 @@ const OP: &str = "layer_norm";
 const KERNELS: Kernels = Kernels {
     any: OP,
     whole: OP,
-    special: &[(HELD + 5, "layer_norm_held5"), (HELD + 10, "layer_norm_held10")],
+    special: &[
+        (HELD + 5, "layer_norm_held5"),
+        (HELD + 10, "layer_norm_held10"),
+        (HELD_BLOCK + 6, "layer_norm_block6"),
+        (HELD_BLOCK + 8, "layer_norm_block8"),
+        (HELD_BLOCK + 10, "layer_norm_block10"),
+    ],
+    formed: &[],
 };
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, in f32, rounded once at the end.
@@ -39,7 +46,7 @@ pub fn layer_norm(
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
     let form = form([&parameters.weight, &parameters.bias].into_iter());
     let wants = Wants { eps, form, round_each: false, waiting: 1 };
-    let launch = QuadLaunch::of(OP, &layout, wants, KERNELS)?;
+    let launch = QuadLaunch::of(OP, device, &layout, wants, KERNELS)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![x, parameters, y, p]) }

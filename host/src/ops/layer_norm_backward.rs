@@ -7,6 +7,7 @@ const NORM: NormOp = NormOp {
     layer: true,
     any_layout: "layer_norm_backward",
     hold4: "layer_norm_backward_hold4",
+    beside: Some(["layer_norm_backward_beside2", "layer_norm_backward_beside3"]),
     sums: "layer_norm_backward_sums",
 };
 

@@ -98,6 +98,7 @@ fn kernels(norm: QkNorm, team: u32) -> Kernels {
         let [rows, any] = ["qk_norm_rope_rows_layer", "qk_norm_rope_any_layer"];
         return Kernels {
             halves: None,
+            paired: None,
             held: &[],
             turned: None,
             lanes: LANES,
@@ -121,6 +122,7 @@ fn kernels(norm: QkNorm, team: u32) -> Kernels {
     let names = [fused.then_some("qk_norm_rope_halves64_rms"), Some("qk_norm_rope_halves128_rms")];
     Kernels {
         halves: Some(HalvesKernels { names, together: 2, least: 1_536 }),
+        paired: Some("qk_norm_rope_paired_rms"),
         held: if fused { HELD } else { &[] },
         turned: None,
         lanes: LANES,

@@ -36,7 +36,7 @@ pub fn residual_tanh_gated_rms_norm(
     let [x_rows, branch_rows, out_rows, gate_rows] = layout.operands;
     let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
     expect_disjoint(OP, ("out", out), &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
-    let launch = QuadLaunch::of(OP, &layout, wants(eps), Kernels::of([OP; 2]))?;
+    let launch = QuadLaunch::of(OP, device, &layout, wants(eps), Kernels::of([OP; 2]))?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
@@ -81,7 +81,7 @@ pub fn residual_tanh_gated_rms_norm_modulated(
         expect_disjoint(CHAINED, output, &scale.named(SCALE))?;
     }
     expect_disjoint(CHAINED, ("normed", normed), &[Some(("out", out))])?;
-    let launch = QuadLaunch::of(CHAINED, &layout, wants(eps), Kernels::of([CHAINED; 2]))?;
+    let launch = QuadLaunch::of(CHAINED, device, &layout, wants(eps), Kernels::of([CHAINED; 2]))?;
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };

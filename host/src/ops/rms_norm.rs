@@ -2,7 +2,7 @@
 use kernels_gpu::norm::Params;
 use kernels_gpu::weight::{Applied, Weight};
 
-use crate::ladder::{Ladder, ONE_OPERAND, Rung, SHORT_ROWS};
+use crate::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::launch::args;
 use crate::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
@@ -57,31 +57,11 @@ pub fn rms_norm(
     params: RmsNorm,
     stream: Stream,
 ) -> Result<()> {
-    on_rung(device, x, weight, y, params, stream, None)
-}
-
-/// [`rms_norm`] with a launch configuration of the caller's choice: what the ladders are tuned with.
-///
-/// # Errors
-/// As [`rms_norm`]; a rung that cannot hold the row.
-#[doc(hidden)]
-pub fn on_rung(
-    device: &Device,
-    x: View,
-    weight: Option<View>,
-    y: ViewMut,
-    params: RmsNorm,
-    stream: Stream,
-    rung: Option<Rung>,
-) -> Result<()> {
     let y = y.as_view();
     let mut layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
-    let rung = match rung {
-        Some(rung) => rung.expect_holds(OP, device.arch(), KERNELS, &layout).map(|()| rung)?,
-        None => LADDER.pick(device.arch(), &layout),
-    };
+    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

@@ -7,6 +7,7 @@ const NORM: NormOp = NormOp {
     layer: false,
     any_layout: "rms_norm_backward",
     hold4: "rms_norm_backward_hold4",
+    beside: None,
     sums: "rms_norm_backward_sums",
 };
 

@@ -76,7 +76,7 @@ pub fn rms_norm_gated(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params.norm, &mut layout)?;
     let inputs = [Some(("x", &x)), Some(("gate", &gate)), weight.as_ref().map(|weight| ("weight", weight))];
     expect_disjoint(OP, ("out", y), &inputs)?;
-    let rung = LADDER.pick(device.arch(), &layout);
+    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
     let (p, [x, gate, y]) = (kernel_params(&layout, params.norm), layout.operands);
     let before_weight = params.norm.rounding == Rounding::BeforeWeight;
     let gate = Gate {

@@ -47,6 +47,7 @@ pub(super) fn launch(
     let names = [Some("rope_halves64"), Some("rope_halves128")];
     let kernels = Kernels {
         halves: Some(HalvesKernels { names, together: 4, least: 1_024 }),
+        paired: None,
         held: &[],
         turned: Some("rope_turned"),
         lanes: &[LanesKernel { name: "rope_lanes", dim: 128, together: 4 }],

@@ -11,13 +11,6 @@ const OP: &str = "softmax";
 /// A logit costs as many instructions as its bytes leave time for, so no thread may idle: teams are as small as the packs
 /// that they hold allow, and whole.
 const SHORT: &[Rung] = &[
-    rung(2, 2, 1, 64),
-    rung(4, 2, 2, 64),
-    rung(8, 2, 4, 64),
-    rung(16, 2, 8, 64),
-    rung(32, 2, 16, 64),
-    rung(64, 2, 32, 64),
-    rung(128, 4, 32, 64),
     rung(192, 8, 32, 64),
     rung(256, 4, 64, 64),
     rung(384, 4, 96, 96),
@@ -77,29 +70,10 @@ const KERNELS: &[&str] = &[
 /// Shapes, dtypes or strides that do not fit, a `y` that overlaps `x`: nothing is written. See
 /// [`Error`](crate::Error) for the rest.
 pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) -> Result<()> {
-    on_rung(device, x, y, log, stream, None)
-}
-
-/// [`softmax`] with a launch configuration of the caller's choice: what the ladders are tuned with.
-///
-/// # Errors
-/// As [`softmax`]; a rung that cannot hold the row.
-#[doc(hidden)]
-pub fn on_rung(
-    device: &Device,
-    x: View,
-    y: ViewMut,
-    log: bool,
-    stream: Stream,
-    chosen: Option<Rung>,
-) -> Result<()> {
     let y = y.as_view();
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
-    let rung = match chosen {
-        Some(rung) => rung.expect_holds(OP, device.arch(), KERNELS, &layout).map(|()| rung)?,
-        None => LADDER.pick(device.arch(), &layout),
-    };
+    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, y, p]) }

@@ -31,7 +31,7 @@ pub fn softmax_backward(
     let dx = dx.as_view();
     let layout = RowLayout::of(OP, device, [("y", &y), ("dy", &dy), ("dx", dx)])?;
     expect_disjoint(OP, ("dx", dx), &[Some(("y", &y)), Some(("dy", &dy))])?;
-    let rung = LADDER.pick(device.arch(), &layout);
+    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }

@@ -14,7 +14,7 @@ mod weights;
 pub(crate) use delta::delta;
 pub(crate) use gradients::gradients;
 
-use super::Params;
+use super::{Params, Tiling};
 use crate::heads::Heads;
 
 /// What a launch works on: the kernel argument.
@@ -42,32 +42,9 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries of a block of `_delta`.
 pub const DELTA_ROWS: u32 = 64;
 
-/// The tiles of a kernel, in units of 16, the size of a matrix.
-#[derive(Clone, Copy, Debug)]
-pub struct Tiling {
-    /// Warps of a block.
-    pub warps: u32,
-    /// Rows of a warp.
-    pub rows16: usize,
-    /// Columns of a head, at least.
-    pub dim16: usize,
-    /// Rows of the other side that a step takes.
-    pub cols16: usize,
-}
-
-impl Tiling {
-    /// Rows of a block.
-    pub const fn rows(&self) -> u32 {
-        self.warps * 16 * self.rows16 as u32
-    }
-    /// Threads of a block.
-    pub const fn threads(&self) -> u32 {
-        self.warps * 32
-    }
-    /// Shared memory of a block, in bytes: two tiles of its rows, two buffers of two tiles of the other side's, and of two
-    /// numbers for each of these rows.
-    pub const fn shared_bytes(&self) -> u32 {
-        let cols = 16 * self.cols16 as u32;
-        (2 * self.rows() + 4 * cols) * (2 * self.dim16 as u32 + 1) * 16 + 4 * cols * 4
-    }
+/// Shared memory of a block, in bytes: two tiles of its rows, two buffers of two tiles of the other side's, and of two
+/// numbers for each of these rows.
+pub const fn shared_bytes(tiling: &Tiling) -> u32 {
+    let cols = 16 * tiling.cols16 as u32;
+    (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4
 }

@@ -101,7 +101,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         let from = key / KEYS % 2 * KEYS + 16 * own;
         // SAFETY: queries, keys and values have been waited for.
         unsafe {
-            let mut scores = products::<T, 1, DIM16, 1, true>(&queries, &k_tiles.at_row(from), &lanes);
+            let mut scores =
+                products::<T, 1, DIM16, 1, true>(&queries, &k_tiles.at_row(from), &lanes, |_| ());
             hide(&mut scores, key + 16 * own, &seen);
             accumulate(&mut out, &mut softmax, &scores, &v_tiles.at_row(from), &lanes);
         }

@@ -1,4 +1,4 @@
-//! The kernel: a tile of queries against all keys that they see.
+//! The kernel: a tile of queries against all keys that they see, of which a tile is copied while another is worked on.
 use cuda_std::copy;
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -27,7 +27,6 @@ pub(crate) unsafe fn forward<
     const DIM16: usize,
     const KEYS16: usize,
     const WARPS: u32,
-    const BUFFERS: u32,
     const HELD: bool,
     const GENERAL: bool,
 >(
@@ -43,7 +42,7 @@ pub(crate) unsafe fn forward<
     let mut memory = SharedMemory::of_launch();
     let (vector, threads) = (!GENERAL || p.vector != 0, WARPS * warp::SIZE);
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
-    let kv = Keys::<T, DIM16, BUFFERS>::take(&mut memory, &p, &place, [keys, end], threads, vector);
+    let kv = Keys::<T, DIM16>::take(&mut memory, &p, &place, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
     // From one lane, so that ptxas knows it to be the warp's.
     let own = warp::shuffle(warp::ALL, own, 0);
@@ -56,9 +55,7 @@ pub(crate) unsafe fn forward<
         unsafe {
             copier.copy(&q_tile, place.first, rows, vector);
             kv.copy(KEYS, begin);
-            if BUFFERS == 2 {
-                kv.copy(VALUES, begin);
-            }
+            kv.copy(VALUES, begin);
         }
     }
     copy::wait();
@@ -74,31 +71,18 @@ pub(crate) unsafe fn forward<
     for tile in begin..end {
         // SAFETY: the tile that is copied to was used up before the last barrier.
         unsafe {
-            if BUFFERS == 1 {
-                kv.copy(VALUES, tile);
-            } else {
-                kv.copy(KEYS, tile + 1);
-                kv.copy(VALUES, tile + 1);
-            }
+            kv.copy(KEYS, tile + 1);
+            kv.copy(VALUES, tile + 1);
         }
         // Else what hides keys from their rows stays in registers from tile to tile, of which small tiles alone leave any.
         let query = if GENERAL || KEYS16 > 3 { thread::forget([first, 0])[0] } else { first };
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !band.hides(span, at.col, keys);
-        let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
         if seen {
-            // SAFETY: queries and keys have been waited for.
-            scores = unsafe { products(&queries, &kv.tile(KEYS, tile), &lanes) };
-        }
-        if BUFFERS == 1 {
-            copy::wait();
-            block::sync();
-            // SAFETY: the keys are used up.
-            unsafe { kv.copy(KEYS, tile + 1) };
-        }
-        if seen {
-            // SAFETY: values have been waited for.
+            // SAFETY: the tile has been waited for.
             unsafe {
+                let mut scores: Scores<ROWS16, KEYS16> =
+                    products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
                 if GENERAL {
                     cap(&mut scores, &p);
                     Lines::of(&p.mask, &place, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
@@ -133,20 +117,30 @@ pub(super) unsafe fn accumulate<
     values: &Tile<T, DIM16>,
     lanes: &Lanes<DIM16>,
 ) {
-    if let Some(rescale) = softmax.advance(scores) {
+    rescale(out, softmax, scores);
+    for step in 0..KEYS16 {
+        let weights = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
+        // SAFETY: as the caller promises.
+        unsafe { add_product(out, weights, values, lanes, step) };
+    }
+}
+
+/// Takes the scores' maxima into account, in the sums so far too.
+#[inline(always)]
+pub(super) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
+    out: &mut Sums<ROWS16, DIM16>,
+    softmax: &mut Softmax<ROWS16>,
+    scores: &Scores<ROWS16, KEYS16>,
+) {
+    if let Some(factors) = softmax.advance(scores) {
         for row in 0..ROWS16 {
-            let [upper, lower] = rescale[row];
+            let [upper, lower] = factors[row];
             for pair in &mut out[row] {
                 for c in pair {
                     *c = [c[0] * upper, c[1] * upper, c[2] * lower, c[3] * lower];
                 }
             }
         }
-    }
-    for step in 0..KEYS16 {
-        let weights = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
-        // SAFETY: as the caller promises.
-        unsafe { add_product(out, weights, values, lanes, step) };
     }
 }
 
@@ -155,7 +149,7 @@ pub(super) unsafe fn accumulate<
 /// # Safety
 /// Nobody but the warp uses the tile, which has room for its queries; the outputs are writable.
 #[inline(always)]
-unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
+pub(super) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     p: &Params,
     place: &Place,
     softmax: &Softmax<ROWS16>,

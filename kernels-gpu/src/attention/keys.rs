@@ -10,8 +10,8 @@ use super::tile::{Copier, Tile};
 pub(super) const KEYS: usize = 0;
 pub(super) const VALUES: usize = 1;
 
-/// `BUFFERS` tiles of each.
-pub(super) struct Keys<T, const DIM16: usize, const BUFFERS: u32> {
+/// Two tiles of each.
+pub(super) struct Keys<T, const DIM16: usize> {
     buffers: [Tile<T, DIM16>; 2],
     copiers: [Copier<T, DIM16>; 2],
     /// Keys of a tile.
@@ -21,7 +21,7 @@ pub(super) struct Keys<T, const DIM16: usize, const BUFFERS: u32> {
     vector: bool,
 }
 
-impl<T: MatrixElem, const DIM16: usize, const BUFFERS: u32> Keys<T, DIM16, BUFFERS> {
+impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
     /// Tiles of `count` keys up to number `end`, for a block of so many threads.
     #[inline(always)]
     pub fn take(
@@ -35,14 +35,14 @@ impl<T: MatrixElem, const DIM16: usize, const BUFFERS: u32> Keys<T, DIM16, BUFFE
         let copiers = [&p.k, &p.v].map(|heads| {
             Copier::of(place.key(heads, p.group), heads.token_stride, [place.keys, p.dim], threads)
         });
-        let buffers = [Tile::take(memory, BUFFERS * count), Tile::take(memory, BUFFERS * count)];
+        let buffers = [(); 2].map(|()| Tile::take(memory, 2 * count));
         Self { buffers, copiers, count, end, vector }
     }
 
     /// A tile of keys, or of values.
     #[inline(always)]
     pub fn tile(&self, side: usize, tile: u32) -> Tile<T, DIM16> {
-        self.buffers[side].at_row(tile % BUFFERS * self.count)
+        self.buffers[side].at_row(tile % 2 * self.count)
     }
 
     /// Begins to copy it, if there is such a tile.

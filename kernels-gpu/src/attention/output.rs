@@ -36,6 +36,8 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
+        // What other lanes read of the tile, its rows among them, they have read by now.
+        warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
                 let (line, factor) = (16 * row as u32 + 8 * half as u32 + lane / 4, factors[row][half]);

@@ -6,7 +6,8 @@ use super::queries::Queries;
 use super::softmax::Scores;
 use super::tile::{Lanes, Tile};
 
-/// `a bT`: the scores, where these are queries and keys.
+/// `a bT`: the scores, where these are queries and keys. Behind the products with each matrix of `b` comes `beside`, with the
+/// number of them so far less one.
 ///
 /// # Safety
 /// Both have been waited for.
@@ -21,6 +22,7 @@ pub(super) unsafe fn products<
     queries: &Queries<T, ROWS16, DIM16, HELD>,
     keys: &Tile<T, DIM16>,
     lanes: &Lanes<DIM16>,
+    mut beside: impl FnMut(usize),
 ) -> Scores<ROWS16, KEYS16> {
     let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
     // SAFETY: as the caller promises.
@@ -40,6 +42,7 @@ pub(super) unsafe fn products<
                 }
             }
             b = next_b;
+            beside(next - 1);
         }
         a = next_a;
     }
@@ -65,6 +68,45 @@ pub(super) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
             for side in 0..2 {
                 sums[row][col][side] = T::mma(a[row], b[side], sums[row][col][side]);
             }
+        }
+    }
+}
+
+/// Adds the left matrices of all steps times the rows of a tile, each read two products before it is wanted; `beside` as in
+/// [`products`].
+///
+/// # Safety
+/// It has been waited for.
+#[inline(always)]
+pub(super) unsafe fn add_products<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const STEPS: usize,
+>(
+    sums: &mut Sums<ROWS16, DIM16>,
+    mut left: impl FnMut(usize) -> [A; ROWS16],
+    right: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
+    mut beside: impl FnMut(usize),
+) {
+    // SAFETY: as the caller promises.
+    let read = |at: usize| unsafe { right.rows(lanes, at / DIM16, at % DIM16) };
+    let mut ahead = [read(0), read(1)];
+    for step in 0..STEPS {
+        let a = left(step);
+        for col in 0..DIM16 {
+            let at = step * DIM16 + col;
+            let b = ahead[at % 2];
+            for row in 0..ROWS16 {
+                for side in 0..2 {
+                    sums[row][col][side] = T::mma(a[row], b[side], sums[row][col][side]);
+                }
+            }
+            if at + 2 < STEPS * DIM16 {
+                ahead[at % 2] = read(at + 2);
+            }
+            beside(at);
         }
     }
 }

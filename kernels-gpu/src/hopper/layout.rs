@@ -3,7 +3,7 @@ use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};
 use cuda_std::hopper::shared_base;
-use cuda_std::{block, thread};
+use cuda_std::{block, thread, warp};
 
 use super::PART;
 use super::shape::Shape;
@@ -115,9 +115,11 @@ impl<K: Shape> Layout<K> {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
+                // Of the masks, each lane of the warp that brings them says so.
+                let arrivals = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
                 // SAFETY: as the caller promises. Each warp of the consumers says when it is done.
                 unsafe {
-                    buffer.full.init(1);
+                    buffer.full.init(arrivals);
                     buffer.empty.init(4 * K::GROUPS);
                 }
             }

@@ -1,6 +1,6 @@
 //! The warp group that loads: two threads of it, one for keys and one for values, tell the copy engine what to bring, as soon as there is room.
 use cuda_std::hopper::tensor_map::Map;
-use cuda_std::{thread, warp};
+use cuda_std::thread;
 
 use super::layout::{Buffer, Layout, Slot};
 use super::schedule::{Tile, numbers};
@@ -85,10 +85,7 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &Params) {
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
                 mask::bring::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
-                warp::sync(u32::MAX);
-                if warp::lane() == 0 {
-                    buffer.full.arrive();
-                }
+                buffer.full.arrive();
             }
         },
     );

@@ -5,7 +5,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::WHOLE;
+use cuda_std::quad::{HELD, HELD_TEAM, WHOLE};
 
 use crate::affine::{Affine, Modulated, Norm, Parameters};
 use crate::modulated::{Formed, Normed, RoundEach, in_form};
@@ -65,6 +65,44 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 }
 
 /// # Safety
+/// As [`ada_norm`], for rows of `ACCESS - HELD` tiles, and operands of the form `FORM`.
+#[inline(always)]
+unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
+    x: Rows,
+    affine: Affine,
+    y: Modulated,
+    p: Params,
+) {
+    // Turing has half the threads, which then have the registers that they want.
+    if cfg!(target_feature = "sm_80") {
+        thread::launch_bounds::<64, MIN_BLOCKS>();
+    } else {
+        thread::launch_bounds::<64, 4>();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { ada_norm::<T, N, 1, ACCESS>(x, affine, [y], p.of_form::<FORM>()) }
+}
+
+/// # Safety
+/// As [`ada_norm`], for rows of four times `ACCESS - HELD_TEAM` tiles, and operands of the form `FORM`.
+#[inline(always)]
+unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
+    x: Rows,
+    affine: Affine,
+    y: Modulated,
+    p: Params,
+) {
+    // Turing has half the threads, which then have the registers that they want.
+    if cfg!(target_feature = "sm_80") {
+        thread::launch_bounds::<128, MIN_BLOCKS>();
+    } else {
+        thread::launch_bounds::<128, 4>();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { ada_norm::<T, N, 1, ACCESS>(x, affine, [y], p.of_form::<FORM>()) }
+}
+
+/// # Safety
 /// As [`ada_norm`], for rows of whole tiles.
 #[inline(always)]
 unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u32>(
@@ -98,6 +136,24 @@ entry! {
         => whole::<T, MeanSquare, 1, BLOCKS>(x, affine, [y], p);
     ada_norm_rms_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => whole::<T, MeanSquare, 1, 4>(x, affine, [y], p);
+    ada_norm_layer_held12_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => held::<T, LayerNorm, { HELD + 12 }, { Params::SAME }, 12>(x, affine, y, p);
+    ada_norm_layer_held12_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => held::<T, LayerNorm, { HELD + 12 }, { Params::SAME }, 6>(x, affine, y, p);
+    ada_norm_layer_held12_single<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => held::<T, LayerNorm, { HELD + 12 }, { Params::SINGLE }, 10>(x, affine, y, p);
+    ada_norm_layer_team6_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 9>(x, affine, y, p);
+    ada_norm_layer_team6_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 5>(x, affine, y, p);
+    ada_norm_rms_team4_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 12>(x, affine, y, p);
+    ada_norm_rms_team4_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 7>(x, affine, y, p);
+    ada_norm_rms_team4_tabled<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 10>(x, affine, y, p);
+    ada_norm_rms_team4_tabled<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 7>(x, affine, y, p);
     ada_norm_pair_layer_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
         => whole::<T, LayerNorm, 2, 4>(x, affine, [y, y2], p);
     ada_norm_pair_rms_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)

@@ -5,6 +5,7 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use crate::attention::forward::forward;
+use crate::attention::turns::turns;
 use crate::attention::{Params, Tiling};
 
 /// A kernel, and the tiles that it takes.
@@ -39,17 +40,17 @@ pub const KERNELS_BY_DIM: [Kernels; 5] = [
         general: of("attention_256_general", G256),
     },
 ];
-const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, keys16: 4, buffers: 2 };
-const G64: Tiling = Tiling { keys16: 2, ..D64 };
+const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4, buffers: 2 };
+const G64: Tiling = Tiling { cols16: 2, ..D64 };
 const D80: Tiling = Tiling { dim16: 5, ..D64 };
-const G80: Tiling = Tiling { keys16: 2, ..D80 };
+const G80: Tiling = Tiling { cols16: 2, ..D80 };
 const D96: Tiling = Tiling { dim16: 6, ..D64 };
-const G96: Tiling = Tiling { keys16: 2, ..D96 };
-const D128: Tiling = Tiling { dim16: 8, keys16: 3, ..D64 };
-const G128: Tiling = Tiling { rows16: 1, keys16: 2, ..D128 };
-const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, keys16: 8, buffers: 1 };
-const S256: Tiling = Tiling { keys16: 4, ..D256 };
-const G256: Tiling = Tiling { warps: 4, keys16: 2, buffers: 2, ..D256 };
+const G96: Tiling = Tiling { cols16: 2, ..D96 };
+const D128: Tiling = Tiling { dim16: 8, cols16: 3, ..D64 };
+const G128: Tiling = Tiling { rows16: 1, cols16: 2, ..D128 };
+const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 8, buffers: 1 };
+const S256: Tiling = Tiling { cols16: 4, ..D256 };
+const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
 
 const fn of(name: &'static str, tiling: Tiling) -> Kernel {
     Kernel { name, tiling }
@@ -64,20 +65,24 @@ unsafe fn bounded<
     const DIM16: usize,
     const KEYS16: usize,
     const WARPS: u32,
-    const BUFFERS: u32,
     const HELD: bool,
     const GENERAL: bool,
 >(
     p: Params,
 ) {
     // Eight warps a multiprocessor: more have not registers enough.
-    if WARPS == 8 {
-        thread::launch_bounds::<256, 1>();
-    } else {
-        thread::launch_bounds::<128, 2>();
-    }
+    thread::launch_bounds::<128, 2>();
     // SAFETY: as the caller promises.
-    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, BUFFERS, HELD, GENERAL>(p) }
+    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, HELD, GENERAL>(p) }
+}
+
+/// # Safety
+/// As [`turns`].
+#[inline(always)]
+unsafe fn bounded_turns<T: MatrixElem, const KEYS16: usize, const WARPS: u32>(p: Params) {
+    thread::launch_bounds::<256, 1>();
+    // SAFETY: as the caller promises.
+    unsafe { turns::<T, KEYS16, WARPS>(p) }
 }
 
 entry! {
@@ -85,9 +90,8 @@ entry! {
         T,
         { D64.rows16 },
         { D64.dim16 },
-        { D64.keys16 },
+        { D64.cols16 },
         { D64.warps },
-        { D64.buffers },
         true,
         false,
     >(p);
@@ -95,9 +99,8 @@ entry! {
         T,
         { G64.rows16 },
         { G64.dim16 },
-        { G64.keys16 },
+        { G64.cols16 },
         { G64.warps },
-        { G64.buffers },
         true,
         true,
     >(p);
@@ -105,9 +108,8 @@ entry! {
         T,
         { D80.rows16 },
         { D80.dim16 },
-        { D80.keys16 },
+        { D80.cols16 },
         { D80.warps },
-        { D80.buffers },
         false,
         false,
     >(p);
@@ -115,9 +117,8 @@ entry! {
         T,
         { G80.rows16 },
         { G80.dim16 },
-        { G80.keys16 },
+        { G80.cols16 },
         { G80.warps },
-        { G80.buffers },
         false,
         true,
     >(p);
@@ -125,9 +126,8 @@ entry! {
         T,
         { D96.rows16 },
         { D96.dim16 },
-        { D96.keys16 },
+        { D96.cols16 },
         { D96.warps },
-        { D96.buffers },
         false,
         false,
     >(p);
@@ -135,9 +135,8 @@ entry! {
         T,
         { G96.rows16 },
         { G96.dim16 },
-        { G96.keys16 },
+        { G96.cols16 },
         { G96.warps },
-        { G96.buffers },
         false,
         true,
     >(p);
@@ -145,9 +144,8 @@ entry! {
         T,
         { D128.rows16 },
         { D128.dim16 },
-        { D128.keys16 },
+        { D128.cols16 },
         { D128.warps },
-        { D128.buffers },
         false,
         false,
     >(p);
@@ -155,39 +153,19 @@ entry! {
         T,
         { G128.rows16 },
         { G128.dim16 },
-        { G128.keys16 },
+        { G128.cols16 },
         { G128.warps },
-        { G128.buffers },
         false,
         true,
     >(p);
-    attention_256<T: [f16, bf16]>(p: Params) => bounded::<
-        T,
-        { D256.rows16 },
-        { D256.dim16 },
-        { D256.keys16 },
-        { D256.warps },
-        { D256.buffers },
-        false,
-        false,
-    >(p);
-    attention_256_small<T: [f16, bf16]>(p: Params) => bounded::<
-        T,
-        { S256.rows16 },
-        { S256.dim16 },
-        { S256.keys16 },
-        { S256.warps },
-        { S256.buffers },
-        false,
-        false,
-    >(p);
+    attention_256<T: [f16, bf16]>(p: Params) => bounded_turns::<T, { D256.cols16 }, { D256.warps }>(p);
+    attention_256_small<T: [f16, bf16]>(p: Params) => bounded_turns::<T, { S256.cols16 }, { S256.warps }>(p);
     attention_256_general<T: [f16, bf16]>(p: Params) => bounded::<
         T,
         { G256.rows16 },
         { G256.dim16 },
-        { G256.keys16 },
+        { G256.cols16 },
         { G256.warps },
-        { G256.buffers },
         false,
         true,
     >(p)

@@ -6,7 +6,8 @@
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use crate::attention::backward::{BackwardParams, DELTA_THREADS, Tiling, delta, gradients};
+use crate::attention::Tiling;
+use crate::attention::backward::{BackwardParams, DELTA_THREADS, delta, gradients};
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]
@@ -51,13 +52,13 @@ pub const KERNELS_BY_DIM: [Kernels; 3] = [
         ],
     },
 ];
-const Q64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4 };
+const Q64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4, buffers: 2 };
 const K64: Tiling = Tiling { cols16: 2, ..Q64 };
 const G64: Tiling = Tiling { rows16: 1, ..Q64 };
 const Q128: Tiling = Tiling { dim16: 8, cols16: 2, ..Q64 };
 const K128: Tiling = Tiling { rows16: 1, cols16: 4, ..Q128 };
 const G128: Tiling = Tiling { rows16: 1, ..Q128 };
-const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 2 };
+const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..Q128 };
 const G256: Tiling = Tiling { warps: 4, cols16: 1, ..D256 };
 
 const fn of(name: &'static str, tiling: Tiling) -> Kernel {

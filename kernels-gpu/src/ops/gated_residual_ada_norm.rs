@@ -69,9 +69,27 @@ unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: Params,
 ) {
-    thread::launch_bounds::<64, MIN_BLOCKS>();
+    // Turing has half the threads, which then have the registers that they want.
+    if cfg!(target_feature = "sm_80") {
+        thread::launch_bounds::<64, MIN_BLOCKS>();
+    } else {
+        thread::launch_bounds::<64, 4>();
+    }
     // SAFETY: as the caller promises.
     unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
+}
+
+/// # Safety
+/// As [`gated_residual_ada_norm`], for rows of four times `ACCESS - HELD_TEAM` tiles, and operands of the form `FORM`.
+#[inline(always)]
+unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
+    gated: Gated,
+    affine: Affine,
+    normed: Modulated,
+    p: Params,
+) {
+    // SAFETY: as the caller promises.
+    unsafe { whole::<T, N, ACCESS, MIN_BLOCKS>(gated, affine, normed, p.of_form::<FORM>()) }
 }
 
 /// # Safety
@@ -83,7 +101,12 @@ unsafe fn whole<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: Params,
 ) {
-    thread::launch_bounds::<128, MIN_BLOCKS>();
+    // Turing has half the threads, which then have the registers that they want.
+    if cfg!(target_feature = "sm_80") {
+        thread::launch_bounds::<128, MIN_BLOCKS>();
+    } else {
+        thread::launch_bounds::<128, 4>();
+    }
     // SAFETY: as the caller promises.
     unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
 }
@@ -93,9 +116,13 @@ entry! {
         => any_layout::<T, LayerNorm>(gated, affine, normed, p);
     gated_residual_ada_norm_rms<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => any_layout::<T, MeanSquare>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_whole<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, LayerNorm, WHOLE, 5>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, LayerNorm, WHOLE, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_whole<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => whole::<T, MeanSquare, WHOLE, 5>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, WHOLE, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_held12<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, 8>(gated, affine, normed, p);
@@ -109,8 +136,16 @@ entry! {
         => whole::<T, MeanSquare, TEAM, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, TEAM, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_held_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, HELD_TEAM, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_held_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, HELD_TEAM, 4>(gated, affine, normed, p)
+    gated_residual_ada_norm_layer_team6_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 8>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_team6_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_team4_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 9>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_team4_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 5>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_team4_tabled<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 8>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_team4_tabled<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 5>(gated, affine, normed, p)
 }

@@ -5,7 +5,7 @@
 use cuda_std::prelude::*;
 
 use crate::column_sums::{self, ColumnSums, column_sums};
-use crate::norm_backward::{Operands, Params, Sums, norm_backward};
+use crate::norm_backward::{Operands, Params, Sums, norm_backward, norm_backward_beside};
 use crate::weight::Weight;
 
 /// # Safety
@@ -34,11 +34,29 @@ unsafe fn held<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p: Param
     unsafe { norm_backward::<T, 4, true, true>(operands, weight, sums, p) }
 }
 
+/// # Safety
+/// As [`norm_backward_beside`].
+#[inline(always)]
+unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize>(
+    operands: Operands,
+    weight: Weight,
+    sums: Sums,
+    p: Params,
+) {
+    thread::launch_bounds::<512, 1>();
+    // SAFETY: as the caller promises.
+    unsafe { norm_backward_beside::<T, HELD, ROWS, true>(operands, weight, sums, p) }
+}
+
 entry! {
     layer_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => any_layout::<T>(operands, weight, sums, p);
     layer_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => held::<T>(operands, weight, sums, p);
+    layer_norm_backward_beside2<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+        => beside::<T, 2, 2>(operands, weight, sums, p);
+    layer_norm_backward_beside3<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+        => beside::<T, 3, 1>(operands, weight, sums, p);
     layer_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
         => column_sums::<T>([dweight, dbias], p)
 }

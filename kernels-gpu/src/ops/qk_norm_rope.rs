@@ -2,7 +2,7 @@
 //! launch that reads and writes each of them once.
 //!
 //! `_halves` for heads of 64 or 128 columns and `_held<n>` for heads that are normalised together, of 512 n columns or fewer:
-//! both for an RMSNorm and rotations of all columns. `_lanes` for heads of up to 128 columns that can be read in quads,
+//! both for an RMSNorm and rotations of all columns; `_paired` for heads of 128 with angles of their own. `_lanes` for heads of up to 128 columns that can be read in quads,
 //! `_lanes2` up to 256; `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be
 //! read in quads.
 use cuda_std::prelude::*;
@@ -14,6 +14,7 @@ use crate::head_norm::{HeadNorm, Layer};
 use crate::head_rms_norm::Rms;
 use crate::head_rows::head_rows;
 use crate::held_rows::held_rows;
+use crate::paired_heads::paired_heads;
 use crate::rotary::Rotary;
 
 /// # Safety
@@ -37,6 +38,15 @@ unsafe fn halves<T: Elem, const DIM: u32>(q: Side, k: Side, rotary: Rotary, p: P
     thread::launch_bounds::<256, 4>();
     // SAFETY: as the caller promises.
     unsafe { head_halves::<T, Rms, DIM, 2>(q, k, rotary, p) }
+}
+
+/// # Safety
+/// As [`paired_heads`].
+#[inline(always)]
+unsafe fn paired<T: Elem>(q: Side, k: Side, rotary: Rotary, p: Params) {
+    thread::launch_bounds::<256, 4>();
+    // SAFETY: as the caller promises.
+    unsafe { paired_heads::<T, Rms>(q, k, rotary, p) }
 }
 
 /// # Safety
@@ -72,6 +82,8 @@ entry! {
         => halves::<T, 64>(q, k, rotary, p);
     qk_norm_rope_halves128_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => halves::<T, 128>(q, k, rotary, p);
+    qk_norm_rope_paired_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
+        => paired::<T>(q, k, rotary, p);
     qk_norm_rope_held4_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => held::<T, 4, { if size_of::<T>() == 4 { 6 } else { 8 } }>(q, k, rotary, p);
     qk_norm_rope_held10_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)

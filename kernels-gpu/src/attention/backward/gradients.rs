@@ -21,7 +21,7 @@ use crate::heads::Heads;
 /// `FIRST` gives `dq`.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
+/// The parameters are those of a launch that the host checked, with [`shared_bytes`](super::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn gradients<
     T: MatrixElem,
@@ -128,7 +128,7 @@ unsafe fn add<
     unsafe {
         let product = |side: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(own.tiles[side], own.lanes);
-            products(&rows, &right[side], &own.lanes)
+            products(&rows, &right[side], &own.lanes, |_| ())
         };
         let mut scores = product(0);
         // Not before: the copies would keep the products waiting.

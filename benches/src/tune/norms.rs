@@ -1,0 +1,119 @@
+//! Calls of the norms over rows in quads, and of their gradients.
+use oxiwarp::{
+    AdaNorm, Affine, Device, GatedResidual, Modulation, Norm, ParameterGradients, Result, RmsNorm,
+    ScaleShift, Stream, norm_backward_workspace,
+};
+
+use super::Turn;
+
+/// A weight, which is also a bias, and scale and shift, which are also a gate.
+fn parameters<'a>(t: &Turn<'a>) -> Result<(Affine<'a>, ScaleShift<'a>)> {
+    let [weight, bias, scale, shift] =
+        [t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.vector(2, t.cols)?, t.vector(3, t.cols)?];
+    let by = ScaleShift { scale: scale.into(), shift: Some(shift.into()) };
+    Ok((Affine { weight: Some(weight), bias: Some(bias) }, by))
+}
+
+pub(super) fn layer_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let ((affine, _), shape, [y, _]) = (parameters(&t)?, t.shape(), t.y);
+    oxiwarp::layer_norm(device, t.x[0].view(&shape)?, affine, y.view_mut(&shape)?, 1e-6, stream)
+}
+
+fn ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let ((_, by), shape, [y, _]) = (parameters(&t)?, t.shape(), t.y);
+    let params = AdaNorm { norm, ..AdaNorm::default() };
+    oxiwarp::ada_norm(
+        device,
+        t.x[0].view(&shape)?,
+        Affine::default(),
+        by,
+        y.view_mut(&shape)?,
+        params,
+        stream,
+    )
+}
+
+pub(super) fn ada_norm_layer(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    ada_norm(Norm::Layer, device, t, stream)
+}
+
+pub(super) fn ada_norm_rms(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    ada_norm(Norm::Rms, device, t, stream)
+}
+
+pub(super) fn ada_norm_pair(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let ((affine, by), shape, [y, y2]) = (parameters(&t)?, t.shape(), t.y);
+    let more = ScaleShift {
+        scale: affine.weight.expect("it has one").into(),
+        shift: affine.bias.map(Modulation::from),
+    };
+    let (x, results) = (t.x[0].view(&shape)?, [y.view_mut(&shape)?, y2.view_mut(&shape)?]);
+    oxiwarp::ada_norm_pair(device, x, Affine::default(), [by, more], results, AdaNorm::default(), stream)
+}
+
+fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let ((affine, by), shape, [normed, sum]) = (parameters(&t)?, t.shape(), t.y);
+    let params = (AdaNorm { norm, ..AdaNorm::default() }, GatedResidual::default());
+    let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
+    let results = [normed.view_mut(&shape)?, sum.view_mut(&shape)?];
+    let gate = affine.weight.map(Modulation::from);
+    oxiwarp::gated_residual_ada_norm(device, inputs, gate, Affine::default(), by, results, params, stream)
+}
+
+pub(super) fn gated_residual_ada_norm_layer(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    gated_residual_ada_norm(Norm::Layer, device, t, stream)
+}
+
+pub(super) fn gated_residual_ada_norm_rms(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    gated_residual_ada_norm(Norm::Rms, device, t, stream)
+}
+
+pub(super) fn tanh_gated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let (gate, shape, [y, _]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
+    oxiwarp::residual_tanh_gated_rms_norm(device, inputs, gate, y.view_mut(&shape)?, 1e-6, stream)
+}
+
+pub(super) fn tanh_gated_modulated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let (gate, scale, shape, [normed, y]) = (t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.shape(), t.y);
+    let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
+    let results = [normed.view_mut(&shape)?, y.view_mut(&shape)?];
+    oxiwarp::residual_tanh_gated_rms_norm_modulated(device, inputs, gate, scale.into(), results, 1e-6, stream)
+}
+
+pub(super) fn rms_norm_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let (weight, shape, cols, [dx, _], [dweight, _]) =
+        (t.vector(0, t.cols)?, t.shape(), [t.cols], t.y, t.singles);
+    let (dy, x) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
+    let needed = norm_backward_workspace(device, &x, &cols, 1) as i64;
+    let gradients = ParameterGradients {
+        dweight: Some(dweight.view_mut(&cols)?),
+        dbias: None,
+        workspace: Some(t.workspace.view_mut(&[needed])?),
+    };
+    let dx = dx.view_mut(&shape)?;
+    oxiwarp::rms_norm_backward(device, dy, x, Some(weight), None, dx, gradients, RmsNorm::default(), stream)
+}
+
+pub(super) fn layer_norm_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let (weight, shape, cols) = (t.vector(0, t.cols)?, t.shape(), [t.cols]);
+    let ([dx, _], [dweight, dbias]) = (t.y, t.singles);
+    let (dy, x) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
+    let needed = norm_backward_workspace(device, &x, &cols, 2) as i64;
+    let gradients = ParameterGradients {
+        dweight: Some(dweight.view_mut(&cols)?),
+        dbias: Some(dbias.view_mut(&cols)?),
+        workspace: Some(t.workspace.view_mut(&[needed])?),
+    };
+    oxiwarp::layer_norm_backward(
+        device,
+        dy,
+        x,
+        Some(weight),
+        None,
+        dx.view_mut(&shape)?,
+        gradients,
+        1e-6,
+        stream,
+    )
+}

@@ -1,0 +1,149 @@
+//! Every op with a ladder, or with another choice of how it is launched.
+use super::rows::{HEAD, HEADS, KV_HEADS};
+use super::{Choices, Op, Singles, Width, norms, rows};
+
+const ROW: Width = |cols| cols;
+const TWO_ROWS: Width = |cols| 2 * cols;
+const OF_HEAD: Width = |_| HEAD as usize;
+const QUERY: Width = |_| (HEADS * HEAD) as usize;
+const KEYS: Width = |keys| keys * (KV_HEADS * HEAD) as usize;
+
+/// Widths of the models' rows, and between them.
+const WIDTHS: &[usize] = &[128, 640, 1_280, 1_536, 2_048, 3_072, 4_096, 5_120, 8_192];
+const LONG: &[usize] = &[512, 1_024, 2_048, 3_072, 4_096, 5_120, 8_192, 16_384, 32_768];
+const VOCABULARIES: &[usize] = &[1_024, 4_096, 8_192, 16_384, 32_768, 65_536, 128_256, 151_936, 262_144];
+const MODULATED: &[usize] = &[1_536, 2_048, 3_072, 5_120];
+const INNER: &[usize] = &[2_560, 12_288];
+const MANY_HEADS: &[usize] = &[1_536, 2_048, 3_072, 5_120];
+const CONTEXTS: &[usize] = &[2_048, 8_192, 32_768];
+
+const NONE: Singles = Singles::OfRows(0);
+const HELD: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
+const TWO_HELD: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
+
+/// An op that the CPU executor checks.
+const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width], choices: Choices) -> Op {
+    Op { name, reads, writes, singles: NONE, choices, columns: WIDTHS, light: true, call: rows::rms_norm }
+}
+
+/// All of them.
+pub const OPS: &[Op] = &[
+    Op {
+        columns: LONG,
+        call: rows::rms_norm,
+        ..op("rms_norm", &[ROW], &[ROW], Choices::Rungs { held: HELD, clusters: &[(8, 1_024)] })
+    },
+    Op {
+        columns: LONG,
+        call: rows::add_rms_norm,
+        ..op("add_rms_norm", &[ROW; 2], &[ROW; 2], Choices::Rungs { held: TWO_HELD, clusters: &[] })
+    },
+    Op {
+        call: rows::rms_norm_gated,
+        ..op("rms_norm_gated", &[ROW; 2], &[ROW], Choices::Rungs { held: TWO_HELD, clusters: &[] })
+    },
+    Op {
+        columns: VOCABULARIES,
+        call: rows::softmax,
+        ..op("softmax", &[ROW], &[ROW], Choices::Rungs { held: HELD, clusters: &[(8, 1_024), (7, 384)] })
+    },
+    Op {
+        columns: VOCABULARIES,
+        call: rows::softmax_backward,
+        ..op("softmax_backward", &[ROW; 2], &[ROW], Choices::Rungs { held: TWO_HELD, clusters: &[] })
+    },
+    Op {
+        columns: VOCABULARIES,
+        singles: Singles::OfRows(2),
+        call: rows::cross_entropy,
+        ..op("cross_entropy", &[ROW], &[], Choices::Passes)
+    },
+    Op { call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Quads) },
+    Op {
+        columns: MODULATED,
+        call: norms::ada_norm_layer,
+        ..op("ada_norm LayerNorm", &[ROW], &[ROW], Choices::Quads)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::ada_norm_rms,
+        ..op("ada_norm RMSNorm", &[ROW], &[ROW], Choices::Quads)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::ada_norm_pair,
+        ..op("ada_norm_pair", &[ROW], &[ROW; 2], Choices::Quads)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::gated_residual_ada_norm_layer,
+        ..op("gated_residual_ada_norm LayerNorm", &[ROW; 2], &[ROW; 2], Choices::Quads)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::gated_residual_ada_norm_rms,
+        ..op("gated_residual_ada_norm RMSNorm", &[ROW; 2], &[ROW; 2], Choices::Quads)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::tanh_gated,
+        ..op("residual_tanh_gated_rms_norm", &[ROW; 2], &[ROW], Choices::Quads)
+    },
+    Op {
+        columns: MODULATED,
+        call: norms::tanh_gated_modulated,
+        ..op("residual_tanh_gated_rms_norm_modulated", &[ROW; 2], &[ROW; 2], Choices::Quads)
+    },
+    Op {
+        columns: MANY_HEADS,
+        call: rows::rope,
+        ..op("rope", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+    },
+    Op {
+        columns: MANY_HEADS,
+        call: rows::qk_norm_rope,
+        ..op("qk_norm_rope", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+    },
+    Op {
+        columns: MANY_HEADS,
+        call: rows::qk_norm_rope_across,
+        ..op("qk_norm_rope across heads", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+    },
+    Op { columns: INNER, call: rows::activation, ..op("activation", &[ROW], &[ROW], Choices::Threads(128)) },
+    Op {
+        columns: INNER,
+        call: rows::activation_backward,
+        ..op("activation_backward", &[ROW; 2], &[ROW], Choices::Threads(128))
+    },
+    Op {
+        columns: INNER,
+        call: rows::gated_activation,
+        ..op("gated_activation", &[ROW; 2], &[ROW], Choices::Threads(128))
+    },
+    Op {
+        columns: INNER,
+        call: rows::gated_activation_backward,
+        ..op("gated_activation_backward", &[ROW; 3], &[TWO_ROWS], Choices::Threads(128))
+    },
+    Op {
+        columns: MODULATED,
+        call: rows::gated_residual,
+        ..op("gated_residual", &[ROW; 2], &[ROW], Choices::Threads(256))
+    },
+    Op {
+        singles: Singles::OfColumns(1),
+        call: norms::rms_norm_backward,
+        ..op("rms_norm_backward", &[ROW; 2], &[ROW], Choices::Gradient)
+    },
+    Op {
+        singles: Singles::OfColumns(2),
+        call: norms::layer_norm_backward,
+        ..op("layer_norm_backward", &[ROW; 2], &[ROW], Choices::Gradient)
+    },
+    Op {
+        columns: CONTEXTS,
+        light: false,
+        call: rows::attention_decode,
+        ..op("attention_decode", &[QUERY, KEYS, KEYS], &[QUERY], Choices::Decode)
+    },
+];

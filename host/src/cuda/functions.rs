@@ -1,0 +1,86 @@
+//! Kernels as functions of the driver: loaded when first launched, each of a module of its own.
+use std::ffi::{CStr, CString, c_void};
+use std::sync::PoisonError;
+
+use super::{Cuda, Raw, Relaxed, sys};
+use crate::launch::Launch;
+use crate::{Dtype, Error, Result};
+
+/// Bytes of shared memory that every block may have without asking for them.
+const GRANTED: u32 = 48 << 10;
+
+impl Raw {
+    /// Sets an attribute of a function: a limit, or a hint.
+    fn set(self, attribute: i32, value: i32) -> Result<()> {
+        // SAFETY: a function that was loaded.
+        sys::check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(self.0, attribute, value) })
+    }
+}
+
+impl Cuda {
+    /// Gives a kernel another share of shared memory than that of its first launch.
+    pub fn prefer_shared(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<()> {
+        let _current = self.current()?;
+        let function = self.function(kernel, dtype, shape.shared_bytes, shape.carveout)?;
+        let _relaxed = Relaxed::new();
+        function.set(sys::CARVEOUT, shape.carveout.map_or(sys::CARVEOUT_BY_DRIVER, |percent| percent as i32))
+    }
+
+    pub(super) fn function(
+        &self,
+        kernel: &'static str,
+        dtype: Dtype,
+        shared_bytes: u32,
+        carveout: Option<u32>,
+    ) -> Result<Raw> {
+        if let Some(&function) =
+            self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
+        {
+            return Ok(function);
+        }
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&function) = functions.get(&(kernel, dtype)) {
+            return Ok(function);
+        }
+        let function = self.load(&format!("{kernel}_{dtype}"))?;
+        let opt_in = (shared_bytes > GRANTED).then_some((sys::MAX_SHARED, shared_bytes));
+        for (attribute, value) in
+            [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
+        {
+            function.set(attribute, value as i32)?;
+        }
+        functions.insert((kernel, dtype), function);
+        Ok(function)
+    }
+
+    /// A kernel of a module of its own. The module is never unloaded: graphs that captured a launch may be replayed at
+    /// any time.
+    fn load(&self, kernel: &str) -> Result<Raw> {
+        let no_kernel = || Error::NoKernel(kernel.into());
+        let native = || self.native.and_then(|ptx| ptx.module(kernel));
+        let text = self.ptx.module(kernel).or_else(native).ok_or_else(no_kernel)?;
+        let name = CString::new(kernel).map_err(|_| no_kernel())?;
+        let _relaxed = Relaxed::new();
+        let mut log = vec![0_u8; 16 << 10];
+        let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
+        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let (image, options) = (text.as_ptr().cast(), &sys::ERROR_LOG);
+        // SAFETY: the text ends with NUL; the values are a buffer and its length, as the two options say.
+        let code =
+            unsafe { sys::cuModuleLoadDataEx(&mut module, image, 2, options.as_ptr(), values.as_mut_ptr()) };
+        if code != 0 {
+            return Err(Error::Load {
+                device: self.name.clone(),
+                kernel: kernel.into(),
+                arch: self.ptx.arch.name(),
+                text: sys::text(code),
+                log: CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned(),
+            });
+        }
+        // SAFETY: the module was loaded; the name ends with NUL.
+        match unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
+            sys::NOT_FOUND => Err(no_kernel()),
+            code => sys::check("cuModuleGetFunction", code).map(|()| Raw(function)),
+        }
+    }
+}
