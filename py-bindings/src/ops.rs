@@ -56,6 +56,7 @@ const KERNELS: &[(&CStr, Boxed)] = &[
     (c"softmax", softmax::softmax),
     (c"softmax_backward", softmax_backward::softmax_backward),
     (c"attention", attention::attention),
+    (c"attention_out", attention::attention_out),
     (c"attention_backward", attention_backward::attention_backward),
     (c"cross_entropy", cross_entropy::cross_entropy),
     (c"cross_entropy_backward", cross_entropy_backward::cross_entropy_backward),

@@ -7,7 +7,7 @@ import torch
 from helpers import random
 
 import oxiwarp
-from oxiwarp.fusions import decoder
+from oxiwarp.fusions import decoder, decoder_attention
 
 SIZES = dict(
     vocab_size=64,
@@ -61,8 +61,8 @@ def calls(monkeypatch):
 
         return call
 
-    for name in ("add_rms_norm", "rope", "qk_norm_rope"):
-        monkeypatch.setattr(decoder, name, spy(name, getattr(decoder, name)))
+    for module, name in ((decoder, "add_rms_norm"), (decoder_attention, "rope"), (decoder_attention, "qk_norm_rope")):
+        monkeypatch.setattr(module, name, spy(name, getattr(module, name)))
     gated = {key: spy(op.__name__, op) for key, op in decoder.GATED.items()}
     monkeypatch.setattr(decoder, "GATED", gated)
     return seen

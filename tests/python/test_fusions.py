@@ -69,7 +69,7 @@ DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", 
 def classes_like(pattern):
     """The installed classes that a pattern of a fusion fits; of all the decoders of transformers, some."""
     module = pattern.rpartition(".")[0]
-    if pattern.startswith("transformers.models."):
+    if module == "transformers.models":
         modules = DECODERS
     elif set(module) & set("*?["):
         head = module[: min(module.find(mark) for mark in "*?[" if mark in module)].rpartition(".")[0]

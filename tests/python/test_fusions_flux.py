@@ -8,7 +8,9 @@ from joint_models import BATCH, FAMILIES, IMAGE, TEXT, build, ran, step
 from torch import nn
 
 import oxiwarp
+from oxiwarp.fusions import _fusion, _joint, _side_by_side, recipe
 
+of_both = _side_by_side.of_both
 FLUX = FAMILIES["flux"]
 
 
@@ -150,3 +152,81 @@ def test_wrapped_linears():
     expected, got, kernels = outputs(models)
     torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02)
     assert kernels == FLUX.kernels
+
+
+def test_fast_single_blocks(monkeypatch, device):
+    """GELUs in products and a projection in two parts: as near to float32 as the stock model, and nothing beside."""
+    family, dtype = FLUX, torch.bfloat16
+    monkeypatch.setattr(_side_by_side, "in_epilogue", plain_on_any_device)
+    monkeypatch.setattr(_side_by_side, "gelu_product", gelu_in_two)
+    stock, model = build(family, dtype, device), build(family, dtype, device)
+    oxiwarp.patch(model, mode="fast", cpu_kernels=True, attention=False)
+    calls = []
+    monkeypatch.setattr(_side_by_side, "of_both", lambda *args: calls.append(args) or of_both(*args))
+    got, own = step(family, model, dtype, device)[0], step(family, stock, dtype, device)[0]
+    assert len(calls) == 2
+    right = step(family, build(family, torch.float32, device), torch.float32, device)[0]
+    assert (got - right).abs().mean() <= 1.2 * (own - right).abs().mean()
+    for name in ("proj_mlp", "act_mlp", "proj_out"):
+        for each in (stock, model):
+            handle = each.single_transformer_blocks[0].get_submodule(name)
+            handle.register_forward_hook(lambda module, args, output: output * 0.5)
+        calls.clear()
+        got, own = step(family, model, dtype, device)[0], step(family, stock, dtype, device)[0]
+        assert len(calls) == 1, f"a hook on {name} is for the module's own call"
+        torch.testing.assert_close(got, own, rtol=0.02, atol=0.02)
+
+
+def test_learned_attention_beside(monkeypatch):
+    """An attention that needs a gradient is put beside the feed-forward, which autograd follows."""
+    monkeypatch.setattr(_side_by_side, "in_epilogue", lambda *_: True)
+    monkeypatch.setattr(_side_by_side, "gelu_product", gelu_in_two)
+    expand, project, activation = nn.Linear(8, 24), nn.Linear(32, 8), nn.GELU(approximate="tanh")
+    x, attended = random((2, 3, 8), torch.float32, "cpu"), random((2, 3, 8), torch.float32, "cpu", seed=1)
+    how = recipe("flux.single_block", "fast", True, None)
+    args = (expand.requires_grad_(False), activation, project.requires_grad_(False), how)
+    expected = project(torch.cat([attended, activation(expand(x))], 2))
+    torch.testing.assert_close(_side_by_side.both_projected(x, lambda _: attended, *args), expected)
+    with torch.enable_grad():
+        y = _side_by_side.both_projected(x, lambda _: attended.requires_grad_(), *args)
+        y.sum().backward()
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(attended.grad, project.weight[:, :8].sum(0).expand_as(attended))
+
+
+def test_values_of_both(monkeypatch, device):
+    """Of one picture, values of text and image are written into one tensor; adapters and hooks are called."""
+    family = FLUX
+    monkeypatch.setattr(_joint, "in_epilogue", plain_on_any_device)
+    stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    written = []
+    into = _joint.into
+    monkeypatch.setattr(_joint, "into", lambda *args: written.append(args) or into(*args))
+    inputs = family.inputs(torch.bfloat16, device)
+    inputs = {key: x[:1] if x.shape[0] == BATCH else x for key, x in inputs.items()}
+    own = stock(**inputs, return_dict=False)[0]
+    monkeypatch.setattr(_joint, "ALIGNED", 32)
+    got = model(**inputs, return_dict=False)[0]
+    assert len(written) == 2
+    torch.testing.assert_close(got, own, rtol=0.02, atol=0.02)
+    written.clear()
+    for each in (stock, model):
+        hook = each.transformer_blocks[0].attn.to_v.register_forward_hook(lambda module, args, output: output * 0.5)
+    got, own = model(**inputs, return_dict=False)[0], stock(**inputs, return_dict=False)[0]
+    torch.testing.assert_close(got, own, rtol=0.02, atol=0.02)
+    hook.remove()
+    monkeypatch.setattr(_joint, "ALIGNED", 1 << 20)
+    model(**inputs, return_dict=False)
+    model(**family.inputs(torch.bfloat16, device), return_dict=False)
+    assert not written, "hooked, not aligned, a batch of two"
+
+
+def plain_on_any_device(proj, x):
+    """`in_epilogue`, on the CPU too."""
+    return type(proj) is nn.Linear and not _fusion.hooked(proj) and x.dtype == proj.weight.dtype
+
+
+def gelu_in_two(proj, x):
+    """`gelu_product`; torch's on the CPU has another GELU."""
+    return nn.functional.gelu(proj(x).float(), approximate="tanh").to(x.dtype)

@@ -1,5 +1,8 @@
 """Mochi's blocks and attention with fused kernels."""
 
+import copy
+import io
+
 import pytest
 import torch
 from fused_checks import check_compiled, check_gradients, check_model, check_unknown_source, counts, run
@@ -7,6 +10,7 @@ from helpers import DTYPES
 from video_models import mochi, mochi_input
 
 import oxiwarp
+from oxiwarp.fusions.mochi import tokens_of
 
 ADA, MIDDLE, END = "ada_norm", "residual_tanh_gated_rms_norm_modulated", "residual_tanh_gated_rms_norm"
 EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm: two a block, and norm_out
@@ -96,3 +100,42 @@ def test_mochi_finds_valid_tokens_once(device):
         changed = model(**inputs)[0]
         oxiwarp.unpatch(model)
         assert torch.equal(changed, model(**inputs)[0])
+
+
+def test_mochi_trained_after_inference_mode(device):
+    """With the mask that inference mode had."""
+    model, inputs = mochi(torch.float32, device).requires_grad_(), mochi_input(torch.float32, device)
+    model.pos_frequencies.requires_grad_(False)
+    mask = inputs["encoder_attention_mask"]
+    oxiwarp.patch(model, cpu_kernels=True)
+    with torch.inference_mode():
+        model(**inputs)
+    found = tokens_of(mask)
+    oxiwarp.unpatch(model)
+    check_gradients(model, inputs, {ADA: 7, "qk_norm_rope": 6})
+    assert all(map(torch.equal, tokens_of(mask), found)) and tokens_of(mask) is found
+
+
+def test_mochi_tokens_are_the_masks():
+    """A copy has none, which may be written to as often as its original; neither a pickle, nor a mask of torch.func."""
+    mask = mochi_input()["encoder_attention_mask"]
+    found, other = tokens_of(mask), copy.deepcopy(mask)
+    assert tokens_of(mask) is found and not mask.__dict__ and not other.__dict__
+    mask.data = ~mask
+    assert [len(tokens) for tokens in tokens_of(mask)] == [0, 4]
+    assert [len(tokens) for tokens in tokens_of(other)] == [8, 4]
+    buffer = io.BytesIO()
+    torch.save(other, buffer)
+    assert len(tokens_of(torch.load(io.BytesIO(buffer.getvalue())))[1]) == 4
+    with torch.inference_mode():
+        assert len(tokens_of(other.clone())[1]) == 4
+
+    def total(x):
+        return sum(x[tokens].sum() for tokens in tokens_of(other))
+
+    with torch.enable_grad():
+        for _ in range(2):
+            gradient = torch.func.grad(total)(torch.zeros(8))
+            assert gradient.tolist() == [1, 2, 2, 1, 2, 2, 1, 1]
+            assert all(type(tokens) is torch.Tensor for tokens in tokens_of(other))
+            other = other.clone()

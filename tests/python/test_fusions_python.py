@@ -178,22 +178,38 @@ def test_timesteps(options, dtype, device):
     times = torch.tensor([999.0, 0.0, 3.5], device=device).to(dtype)
     stock, module = embeddings.Timesteps(*options), embeddings.Timesteps(*options)
     oxiwarp.patch(module)
-    timesteps._kept.clear()
+    timesteps.frequencies.store.clear()
     expected = stock(times)
     with torch.inference_mode():
         assert torch.equal(module(times), expected)
     found = module(times)
     assert torch.equal(found, expected) and found.dtype == expected.dtype
-    assert len(timesteps._kept) == (options[0] % 2 == 0)
+    assert len(timesteps.frequencies.store) == (options[0] % 2 == 0)
+
+
+def test_timesteps_of_several_modules(device):
+    """Frequencies of one width and shift are not another's."""
+    times, options = (
+        torch.tensor([999.0, 3.5], device=device),
+        [(8, True, 0), (8, True, 1), (16, True, 0), (16, True, 1)],
+    )
+    for own in options * 2:
+        stock, module = embeddings.Timesteps(*own), embeddings.Timesteps(*own)
+        oxiwarp.patch(module)
+        assert torch.equal(module(times), stock(times)), own
 
 
 def test_timesteps_gradient():
-    """Under torch.func and autograd the own method's gradient; what a transform made is not kept."""
+    """Under torch.func and autograd the own method's gradient; what a transform made is not kept, and what inference
+    mode made is."""
     module, stock, times = embeddings.Timesteps(8, True, 0), embeddings.Timesteps(8, True, 0), torch.tensor([3.0, 5.0])
     oxiwarp.patch(module)
-    timesteps._kept.clear()
+    timesteps.frequencies.store.clear()
     with torch.enable_grad():
         for _ in range(2):
             ours, own = (torch.func.grad(lambda t, m=m: m(t).square().cos().sum())(times) for m in (module, stock))
             assert torch.equal(ours, own)
-            assert torch.equal(module(times), stock(times))
+            with torch.inference_mode():
+                assert torch.equal(module(times), stock(times))
+        ours, own = (torch.autograd.functional.jacobian(m, times) for m in (module, stock))
+        assert torch.equal(ours, own)

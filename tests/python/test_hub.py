@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from helpers import random
 from torch import nn
 
+import oxiwarp
 from oxiwarp.hub import build
 
 kernels = pytest.importorskip("kernels")
@@ -128,6 +129,31 @@ def test_norms(module, device):
     assert close(layers.RMSNormZeroCentered.forward(host, x), norm * (1 + host.weight))
     assert close(layers.RMSNormGated.forward(host, x, gate), norm * host.weight * F.silu(gate))
     assert close(layers.RMSNormGated.forward(host, x), norm * host.weight)
+
+
+def test_roundings(module, device):
+    """In 16 bits a layer has those of the module that it is for: NewGELU's are not FastGELU's."""
+    x, layers = random((64, 64), torch.bfloat16, device), module.layers
+    for name, layer in FUNCTIONS.items():
+        y = getattr(layers, layer)()(x)
+        assert torch.equal(y, getattr(oxiwarp, name)(x)), layer
+        others = [other for other in FUNCTIONS if other != name and (FUNCTIONS[other] in GATED) == (layer in GATED)]
+        assert not any(torch.equal(y, getattr(oxiwarp, other)(x)) for other in others), layer
+    host = nn.Module()
+    host.weight, host.eps = nn.Parameter(random((64,), torch.bfloat16, device, seed=2)), 1e-5
+    once, twice = (oxiwarp.rms_norm(x, host.weight, 1e-5, rounding=how) for how in ("once", "before_weight"))
+    assert torch.equal(layers.RMSNorm.forward(host, x), twice) and not torch.equal(once, twice)
+    assert torch.equal(layers.RMSNormGated.forward(host, x), twice)
+
+
+@pytest.mark.parametrize("eps", [None, 1e-3, 0.0])
+@pytest.mark.parametrize("name", ["eps", "variance_epsilon"])
+def test_epsilon(module, name, eps, device):
+    """Whatever the class calls it; torch's default where it is None."""
+    host, x = nn.Module(), random((4, 64), torch.float32, device) * 1e-3
+    host.weight = nn.Parameter(torch.ones(64, device=device))
+    setattr(host, name, eps)
+    assert close(module.layers.RMSNorm.forward(host, x), F.rms_norm(x, (64,), eps=eps))
 
 
 @pytest.mark.parametrize("unsqueeze_dim", [1, 2])

@@ -10,6 +10,7 @@ from models import ltx, ltx_input
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
+from oxiwarp.fusions import ltx as fused_ltx
 from oxiwarp.fusions import ltx_rope
 
 transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
@@ -44,8 +45,8 @@ def test_rope_bits(batch, scale, device):
 
 
 def test_rope_is_kept():
-    """The same tables for the same size, whatever the batch; other ones for another size, scale or inference mode, or
-    constants that somebody changed."""
+    """The same tables for the same size, whatever the batch; other ones for another size or scale, or constants that
+    somebody changed."""
     module = patched_rope()
     cos, sin = module(x(), 2, 3, 4, SCALE)
     again = module(x(3), num_frames=2, height=3, width=4, rope_interpolation_scale=SCALE)
@@ -53,18 +54,27 @@ def test_rope_is_kept():
     for size in ((2, 4, 3, SCALE), (2, 3, 4, (1.0, 32, 32)), (2, 3, 4)):
         other = module(x(), *size)
         assert other[0].data_ptr() != cos.data_ptr() and all(map(torch.equal, other, rope()(x(), *size)))
-    with torch.inference_mode():
-        assert module(x(), 2, 3, 4, SCALE)[0].is_inference()
-    assert not module(x(), 2, 3, 4, SCALE)[0].is_inference()
     module.theta = 100.0
     assert all(map(torch.equal, module(x(), 2, 3, 4), rope(theta=100.0)(x(), 2, 3, 4)))
+
+
+def test_rope_trained_after_inference_mode():
+    """With the tables that inference mode had."""
+    module = patched_rope()
+    with torch.inference_mode():
+        cos, _ = module(x(), 2, 3, 4)
+    with torch.enable_grad():
+        learned = torch.ones(cos.shape[-1], requires_grad=True)
+        again, _ = module(x(), 2, 3, 4)
+        (learned * again).sum().backward()
+    assert again.data_ptr() == cos.data_ptr() and torch.allclose(learned.grad, cos.sum((0, 1)))
 
 
 def test_rope_is_not_copied():
     """Neither a copy nor a pickle has the tables, and nothing holds a module for them."""
     module = patched_rope()
     module(x(), 2, 3, 4)
-    assert module in ltx_rope._kept and copy.deepcopy(module) not in ltx_rope._kept
+    assert ltx_rope._kept[module] and copy.deepcopy(module) not in ltx_rope._kept
     buffer = io.BytesIO()
     torch.save(module, buffer)
     assert buffer.tell() < 2000 + 10 * module(x(), 2, 3, 4)[0].nbytes and "table" not in str(module.__dict__)
@@ -86,9 +96,9 @@ def test_rope_leaves_the_rest(monkeypatch):
     module = patched_rope()
     with FakeTensorMode() as mode:
         module(mode.from_tensor(x()), 2, 3, 4)
-    assert module not in ltx_rope._kept
+    assert not ltx_rope._kept.get(module)
     monkeypatch.setattr(ltx_rope, "MOST_BYTES", 100)
-    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0]) and module not in ltx_rope._kept
+    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0]) and not ltx_rope._kept.get(module)
 
 
 def test_rope_and_compiled_blocks():
@@ -125,3 +135,34 @@ def test_rope_under_a_transform():
         for _ in range(2):
             torch.testing.assert_close(torch.func.grad(total)(torch.tensor(2.0)), expected.sum())
             assert torch.equal(module(x(), 2, 3, 4)[0], expected)
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_each_angle_once(mode, monkeypatch, device):
+    """Attention reads half tables, eager and compiled; whoever splits or copies the tables has it read them whole."""
+    model, inputs = ltx(torch.bfloat16, device), ltx_input(torch.bfloat16, device)
+    oxiwarp.patch(model, mode=mode, cpu_kernels=True)
+    widths, op = [], fused_ltx.qk_norm_rope
+    monkeypatch.setattr(
+        fused_ltx, "qk_norm_rope", lambda *args, **kwargs: widths.append(args[2:]) or op(*args, **kwargs)
+    )
+    once = model(**inputs)[0]
+    handle = model.rope.register_forward_hook(lambda module, args, tables: tuple(table * 1 for table in tables))
+    whole = model(**inputs)[0]
+    handle.remove()
+    assert torch.equal(once, whole)
+    (cos, sin), *_, (wide, _) = [tables for tables in widths if tables]
+    assert cos.shape[-1] == sin.shape[-1] == wide.shape[-1] // 2
+    assert torch.equal(cos.repeat_interleave(2, dim=-1), wide)
+    monkeypatch.setattr(fused_ltx, "qk_norm_rope", op)
+    nodes = []
+
+    def backend(graph, inputs):
+        nodes.extend(node for node in graph.graph.nodes if "qk_norm_rope.default" in str(node.target))
+        return graph
+
+    torch._dynamo.reset()
+    assert torch.equal(torch.compile(model, fullgraph=True, backend=backend)(**inputs)[0], once)
+    tables = [node.args[-10].meta["example_value"] for node in nodes]
+    assert tables and all(table.shape[-1] == wide.shape[-1] // 2 for table in tables)
+    torch._dynamo.reset()

@@ -4,7 +4,9 @@ from collections import Counter
 
 import pytest
 import torch
+from fused_checks import Operators
 from helpers import random
+from joint_models import FAMILIES, build, step
 from models import ltx, ltx_input
 
 import oxiwarp
@@ -149,3 +151,30 @@ def test_transformers(device):
     with pytest.raises(RuntimeError, match="attention_dropout is 0.5"):
         q = random((1, 2, 4, 64), torch.bfloat16, device)
         transformers_attention.forward(model, q, q, q, None, dropout=0.5)
+
+
+@pytest.mark.parametrize("name", ["flux", "flux2"])
+def test_beside_the_feed_forward(name, measured, monkeypatch, device):
+    """Ours writes into the buffer that the projection of both reads, eager and compiled; after a hook on the attention
+    its result is copied there."""
+    family, dtype = FAMILIES[name], torch.bfloat16
+    model = build(family, dtype, device)
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    with Operators() as operators:
+        y = step(family, model, dtype, device)[0]
+    assert operators.calls["attention_out"] == 2 and operators.calls["attention"] == 1
+    own = step(family, build(family, dtype, device), dtype, device)[0]
+    torch.testing.assert_close(y, own, rtol=0.02, atol=0.02)
+    torch._dynamo.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(**family.inputs(dtype, device), return_dict=False)[0], y)
+    torch._dynamo.reset()
+    monkeypatch.setattr(_attention, "is_ours", lambda *args: False)
+    with Operators() as operators:
+        torch.testing.assert_close(step(family, model, dtype, device)[0], own, rtol=0.02, atol=0.02)
+    assert operators.calls["attention_out"] == operators.calls["attention"] == 0
+    monkeypatch.undo()
+    block = model.single_transformer_blocks[0]
+    block.attn.register_forward_hook(lambda module, args, output: output * 0.5)
+    halved = step(family, model, dtype, device)[0]
+    assert not torch.equal(halved, y) and halved.isfinite().all()

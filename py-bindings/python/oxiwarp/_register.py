@@ -42,6 +42,18 @@ def define(schema: str, fake: Callable[..., Any]) -> Any:
     return op
 
 
+def define_in_place(schema: str, run: Callable[..., Any]) -> Any:
+    """As `define`, of an operator that torch runs itself: `run` writes into arguments and makes nothing.
+
+    torch.compile turns torch's own in-place operators into others, with a copy; one of ours stays what it is.
+    """
+    name = schema.partition("(")[0]
+    op = define(schema, lambda *args: None)
+    for device in ("CPU", "CUDA"):
+        _LIBRARY.impl(name, lambda *args: (run(*args), None)[1], device)
+    return op
+
+
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
     """An operator under torch.vmap: one call for each element of the batch."""
     results = [

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from ._few import is_decoders, is_few
 from ._register import PLAIN, needs_grad
 from .ops.rms_norm import call, rms_norm
 from .recognise import DEFAULT_EPS, DtypePair, Formula, input_name
@@ -34,12 +35,13 @@ def make(base: type[nn.Module]) -> dict[str, Any]:
     """The forward of a norm's subclass."""
     own_forward = base.forward
     argument = input_name(base)
+    decodes = is_decoders(base)
 
     @functools.wraps(own_forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if len(args) + len(kwargs) == 1:
             x = args[0] if args else kwargs.get(argument)
-            y = run(self, x)
+            y = None if decodes and is_few(x) else run(self, x)
             if y is not None:
                 return y
         return own_forward(self, *args, **kwargs)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from . import fusions
+from ._few import is_decoders
 from .norms import NormRecipe
 from .recognise import DtypePair, Formula, is_candidate, recognise
 from .replacement import Recipe, Unsuitable, base_of, recipe_of, replace, restore
@@ -96,7 +97,7 @@ def patch(
         raise
     if not done and not allow_empty:
         raise RuntimeError(f"patch: nothing to replace in {type(x).__name__} (allow_empty=True accepts that)\n{report}")
-    report.notes.extend(fusions.notes(report.ops))
+    report.notes.extend(fusions.notes(report.ops, decoder=any(is_decoders(base_of(part)) for part, _ in done)))
     if settings.attention and any(not isinstance(part, nn.Module) for part, _ in done):
         report.notes.append(fusions.attention_note(settings.attention))
     return report

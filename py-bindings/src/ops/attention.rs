@@ -1,4 +1,4 @@
-//! `oxiwarp::attention`: unpack, allocate the result and the logarithms of its sums, call the host.
+//! `oxiwarp::attention` and the one with an output: unpack, allocate the result and the logarithms of its sums, call the host.
 
 use crate::boundary::{Args, run};
 use crate::device::Location;
@@ -20,6 +20,19 @@ pub unsafe extern "C-unwind" fn attention(stack: *mut u64, _inputs: u64, _output
         // SAFETY: the schema has two results, so the stack has places for them.
         unsafe { (*stack, *stack.add(1)) = (out.into_raw(), lse.into_raw()) };
         Ok(())
+    });
+}
+
+/// `attention_out(<as attention, without with_lse>, Tensor(a!) out) -> ()`
+pub unsafe extern "C-unwind" fn attention_out(stack: *mut u64, _inputs: u64, _outputs: u64) {
+    // SAFETY: as above.
+    let mut args = unsafe { Args::new(stack, OP) };
+    let tensors = Tensors::read(&mut args);
+    let (params, out) = (params(&mut args), args.tensor("out"));
+    run(OP, move || {
+        let place = tensors.location()?;
+        out.expect_beside(place, "q")?;
+        attend(&tensors.q, tensors.inputs()?, params, place, (&out, None))
     });
 }
 
@@ -78,7 +91,7 @@ pub(super) fn params(args: &mut Args) -> Attention {
 }
 
 fn launch(tensors: &Tensors, params: Attention, with_lse: bool) -> Result<(Tensor, Tensor), String> {
-    let (device, stream) = tensors.location()?.device_and_stream()?;
+    let place = tensors.location()?;
     let (inputs, heads_first) = (tensors.inputs()?, params.order == HeadsOrder::HeadsFirst);
     let out = tensors.q.empty_heads("out", heads_first)?;
     let sizes = tensors.q.sizes()?;
@@ -88,15 +101,26 @@ fn launch(tensors: &Tensors, params: Attention, with_lse: bool) -> Result<(Tenso
         rows.swap(last - 1, last);
     }
     let lse = tensors.q.empty_f32("lse", if with_lse { &rows } else { &[0] })?;
-    let (out_view, lse_view) = (out.view_mut()?, with_lse.then(|| lse.view_mut()).transpose()?);
+    attend(&tensors.q, inputs, params, place, (&out, with_lse.then_some(&lse)))?;
+    Ok((out, lse))
+}
+
+fn attend(
+    q: &Tensor,
+    inputs: AttentionInputs,
+    params: Attention,
+    place: Location,
+    (out, lse): (&Tensor, Option<&Tensor>),
+) -> Result<(), String> {
+    let (device, stream) = place.device_and_stream()?;
+    let (out, lse) = (out.view_mut()?, lse.map(Tensor::view_mut).transpose()?);
     let result = match oxiwarp::attention_decode_workspace(&inputs, &params) {
-        None => oxiwarp::attention(&device, inputs, out_view, lse_view, params, stream),
+        None => oxiwarp::attention(&device, inputs, out, lse, params, stream),
         Some(numbers) => {
-            let workspace = tensors.q.empty_f32("workspace", &[numbers])?;
+            let workspace = q.empty_f32("workspace", &[numbers])?;
             let workspace = workspace.view_mut()?;
-            oxiwarp::attention_decode(&device, inputs, out_view, lse_view, workspace, params, stream)
+            oxiwarp::attention_decode(&device, inputs, out, lse, workspace, params, stream)
         }
     };
-    result.map_err(|error| error.to_string())?;
-    Ok((out, lse))
+    result.map_err(|error| error.to_string())
 }

@@ -1,11 +1,14 @@
 """Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
 
+from .._few import MOST
 from . import (
     ada_layer_norm,
     attention_module,
     basic,
     cogvideox,
     decoder,
+    decoder_attention,
+    decoder_model,
     feed_forward,
     flux,
     flux2,
@@ -34,6 +37,8 @@ FAMILIES = (
     basic,
     cogvideox,
     decoder,
+    decoder_attention,
+    decoder_model,
     feed_forward,
     flux,
     flux2,
@@ -53,11 +58,13 @@ FAMILIES = (
 FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
 
 
-def notes(ops: set[str]) -> list[str]:
-    """What a report says of these operators besides its rows."""
+def notes(ops: set[str], decoder: bool) -> list[str]:
+    """What a report says of these operators besides its rows; `decoder`: some serve a model of transformers."""
     given = sorted(ops & INDUCTOR.keys())
     if "layer_norm" in ops:
         given.append("layer_norm by itself")  # see layer_norm.py
+    if decoder:
+        given.append(f"up to {MOST} elements on a GPU, in models of transformers")  # see ../_few.py
     return [f"left to Inductor under torch.compile: {', '.join(given)}"] if given else []
 
 

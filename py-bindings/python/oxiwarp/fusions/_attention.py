@@ -60,10 +60,14 @@ def dispatched(
     attn_mask: Tensor | None = None,
     backend: Any = None,
     parallel_config: Any = None,
+    out: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
     """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless a backend was chosen for the model, another
-    than torch's for all of them, or there is a dropout or a causal mask among the options."""
+    than torch's for all of them, or there is a dropout or a causal mask among the options.
+
+    `out` is where the result should be; only ours writes to it, and returns it.
+    """
     from diffusers.models.attention_dispatch import (
         AttentionBackendName,
         _AttentionBackendRegistry,
@@ -74,7 +78,7 @@ def dispatched(
     native = backend is None and active is AttentionBackendName.NATIVE
     plain = native and parallel_config is None and not any(options.values())
     if plain and is_ours(how, query, key, value, attn_mask, 1):
-        return attention(query, key, value, mask=attn_mask)  # type: ignore[return-value]
+        return attention(query, key, value, mask=attn_mask, out=out)  # type: ignore[return-value]
     options |= {"attn_mask": attn_mask, "backend": backend, "parallel_config": parallel_config}
     return dispatch_attention_fn(query, key, value, **options)  # type: ignore[no-any-return]
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
+from .._few import is_few
 from .._register import FLOATS, PLAIN
 from ..replacement import RECIPE, Maker, Unsuitable, base_of
 from ..report import NO_KERNEL
@@ -55,6 +56,10 @@ class Fusion:
     method: str = "forward"
     kernels: bool = True
     """False: `run` saves Python's time alone, so it takes any tensors; torch.compile traces the own method."""
+    traced: bool = False
+    """Without kernels: torch.compile traces `run` all the same."""
+    few: str | None = None
+    """The argument by whose size torch.compile traces the own method, for Inductor: see `oxiwarp/_few.py`."""
 
     @property
     def ops(self) -> str:
@@ -117,6 +122,8 @@ def make(name: str, method: str, base: type) -> dict[str, Any]:
 
     @functools.wraps(own)
     def fused(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if fusion.few is not None and compiling() and is_few(args[0] if args else kwargs.get(fusion.few)):
+            return own(self, *args, **kwargs)
         how = self.__dict__.get(RECIPE)
         if how is not None and ready(self, fusion, skipped, how, args, kwargs):
             return fusion.run(self, how, *args, **kwargs)
@@ -124,7 +131,7 @@ def make(name: str, method: str, base: type) -> dict[str, Any]:
 
     @functools.wraps(own)
     def quicker(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not compiling() and RECIPE in self.__dict__ and fusion.accepts(self, *args, **kwargs):
+        if (fusion.traced or not compiling()) and RECIPE in self.__dict__ and fusion.accepts(self, *args, **kwargs):
             return fusion.run(self, self.__dict__[RECIPE], *args, **kwargs)
         return own(self, *args, **kwargs)
 
@@ -186,6 +193,11 @@ def hooked(module: nn.Module) -> bool:
     )
 
 
+def idle(module: nn.Module) -> bool:
+    """Whether calling the module gives what it is given: a Dropout that is not trained, to which nothing is hooked."""
+    return type(module) is nn.Dropout and not module.training and not hooked(module)
+
+
 def is_plain(module: nn.Module, device: torch.device) -> bool:
     """Whether another may do the module's work: nothing is hooked to it, and its parameters are there."""
     return not hooked(module) and (not module._parameters or resident(device, *module._parameters.values()))
@@ -231,4 +243,4 @@ def find(cls: type) -> tuple[Fusion, type] | None:
     return next(iter(known_ones or named), None)
 
 
-__all__ = ["FusedRecipe", "Fusion", "find", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]
+__all__ = ["FusedRecipe", "Fusion", "find", "idle", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]

@@ -6,10 +6,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._register import needs_grad
+from .._register import define_in_place, needs_grad
 from ..replacement import base_of
 from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, is_norm, is_plain, same_dtype
+from .feed_forward import in_epilogue
+
+ALIGNED = 128  # numbers of 16 bits: as far as cuBLASLt's choice of a kernel asks
+PART = "_oxiwarp_part"
+"""The attribute of a tensor that is a part of another: that one, and which part."""
 
 
 class Stream(NamedTuple):
@@ -122,22 +127,59 @@ def as_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
+    """`torch.cat([linear(x) for linear, x in parts], 1)`, with each product written where it belongs; None: that is not
+    for these. The bits are the linears' own where what is written is aligned as a tensor of its own."""
+    linear, x = parts[0]
+    sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0
+    if x.shape[0] != 1 or width == 0 or any(size * width % ALIGNED for size in sizes[:-1]):
+        return None
+    if not all(in_epilogue(linear, x) for linear, x in parts):
+        return None
+    both = x.new_empty(1, sum(sizes), width)
+    run = write_product if torch.compiler.is_compiling() else into
+    for (linear, x), out in zip(parts, both[0].split(sizes), strict=True):
+        run(linear.bias, x[0], linear.weight.t(), out)
+    return both
+
+
+def into(bias: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
+    """`a @ b + bias`, written to `out`."""
+    torch.addmm(bias, a, b, out=out)
+
+
+write_product = define_in_place("write_product(Tensor bias, Tensor a, Tensor b, Tensor(a!) out) -> ()", into)
+
+
 def joined(first: Tensor, second: Tensor) -> Tensor:
     """`torch.cat((first, second), 1)`; without a copy where they are what one tensor was split into.
 
     Blocks of a single stream take two, and give two: what one concatenates, the one before it has split.
     """
+    if torch.compiler.is_compiling():
+        whole, other = getattr(first, PART, None), getattr(second, PART, None)
+        if whole is not None and other is not None and whole[0] is other[0] and (whole[1], other[1]) == (0, 1):
+            return whole[0]  # type: ignore[no-any-return]
+        return torch.cat((first, second), 1)
     batch, tokens, columns = first.shape
     both = tokens + second.shape[1]
     if (
-        not torch.compiler.is_compiling()
-        and not needs_grad(first, second)
+        not needs_grad(first, second)
         and first.stride() == second.stride() == (both * columns, columns, 1)
         and second.storage_offset() == first.storage_offset() + tokens * columns
         and second.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
     ):
         return first.as_strided((batch, both, columns), first.stride())
     return torch.cat((first, second), 1)
+
+
+def apart(both: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+    """The first tokens and the others. torch.compile does not see where tensors lie: there, they say what of."""
+    parts = both[:, :tokens], both[:, tokens:]
+    if torch.compiler.is_compiling():
+        for at, part in enumerate(parts):
+            setattr(part, PART, (both, at))
+    return parts
 
 
 def affine_norm(block: Any, *names: str) -> str | None:
@@ -153,9 +195,11 @@ __all__ = [
     "Stream",
     "affine_norm",
     "after_attention",
+    "apart",
     "as_rows",
     "joined",
     "norms_fit",
+    "products",
     "queries_and_keys",
     "streams_fit",
     "tables_fit",

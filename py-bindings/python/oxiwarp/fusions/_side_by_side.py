@@ -6,39 +6,69 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._register import PLAIN, needs_grad
+from .._register import PLAIN, define_in_place, needs_grad
 from ..ops import gelu, gelu_tanh
 from ._fusion import FusedRecipe, hooked
+from .feed_forward import gelu_product, in_epilogue
 
 CHAIN = "activation of the feed-forward, written beside the attention: {}"
 """A line of `Fusion.chains`."""
 
+add_product = define_in_place("add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_)
+Attend = Callable[[Tensor | None], Tensor]
+"""An attention, `[B, S, columns]`; where it can it writes into the tensor that it is given, and returns that."""
+
+
+def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
+    """`project(torch.cat([attention, activation(expand(x))], 2))`.
+
+    In mode "fast" a GELU is part of the product before it, and the projection is two products, each of one branch's
+    columns: nothing is put side by side.
+    """
+    if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
+        inner = gelu_product(expand, x)
+        attended = attend(None)
+        if type(attended) in PLAIN and attended.dtype == x.dtype and not needs_grad(attended):
+            return of_both(project, attended, inner)
+        return project(torch.cat([attended, inner], dim=2))  # type: ignore[no-any-return]
+    both = side_by_side(attend, x.shape[2], expand(x), activation, how, gelu_of(activation))
+    return project(both)  # type: ignore[no-any-return]
+
+
+def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
+    """A linear of two tensors side by side. The sum over the first's columns is rounded before the second's join it."""
+    weight, first = project.weight.t(), attended.shape[-1]
+    y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
+    inner, add = inner.reshape(-1, inner.shape[-1]), add_product if torch.compiler.is_compiling() else Tensor.addmm_
+    add(y, inner, weight[first:])
+    return y.view(*attended.shape[:-1], -1)
+
 
 def side_by_side(
-    attended: Tensor,
+    attend: Attend,
+    first: int,
     projected: Tensor,
     activation: Any,
     how: FusedRecipe,
     op: Callable[..., Tensor] | None,
     share: int = 1,
 ) -> Tensor:
-    """`torch.cat([attended, activation(projected)], 2)`.
+    """`torch.cat([attention, activation(projected)], 2)`, where the attention has `first` columns.
 
-    `op` is our operator for the activation, if it is one that is known, which leaves `1 / share` of the columns: it
-    writes where the concatenation would copy to. Autograd needs that copy, and torch.compile fuses it.
+    `op` is our operator for the activation, if it is one that is known, which leaves `1 / share` of the columns. It
+    writes where the concatenation would copy to, and our attention does. Autograd needs that copy.
     """
-    if (
-        op is None
-        or torch.compiler.is_compiling()
-        or needs_grad(attended, projected)
-        or type(projected) not in PLAIN
-        or projected.dtype != attended.dtype
-    ):
-        return torch.cat([attended, activation(projected)], dim=2)
-    batch, tokens, first = attended.shape
-    both = attended.new_empty(batch, tokens, first + projected.shape[2] // share)
+    if op is None or needs_grad(projected) or type(projected) not in PLAIN:
+        return torch.cat([attend(None), activation(projected)], dim=2)
+    batch, tokens, columns = projected.shape
+    both = projected.new_empty(batch, tokens, first + columns // share)
+    place = both[..., :first]
+    attended = attend(place)
+    if attended is not place:
+        if attended.dtype != both.dtype or attended.shape != place.shape or needs_grad(attended):
+            return torch.cat([attended, activation(projected)], dim=2)
+        place.copy_(attended)
     op(projected, mode=how.mode, out=both[..., first:])
-    both[..., :first].copy_(attended)
     return both
 
 
@@ -49,4 +79,9 @@ def gelu_of(activation: Any) -> Callable[..., Tensor] | None:
     return gelu_tanh if activation.approximate == "tanh" else gelu
 
 
-__all__ = ["CHAIN", "gelu_of", "side_by_side"]
+def is_tanh(activation: Any) -> bool:
+    """Whether a module is torch's GELU by the hyperbolic tangent, which a product of cuBLASLt has in its epilogue."""
+    return gelu_of(activation) is gelu_tanh
+
+
+__all__ = ["CHAIN", "both_projected", "gelu_of", "side_by_side"]

@@ -19,12 +19,13 @@ def residual_layer_norm(
     gate_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`sum = x + gate * y` and `norm(sum)`, as `(norm(sum), sum)`: arguments, results and errors as
-    `gated_residual_ada_norm`, whose scale is 0 here, so that a row is multiplied by 1, which changes no bit."""
+    `gated_residual_ada_norm`, whose scale is 0 here, so that a row is multiplied by 1, which changes no bit. It has the
+    dtype of the parameters: operands of one dtype have a kernel of their own."""
     return gated_residual_ada_norm(
         x,
         y,
         gate,
-        zeros(x),
+        zeros(x if norm.weight is None else norm.weight),
         weight=norm.weight,
         bias=norm.bias,
         eps=norm.eps,

@@ -1,15 +1,21 @@
-"""diffusers' BasicTransformerBlock (models/attention.py), the block of the UNets (SD, SDXL), PixArt, DiT and Latte."""
+"""diffusers' BasicTransformerBlock (models/attention.py), the block of the UNets (SD, SDXL), PixArt, DiT and Latte.
+
+The UNets have 70 of them, with few tokens: a step takes Python as long as the GPU. So their attention and feed-forward
+also leave out what does nothing: a division by 1, dropout outside of training.
+"""
 
 from typing import Any
 
 from torch import Tensor, nn
 
+from ._attention import mask_of_heads, sdpa
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
-from ._fusion import FusedRecipe, Fusion, is_norm, is_plain, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, idle, is_norm, is_plain, resident, same_dtype
 from ._joint import as_rows
 from ._stream import residual_layer_norm
 
 PLAIN, SINGLE, ZERO = "layer_norm", "ada_norm_single", "ada_norm_zero"
+TAKEN = {"encoder_hidden_states", "attention_mask", "temb"}  # by attention processors
 
 
 def block(
@@ -132,6 +138,59 @@ def fits_block(self: Any) -> str | None:
     return None if all(is_norm(norm, nn.LayerNorm) for norm in norms(self)) else "its norms are no torch.nn.LayerNorm"
 
 
+def attention(
+    self: Any,
+    how: FusedRecipe,
+    attn: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    temb: Tensor | None = None,
+) -> Tensor:
+    """`AttnProcessor2_0.__call__`."""
+    source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+    if attention_mask is not None:
+        attention_mask = mask_of_heads(attn, attention_mask, source)
+    query, key, value = attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source)
+    shape = (source.shape[0], -1, attn.heads, key.shape[-1] // attn.heads)
+    split = [x.view(shape).transpose(1, 2) for x in (query, key, value)]
+    attended = sdpa(how, *split, attn_mask=attention_mask)
+    return in_turn(attn.to_out, attended.transpose(1, 2).flatten(2).to(query.dtype))
+
+
+def accepts_attention(
+    self: Any, attn: Any, hidden_states: Tensor, *args: Any, scale: Any = None, **kwargs: Any
+) -> bool:
+    """Tokens, for a module that does nothing with them but attend; `scale` is warned of."""
+    return (
+        hidden_states.dim() == 3
+        and len(args) <= 3
+        and scale is None
+        and attn.spatial_norm is attn.group_norm is attn.norm_cross is attn.norm_q is attn.norm_k is None
+        and not attn.residual_connection
+        and attn.rescale_output_factor == 1
+        and kwargs.keys() <= TAKEN
+    )
+
+
+def feed_forward_module(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
+    """`FeedForward.forward`."""
+    return in_turn(self.net, hidden_states)
+
+
+def accepts_feed_forward(self: Any, *args: Any, **kwargs: Any) -> bool:
+    """One argument; another is warned of."""
+    return len(args) + len(kwargs) == 1
+
+
+def in_turn(modules: Any, x: Tensor) -> Tensor:
+    """Each module of what those before it made, but for those that would only pass it on."""
+    for module in modules:
+        if not idle(module):
+            x = module(x)
+    return x
+
+
 FUSIONS = (
     Fusion(
         name="basic.block",
@@ -147,5 +206,26 @@ FUSIONS = (
             "gate, table, residual of attn1, the next norm, modulation: gated_residual_ada_norm",
             "gate, table, residual of ff: gated_residual",
         ),
+    ),
+    Fusion(
+        name="basic.attention",
+        classes=("diffusers.models.attention_processor.AttnProcessor2_0",),
+        method="__call__",
+        run=attention,
+        accepts=accepts_attention,
+        kernels=False,
+        sources={"__call__": ("2266b31ef8bb", "e2fd121ed877")},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
+        chains=("a division by 1, dropout outside of training, left out",),
+    ),
+    Fusion(
+        name="basic.feed_forward",
+        classes=("diffusers.models.attention.FeedForward",),
+        run=feed_forward_module,
+        accepts=accepts_feed_forward,
+        kernels=False,
+        sources={"forward": ("7adf9c714065",)},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
+        chains=("dropout outside of training, left out",),
     ),
 )

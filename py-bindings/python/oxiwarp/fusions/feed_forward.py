@@ -20,13 +20,17 @@ MODULE = "diffusers.models.activations"
 def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     """`GELU.forward`."""
     if how.mode == "fast" and self.approximate == "tanh" and in_epilogue(self.proj, hidden_states):
-        rows = hidden_states.reshape(-1, hidden_states.shape[-1])
-        made = torch._addmm_activation(self.proj.bias, rows, self.proj.weight.t(), use_gelu=True)
-        return made.view(*hidden_states.shape[:-1], made.shape[-1])
+        return gelu_product(self.proj, hidden_states)
     projected = self.proj(hidden_states)
     if not packed(projected):
         return self.gelu(projected)  # type: ignore[no-any-return]
     return (gelu_tanh if self.approximate == "tanh" else gelu)(projected, mode=how.mode)
+
+
+def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
+    """A linear and its GELU by the hyperbolic tangent, in one product."""
+    made = torch._addmm_activation(proj.bias, x.reshape(-1, x.shape[-1]), proj.weight.t(), use_gelu=True)
+    return made.view(*x.shape[:-1], made.shape[-1])
 
 
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:

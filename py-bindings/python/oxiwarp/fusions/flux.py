@@ -3,7 +3,7 @@
 Chroma has its attention; Bria Fibo, LongCat-Image and Ovis-Image have copies of its blocks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,16 +16,20 @@ from ._joint import (
     Stream,
     affine_norm,
     after_attention,
+    apart,
     joined,
     norms_fit,
+    products,
     queries_and_keys,
     streams_fit,
     tables_fit,
 )
-from ._side_by_side import CHAIN, gelu_of, side_by_side
+from ._side_by_side import CHAIN, both_projected
 
 MODULE = "diffusers.models.transformers.transformer_flux"
 Tables = tuple[Tensor, Tensor]
+PLACE = "_oxiwarp_place"
+"""The attribute of what a block gives its attention that says where the result should be, past modules and hooks."""
 
 
 def block(
@@ -68,18 +72,21 @@ def single_block(
     """`FluxSingleTransformerBlock.forward`."""
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
-    projected = self.proj_mlp(normed)
-    attended = self.attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
-    both = side_by_side(attended, projected, self.act_mlp, how, gelu_of(self.act_mlp))
+
+    def attended(out: Tensor | None) -> Tensor:
+        setattr(normed, PLACE, out)
+        return self.attn(  # type: ignore[no-any-return]
+            hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {})
+        )
+
     hidden_states = gated_residual(
         hidden_states,
-        self.proj_out(both),
+        both_projected(normed, attended, self.proj_mlp, self.act_mlp, self.proj_out, how),
         gate.unsqueeze(1),
         clip=hidden_states.dtype == torch.float16,
         mode=how.mode,
     )
-    text = encoder_hidden_states.shape[1]
-    return hidden_states[:, :text], hidden_states[:, text:]
+    return apart(hidden_states, encoder_hidden_states.shape[1])
 
 
 def accepts_block(
@@ -106,13 +113,24 @@ def attention(
     """`FluxAttnProcessor.__call__`."""
     from diffusers.models.transformers.transformer_flux import _get_qkv_projections
 
-    projected = _get_qkv_projections(attn, hidden_states, encoder_hidden_states)
-    attended = attend(self, how, attn, projected, attention_mask, image_rotary_emb)
+    projected = project(attn, hidden_states, encoder_hidden_states, _get_qkv_projections)
+    out = getattr(hidden_states, PLACE, None) if encoder_hidden_states is None else None
+    attended = attend(self, how, attn, projected, attention_mask, image_rotary_emb, out)
     if encoder_hidden_states is None:
         return attended
     text = encoder_hidden_states.shape[1]
     attended_text, attended = attended[:, :text].contiguous(), attended[:, text:].contiguous()
     return attn.to_out[1](attn.to_out[0](attended)), attn.to_add_out(attended_text)
+
+
+def project(attn: Any, image: Tensor, text: Tensor | None, own: Callable[..., Sequence[Any]]) -> Sequence[Any]:
+    """Queries, keys and values of image tokens, then of text tokens, as `own` gives them; or values of both, twice."""
+    if text is None or attn.fused_projections:
+        return own(attn, image, text)
+    values = products([(attn.add_v_proj, text), (attn.to_v, image)])
+    if values is None:
+        return own(attn, image, text)
+    return attn.to_q(image), attn.to_k(image), values, attn.add_q_proj(text), attn.add_k_proj(text), values
 
 
 def attend(
@@ -122,30 +140,38 @@ def attend(
     projected: Sequence[Any],
     attention_mask: Tensor | None,
     image_rotary_emb: Tables | None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections."""
+    """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections. It
+    is `out` where it was written there."""
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = image_rotary_emb or (None, None)
-    streams, values, first = [], [], 0
+    streams, first = [], 0
+    values = of_text[2:] + [of_image[2]]
+    if len(values) == 2 and values[0] is values[1]:
+        values.pop()
     for three, norms in ((of_text, ("norm_added_q", "norm_added_k")), (of_image, ("norm_q", "norm_k"))):
         if not three:
             continue
-        query, key, value = (x.unflatten(-1, (-1, attn.head_dim)) for x in three)
+        query, key = (x.unflatten(-1, (-1, attn.head_dim)) for x in three[:2])
         tokens = slice(first, first + query.shape[1])
         tables = () if cos is None or sin is None else (cos[tokens], sin[tokens])
         streams.append(Stream(query, key, *(getattr(attn, norm) for norm in norms), *tables))
-        values.append(value)
         first = tokens.stop
     query, key = queries_and_keys(streams, how, "rms_norm")
+    heads = None if out is None else out.unflatten(2, query.shape[2:])
     attended = dispatched(
         how,
         query,
         key,
-        values[0] if len(values) == 1 else torch.cat(values, dim=1),
+        (values[0] if len(values) == 1 else torch.cat(values, dim=1)).unflatten(-1, (-1, attn.head_dim)),
         attn_mask=attention_mask,
         backend=self._attention_backend,
         parallel_config=self._parallel_config,
+        out=heads,
     )
+    if out is not None and attended is heads:
+        return out
     flat: Tensor = attended.flatten(2, 3).to(query.dtype)
     return flat
 
@@ -209,7 +235,12 @@ FUSIONS = (
         run=attention,
         accepts=accepts_attention,
         skips=("norm_q", "norm_k"),
-        sources={"__call__": ("2584d7906083",), "diffusers.models.embeddings:apply_rotary_emb": ("3c45ff0e7102",)},
+        sources={
+            "__call__": ("2584d7906083",),
+            ":_get_qkv_projections": ("c88af5f796a1",),
+            ":_get_projections": ("f02c38206a80",),
+            "diffusers.models.embeddings:apply_rotary_emb": ("3c45ff0e7102",),
+        },
         chains=("norms of queries and keys, concatenation, rotary embedding: qk_norm_rope",),
     ),
 )

@@ -9,7 +9,7 @@ from ..ops import silu_and_mul
 from ..replacement import base_of
 from ._chains import ada_norm, gated_residual
 from ._fusion import FusedRecipe, Fusion, hooked
-from ._joint import affine_norm, after_attention, as_rows, joined, norms_fit, streams_fit, tables_fit
+from ._joint import affine_norm, after_attention, apart, as_rows, joined, norms_fit, streams_fit, tables_fit
 from ._side_by_side import CHAIN, side_by_side
 from .flux import Tables, accepts_attention, attend
 
@@ -96,7 +96,7 @@ def single_block(
     clip = hidden_states.dtype == torch.float16
     hidden_states = gated_residual(hidden_states, attended, gate, clip=clip, mode=how.mode)
     if split_hidden_states:
-        return hidden_states[:, :text_seq_len], hidden_states[:, text_seq_len:]
+        return apart(hidden_states, text_seq_len)
     return hidden_states
 
 
@@ -153,8 +153,12 @@ def parallel_attention(
     whole = of_attention + attn.mlp_hidden_dim * attn.mlp_mult_factor
     of_attention = projected.shape[-1] * of_attention // whole  # a part of them where the layer is split over GPUs
     qkv, inner = projected.split([of_attention, projected.shape[-1] - of_attention], dim=-1)
-    attended = attend(self, how, attn, qkv.chunk(3, dim=-1), attention_mask, image_rotary_emb)
-    both = side_by_side(attended, inner, attn.mlp_act_fn, how, swiglu_of(attn.mlp_act_fn), share=2)
+
+    def attended(out: Tensor | None) -> Tensor:
+        return attend(self, how, attn, qkv.chunk(3, dim=-1), attention_mask, image_rotary_emb, out)
+
+    first, activation = of_attention // 3, attn.mlp_act_fn
+    both = side_by_side(attended, first, inner, activation, how, swiglu_of(activation), share=2)
     return attn.to_out(both)  # type: ignore[no-any-return]
 
 

@@ -13,6 +13,7 @@ from ._joint import (
     Stream,
     affine_norm,
     after_attention,
+    apart,
     as_rows,
     joined,
     norms_fit,
@@ -20,7 +21,7 @@ from ._joint import (
     streams_fit,
     tables_fit,
 )
-from ._side_by_side import CHAIN, gelu_of, side_by_side
+from ._side_by_side import CHAIN, both_projected
 from ._stream import residual_layer_norm
 
 MODULE = "diffusers.models.transformers.transformer_hunyuan_video"
@@ -93,22 +94,24 @@ def single_block(
     normed, gate = self.norm(hidden_states, emb=temb)
     projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
     hidden_states = gated_residual(hidden_states, projected, gate.unsqueeze(1), mode=how.mode)
-    return hidden_states[:, :image], hidden_states[:, image:]
+    return apart(hidden_states, image)
 
 
 def both_branches(
     self: Any, how: FusedRecipe, normed: Tensor, image: int, attention_mask: Tensor | None, tables: Tables | None
 ) -> Tensor:
     """The attention and the feed-forward of a block of one stream, projected together."""
-    projected = self.proj_mlp(normed)
-    attended = self.attn(
-        hidden_states=normed[:, :image],
-        encoder_hidden_states=normed[:, image:],
-        attention_mask=attention_mask,
-        image_rotary_emb=tables,
-    )
-    both = side_by_side(joined(*attended), projected, self.act_mlp, how, gelu_of(self.act_mlp))
-    return self.proj_out(both)  # type: ignore[no-any-return]
+
+    def attended(_: Tensor | None) -> Tensor:
+        streams = self.attn(
+            hidden_states=normed[:, :image],
+            encoder_hidden_states=normed[:, image:],
+            attention_mask=attention_mask,
+            image_rotary_emb=tables,
+        )
+        return joined(*streams)
+
+    return both_projected(normed, attended, self.proj_mlp, self.act_mlp, self.proj_out, how)
 
 
 def accepts_block(

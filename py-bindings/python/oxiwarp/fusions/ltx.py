@@ -9,6 +9,8 @@ from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_
 from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
+ONCE = "_oxiwarp_once"
+"""The attribute of cosines by which they bring cosines and sines with each angle once, not twice for its pair."""
 
 
 def block(
@@ -90,7 +92,7 @@ def attention(
     norm_q, norm_k = attn.norm_q, attn.norm_k
     eps, weights = norm_q.eps, (norm_q.weight, norm_k.weight)
     if image_rotary_emb is not None:
-        cos, sin = image_rotary_emb
+        cos, sin = getattr(image_rotary_emb[0], ONCE, image_rotary_emb)
         query, key = qk_norm_rope(
             query, key, cos, sin, q_weight=weights[0], k_weight=weights[1], eps=eps, mode=how.mode
         )

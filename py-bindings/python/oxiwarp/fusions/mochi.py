@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from .._tables import keep, lasts
 from ._attention import sdpa
 from ._chains import (
     modulated_rms_norm,
@@ -18,7 +20,8 @@ from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
 
 MODULE = "diffusers.models.transformers.transformer_mochi"
 NORMS = ("norm1", "norm1_context", "norm2", "norm2_context", "norm3", "norm3_context", "norm4", "norm4_context")
-TOKENS = "_oxiwarp_tokens"  # an attribute of masks
+
+_tokens = WeakTensorKeyDictionary()  # of masks; no copy and no pickle of one has them
 
 
 def block(
@@ -130,24 +133,21 @@ def attention(
     return attended, attn.to_add_out(attended_text) if hasattr(attn, "to_add_out") else attended_text
 
 
-def tokens_of(mask: Tensor) -> list[Tensor]:
+def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
     """The tokens of each sample that its mask shows.
 
-    Python waits for the GPU to find their number, so they are kept with the mask, of which all blocks and steps get the
-    same one, until something is written to it.
+    Python waits for the GPU to find their number, so they are kept while the mask is, of which all blocks and steps get
+    the same one, until something is written to it, which inference mode's do not tell.
     """
-    if torch.compiler.is_compiling() or mask.is_inference():  # which does not tell when it is written to
+    if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)
-    version, tokens = mask.__dict__.get(TOKENS, (None, []))
-    if version != mask._version:
-        tokens = find_tokens(mask)
-        setattr(mask, TOKENS, (mask._version, tokens))
-    return tokens
+    version = mask._version, mask.data_ptr()
+    return keep(_tokens.setdefault(mask, {}), 1, version, mask.device, lambda: find_tokens(mask))
 
 
-def find_tokens(mask: Tensor) -> list[Tensor]:
+def find_tokens(mask: Tensor) -> tuple[Tensor, ...]:
     """As `tokens_of`, anew."""
-    return [torch.nonzero(of_sample.flatten(), as_tuple=False).flatten() for of_sample in mask]
+    return tuple(torch.nonzero(of_sample.flatten(), as_tuple=False).flatten() for of_sample in mask)
 
 
 def accepts_attention(

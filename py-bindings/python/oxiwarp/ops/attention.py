@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from .._register import FLOATS, define, explain, needs_grad, refuse_types
+from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
+from .activation import check as check_beside
 
 LAYOUTS = {"bshd": False, "bhsd": True}
 
@@ -87,6 +88,12 @@ def _fake(
     return _empty_heads(q, heads_first), q.new_empty(shape, dtype=torch.float32)
 
 
+def _fake_out(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> None:
+    *inputs, heads_first, _, _, _, _, _, out = args
+    _check("attention", q, k, v, *inputs, heads_first)
+    check_beside("attention", q, None, 1, out=out)
+
+
 def _fake_backward(
     q: Tensor,
     k: Tensor,
@@ -114,6 +121,7 @@ _INPUTS = (
     "bool causal, float scale, int before, int after, float softcap"
 )
 op = define(f"attention({_INPUTS}, bool with_lse) -> (Tensor, Tensor)", _fake)
+op_out = define(f"attention_out({_INPUTS}, Tensor(a!) out) -> ()", _fake_out)
 op_backward = define(
     f"attention_backward({_INPUTS}, Tensor out, Tensor lse, Tensor dout) -> (Tensor, Tensor, Tensor)", _fake_backward
 )
@@ -158,6 +166,7 @@ def attention(
     return_lse: bool = False,
     layout: str = "bshd",
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None,
+    out: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Scaled dot product attention, `softmax(scale * q @ k.T + mask) @ v`, on tensor cores (FlashAttention-2).
 
@@ -182,10 +191,12 @@ def attention(
         layout: "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` `[B, Hkv, Sk, D]`.
         cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last
             ends; a pair for queries and keys if they differ. The tensors then have no B, and there is no mask.
+        out: a tensor of `q`'s shape, dtype and device to write to, such as heads of a wider buffer, with D contiguous;
+            it must not overlap an input. Without gradients, and without `return_lse`.
 
     Returns:
-        A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts; with `return_lse` also one of
-        float32, `[B, H, Sq]` (`[H, Sq]` packed), which has no gradient. A query that sees no key gets zeros, and -inf.
+        A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts, or `out`; with `return_lse` one of
+        float32 too, `[B, H, Sq]` (`[H, Sq]` packed), without a gradient. A query that sees no key gets zeros, and -inf.
 
     Has gradients for `q`, `k` and `v`, once, not twice; they are the same bits every time. A CUDA tensor runs on
     torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor,
@@ -197,15 +208,15 @@ def attention(
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
             is no driver or the GPU is older than sm_80.
-        ValueError: for another `layout`, or a `window` that is no number of keys.
+        ValueError: for another `layout`, a `window` that is no number of keys, or `out` with `return_lse`.
         TypeError: for a `q`, `k`, `v` or `mask` that is no tensor.
 
     Source: FlashAttention-2, arXiv:2307.08691; the window and cap of scores as in flash-attn.
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         refuse_types("attention", {"q": q, "k": k, "v": v}, {})
-    if mask is not None and not isinstance(mask, Tensor):
-        refuse_types("attention", {}, {"mask": mask})
+    if not (isinstance(mask, OPTIONAL) and isinstance(out, OPTIONAL)):
+        refuse_types("attention", {}, {"mask": mask, "out": out})
     if layout not in LAYOUTS:
         raise ValueError(f"attention: layout is {layout!r}, expected 'bshd' or 'bhsd'")
     before, after = (window, window) if window is None or isinstance(window, int) else window
@@ -219,7 +230,12 @@ def attention(
     params = (mask, *starts, LAYOUTS[layout], causal, scale, *limits, softcap or 0.0)
     recorded = needs_grad(q, k, v)
     run = _Attention.apply if recorded else op
+    if out is not None and return_lse:
+        raise ValueError("attention: out is given with return_lse")
     try:
+        if out is not None:
+            write("attention", op_out, (q, k, v, *params), (out,), recorded)
+            return out
         out, lse = run(q, k, v, *params, recorded or return_lse)
     except RuntimeError as error:
         explain(error, "attention", 1, q, k=k, v=v, mask=mask)
@@ -227,4 +243,4 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-__all__ = ["attention", "op", "op_backward"]
+__all__ = ["attention", "op", "op_backward", "op_out"]

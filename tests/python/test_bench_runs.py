@@ -1,0 +1,142 @@
+"""The benchmarks' programs, with figures made up in place of a GPU's: what they write, what is left when time is up."""
+
+import csv
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "python"))
+
+import bench  # noqa: E402
+import curve  # noqa: E402
+import environment  # noqa: E402
+import exactness  # noqa: E402
+import timing  # noqa: E402
+from clock import Clock  # noqa: E402
+from forms import BIT_EXACT  # noqa: E402
+from results import Measurement  # noqa: E402
+
+TIME = timing.Time(10.0, 9.0, 11.0)
+
+
+@pytest.fixture(autouse=True)
+def made_up_gpu(monkeypatch):
+    """Facts and figures of a GPU that is not there; the signal that a run takes for the end is given back."""
+    taken = signal.getsignal(signal.SIGTERM)
+    versions = dict.fromkeys(environment.PACKAGES, "1")
+    facts = {"gpu": "a GPU", "date": "2026-11-20T00:00:00", "commit": "0" * 40, "versions": versions}
+    monkeypatch.setattr(environment, "environment", lambda: dict(facts))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(timing, "copy_turn", lambda device: (None, 1))
+    monkeypatch.setattr("compile_ahead.in_processes", lambda arguments, seconds: "compiled nothing")
+    yield
+    signal.signal(signal.SIGTERM, taken)
+
+
+def run(module, monkeypatch, folder, *options: str) -> int:
+    monkeypatch.setattr(sys, "argv", [f"{module.__name__}.py", "--out", str(folder), *options])
+    return module.main()
+
+
+def lines_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def measurement(case, copy, rounds, results, device) -> Measurement:
+    form, model, shape = case
+    results.copies.append(4000.0)
+    times = {"oxiwarp": TIME, "eager": TIME, "torch.compile(chain)": TIME}
+    return Measurement(form.op, form.chain, model, shape, 10**8, 10**8, times, {"oxiwarp": 0.001})
+
+
+def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkeypatch, tmp_path, capsys):
+    seen = []
+
+    def measure(case, *rest):
+        ops = [form.op for form, *_ in seen]
+        if case[0].op == "gelu" and "gelu" not in ops:  # what was measured before is there already
+            assert {line["op"] for line in lines_of(tmp_path / "results.csv")} == set(ops)
+        if len(seen) == 5:
+            signal.raise_signal(signal.SIGTERM)
+        seen.append(case)
+        return measurement(case, *rest)
+
+    monkeypatch.setattr(bench, "measure", measure)
+    assert run(bench, monkeypatch, tmp_path, "--only", "rope,gelu,gelu_tanh,silu", "--rounds", "2") == 0
+    written = {(line["op"], line["model"]) for line in lines_of(tmp_path / "results.csv")}
+    assert written == {(form.op, model) for form, model, _ in seen} and len(seen) == 6
+    left_out = json.loads((tmp_path / "environment.json").read_text())["left_out"]
+    assert left_out[-1] == "silu Llama 8B" and len(left_out) + len(seen) == 9
+    assert "left out, no time: " in capsys.readouterr().out
+    assert (tmp_path / "overview.png").exists() and (tmp_path / "goals.csv").exists()
+
+
+def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(exactness, "has_ours", lambda form: True)
+    asked = []
+
+    def rows_of(form, device, dtype):
+        asked.append(form)
+        if form.op == "gelu_tanh":
+            signal.raise_signal(signal.SIGTERM)
+        yield exactness.Row(form, form.modes[0], "Flux", (1, 2, 3), "bfloat16", "chain", 1.0, 0)
+
+    monkeypatch.setattr(exactness, "rows_of", rows_of)
+    assert run(exactness, monkeypatch, tmp_path, "--only", "gelu,gelu_tanh,silu") == 0
+    assert {form.op for form in asked} == {"gelu", "gelu_tanh"}
+    assert {line["op"] for line in lines_of(tmp_path / "exactness.csv")} == {"gelu", "gelu_tanh"}
+    assert all(
+        line["guarantee"] == BIT_EXACT for line in lines_of(tmp_path / "exactness.csv") if line["mode"] == "exact"
+    )
+    assert "- silu (Llama): left out, no time" in (tmp_path / "exactness.md").read_text()
+
+
+def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
+    def points_of(form, device):
+        for tokens in (1, 1000, 10**6):
+            elements = tokens * (10 if form.op == "silu" else 5000)
+            if form.op == "gelu" and tokens > 1000:
+                raise RuntimeError("an illegal memory access")
+            yield curve.Point(form.op, tokens, elements, 4 * elements, tokens / 10 + 3, tokens / 9 + 3, True)
+
+    monkeypatch.setattr(curve, "points_of", points_of)
+    monkeypatch.setattr(curve, "copy_bandwidth", lambda device: 4000.0)
+    assert run(curve, monkeypatch, tmp_path, "--only", "gelu,gelu_tanh,silu") == 1
+    out = capsys.readouterr().out
+    assert "FAIL gelu: RuntimeError: an illegal memory access" in out and "silu: no memory beyond 10000000" in out
+    assert "gelu_tanh: no" not in out
+    ops = [line["op"] for line in lines_of(tmp_path / "curve.csv")]
+    assert ops == ["gelu"] * 2 + ["gelu_tanh"] * 3 + ["silu"] * 3 and (tmp_path / "curve.png").exists()
+
+
+def test_a_curve_that_tells_tokens_apart(monkeypatch):
+    """What a 32-bit offset does to the last token is found."""
+    form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
+    x = torch.randn(1, 33, 16).bfloat16()
+    right = torch.nn.functional.gelu
+    monkeypatch.setattr("oxiwarp.gelu_tanh", lambda x, mode: right(x, approximate="tanh"))
+    assert curve.tokens_alone(form, {"x": x}, 33)
+    for at in (0, 16, 32):
+
+        def wrong(x, mode, at=at):
+            y = right(x, approximate="tanh")
+            if y.shape[1] == 33:
+                y[:, at] += 1
+            return y
+
+        monkeypatch.setattr("oxiwarp.gelu_tanh", wrong)
+        assert not curve.tokens_alone(form, {"x": x}, 33)
+
+
+def test_a_clock(monkeypatch):
+    assert Clock(0.0).is_over and not Clock(None).is_over and Clock(100.0).left > 90
+    clock = Clock(None)
+    signal.raise_signal(signal.SIGTERM)
+    assert clock.is_over

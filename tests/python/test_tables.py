@@ -1,0 +1,118 @@
+"""What is kept for the next call: by whom it may be read, and what is not kept."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from helpers import random
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import oxiwarp
+from oxiwarp import _tables
+from oxiwarp._tables import KEPT, keep, kept, lasts
+
+
+@pytest.fixture
+def halves():
+    """A function whose results are kept, and what it was called with."""
+    seen = []
+
+    @kept
+    def made(count, device):
+        seen.append(count)
+        return torch.full((count,), 0.5, device=device)
+
+    made.seen = seen
+    return made
+
+
+def test_made_once(halves, device):
+    """The same tensor for the same arguments; the oldest goes when there are too many."""
+    first = halves(3, device)
+    assert halves(3, device) is first and halves(4, device) is not first and halves.seen == [3, 4]
+    for count in range(5, KEPT + 4):
+        halves(count, device)
+    assert len(halves.store) == KEPT and halves(4, device) is not None and halves.seen.count(4) == 1
+    assert halves(3, device) is not first
+
+
+def test_made_in_inference_mode(halves):
+    """A backward may save it, and gives it no gradient."""
+    with torch.inference_mode():
+        made = halves(3, torch.device("cpu"))
+    assert not made.is_inference() and not made.requires_grad
+    with torch.enable_grad():
+        x = torch.ones(3, requires_grad=True)
+        (x * halves(3, torch.device("cpu"))).sum().backward()
+    assert halves.seen == [3] and torch.equal(x.grad, made)
+
+
+def test_fake_tensors(halves):
+    """A fake tensor is not kept, and no kept tensor is found for one."""
+    for _ in range(2):
+        with FakeTensorMode():
+            assert not lasts(halves(3, torch.device("cpu")))
+        assert lasts(halves(3, torch.device("cpu")))
+
+
+def test_transforms(halves):
+    """What is made under torch.func does not outlive the transform."""
+    with torch.enable_grad():
+        for _ in range(2):
+            gradient = torch.func.grad(lambda x: (x * halves(3, torch.device("cpu"))).sum())(torch.ones(3))
+            assert torch.equal(gradient, torch.full((3,), 0.5))
+    assert not halves.store and lasts(halves(3, torch.device("cpu")))
+
+
+def test_large_ones():
+    store = {}
+    for bytes_, count in ((16, 0), (12, 1)):
+        keep(store, 1, (bytes_,), torch.device("cpu"), lambda n=bytes_ // 4: torch.ones(n), most_bytes=12)
+        assert len(store) == count
+
+
+def test_rope_1d_after_fake_tensors():
+    """Frequencies that a fake call made were kept."""
+    q = random((1, 6, 2, 16), torch.float32, "cpu")
+    with FakeTensorMode() as mode:
+        oxiwarp.rope_1d(mode.from_tensor(q), theta=123.0)
+    expected = oxiwarp.rope_1d(q, theta=123.0)
+    with FakeTensorMode() as mode:
+        oxiwarp.rope_1d(mode.from_tensor(q), theta=123.0)
+    assert torch.equal(oxiwarp.rope_1d(q, theta=123.0), expected)
+
+
+def test_graphs_find_what_any_stream_made(halves, monkeypatch):
+    """Captured calls cannot copy from the CPU, and what they read is never let go; what depends on more than its
+    arguments they make anew."""
+    device, stream = torch.device("cuda"), SimpleNamespace(cuda_stream=7)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: stream.cuda_stream == 9)
+    store = {}
+
+    def get(graphs):
+        return keep(store, 1, ("key",), device, lambda: torch.ones(3), graphs=graphs)
+
+    made = get(True)
+    stream.cuda_stream = 8
+    other = get(True)
+    assert other is not made
+    stream.cuda_stream = 9
+    assert get(False) is not other and get(True) is other
+    assert get(True) is other and sum(held is other for held in _tables._of_graphs) == 1
+    store.clear()
+    assert get(True) is not other and not store
+    assert any(held is other for held in _tables._of_graphs)
+
+
+def test_streams_and_graphs(halves, cuda):
+    """Another stream has its own; a CUDA graph has what is there."""
+    device = torch.device(cuda.type, torch.cuda.current_device())
+    made, graph = halves(3, device), torch.cuda.CUDAGraph()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        assert halves(3, device) is not made
+    assert len(halves.store) == 2
+    with torch.cuda.graph(graph):
+        captured = halves(3, device)
+    graph.replay()
+    assert captured is made and len(halves.store) == 2 and halves(3, device) is made
