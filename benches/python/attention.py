@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from environment import environment, results_folder, title_of
+from environment import begin
 from forms import DTYPE, Inputs, Result
 from timing import calls_for, capture, race, sets_for
 from torch import Tensor
@@ -167,10 +167,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("attention.py measures a GPU, and there is none")
         return 0
-    facts = environment()
-    out = options.out or results_folder(facts)
-    out.mkdir(parents=True, exist_ok=True)
-    print(title_of(facts))
+    facts, out = begin(options.out)
     torch.manual_seed(0)
     rows, wrong = list[Row](), 0
     for case in CASES:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from environment import ROOT, environment, results_folder, title_of
+from environment import ROOT, begin
 from forms import DTYPE, Inputs
 from timing import calls_for, capture, race, sets_for
 
@@ -209,10 +209,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("attention_table.py measures a GPU, and there is none")
         return 0
-    facts = environment()
-    out = options.out or results_folder(facts)
-    out.mkdir(parents=True, exist_ok=True)
-    print(title_of(facts))
+    facts, out = begin(options.out)
     torch.manual_seed(0)
     (out / "attention_table.json").write_text(json.dumps(facts, indent=2) + "\n")
     rows = list[Row]()

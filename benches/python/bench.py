@@ -1,21 +1,25 @@
 """oxiwarp beside torch, torch.compile, Liger and QuACK on a GPU: checked first, then timed, all in one run.
 
-    python benches/python/bench.py [--quick] [--only ada_norm,rope] [--out FOLDER]
+    python benches/python/bench.py [--quick] [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
 Prints a table for each op and the project's goals, and leaves results.csv, goals.csv, overheads.csv, results.txt,
-environment.json and a plot for each family of ops. On a machine without a GPU it says so and ends well. The exit code
-is 1 where an oxiwarp result is wrong, not where a goal is missed.
+environment.json and a plot for each family of ops; all but tables and plots are written anew after each op. On a
+machine without a GPU it says so and ends well. The exit code is 1 where an oxiwarp result is wrong, not where a goal is
+missed.
 """
 
 import argparse
 import gc
 import sys
-import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from clock import Clock, add_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from forms import Chain, Form, Inputs, Shape
     from results import Measurement, Results
@@ -28,6 +32,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one shape of each op, few rounds: to see that it works")
     parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops, no overheads")
     parser.add_argument("--rounds", type=int, default=None, help="turns of each provider (default: 25, quick: 8)")
+    add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 2:
@@ -37,7 +42,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 def say(text: str) -> None:
     """Progress, with the seconds since the start."""
-    print(f"[{time.perf_counter() - STARTED:6.1f} s] {text}", flush=True)
+    print(f"[{STARTED.spent:6.1f} s] {text}", flush=True)
 
 
 def right_providers(
@@ -110,8 +115,8 @@ def measure(
     return Measurement(form.op, form.chain, model, shape, read + written, largest, times, errors)
 
 
-def measure_ops(options: argparse.Namespace, results: "Results") -> None:
-    """Every op for every model."""
+def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, write: "Callable[[], None]") -> None:
+    """Every op for every model that there is time for."""
     import torch
     from ops import OPS, timed_cases
     from providers import has_ours
@@ -130,6 +135,12 @@ def measure_ops(options: argparse.Namespace, results: "Results") -> None:
                     say(f"{form.op}: not in this build")
                     results.missing.append(form.op)
                 continue
+            if clock.is_over:
+                say(f"{form.op}, {model}: left out, no time")
+                results.left_out.append(f"{form.op} {model}")
+                continue
+            if results.measurements and results.measurements[-1].op != form.op:
+                write()
             say(f"{form.op}, {model}, {' x '.join(map(str, shape))}")
             results.measurements.append(measure((form, model, shape), copy, rounds, results, device))
             gc.collect()  # cycles that hold graphs
@@ -148,6 +159,16 @@ def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
         results.first_call[op] = first_call_seconds(op, 1)
 
 
+def write_all(results: "Results", facts: dict[str, Any], folder: Path) -> None:
+    """All but the tables and the plots."""
+    from report import write_csv, write_environment, write_goals, write_overheads
+
+    write_csv(results, folder / "results.csv")
+    write_goals(results, folder / "goals.csv")
+    write_overheads(results, folder / "overheads.csv")
+    write_environment(results, facts, folder / "environment.json")
+
+
 def main() -> int:
     """Measure, print, write."""
     options = parse_arguments()
@@ -160,36 +181,31 @@ def main() -> int:
         print("bench: no CUDA device: nothing measured")
         return 0
     from compile_ahead import in_processes
-    from environment import environment, results_folder, title_of
+    from environment import begin, title_of
     from plots import plot
-    from report import show, write_csv, write_environment, write_goals, write_overheads
+    from report import show
     from results import Results
     from rich.console import Console
 
-    facts, results = environment(), Results()
-    say(title_of(facts))
+    clock, results = Clock(options.seconds), Results()
+    facts, folder = begin(options.out)
     chosen = ["--quick"] * options.quick + (["--only", ",".join(options.only)] if options.only else [])
-    say(in_processes(chosen))
-    measure_ops(options, results)
-    if options.only is None:
+    say(in_processes(chosen, clock.left / 3))
+    measure_ops(options, results, clock, partial(write_all, results, facts, folder))
+    if options.only is None and not clock.is_over:
         measure_overheads(options, results)
     say("done\n")
-    folder = options.out or results_folder(facts)
-    folder.mkdir(parents=True, exist_ok=True)
     console = Console(record=True, width=None if sys.stdout.isatty() else 150, highlight=False)
     console.print(f"{title_of(facts)}, {facts['date']}")
     show(results, console)
     (folder / "results.txt").write_text(console.export_text())
-    write_csv(results, folder / "results.csv")
-    write_goals(results, folder / "goals.csv")
-    write_overheads(results, folder / "overheads.csv")
-    write_environment(results, facts, folder / "environment.json")
+    write_all(results, facts, folder)
     print(plot(results, folder, title_of(facts)))
     print(f"results: {folder}")
     return 1 if results.wrong else 0
 
 
-STARTED = time.perf_counter()
+STARTED = Clock(None)
 
 if __name__ == "__main__":
     sys.exit(main())

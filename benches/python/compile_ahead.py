@@ -13,11 +13,11 @@ import sys
 import time
 
 SHARES = 8  # processes, at most; each holds a CUDA context and one case's inputs
-SECONDS = 120
+SECONDS = 120  # at most
 
 
-def in_processes(arguments: list[str]) -> str:
-    """Compile for `bench.py`'s arguments in fresh processes. Returns what to say about it."""
+def in_processes(arguments: list[str], seconds: float) -> str:
+    """Compile for `bench.py`'s arguments in fresh processes, for so long at most. Returns what to say about it."""
     started, shares = time.perf_counter(), min(SHARES, max(1, (os.cpu_count() or 1) // 2))
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     runs = [
@@ -32,7 +32,7 @@ def in_processes(arguments: list[str]) -> str:
     failed = 0
     for run in runs:
         try:
-            failed += run.wait(max(1.0, started + SECONDS - time.perf_counter())) != 0
+            failed += run.wait(max(1.0, started + min(SECONDS, seconds) - time.perf_counter())) != 0
         except subprocess.TimeoutExpired:
             run.kill()
             run.wait()

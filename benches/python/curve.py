@@ -1,15 +1,17 @@
 """Cost grows with bytes: the time of every op from one token to more than 2^32 elements, on a GPU.
 
-    python benches/python/curve.py [--only ada_norm,rope] [--out FOLDER]
+    python benches/python/curve.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
 For each op one model's width, with more and more tokens. Beside it an element-wise kernel that moves the same bytes,
 and a line for the bytes over the bandwidth of a large copy. A call whose tensors are smaller than the L2 cache finds
-them there after the first replays: what it costs there is latency. The last token of each result is compared with a
-call on that token alone, which a 32-bit offset would not survive. Writes curve.csv and curve.png.
+them there after the first replays: what it costs there is latency. The first, the middle and the last token of each
+result are compared with calls on these alone, which a 32-bit offset would not survive. Writes curve.csv as it goes, and
+curve.png.
 """
 
 import argparse
 import csv
+import gc
 import math
 import sys
 from collections.abc import Iterator
@@ -18,7 +20,8 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from environment import environment, results_folder, title_of
+from clock import Clock, add_seconds
+from environment import begin, title_of
 from forms import DTYPE, Form, Inputs, Source, bytes_of, prepare, token_dimension, tuple_of
 from ops import OPS, selected
 from providers import has_ours
@@ -42,8 +45,8 @@ class Point:
     us: float
     kernel_us: float
     """Of an element-wise kernel that moves the same bytes."""
-    last_token: bool
-    """Whether it has the bits of a call on it alone."""
+    alone: bool
+    """Whether tokens, the last among them, have the bits of calls on them alone."""
 
 
 def tokens_of(form: Form, shape: tuple[int, ...]) -> list[int]:
@@ -58,19 +61,22 @@ def _grained(tokens: int, grain: int) -> int:
     return tokens if tokens < min(grain, 32) else -(-tokens // grain) * grain
 
 
-def last_token_is_its_own(form: Form, inputs: Inputs, tokens: int) -> bool:
-    """Where a token does not depend on its position."""
-    if not form.chunked or tokens == 1:
+def tokens_alone(form: Form, inputs: Inputs, tokens: int) -> bool:
+    """Have the first token, one in the middle and the last one the bits of calls on them alone?"""
+    if not form.chunked or tokens == 1:  # a token depends on its position, or is the only one
         return True
-    alone = {name: _last(x, tokens) for name, x in inputs.items()}
     ours = form.call(form.modes[0])
-    together = [_last(x, tokens) for x in tuple_of(ours(**inputs))]
-    return all(torch.equal(x, y) for x, y in zip(together, tuple_of(ours(**alone)), strict=True))
+    results = tuple_of(ours(**inputs))
+    for at in (0, tokens // 2, tokens - 1):
+        alone = tuple_of(ours(**{name: _token(x, tokens, at) for name, x in inputs.items()}))
+        if not all(torch.equal(_token(x, tokens, at), y) for x, y in zip(results, alone, strict=True)):
+            return False
+    return True
 
 
-def _last(x: torch.Tensor, tokens: int) -> torch.Tensor:
+def _token(x: torch.Tensor, tokens: int, at: int) -> torch.Tensor:
     dim = token_dimension(x, tokens)
-    return x if dim is None else x.narrow(dim, tokens - 1, 1)
+    return x if dim is None else x.narrow(dim, at, 1)
 
 
 def points_of(form: Form, device: torch.device) -> Iterator[Point]:
@@ -88,14 +94,14 @@ def points_of(form: Form, device: torch.device) -> Iterator[Point]:
         read, written = bytes_of(*first.values()), bytes_of(*results)
         elements = max(x.numel() for x in first.values())
         del results
-        last = last_token_is_its_own(form, first, tokens)
+        alone = tokens_alone(form, first, tokens)
         count = min(SETS, sets_for(read, device)) if read + written < 2**30 else 1
         sets = [first, *(make() for _ in range(count - 1))]
         calls = calls_for(written, count, device) if count > 1 else 1
         us = race({"ours": capture(partial(prepare, form, ours), sets, calls)}, ROUNDS)["ours"].median
         del first, sets
         torch.cuda.empty_cache()
-        yield Point(form.op, tokens, elements, read + written, us, kernel_us(read + written, device), last)
+        yield Point(form.op, tokens, elements, read + written, us, kernel_us(read + written, device), alone)
         per_token = (read + written) / tokens
 
 
@@ -114,17 +120,14 @@ def copy_bandwidth(device: torch.device) -> float:
     return copied / race({"copy": turn}, ROUNDS)["copy"].median / 1e3
 
 
-def write_csv(points: list[Point], copy: float, path: Path) -> None:
-    """A line for each op and number of tokens."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ("op", "tokens", "elements", "bytes", "us", "gb_per_s", "of_copy", "same_bytes_us", "last_token")
-        )
-        for p in points:
-            rate = p.bytes / p.us / 1e3
-            figures = (f"{p.us:.3f}", f"{rate:.1f}", f"{rate / copy:.4f}", f"{p.kernel_us:.3f}")
-            writer.writerow((p.op, p.tokens, p.elements, p.bytes, *figures, "same bits" if p.last_token else "FAIL"))
+COLUMNS = ("op", "tokens", "elements", "bytes", "us", "gb_per_s", "of_copy", "same_bytes_us", "tokens_alone")
+
+
+def fields_of(p: Point, copy: float) -> tuple[object, ...]:
+    """Its line of the CSV."""
+    rate = p.bytes / p.us / 1e3
+    figures = (f"{p.us:.3f}", f"{rate:.1f}", f"{rate / copy:.4f}", f"{p.kernel_us:.3f}")
+    return (p.op, p.tokens, p.elements, p.bytes, *figures, "same bits" if p.alone else "FAIL")
 
 
 def plot(points: list[Point], copy: float, path: Path, title: str) -> str:
@@ -173,45 +176,56 @@ def _past_32_bits(own: list[Point]) -> tuple[float, float]:
     return begin, 4 * begin
 
 
-def measured(only: list[str] | None, device: torch.device) -> Iterator[Point | str]:
-    """Every point, and a line for each op that fails to run."""
+def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Point | str]:
+    """Every point, and a line for each op that fails to run, that there is no time for or that no memory holds."""
     for op in OPS:
         form = next(form for form in selected([op]) if form.timed)
         if form.backward or not has_ours(form) or (only is not None and op not in only):
             continue
+        largest = 0
         try:
-            yield from points_of(form, device)
+            for point in points_of(form, device):
+                yield point
+                largest = point.elements
+                if clock.is_over:
+                    break
         except Exception as error:  # one op that does not run must not hide the others
             yield f"FAIL {op}: {type(error).__name__}: {error}"
+        if largest <= ELEMENTS:
+            yield f"{op}: {'no time' if clock.is_over else 'no memory'} beyond {largest} elements"
 
 
 def main() -> int:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
+    add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("curve: no CUDA device: nothing measured")
         return 0
-    facts, device, points, failed = environment(), torch.device("cuda", torch.cuda.current_device()), list[Point](), 0
+    clock, device, points, failed = Clock(options.seconds), torch.device("cuda"), list[Point](), 0
+    facts, folder = begin(options.out)
     copy = copy_bandwidth(device)
-    with torch.no_grad():
-        for found in measured(options.only, device):
+    gc.freeze()  # what is there by now is not searched for garbage before each graph
+    with torch.no_grad(), (folder / "curve.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for found in measured(options.only, device, clock):
             if isinstance(found, str):
                 print(found, flush=True)
-                failed += 1
+                failed += found.startswith("FAIL")
                 continue
             points.append(found)
-            failed += not found.last_token
+            writer.writerow(fields_of(found, copy))
+            file.flush()
+            failed += not found.alone
             rate = f"{found.us:.1f} µs, {found.bytes / found.us / 1e3:.0f} GB/s"
-            print(f"{found.op} {found.tokens}: {rate}{'' if found.last_token else ', FAIL: last token'}", flush=True)
-    folder = options.out or results_folder(facts)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(points, copy, folder / "curve.csv")
+            print(f"{found.op} {found.tokens}: {rate}{'' if found.alone else ', FAIL: other bits alone'}", flush=True)
     if points:
         print(plot(points, copy, folder / "curve.png", f"{title_of(facts)}; copy {copy:.0f} GB/s"))
-    print(f"{len(points)} points, {failed} failed; results: {folder}")
+    print(f"{len(points)} points, {failed} failed, {clock.spent:.0f} s; results: {folder}")
     return 1 if failed else 0
 
 

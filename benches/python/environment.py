@@ -54,6 +54,15 @@ def results_folder(facts: dict[str, Any]) -> Path:
     return ROOT / "benches" / "results" / name / facts["date"][:10]
 
 
+def begin(out: Path | None) -> tuple[dict[str, Any], Path]:
+    """Says where a measurement runs. Returns the facts and the folder for its results, which is there then."""
+    facts = environment()
+    folder = out or results_folder(facts)
+    folder.mkdir(parents=True, exist_ok=True)
+    print(title_of(facts), flush=True)
+    return facts, folder
+
+
 def _version(package: str) -> str:
     try:
         return metadata.version(package)

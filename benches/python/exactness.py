@@ -1,6 +1,6 @@
 """How exact each op is: its bits beside those of the models' own classes, on this GPU and this torch.
 
-    python benches/python/exactness.py [--only ada_norm,rope] [--out FOLDER]
+    python benches/python/exactness.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
 For every op, mode, dtype and model it runs the eager module (of diffusers or transformers where they are installed,
 else the same chain written out) and oxiwarp on the same random inputs, and counts equal elements. Writes exactness.csv
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from environment import environment, results_folder, title_of
+from clock import Clock, add_seconds
+from environment import begin, title_of
 from forms import BIT_EXACT, CHUNK, NO_MODE, ONE_ROUNDING, Form, Result, Shape, Source, tuple_of
 from ops import selected
 from providers import has_ours
@@ -120,11 +121,14 @@ def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | No
             yield Row(form, mode, model, shape, str(dtype).removeprefix("torch."), against, equal, ulps)
 
 
-def measured(only: list[str] | None, device: torch.device) -> Iterator[Row | str]:
-    """Every row, and a line for each op that is not there or that fails to run."""
+def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Row | str]:
+    """Every row, and a line for each op that is not there, that fails to run or that there is no time for."""
     missing = set()
     for form in selected(only):
         if form.backward or form.op in missing:
+            continue
+        if clock.is_over:
+            yield f"{form.op} ({form.chain}): left out, no time"
             continue
         if not has_ours(form):
             missing.add(form.op)
@@ -138,17 +142,14 @@ def measured(only: list[str] | None, device: torch.device) -> Iterator[Row | str
             torch.cuda.empty_cache()
 
 
-def write_csv(rows: list[Row], path: Path) -> None:
-    """A line for each op, mode, model and dtype."""
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(
-            ("op", "mode", "chain", "model", "shape", "dtype", "against", "guarantee", "equal", "max_ulp", "met")
-        )
-        for row in rows:
-            shape = "x".join(map(str, row.shape))
-            where = (row.form.op, row.mode, row.form.chain, row.model, shape, row.dtype, row.against)
-            writer.writerow((*where, row.claim, f"{row.equal:.9f}", row.ulps, "FAIL" if row.failed else "yes"))
+COLUMNS = ("op", "mode", "chain", "model", "shape", "dtype", "against", "guarantee", "equal", "max_ulp", "met")
+
+
+def fields_of(row: Row) -> tuple[object, ...]:
+    """Its line of the CSV."""
+    shape = "x".join(map(str, row.shape))
+    where = (row.form.op, row.mode, row.form.chain, row.model, shape, row.dtype, row.against)
+    return (*where, row.claim, f"{row.equal:.9f}", row.ulps, "FAIL" if row.failed else "yes")
 
 
 def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
@@ -174,25 +175,28 @@ def main() -> int:
     """Compare, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
+    add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("exactness: no CUDA device: nothing compared")
         return 0
-    facts, rows, lines = environment(), list[Row](), list[str]()
-    with torch.no_grad():
-        for found in measured(options.only, torch.device("cuda")):
+    clock, rows, lines = Clock(options.seconds), list[Row](), list[str]()
+    facts, folder = begin(options.out)
+    with torch.no_grad(), (folder / "exactness.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for found in measured(options.only, torch.device("cuda"), clock):
             if isinstance(found, str):
                 lines.append(found)
                 print(found, flush=True)
             else:
                 rows.append(found)
+                writer.writerow(fields_of(found))
+                file.flush()
                 print(
                     f"{found.form.op} {found.mode} {found.model} {found.dtype}: {found.claim}, {found.cell}", flush=True
                 )
-    folder = options.out or results_folder(facts)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_csv(rows, folder / "exactness.csv")
     (folder / "exactness.md").write_text(markdown(rows, lines, facts))
     print((folder / "exactness.md").read_text())
     failed = [row for row in rows if row.failed]

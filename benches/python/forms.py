@@ -88,7 +88,11 @@ class Form:
     grain: int = 1
     """Tokens come in multiples of this, where they are more than a few."""
     backward: bool = False
-    """Measure the gradients of all floating inputs for the given `grad`, not the call."""
+    """Measure the gradients of the inputs for the given `grad` (`grad2` of a second result), not the call."""
+    constants: tuple[str, ...] = ()
+    """Inputs that have no gradient."""
+    gradient: str = ""
+    """The operator of the gradient, where it is not called as the form's op."""
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
 
     @property
@@ -115,11 +119,12 @@ def prepare(form: Form, provider: Chain, inputs: Inputs) -> Callable[[], Result]
     """What is called and timed. For a backward form the provider runs here, and the call is its gradient."""
     if not form.backward:
         return lambda: provider(**inputs)
-    grads = inputs["grad"]
+    grads = [x for name, x in inputs.items() if name.startswith("grad")]
     with torch.enable_grad():
-        leaves = {name: x.detach().requires_grad_() for name, x in inputs.items() if name != "grad"}
-        results = provider(**leaves)
-    return lambda: torch.autograd.grad(tuple_of(results), list(leaves.values()), (grads,), retain_graph=True)
+        given = {name: x.detach() for name, x in inputs.items() if not name.startswith("grad")}
+        leaves = [x.requires_grad_() for name, x in given.items() if name not in form.constants]
+        results = provider(**given)
+    return lambda: torch.autograd.grad(tuple_of(results), leaves, grads, retain_graph=True)
 
 
 def bytes_of(*tensors: Tensor) -> int:

@@ -61,7 +61,8 @@ def has_ours(form: Form) -> bool:
     """Whether this build has the public function, and the gradient where that is measured."""
     import oxiwarp
 
-    return hasattr(oxiwarp, form.function) and (not form.backward or hasattr(torch.ops.oxiwarp, form.op))
+    gradient = form.gradient or form.op
+    return hasattr(oxiwarp, form.function) and (not form.backward or hasattr(torch.ops.oxiwarp, gradient))
 
 
 def absent(forms: list[Form]) -> list[str]:

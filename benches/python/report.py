@@ -60,6 +60,8 @@ def show(results: Results, console: Console) -> None:
         )
     for op in results.missing:
         console.print(f"{op}: not in this build")
+    if results.left_out:
+        console.print(f"left out, no time: {', '.join(results.left_out)}")
     if results.per_call:
         table = Table("call, tiny tensor", title="µs per Python call", title_justify="left")
         modes = list(dict.fromkeys(mode for mode, _ in results.per_call))
@@ -118,7 +120,8 @@ def write_environment(results: Results, facts: dict[str, Any], path: Path) -> No
     """Where and how this was measured, with the goals."""
     met = [{"goal": goal.text, "met": goal.met, "figure": goal.figure} for goal in goals(results)]
     copies = {"median": results.copy, "all": results.copies} if results.copies else None
-    everything = {**facts, "copy_gb_per_s": copies, "missing": results.missing, "goals": met}
+    everything = {**facts, "copy_gb_per_s": copies, "missing": results.missing, "left_out": results.left_out}
+    everything["goals"] = met
     path.write_text(json.dumps(everything, indent=2, ensure_ascii=False) + "\n")
 
 

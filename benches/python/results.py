@@ -71,6 +71,7 @@ class Results:
     first_call: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)  # ops that this build does not have
+    left_out: list[str] = field(default_factory=list)  # cases that there was no time for
 
     @property
     def copy(self) -> float:

@@ -60,6 +60,13 @@ def llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return (x * cos) + (torch.cat((-second, first), dim=-1) * sin)
 
 
+def mochi(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """MochiAttnProcessor2_0's apply_rotary_emb on [B, S, H, D] with [S, H, D / 2]: angles of each head, once a pair."""
+    even, odd = x[..., 0::2].float(), x[..., 1::2].float()
+    first, second = (even * cos - odd * sin).to(x.dtype), (even * sin + odd * cos).to(x.dtype)
+    return torch.stack([first, second], dim=-1).flatten(-2)
+
+
 def real_flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Flux's, diffusers' own function."""
     from diffusers.models.embeddings import apply_rotary_emb

@@ -13,6 +13,7 @@ from . import (
     gated_activations,
     gated_residual,
     gated_residual_ada_norm,
+    gradients,
     layer_norm,
     losses,
     mochi,
@@ -33,7 +34,7 @@ FAMILIES: dict[str, tuple[Form, ...]] = {
     "rope": qk_norm_rope.FORMS + rope.FORMS + rope_positions.FORMS,
     "activations": activations.FORMS + gated_activations.FORMS,
     "losses": losses.FORMS,
-    "backward": backward.FORMS,
+    "backward": backward.FORMS + gradients.FORMS,
 }
 FORMS = tuple(form for forms in FAMILIES.values() for form in forms)
 OPS = tuple(dict.fromkeys(form.op for form in FORMS))

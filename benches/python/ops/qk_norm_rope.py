@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import references
 import rotary
+import torch
 import torch.nn.functional as F
 from forms import BIT_EXACT, NO_MODE, Chain, Form, Inputs, Result, Shape, Source
 from torch import Tensor
@@ -38,6 +39,13 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
     return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, heads * dim)
 
 
+def _inputs_mochi(source: Source, shape: Shape) -> Inputs:
+    """Tables of each head, with an entry for each pair."""
+    cos, sin = (table[..., ::2].contiguous() for table in rotary.tables(source, *shape[1:]))
+    q, k = source.normal(*shape), source.normal(*shape)
+    return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, shape[-1])
+
+
 def _inputs_qwen3(source: Source, shape: Shape) -> Inputs:
     batch, tokens, heads, dim = shape
     cos, sin = rotary.half_tables(source, batch, tokens, dim)
@@ -60,6 +68,16 @@ def _torch_norm(eps: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 def _reference_norm(eps: float) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, weight: references.rms_norm(x, eps, weight)
+
+
+def _mochi_norm(x: Tensor, weight: Tensor) -> Tensor:
+    """diffusers.models.normalization.MochiRMSNorm."""
+    variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
+    return (x * torch.rsqrt(variance + EPS) * weight).to(x.dtype)
+
+
+def _reference_mochi(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return references.rotate(x, *(table.repeat_interleave(2, dim=-1) for table in (cos, sin)))
 
 
 def _wan_turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -97,6 +115,11 @@ def _ours_wan(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, 
         q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS, across_heads=True, head_dim=dim
     )
     return tuple(x.unflatten(2, (-1, dim)) for x in turned)
+
+
+def _ours_mochi(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+    tables, weights = (cos[None], sin[None]), {"q_weight": q_weight, "k_weight": k_weight}
+    return oxiwarp.qk_norm_rope(q, k, *tables, norm="mochi_rms_norm", **weights, eps=EPS)
 
 
 def _ours_qwen3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
@@ -159,6 +182,16 @@ FORMS = (
         eager=_of_both(llama, _qwen3_turned),
         reference=_of_both(_reference_norm(EPS), _reference_qwen3),
         ours=_ours_qwen3,
+        claims=CLAIMS,
+    ),
+    Form(
+        op="qk_norm_rope",
+        chain="per head, angles of each head: Mochi",
+        cases=(("Mochi 480p, 37 frames", (1, 11130, 24, 128)),),
+        inputs=_inputs_mochi,
+        eager=_of_both(_mochi_norm, rotary.mochi),
+        reference=_of_both(_reference_norm(EPS), _reference_mochi),
+        ours=_ours_mochi,
         claims=CLAIMS,
     ),
 )

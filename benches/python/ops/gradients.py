@@ -1,0 +1,51 @@
+"""Gradients of a loss, a softmax, activations and a modulated norm: each of a form that is measured forward too.
+
+Not those that read less than the forward pass does: of a rotation, which is the rotation back, and of a gated residual.
+"""
+
+from dataclasses import replace
+
+from forms import ONE_ROUNDING, Form, Inputs, Shape, Source, tuple_of
+
+from . import activations, ada_norm, gated_activations, losses
+
+
+def _gradient_of(
+    forms: tuple[Form, ...],
+    op: str,
+    case: tuple[str, Shape],
+    gradient: str = "",
+    constants: tuple[str, ...] = (),
+) -> Form:
+    """Of the first form of an op, in its default mode."""
+    form = next(form for form in forms if form.op == op)
+
+    def inputs(source: Source, shape: Shape) -> Inputs:
+        given = form.inputs(source, shape)
+        (result,) = tuple_of(form.eager(**given))
+        return {**given, "grad": source.normal(*result.shape, dtype=result.dtype)}
+
+    return replace(
+        form,
+        op=f"{op}_backward",
+        cases=(case,),
+        inputs=inputs,
+        ours=form.call(form.modes[0]),
+        claims={"": ONE_ROUNDING},
+        peers={},
+        real=None,
+        floor=None,
+        chunked=False,
+        backward=True,
+        constants=constants,
+        gradient=gradient,
+    )
+
+
+FORMS = (
+    _gradient_of(ada_norm.FORMS, "ada_norm", ("Flux width", (1, 32768, 3072)), "layer_norm_backward"),
+    _gradient_of(activations.FORMS, "gelu_tanh", ("Flux", (1, 4608, 12288)), "activation_backward"),
+    _gradient_of(gated_activations.FORMS, "geglu", ("SDXL", (2, 4096, 2560)), "gated_activation_backward"),
+    _gradient_of(losses.FORMS, "softmax", ("wide rows", (1, 8192, 32768))),
+    _gradient_of(losses.FORMS, "cross_entropy", ("Gemma 3 vocabulary", (1, 2048, 262144)), constants=("target",)),
+)
