@@ -53,3 +53,21 @@ pub fn forget_address<T>(address: *const T) -> *const T {
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
 }
+
+/// [`launch_bounds`] where the number of blocks is another one for each generation: `TURING` before sm_80, whose
+/// multiprocessors hold half the threads, `AMPERE` before sm_90, `HOPPER` since then.
+#[inline(always)]
+pub fn launch_bounds_by_generation<
+    const MAX_THREADS: u32,
+    const TURING: u32,
+    const AMPERE: u32,
+    const HOPPER: u32,
+>() {
+    if cfg!(target_feature = "sm_90") {
+        launch_bounds::<MAX_THREADS, HOPPER>();
+    } else if cfg!(target_feature = "sm_80") {
+        launch_bounds::<MAX_THREADS, AMPERE>();
+    } else {
+        launch_bounds::<MAX_THREADS, TURING>();
+    }
+}

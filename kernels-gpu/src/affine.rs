@@ -200,7 +200,6 @@ impl<E: Elem, const ACCESS: u32, const BOTH: bool> Parameters for PlainAffine<E,
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.
-        // SAFETY: as the caller promises.
         let [weight, bias] = [&affine.weight, &affine.bias]
             .map(|operand| unsafe { Plain::of_operand(operand, RowAt::FIRST, columns) });
         Self { weight: weight.or_there(BOTH), bias: bias.or_there(BOTH) }

@@ -5,14 +5,11 @@
 //! keys `dk` and `dv`, of all heads that share them. Both multiply the same way, so there is one kernel: two products give
 //! scores and gradients of weights, from which come the left matrices of one or two more. No atomics: the sums have one
 //! order, and the same bits every time. It costs two products more than a kernel for both sides would need.
-mod delta;
-mod gradients;
+pub(crate) mod delta;
+pub(crate) mod gradients;
 mod other;
 mod own;
 mod weights;
-
-pub(crate) use delta::delta;
-pub(crate) use gradients::gradients;
 
 use super::{Params, Tiling};
 use crate::heads::Heads;

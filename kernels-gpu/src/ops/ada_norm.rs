@@ -73,12 +73,8 @@ unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_B
     y: Modulated,
     p: Params,
 ) {
-    // Turing has half the threads, which then have the registers that they want.
-    if cfg!(target_feature = "sm_80") {
-        thread::launch_bounds::<64, MIN_BLOCKS>();
-    } else {
-        thread::launch_bounds::<64, 4>();
-    }
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { ada_norm::<T, N, 1, ACCESS>(x, affine, [y], p.of_form::<FORM>()) }
 }
@@ -92,12 +88,8 @@ unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_B
     y: Modulated,
     p: Params,
 ) {
-    // Turing has half the threads, which then have the registers that they want.
-    if cfg!(target_feature = "sm_80") {
-        thread::launch_bounds::<128, MIN_BLOCKS>();
-    } else {
-        thread::launch_bounds::<128, 4>();
-    }
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { ada_norm::<T, N, 1, ACCESS>(x, affine, [y], p.of_form::<FORM>()) }
 }
@@ -105,18 +97,19 @@ unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_B
 /// # Safety
 /// As [`ada_norm`], for rows of whole tiles.
 #[inline(always)]
-unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const MIN_BLOCKS: u32>(
+unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    thread::launch_bounds::<128, MIN_BLOCKS>();
+    thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { ada_norm::<T, N, OUTPUTS, WHOLE>(x, affine, outputs, p) }
 }
 
-/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want.
+/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want; of a LayerNorm, sm_80's
+/// code wants one more.
 const BLOCKS: u32 = 5;
 
 entry! {
@@ -129,13 +122,13 @@ entry! {
     ada_norm_pair_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
         => any_layout::<T, MeanSquare, 2>(x, affine, [y, y2], p);
     ada_norm_layer_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => whole::<T, LayerNorm, 1, BLOCKS>(x, affine, [y], p);
+        => whole::<T, LayerNorm, 1, 4, BLOCKS>(x, affine, [y], p);
     ada_norm_layer_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => whole::<T, LayerNorm, 1, 4>(x, affine, [y], p);
+        => whole::<T, LayerNorm, 1, 4, 4>(x, affine, [y], p);
     ada_norm_rms_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => whole::<T, MeanSquare, 1, BLOCKS>(x, affine, [y], p);
+        => whole::<T, MeanSquare, 1, BLOCKS, BLOCKS>(x, affine, [y], p);
     ada_norm_rms_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => whole::<T, MeanSquare, 1, 4>(x, affine, [y], p);
+        => whole::<T, MeanSquare, 1, 4, 4>(x, affine, [y], p);
     ada_norm_layer_held12_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, { Params::SAME }, 12>(x, affine, y, p);
     ada_norm_layer_held12_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
@@ -155,7 +148,7 @@ entry! {
     ada_norm_rms_team4_tabled<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 7>(x, affine, y, p);
     ada_norm_pair_layer_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
-        => whole::<T, LayerNorm, 2, 4>(x, affine, [y, y2], p);
+        => whole::<T, LayerNorm, 2, 4, 4>(x, affine, [y, y2], p);
     ada_norm_pair_rms_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
-        => whole::<T, MeanSquare, 2, 4>(x, affine, [y, y2], p)
+        => whole::<T, MeanSquare, 2, 4, 4>(x, affine, [y, y2], p)
 }

@@ -7,7 +7,9 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use crate::attention::Tiling;
-use crate::attention::backward::{BackwardParams, DELTA_THREADS, delta, gradients};
+use crate::attention::backward::delta::delta;
+use crate::attention::backward::gradients::gradients;
+use crate::attention::backward::{BackwardParams, DELTA_THREADS};
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]

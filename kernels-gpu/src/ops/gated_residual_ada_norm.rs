@@ -69,12 +69,8 @@ unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: Params,
 ) {
-    // Turing has half the threads, which then have the registers that they want.
-    if cfg!(target_feature = "sm_80") {
-        thread::launch_bounds::<64, MIN_BLOCKS>();
-    } else {
-        thread::launch_bounds::<64, 4>();
-    }
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
 }
@@ -101,12 +97,8 @@ unsafe fn whole<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: Params,
 ) {
-    // Turing has half the threads, which then have the registers that they want.
-    if cfg!(target_feature = "sm_80") {
-        thread::launch_bounds::<128, MIN_BLOCKS>();
-    } else {
-        thread::launch_bounds::<128, 4>();
-    }
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
 }
@@ -124,7 +116,9 @@ entry! {
         => whole::<T, MeanSquare, WHOLE, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, WHOLE, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_held12<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_held12<T: [f16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => held::<T, LayerNorm, { HELD + 12 }, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_held12<T: [bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_held12<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, 4>(gated, affine, normed, p);

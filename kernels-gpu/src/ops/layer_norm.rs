@@ -94,12 +94,8 @@ unsafe fn held<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
     y: Rows,
     p: Params,
 ) {
-    // Turing has half the threads, which then have the registers that they want.
-    if cfg!(target_feature = "sm_80") {
-        thread::launch_bounds::<64, MIN_BLOCKS>();
-    } else {
-        thread::launch_bounds::<64, 4>();
-    }
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { layer_norm::<T, ACCESS>(x, affine, y, p) }
 }
@@ -113,12 +109,8 @@ unsafe fn of_block<T: Elem, const HELD: usize, const MIN_BLOCKS: u32>(
     y: Rows,
     p: Params,
 ) {
-    // Turing has half the threads, which then have the registers that they want.
-    if cfg!(target_feature = "sm_80") {
-        thread::launch_bounds::<{ Params::SHARING }, MIN_BLOCKS>();
-    } else {
-        thread::launch_bounds::<{ Params::SHARING }, 4>();
-    }
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<{ Params::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
     let [weight, bias] = [&affine.weight, &affine.bias].map(|operand| operand.kind != Operand::NONE);
     let single = size_of::<T>() == 2 && p.form == Params::SINGLE;
     // SAFETY: as the caller promises.
