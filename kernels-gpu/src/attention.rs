@@ -83,6 +83,9 @@ pub struct Params {
 /// More than there are keys: no limit to a window.
 pub const UNLIMITED: i32 = 1 << 30;
 
+/// Shared memory that a block may have on every GPU from sm_80 on: sm_86, sm_89 and sm_120 have the least.
+pub const SHARED_BYTES_EVERYWHERE: u32 = 99 << 10;
+
 /// Warps in a block of the kernels of [`decode`].
 pub const WARPS: u32 = 4;
 

@@ -6,7 +6,7 @@ use cuda_std::prelude::*;
 
 use crate::attention::forward::forward;
 use crate::attention::turns::turns;
-use crate::attention::{Params, Tiling};
+use crate::attention::{Params, SHARED_BYTES_EVERYWHERE, Tiling};
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]
@@ -51,6 +51,15 @@ const G128: Tiling = Tiling { rows16: 1, cols16: 2, ..D128 };
 const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 8, buffers: 1 };
 const S256: Tiling = Tiling { cols16: 4, ..D256 };
 const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
+
+// What has no smaller kernel to fall back on has to fit everywhere.
+const _: () = {
+    let mut at = 0;
+    while at < KERNELS_BY_DIM.len() {
+        assert!(KERNELS_BY_DIM[at].general.tiling.shared_bytes() <= SHARED_BYTES_EVERYWHERE);
+        at += 1;
+    }
+};
 
 const fn of(name: &'static str, tiling: Tiling) -> Kernel {
     Kernel { name, tiling }

@@ -6,10 +6,10 @@
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use crate::attention::Tiling;
 use crate::attention::backward::delta::delta;
 use crate::attention::backward::gradients::gradients;
-use crate::attention::backward::{BackwardParams, DELTA_THREADS};
+use crate::attention::backward::{BackwardParams, DELTA_THREADS, shared_bytes};
+use crate::attention::{SHARED_BYTES_EVERYWHERE, Tiling};
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]
@@ -61,7 +61,22 @@ const Q128: Tiling = Tiling { dim16: 8, cols16: 2, ..Q64 };
 const K128: Tiling = Tiling { rows16: 1, cols16: 4, ..Q128 };
 const G128: Tiling = Tiling { rows16: 1, ..Q128 };
 const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..Q128 };
-const G256: Tiling = Tiling { warps: 4, cols16: 1, ..D256 };
+const G256: Tiling = Tiling { warps: 2, cols16: 1, ..D256 };
+
+// What has no smaller kernel to fall back on has to fit everywhere.
+const _: () = {
+    let mut at = 0;
+    while at < KERNELS_BY_DIM.len() {
+        let Kernels { query, key, .. } = &KERNELS_BY_DIM[at];
+        assert!(shared_bytes(&query[1].tiling) <= SHARED_BYTES_EVERYWHERE);
+        let mut side = 0;
+        while side < key[1].len() {
+            assert!(shared_bytes(&key[1][side].tiling) <= SHARED_BYTES_EVERYWHERE);
+            side += 1;
+        }
+        at += 1;
+    }
+};
 
 const fn of(name: &'static str, tiling: Tiling) -> Kernel {
     Kernel { name, tiling }
