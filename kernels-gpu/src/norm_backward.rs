@@ -220,18 +220,13 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     }
 }
 
-/// The same, `ROWS` at a time of rows that fill `HELD` packs of each thread: see [`beside`](beside::beside). One at a time
+/// The same of LayerNorm, `ROWS` at a time of rows that fill `HELD` packs of each thread: see [`beside`](beside::beside). One at a time
 /// where there is a `dsum`, for which there are no registers else.
 ///
 /// # Safety
 /// As [`beside`](beside::beside).
 #[inline(always)]
-pub(crate) unsafe fn norm_backward_beside<
-    T: Elem,
-    const HELD: usize,
-    const ROWS: usize,
-    const LAYER: bool,
->(
+pub(crate) unsafe fn norm_backward_beside<T: Elem, const HELD: usize, const ROWS: usize>(
     operands: Operands,
     weight: Weight,
     sums: Sums,
@@ -240,9 +235,9 @@ pub(crate) unsafe fn norm_backward_beside<
     // SAFETY: as the caller promises.
     unsafe {
         if operands.dsum.base.is_null() {
-            beside::beside::<T, HELD, ROWS, LAYER, false>(operands, weight, sums, p)
+            beside::beside::<T, HELD, ROWS, false>(operands, weight, sums, p)
         } else {
-            beside::beside::<T, HELD, 1, LAYER, true>(operands, weight, sums, p)
+            beside::beside::<T, HELD, 1, true>(operands, weight, sums, p)
         }
     }
 }

@@ -7,7 +7,7 @@
 //! 40, were what bounded LayerNorm: at the bandwidth of an H200 there is time for 45.
 use cuda_std::prelude::*;
 
-use super::fold::{Fold, MOST, Stats};
+use super::fold::{Fold, MOST, OF_ROW, Stats};
 use super::{Operands, Params, Sums};
 use crate::block_sums::{Share, SumsRow};
 use crate::weight::Weight;
@@ -105,40 +105,33 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
 fn sums<T: Elem, const HELD: usize>(
     pairs: Pairs<T, HELD>,
     scale: &[T::Lanes; HELD],
-    shift: Option<f32>,
-) -> [f32; 4] {
-    let mut sums = [[0.0; 4]; 2];
+    shift: f32,
+) -> [f32; OF_ROW] {
+    let mut sums = [[0.0; OF_ROW]; 2];
     for tile in 0..HELD {
         let [x, dy] = pairs[tile].map(Pack::lanes);
         for i in 0..T::Lanes::LEN as usize {
             let [a, b, c, e] = sums[i % 2];
-            let (d, g) = (x.get(i) - shift.unwrap_or(0.0), dy.get(i) * scale[tile].get(i));
-            let d = if shift.is_some() { d } else { x.get(i) };
+            let (d, g) = (x.get(i) - shift, dy.get(i) * scale[tile].get(i));
             sums[i % 2] = [a + d, b + g, fma(d, d, c), fma(g, d, e)];
         }
     }
     core::array::from_fn(|i| sums[0][i] + sums[1][i])
 }
 
-/// The gradients of the rows that the block takes.
+/// The gradients of LayerNorm in the rows that the block takes.
 ///
 /// # Safety
 /// As [`norm_backward`](super::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for blocks of one team whose
 /// threads have `HELD` packs of a row each, none past its end.
 #[inline(always)]
-pub(super) unsafe fn beside<
-    T: Elem,
-    const HELD: usize,
-    const ROWS: usize,
-    const LAYER: bool,
-    const DSUM: bool,
->(
+pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const DSUM: bool>(
     operands: Operands,
     weight: Weight,
     sums_of: Sums,
     p: Params,
 ) {
-    let (share, of_row) = (Share::of_block(p.rows), if LAYER { 4 } else { 2 });
+    let share = Share::of_block(p.rows);
     let start = share.group * p.rows as u32;
     let (end, step) = (start + p.rows as u32, thread::grid_dim()[0] * ROWS as u32);
     let (mut first, mut fold) = (start + thread::block_index()[0] * ROWS as u32, Fold::FIRST);
@@ -149,30 +142,25 @@ pub(super) unsafe fn beside<
         // SAFETY: as the caller promises.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<HELD>();
-        let shifts = if LAYER { places.shifts() } else { [0.0; ROWS] };
+        let shifts = places.shifts();
         let mut values = [0.0; MOST];
         for row in 0..ROWS {
-            let sums = sums::<T, HELD>(pairs[row], &scale, LAYER.then_some(shifts[row]));
-            for i in 0..of_row {
-                values[row * of_row + i] = sums[4 - of_row + i];
+            let sums = sums::<T, HELD>(pairs[row], &scale, shifts[row]);
+            for i in 0..OF_ROW {
+                values[row * OF_ROW + i] = sums[i];
             }
         }
-        let means = fold.sums(values, (ROWS * of_row) as u32).map(|sum| sum * p.inv_cols);
+        let means = fold.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
-            let mut of_this = [0.0; 4];
-            for i in 0..of_row {
-                of_this[4 - of_row + i] = means[row * of_row + i];
-            }
+            let of_this = core::array::from_fn(|i| means[row * OF_ROW + i]);
             let place = places.0[row];
             let stats = Stats::of(of_this, shifts[row], row == 0 || place.exists, p.eps);
             for tile in 0..HELD {
                 let [x, dy] = pairs[row][tile].map(|pack| pack.forget_lanes().lanes());
-                let xhat = stats.xhat(x, LAYER);
+                let xhat = stats.xhat(x);
                 dweight[tile] = T::Lanes::from_fn(|i| fma(dy.get(i), xhat.get(i), dweight[tile].get(i)));
-                if LAYER {
-                    dbias[tile] = dbias[tile].zip(dy, |sum, dy| sum + dy);
-                }
-                let mut dx = stats.dx(dy.zip(scale[tile], |dy, w| dy * w), xhat, LAYER);
+                dbias[tile] = dbias[tile].zip(dy, |sum, dy| sum + dy);
+                let mut dx = stats.dx(dy.zip(scale[tile], |dy, w| dy * w), xhat);
                 if DSUM {
                     dx = dx.zip(place.dsum.load(tile as u32, Load::Once).lanes(), |dx, dsum| dx + dsum);
                 }
@@ -186,9 +174,7 @@ pub(super) unsafe fn beside<
     // SAFETY: as the caller promises.
     unsafe {
         leave(&share, sums_of.dweight, dweight, p.cols);
-        if LAYER {
-            leave(&share, sums_of.dbias, dbias, p.cols);
-        }
+        leave(&share, sums_of.dbias, dbias, p.cols);
     }
 }
 

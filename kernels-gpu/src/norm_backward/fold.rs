@@ -1,6 +1,9 @@
 //! Sums over the rows of a block, all of them made in one exchange, and what they say of a row.
 use cuda_std::prelude::*;
 
+/// Values of a row.
+pub(super) const OF_ROW: usize = 4;
+
 /// The most values of a fold.
 pub(super) const MOST: usize = 8;
 
@@ -90,7 +93,7 @@ pub(super) struct Stats {
 impl Stats {
     /// From the means over a row; all zero where there is none.
     #[inline(always)]
-    pub fn of([mean, offset, squares, products]: [f32; 4], shift: f32, exists: bool, eps: f32) -> Self {
+    pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
         let inv_rms = if exists { rsqrt(fma(-mean, mean, squares) + eps) } else { 0.0 };
         Self {
             inv_rms,
@@ -102,14 +105,14 @@ impl Stats {
 
     /// `d * r`.
     #[inline(always)]
-    pub fn xhat<L: Lanes>(&self, x: L, layer: bool) -> L {
-        x.map(|x| if layer { fma(x, self.inv_rms, self.base) } else { x * self.inv_rms })
+    pub fn xhat<L: Lanes>(&self, x: L) -> L {
+        x.map(|x| fma(x, self.inv_rms, self.base))
     }
 
     /// `dx`.
     #[inline(always)]
-    pub fn dx<L: Lanes>(&self, g: L, xhat: L, layer: bool) -> L {
-        let g = g.map(|g| if layer { fma(g, self.inv_rms, self.offset) } else { g * self.inv_rms });
+    pub fn dx<L: Lanes>(&self, g: L, xhat: L) -> L {
+        let g = g.map(|g| fma(g, self.inv_rms, self.offset));
         g.zip(xhat, |g, xhat| fma(-xhat, self.slope, g))
     }
 }

@@ -116,11 +116,9 @@ entry! {
         => whole::<T, MeanSquare, WHOLE, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, WHOLE, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_held12<T: [f16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => held::<T, LayerNorm, { HELD + 12 }, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_held12<T: [bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_held12<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_held12<T: [f32, f16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, LayerNorm, TEAM, 7>(gated, affine, normed, p);

@@ -45,7 +45,7 @@ unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize>(
 ) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: as the caller promises.
-    unsafe { norm_backward_beside::<T, HELD, ROWS, true>(operands, weight, sums, p) }
+    unsafe { norm_backward_beside::<T, HELD, ROWS>(operands, weight, sums, p) }
 }
 
 entry! {
