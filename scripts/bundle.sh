@@ -61,5 +61,5 @@ git describe --always --dirty --abbrev=40 --exclude='*' >"$bundle/COMMIT" 2>/dev
 
 size_mb=$(($(du -sk "$bundle" | cut -f1) / 1024 + 1))
 du -sk "$bundle"/* | sort -rn | awk '{ sub(".*/", "", $2); printf "%8.1f MB  %s\n", $1 / 1024, $2 }'
-echo "$bundle: $size_mb MB, commit $(cat "$bundle/COMMIT"); there: ./run.sh test | bench | exactness | curve | sanitize | tune | demo"
+echo "$bundle: $size_mb MB, commit $(cat "$bundle/COMMIT"); there: ./run.sh, which prints what it does"
 [ "$size_mb" -lt "$limit_mb" ] || { echo "bundle: $size_mb MB, must be under $limit_mb MB" >&2; exit 1; }

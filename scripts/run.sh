@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # What a bundle runs on a machine with python3, torch and a driver; no Rust, network or checkout is needed.
-#   ./run.sh test [pytest options]       the Rust test programs, then the Python tests
+#   ./run.sh test [pytest options]       the Rust test programs, then the Python tests; -n 6: six at a time
+#   ./run.sh python [pytest options]     the Python tests alone
 #   ./run.sh bench [bench.py options]    criterion, then oxiwarp beside torch and its peers
 #   ./run.sh exactness [options]         every op's bits beside those of the models' own classes
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
+#   ./run.sh attention [options]         attention beside torch's backends
+#   ./run.sh models [bench options]      whole models, stock, compiled and patched; --model flux
 #   ./run.sh sanitize [test filter]      compute-sanitizer's four tools on test-kernels (default filter: sm_90::)
 #   ./run.sh tune [rms_norm …]           launch configurations of every op, checked and timed; --seconds N, else 110
 #   ./run.sh demo [demo options]         a diffusers model, stock and patched
@@ -63,14 +66,24 @@ sanitize() {
 
 command=${1:-}
 [ $# -eq 0 ] || shift
+# Plugins that happen to be on the machine stay out; the one that runs tests side by side is carried.
+pytests() {
+    OXIWARP_PTX_DIR=$work/ptx PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python \
+        "$python" -m pytest -p xdist.plugin "$here/tests/python" "$@"
+}
+
 case $command in
 test)
     packages
     programs
     step rust-oxiwarp "$work/bin/test-oxiwarp"
     step rust-kernels "$work/bin/test-kernels"
-    # Plugins that happen to be on the machine stay out.
-    OXIWARP_PTX_DIR=$work/ptx PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 step python "$python" -m pytest "$here/tests/python" "$@"
+    pytests "$@"
+    ;;
+python)
+    packages
+    programs
+    pytests "$@"
     ;;
 bench)
     packages
@@ -78,9 +91,13 @@ bench)
     CRITERION_HOME=$work/criterion step criterion "$work/bin/bench-kernels" --bench
     step bench "$python" "$here/benches/python/bench.py" --out "$out/bench" "$@"
     ;;
-exactness | curve)
+exactness | curve | attention)
     packages
     step "$command" "$python" "$here/benches/python/$command.py" --out "$out/bench" "$@"
+    ;;
+models)
+    packages
+    step models "$python" -m oxiwarp bench --out "$out/bench" "$@"
     ;;
 sanitize)
     command -v compute-sanitizer >/dev/null || { echo "compute-sanitizer is not on the PATH" >&2; exit 1; }
@@ -96,7 +113,7 @@ demo)
     step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
     ;;
 *)
-    sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac
