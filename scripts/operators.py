@@ -33,16 +33,16 @@ INTRODUCTION = """# Operators
 
 <!-- made by scripts/operators.py -->
 
-Every function here is `oxiwarp.<name>`. A signature has the defaults of what may be given by position; what stands behind `*`
-is given by name, and `help(oxiwarp.<name>)` says what it means, with shapes, roundings and errors.
+Every function here is `oxiwarp.<name>`. A signature has the defaults of what may be given by position; what stands
+behind `*` is given by name, and `help(oxiwarp.<name>)` says what it means, with shapes, roundings and errors.
 
-Inputs are float32, float16 or bfloat16 (`attention`: the latter two), on a GPU or, for tests, on the CPU, where the CPU executor
-runs the same kernel. They work under `torch.compile`, in CUDA graphs and with `torch.func.vmap`.
+Inputs are float32, float16 or bfloat16 (`attention`: the latter two), on a GPU or, for tests, on the CPU, where the
+CPU executor runs the same kernel. They work under `torch.compile`, in CUDA graphs and with `torch.func.vmap`.
 
-- **Roundings.** `mode`: "exact" (the default) rounds where the models' own chain of operators does, "fast" once at the end.
-  `rounding`, of an RMSNorm: "once", or "before_weight" as well, as Llama does. `–`: there is one way.
-- **Gradients** are computed in float32, and rounded once where nothing else is said; once, not twice. What they leave to torch:
-  [training.md](training.md#gradients).
+- **Roundings.** `mode`: "exact" (the default) rounds where the models' own chain of operators does, "fast" once at the
+  end. `rounding`, of an RMSNorm: "once", or "before_weight" as well, as Llama does. `–`: there is one way.
+- **Gradients** are computed in float32, and rounded once where nothing else is said. There is no second derivative.
+  What they leave to torch: [training.md](training.md#gradients).
 """
 
 
