@@ -24,15 +24,21 @@ from providers import has_ours
 
 INTRODUCTION = """# Exactness
 
-Three guarantees, for each op and mode: **bit-exact**, the bits of the model's own eager PyTorch; **same roundings**,
-the same casts at the same places but a sum in another order; **one rounding**, float32 inside and one cast at the end,
-which is closer to the true value than eager and different from it. Only the first is all or nothing: **FAIL** says that
-it was not met.
+What an op guarantees, in each mode, beside the model's own PyTorch in eager mode on a GPU:
+
+- **bit-exact**: the same bits, all of them. **FAIL** says that this was not met.
+- **same roundings**: the same casts at the same places, but sums in another order.
+- **one rounding**: float32 inside and one cast at the end of a chain. That is closer to the true value than eager, and
+  different from it.
+
+Bits are those of torch 2.11. Norms have them in aligned rows whose columns are divisible by 4, and the RMSNorm of
+`ada_norm`, `gated_residual_ada_norm` and Mochi's ops below 8192 columns: every model named here is within that. GELU
+(erf) follows the torch that is installed, whose bits differ from CUDA 13.2 on.
 
 Each cell is the share of elements with the bits of eager and, where that is not all of them, the largest distance in
-units in the last place; the worst of the shapes of the models that the row names. `exactness.csv` has every case.
-Inputs are random. A distance of many units is an element near zero, a difference of larger numbers; where one rounding
-is the guarantee, no distance is given for that reason.
+units in the last place (ulp); the worst of the shapes of the models that the row names. Inputs are random. A distance
+of many units is an element near zero, a difference of larger numbers; where one rounding is the guarantee, no distance
+is given for that reason.
 """
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from test_readme import run_blocks
 
+import oxiwarp
+
 ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -21,14 +23,27 @@ def test_python_blocks_run(page, monkeypatch, tmp_path):
     run_blocks(page)
 
 
-def test_tables_are_fresh():
-    """If not: python scripts/fused_chains.py."""
-    spec = importlib.util.spec_from_file_location("fused_chains", ROOT / "scripts" / "fused_chains.py")
+def script(name):
+    """A module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     made = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(made)
+    return made
+
+
+def test_tables_are_fresh():
+    """If not: python scripts/fused_chains.py."""
+    made = script("fused_chains")
     for name in made.MADE:
         text = (ROOT / "docs" / name).read_text()
         assert made.with_tables(name, text) == text, f"docs/{name} is stale"
+
+
+def test_operators_are_fresh():
+    """If not: python scripts/operators.py."""
+    made = script("operators")
+    assert made.PAGE.read_text() == made.page(), "docs/operators.md is stale"
+    assert made.GRADIENTS.keys() <= set(oxiwarp.ops.__all__)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

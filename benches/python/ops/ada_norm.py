@@ -2,7 +2,7 @@
 
 import references
 import torch.nn.functional as F
-from forms import EXACT_AND_FAST, ONE_ROUNDING, SAME_ROUNDINGS, Form, Inputs, Peer, Shape, Source
+from forms import EXACT_AND_FAST, Form, Inputs, Peer, Shape, Source
 from modulation import (
     EPS,
     inputs,
@@ -18,7 +18,6 @@ from torch import Tensor, cat, device, float32, nn
 import oxiwarp
 
 EPS_AFFINE = 1e-5
-SAME_AND_FAST = {"exact": SAME_ROUNDINGS, "fast": ONE_ROUNDING}
 
 
 def _inputs_table(source: Source, shape: Shape) -> Inputs:
@@ -111,7 +110,6 @@ FORMS = (
         eager=rms_norm_chain,
         reference=_reference_rms,
         ours=_rms_norm,
-        claims=SAME_AND_FAST,
         real=real_rms_norm_chain,
         peers={
             "Liger": Peer(
@@ -132,7 +130,6 @@ FORMS = (
             x, scale_table + scale, shift_table + shift
         ),
         ours=_rms_norm,
-        claims=SAME_AND_FAST,
     ),
     Form(
         op="ada_norm",

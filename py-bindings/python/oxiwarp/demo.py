@@ -207,7 +207,7 @@ def demo(steps: int | None = None, device: str | None = None, out: str = "demo.p
 
         from .picture import save
     except ImportError as error:
-        print(f"demo: {error}: pip install 'oxiwarp[demo]'", file=sys.stderr)
+        print(f"demo: {error}: pip install diffusers transformers accelerate matplotlib", file=sys.stderr)
         return 1
     console = Console(highlight=False)
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))

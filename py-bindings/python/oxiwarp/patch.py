@@ -54,15 +54,16 @@ def patch(
     Args:
         x: a diffusers pipeline (anything with `.components`), a transformers pipeline (anything with `.model`), or an
             nn.Module.
-        mode: "exact", the strictest agreement with the own method that the ops have, or "fast", the fastest kernels.
-            The report says which agreement that is.
+        mode: "exact", the strictest agreement with the own method that the ops have, or "fast", which rounds once a
+            chain and not once a step, has GELUs in the products before them, and implies `attention`. A kernel by
+            itself is not always faster so. The report says which agreement there is.
         only, skip: patterns (as for file names) of class names or dotted module names; `only` limits what is looked at,
             `skip` takes out of it.
         cpu_kernels: also run CPU tensors, on the CPU executor. Slow: for tests and demonstrations.
         allow_empty: return an empty report where nothing was replaced, instead of raising.
         attention: let fused attention processors call `oxiwarp.attention` where it was measured to be faster than what
-            torch chooses, which is on compute capability 9.0. It rounds otherwise than torch's. None: in mode "fast"
-            alone.
+            torch chooses, which is on compute capability 9.0 alone. It rounds otherwise than torch's. None: in mode
+            "fast" alone.
 
     Returns:
         A `Report`: what was replaced, what was left and why. Patching again is fine, and changes mode, `cpu_kernels`

@@ -27,7 +27,7 @@ def bench(models: list[str], variants: list[str], rounds: int, device: str, smal
     try:
         from rich.console import Console
     except ImportError as error:
-        print(f"bench: {error}: pip install 'oxiwarp[demo]'", file=sys.stderr)
+        print(f"bench: {error}: pip install rich diffusers transformers accelerate", file=sys.stderr)
         return 1
     place = torch.device(device)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
