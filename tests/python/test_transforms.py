@@ -10,6 +10,8 @@ from public_calls import calls
 import oxiwarp
 
 NAMES = list(calls("cpu"))
+# Mochi's residuals run torch's operators where a gradient is wanted.
+GRADIENTS_OF_TORCH = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
 UNSUPPORTED = ("does not have vmap support", "must override the setup_context")
 
 
@@ -44,6 +46,20 @@ def test_gradients_under_vmap(name, device):
             assert any(part in str(error) for part in UNSUPPORTED)
             return
         assert torch.allclose(batched, torch.stack([gradient(x), gradient(x + 1)]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_second_derivatives(name, device):
+    """Refused, never wrong; where torch's operators are the gradient, its own."""
+    call, x = calls(device)[name]
+    with torch.enable_grad():
+        leaf = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(call(leaf).float().square().sum(), leaf, create_graph=True)
+        if name in GRADIENTS_OF_TORCH:
+            first.sum().backward()
+        else:
+            with pytest.raises(RuntimeError, match="once_differentiable"):
+                first.sum().backward()
 
 
 def test_patched_models(device):

@@ -37,6 +37,7 @@ FUSIONS = (
         accepts=accepts,
         fits=fits,
         sources={"forward": ("061ac68b21ec",)},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
         chains=("LayerNorm by itself: layer_norm",),
     ),
     Fusion(
@@ -46,6 +47,7 @@ FUSIONS = (
         accepts=accepts,
         fits=fits,
         sources={"forward": ("878c87be861d",)},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
         chains=("LayerNorm in float32, cast back: layer_norm",),
     ),
 )

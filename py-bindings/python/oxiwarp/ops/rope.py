@@ -4,6 +4,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from .._heads import (
     FREQUENCIES,
@@ -44,6 +45,7 @@ class _Rope(torch.autograd.Function):
         return op(q, *how) if k is None else op_pair(q, k, *how)
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Any) -> Any:
         cos, sin = ctx.saved_tensors
         how = ctx.how._replace(cos=cos, sin=sin)
