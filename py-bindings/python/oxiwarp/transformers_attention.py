@@ -8,6 +8,7 @@ model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp"
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .ops import attention
@@ -39,16 +40,29 @@ def forward(
     """What a model's attention calls: `query` `[B, H, Sq, D]`, `key` and `value` `[B, Hkv, Sk, D]` in float16 or
     bfloat16; the result is `[B, Sq, H, D]`. A window is part of the mask.
 
+    Causal without a mask is as SDPA's: the first query stands at the first key. With more keys the rest are free slots
+    of a static cache; after earlier tokens there is a mask.
+
     Raises RuntimeError with a dropout, which the kernels do not have.
     """
     if dropout:
         raise RuntimeError(f"oxiwarp: attention_dropout is {dropout}, and the attention has none: set it to 0")
     causal = attention_mask is None and query.shape[2] > 1
     causal = causal and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    queries, keys = query.shape[2], key.shape[2]
+    if causal and keys > queries:
+        key, value = key[:, :, :queries], value[:, :, :queries]
+    elif causal and keys < queries:
+        attention_mask, causal = first_at_first(query, key), False
     out = attention(
         query, key, value, causal=causal, scale=scaling, mask=attention_mask, softcap=softcap, layout="bhsd"
     )
     return out.transpose(1, 2).contiguous(), None  # type: ignore[union-attr]
+
+
+def first_at_first(query: Tensor, key: Tensor) -> Tensor:
+    """The causal mask of SDPA; `oxiwarp.attention` puts the last query at the last key."""
+    return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
 
 
 __all__ = ["NAME", "forward", "register"]
