@@ -21,6 +21,7 @@ from ..replacement import RECIPE, Maker, Unsuitable, base_of
 from ..report import NO_KERNEL
 from ._source import fingerprint, resolve
 
+SOURCE = "_oxiwarp_source"  # of a replaced object's class: the fingerprint of its own method
 SEQUENCES = (tuple, list)
 compiling = torch.compiler.is_compiling
 
@@ -135,7 +136,7 @@ def make(name: str, method: str, base: type) -> dict[str, Any]:
             return fusion.run(self, self.__dict__[RECIPE], *args, **kwargs)
         return own(self, *args, **kwargs)
 
-    return {method: fused if fusion.kernels else quicker}
+    return {method: fused if fusion.kernels else quicker, SOURCE: fingerprint(resolve(method, base, base))}
 
 
 def ready(
@@ -243,4 +244,4 @@ def find(cls: type) -> tuple[Fusion, type] | None:
     return next(iter(known_ones or named), None)
 
 
-__all__ = ["FusedRecipe", "Fusion", "find", "idle", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]
+__all__ = ["SOURCE", "FusedRecipe", "Fusion", "find", "idle", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]
