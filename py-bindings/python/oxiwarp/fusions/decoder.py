@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..recognise import DEFAULT_EPS
-from ..replacement import RECIPE
+from ..recognise import DEFAULT_EPS, is_candidate
+from ..replacement import RECIPE, base_of
 from ._calls import called, direct, linear, norm, recipe_for
 from ._chains import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
 from ._fusion import FusedRecipe, Fusion
@@ -109,12 +109,30 @@ def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any
     return not args and formula_of(self.pre_feedforward_layernorm, hidden_states) is not None
 
 
+def fits_layer(self: Any) -> str | None:
+    """An RMSNorm after the attention: Starcoder 2 has LayerNorms in a layer that is Llama's word for word."""
+    return not_rms("post_attention_layernorm", self.post_attention_layernorm)
+
+
+def fits_sandwich(self: Any) -> str | None:
+    """The same before the MLP."""
+    return not_rms("pre_feedforward_layernorm", self.pre_feedforward_layernorm)
+
+
+def not_rms(name: str, norm: Any) -> str | None:
+    """Why this norm, replaced or not, will be none for `formula_of`."""
+    if not is_candidate(norm):
+        return f"its {name} is of class {base_of(norm).__name__}"
+    return None if "weight" in norm._parameters else f"its {name} has no weight of its own"
+
+
 FUSIONS = (
     Fusion(
         name="decoder.layer",
         classes=("transformers.models.*DecoderLayer",),
         run=layer,
         accepts=accepts_layer,
+        fits=fits_layer,
         few="hidden_states",
         skips=("post_attention_layernorm",),
         sources={"forward": ("c99d9f66d290", "4dda312a3c0a")},
@@ -126,6 +144,7 @@ FUSIONS = (
         classes=("transformers.models.gemma*DecoderLayer",),
         run=sandwich,
         accepts=accepts_sandwich,
+        fits=fits_sandwich,
         few="hidden_states",
         skips=("pre_feedforward_layernorm",),
         sources={"forward": ("c33a00e8d837", "b7872c1040a7", "b11679cc66c8")},

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..norms import NormRecipe
 from ..recognise import Formula
 from ..replacement import RECIPE, base_of
 from ._calls import called, linear
@@ -125,9 +126,9 @@ def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> t
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:
-    """How a norm that `patch` replaced computes, or None."""
+    """How an RMSNorm that `patch` replaced computes, or None."""
     recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
-    if recipe is None or weight is None:
+    if type(recipe) is not NormRecipe or weight is None:
         return None
     formula = recipe.formulas.get((x.dtype, weight.dtype))
     return formula if formula is not None and formula.uses_weight else None
