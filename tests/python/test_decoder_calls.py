@@ -103,6 +103,24 @@ def test_hooks(path):
     assert torch.equal(model(input_ids=IDS).last_hidden_state, y) and seen[-1] == "own"
 
 
+@pytest.mark.parametrize("name", ["Llama", "Phi3"])
+@pytest.mark.parametrize("grad", [False, True])
+def test_activations(name, grad):
+    """A hook on an activation is called, and another activation that comes after patching is taken."""
+    stock, seen = build(name), []
+    model = copy.deepcopy(stock)
+    oxiwarp.patch(model, cpu_kernels=True)
+    path = "activation_fn" if name == "Phi3" else "act_fn"
+    handle = getattr(model.layers[0].mlp, path).register_forward_hook(lambda module, args, y: seen.append(1) or y * 2)
+    with torch.set_grad_enabled(grad):
+        getattr(stock.layers[0].mlp, path).register_forward_hook(lambda module, args, y: y * 2)
+        assert torch.allclose(model(input_ids=IDS)[0], stock(input_ids=IDS)[0], rtol=0, atol=1e-5) and seen == [1]
+        handle.remove()
+        for x in (model, stock):
+            setattr(x.layers[0].mlp, path, nn.ReLU())
+        assert torch.allclose(model(input_ids=IDS)[0], stock(input_ids=IDS)[0], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("path", ["self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.down_proj"])
 def test_adapters(path):
     """Another module in a linear's place is called, before patching or after it; so is a norm that is not replaced."""

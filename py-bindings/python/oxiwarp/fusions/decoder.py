@@ -9,7 +9,7 @@ from ..recognise import DEFAULT_EPS, is_candidate
 from ..replacement import RECIPE, base_of
 from ._calls import called, direct, linear, norm, recipe_for
 from ._chains import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
-from ._fusion import FusedRecipe, Fusion
+from ._fusion import FusedRecipe, Fusion, hooked
 from .decoder_attention import attention_of, formula_of, has_angles
 
 GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTanh": gelu_tanh_and_mul}
@@ -35,6 +35,12 @@ def gates(self: Any) -> str | None:
     return None if name in GATED else f"its activation is {name}"
 
 
+def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
+    """The same of a call: it may be another by now."""
+    modules = self._modules
+    return type(modules.get("act_fn", modules.get("activation_fn"))).__name__ in GATED
+
+
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`LlamaDecoderLayer.forward`; that of Phi-3 has dropouts besides."""
     modules, options = self._modules, named(args, kwargs)
@@ -55,7 +61,10 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
     normed, total = add_and_norm(attended, rows, modules["post_attention_layernorm"])
     feed = modules["mlp"]
     how = recipe_for(feed, "decoder.mlp", normed)
-    fed = called(feed, normed, sizes) if how is None else mlp(feed, how, normed, sizes)
+    if how is not None and has_gate(feed) and not hooked(feed._modules["act_fn"]):
+        fed = mlp(feed, how, normed, sizes)
+    else:
+        fed = called(feed, normed, sizes)
     return total.add_(fed).view(batch, tokens, columns)
 
 
@@ -155,8 +164,9 @@ FUSIONS = (
         name="decoder.mlp",
         classes=("transformers.models.*MLP",),
         run=mlp,
-        accepts=lambda *args, **kwargs: True,
+        accepts=has_gate,
         few="x",
+        skips=("act_fn",),
         fits=gates,
         sources={"forward": ("4b6ed1049e7f",)},
         chains=("activation, product of gate and up: silu_and_mul",),
@@ -165,8 +175,9 @@ FUSIONS = (
         name="decoder.packed_mlp",
         classes=("transformers.models.phi*MLP",),
         run=packed_mlp,
-        accepts=lambda *args, **kwargs: True,
+        accepts=has_gate,
         few="hidden_states",
+        skips=("activation_fn",),
         fits=gates,
         sources={"forward": ("fe139a4b147f", "a27e3437e8db")},
         chains=("activation, product of gate and up: silu_and_mul",),
