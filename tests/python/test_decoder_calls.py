@@ -103,6 +103,21 @@ def test_hooks(path):
     assert torch.equal(model(input_ids=IDS).last_hidden_state, y) and seen[-1] == "own"
 
 
+@pytest.mark.parametrize("path", PARTS)
+def test_compiled_parts(path):
+    """A module that was compiled by itself runs so."""
+    model, ran = build("Qwen3"), []
+
+    def backend(graph, _):
+        return lambda *args: ran.append(path) or graph(*args)
+
+    oxiwarp.patch(model, cpu_kernels=True)
+    y = model(input_ids=IDS).last_hidden_state
+    torch._dynamo.reset()
+    model.layers[1].get_submodule(path).compile(backend=backend)
+    assert torch.allclose(model(input_ids=IDS).last_hidden_state, y, rtol=0, atol=1e-5) and ran
+
+
 @pytest.mark.parametrize("name", ["Llama", "Phi3"])
 @pytest.mark.parametrize("grad", [False, True])
 def test_activations(name, grad):
