@@ -65,7 +65,8 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
         fed = mlp(feed, how, normed, sizes)
     else:
         fed = called(feed, normed, sizes)
-    return total.add_(fed).view(batch, tokens, columns)
+    total = total.add_(fed) if fed.dtype == total.dtype else total + fed
+    return total.view(batch, tokens, columns)
 
 
 def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, Any]) -> Tensor:
@@ -99,9 +100,11 @@ def dropped(self: Any, name: str, x: Tensor) -> Tensor:
 
 
 def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
-    """`norm(x + residual)` in the module's roundings, and the sum."""
+    """`norm(x + residual)` in the module's roundings, and the sum. A hook or an adapter may give `x` another dtype."""
     formula = formula_of(norm, x)
-    assert formula is not None, "accepts() asked for it"
+    if formula is None or x.dtype != residual.dtype:
+        total = residual + x
+        return norm(total), total
     rounding = "before_weight" if formula.round_before_weight else "once"
     eps = getattr(norm, norm.__dict__[RECIPE].eps_name)
     eps = DEFAULT_EPS if eps is None else eps
