@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from helpers import random
 from test_decoder import IDS, build
 from test_decoder_calls import BF16, decode
 from torch import nn
@@ -26,30 +27,61 @@ class Adapted(nn.Module):
         return self.inner(x) + 0.25 * x.sum(-1, keepdim=True)
 
 
+@pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text"])
 @pytest.mark.parametrize("path", PARTS)
-def test_hooks(path):
-    """A hooked module is called, with what its own caller would give it."""
-    model = build("Qwen3")
+def test_hooks(path, name):
+    """A hooked module is called with what its own caller gives it, by the same names."""
+    stock, seen = build(name), []
+    model = copy.deepcopy(stock)
     oxiwarp.patch(model, cpu_kernels=True)
-    y, seen = model(input_ids=IDS).last_hidden_state, []
-    part = model.layers[1].get_submodule(path)
+    y = model(input_ids=IDS).last_hidden_state
 
     def before(module, args, kwargs):
-        seen.append((*args, *kwargs.values())[0].dim())
+        named = {key: getattr(value, "shape", type(value)) for key, value in kwargs.items()}
+        seen.append(([x.shape for x in args], named))
 
-    handles = [
-        part.register_forward_pre_hook(before, with_kwargs=True),
-        part.register_forward_hook(lambda module, args, out: seen.append("after")),
-    ]
-    assert torch.equal(model(input_ids=IDS).last_hidden_state, y) and seen == [3, "after"]
-    for handle in handles:
-        handle.remove()
-    everywhere = nn.modules.module.register_module_forward_hook(lambda module, args, out: seen.append(module))
-    model(input_ids=IDS)
-    everywhere.remove()
-    assert part in seen
+    for x in (stock, model):
+        part = x.layers[1].get_submodule(path)
+        part.register_forward_pre_hook(before, with_kwargs=True)
+        part.register_forward_hook(lambda module, args, out: seen.append("after"))
+        own = x(input_ids=IDS).last_hidden_state
+    assert torch.equal(own, y) and len(seen) == 4 and seen[:2] == seen[2:]
+    with torch.enable_grad():
+        model(input_ids=IDS)
+    assert seen[4:] == seen[:2]
+
+
+@pytest.mark.parametrize("path", PARTS)
+def test_own_forward(path):
+    """One of an instance is called."""
+    model, seen = build("Qwen3"), []
+    oxiwarp.patch(model, cpu_kernels=True)
+    y, part = model(input_ids=IDS).last_hidden_state, model.layers[1].get_submodule(path)
     part.forward = lambda *args, **kwargs: seen.append("own") or type(part).forward(part, *args, **kwargs)
-    assert torch.equal(model(input_ids=IDS).last_hidden_state, y) and seen[-1] == "own"
+    assert torch.equal(model(input_ids=IDS).last_hidden_state, y) and seen == ["own"]
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # an attention gets its tensors by name
+@pytest.mark.parametrize("kind", ["forward_pre_hook", "forward_hook", "full_backward_pre_hook", "full_backward_hook"])
+@pytest.mark.parametrize("name", ["Qwen3", "Gemma3Text", "Phi3"])
+def test_hooks_everywhere(name, kind):
+    """A hook on all modules sees the parts of the layer that it sees in the stock one."""
+    stock, seen, grad = build(name), ([], []), "backward" in kind
+    model, x = copy.deepcopy(stock), random((1, 3, 64), torch.float32, "cpu").requires_grad_(grad)
+    oxiwarp.patch(model, cpu_kernels=True)
+    angles = [random((1, 3, 16), torch.float32, "cpu", seed=seed) for seed in (1, 2)]
+    for each, layer in zip(seen, (stock.layers[0], model.layers[0]), strict=True):
+        names = {module: path for path, module in layer.named_modules()}
+        register = getattr(nn.modules.module, f"register_module_{kind}")
+        handle = register(lambda module, *args, names=names, each=each: each.append(names.get(module)))
+        try:
+            with torch.set_grad_enabled(grad):
+                y = layer(x, position_embeddings=tuple(angles), attention_mask=None)
+                y.sum().backward() if grad else None
+        finally:
+            handle.remove()
+    own, ours = (sorted(path for path in each if path is not None) for each in seen)  # a rotation may be a module, too
+    assert own == ours and set(own) == set(names.values()), set(own) - set(ours)
 
 
 @pytest.mark.parametrize("grad", [False, True])

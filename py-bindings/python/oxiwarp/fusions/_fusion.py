@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 
 from .._few import is_few
 from .._register import FLOATS, PLAIN
@@ -185,6 +186,8 @@ def hooked(module: nn.Module) -> bool:
     """Whether calling the module does more, or something else, than its class's forward."""
     bound = module.__dict__.get("forward")  # accelerate leaves the class's own there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
+        return True
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return True
     if compiling():  # `bool` of an attribute makes no guard: as for stock modules, hooks that come later are not seen
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks

@@ -46,7 +46,7 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
     modules, options = self._modules, named(args, kwargs)
     if direct() and "resid_attn_dropout" not in modules and hidden_states.dim() == 3:
         return in_rows(modules, hidden_states, options)
-    attended, _ = modules["self_attn"](modules["input_layernorm"](hidden_states), **options)
+    attended, _ = modules["self_attn"](hidden_states=modules["input_layernorm"](hidden_states), **options)
     attended = dropped(self, "resid_attn_dropout", attended)
     normed, total = add_and_norm(attended, hidden_states, modules["post_attention_layernorm"])
     return total + dropped(self, "resid_mlp_dropout", modules["mlp"](normed))
@@ -73,13 +73,13 @@ def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, An
     """A layer's attention of rows where `direct()`."""
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
-        return module(x.unflatten(0, sizes), **options)[0].flatten(0, 1)  # type: ignore[no-any-return]
+        return module(hidden_states=x.unflatten(0, sizes), **options)[0].flatten(0, 1)  # type: ignore[no-any-return]
     return attention_of(module, how, x, sizes, linear, **options)[0]
 
 
 def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`Gemma3DecoderLayer.forward`: a norm before and after both halves."""
-    attended, _ = self.self_attn(self.input_layernorm(hidden_states), **kwargs)
+    attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     attended = self.post_attention_layernorm(attended)
     normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)
     return total + self.post_feedforward_layernorm(self.mlp(normed))  # type: ignore[no-any-return]
