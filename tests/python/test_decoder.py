@@ -142,3 +142,14 @@ def test_without_its_norm(calls):
     oxiwarp.patch(model, skip="*RMSNorm", cpu_kernels=True)
     assert torch.allclose(model(input_ids=IDS).last_hidden_state, stock, rtol=0, atol=1e-5)
     assert calls["add_rms_norm"] == 0 and calls["rope"] == 2
+
+
+def test_another_norm(calls):
+    """One of another class that comes after patching, and is replaced itself."""
+    stock, model = build("Llama"), build("Llama")
+    oxiwarp.patch(model, cpu_kernels=True)
+    for layers in (stock.layers, model.layers):
+        layers[0].post_attention_layernorm = torch.nn.LayerNorm(64).eval()
+    oxiwarp.patch(model.layers[0].post_attention_layernorm, cpu_kernels=True)
+    y, right = (x(input_ids=IDS).last_hidden_state for x in (model, stock))
+    assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1

@@ -1,11 +1,10 @@
-"""`patch(..., attention=True)`, and `oxiwarp.attention` as an attention implementation of transformers."""
+"""`patch(..., attention=True)`."""
 
 from collections import Counter
 
 import pytest
 import torch
 from fused_checks import Operators
-from helpers import random
 from joint_models import FAMILIES, build, step
 from models import ltx, ltx_input
 
@@ -120,37 +119,6 @@ def test_gpus(monkeypatch, there, capability, ours):
     report = oxiwarp.patch(model, attention=True)
     assert any("oxiwarp.attention" in note for note in report.notes) is ours
     assert model.transformer_blocks[0].attn1.processor._oxiwarp.attention == ("9.0" if ours else None)
-
-
-def test_transformers(device):
-    """A language model, with and without padding, against SDPA."""
-    transformers = pytest.importorskip("transformers")
-    from oxiwarp import transformers_attention
-
-    transformers_attention.register()
-    config = transformers.Qwen3Config(
-        vocab_size=64,
-        hidden_size=128,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-    )
-    torch.manual_seed(0)
-    model = transformers.Qwen3Model(config).to(device, torch.bfloat16).eval().requires_grad_(False)
-    ids, mask = torch.arange(24, device=device).view(2, 12), torch.ones(2, 12, dtype=torch.long, device=device)
-    mask[0, :5] = 0
-    for options in ({}, {"attention_mask": mask}):
-        results = []
-        for implementation in ("sdpa", transformers_attention.NAME):
-            model.set_attn_implementation(implementation)
-            results.append(model(input_ids=ids, **options).last_hidden_state.float())
-        seen = mask.bool() if options else torch.ones_like(mask, dtype=torch.bool)
-        assert (results[0] - results[1])[seen].abs().max() <= 0.08
-    with pytest.raises(RuntimeError, match="attention_dropout is 0.5"):
-        q = random((1, 2, 4, 64), torch.bfloat16, device)
-        transformers_attention.forward(model, q, q, q, None, dropout=0.5)
 
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])

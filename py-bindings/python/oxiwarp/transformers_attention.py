@@ -8,11 +8,14 @@ model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp"
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from ._register import needs_grad
 from .ops import attention
 
 NAME = "oxiwarp"
+REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 
 
 def register() -> None:
@@ -34,21 +37,62 @@ def forward(
     scaling: float | None = None,
     is_causal: bool | None = None,
     softcap: float | None = None,
-    **_: Any,
+    position_bias: Tensor | None = None,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """What a model's attention calls: `query` `[B, H, Sq, D]`, `key` and `value` `[B, Hkv, Sk, D]` in float16 or
     bfloat16; the result is `[B, Sq, H, D]`. A window is part of the mask.
 
-    Raises RuntimeError with a dropout, which the kernels do not have.
+    Causal without a mask is as SDPA's: the first query stands at the first key. With more keys the rest are free slots
+    of a static cache; after earlier tokens there is a mask.
+
+    Other arguments, such as packed sequences for FlashAttention, say what the mask says as well: they are not looked
+    at, as in transformers' function for SDPA.
+
+    Raises RuntimeError with what the kernels do not have: a dropout, sinks of attention, a paged cache, a gradient for
+    the bias of positions.
     """
-    if dropout:
-        raise RuntimeError(f"oxiwarp: attention_dropout is {dropout}, and the attention has none: set it to 0")
+    check(dropout, position_bias, others)
     causal = attention_mask is None and query.shape[2] > 1
     causal = causal and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    queries, keys = query.shape[2], key.shape[2]
+    if causal and keys > queries:
+        key, value = key[:, :, :queries], value[:, :, :queries]
+        position_bias = None if position_bias is None else position_bias[..., :queries]
+    elif causal and keys < queries:
+        attention_mask, causal = first_at_first(query, key), False
+    if position_bias is not None:
+        attention_mask = biased(first_at_first(query, key) if causal else attention_mask, position_bias)
+        causal = False
     out = attention(
         query, key, value, causal=causal, scale=scaling, mask=attention_mask, softcap=softcap, layout="bhsd"
     )
     return out.transpose(1, 2).contiguous(), None  # type: ignore[union-attr]
+
+
+def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) -> None:
+    """Raise RuntimeError for arguments that would change the result and that the kernels do not have."""
+    if dropout:
+        raise RuntimeError(f"oxiwarp: attention_dropout is {dropout}, and the attention has none: set it to 0")
+    for name, lacking in REFUSED.items():
+        if others.get(name) is not None:
+            raise RuntimeError(f"oxiwarp: the model gives {name}, and the attention has {lacking}")
+    if position_bias is not None and needs_grad(position_bias):
+        raise RuntimeError("oxiwarp: position_bias needs a gradient, and the attention has none for it")
+
+
+def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
+    """The bias as a mask, where `mask` says that a key is seen; one that is added itself is added."""
+    if mask is None:
+        return position_bias
+    if mask.dtype == torch.bool:
+        return torch.where(mask, position_bias, torch.finfo(position_bias.dtype).min)
+    return position_bias + mask
+
+
+def first_at_first(query: Tensor, key: Tensor) -> Tensor:
+    """The causal mask of SDPA; `oxiwarp.attention` puts the last query at the last key."""
+    return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
 
 
 __all__ = ["NAME", "forward", "register"]

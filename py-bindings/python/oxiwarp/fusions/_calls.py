@@ -33,9 +33,11 @@ def direct() -> bool:
 
 
 def bare(held: dict[str, Any]) -> bool:
-    """Whether the module with these attributes has no hooks (without gradients, those of a backward are none) and no
-    forward of its own."""
-    return not (held["_forward_hooks"] or held["_forward_pre_hooks"] or "forward" in held)
+    """Whether the module with these attributes has no hooks (without gradients, those of a backward are none), no
+    forward of its own and was not compiled by itself."""
+    if held["_forward_hooks"] or held["_forward_pre_hooks"] or "forward" in held:
+        return False
+    return held.get("_compiled_call_impl") is None
 
 
 def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:

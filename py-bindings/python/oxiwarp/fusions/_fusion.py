@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
+from torch.nn.modules.module import _has_any_global_hook
 
 from .._few import is_few
 from .._register import FLOATS, PLAIN
@@ -21,6 +22,7 @@ from ..replacement import RECIPE, Maker, Unsuitable, base_of
 from ..report import NO_KERNEL
 from ._source import fingerprint, resolve
 
+SOURCE = "_oxiwarp_source"  # of a replaced object's class: the fingerprint of its own method
 SEQUENCES = (tuple, list)
 compiling = torch.compiler.is_compiling
 
@@ -135,7 +137,7 @@ def make(name: str, method: str, base: type) -> dict[str, Any]:
             return fusion.run(self, self.__dict__[RECIPE], *args, **kwargs)
         return own(self, *args, **kwargs)
 
-    return {method: fused if fusion.kernels else quicker}
+    return {method: fused if fusion.kernels else quicker, SOURCE: fingerprint(resolve(method, base, base))}
 
 
 def ready(
@@ -184,6 +186,8 @@ def hooked(module: nn.Module) -> bool:
     """Whether calling the module does more, or something else, than its class's forward."""
     bound = module.__dict__.get("forward")  # accelerate leaves the class's own there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
+        return True
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return True
     if compiling():  # `bool` of an attribute makes no guard: as for stock modules, hooks that come later are not seen
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
@@ -243,4 +247,4 @@ def find(cls: type) -> tuple[Fusion, type] | None:
     return next(iter(known_ones or named), None)
 
 
-__all__ = ["FusedRecipe", "Fusion", "find", "idle", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]
+__all__ = ["SOURCE", "FusedRecipe", "Fusion", "find", "idle", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ..recognise import DEFAULT_EPS
-from ..replacement import RECIPE
+from ..recognise import DEFAULT_EPS, is_candidate
+from ..replacement import RECIPE, base_of
 from ._calls import called, direct, linear, norm, recipe_for
 from ._chains import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
-from ._fusion import FusedRecipe, Fusion
+from ._fusion import FusedRecipe, Fusion, hooked
 from .decoder_attention import attention_of, formula_of, has_angles
 
 GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTanh": gelu_tanh_and_mul}
@@ -35,12 +35,18 @@ def gates(self: Any) -> str | None:
     return None if name in GATED else f"its activation is {name}"
 
 
+def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
+    """The same of a call: it may be another by now."""
+    modules = self._modules
+    return type(modules.get("act_fn", modules.get("activation_fn"))).__name__ in GATED
+
+
 def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`LlamaDecoderLayer.forward`; that of Phi-3 has dropouts besides."""
     modules, options = self._modules, named(args, kwargs)
     if direct() and "resid_attn_dropout" not in modules and hidden_states.dim() == 3:
         return in_rows(modules, hidden_states, options)
-    attended, _ = modules["self_attn"](modules["input_layernorm"](hidden_states), **options)
+    attended, _ = modules["self_attn"](hidden_states=modules["input_layernorm"](hidden_states), **options)
     attended = dropped(self, "resid_attn_dropout", attended)
     normed, total = add_and_norm(attended, hidden_states, modules["post_attention_layernorm"])
     return total + dropped(self, "resid_mlp_dropout", modules["mlp"](normed))
@@ -55,21 +61,25 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
     normed, total = add_and_norm(attended, rows, modules["post_attention_layernorm"])
     feed = modules["mlp"]
     how = recipe_for(feed, "decoder.mlp", normed)
-    fed = called(feed, normed, sizes) if how is None else mlp(feed, how, normed, sizes)
-    return total.add_(fed).view(batch, tokens, columns)
+    if how is not None and has_gate(feed) and not hooked(feed._modules["act_fn"]):
+        fed = mlp(feed, how, normed, sizes)
+    else:
+        fed = called(feed, normed, sizes)
+    total = total.add_(fed) if fed.dtype == total.dtype else total + fed
+    return total.view(batch, tokens, columns)
 
 
 def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, Any]) -> Tensor:
     """A layer's attention of rows where `direct()`."""
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
-        return module(x.unflatten(0, sizes), **options)[0].flatten(0, 1)  # type: ignore[no-any-return]
+        return module(hidden_states=x.unflatten(0, sizes), **options)[0].flatten(0, 1)  # type: ignore[no-any-return]
     return attention_of(module, how, x, sizes, linear, **options)[0]
 
 
 def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """`Gemma3DecoderLayer.forward`: a norm before and after both halves."""
-    attended, _ = self.self_attn(self.input_layernorm(hidden_states), **kwargs)
+    attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     attended = self.post_attention_layernorm(attended)
     normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)
     return total + self.post_feedforward_layernorm(self.mlp(normed))  # type: ignore[no-any-return]
@@ -90,9 +100,11 @@ def dropped(self: Any, name: str, x: Tensor) -> Tensor:
 
 
 def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
-    """`norm(x + residual)` in the module's roundings, and the sum."""
+    """`norm(x + residual)` in the module's roundings, and the sum. A hook or an adapter may give `x` another dtype."""
     formula = formula_of(norm, x)
-    assert formula is not None, "accepts() asked for it"
+    if formula is None or x.dtype != residual.dtype:
+        total = residual + x
+        return norm(total), total
     rounding = "before_weight" if formula.round_before_weight else "once"
     eps = getattr(norm, norm.__dict__[RECIPE].eps_name)
     eps = DEFAULT_EPS if eps is None else eps
@@ -109,12 +121,30 @@ def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any
     return not args and formula_of(self.pre_feedforward_layernorm, hidden_states) is not None
 
 
+def fits_layer(self: Any) -> str | None:
+    """An RMSNorm after the attention: Starcoder 2 has LayerNorms in a layer that is Llama's word for word."""
+    return not_rms("post_attention_layernorm", self.post_attention_layernorm)
+
+
+def fits_sandwich(self: Any) -> str | None:
+    """The same before the MLP."""
+    return not_rms("pre_feedforward_layernorm", self.pre_feedforward_layernorm)
+
+
+def not_rms(name: str, norm: Any) -> str | None:
+    """Why this norm, replaced or not, will be none for `formula_of`."""
+    if not is_candidate(norm):
+        return f"its {name} is of class {base_of(norm).__name__}"
+    return None if "weight" in norm._parameters else f"its {name} has no weight of its own"
+
+
 FUSIONS = (
     Fusion(
         name="decoder.layer",
         classes=("transformers.models.*DecoderLayer",),
         run=layer,
         accepts=accepts_layer,
+        fits=fits_layer,
         few="hidden_states",
         skips=("post_attention_layernorm",),
         sources={"forward": ("c99d9f66d290", "4dda312a3c0a")},
@@ -126,6 +156,7 @@ FUSIONS = (
         classes=("transformers.models.gemma*DecoderLayer",),
         run=sandwich,
         accepts=accepts_sandwich,
+        fits=fits_sandwich,
         few="hidden_states",
         skips=("pre_feedforward_layernorm",),
         sources={"forward": ("c33a00e8d837", "b7872c1040a7", "b11679cc66c8")},
@@ -136,8 +167,9 @@ FUSIONS = (
         name="decoder.mlp",
         classes=("transformers.models.*MLP",),
         run=mlp,
-        accepts=lambda *args, **kwargs: True,
+        accepts=has_gate,
         few="x",
+        skips=("act_fn",),
         fits=gates,
         sources={"forward": ("4b6ed1049e7f",)},
         chains=("activation, product of gate and up: silu_and_mul",),
@@ -146,8 +178,9 @@ FUSIONS = (
         name="decoder.packed_mlp",
         classes=("transformers.models.phi*MLP",),
         run=packed_mlp,
-        accepts=lambda *args, **kwargs: True,
+        accepts=has_gate,
         few="hidden_states",
+        skips=("activation_fn",),
         fits=gates,
         sources={"forward": ("fe139a4b147f", "a27e3437e8db")},
         chains=("activation, product of gate and up: silu_and_mul",),

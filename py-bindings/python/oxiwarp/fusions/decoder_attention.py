@@ -8,16 +8,39 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..norms import NormRecipe
 from ..recognise import Formula
 from ..replacement import RECIPE, base_of
 from ._calls import called, linear
 from ._chains import qk_norm_rope, rope
-from ._fusion import FusedRecipe, Fusion, is_plain, same_dtype
+from ._fusion import SOURCE, FusedRecipe, Fusion, is_plain, same_dtype
 from ._source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
 SDPA = ("d6c8021e82de",)  # `sdpa_attention_forward` of transformers
 HANDED_ON = {"position_ids", "use_cache"}  # what a layer gives its attention, and no attention looks at
+
+
+def own_window(self: Any) -> int | None:
+    """The window of this layer."""
+    return self.sliding_window  # type: ignore[no-any-return]
+
+
+def models_window(self: Any) -> int | None:
+    """That of all layers."""
+    return getattr(self.config, "sliding_window", None)
+
+
+# What a forward hands to the attention besides the usual, by its fingerprint: classes of other names have it, too.
+BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "7818b08f0bc1": {},  # Llama, Gemma, Granite
+    "80c074687dd5": {"sliding_window": models_window},  # Mistral, Mixtral
+    "98180a6c232f": {"sliding_window": own_window},  # Qwen 2
+    "b1270ad83a92": {"sliding_window": own_window},  # Qwen 3
+    "dd97e355390c": {"sliding_window": own_window, "softcap": lambda self: self.attn_logit_softcapping},  # Gemma 2
+    "e8785e7a79ba": {"sliding_window": own_window},  # Gemma 3
+    "bf8ad02d298d": {"sliding_window": models_window},  # Phi-3
+}
 
 
 def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
@@ -87,10 +110,9 @@ def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
     for name in kwargs:
         if name not in HANDED_ON:
             return False
-    base = base_of(self)
-    if base.__name__.startswith("Gemma2"):
+    if "softcap" in BESIDES[getattr(type(self), SOURCE)]:  # which that function refuses
         return False
-    return fingerprint(sys.modules[base.__module__].ALL_ATTENTION_FUNCTIONS["sdpa"]) in SDPA
+    return fingerprint(sys.modules[base_of(self).__module__].ALL_ATTENTION_FUNCTIONS["sdpa"]) in SDPA
 
 
 def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> tuple[Tensor, ...]:
@@ -104,9 +126,9 @@ def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> t
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:
-    """How a norm that `patch` replaced computes, or None."""
+    """How an RMSNorm that `patch` replaced computes, or None."""
     recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
-    if recipe is None or weight is None:
+    if type(recipe) is not NormRecipe or weight is None:
         return None
     formula = recipe.formulas.get((x.dtype, weight.dtype))
     return formula if formula is not None and formula.uses_weight else None
@@ -127,15 +149,8 @@ def is_llama(norm: Any, x: Tensor) -> bool:
 
 
 def particulars(self: Any) -> dict[str, Any]:
-    """What the model hands to the attention besides the usual."""
-    name = base_of(self).__name__
-    if name.startswith("Gemma2"):
-        return {"sliding_window": self.sliding_window, "softcap": self.attn_logit_softcapping}
-    if hasattr(self, "sliding_window"):
-        return {"sliding_window": self.sliding_window}
-    if name.startswith(("Mistral", "Mixtral", "Phi3")):
-        return {"sliding_window": getattr(self.config, "sliding_window", None)}
-    return {}
+    """What this source hands to the attention besides the usual."""
+    return {name: found(self) for name, found in BESIDES[getattr(type(self), SOURCE)].items()}
 
 
 def has_angles(x: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> bool:
@@ -162,15 +177,7 @@ FUSIONS = (
         accepts=accepts_attention,
         few="hidden_states",
         sources={
-            "forward": (
-                "7818b08f0bc1",  # Llama, Gemma, Granite
-                "80c074687dd5",  # Mistral, Mixtral
-                "98180a6c232f",  # Qwen 2
-                "b1270ad83a92",  # Qwen 3
-                "dd97e355390c",  # Gemma 2
-                "e8785e7a79ba",  # Gemma 3
-                "bf8ad02d298d",  # Phi-3
-            ),
+            "forward": tuple(BESIDES),
             **ROTATION,
         },
         chains=("rotary embedding of queries and keys: rope", "with norms as Qwen 3's, and these: qk_norm_rope"),
