@@ -68,6 +68,16 @@ fn rope_refuses(device: &Device) {
         says(run, text);
     }
     assert!(y.download().unwrap().iter().all(|y| *y == 7.0), "something was written");
+    let (q, k) = (x.view(&[1, 4, 2, 8]).unwrap(), x.view(&[2, 4, 1, 8]).unwrap());
+    let mut out = device.upload(&[7.0_f32; 64]).unwrap();
+    let both = [(q, &mut y, [1, 4, 2, 8]), (k, &mut out, [2, 4, 1, 8])].map(|(x, y, shape)| Heads {
+        x,
+        affine: Affine::default(),
+        y: y.view_mut(&shape).unwrap(),
+    });
+    let [q, k] = both.map(Some);
+    let run = rope(device, q, k, good, HeadsOrder::TokensFirst, None, Stream::default());
+    says(run, "rope: k has shape [2, 4, 1, 8], expected the batches, tokens and columns of q: [1, 4, .., 8]");
     let nothing = rope(device, None, None, good, HeadsOrder::TokensFirst, None, Stream::default());
     says(nothing, "rope: q has shape [], expected q, k or both");
 }
