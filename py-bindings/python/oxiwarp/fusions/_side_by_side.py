@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._register import PLAIN, define_in_place, needs_grad
+from .._register import PLAIN, define_in_place, may_write, needs_grad
 from ..ops import gelu, gelu_tanh
 from ._fusion import FusedRecipe, hooked
 from .feed_forward import gelu_product, in_epilogue
@@ -56,9 +56,9 @@ def side_by_side(
     """`torch.cat([attention, activation(projected)], 2)`, where the attention has `first` columns.
 
     `op` is our operator for the activation, if it is one that is known, which leaves `1 / share` of the columns. It
-    writes where the concatenation would copy to, and our attention does. Autograd needs that copy.
+    writes where the concatenation would copy to, and our attention does. Autograd and transforms need that copy.
     """
-    if op is None or needs_grad(projected) or type(projected) not in PLAIN:
+    if op is None or needs_grad(projected) or type(projected) not in PLAIN or not may_write(projected):
         return torch.cat([attend(None), activation(projected)], dim=2)
     batch, tokens, columns = projected.shape
     both = projected.new_empty(batch, tokens, first + columns // share)
