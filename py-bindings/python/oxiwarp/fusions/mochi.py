@@ -142,7 +142,7 @@ def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)
-    version = mask._version, mask.data_ptr()
+    version = mask._version, mask.data_ptr(), mask.device
     return keep(_tokens.setdefault(mask, {}), 1, version, mask.device, lambda: find_tokens(mask))
 
 
