@@ -144,7 +144,7 @@ def attend(
     """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections. It
     is `out` where it was written there."""
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
-    cos, sin = image_rotary_emb or (None, None)
+    cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     streams, first = [], 0
     values = of_text[2:] + [of_image[2]]
     if len(values) == 2 and values[0] is values[1]:

@@ -162,7 +162,8 @@ def accepts_attention(
     """Mochi's norms with weights in the dtype of the input; tables for each head in float32, which are not trained."""
     from diffusers.models.normalization import MochiRMSNorm
 
-    norms, tables = (attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k), image_rotary_emb or ()
+    norms = attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k
+    tables = () if image_rotary_emb is None else tuple(image_rotary_emb)
     return (
         all(norm is not None and is_norm(norm, MochiRMSNorm) and norm.eps == attn.norm_q.eps for norm in norms)
         and same_dtype(hidden_states, encoder_hidden_states, *(norm.weight for norm in norms))
