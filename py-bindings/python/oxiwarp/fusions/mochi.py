@@ -138,7 +138,9 @@ def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
     """The tokens of each sample that its mask shows.
 
     Python waits for the GPU to find their number, so they are kept while the mask is, of which all blocks and steps get
-    the same one, until something is written to it, which inference mode's do not tell.
+    the same one, until something is written to it. Writes past autograd are not seen, as no question to the CPU shows
+    them: to `mask.data`, through NumPy or DLPack, by a kernel of another library. A mask of inference mode, which tells
+    of no write, is looked at anew each time.
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)
