@@ -32,8 +32,8 @@ def keep(
     most_bytes: int = MOST_BYTES,
     graphs: bool = False,
 ) -> Made:
-    """What `make` makes on `device` for `key`, which says so, or has made: its last results are in `store`, `most` of
-    them with `most_bytes`.
+    """What `make` makes on `device` for `key`, which names it too, or has made: its last results are in `store`,
+    `most` of them, of `most_bytes` together.
 
     Calls of any thread, any grad mode and inference mode may have them. Another stream has its own, since it would read
     these unasked. Nothing is kept, or found, for fake tensors or torch.func's. Neither for a CUDA graph, which goes on
@@ -52,7 +52,8 @@ def keep(
         if not lasts(*tensors_of(made)) or size > most_bytes:
             return made
         while len(store) >= most or size + sum(map(bytes_of, list(store.values()))) > most_bytes:
-            store.pop(next(iter(list(store)), None), None)  # type: ignore[arg-type]  the oldest, or another thread did
+            oldest = next(iter(list(store)), None)
+            store.pop(oldest, None)  # type: ignore[arg-type]  # by now another thread may have
         store[key, stream] = made
     return made  # type: ignore[no-any-return]
 
