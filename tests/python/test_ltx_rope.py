@@ -10,6 +10,7 @@ from models import ltx, ltx_input
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
+from oxiwarp._tables import _of_objects as kept
 from oxiwarp.fusions import ltx as fused_ltx
 from oxiwarp.fusions import ltx_rope
 
@@ -74,13 +75,39 @@ def test_rope_is_not_copied():
     """Neither a copy nor a pickle has the tables, and nothing holds a module for them."""
     module = patched_rope()
     module(x(), 2, 3, 4)
-    assert ltx_rope._kept[module] and copy.deepcopy(module) not in ltx_rope._kept
+    assert kept[module] and copy.deepcopy(module) not in kept
     buffer = io.BytesIO()
     torch.save(module, buffer)
     assert buffer.tell() < 2000 + 10 * module(x(), 2, 3, 4)[0].nbytes and "table" not in str(module.__dict__)
-    held = len(ltx_rope._kept)
+    held = len(kept)
     del module
-    assert len(ltx_rope._kept) < held
+    assert len(kept) < held
+
+
+def test_rope_is_forgotten():
+    """When its method is taken back, and when the module is moved, as offloading does."""
+    module = patched_rope()
+    for let_go in (lambda: module.to("cpu"), lambda: oxiwarp.unpatch(module)):
+        module(x(), 2, 3, 4)
+        assert kept[module]
+        let_go()
+        assert module not in kept
+    assert all(map(torch.equal, module(x(), 2, 3, 4), rope()(x(), 2, 3, 4))) and module not in kept
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["no_grad", "inference_mode"])
+def test_tables_that_are_written_to(inference):
+    """Attention reads them whole, as it does where other sines are given; the next call has the own method's."""
+    module, right = patched_rope(), rope()(x(1), 2, 3, 4)
+    with torch.inference_mode(inference):
+        for at in range(2):
+            tables = module(x(1), 2, 3, 4)
+            assert fused_ltx.once(*tables)[0].shape[-1] == right[0].shape[-1] // 2
+            tables[at].mul_(0)
+            assert fused_ltx.once(*tables)[at] is tables[at]
+            assert all(map(torch.equal, module(x(1), 2, 3, 4), right))
+        cos, sin = module(x(1), 2, 3, 4)
+        assert fused_ltx.once(cos, sin * 2)[0] is cos
 
 
 def test_rope_leaves_the_rest(monkeypatch):
@@ -96,9 +123,9 @@ def test_rope_leaves_the_rest(monkeypatch):
     module = patched_rope()
     with FakeTensorMode() as mode:
         module(mode.from_tensor(x()), 2, 3, 4)
-    assert not ltx_rope._kept.get(module)
+    assert not kept.get(module)
     monkeypatch.setattr(ltx_rope, "MOST_BYTES", 100)
-    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0]) and not ltx_rope._kept.get(module)
+    assert torch.equal(module(x(), 2, 3, 4)[0], rope()(x(), 2, 3, 4)[0]) and not kept.get(module)
 
 
 def test_rope_and_compiled_blocks():

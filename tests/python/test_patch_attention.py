@@ -10,7 +10,7 @@ from models import ltx, ltx_input
 
 import oxiwarp
 from oxiwarp import fusions
-from oxiwarp.fusions import _attention
+from oxiwarp.fusions import _attention, _side_by_side
 
 
 @pytest.fixture
@@ -146,3 +146,45 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
     block.attn.register_forward_hook(lambda module, args, output: output * 0.5)
     halved = step(family, model, dtype, device)[0]
     assert not torch.equal(halved, y) and halved.isfinite().all()
+
+
+class Guided:
+    """Perturbed attention guidance: a processor that calls another twice for the same tokens, and keeps the first."""
+
+    def __init__(self, inner, copies):
+        self.inner, self.copies = inner, copies
+
+    def __call__(self, attn, hidden_states, encoder_hidden_states=None, attention_mask=None, image_rotary_emb=None):
+        tokens = [hidden_states * 1 if self.copies else hidden_states for _ in range(2)]
+        self.kept = self.inner(attn, tokens[0], image_rotary_emb=image_rotary_emb)
+        other = self.inner(attn, tokens[1])
+        return self.kept + 3 * (self.kept - other)
+
+
+def test_two_attentions_of_the_same_tokens(measured):
+    """Each has its own result, which is still there after the block."""
+    family, dtype, results = FAMILIES["flux"], torch.bfloat16, []
+    for copies in (True, False):
+        model = build(family, dtype)
+        oxiwarp.patch(model, cpu_kernels=True, attention=True)
+        attn = model.single_transformer_blocks[0].attn
+        attn.set_processor(Guided(attn.processor, copies))
+        results.append((step(family, model, dtype)[0], attn.processor.kept))
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("name", ["flux", "flux2"])
+def test_kept_results(name, measured):
+    """What a hook on an attention keeps is no part of what the block goes on with; a place is taken once."""
+    family, dtype, kept = FAMILIES[name], torch.bfloat16, []
+    model = build(family, dtype)
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    y = step(family, model, dtype)[0]
+    block = model.single_transformer_blocks[0]
+    handle = block.attn.register_forward_hook(lambda module, args, output: kept.append(output))
+    assert torch.equal(step(family, model, dtype)[0], y)
+    handle.remove()
+    assert kept[0].untyped_storage().nbytes() == kept[0].nbytes
+    x, place = torch.zeros(2), torch.zeros(2)
+    _side_by_side.give_place(block.attn, x, place)
+    assert _side_by_side.take_place(x) is place and _side_by_side.take_place(x) is None

@@ -61,6 +61,7 @@ def test_3d_axes(device):
     x = torch.zeros(1, 24, 1, 16, device=device)
     x[..., 0::2] = 1.0
     y = oxiwarp.rope_3d(x, grid=grid, splits=splits).view(2, 3, 4, 16)
+    assert torch.equal(oxiwarp.rope_3d(x, grid=list(grid), splits=list(splits)).view_as(y), y)
     angle = torch.atan2(y[..., 1::2], y[..., 0::2]).cpu()
     for axis, columns in enumerate((slice(0, 2), slice(2, 6), slice(6, 8))):
         for other in range(3):

@@ -1,5 +1,9 @@
 """What is kept for the next call: by whom it may be read, and what is not kept."""
 
+import itertools
+import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -65,10 +69,43 @@ def test_transforms(halves):
 
 
 def test_large_ones():
+    """What has too many bytes is not kept; what had too many together goes, the oldest first."""
     store = {}
-    for bytes_, count in ((16, 0), (12, 1)):
-        keep(store, 1, (bytes_,), torch.device("cpu"), lambda n=bytes_ // 4: torch.ones(n), most_bytes=12)
-        assert len(store) == count
+    for bytes_, left in ((16, []), (8, [8]), (4, [8, 4]), (12, [12]), (16, [12])):
+        keep(store, KEPT, bytes_, torch.device("cpu"), lambda n=bytes_ // 4: torch.ones(n), most_bytes=12)
+        assert [key for key, _ in store] == left
+
+
+def test_grids():
+    """Tables of many sizes of a video stay below a limit together."""
+    before = dict(_tables.grid_tables.store)
+    _tables.grid_tables.store.clear()
+    for width in range(8, 8 + KEPT):
+        _tables.grid_tables((21, 160, width), (44, 42, 42), 10000.0, torch.device("meta"))
+    assert sum(map(_tables.bytes_of, _tables.grid_tables.store.values())) <= _tables.MOST_BYTES
+    _tables.grid_tables.store.clear()
+    _tables.grid_tables.store.update(before)
+
+
+def test_threads():
+    """Those that let go the same entry at the same time."""
+    store, errors, device, value = {}, [], torch.device("cpu"), torch.zeros(1)
+    before, end = sys.getswitchinterval(), time.monotonic() + 1
+
+    def ask(of):
+        try:
+            for at in itertools.takewhile(lambda _: time.monotonic() < end, itertools.count()):
+                keep(store, 1, at % 5 + of, device, lambda: value)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask, args=(of,)) for of in range(6)]
+    sys.setswitchinterval(1e-7)
+    for step in (threading.Thread.start, threading.Thread.join):
+        for thread in threads:
+            step(thread)
+    sys.setswitchinterval(before)
+    assert not errors
 
 
 def test_rope_1d_after_fake_tensors():
@@ -85,24 +122,37 @@ def test_rope_1d_after_fake_tensors():
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
     """Captured calls cannot copy from the CPU, and what they read is never let go; what depends on more than its
     arguments they make anew."""
-    device, stream = torch.device("cuda"), SimpleNamespace(cuda_stream=7)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: stream.cuda_stream == 9)
-    store = {}
+    device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
+    monkeypatch.setattr(_tables, "stream_of", lambda device: stream.now)
 
     def get(graphs):
         return keep(store, 1, ("key",), device, lambda: torch.ones(3), graphs=graphs)
 
     made = get(True)
-    stream.cuda_stream = 8
+    stream.now = 8
     other = get(True)
     assert other is not made
-    stream.cuda_stream = 9
+    stream.now = None
     assert get(False) is not other and get(True) is other
     assert get(True) is other and sum(held is other for held in _tables._of_graphs) == 1
     store.clear()
     assert get(True) is not other and not store
     assert any(held is other for held in _tables._of_graphs)
+
+
+def test_what_graphs_hold(monkeypatch):
+    """Large tables up to a limit, beyond which a graph makes its own; small ones, which it may not be able to make."""
+    store, device = {}, torch.device("cuda")
+    monkeypatch.setattr(_tables, "_of_graphs", [])
+    monkeypatch.setattr(_tables, "SMALL", 8)
+    monkeypatch.setattr(_tables, "MOST_BYTES", 32)
+    found = []
+    for stream in (7, None):
+        monkeypatch.setattr(_tables, "stream_of", lambda device, stream=stream: stream)
+        for count in (4, 5, 6, 2):
+            found.append(keep(store, KEPT, count, device, lambda n=count: torch.ones(n), graphs=True))
+    eager, captured = found[:4], found[4:]
+    assert [a is b for a, b in zip(eager, captured, strict=True)] == [True, False, False, True]
 
 
 def test_streams_and_graphs(halves, cuda):

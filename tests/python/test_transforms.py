@@ -4,14 +4,21 @@ import warnings
 
 import pytest
 import torch
+from helpers import random
+from joint_models import FAMILIES, build
 from models import NORMS, net, net_input
 from public_calls import calls
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from video_models import mochi, mochi_input
 
 import oxiwarp
+from oxiwarp.fusions._joint import apart, joined
 
 NAMES = list(calls("cpu"))
 # Mochi's residuals run torch's operators where a gradient is wanted.
 GRADIENTS_OF_TORCH = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
+SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no vmap of its attention
 UNSUPPORTED = ("does not have vmap support", "must override the setup_context")
 
 
@@ -79,3 +86,68 @@ def test_patched_models(device):
         )
     for name, gradient in own.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+@SLOW
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # which Mochi asks for
+@pytest.mark.parametrize("name", ["flux", "flux2", "sd3.5", "hunyuan_video", "qwen_image", "mochi"])
+def test_patched_transformers(name, device):
+    """Blocks that write parts of a tensor one by one concatenate them under vmap, whichever of them have a batch."""
+    if name == "mochi":
+        model, inputs = mochi(device=device), mochi_input(device=device)
+    else:
+        model, inputs = build(FAMILIES[name], device=device), FAMILIES[name].inputs(torch.float32, device)
+    oxiwarp.patch(model, cpu_kernels=True)
+
+    def run(key, value):
+        return model(**{**inputs, key: value, "return_dict": False})[0]
+
+    for key in ("hidden_states", "encoder_hidden_states"):
+        batch = torch.stack([inputs[key], inputs[key] / 2])
+        loop = torch.stack([run(key, value) for value in batch])
+        torch.testing.assert_close(torch.func.vmap(lambda x, key=key: run(key, x))(batch), loop, rtol=1e-4, atol=1e-5)
+
+
+@SLOW
+@pytest.mark.parametrize("name", ["flux", "hunyuan_video"])
+def test_compiled_vmap(name, device):
+    """Compiled, what operators write to under vmap is each element's own."""
+    family = FAMILIES[name]
+    model, columns = build(family, device=device), 64
+    oxiwarp.patch(model, cpu_kernels=True)
+    streams = [random((3, 2, tokens, columns), torch.float32, device, tokens) for tokens in (12, 5)]
+    temb = random((3, 2, columns), torch.float32, device, 7)
+    for blocks in (model.transformer_blocks, model.single_transformer_blocks):
+        call = torch.func.vmap(lambda x, text, temb, block=blocks[0]: block(x, text, temb))
+        torch._dynamo.reset()
+        compiled = torch.compile(call, backend="eager", fullgraph=True)(*streams, temb)
+        for y, right in zip(compiled, call(*streams, temb), strict=True):
+            torch.testing.assert_close(y, right, rtol=1e-4, atol=1e-5)
+    torch._dynamo.reset()
+
+
+def test_out_under_vmap(device):
+    """Each element's result is written to its place; a place that all would share is refused."""
+    x, out = random((3, 4, 8), torch.float32, device), torch.empty(3, 4, 8, device=device)
+    torch.func.vmap(lambda x, out: oxiwarp.gelu(x, out=out))(x, out)
+    assert torch.equal(out, oxiwarp.gelu(x))
+    with pytest.raises(RuntimeError, match="out has no batch dimension under torch.vmap"):
+        torch.func.vmap(lambda x: oxiwarp.gelu(x, out=out[0]))(x)
+
+
+def again(x):
+    return joined(*apart(x, 5))
+
+
+def test_streams_joined_under_tracers():
+    """Where tensors have no memory, nothing is said of what lies beside each other in it."""
+    x = random((2, 17, 8), torch.float32, "cpu")
+    assert again(x).data_ptr() == x.data_ptr(), "eager: without a copy"
+    assert torch.equal(torch.func.vmap(again)(x[None])[0], x)
+    assert torch.equal(torch.func.functionalize(again)(x), x)
+    for mode in ("fake", "symbolic"):
+        assert torch.equal(make_fx(again, tracing_mode=mode)(x)(x), x)
+    with warnings.catch_warnings(), FakeTensorMode():
+        warnings.simplefilter("error")
+        first, second = torch.empty(2, 17, 8)[:, :5], torch.empty(2, 17, 8)[:, 5:]
+        assert joined(first, second)._base is None, "parts of two tensors"

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
@@ -23,6 +24,7 @@ ROUNDINGS = {"once": False, "before_weight": True}
 # Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
 # the last two are what torch.export traces with.
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
+REAL = (Tensor, torch.nn.Parameter)
 OPTIONAL = (Tensor, type(None))
 
 
@@ -37,8 +39,7 @@ def define(schema: str, fake: Callable[..., Any]) -> Any:
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
-    if "!" not in schema:
-        torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
+    torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
     return op
 
 
@@ -55,11 +56,16 @@ def define_in_place(schema: str, run: Callable[..., Any]) -> Any:
 
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-    """An operator under torch.vmap: one call for each element of the batch."""
+    """An operator under torch.vmap: one call for each element of the batch, which writes to that element of `out`."""
+    for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
+        if argument.is_write and value is not None and dim is None:
+            raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
     results = [
         op(*(value if dim is None else value.select(dim, at) for value, dim in zip(arguments, in_dims, strict=True)))
         for at in range(info.batch_size)
     ]
+    if results[0] is None:
+        return None, None
     if not isinstance(results[0], tuple):
         return torch.stack(results), 0
     return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
@@ -94,6 +100,13 @@ def needs_grad(*tensors: Tensor | None) -> bool:
         if tensor is not None and tensor.requires_grad:
             return True
     return False
+
+
+def may_write(x: Tensor) -> bool:
+    """Whether a result may be written part by part into a tensor made as `x` is, and parts be told by where they lie:
+    not where `x` has no memory, or a transform of torch.func follows, whose tensors stand for others. torch.compile
+    follows what is written. For autograd see `needs_grad`."""
+    return torch.compiler.is_compiling() or (type(x) in REAL and peek_interpreter_stack() is None)
 
 
 def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor | None, ...], grad: bool) -> None:

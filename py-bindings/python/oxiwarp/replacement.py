@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 from torch import nn
 
+from ._tables import forget
+
 RECIPE = "_oxiwarp"
 BOUND = ("forward", "_old_forward")  # where an instance may hold a bound forward; the second is accelerate's
 REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for hooks of diffusers
@@ -60,6 +62,8 @@ def restore(x: Any) -> bool:
     if base is not None and _classes.get(base) is type(x):
         rebind(x, type(x), base)
         x.__class__ = base
+    if isinstance(x, nn.Module):
+        forget(x)
     del x.__dict__[RECIPE]  # where another tool made a subclass of ours: this alone brings the own method back
     return True
 
@@ -121,10 +125,21 @@ def class_for(base: type, make: Maker) -> type:
         }
         if issubclass(base, nn.Module):
             members["extra_repr"] = lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp")))
+            members["_apply"] = make_apply(base)
         metaclass: Any = type(base)
         _classes[base] = metaclass(base.__name__, (base,), members)
         tell_diffusers(base, _classes[base])
     return _classes[base]
+
+
+def make_apply(base: Any) -> Any:
+    """What `to`, `cpu`, ... call, which let go what is kept of a module beside its parameters."""
+
+    def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        forget(self)
+        return base._apply(self, *args, **kwargs)
+
+    return apply
 
 
 def tell_diffusers(base: type, subclass: type) -> None:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .._register import define_in_place, needs_grad
+from .._register import define_in_place, may_write, needs_grad
 from ..replacement import base_of
 from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ._fusion import FusedRecipe, is_norm, is_plain, same_dtype
@@ -35,12 +35,14 @@ def queries_and_keys(
 ) -> tuple[Tensor, Tensor]:
     """Normalised and rotated queries and keys of all streams, one after the other along the tokens.
 
-    Each stream is written where it belongs, which saves the concatenation; where autograd needs one, it is made.
+    Each stream is written where it belongs, which saves the concatenation; where autograd or a transform needs one, it
+    is made.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
     dim = 2 if heads_first else 1
-    if torch.is_grad_enabled() and any(wants_grad(stream) for stream in streams):
+    recorded = torch.is_grad_enabled() and any(wants_grad(stream) for stream in streams)
+    if recorded or not may_write(streams[0].query):
         both = [normed(stream, how, norm, heads_first) for stream in streams]
         return torch.cat([query for query, _ in both], dim), torch.cat([key for _, key in both], dim)
     sizes = [stream.query.shape[dim] for stream in streams]
@@ -165,6 +167,8 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
     both = tokens + second.shape[1]
     if (
         not needs_grad(first, second)
+        and may_write(first)
+        and may_write(second)
         and first.stride() == second.stride() == (both * columns, columns, 1)
         and second.storage_offset() == first.storage_offset() + tokens * columns
         and second.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()

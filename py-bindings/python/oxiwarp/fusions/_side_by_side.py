@@ -6,13 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._register import PLAIN, define_in_place, needs_grad
+from .._register import PLAIN, define_in_place, may_write, needs_grad
 from ..ops import gelu, gelu_tanh
+from ..replacement import RECIPE
 from ._fusion import FusedRecipe, hooked
 from .feed_forward import gelu_product, in_epilogue
 
 CHAIN = "activation of the feed-forward, written beside the attention: {}"
 """A line of `Fusion.chains`."""
+
+PLACE = "_oxiwarp_place"
+"""The attribute of what a block gives its attention that says where the result should be, past the module's call."""
 
 add_product = define_in_place("add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_)
 Attend = Callable[[Tensor | None], Tensor]
@@ -56,9 +60,9 @@ def side_by_side(
     """`torch.cat([attention, activation(projected)], 2)`, where the attention has `first` columns.
 
     `op` is our operator for the activation, if it is one that is known, which leaves `1 / share` of the columns. It
-    writes where the concatenation would copy to, and our attention does. Autograd needs that copy.
+    writes where the concatenation would copy to, and our attention does. Autograd and transforms need that copy.
     """
-    if op is None or needs_grad(projected) or type(projected) not in PLAIN:
+    if op is None or needs_grad(projected) or type(projected) not in PLAIN or not may_write(projected):
         return torch.cat([attend(None), activation(projected)], dim=2)
     batch, tokens, columns = projected.shape
     both = projected.new_empty(batch, tokens, first + columns // share)
@@ -70,6 +74,21 @@ def side_by_side(
         place.copy_(attended)
     op(projected, mode=how.mode, out=both[..., first:])
     return both
+
+
+def give_place(attn: Any, x: Tensor, out: Tensor | None) -> None:
+    """Have an attention of `x` write to `out`: if its result is that of one call of our processor, and nobody else's to
+    keep or to change."""
+    if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
+        setattr(x, PLACE, out)
+
+
+def take_place(x: Tensor) -> Tensor | None:
+    """Where to write an attention of `x`; another of the same tokens has a tensor of its own."""
+    out = getattr(x, PLACE, None)
+    if out is not None:
+        setattr(x, PLACE, None)
+    return out
 
 
 def gelu_of(activation: Any) -> Callable[..., Tensor] | None:
@@ -84,4 +103,4 @@ def is_tanh(activation: Any) -> bool:
     return gelu_of(activation) is gelu_tanh
 
 
-__all__ = ["CHAIN", "both_projected", "gelu_of", "side_by_side"]
+__all__ = ["CHAIN", "both_projected", "gelu_of", "give_place", "side_by_side", "take_place"]

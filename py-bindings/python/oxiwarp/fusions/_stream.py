@@ -3,10 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from .._tables import lasts
+from .._tables import kept
 from ._chains import gated_residual_ada_norm
-
-_zeros: dict[tuple[torch.device, torch.dtype, int], Tensor] = {}
 
 
 def residual_layer_norm(
@@ -36,23 +34,13 @@ def residual_layer_norm(
 
 def zeros(x: Tensor) -> Tensor:
     """`[N]` zeros for `x` of shape `[..., N]`, in its dtype and on its device: made once, as every block wants them."""
-    if torch.compiler.is_compiling():
-        return x.new_zeros(x.shape[-1])
-    key = x.device, x.dtype, x.shape[-1]
-    found = _zeros.get(key)
-    return make_zeros(*key) if found is None else found
+    return row(x.shape[-1], x.dtype, x.device)
 
 
-def make_zeros(device: torch.device, dtype: torch.dtype, cols: int) -> Tensor:
-    """Zeros that later calls on any stream, in any grad mode, may read; a graph being captured keeps its own."""
-    capturing = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-    with torch.inference_mode(False):
-        made = torch.zeros(cols, dtype=dtype, device=device)
-    if lasts(made) and not capturing:
-        if device.type == "cuda":
-            torch.cuda.current_stream(device).synchronize()
-        _zeros[device, dtype, cols] = made
-    return made
+@kept
+def row(cols: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """That many zeros."""
+    return torch.zeros(cols, dtype=dtype, device=device)
 
 
 __all__ = ["residual_layer_norm", "zeros"]

@@ -146,6 +146,7 @@ def attention(
     encoder_hidden_states: Tensor | None = None,
     attention_mask: Tensor | None = None,
     temb: Tensor | None = None,
+    scale: None = None,
 ) -> Tensor:
     """`AttnProcessor2_0.__call__`."""
     source = hidden_states if encoder_hidden_states is None else encoder_hidden_states

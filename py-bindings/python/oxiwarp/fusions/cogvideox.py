@@ -128,7 +128,8 @@ def accepts_attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> bool:
     """LayerNorms of a head or none; tables in float32, which a 16-bit query is multiplied with in float32."""
-    norms, tables = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None], image_rotary_emb or ()
+    norms = [norm for norm in (attn.norm_q, attn.norm_k) if norm is not None]
+    tables = () if image_rotary_emb is None else tuple(image_rotary_emb)
     return (
         not attn.is_cross_attention
         and (len(norms) == 2 or (not norms and len(tables) == 2))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._register import FLOATS, PLAIN, needs_grad
+from .._register import FLOATS, PLAIN, may_write, needs_grad
 from ._chains import geglu, gelu, gelu_quick, gelu_tanh, silu_and_mul, swiglu
 from ._fusion import FusedRecipe, Fusion, hooked, resident
 
@@ -34,14 +34,14 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 
 
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
-    """Whether one product of cuBLASLt does all that calling the linear on `x` does; it has no gradient."""
+    """Whether one product of cuBLASLt does all that calling the linear on `x` does; it has no gradient and no vmap."""
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False
     if x.dtype == torch.float32:  # measured on an H200: twenty times as far from float64 as the eager chain
         return False
     if not (x.dtype == proj.weight.dtype == proj.bias.dtype) or needs_grad(x, proj.weight, proj.bias):
         return False
-    return resident(x.device, proj.weight, proj.bias)
+    return may_write(x) and resident(x.device, proj.weight, proj.bias)
 
 
 def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:

@@ -24,12 +24,10 @@ from ._joint import (
     streams_fit,
     tables_fit,
 )
-from ._side_by_side import CHAIN, both_projected
+from ._side_by_side import CHAIN, both_projected, give_place, take_place
 
 MODULE = "diffusers.models.transformers.transformer_flux"
 Tables = tuple[Tensor, Tensor]
-PLACE = "_oxiwarp_place"
-"""The attribute of what a block gives its attention that says where the result should be, past modules and hooks."""
 
 
 def block(
@@ -74,8 +72,9 @@ def single_block(
     normed, gate = self.norm(hidden_states, emb=temb)
 
     def attended(out: Tensor | None) -> Tensor:
-        setattr(normed, PLACE, out)
-        return self.attn(  # type: ignore[no-any-return]
+        attn = self.attn
+        give_place(attn, normed, out)
+        return attn(  # type: ignore[no-any-return]
             hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {})
         )
 
@@ -114,7 +113,7 @@ def attention(
     from diffusers.models.transformers.transformer_flux import _get_qkv_projections
 
     projected = project(attn, hidden_states, encoder_hidden_states, _get_qkv_projections)
-    out = getattr(hidden_states, PLACE, None) if encoder_hidden_states is None else None
+    out = take_place(hidden_states) if encoder_hidden_states is None else None
     attended = attend(self, how, attn, projected, attention_mask, image_rotary_emb, out)
     if encoder_hidden_states is None:
         return attended
@@ -145,7 +144,7 @@ def attend(
     """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections. It
     is `out` where it was written there."""
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
-    cos, sin = image_rotary_emb or (None, None)
+    cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     streams, first = [], 0
     values = of_text[2:] + [of_image[2]]
     if len(values) == 2 and values[0] is values[1]:

@@ -136,7 +136,8 @@ def attention(
     image_rotary_emb: Tables | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`HunyuanVideoAttnProcessor2_0.__call__`."""
-    image, heads, tables = hidden_states.shape[1], (attn.heads, -1), image_rotary_emb or (None, None)
+    image, heads = hidden_states.shape[1], (attn.heads, -1)
+    tables = (None, None) if image_rotary_emb is None else image_rotary_emb
     if attn.add_q_proj is None:
         hidden_states = joined(hidden_states, encoder_hidden_states)
     query, key, value = (project(hidden_states).unflatten(2, heads) for project in (attn.to_q, attn.to_k, attn.to_v))

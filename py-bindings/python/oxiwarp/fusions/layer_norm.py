@@ -14,10 +14,10 @@ def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
     return layer_norm(x, self.weight, self.bias, self.eps)
 
 
-def accepts(self: Any, x: Tensor) -> bool:
+def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
     """Contiguous rows, and parameters in the input's dtype; torch takes float32 ones too, but rounds otherwise on CUDA.
-    Inductor fuses a LayerNorm into what follows."""
-    if torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
+    Inductor fuses a LayerNorm into what follows. Each class has its own name for the input."""
+    if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False
     return resident(x.device, self.weight, self.bias) and all(
         parameter is None or parameter.dtype == x.dtype for parameter in (self.weight, self.bias)

@@ -6,11 +6,11 @@ from torch import Tensor, nn
 
 from ._attention import dispatched, mask_of_heads
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
-from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, compiling, is_norm, resident, same_dtype
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
 ONCE = "_oxiwarp_once"
-"""The attribute of cosines by which they bring cosines and sines with each angle once, not twice for its pair."""
+"""The attribute of cosines: their sines, then cosines and sines that have each angle once, not twice for its pair."""
 
 
 def block(
@@ -92,7 +92,7 @@ def attention(
     norm_q, norm_k = attn.norm_q, attn.norm_k
     eps, weights = norm_q.eps, (norm_q.weight, norm_k.weight)
     if image_rotary_emb is not None:
-        cos, sin = getattr(image_rotary_emb[0], ONCE, image_rotary_emb)
+        cos, sin = once(*image_rotary_emb)
         query, key = qk_norm_rope(
             query, key, cos, sin, q_weight=weights[0], k_weight=weights[1], eps=eps, mode=how.mode
         )
@@ -113,6 +113,15 @@ def attention(
     )
     attended = attended.flatten(2, 3).to(query.dtype)
     return attn.to_out[1](attn.to_out[0](attended))
+
+
+def once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """The tables to read: those with each angle once, if there are any and nobody has written to the others."""
+    found = getattr(cos, ONCE, None)
+    if found is None or found[0] is not sin:
+        return cos, sin
+    untouched = compiling() or cos.is_inference() or cos._version == sin._version == 0
+    return found[1:] if untouched else (cos, sin)  # type: ignore[no-any-return]
 
 
 def accepts_attention(

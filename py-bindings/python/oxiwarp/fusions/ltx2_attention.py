@@ -75,14 +75,16 @@ def turned(
     if tables is not None and attn.rope_type == "split":
         options.update(across_heads=True, interleaved=False, head_dim=tables[0].shape[-1] * 2)
         tables = tables[0].transpose(1, 2), tables[1].transpose(1, 2)
-        key_tables = key_tables and (key_tables[0].transpose(1, 2), key_tables[1].transpose(1, 2))
+        if key_tables is not None:
+            key_tables = key_tables[0].transpose(1, 2), key_tables[1].transpose(1, 2)
     if tables is not None and key_tables is None:
         both: tuple[Tensor, Tensor] = qk_norm_rope(
             query, key, *tables, q_weight=weights[0], k_weight=weights[1], **options
         )
         return both
-    query = qk_norm_rope(query, None, *(tables or ()), q_weight=weights[0], **options)
-    key = qk_norm_rope(key, None, *((tables and key_tables) or ()), q_weight=weights[1], **options)
+    of_query, of_key = ((), ()) if tables is None or key_tables is None else (tables, key_tables)
+    query = qk_norm_rope(query, None, *of_query, q_weight=weights[0], **options)
+    key = qk_norm_rope(key, None, *of_key, q_weight=weights[1], **options)
     return query, key
 
 

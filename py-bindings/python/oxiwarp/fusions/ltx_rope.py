@@ -6,21 +6,18 @@ every angle twice, for a pair: attention reads those of once, an eighth faster (
 """
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .._tables import Store, keep
+from .._tables import MOST_BYTES, keep, store_of
 from ..replacement import base_of
 from ._fusion import FusedRecipe, Fusion, hooked
 from .ltx import MODULE, ONCE
 
-MOST_BYTES = 256 << 20  # of tables that are kept: those of 161 frames of 512 x 768 pixels have 198 MB
 CONSTANTS = ("dim", "base_num_frames", "base_height", "base_width", "patch_size", "patch_size_t", "theta")
 
 Tables = tuple[Tensor, ...]
-_kept: WeakKeyDictionary[nn.Module, Store] = WeakKeyDictionary()  # no copy and no pickle has them
 
 
 def embedding(
@@ -33,9 +30,11 @@ def embedding(
     rope_interpolation_scale: tuple[float, float, float] | None = None,
     video_coords: None = None,
 ) -> Tables:
-    """`LTXVideoRotaryPosEmbed.forward`; tables that a batch shares are expanded."""
+    """`LTXVideoRotaryPosEmbed.forward`; tables that a batch shares are expanded. Those that somebody has written to are
+    made anew (but for writes past autograd, to `.data` or through NumPy)."""
     size = num_frames, height, width, rope_interpolation_scale
-    key = *size, *(getattr(self, name) for name in CONSTANTS)
+    device = hidden_states.device
+    key = *size, *(getattr(self, name) for name in CONSTANTS), device
 
     def make() -> Tables:
         cos, sin = base_of(self).forward(self, hidden_states[:1], *size)  # type: ignore[attr-defined]
@@ -44,9 +43,12 @@ def embedding(
     if torch.compiler.is_compiling():
         tables = make()
     else:
-        tables = keep(_kept.setdefault(self, {}), 1, key, hidden_states.device, make, MOST_BYTES)
+        store = store_of(self)
+        if any(table._version for tables in store.values() for table in tables):
+            store.clear()
+        tables = keep(store, 1, key, device, make, MOST_BYTES)
     cos, sin, *once = (table.expand(hidden_states.shape[0], -1, -1) for table in tables)
-    setattr(cos, ONCE, tuple(once))
+    setattr(cos, ONCE, (sin, *once))
     return cos, sin
 
 
@@ -59,7 +61,7 @@ def accepts(
     rope_interpolation_scale: Any = None,
     video_coords: Any = None,
 ) -> bool:
-    """Numbers only, and nobody who could write to the tables."""
+    """Numbers only, and no hook, which might write to the tables between two calls' checks."""
     scale = rope_interpolation_scale
     return (
         video_coords is None

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .._register import may_write
 from .._tables import keep, lasts
 from ._attention import sdpa
 from ._chains import (
@@ -97,7 +98,7 @@ def attention(
     image_rotary_emb: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`MochiAttnProcessor2_0.__call__`. Queries and keys of the image are written where those of the text will join
-    them, unless autograd or a compiler would have to follow that."""
+    them, unless autograd, a transform or a compiler would have to follow that."""
     tokens, all_tokens = hidden_states.shape[1], hidden_states.shape[1] + encoder_hidden_states.shape[1]
     query, key, value = attn.to_q(hidden_states), attn.to_k(hidden_states), attn.to_v(hidden_states)
     text = [project(encoder_hidden_states) for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)]
@@ -106,7 +107,7 @@ def attention(
     text[:2] = qk_norm_rope(*text[:2], q_weight=attn.norm_added_q.weight, k_weight=attn.norm_added_k.weight, **norm)
     tables = () if image_rotary_emb is None else (table[None] for table in image_rotary_emb)
     joined = None
-    if not (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+    if not (torch.is_grad_enabled() or torch.compiler.is_compiling()) and may_write(query):
         joined = [x.new_empty(len(x), all_tokens, x.shape[-1]) for x in (query, key)]
         norm["out"] = tuple(x[:, :tokens] for x in joined)
     query, key = qk_norm_rope(query, key, *tables, q_weight=attn.norm_q.weight, k_weight=attn.norm_k.weight, **norm)
@@ -137,11 +138,13 @@ def tokens_of(mask: Tensor) -> tuple[Tensor, ...]:
     """The tokens of each sample that its mask shows.
 
     Python waits for the GPU to find their number, so they are kept while the mask is, of which all blocks and steps get
-    the same one, until something is written to it, which inference mode's do not tell.
+    the same one, until something is written to it. Writes past autograd are not seen, as no question to the CPU shows
+    them: to `mask.data`, through NumPy or DLPack, by a kernel of another library. A mask of inference mode, which tells
+    of no write, is looked at anew each time.
     """
     if torch.compiler.is_compiling() or not lasts(mask) or mask.is_inference():
         return find_tokens(mask)
-    version = mask._version, mask.data_ptr()
+    version = mask._version, mask.data_ptr(), mask.device
     return keep(_tokens.setdefault(mask, {}), 1, version, mask.device, lambda: find_tokens(mask))
 
 
@@ -161,7 +164,8 @@ def accepts_attention(
     """Mochi's norms with weights in the dtype of the input; tables for each head in float32, which are not trained."""
     from diffusers.models.normalization import MochiRMSNorm
 
-    norms, tables = (attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k), image_rotary_emb or ()
+    norms = attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k
+    tables = () if image_rotary_emb is None else tuple(image_rotary_emb)
     return (
         all(norm is not None and is_norm(norm, MochiRMSNorm) and norm.eps == attn.norm_q.eps for norm in norms)
         and same_dtype(hidden_states, encoder_hidden_states, *(norm.weight for norm in norms))

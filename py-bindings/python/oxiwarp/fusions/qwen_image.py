@@ -102,7 +102,7 @@ def attention(
         project(encoder_hidden_states).unflatten(-1, heads)
         for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
     )
-    of_image, of_text = image_rotary_emb or (None, None)
+    of_image, of_text = (None, None) if image_rotary_emb is None else image_rotary_emb
     streams = [
         Stream(text_query, text_key, attn.norm_added_q, attn.norm_added_k, of_text),
         Stream(query, key, attn.norm_q, attn.norm_k, of_image),

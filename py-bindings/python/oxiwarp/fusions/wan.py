@@ -182,15 +182,16 @@ def accepts_attention(
 ) -> bool:
     """torch's norms with weights in the dtype of the input; tables that all heads share."""
     norms, dtypes = (attn.norm_q, attn.norm_k), (hidden_states.dtype, torch.float32)
+    tables = () if rotary_emb is None else tuple(rotary_emb)
     return (
         all(is_norm(norm, nn.RMSNorm) and norm.eps is not None for norm in norms)
         and norms[0].eps == norms[1].eps
         and same_dtype(hidden_states, norms[0].weight, norms[1].weight)
         and all(
             table.dim() == 4 and table.shape[2] == 1 and table.stride(-1) == 1 and table.dtype in dtypes
-            for table in rotary_emb or ()
+            for table in tables
         )
-        and resident(hidden_states.device, *(rotary_emb or ()))
+        and resident(hidden_states.device, *tables)
     )
 
 

@@ -221,7 +221,7 @@ def rope_3d(
         splits = splits or (dim - 2 * rows, rows, rows)
         if len(splits) != 3 or sum(splits) != dim or any(split % 2 or split < 0 for split in splits):
             raise ValueError(f"rope: splits is {splits}, expected three even numbers whose sum is {dim}")
-        cos, sin = grid_tables(tuple(grid), splits, theta, q.device)
+        cos, sin = grid_tables(tuple(grid), tuple(splits), theta, q.device)
     return rope(
         q, k, cos, sin, interleaved=interleaved, offset=offset, mode=mode, heads_first=heads_first, head_dim=head_dim
     )
