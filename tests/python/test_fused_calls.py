@@ -77,6 +77,19 @@ def test_no_scale():
     assert all(map(torch.equal, got, own))
 
 
+def test_processor_by_name():
+    """A processor that is given its module by name, too."""
+    flux = pytest.importorskip("diffusers.models.transformers.transformer_flux")
+    attn = flux.FluxAttention(query_dim=32, heads=2, dim_head=16, processor=flux.FluxAttnProcessor()).eval()
+    x = random((2, 5, 32), torch.float32, "cpu")
+    own = attn.processor(attn=attn, hidden_states=x)
+    oxiwarp.patch(attn, cpu_kernels=True)
+    with Operators() as operators:
+        got = attn.processor(attn=attn, hidden_states=x)
+    assert operators.calls
+    torch.testing.assert_close(got, own, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize(("name", "argument"), [("LayerNorm", "input"), ("FP32LayerNorm", "inputs")])
 def test_norms_by_name(name, argument):
     """As torch and diffusers call their one argument; another is an error."""

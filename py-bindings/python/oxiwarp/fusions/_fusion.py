@@ -166,7 +166,7 @@ def ready(
         return False
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
-    owner = args[0] if fusion.method == "__call__" else x  # a processor is called with the attention module
+    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # a processor's module
     for path in skipped:
         module = submodule(owner, path)
         if module is not None and not is_plain(module, first.device):
