@@ -21,6 +21,7 @@ mod gated_residual;
 mod gpu;
 mod heads;
 mod heads_bad_input;
+mod heads_empty;
 mod heads_kernels;
 mod layer_norm;
 mod mochi;
@@ -57,6 +58,7 @@ fn main() -> std::process::ExitCode {
         activation_input::TESTS,
         bad_input::TESTS,
         heads_bad_input::TESTS,
+        heads_empty::TESTS,
         norm_backward::TESTS,
         norm_backward_input::TESTS,
         softmax::TESTS,
