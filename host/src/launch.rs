@@ -1,5 +1,8 @@
 //! A launch: shape, arguments, stream.
 use std::ffi::c_void;
+use std::marker::PhantomData;
+
+use crate::OwnedStream;
 
 /// Grid, block and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
@@ -15,29 +18,29 @@ pub(crate) struct Launch {
     pub carveout: Option<u32>,
 }
 
-/// A CUDA stream; on the CPU there is only one, and a launch is done when it returns.
+/// A CUDA stream, borrowed from who owns it; on the CPU there is only one, and a launch is done when it returns.
 #[derive(Clone, Copy, Debug)]
-pub struct Stream(pub(crate) *mut c_void);
+pub struct Stream<'a>(pub(crate) *mut c_void, PhantomData<&'a OwnedStream>);
 
 // SAFETY: a stream handle may be used from any thread; it is never dereferenced here.
-unsafe impl Send for Stream {}
+unsafe impl Send for Stream<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Stream {}
+unsafe impl Sync for Stream<'_> {}
 
-impl Default for Stream {
+impl Default for Stream<'_> {
     /// The legacy default stream of the device.
     fn default() -> Self {
-        Self(std::ptr::null_mut())
+        Self(std::ptr::null_mut(), PhantomData)
     }
 }
 
-impl Stream {
+impl Stream<'_> {
     /// A `CUstream` (or `cudaStream_t`) that somebody else owns.
     ///
     /// # Safety
-    /// It is a stream of the device that it is used with, alive until the work given to it is done.
+    /// It is a stream of the device that it is used with, alive as long as this is and until the work given to it is done.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
-        Self(stream)
+        Self(stream, PhantomData)
     }
 }
 

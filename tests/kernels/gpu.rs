@@ -31,9 +31,10 @@ fn capture(device: &Device) {
     let x = input(&fresh);
     let mut y = fresh.alloc::<bf16>(x.len()).unwrap();
     let stream = OwnedStream::new(&fresh).unwrap();
-    let graph = stream.capture(&fresh, |stream| run(&fresh, &x, &mut y, stream)).unwrap();
+    let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).unwrap();
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "a captured launch ran");
-    graph.launch(&stream).unwrap();
+    // SAFETY: `x` and `y` are there until after the wait.
+    unsafe { graph.launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     let replayed = y.download().unwrap();
     run(&fresh, &x, &mut y, Stream::default()).unwrap();

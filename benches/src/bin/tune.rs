@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use oxiwarp::Stream;
 use oxiwarp_benches::Gpu;
 use oxiwarp_benches::tune::{Case, Choices, OPS, Op, Pool, Trial, Values};
 
@@ -80,7 +81,8 @@ impl Bench {
                 break;
             }
             let device = gpu.device.with_choice(trial.choice);
-            let call = |i, stream| (case.op.call)(&device, pool.turn(i, case.rows, case.cols), stream);
+            let call =
+                |i, stream: Stream| (case.op.call)(&device, pool.turn(i, case.rows, case.cols), stream);
             times.push((gpu.time(REPLAYS, call)?, trial));
         }
         let left_out = right.len() - times.len();
