@@ -78,6 +78,7 @@ pub fn attention_decode(
     let a = AttentionLayout::of(OP, device, &inputs, (out, lse), &params)?;
     let (wanted, workspace) = (attention_decode_workspace(&inputs, &params), workspace.as_view());
     check::contiguous(OP, device, ("workspace", workspace), Dtype::F32, &[wanted.unwrap_or(0)])?;
+    expect_disjoint(OP, ("workspace", workspace), &inputs.operands())?;
     for (arg, view) in [Some(("out", out)), lse.map(|lse| ("lse", lse))].into_iter().flatten() {
         expect_disjoint(OP, (arg, view), &inputs.operands())?;
         expect_disjoint(OP, (arg, view), &[Some(("workspace", workspace))])?;
