@@ -29,6 +29,7 @@ mod modulation_input;
 mod modulation_overlap;
 mod modulations;
 mod norm_backward;
+mod norm_backward_beside;
 mod norm_backward_case;
 mod norm_backward_input;
 mod properties;
@@ -60,6 +61,7 @@ fn main() -> std::process::ExitCode {
         heads_bad_input::TESTS,
         heads_empty::TESTS,
         norm_backward::TESTS,
+        norm_backward_beside::TESTS,
         norm_backward_input::TESTS,
         softmax::TESTS,
         softmax_backward::TESTS,
