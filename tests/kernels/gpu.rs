@@ -102,5 +102,12 @@ fn other_device(device: &Device) {
         let error = run(device, x, &mut y, Stream::default()).expect_err("another memory").to_string();
         assert!(error.contains("is on another device than"), "{error}");
     }
+    for result in
+        [y.copy_from(&there, Stream::default()), input(&Device::cpu()).copy_from(&here, Stream::default())]
+    {
+        let error = result.expect_err("another memory").to_string();
+        assert!(error.starts_with("Buffer::copy_from: from is on another device than"), "{error}");
+    }
+    y.copy_from(&here, Stream::default()).expect("it still works");
     run(device, &here, &mut y, Stream::default()).expect("it still works");
 }
