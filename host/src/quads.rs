@@ -173,9 +173,11 @@ fn can<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
 
 /// And is it then faster than those for any such rows? On an H200:
 ///
-/// - from registers wherever they hold the row;
-/// - by a block where rows are long, or of 2048 columns and more but so few that the time is that of the last ones.
-///   Otherwise what a warp does once for its row weighs more.
+/// - from the registers of a warp, or of a block in which no row waits in shared memory: always;
+/// - from those of a block in which one does: where it has up to 2048 columns, or rows are few;
+/// - by a block, from shared memory: where rows are long, or of 2048 columns and more but few.
+///
+/// Few are so many that the time is that of the last ones. Otherwise what a warp does once for its row weighs more.
 fn faster<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
     match access {
         TEAM => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
