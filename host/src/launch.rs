@@ -4,6 +4,11 @@ use std::marker::PhantomData;
 
 use crate::OwnedStream;
 
+/// Shared memory that every GPU grants a block without being asked for more.
+pub(crate) const GRANTED_BYTES: u32 = 48 << 10;
+/// The most blocks of a grid in y, and in z.
+pub(crate) const MOST_BESIDE: u32 = 65_535;
+
 /// Grid, block and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
@@ -11,7 +16,7 @@ pub(crate) struct Launch {
     pub grid: [u32; 3],
     /// Threads in a block: x, y, z.
     pub block: [u32; 3],
-    /// Bytes of launch-sized shared memory; above 48 KiB the same in all launches of a kernel.
+    /// Bytes of launch-sized shared memory; above [`GRANTED_BYTES`] the same in all launches of a kernel.
     pub shared_bytes: u32,
     /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1; without one the
     /// driver decides. The same in all launches of a kernel.

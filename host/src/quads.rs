@@ -6,6 +6,7 @@ use cuda_std::row::Rows;
 use kernels_gpu::params::Params;
 
 use crate::ladder::Rung;
+use crate::launch::GRANTED_BYTES;
 use crate::rows::{RowLayout, launch_rows_with};
 use crate::{Device, Error, Result, Stream};
 
@@ -32,8 +33,6 @@ const CARVEOUT: u32 = 57;
 const CARVEOUT_OF_BLOCKS: u32 = 44;
 /// The same where rows stay in registers, but for what a block's warps exchange.
 const CARVEOUT_OF_HELD: u32 = 30;
-/// Shared memory that every GPU grants without being asked for more.
-const SHARED_BYTES: u32 = 48 << 10;
 /// What the warps of a row meet in.
 const MEETING_BYTES: u32 = 4 * Params::SHARING;
 
@@ -94,14 +93,14 @@ impl QuadLaunch {
         }
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
         let waiting_bytes = row_bytes * u64::from(wants.waiting);
-        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(SHARED_BYTES);
+        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(GRANTED_BYTES);
         let of_choice = |teams: u32| choice.threads.map_or(teams, |threads| threads / TEAM_THREADS);
         let teams = [TEAMS, TEAMS / 2, 1].map(of_choice).into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
         let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
         let is_whole = staged > 0 && layout.vector && layout.quads && tiled && near && form != Params::ANY;
-        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(SHARED_BYTES);
+        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(GRANTED_BYTES);
         let any = (if layout.quads { QUADS } else { SCALAR }, kernels.any);
         let able = |access: u32| is_whole && can(access, layout) && (may_meet || !shared(access));
         let special = |first| {

@@ -4,11 +4,8 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::PoisonError;
 
 use super::{Cuda, Raw, Relaxed, sys};
-use crate::launch::Launch;
+use crate::launch::{GRANTED_BYTES, Launch};
 use crate::{Dtype, Error, Result};
-
-/// Bytes of shared memory that every block may have without asking for them.
-const GRANTED: u32 = 48 << 10;
 
 impl Raw {
     /// Sets an attribute of a function: a limit, or a hint.
@@ -63,7 +60,7 @@ impl Cuda {
         // Without the lock, since the driver may compile for seconds: launches of other kernels do not wait for that. Of
         // threads that load the same kernel, the first keeps its module; the others unload theirs, after the lock.
         let module = self.load(&format!("{kernel}_{dtype}"))?;
-        let opt_in = (shared_bytes > GRANTED).then_some((sys::MAX_SHARED, shared_bytes));
+        let opt_in = (shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shared_bytes));
         for (attribute, value) in
             [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
         {
