@@ -93,4 +93,27 @@ mod tests {
             assert!(last <= 96 << 20, "{rows} x {cols}: {last} elements of each buffer");
         }
     }
+
+    /// A call reads and writes its own place: the third is the second of the first of two sets.
+    #[test]
+    fn places_are_apart() {
+        let case = Case {
+            op: OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"),
+            rows: 3,
+            cols: 40,
+        };
+        let (cpu, step, len) = (Device::cpu(), case.step(), case.rows * case.cols);
+        let values = Values::new(2 * step);
+        let mut pool = Pool::new(&cpu, &values, 2 * step, case.cols, 2).unwrap();
+        (case.op.call)(&cpu, pool.turn(2, step, [case.rows, case.cols]), Stream::default()).unwrap();
+        let written =
+            |pool: &Pool, range| pool.result(0, range).unwrap().iter().filter(|y| !y.is_nan()).count();
+        assert_eq!(
+            [0..step, step..step + len, step + len..2 * step].map(|range| written(&pool, range)),
+            [0, len, 0]
+        );
+        let second = pool.result(0, step..step + len).unwrap();
+        case.run(&cpu, &mut pool, Stream::default()).unwrap();
+        assert_ne!(pool.result(0, 0..len).unwrap(), second);
+    }
 }
