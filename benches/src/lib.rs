@@ -7,6 +7,8 @@ use oxiwarp::{Buffer, Device, Element, Event, OwnedStream, Result, Stream};
 
 /// Bytes over which buffers rotate: 3 times the 60 MB of an H200's L2, and more.
 const ROTATED_BYTES: usize = 400 << 20;
+/// Three times the 60 MB of an H200's L2: when so much was touched, nothing of what came before is left.
+pub const FORGOTTEN_BYTES: usize = 180 << 20;
 /// Launches in a captured graph: enough that the gaps between graphs do not count.
 pub const LAUNCHES: usize = 20;
 
@@ -43,27 +45,31 @@ impl Gpu {
         Ok(Self { device, stream })
     }
 
-    /// The median GPU time of one call of `launch`, whose argument counts from 0 and picks the buffers: a graph of 20
-    /// calls, replayed `replays` times after 3 for warming up.
+    /// The median GPU time of one call of `launch`, whose argument counts from 0 and picks the buffers: a graph of so
+    /// many calls, replayed `replays` times after 3 for warming up.
     ///
     /// # Errors
     /// Those of `launch`, or of the driver.
     pub fn time(
         &self,
+        calls: usize,
         replays: usize,
         mut launch: impl FnMut(usize, Stream) -> Result<()>,
     ) -> Result<Duration> {
         launch(0, self.stream.as_stream())?;
         self.stream.synchronize()?;
-        let graph =
-            self.stream.capture(&self.device, |stream| (0..LAUNCHES).try_for_each(|i| launch(i, stream)))?;
+        let graph = self.stream.capture(|stream| (0..calls).try_for_each(|i| launch(i, stream)))?;
         let mut times = Vec::with_capacity(replays);
         for replay in 0..replays + 3 {
-            let start = Event::record(&self.device, &self.stream)?;
-            graph.launch(&self.stream)?;
-            let time = Event::record(&self.device, &self.stream)?.since(&start)?;
+            // SAFETY: `launch` borrows what the graph reads and writes, and `since` waits for it.
+            let replay_once = || unsafe { graph.launch(&self.stream) };
+            // While this one runs, the next is launched: on an idle stream its way to the GPU would count.
+            replay_once()?;
+            let start = Event::record(&self.stream)?;
+            replay_once()?;
+            let time = Event::record(&self.stream)?.since(&start)?;
             if replay >= 3 {
-                times.push(time / LAUNCHES as u32);
+                times.push(time / calls as u32);
             }
         }
         times.sort_unstable();
@@ -95,9 +101,9 @@ impl Gpu {
         // Outside a graph: a captured copy runs on a copy engine, at two thirds of this.
         let mut rates = vec![];
         for _ in 0..10 {
-            let start = Event::record(&self.device, &self.stream)?;
+            let start = Event::record(&self.stream)?;
             (0..LAUNCHES).try_for_each(|_| to.copy_from(&from, self.stream.as_stream()))?;
-            let time = Event::record(&self.device, &self.stream)?.since(&start)?;
+            let time = Event::record(&self.stream)?.since(&start)?;
             rates.push(2.0 * (bytes * LAUNCHES) as f64 / time.as_secs_f64());
         }
         rates.sort_unstable_by(f64::total_cmp);

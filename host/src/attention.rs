@@ -142,8 +142,11 @@ impl AttentionLayout {
 
 impl<'a> AttentionInputs<'a> {
     /// What an output must not overlap.
-    pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 4] {
+    pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 6] {
         let mask = self.mask.as_ref().map(|mask| ("mask", mask));
-        [Some(("q", &self.q)), Some(("k", &self.k)), Some(("v", &self.v)), mask]
+        let starts = self.cu_seqlens.as_ref();
+        let [q_starts, k_starts] =
+            [starts.map(|[q, _]| ("cu_seqlens_q", q)), starts.map(|[_, k]| ("cu_seqlens_k", k))];
+        [Some(("q", &self.q)), Some(("k", &self.k)), Some(("v", &self.v)), mask, q_starts, k_starts]
     }
 }

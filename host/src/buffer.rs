@@ -135,26 +135,22 @@ impl<T: Scalar> Buffer<T> {
     /// # Errors
     /// Buffers of different lengths or devices; a driver error.
     pub fn copy_from(&mut self, from: &Self, stream: Stream) -> Result<()> {
+        let (op, arg) = ("Buffer::copy_from", "from");
         if self.len != from.len {
             let expected = format!("[{}]", self.len);
-            return Err(Error::Shape {
-                op: "Buffer::copy_from",
-                arg: "from",
-                got: vec![from.len as i64],
-                expected,
-            });
+            return Err(Error::Shape { op, arg, got: vec![from.len as i64], expected });
         }
-        match (self.device.as_cuda(), from.device.as_cuda()) {
-            // SAFETY: both are this long; the stream is the caller's to wait for.
-            (Some(cuda), Some(_)) => unsafe {
-                cuda.copy(self.address, from.address, self.len * size_of::<T>(), stream)
-            },
+        if self.device.place() != from.device.place() {
+            return Err(Error::Device { op, arg, expected: self.device.name().into() });
+        }
+        match self.device.as_cuda() {
+            // SAFETY: both are this long, on this GPU; the stream is the caller's to wait for.
+            Some(cuda) => unsafe { cuda.copy(self.address, from.address, self.len * size_of::<T>(), stream) },
             // SAFETY: two buffers on the host.
-            (None, None) => unsafe {
+            None => unsafe {
                 std::ptr::copy_nonoverlapping(from.address as *const T, self.address as *mut T, self.len);
                 Ok(())
             },
-            _ => Err(Error::NoDriver("Buffer::copy_from: the buffers are on different devices".into())),
         }
     }
 

@@ -4,8 +4,10 @@ use crate::Dtype;
 /// The result of every fallible function here.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an op was not launched. Nothing was written in any of these cases, [`Error::Driver`] and [`Error::Fault`]
-/// aside: there a kernel may have run in part.
+/// Why an op was not launched. Nothing was written in any of these cases but four: with [`Error::Driver`] and
+/// [`Error::Fault`] a kernel may have run in part; and of an op that launches several kernels (gradients with sums over
+/// rows, those of attention, `attention_decode`) the first may have run when a later one gives [`Error::Load`] or
+/// [`Error::NoKernel`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

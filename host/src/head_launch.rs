@@ -72,16 +72,16 @@ impl Checked {
             let expected = "fewer than 2^32 heads of all tokens";
             return Err(Error::Value { op, arg: "q", got: heads as f64, expected });
         }
-        let (rows, tokens, dim) = (rows as u32, tokens.max(1) as u32, dim as u32);
+        if heads == 0 {
+            return Ok(());
+        }
+        let (rows, tokens, dim) = (rows as u32, tokens as u32, dim as u32);
         let p = Params { rows, tokens, dim, norm, share: 0, shares: [0; 2], blocks: 0, staged: 0 };
         let plan = self.plan(kernels, p);
         let Ok(blocks) = i32::try_from(plan.blocks) else {
             let expected = "at most 2^31 - 1 blocks of heads";
             return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
         };
-        if blocks == 0 || batches == 0 {
-            return Ok(());
-        }
         let (shape, p) = (plan.shape(blocks as u32), plan.p);
         // SAFETY: the views were checked to be what the kernel's arguments mean.
         unsafe { device.launch(plan.kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }

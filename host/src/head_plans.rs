@@ -6,7 +6,7 @@ use kernels_gpu::paired_heads;
 use kernels_gpu::rotary::Rotary;
 
 use crate::head_launch::Checked;
-use crate::launch::Launch;
+use crate::launch::{GRANTED_BYTES, Launch, MOST_BESIDE};
 
 /// The kernels of an op.
 pub(crate) struct Kernels {
@@ -60,11 +60,7 @@ const WARPS: u32 = 16 << 10;
 const BLOCKS: u32 = 1 << 10;
 /// Warps of a block of heads in halves.
 const BLOCK_WARPS: u32 = 8;
-/// The most blocks of a grid in y and z.
-const GRID: i64 = 65_535;
-/// Shared memory that every GPU grants without being asked for more.
-const SHARED_BYTES: u32 = 48 << 10;
-/// Of which a block's reductions take this much at most: three numbers for each of four warps, twice.
+/// Of the shared memory a block's reductions take this much at most: three numbers for each of four warps, twice.
 const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;
 
 /// A launch of a kernel.
@@ -118,7 +114,7 @@ impl Checked {
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
-        self.quads && whole && self.extent[0] <= GRID
+        self.quads && whole && self.extent[0] <= i64::from(MOST_BESIDE)
     }
 
     /// Are pairs neighbours, if there are any?
@@ -169,7 +165,7 @@ impl Checked {
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0);
-        (warps > 0 && i64::from(blocks) <= GRID).then_some(plan)
+        (warps > 0 && blocks <= MOST_BESIDE).then_some(plan)
     }
 
     fn paired(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -178,7 +174,7 @@ impl Checked {
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernels.paired?, p, blocks, block, 0);
         let takes = p.dim == paired_heads::DIM && self.plain() && self.apart() && self.rotary.by_head();
-        (takes && i64::from(blocks) <= GRID).then_some(plan)
+        (takes && blocks <= MOST_BESIDE).then_some(plan)
     }
 
     fn held(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -204,7 +200,7 @@ impl Checked {
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.turned?, p, blocks, [threads, together, 1], 0);
         let plan = Plan { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
-        (self.neighbours() && i64::from(blocks) <= GRID).then_some(plan)
+        (self.neighbours() && blocks <= MOST_BESIDE).then_some(plan)
     }
 
     fn lanes(&self, kernels: &Kernels, mut p: Params) -> Option<Plan> {
@@ -232,7 +228,7 @@ impl Checked {
         let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
         if kernels.stages {
             let cols = self.sides[0].cols.max(self.sides[1].cols);
-            p.staged = cols.div_ceil(4 * team).min((SHARED_BYTES - FOLD_BYTES) / tile_bytes);
+            p.staged = cols.div_ceil(4 * team).min((GRANTED_BYTES - FOLD_BYTES) / tile_bytes);
         }
         let list = u64::from(p.shares[0] + p.shares[1]);
         Plan {

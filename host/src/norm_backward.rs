@@ -2,7 +2,7 @@
 use kernels_gpu::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
 use kernels_gpu::norm_backward::{Operands, Params, Sums};
 
-use crate::launch::{Launch, args};
+use crate::launch::{Launch, MOST_BESIDE, args};
 use crate::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
@@ -44,7 +44,7 @@ pub(crate) struct Given<'v, 'a> {
 }
 
 /// The most groups of rows, which are a dimension of the grid.
-const GROUPS: u64 = 65_535;
+const GROUPS: u64 = MOST_BESIDE as u64;
 
 /// How many f32 of workspace the gradients of a norm's parameters need, each of `shape`: `[columns]`, or
 /// `[groups, columns]` where so many groups of rows of `x` have parameters of their own. It depends on the shape of `x`,

@@ -118,6 +118,16 @@ pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'sta
     EMBEDDED.iter().rfind(runs)
 }
 
+/// The architectures that [`choose`] knows: those of PTX for one GPU alone, which is beside other PTX, are none.
+pub(crate) fn archs() -> impl Iterator<Item = Arch> {
+    EMBEDDED.iter().map(|ptx| ptx.arch).filter(|arch| !arch.is_native())
+}
+
+/// Their names, for an error.
+pub(crate) fn available() -> String {
+    archs().map(Arch::name).collect::<Vec<_>>().join(", ")
+}
+
 /// What a GPU of this compute capability has beside `ptx`, for itself alone; nothing beside older PTX than it runs.
 pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'static Ptx> {
     choose(capability, None).filter(|newest| std::ptr::eq(*newest, ptx))?;
@@ -140,6 +150,12 @@ mod tests {
         assert_eq!(name((12, 0), None), Some("sm_90"), "by forward compatibility");
         assert_eq!(name((9, 0), Some(Arch::Sm75)), Some("sm_75"));
         assert_eq!(name((8, 0), Some(Arch::Sm90)), None, "newer than the GPU");
+    }
+
+    #[test]
+    fn a_gpu_can_be_told_to_take_what_is_listed() {
+        assert_eq!(available(), "sm_75, sm_80, sm_90");
+        assert!(archs().all(|arch| choose((9, 0), Some(arch)).is_some()));
     }
 
     #[test]

@@ -6,6 +6,7 @@ use cuda_std::row::Rows;
 use kernels_gpu::params::Params;
 
 use crate::ladder::Rung;
+use crate::launch::GRANTED_BYTES;
 use crate::rows::{RowLayout, launch_rows_with};
 use crate::{Device, Error, Result, Stream};
 
@@ -32,8 +33,6 @@ const CARVEOUT: u32 = 57;
 const CARVEOUT_OF_BLOCKS: u32 = 44;
 /// The same where rows stay in registers, but for what a block's warps exchange.
 const CARVEOUT_OF_HELD: u32 = 30;
-/// Shared memory that every GPU grants without being asked for more.
-const SHARED_BYTES: u32 = 48 << 10;
 /// What the warps of a row meet in.
 const MEETING_BYTES: u32 = 4 * Params::SHARING;
 
@@ -94,14 +93,14 @@ impl QuadLaunch {
         }
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
         let waiting_bytes = row_bytes * u64::from(wants.waiting);
-        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(SHARED_BYTES);
+        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(GRANTED_BYTES);
         let of_choice = |teams: u32| choice.threads.map_or(teams, |threads| threads / TEAM_THREADS);
         let teams = [TEAMS, TEAMS / 2, 1].map(of_choice).into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
         let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
         let is_whole = staged > 0 && layout.vector && layout.quads && tiled && near && form != Params::ANY;
-        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(SHARED_BYTES);
+        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(GRANTED_BYTES);
         let any = (if layout.quads { QUADS } else { SCALAR }, kernels.any);
         let able = |access: u32| is_whole && can(access, layout) && (may_meet || !shared(access));
         let special = |first| {
@@ -173,9 +172,11 @@ fn can<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
 
 /// And is it then faster than those for any such rows? On an H200:
 ///
-/// - from registers wherever they hold the row;
-/// - by a block where rows are long, or of 2048 columns and more but so few that the time is that of the last ones.
-///   Otherwise what a warp does once for its row weighs more.
+/// - from the registers of a warp, or of a block in which no row waits in shared memory: always;
+/// - from those of a block in which one does: where it has up to 2048 columns, or rows are few;
+/// - by a block, from shared memory: where rows are long, or of 2048 columns and more but few.
+///
+/// Few are so many that the time is that of the last ones. Otherwise what a warp does once for its row weighs more.
 fn faster<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
     match access {
         TEAM => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,

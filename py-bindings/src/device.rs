@@ -17,7 +17,7 @@ pub struct Location {
 
 impl Location {
     /// The device that runs the kernel, and torch's current stream there.
-    pub fn device_and_stream(self) -> Result<(Device, Stream), String> {
+    pub fn device_and_stream(self) -> Result<(Device, Stream<'static>), String> {
         match self.place {
             Some(Place::Cpu) => Ok((Device::cpu(), Stream::default())),
             Some(Place::Cuda) => {

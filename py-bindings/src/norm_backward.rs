@@ -18,7 +18,7 @@ pub struct Operands {
 /// The views of a call, and where it runs.
 pub struct Call<'a> {
     pub device: Device,
-    pub stream: Stream,
+    pub stream: Stream<'static>,
     pub dy: View<'a>,
     pub x: View<'a>,
     pub weight: Option<View<'a>>,

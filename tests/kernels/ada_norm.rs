@@ -1,6 +1,6 @@
 //! `ada_norm` against f64: the table of shapes, every form of its operands, layouts.
 use half::{bf16, f16};
-use oxiwarp::{AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm};
+use oxiwarp::{AdaNorm, Affine, Choice, Device, Element, Norm, ScaleShift, Stream, ada_norm};
 use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::operand::Norming;
@@ -150,10 +150,34 @@ fn held<T: Element>(device: &Device) {
         for beside in forms {
             for params in PARAMS {
                 eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
-                let [held, read] = [dense, odd]
-                    .map(|layout| check::<T>(device, seed, [2, 3, cols], [layout; 2], beside, params));
+                let [(held, by), (read, not_by)] = [dense, odd].map(|layout| {
+                    let device = device.with_choice(Choice::default());
+                    let y = check::<T>(&device, seed, [2, 3, cols], [layout; 2], beside, params);
+                    (y, device.take_launches().concat())
+                });
                 same_bits(&held, &read);
+                if let Some(kernel) = kernel::<T>(params.norm, cols, beside) {
+                    let is_it = |launch: &str| launch.starts_with(&format!("ada_norm_{kernel} "));
+                    assert!(
+                        is_it(&by) && !is_it(&not_by),
+                        "{by} and {not_by}, expected {kernel} and another"
+                    );
+                }
             }
         }
+    }
+}
+
+/// That of rows in registers, where there is one for the form.
+fn kernel<T: Element>(norm: Norm, cols: i64, beside: Beside) -> Option<&'static str> {
+    // For rows in f32 operands in f32 are of their own type.
+    let single = beside.single && size_of::<T>() < 4;
+    match (norm, cols, single, beside.table, beside.parameters) {
+        (Norm::Layer, 1536, false, None, [None, None]) => Some("layer_held12_same"),
+        (Norm::Layer, 1536, true, None, [None, None]) => Some("layer_held12_single"),
+        (Norm::Layer, 3072, false, None, [None, None]) => Some("layer_team6_same"),
+        (Norm::Rms, 2048, false, None, [None, None]) => Some("rms_team4_same"),
+        (Norm::Rms, 2048, false, Some(false), [None, None]) => Some("rms_team4_tabled"),
+        _ => None,
     }
 }

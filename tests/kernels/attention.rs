@@ -1,6 +1,6 @@
 //! `attention` against f64: sizes around those of tiles, layouts, masks, windows, rows that see nothing.
 use half::{bf16, f16};
-use oxiwarp::{Attention, Device, Dtype};
+use oxiwarp::{Attention, Choice, Device, Dtype};
 
 use crate::Test;
 use crate::attention_case::{Case, check};
@@ -10,6 +10,7 @@ pub const TESTS: &[Test] = &[
     ("attention::sizes", sizes),
     ("attention::head_dims", head_dims),
     ("attention::wide_heads", wide_heads),
+    ("attention::wide_heads_with_less_shared_memory", small_tiles),
     ("attention::layouts", layouts),
     ("attention::causal", causal),
     ("attention::windows", windows),
@@ -44,9 +45,25 @@ fn head_dims(device: &Device) {
     }
 }
 
-/// Of more than 128 columns a tile has 128 queries and 96 keys, and a warp copies a row of them at a time.
+/// Of more than 128 columns a tile has 128 queries and as many keys, and a warp copies a row of them at a time.
 fn wide_heads(device: &Device) {
-    for (sq, sk) in [(127, 95), (128, 96), (129, 97), (5, 289), (1, 0)] {
+    wide_heads_of(device, [(127, 127), (128, 128), (129, 129), (5, 257), (1, 0)]);
+}
+
+/// Where a block has less shared memory than on Hopper, tiles have 64 keys: elsewhere that kernel is behind others.
+fn small_tiles(device: &Device) {
+    let mut launched = vec![];
+    for passed_over in 0..3 {
+        let device = device.with_choice(Choice { passed_over, ..Choice::default() });
+        wide_heads_of(&device, [(127, 63), (128, 64), (129, 65), (5, 129), (1, 0)]);
+        launched.extend(device.take_launches());
+    }
+    let small = launched.iter().filter(|launch| launch.starts_with("attention_256_small ")).count();
+    assert!(small > 0, "{} launches of other kernels", launched.len());
+}
+
+fn wide_heads_of(device: &Device, sizes: [(usize, usize); 5]) {
+    for (sq, sk) in sizes {
         both(device, Case::of([1, sq, sk, 2, 1, 256]));
     }
     both(device, Case::of([2, 33, 200, 2, 2, 168]));

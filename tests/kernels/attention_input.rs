@@ -2,7 +2,7 @@
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Error, Stream, View,
-    ViewMut, attention, attention_backward,
+    ViewMut, attention, attention_backward, attention_decode,
 };
 
 use crate::Test;
@@ -13,6 +13,9 @@ pub const TESTS: &[Test] = &[
     ("attention::bad_options", refuses_options),
     ("attention::bad_packed_input", refuses_packed),
     ("attention_backward::bad_input", backward_refuses),
+    ("attention::overlap_with_packed_starts", overlaps_starts),
+    ("attention_decode::overlap", decode_overlaps),
+    ("attention_backward::overlap", backward_overlaps),
 ];
 
 /// Inputs without a mask, as they are or of packed sequences.
@@ -136,4 +139,78 @@ fn backward_refuses(device: &Device) {
         "attention_backward: dq has shape [1, 2, 1, 64], expected [1, 2, 2, 64]",
     );
     says_of(x, &shape, &[1, 2, 1], "attention_backward: workspace has shape [1, 2, 1], expected [1, 2, 2]");
+}
+
+/// The memory of another argument as a tensor to write: refused before it is.
+fn same_memory<'a>(other: &View<'a>, dtype: Dtype, shape: &[i64]) -> ViewMut<'a> {
+    let mut strides = vec![1; shape.len()];
+    (1..shape.len()).rev().for_each(|dim| strides[dim - 1] = strides[dim] * shape[dim]);
+    // SAFETY: nothing is read or written.
+    unsafe { ViewMut::from_raw(other.ptr().cast_mut(), dtype, shape, &strides) }.unwrap()
+}
+
+fn overlaps_starts(device: &Device) {
+    let half = device.upload(&[f16::ONE; 256]).unwrap();
+    let starts: Vec<_> = (0..2).map(|_| device.upload(&[0_i32; 256]).unwrap()).collect();
+    let (shape, x) = ([2, 2, 64], half.view(&[2, 2, 64]).unwrap());
+    let mut lse = device.alloc::<f32>(4).unwrap();
+    let packed = [0, 1].map(|at| starts[at].view(&[256]).unwrap());
+    for (at, text) in ["attention: out overlaps cu_seqlens_q", "attention: out overlaps cu_seqlens_k"]
+        .into_iter()
+        .enumerate()
+    {
+        let (out, lse) = (same_memory(&packed[at], Dtype::F16, &shape), lse.view_mut(&[2, 2]).unwrap());
+        let inputs = inputs([x; 3], None, Some(packed));
+        says(attention(device, inputs, out, Some(lse), Attention::default(), Stream::default()), text);
+    }
+}
+
+fn decode_overlaps(device: &Device) {
+    let tensors: Vec<_> = (0..3).map(|_| device.upload(&[f16::ONE; 1024 * 8]).unwrap()).collect();
+    let mut out = device.upload(&[f16::ONE; 8]).unwrap();
+    let [q, k, v] = [(0, 1), (1, 1024), (2, 1024)].map(|(at, s)| tensors[at].view(&[1, s, 1, 8]).unwrap());
+    for (other, name) in [(&q, "q"), (&k, "k"), (&v, "v")] {
+        let workspace = same_memory(other, Dtype::F32, &[1152]);
+        let out = out.view_mut(&[1, 1, 1, 8]).unwrap();
+        let (inputs, params) = (inputs([q, k, v], None, None), Attention::default());
+        let result = attention_decode(device, inputs, out, None, workspace, params, Stream::default());
+        says(result, &format!("attention_decode: workspace overlaps {name}"));
+    }
+}
+
+fn backward_overlaps(device: &Device) {
+    let halves: Vec<_> = (0..8).map(|_| device.upload(&[f16::ONE; 256]).unwrap()).collect();
+    let (lse, own) = (device.upload(&[0.0_f32; 4]).unwrap(), device.alloc::<f32>(4).unwrap());
+    let starts: Vec<_> = (0..2).map(|_| device.upload(&[0_i32; 256]).unwrap()).collect();
+    let (shape, rows) = ([2, 2, 64], [2, 2]);
+    let half = |at: usize| halves[at].view(&shape).unwrap();
+    let [q, k, v, out, dout] = [0, 1, 2, 3, 4].map(half);
+    let (lse, own) = (lse.view(&rows).unwrap(), own.view(&rows).unwrap());
+    let [q_starts, k_starts] = [0, 1].map(|at| starts[at].view(&[256]).unwrap());
+    let says_of = |workspace: &View, dq: &View, text: &str| {
+        let gradients = AttentionGradients {
+            dq: same_memory(dq, Dtype::F16, &shape),
+            dk: same_memory(&half(6), Dtype::F16, &shape),
+            dv: same_memory(&half(7), Dtype::F16, &shape),
+            workspace: same_memory(workspace, Dtype::F32, &rows),
+        };
+        let inputs = inputs([q, k, v], None, Some([q_starts, k_starts]));
+        let result = AttentionResult { out, lse, dout };
+        let params = Attention::default();
+        says(attention_backward(device, inputs, result, gradients, params, Stream::default()), text);
+    };
+    for (other, name) in [
+        (&q, "q"),
+        (&k, "k"),
+        (&v, "v"),
+        (&out, "out"),
+        (&lse, "lse"),
+        (&dout, "dout"),
+        (&q_starts, "cu_seqlens_q"),
+        (&k_starts, "cu_seqlens_k"),
+    ] {
+        says_of(other, &half(5), &format!("attention_backward: workspace overlaps {name}"));
+    }
+    says_of(&own, &q_starts, "attention_backward: dq overlaps cu_seqlens_q");
+    says_of(&own, &k_starts, "attention_backward: dq overlaps cu_seqlens_k");
 }

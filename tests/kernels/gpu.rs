@@ -8,6 +8,7 @@ use crate::Test;
 
 pub const TESTS: &[Test] = &[
     ("gpu::first_launch_inside_a_capture", capture),
+    ("gpu::first_launch_in_several_threads", threads),
     ("gpu::two_streams", two_streams),
     ("gpu::ptx_that_does_not_load", broken_ptx),
     ("gpu::memory_of_another_device", other_device),
@@ -31,13 +32,31 @@ fn capture(device: &Device) {
     let x = input(&fresh);
     let mut y = fresh.alloc::<bf16>(x.len()).unwrap();
     let stream = OwnedStream::new(&fresh).unwrap();
-    let graph = stream.capture(&fresh, |stream| run(&fresh, &x, &mut y, stream)).unwrap();
+    let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).unwrap();
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "a captured launch ran");
-    graph.launch(&stream).unwrap();
+    // SAFETY: `x` and `y` are there until after the wait.
+    unsafe { graph.launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     let replayed = y.download().unwrap();
     run(&fresh, &x, &mut y, Stream::default()).unwrap();
     same_bits(&replayed, &y.download().unwrap());
+}
+
+/// All of them load the kernel, which one of them keeps.
+fn threads(device: &Device) {
+    let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
+    let x = input(&fresh);
+    let one = || {
+        let mut y = fresh.alloc::<bf16>(x.len()).unwrap();
+        run(&fresh, &x, &mut y, Stream::default()).unwrap();
+        y.download().unwrap()
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        let threads = [(); 4].map(|()| scope.spawn(one));
+        threads.map(|thread| thread.join().unwrap()).into()
+    });
+    assert!(results[0].iter().all(|y| !y.is_nan()));
+    results[1..].iter().for_each(|result| same_bits(result, &results[0]));
 }
 
 fn two_streams(device: &Device) {
@@ -83,5 +102,12 @@ fn other_device(device: &Device) {
         let error = run(device, x, &mut y, Stream::default()).expect_err("another memory").to_string();
         assert!(error.contains("is on another device than"), "{error}");
     }
+    for result in
+        [y.copy_from(&there, Stream::default()), input(&Device::cpu()).copy_from(&here, Stream::default())]
+    {
+        let error = result.expect_err("another memory").to_string();
+        assert!(error.starts_with("Buffer::copy_from: from is on another device than"), "{error}");
+    }
+    y.copy_from(&here, Stream::default()).expect("it still works");
     run(device, &here, &mut y, Stream::default()).expect("it still works");
 }

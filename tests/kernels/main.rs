@@ -21,6 +21,7 @@ mod gated_residual;
 mod gpu;
 mod heads;
 mod heads_bad_input;
+mod heads_empty;
 mod heads_kernels;
 mod layer_norm;
 mod mochi;
@@ -28,6 +29,7 @@ mod modulation_input;
 mod modulation_overlap;
 mod modulations;
 mod norm_backward;
+mod norm_backward_beside;
 mod norm_backward_case;
 mod norm_backward_input;
 mod properties;
@@ -57,7 +59,9 @@ fn main() -> std::process::ExitCode {
         activation_input::TESTS,
         bad_input::TESTS,
         heads_bad_input::TESTS,
+        heads_empty::TESTS,
         norm_backward::TESTS,
+        norm_backward_beside::TESTS,
         norm_backward_input::TESTS,
         softmax::TESTS,
         softmax_backward::TESTS,

@@ -6,7 +6,7 @@ use oxiwarp::{
 use oxiwarp_tests::compare::ulp;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
-const EPS: f32 = 1e-6;
+pub const EPS: f32 = 1e-6;
 
 /// One call, its operands as values on the host.
 #[derive(Clone)]
@@ -24,6 +24,8 @@ pub struct Case<T> {
     pub offset: f32,
     /// Gradients of the parameters, in f32?
     pub wanted: Option<bool>,
+    /// Is a mean of 16 elements taken off first, far from that of the row?
+    pub sampled: bool,
 }
 
 /// dx, and the gradients of the parameters as f64.
@@ -43,6 +45,7 @@ impl<T: Element> Case<T> {
             groups: 1,
             offset: 0.0,
             wanted: Some(false),
+            sampled: false,
         }
     }
 
@@ -124,7 +127,7 @@ impl<T: Element> Case<T> {
             let at = row * cols..(row + 1) * cols;
             let group = row / (rows / self.groups) * cols;
             let weight: Vec<f64> = weight[group..group + cols].iter().map(|w| offset + w).collect();
-            let line = line(self.layer, &x[at.clone()], &dy[at.clone()], &weight);
+            let line = line([self.layer, self.sampled], &x[at.clone()], &dy[at.clone()], &weight);
             for (column, line) in line.into_iter().enumerate() {
                 let past = self.dsum.as_ref().map_or(0.0, |dsum| f64::from(dsum[at.start + column].to_f32()));
                 let expected = line.dx.0 + past;
@@ -161,15 +164,18 @@ struct Element64 {
 }
 
 /// A row in f64. In units of 2^-23, a sum may be off by 16 of what its terms are in size, and so may each product.
-fn line(layer: bool, x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
+fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
     const UNIT: f64 = 16.0 * f32::EPSILON as f64;
     let n = x.len() as f64;
     let mean_of = |values: &mut dyn Iterator<Item = f64>| values.sum::<f64>() / n;
     let mean = if layer { mean_of(&mut x.iter().copied()) } else { 0.0 };
     let size = if layer { mean_of(&mut x.iter().map(|x| x.abs())) } else { 0.0 };
+    let first = if sampled { (x[..16].iter().sum::<f64>() / 16.0 - mean).abs() } else { 0.0 };
     let r = 1.0 / (mean_of(&mut x.iter().map(|x| (x - mean).powi(2))) + f64::from(EPS)).sqrt();
+    // What is taken off first comes back in the mean, and its square in the variance.
+    let (size, of_r) = (size + first, 1.0 + (first * r).powi(2));
     let xhat: Vec<(f64, f64)> =
-        x.iter().map(|x| ((x - mean) * r, UNIT * r * ((x - mean).abs() + size))).collect();
+        x.iter().map(|x| ((x - mean) * r, UNIT * r * ((x - mean).abs() * of_r + size))).collect();
     let g: Vec<f64> = dy.iter().zip(weight).map(|(dy, w)| dy * w).collect();
     let offset = if layer { mean_of(&mut g.iter().copied()) } else { 0.0 };
     let offset_size = if layer { mean_of(&mut g.iter().map(|g| g.abs())) } else { 0.0 };
@@ -178,7 +184,7 @@ fn line(layer: bool, x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
         mean_of(&mut g.iter().zip(&xhat).map(|(g, xhat)| g.abs() * (UNIT * xhat.0.abs() + xhat.1)));
     let element = |i: usize| {
         let (xhat, off) = xhat[i];
-        let dx_off = UNIT * (g[i].abs() + offset_size + (xhat * pull).abs())
+        let dx_off = UNIT * of_r * (g[i].abs() + offset_size + (xhat * pull).abs())
             + off * pull.abs()
             + xhat.abs() * pull_off;
         Element64 {

@@ -3,18 +3,21 @@
 //! `cargo run --release -p oxiwarp-benches --bin tune [-- --out FOLDER --seconds 110 softmax rope]`.
 //!
 //! Writes `tune.csv` as it goes, a line for each configuration, and prints a line for each length of rows. The time is
-//! shared out evenly among the ops: what is left of one's configurations when its part is over is counted and left out.
+//! shared out evenly among the ops: what is left of one's configurations when its part is over is counted and left out,
+//! but for the op's own, which all have. What the op or the GPU does not take is counted, with the reason.
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use oxiwarp::Stream;
 use oxiwarp_benches::Gpu;
-use oxiwarp_benches::tune::{Case, Choices, OPS, Op, Pool, Trial, Values};
+use oxiwarp_benches::tune::{Case, Checks, Choices, OPS, Op, Pool, Trial, Values, Verdict};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Elements of the largest tensors: 192 MB, with another set for each of four calls.
+/// Elements of the largest tensors: 192 MB, with another set for each of four calls. Smaller ones take parts of these in
+/// turn.
 const ELEMENTS: usize = 96 << 20;
 const SETS: usize = 4;
 /// The most columns.
@@ -65,49 +68,79 @@ struct Bench {
     pool: Pool,
     csv: File,
     wrong: Vec<String>,
+    refused: usize,
+}
+
+/// What became of a case's configurations.
+#[derive(Default)]
+struct Outcome {
+    times: Vec<(Duration, Trial)>,
+    refused: Vec<String>,
+    left_out: usize,
 }
 
 impl Bench {
     /// Checks and times the configurations of one case, until `deadline`.
-    fn measure(&mut self, case: &Case, deadline: Instant) -> Result<()> {
-        let Self { gpu, copy, values, pool, csv, wrong } = self;
-        let (right, not) = case.right(&gpu.device, pool, values, gpu.stream.as_stream())?;
-        not.iter().for_each(|text| println!("WRONG: {text}"));
-        wrong.extend(not);
-        let mut times = Vec::<(Duration, &Trial)>::new();
-        for trial in &right {
-            if !times.is_empty() && Instant::now() > deadline {
-                break;
+    fn try_out(&mut self, case: Case, deadline: Instant) -> Result<Outcome> {
+        let Self { gpu, values, pool, wrong, .. } = self;
+        let (mut checks, mut outcome) = (Checks::of(case, values)?, Outcome::default());
+        let (places, step) = (case.places(SETS), case.step());
+        for (number, choice) in case.op.choices.list(&gpu.device, case.cols).into_iter().enumerate() {
+            if number > 0 && Instant::now() > deadline {
+                outcome.left_out += 1;
+                continue;
             }
-            let device = gpu.device.with_choice(trial.choice);
-            let call = |i, stream| (case.op.call)(&device, pool.turn(i, case.rows, case.cols), stream);
-            times.push((gpu.time(REPLAYS, call)?, trial));
+            match checks.check(&gpu.device, choice, pool, gpu.stream.as_stream())? {
+                Verdict::Known => {}
+                Verdict::Refused(text) => outcome.refused.push(text),
+                Verdict::Wrong(text) => {
+                    println!("WRONG: {text}");
+                    wrong.push(text);
+                }
+                Verdict::Right(trial) => {
+                    let device = gpu.device.with_choice(choice);
+                    let call = |i, stream: Stream| {
+                        (case.op.call)(&device, pool.turn(i % places, step, [case.rows, case.cols]), stream)
+                    };
+                    outcome.times.push((gpu.time(case.calls(SETS), REPLAYS, call)?, trial));
+                }
+            }
         }
-        let left_out = right.len() - times.len();
-        let Some(&(own, _)) = times.iter().find(|(_, trial)| trial.own) else { return Ok(()) };
+        Ok(outcome)
+    }
+
+    /// Tries out a case, and writes down what came of it.
+    fn measure(&mut self, case: Case, deadline: Instant) -> Result<()> {
+        let Outcome { mut times, refused, left_out } = self.try_out(case, deadline)?;
+        let (Op { name, .. }, Case { rows, cols, .. }) = (case.op, case);
+        self.refused += refused.len();
+        if let Some(first) = refused.first() {
+            println!("{name} {rows} x {cols}: {} configurations refused, the first: {first}", refused.len());
+        }
+        if left_out > 0 {
+            println!("{name} {rows} x {cols}: {left_out} configurations left out");
+        }
         times.sort_by_key(|(time, _)| *time);
-        let (Op { name, .. }, Case { rows, cols, .. }, best) = (case.op, case, times[0].0);
+        let Some(&(own, _)) = times.iter().find(|(_, trial)| trial.own) else { return Ok(()) };
+        let best = times[0].0;
         for (time, Trial { launches, own, .. }) in &times {
             let (us, rate) = (time.as_secs_f64() * 1e6, case.bytes() as f64 / time.as_secs_f64());
-            let (of_copy, of_best) = (rate / *copy, best.as_secs_f64() / time.as_secs_f64());
+            let (of_copy, of_best) = (rate / self.copy, best.as_secs_f64() / time.as_secs_f64());
             let chosen = if *own { "chosen" } else { "" };
             let gbps = rate * 1e-9;
             writeln!(
-                csv,
+                self.csv,
                 "{name},{rows},{cols},{launches},{us:.2},{gbps:.0},{of_copy:.3},{of_best:.3},{chosen}"
             )?;
         }
-        csv.flush()?;
+        self.csv.flush()?;
         let of_best = best.as_secs_f64() / own.as_secs_f64();
-        let of_copy = case.bytes() as f64 / own.as_secs_f64() / *copy;
+        let of_copy = case.bytes() as f64 / own.as_secs_f64() / self.copy;
         let tried = times.len();
         print!(
             "{name:40} {rows:7} x {cols:6}: {of_copy:5.3} of copy, {of_best:5.3} of the best of {tried:2}"
         );
         println!("{}", if of_best < 0.98 { format!(": {}", times[0].1.launches) } else { String::new() });
-        if left_out > 0 {
-            println!("{name} {rows} x {cols}: {left_out} configurations left out");
-        }
         Ok(())
     }
 }
@@ -124,13 +157,7 @@ fn rows_of(op: &Op, cols: usize) -> Vec<usize> {
 
 fn main() -> Result<()> {
     let options = Options::read()?;
-    let gpu = match Gpu::open() {
-        Ok(gpu) => gpu,
-        Err(error) => {
-            println!("tune: {error}");
-            return Ok(());
-        }
-    };
+    let gpu = Gpu::open().map_err(|error| format!("tune: {error}"))?;
     let start = Instant::now();
     let copy = gpu.copy_bandwidth(512 << 20)?;
     println!("{:?}, copy {:.0} GB/s", gpu.device, copy * 1e-9);
@@ -139,7 +166,7 @@ fn main() -> Result<()> {
     writeln!(csv, "op,rows,columns,configuration,us,gb_per_s,of_copy,of_best,chosen")?;
     let values = Values::new(ELEMENTS);
     let pool = Pool::new(&gpu.device, &values, ELEMENTS, COLUMNS, SETS)?;
-    let mut bench = Bench { gpu, copy, values, pool, csv, wrong: vec![] };
+    let mut bench = Bench { gpu, copy, values, pool, csv, wrong: vec![], refused: 0 };
     let cases: Vec<_> = OPS
         .iter()
         .filter(|op| options.wants(op))
@@ -150,8 +177,9 @@ fn main() -> Result<()> {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
         // A case whose kernels have to be compiled first may take of those after it.
-        bench.measure(case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
+        bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
     }
-    println!("{} cases in {:.0} s, {} wrong", cases.len(), start.elapsed().as_secs_f64(), bench.wrong.len());
+    let (seconds, Bench { wrong, refused, .. }) = (start.elapsed().as_secs_f64(), &bench);
+    println!("{} cases in {seconds:.0} s, {} wrong, {refused} refused", cases.len(), wrong.len());
     if bench.wrong.is_empty() { Ok(()) } else { Err(bench.wrong.join("\n").into()) }
 }

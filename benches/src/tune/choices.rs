@@ -75,10 +75,9 @@ impl Choices {
                 );
             }
             Self::Gradient => {
-                list.extend(kernels(
-                    &[vec![own], shares(&[1, 2, 3, 4, 5, 6, 8]), threads(&[64, 256])].concat(),
-                    1,
-                ));
+                // A LayerNorm's has rows beside each other, held alone, and read twice.
+                let blocks = [vec![own], shares(&[1, 2, 3, 4, 5, 6, 8]), threads(&[64, 256])].concat();
+                list.extend(kernels(&blocks, 2));
             }
             Self::Decode => list.extend(kernels(&[own], 1)),
         }

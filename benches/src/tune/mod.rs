@@ -1,15 +1,18 @@
 //! Launch configurations, tried out: those that an op could take, checked, then timed beside the one that it takes.
+mod case;
 mod choices;
 mod norms;
 mod operands;
 mod ops;
+mod results;
 mod rows;
 mod trial;
 
+pub use case::Case;
 pub use choices::Choices;
 pub use operands::{Pool, Turn, Values, Width};
 pub use ops::OPS;
-pub use trial::{Case, Trial};
+pub use trial::{Checks, Trial, Verdict};
 
 use oxiwarp::{Device, Result, Stream};
 

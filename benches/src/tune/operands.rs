@@ -2,7 +2,7 @@
 use std::ops::Range;
 
 use half::bf16;
-use oxiwarp::{Buffer, Device, Result, View};
+use oxiwarp::{Buffer, Device, Result, View, ViewMut};
 
 use super::Op;
 
@@ -64,6 +64,44 @@ struct Sizes {
     sets: usize,
 }
 
+/// What a call reads of a buffer: from some element on.
+#[derive(Clone, Copy)]
+pub struct Part<'a> {
+    buffer: &'a Buffer<bf16>,
+    offset: usize,
+}
+
+/// What a call writes.
+pub struct PartMut<'a> {
+    buffer: &'a mut Buffer<bf16>,
+    offset: usize,
+}
+
+impl<'a> Part<'a> {
+    /// The elements as a tensor of `shape`.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn view(self, shape: &[i64]) -> Result<View<'a>> {
+        self.buffer.view_strided(self.offset, shape, &dense(shape))
+    }
+}
+
+impl<'a> PartMut<'a> {
+    /// The elements as a tensor of `shape`.
+    ///
+    /// # Errors
+    /// There are not so many.
+    pub fn view_mut(self, shape: &[i64]) -> Result<ViewMut<'a>> {
+        self.buffer.view_strided_mut(self.offset, shape, &dense(shape))
+    }
+}
+
+/// The strides of rows without gaps.
+fn dense(shape: &[i64]) -> Vec<i64> {
+    (0..shape.len()).map(|dim| shape[dim + 1..].iter().product()).collect()
+}
+
 /// What one call reads and writes.
 pub struct Turn<'a> {
     /// Rows of each tensor.
@@ -71,9 +109,9 @@ pub struct Turn<'a> {
     /// Columns.
     pub cols: i64,
     /// Inputs.
-    pub x: [&'a Buffer<bf16>; INPUTS],
+    pub x: [Part<'a>; INPUTS],
     /// Results.
-    pub y: [&'a mut Buffer<bf16>; OUTPUTS],
+    pub y: [PartMut<'a>; OUTPUTS],
     vectors: &'a [Buffer<bf16>; INPUTS],
     /// f32 results.
     pub singles: [&'a mut Buffer<f32>; 2],
@@ -147,16 +185,14 @@ impl Pool {
         })
     }
 
-    /// The tensors of call number `i`, of `rows` rows of `cols` columns.
-    pub fn turn(&mut self, i: usize, rows: usize, cols: usize) -> Turn<'_> {
+    /// The tensors at `place`, of `rows` rows of `cols` columns: the first of each set, then those `step` elements on.
+    pub fn turn(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Turn<'_> {
+        let (sets, offset) = (self.y[0].len(), place / self.y[0].len() * step);
         Turn {
             rows: rows as i64,
             cols: cols as i64,
-            x: self.x.each_ref().map(|sets| &sets[i % sets.len()]),
-            y: self.y.each_mut().map(|sets| {
-                let len = sets.len();
-                &mut sets[i % len]
-            }),
+            x: self.x.each_ref().map(|of| Part { buffer: &of[place % sets], offset }),
+            y: self.y.each_mut().map(|of| PartMut { buffer: &mut of[place % sets], offset }),
             vectors: &self.vectors,
             singles: self.singles.each_mut(),
             targets: &self.targets,

@@ -1,19 +1,38 @@
 //! Kernels as functions of the driver: loaded when first launched, each of a module of its own.
+use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::PoisonError;
 
 use super::{Cuda, Raw, Relaxed, sys};
-use crate::launch::Launch;
+use crate::launch::{GRANTED_BYTES, Launch};
 use crate::{Dtype, Error, Result};
-
-/// Bytes of shared memory that every block may have without asking for them.
-const GRANTED: u32 = 48 << 10;
 
 impl Raw {
     /// Sets an attribute of a function: a limit, or a hint.
     fn set(self, attribute: i32, value: i32) -> Result<()> {
         // SAFETY: a function that was loaded.
         sys::check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(self.0, attribute, value) })
+    }
+}
+
+/// A module of one kernel, unloaded unless it is kept.
+struct Module {
+    raw: *mut c_void,
+    function: Raw,
+}
+
+impl Module {
+    /// Its kernel. The module stays loaded: graphs that captured a launch may be replayed at any time.
+    fn keep(self) -> Raw {
+        std::mem::ManuallyDrop::new(self).function
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let _relaxed = Relaxed::new();
+        // SAFETY: it was loaded, in the context that is still current, and nothing of it was launched.
+        unsafe { sys::cuModuleUnload(self.raw) };
     }
 }
 
@@ -38,24 +57,24 @@ impl Cuda {
         {
             return Ok(function);
         }
-        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&function) = functions.get(&(kernel, dtype)) {
-            return Ok(function);
-        }
-        let function = self.load(&format!("{kernel}_{dtype}"))?;
-        let opt_in = (shared_bytes > GRANTED).then_some((sys::MAX_SHARED, shared_bytes));
+        // Without the lock, since the driver may compile for seconds: launches of other kernels do not wait for that. Of
+        // threads that load the same kernel, the first keeps its module; the others unload theirs, after the lock.
+        let module = self.load(&format!("{kernel}_{dtype}"))?;
+        let opt_in = (shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shared_bytes));
         for (attribute, value) in
             [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
         {
-            function.set(attribute, value as i32)?;
+            module.function.set(attribute, value as i32)?;
         }
-        functions.insert((kernel, dtype), function);
-        Ok(function)
+        let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(match functions.entry((kernel, dtype)) {
+            Entry::Occupied(first) => *first.get(),
+            Entry::Vacant(place) => *place.insert(module.keep()),
+        })
     }
 
-    /// A kernel of a module of its own. The module is never unloaded: graphs that captured a launch may be replayed at
-    /// any time.
-    fn load(&self, kernel: &str) -> Result<Raw> {
+    /// A kernel of a module of its own, in the current context.
+    fn load(&self, kernel: &str) -> Result<Module> {
         let no_kernel = || Error::NoKernel(kernel.into());
         let native = || self.native.and_then(|ptx| ptx.module(kernel));
         let text = self.ptx.module(kernel).or_else(native).ok_or_else(no_kernel)?;
@@ -63,11 +82,11 @@ impl Cuda {
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];
         let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
-        let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
+        let mut raw = std::ptr::null_mut();
         let (image, options) = (text.as_ptr().cast(), &sys::ERROR_LOG);
         // SAFETY: the text ends with NUL; the values are a buffer and its length, as the two options say.
         let code =
-            unsafe { sys::cuModuleLoadDataEx(&mut module, image, 2, options.as_ptr(), values.as_mut_ptr()) };
+            unsafe { sys::cuModuleLoadDataEx(&mut raw, image, 2, options.as_ptr(), values.as_mut_ptr()) };
         if code != 0 {
             return Err(Error::Load {
                 device: self.name.clone(),
@@ -77,10 +96,11 @@ impl Cuda {
                 log: CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned(),
             });
         }
+        let mut module = Module { raw, function: Raw(std::ptr::null_mut()) };
         // SAFETY: the module was loaded; the name ends with NUL.
-        match unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) } {
+        match unsafe { sys::cuModuleGetFunction(&mut module.function.0, raw, name.as_ptr()) } {
             sys::NOT_FOUND => Err(no_kernel()),
-            code => sys::check("cuModuleGetFunction", code).map(|()| Raw(function)),
+            code => sys::check("cuModuleGetFunction", code).map(|()| module),
         }
     }
 }

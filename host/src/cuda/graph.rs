@@ -20,15 +20,11 @@ unsafe impl Sync for Handle {}
 
 impl Handle {
     fn new(
-        device: &Device,
+        cuda: &Arc<Cuda>,
         call: &'static str,
         create: impl FnOnce(*mut *mut c_void) -> u32,
         destroy: unsafe extern "C" fn(*mut c_void) -> u32,
     ) -> Result<Self> {
-        let cuda = device
-            .as_cuda()
-            .ok_or_else(|| Error::NoDriver("the CPU executor has no streams".into()))?
-            .clone();
         let _current = cuda.current()?;
         let mut raw = std::ptr::null_mut();
         sys::check(call, create(&mut raw))?;
@@ -60,14 +56,25 @@ impl OwnedStream {
     /// # Errors
     /// The CPU executor has none; a driver error.
     pub fn new(device: &Device) -> Result<Self> {
+        let Some(cuda) = device.as_cuda() else {
+            return Err(Error::NoDriver("the CPU executor has no streams".into()));
+        };
         // SAFETY: writes the handle.
         let create = |raw| unsafe { sys::cuStreamCreateWithPriority(raw, sys::NON_BLOCKING, 0) };
-        Handle::new(device, "cuStreamCreate", create, sys::cuStreamDestroy_v2).map(Self)
+        Handle::new(cuda, "cuStreamCreate", create, sys::cuStreamDestroy_v2).map(Self)
     }
 
-    /// To launch on.
-    pub fn as_stream(&self) -> Stream {
-        Stream(self.0.raw)
+    /// To launch on, as long as this is there:
+    ///
+    /// ```compile_fail,E0716
+    /// # let device = oxiwarp::Device::cpu();
+    /// let stream = oxiwarp::OwnedStream::new(&device)?.as_stream();
+    /// let copy = stream;
+    /// # Ok::<(), oxiwarp::Error>(())
+    /// ```
+    pub fn as_stream(&self) -> Stream<'_> {
+        // SAFETY: our stream, borrowed; the driver destroys it when the work given to it is done.
+        unsafe { Stream::from_raw(self.0.raw) }
     }
 
     /// Waits for the work given to it so far.
@@ -84,7 +91,7 @@ impl OwnedStream {
     ///
     /// # Errors
     /// Those of `launches`, or a call in it that cannot be captured.
-    pub fn capture(&self, device: &Device, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
+    pub fn capture(&self, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
         let _current = self.0.cuda.current()?;
         // SAFETY: our stream; `Capture` ends it, whatever happens between.
         sys::check("cuStreamBeginCapture", unsafe {
@@ -95,7 +102,7 @@ impl OwnedStream {
         sys::check("cuStreamEndCapture", capture.end())?;
         // SAFETY: writes the handle; the graph is complete.
         let create = |raw| unsafe { sys::cuGraphInstantiateWithFlags(raw, capture.graph, 0) };
-        let exec = Handle::new(device, "cuGraphInstantiate", create, sys::cuGraphExecDestroy);
+        let exec = Handle::new(&self.0.cuda, "cuGraphInstantiate", create, sys::cuGraphExecDestroy);
         exec.map(Graph)
     }
 }
@@ -130,11 +137,22 @@ impl Drop for Capture {
 impl Graph {
     /// Gives the captured launches to `stream`.
     ///
+    /// ```compile_fail,E0133
+    /// # fn replay(graph: oxiwarp::Graph, stream: oxiwarp::OwnedStream) -> oxiwarp::Result<()> {
+    /// graph.launch(&stream)
+    /// # }
+    /// ```
+    ///
+    /// # Safety
+    /// The memory that the captured launches read and write is there until `stream` has come past them, and meanwhile
+    /// nobody else uses what they write, or writes what they read: the views ended with the capture, and the graph
+    /// borrows nothing.
+    ///
     /// # Errors
-    /// A driver error.
-    pub fn launch(&self, stream: &OwnedStream) -> Result<()> {
+    /// A driver error; also a stream of another GPU.
+    pub unsafe fn launch(&self, stream: &OwnedStream) -> Result<()> {
         let _current = self.0.cuda.current()?;
-        // SAFETY: an instantiated graph; whoever captured it keeps its memory alive.
+        // SAFETY: an instantiated graph; the caller promises that its memory is there.
         sys::check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.0.raw) })
     }
 }
@@ -144,10 +162,10 @@ impl Event {
     ///
     /// # Errors
     /// A driver error.
-    pub fn record(device: &Device, stream: &OwnedStream) -> Result<Self> {
+    pub fn record(stream: &OwnedStream) -> Result<Self> {
         // SAFETY: writes the handle.
         let create = |raw| unsafe { sys::cuEventCreate(raw, 0) };
-        let event = Handle::new(device, "cuEventCreate", create, sys::cuEventDestroy_v2)?;
+        let event = Handle::new(&stream.0.cuda, "cuEventCreate", create, sys::cuEventDestroy_v2)?;
         let _current = event.cuda.current()?;
         // SAFETY: an event and a stream of one context.
         sys::check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, stream.0.raw) })?;

@@ -25,12 +25,18 @@ impl Cuda {
         }
     }
 
+    /// Copies to the device, and waits until all of it is there: no stream has to.
+    ///
     /// # Safety
     /// `from` is readable and `to` is device memory, `bytes` long.
     pub unsafe fn upload(&self, to: u64, from: *const c_void, bytes: usize) -> Result<()> {
         let _current = self.current()?;
         // SAFETY: as the caller promises.
-        sys::check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(to, from, bytes) })
+        sys::check("cuMemcpyHtoD", unsafe { sys::cuMemcpyHtoD_v2(to, from, bytes) })?;
+        // The copy from pageable memory returns when the last of it is staged, which is before it has arrived. The legacy
+        // default stream, which it is on, would be waited for by launches there, but not by those on an `OwnedStream`.
+        // SAFETY: waits.
+        sys::check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
     /// # Safety

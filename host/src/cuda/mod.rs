@@ -20,7 +20,7 @@ use gpu::Gpu;
 
 use crate::arch::Arch;
 use crate::launch::{Launch, Stream};
-use crate::ptx::{self, EMBEDDED, Ptx};
+use crate::ptx::{self, Ptx};
 use crate::{Dtype, Error, Result};
 
 /// How many GPUs there are; opens the driver at the first call.
@@ -125,8 +125,7 @@ impl Cuda {
         let gpu = Gpu::get(index)?;
         let (name, capability) = (gpu.name()?, gpu.capability()?);
         let Some(ptx) = own.or_else(|| ptx::choose(capability, arch)) else {
-            let available: Vec<_> = EMBEDDED.iter().map(|ptx| ptx.arch.name()).collect();
-            return Err(Error::Capability { device: name, capability, available: available.join(", ") });
+            return Err(Error::Capability { device: name, capability, available: ptx::available() });
         };
         let native = ptx::native(capability, ptx);
         let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
@@ -176,12 +175,8 @@ fn forced_arch() -> Result<Option<Arch>> {
     else {
         return Ok(None);
     };
-    let available = EMBEDDED.iter().map(|ptx| ptx.arch);
-    match available.clone().find(|arch| arch.name() == name) {
+    match ptx::archs().find(|arch| arch.name() == name) {
         Some(arch) => Ok(Some(arch)),
-        None => Err(Error::NoDriver(format!(
-            "OXIWARP_ARCH={name}: there is PTX for {}",
-            available.map(Arch::name).collect::<Vec<_>>().join(", ")
-        ))),
+        None => Err(Error::NoDriver(format!("OXIWARP_ARCH={name}: there is PTX for {}", ptx::available()))),
     }
 }

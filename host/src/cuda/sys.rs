@@ -48,6 +48,7 @@ unsafe extern "C" {
         options: *const c_int,
         values: *mut *mut c_void,
     ) -> c_uint;
+    pub fn cuModuleUnload(module: *mut c_void) -> c_uint;
     pub fn cuModuleGetFunction(
         function: *mut *mut c_void,
         module: *mut c_void,

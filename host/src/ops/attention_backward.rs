@@ -64,6 +64,8 @@ pub fn attention_backward(
     let mut places = [dout_heads; 3];
     let others =
         [Some(("out", out)), Some(("lse", lse)), Some(("dout", dout)), Some(("workspace", workspace))];
+    expect_disjoint(OP, ("workspace", workspace), &inputs.operands())?;
+    expect_disjoint(OP, ("workspace", workspace), &others[..3])?;
     for (at, (arg, view, like)) in outputs.into_iter().enumerate() {
         places[at] = heads(arg, view, like)?;
         expect_disjoint(OP, (arg, view), &inputs.operands())?;

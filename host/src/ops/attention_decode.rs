@@ -78,6 +78,7 @@ pub fn attention_decode(
     let a = AttentionLayout::of(OP, device, &inputs, (out, lse), &params)?;
     let (wanted, workspace) = (attention_decode_workspace(&inputs, &params), workspace.as_view());
     check::contiguous(OP, device, ("workspace", workspace), Dtype::F32, &[wanted.unwrap_or(0)])?;
+    expect_disjoint(OP, ("workspace", workspace), &inputs.operands())?;
     for (arg, view) in [Some(("out", out)), lse.map(|lse| ("lse", lse))].into_iter().flatten() {
         expect_disjoint(OP, (arg, view), &inputs.operands())?;
         expect_disjoint(OP, (arg, view), &[Some(("workspace", workspace))])?;
@@ -88,13 +89,15 @@ pub fn attention_decode(
     expect_tensor_cores(OP, device)?;
     let sizes = [a.batches, a.queries, a.keys, a.heads, a.kv_heads].map(i64::from);
     let kernel = KERNELS_BY_DIM.iter().find(|(dim, ..)| a.dim <= *dim);
-    let whole = device.choice().passed_over > 0;
-    let aligned = !whole && a.vector && workspace.ptr().addr().is_multiple_of(16);
+    let aligned = a.vector && workspace.ptr().addr().is_multiple_of(16);
     let fits = |&&(.., bytes): &&(u32, &str, u32)| aligned && bytes <= device.max_shared_bytes();
     let (Some(plan), Some(_), Some(&(_, kernel, bytes))) = (Plan::of(sizes), wanted, kernel.filter(fits))
     else {
-        return launch(device, &a, stream);
+        return launch(device, &a, device.choice().passed_over, stream);
     };
+    if let Some(passed_over) = device.choice().passed_over.checked_sub(1) {
+        return launch(device, &a, passed_over, stream);
+    }
     let partial: *mut f32 = workspace.ptr().cast_mut().cast();
     let p = DecodeParams {
         forward: a.params(plan.tiles),

@@ -84,15 +84,24 @@ const MIN_QUERIES: u32 = 64;
 /// fewer tiles to share out: 11 % slower with 256 columns.
 const SECTION_BYTES: u64 = 24 << 20;
 
-/// Launches the call on Hopper's own kernels; `false`: it is not for them, and nothing was done. They take full attention,
-/// with or without a mask of the keys, and causal attention, without window, softcap or packed sequences, of heads whose
-/// tensors are multiples of 16 bytes in every direction.
-pub(crate) fn attention_hopper(device: &Device, a: &AttentionLayout, stream: Stream) -> Result<bool> {
+/// Launches the call on Hopper's own kernels; `false`: it is not for them, or they were to be passed over, which then are one
+/// less; and nothing was done. They take full attention, with or without a mask of the keys, and causal attention, without
+/// window, softcap or packed sequences, of heads whose tensors are multiples of 16 bytes in every direction.
+pub(crate) fn attention_hopper(
+    device: &Device,
+    a: &AttentionLayout,
+    passed_over: &mut usize,
+    stream: Stream,
+) -> Result<bool> {
     let Some(cuda) = device.as_cuda().filter(|cuda| cuda.native.is_some() && is_plain(a)) else {
         return Ok(false);
     };
     let Some((kernel, tiles)) = Kernels::of(a) else { return Ok(false) };
     let Some(p) = params(a, &tiles) else { return Ok(false) };
+    if let Some(fewer) = passed_over.checked_sub(1) {
+        *passed_over = fewer;
+        return Ok(false);
+    }
     let map = |heads, rows, tokens, count| cuda.tensor_map(&map(a, heads, [tokens, count], rows));
     let q = map(&a.q, tiles.rows(), a.queries, a.heads)?;
     let (k, v) = (map(&a.k, tiles.keys, a.keys, a.kv_heads)?, map(&a.v, tiles.keys, a.keys, a.kv_heads)?);

@@ -121,5 +121,5 @@ pub struct Call<'a> {
     pub q: Option<Heads<'a>>,
     pub k: Option<Heads<'a>>,
     pub rope: Option<Rope<'a>>,
-    pub stream: oxiwarp::Stream,
+    pub stream: oxiwarp::Stream<'static>,
 }

@@ -1,0 +1,119 @@
+//! An op for rows of one length: where its calls read and write, and what the CPU executor gives for them.
+use std::ops::Range;
+use std::slice::from_ref;
+
+use oxiwarp::{Device, Result, Stream};
+
+use super::results::Results;
+use super::{Op, Pool, Singles, Values};
+use crate::{FORGOTTEN_BYTES, LAUNCHES};
+
+/// Rows that are compared in each of three places, if they are short.
+const ROWS: usize = 4;
+/// Elements of those rows, about.
+const COMPARED: usize = 16 << 10;
+/// Tensors begin at multiples of so many elements.
+const ALIGN: usize = 64;
+
+/// An op, and the size of its tensors.
+#[derive(Clone, Copy)]
+pub struct Case<'a> {
+    /// The op.
+    pub op: &'a Op,
+    /// Rows.
+    pub rows: usize,
+    /// Columns.
+    pub cols: usize,
+}
+
+impl Case<'_> {
+    /// Bytes that a call reads and writes.
+    pub fn bytes(&self) -> usize {
+        let of_row: usize = self.op.reads.iter().chain(self.op.writes).map(|width| width(self.cols)).sum();
+        let singles = match self.op.singles {
+            Singles::OfRows(0) => 0,
+            Singles::OfRows(count) => self.rows * (count * 4 + 8),
+            Singles::OfColumns(count) => self.cols * count * 4,
+        };
+        self.rows * of_row * 2 + singles
+    }
+
+    /// Places that calls take in turn, `sets` of them with the same offset: so many that nothing of a place is left in a
+    /// cache when its turn comes again.
+    pub fn places(&self, sets: usize) -> usize {
+        FORGOTTEN_BYTES.div_ceil(self.bytes()).max(sets)
+    }
+
+    /// Calls of a graph: of every place as many.
+    pub fn calls(&self, sets: usize) -> usize {
+        LAUNCHES.next_multiple_of(self.places(sets))
+    }
+
+    /// Elements from a place to the next in a set.
+    pub fn step(&self) -> usize {
+        let widths = self.op.reads.iter().chain(self.op.writes).map(|width| width(self.cols));
+        (self.rows * widths.max().unwrap_or(0)).next_multiple_of(ALIGN)
+    }
+
+    /// Runs it in the first place.
+    pub(super) fn run(&self, device: &Device, pool: &mut Pool, stream: Stream) -> Result<()> {
+        (self.op.call)(device, pool.turn(0, 0, [self.rows, self.cols]), stream)
+    }
+
+    /// Where results are compared: the first rows, some in the middle, the last.
+    pub(super) fn bands(&self) -> Vec<Range<usize>> {
+        let count = (COMPARED / self.cols).clamp(1, ROWS).min(self.rows);
+        [0, (self.rows - count) / 2, self.rows - count].map(|first| first..first + count).to_vec()
+    }
+
+    /// What the CPU executor gives for these rows alone.
+    pub(super) fn by_executor(&self, values: &Values, rows: &Range<usize>) -> Result<Results> {
+        let mut pool = Pool::of_rows(values, self.op, self.cols, rows)?;
+        let count = rows.len();
+        Self { rows: count, ..*self }.run(&Device::cpu(), &mut pool, Stream::default())?;
+        Results::of(self.op, self.cols, &pool, from_ref(&(0..count)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tune::OPS;
+
+    /// Between two calls in one place so much is touched that no cache of 60 MB has anything of it left.
+    #[test]
+    fn no_place_is_in_a_cache_when_its_turn_comes() {
+        let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));
+        for (rows, cols) in [(4_608, 128), (4_608, 640), (4_608, 5_120), (1 << 18, 128)] {
+            let case = Case { op: layer_norm, rows, cols };
+            let (places, calls) = (case.places(sets), case.calls(sets));
+            assert!(places * case.bytes() >= FORGOTTEN_BYTES, "{rows} x {cols}: {places}");
+            assert!(calls >= LAUNCHES && calls.is_multiple_of(places), "{rows} x {cols}: {calls}");
+            let last = (places - 1) / sets * case.step() + case.step();
+            assert!(last <= 96 << 20, "{rows} x {cols}: {last} elements of each buffer");
+        }
+    }
+
+    /// A call reads and writes its own place: the third is the second of the first of two sets.
+    #[test]
+    fn places_are_apart() {
+        let case = Case {
+            op: OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"),
+            rows: 3,
+            cols: 40,
+        };
+        let (cpu, step, len) = (Device::cpu(), case.step(), case.rows * case.cols);
+        let values = Values::new(2 * step);
+        let mut pool = Pool::new(&cpu, &values, 2 * step, case.cols, 2).unwrap();
+        (case.op.call)(&cpu, pool.turn(2, step, [case.rows, case.cols]), Stream::default()).unwrap();
+        let written =
+            |pool: &Pool, range| pool.result(0, range).unwrap().iter().filter(|y| !y.is_nan()).count();
+        assert_eq!(
+            [0..step, step..step + len, step + len..2 * step].map(|range| written(&pool, range)),
+            [0, len, 0]
+        );
+        let second = pool.result(0, step..step + len).unwrap();
+        case.run(&cpu, &mut pool, Stream::default()).unwrap();
+        assert_ne!(pool.result(0, 0..len).unwrap(), second);
+    }
+}

@@ -1,0 +1,66 @@
+//! What a call gave, in the places that are compared.
+use std::ops::Range;
+
+use oxiwarp::Result;
+
+use super::{Op, Pool, Singles};
+
+/// Results in some places: of rows, and of columns.
+#[derive(Clone, Default)]
+pub(super) struct Results {
+    pub of_rows: Vec<Vec<f32>>,
+    pub of_columns: Vec<Vec<f32>>,
+}
+
+impl Results {
+    /// Those of call number 0 in `bands` of rows, and its sums over all rows.
+    pub fn of(op: &Op, cols: usize, pool: &Pool, bands: &[Range<usize>]) -> Result<Self> {
+        let of_bands = bands.iter().map(|band| of_rows(op, cols, pool, band)).collect::<Result<Vec<_>>>()?;
+        let columns = if let Singles::OfColumns(count) = op.singles { count } else { 0 };
+        let of_columns = (0..columns).map(|number| pool.single(number, 0..cols)).collect::<Result<_>>()?;
+        Ok(Self { of_rows: of_bands.concat(), of_columns })
+    }
+
+    /// The first value that is another one: by more than two roundings to bf16, or in sums over all rows more than their
+    /// order explains.
+    pub fn difference(&self, expected: &Self) -> Option<String> {
+        let of_rows = self.of_rows.iter().zip(&expected.of_rows).map(|pair| (pair, 1.0 / 64.0));
+        let of_columns = self.of_columns.iter().zip(&expected.of_columns).map(|pair| (pair, 1.0 / 4_096.0));
+        of_rows.chain(of_columns).find_map(|((ours, theirs), share)| first_difference(ours, theirs, share))
+    }
+}
+
+fn of_rows(op: &Op, cols: usize, pool: &Pool, band: &Range<usize>) -> Result<Vec<Vec<f32>>> {
+    let mut results = vec![];
+    for (number, width) in op.writes.iter().enumerate() {
+        let width = width(cols);
+        results.push(pool.result(number, band.start * width..band.end * width)?);
+    }
+    if let Singles::OfRows(count) = op.singles {
+        let single = |number| pool.single(number, band.clone());
+        results.extend((0..count).map(single).collect::<Result<Vec<_>>>()?);
+    }
+    Ok(results)
+}
+
+/// The first of `ours` that is further from `theirs` than a share of it and of their mean.
+fn first_difference(ours: &[f32], theirs: &[f32], share: f32) -> Option<String> {
+    let mean = theirs.iter().map(|value| value.abs()).sum::<f32>() / theirs.len().max(1) as f32;
+    let close = |(ours, theirs): (&f32, &f32)| (ours - theirs).abs() <= share * (theirs.abs() + mean);
+    let at = ours.iter().zip(theirs).position(|pair| !close(pair))?;
+    Some(format!("element {at} is {}, expected {}", ours[at], theirs[at]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_or_missing_value_is_found() {
+        let theirs = [1.0, -2.0, 0.25, 0.0];
+        assert_eq!(first_difference(&[1.005, -1.99, 0.251, 0.001], &theirs, 1.0 / 64.0), None);
+        let text = first_difference(&[1.0, -2.0, 0.35, 0.0], &theirs, 1.0 / 64.0).expect("it is another one");
+        assert!(text.starts_with("element 2 is 0.35"), "{text}");
+        assert!(first_difference(&[1.0, f32::NAN, 0.25, 0.0], &theirs, 1.0 / 64.0).is_some());
+    }
+}
