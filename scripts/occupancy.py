@@ -1,6 +1,7 @@
-"""How much each kernel that holds packs has on the way, by architecture: `python scripts/occupancy.py target/ptx`.
+"""How much each kernel that holds rows has on the way, by architecture: `python scripts/occupancy.py target/ptx`.
 
-For every bf16 kernel `…_hold<n>`: registers and spills as ptxas says, the threads of the largest block that its bounds
+For every bf16 kernel whose threads hold n packs of a row (`…_hold<n>`, `…_beside<n>`: of one of its rows) or n quads (`…_held<n>`, `…_team<n>`,
+`…_block<n>`): registers and spills as ptxas says, the threads of the largest block that its bounds
 allow, how many of those fit a multiprocessor, and the bytes that they load of one operand before the first has arrived.
 docs/ladders.md says how much a memory needs. Needs ptxas: py-bindings/requirements-ptx.txt.
 """
@@ -14,9 +15,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python"))
 from ptx_checks import REGISTER_FILE, find_tool, parse, ptxas_version
 
-PACK = 16  # bytes
+BYTES = {"hold": 16, "beside": 16, "held": 8, "team": 8, "block": 8}  # of a pack and of a quad
 WARP = 32
-HELD = re.compile(r"_hold(\d+)_bf16$")
+HELD = re.compile(rf"_({'|'.join(BYTES)})(\d+)(?:_\w+)?_bf16$")
 USAGE = re.compile(
     r"Function properties for (\w+)\s+\d+ bytes stack frame, (\d+) bytes spill stores, \d+ bytes spill loads\s+"
     r"ptxas info\s*: Used (\d+) registers"
@@ -62,8 +63,8 @@ def rows(path: Path, arch: str, ptxas: Path):
             continue
         threads, processor = entries[kernel].threads, ARCHES[arch]
         blocks = processor.resident(threads, int(registers))
-        way = blocks * threads * int(held[1]) * PACK
-        yield f"{kernel:40} {registers:>9} {spilled:>7} {threads:>7} {blocks:>6} {blocks * threads:>8} {way:>8}"
+        way = blocks * threads * int(held[2]) * BYTES[held[1]]
+        yield f"{kernel:46} {registers:>9} {spilled:>7} {threads:>7} {blocks:>6} {blocks * threads:>8} {way:>8}"
 
 
 def main() -> None:
@@ -74,7 +75,7 @@ def main() -> None:
     print(f"python scripts/occupancy.py {sys.argv[1]}; ptxas {ptxas_version(ptxas)}")
     for arch, processor in ARCHES.items():
         print(f"\n{arch}: {processor.gpu} needs {processor.needed} bytes on the way")
-        print(f"{'kernel':40} registers spilled threads blocks resident    bytes")
+        print(f"{'kernel':46} registers spilled threads blocks resident    bytes")
         for path in sorted((folder / arch).glob("*.ptx")):
             for row in rows(path, arch, ptxas):
                 print(row)
