@@ -186,5 +186,6 @@ def distributed_activations(place: Place) -> None:
     expected = block(*three)
     oxiwarp.patch(block, cpu_kernels=True)
     distribute_module(block, mesh)
-    y = block(*(distribute_tensor(value, mesh, [Replicate()]) for value in three))
+    with sdpa_kernel(SDPBackend.MATH):  # torch 2.11 knows no sharding of its CPU attention
+        y = block(*(distribute_tensor(value, mesh, [Replicate()]) for value in three))
     assert isinstance(y, DTensor) and torch.allclose(y.full_tensor(), expected, atol=1e-5)
