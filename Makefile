@@ -49,7 +49,7 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl
 
-hub: $(VENV)/.wheel ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
+hub: $(VENV)/.wheel $(VENV)/.demo ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
 	$(PY) -m oxiwarp hub dist/hub
 
 bundle: $(VENV)/.wheel $(VENV)/.test ## one folder with all that a GPU machine without network needs
