@@ -177,6 +177,26 @@ def test_rotary(module, device, unsqueeze_dim):
     assert close(torch.cat(out, -1), q)
 
 
+def test_rotary_of_a_model(repository, monkeypatch):
+    """Llama's rotation, which transformers takes from a layer of this name: the model's own logits."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # one for all models
+
+    monkeypatch.setattr(turn, "forward", turn.forward)  # given back afterwards
+    sizes = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    layer, ids = (
+        kernels.LocalLayerRepository(repository, layer_name="apply_rotary_transformers"),
+        torch.arange(12)[None],
+    )
+    with torch.no_grad():
+        own = model(ids).logits
+        with kernels.use_kernel_mapping({"rotary_pos_emb": {"cpu": layer}}, inherit_mapping=False):
+            kernels.kernelize(model, mode=kernels.Mode.INFERENCE | kernels.Mode.TORCH_COMPILE, device="cpu")
+        assert "_oxiwarp" in turn.forward.__func__.__globals__["__name__"]
+        assert close(model(ids).logits, own)
+
+
 def test_local_kernels(repository, monkeypatch):
     """`LOCAL_KERNELS` gives other people's code this build."""
     monkeypatch.setenv("LOCAL_KERNELS", f"kernels-community/activation={repository}")
