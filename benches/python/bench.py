@@ -54,10 +54,12 @@ def right_providers(
     from providers import EAGER, is_ours, providers_of
 
     right, eager, like = {}, None, ()
+    overwriting = {name for name, peer in form.peers.items() if peer.overwrites}
     for name, provider in providers_of(form).items():
         what = f"{form.op} {' x '.join(map(str, shape))}, {name}"
         try:
-            outputs = run(form, provider, inputs, like)
+            given = {name: x.clone() for name, x in inputs.items()} if name in overwriting else inputs
+            outputs = run(form, provider, given, like)
             error = error_of(form, shape, inputs, outputs)
         except Exception as failure:  # one provider that does not run on this GPU must not end the run
             text = f"{what}: not measured ({type(failure).__name__}: {str(failure).strip()[:300]})"

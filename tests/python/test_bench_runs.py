@@ -4,6 +4,7 @@ import csv
 import json
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,8 @@ import environment  # noqa: E402
 import exactness  # noqa: E402
 import timing  # noqa: E402
 from clock import Clock  # noqa: E402
-from forms import BIT_EXACT  # noqa: E402
-from results import Measurement  # noqa: E402
+from forms import BIT_EXACT, Source  # noqa: E402
+from results import Measurement, Results  # noqa: E402
 
 TIME = timing.Time(10.0, 9.0, 11.0)
 
@@ -76,6 +77,25 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
     assert left_out[-1] == "silu Llama 8B" and len(left_out) + len(seen) == 9
     assert "left out, no time: " in capsys.readouterr().out
     assert (tmp_path / "overview.png").exists() and (tmp_path / "goals.csv").exists()
+
+
+def checked(form, monkeypatch):
+    """Which providers of a form are right, with nothing compiled; and what is said of oxiwarp's."""
+    monkeypatch.setattr("providers.compiled", lambda chain: chain)
+    results, shape = Results(), (1, 4, *form.cases[0][1][2:])
+    return *bench.right_providers(form, shape, form.inputs(Source(torch.device("cpu")), shape), results), results.wrong
+
+
+def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
+    """As Liger's rotation: what it is compared with is the rotation of the inputs as they were."""
+    form = next(form for form in exactness.selected(["rope"]) if "Liger" in form.peers)
+
+    def in_place(_, q, k, cos, sin):
+        return tuple(x.copy_(y) for x, y in zip((q, k), form.eager(q, k, cos, sin), strict=True))
+
+    peer = replace(form.peers["Liger"], module="math", call=in_place)
+    right, _, wrong = checked(replace(form, peers={"Liger": peer}), monkeypatch)
+    assert {"eager", "oxiwarp", "Liger"} <= set(right) and not wrong
 
 
 def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
