@@ -61,7 +61,7 @@ def show(results: Results, console: Console) -> None:
     for op in results.missing:
         console.print(f"{op}: not in this build")
     if results.left_out:
-        console.print(f"left out, no time: {', '.join(results.left_out)}")
+        console.print(f"left out: {', '.join(results.left_out)}")
     if results.per_call:
         table = Table("call, tiny tensor", title="µs per Python call", title_justify="left")
         modes = list(dict.fromkeys(mode for mode, _ in results.per_call))

@@ -19,6 +19,7 @@ import exactness  # noqa: E402
 import timing  # noqa: E402
 from clock import Clock  # noqa: E402
 from forms import BIT_EXACT, Source  # noqa: E402
+from ops import OPS  # noqa: E402
 from results import Measurement, Results  # noqa: E402
 
 TIME = timing.Time(10.0, 9.0, 11.0)
@@ -75,8 +76,56 @@ def test_bench_writes_as_it_goes_and_leaves_out_what_there_is_no_time_for(monkey
     assert written == {(form.op, model) for form, model, _ in seen} and len(seen) == 6
     left_out = json.loads((tmp_path / "environment.json").read_text())["left_out"]
     assert left_out[-1] == "silu Llama 8B" and len(left_out) + len(seen) == 9
-    assert "left out, no time: " in capsys.readouterr().out
+    assert "left out: " in capsys.readouterr().out
     assert (tmp_path / "overview.png").exists() and (tmp_path / "goals.csv").exists()
+
+
+@pytest.mark.parametrize("program", [bench, curve, exactness])
+def test_an_op_that_is_none(program, monkeypatch, tmp_path):
+    """Nothing is measured, and nothing that was is written over."""
+    with pytest.raises(SystemExit, match="--only reelu: no such op; there are rms_norm"):
+        run(program, monkeypatch, tmp_path, "--only", "silu,reelu")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
+    def fail(*_):
+        raise RuntimeError("a fresh process failed")
+
+    monkeypatch.setattr(bench, "measure", measurement)
+    monkeypatch.setattr(bench, "measure_overheads", fail)
+    with pytest.raises(RuntimeError, match="a fresh process failed"):
+        run(bench, monkeypatch, tmp_path, "--quick", "--rounds", "2")
+    assert {line["op"] for line in lines_of(tmp_path / "results.csv")} == set(OPS)
+
+
+def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
+    """Those left out, and those that a peer did not run, count as not measured; one below is enough to miss it."""
+
+    def measured(case, *rest):
+        found = measurement(case, *rest)
+        if case[1] == "LTX 161 frames":
+            del found.times["torch.compile(chain)"]
+        if case[0].op == "gelu":
+            found.times["torch.compile(chain)"] = timing.Time(9.0, 9.0, 9.0)
+        return None if case[0].op == "silu" else found
+
+    monkeypatch.setattr(bench, "measure", measured)
+    assert run(bench, monkeypatch, tmp_path, "--only", "gelu,gelu_tanh,gelu_new,silu", "--rounds", "2") == 0
+    met = {line["goal"]: (line["met"], line["figure"].rpartition(";")[2]) for line in lines_of(tmp_path / "goals.csv")}
+    assert met["gelu: faster than torch.compile"] == ("FAIL", " 1 of 1 below")
+    assert met["gelu_new: faster than torch.compile"] == ("pass", " 0 of 1 below")
+    assert met["gelu_tanh: faster than torch.compile"] == ("not measured", " 0 of 2 below, 1 not measured")
+    assert met["silu: faster than torch.compile"] == ("not measured", "not measured")
+    assert met["every result right, against float64"] == ("not measured", "5 cases, 1 not measured")
+
+
+def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(bench, "measure", measurement)
+    assert run(bench, monkeypatch, tmp_path, "--only", "rms_norm", "--quick") == 0
+    met = {line["goal"]: line["met"] for line in lines_of(tmp_path / "goals.csv")}
+    assert met["rms_norm 32768×3072: QuACK's share of copy, 92.9%"] == "not measured"
+    assert met["rms_norm 1024×2048: at most 3.9 µs"] == "not measured"
 
 
 def checked(form, monkeypatch):
@@ -96,6 +145,16 @@ def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
     peer = replace(form.peers["Liger"], module="math", call=in_place)
     right, _, wrong = checked(replace(form, peers={"Liger": peer}), monkeypatch)
     assert {"eager", "oxiwarp", "Liger"} <= set(right) and not wrong
+
+
+def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
+    """Out of memory, say: nothing is measured, and nothing of ours is called wrong."""
+
+    def out_of_memory(**_):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    form = next(form for form in exactness.selected(["gelu_tanh"]) if form.timed)
+    assert checked(replace(form, eager=out_of_memory), monkeypatch) == ({}, 0, [])
 
 
 def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
