@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "python"))
 
+import attention  # noqa: E402
 import bench  # noqa: E402
 import curve  # noqa: E402
 import environment  # noqa: E402
@@ -155,6 +157,20 @@ def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
 
     form = next(form for form in exactness.selected(["gelu_tanh"]) if form.timed)
     assert checked(replace(form, eager=out_of_memory), monkeypatch) == ({}, 0, [])
+
+
+@pytest.mark.parametrize("error", [float("nan"), 1.1e-3, None])
+def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
+    def measure(case, rounds, error=0.9e-3):
+        errors = {"oxiwarp": error, "cuDNN": 1e-3}
+        row = partial(attention.Row, case.what, "1", us=1.0, low_us=1.0, high_us=1.0, tflops=1.0, of_cudnn=1.0)
+        return [row(provider=name, relative_error=off) for name, off in errors.items() if off is not None]
+
+    monkeypatch.setattr(attention, "measure", measure)
+    assert run(attention, monkeypatch, tmp_path) == 0
+    assert len(lines_of(tmp_path / "attention.csv")) == 2 * len(attention.CASES)
+    monkeypatch.setattr(attention, "measure", partial(measure, error=error))
+    assert run(attention, monkeypatch, tmp_path) == 1
 
 
 def test_exactness_keeps_what_it_compared(monkeypatch, tmp_path, capsys):
