@@ -2,7 +2,9 @@
 
 import ast
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,6 +81,21 @@ def test_layout(repository):
             for name in names:
                 root = name.split(".")[0]
                 assert root == "torch" or root in sys.stdlib_module_names, f"{path.name} imports {name}"
+
+
+def test_read_only_package(tmp_path, monkeypatch):
+    """What is written can be written over, whatever the modes of the package; nothing of before is left."""
+    package = tmp_path / "oxiwarp"
+    shutil.copytree(Path(oxiwarp.__file__).parent, package)
+    for path in (package, *package.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    monkeypatch.setattr("oxiwarp.hub.PACKAGE", package)
+    folder = build(tmp_path / "hub")
+    assert all(path.stat().st_mode & 0o200 for path in (folder, *folder.rglob("*")))
+    (folder / "of_before.py").touch()
+    assert build(tmp_path / "hub") == folder and not (folder / "of_before.py").exists()
+    for path in (package, *package.rglob("*")):
+        path.chmod(0o755)
 
 
 def test_namespace(module):
