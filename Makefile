@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 .SHELLFLAGS := -ec
 .DELETE_ON_ERROR:
+# One pip at a time in a venv; cargo and the tests use all cores by themselves.
+.NOTPARALLEL:
 
 PYTHON ?= python3
 # `make test TORCH=2.10.0` uses that torch, in a venv of its own; without it, the newest.
