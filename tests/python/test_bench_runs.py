@@ -230,6 +230,11 @@ def test_a_curve_that_tells_tokens_apart(monkeypatch):
         assert not curve.tokens_alone(form, {"x": x}, 33)
 
 
+def test_percentiles():
+    assert timing.Time.of([3.0]) == timing.Time(3.0, 3.0, 3.0)
+    assert timing.Time.of([float(us) for us in range(1, 10)]) == timing.Time(5.0, 1.0, 9.0)
+
+
 def test_a_clock(monkeypatch):
     assert Clock(0.0).is_over and not Clock(None).is_over and Clock(100.0).left > 90
     clock = Clock(None)
