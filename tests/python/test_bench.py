@@ -26,6 +26,7 @@ def test_models(model, tmp_path, capsys, monkeypatch):
     stock, patched = record["results"]
     assert [stock["variant"]["name"], patched["variant"]["name"]] == ["eager", "patched"]
     assert all(len(result["milliseconds"]) == 2 and result["median"] > 0 for result in (stock, patched))
+    assert all((result["in_a_row"] is None) == model.startswith("qwen") for result in (stock, patched))
     assert stock["equal"] == 1 and patched["psnr"] > 120
     assert record["versions"]["torch"] and record["device"] == "CPU executor"
     assert record["commit"] == "0123abc"

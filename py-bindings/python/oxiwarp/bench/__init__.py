@@ -94,7 +94,7 @@ def show(results: list[Result], console: Any) -> None:
             f"{time:.2f}",
             f"{time / base[STOCK]:.3f}",
             compiled,
-            f"{result.in_a_row:.2f}",
+            "" if result.in_a_row is None else f"{result.in_a_row:.2f}",
             f"{median(result.launching):.1f}",
             f"{result.equal:.2%}",
             f"{result.psnr:.1f}",

@@ -56,8 +56,9 @@ class Result:
     """Of each step."""
     launching: list[float] = field(default_factory=list)
     """Of these, until Python had launched everything."""
-    in_a_row: float = 0.0
-    """Milliseconds of a step of the sample, whose steps follow each other without waiting, as in a pipeline."""
+    in_a_row: float | None = None
+    """Milliseconds of a step of the sample, whose steps follow each other without waiting, as in a pipeline; None where
+    the sample is one step."""
     warmup: float = 0.0
     """Seconds of the first step, compilation included."""
     patch_seconds: float | None = None
@@ -140,8 +141,10 @@ def begin(
     synchronize(device)
     result.warmup = time.perf_counter() - started
     say(f"{variant.name}: {workload.steps} steps")
+    if not workload.denoises:
+        return result, step, step()[0].float().cpu()
     started = time.perf_counter()
-    latents = sample(workload, run, arguments) if workload.denoises else step()[0].float().cpu()
+    latents = sample(workload, run, arguments)
     result.in_a_row = (time.perf_counter() - started) * 1e3 / workload.steps
     return result, step, latents
 
