@@ -65,17 +65,16 @@ def right_providers(
             text = f"{what}: not measured ({type(failure).__name__}: {str(failure).strip()[:300]})"
             say(text)
             if name == EAGER:
+                results.dropped.append(text)
                 break
-            if is_ours(name):
-                results.wrong.append(text)
+            (results.wrong if is_ours(name) else results.dropped).append(text)
             continue
         if name == EAGER:
             eager, like = error, outputs
         if eager is None or not (error.allowed_by(eager, DTYPE) and eager.within(EAGER_LIMIT * LEAST[DTYPE])):
             text = f"{what}: relative error {error.relative:.3g}, worst element {error.element:.3g}"
             say(f"wrong: {text}")
-            if is_ours(name) or name == EAGER:
-                results.wrong.append(text)
+            (results.wrong if is_ours(name) or name == EAGER else results.dropped).append(text)
         else:
             right[name] = (provider, error.relative)
     return right, bytes_of(*like)
@@ -114,9 +113,9 @@ def measure(
         try:
             turns[name] = capture(partial(prepare, form, provider), sets, calls)
         except Exception as failure:  # as above
-            say(f"{name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})")
-            if is_ours(name):
-                results.wrong.append(f"{form.op} {model}, {name}: not timed: {failure}")
+            text = f"{form.op} {model}, {name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})"
+            say(text)
+            (results.wrong if is_ours(name) else results.dropped).append(text)
     times = race(turns, rounds)
     results.copies.append(copy[1] / times.pop(COPY).median / 1e3)
     largest = max(bytes_of(x) for x in sets[0].values())

@@ -76,6 +76,7 @@ class Results:
     import_seconds: float | None = None
     first_call: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)  # peers that do not run, or whose results are wrong, and why
     missing: list[str] = field(default_factory=list)  # ops that this build does not have
     left_out: list[str] = field(default_factory=list)  # op and model: no time, or a chain that does not run here
 

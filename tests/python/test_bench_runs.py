@@ -131,10 +131,11 @@ def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
 
 
 def checked(form, monkeypatch):
-    """Which providers of a form are right, with nothing compiled; and what is said of oxiwarp's."""
+    """Which providers of a form are right, with nothing compiled; what is wrong, and what is dropped."""
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
-    return *bench.right_providers(form, shape, form.inputs(Source(torch.device("cpu")), shape), results), results.wrong
+    right, written = bench.right_providers(form, shape, form.inputs(Source(torch.device("cpu")), shape), results)
+    return right, written, results.wrong, results.dropped
 
 
 def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
@@ -145,8 +146,10 @@ def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
         return tuple(x.copy_(y) for x, y in zip((q, k), form.eager(q, k, cos, sin), strict=True))
 
     peer = replace(form.peers["Liger"], module="math", call=in_place)
-    right, _, wrong = checked(replace(form, peers={"Liger": peer}), monkeypatch)
-    assert {"eager", "oxiwarp", "Liger"} <= set(right) and not wrong
+    right, _, wrong, dropped = checked(replace(form, peers={"Liger": peer}), monkeypatch)
+    assert {"eager", "oxiwarp", "Liger"} <= set(right) and not wrong and not dropped
+    right, *_, dropped = checked(replace(form, peers={"Liger": replace(peer, overwrites=False)}), monkeypatch)
+    assert "Liger" not in right and "Liger: relative error" in dropped[0]
 
 
 def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
@@ -156,7 +159,8 @@ def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     form = next(form for form in exactness.selected(["gelu_tanh"]) if form.timed)
-    assert checked(replace(form, eager=out_of_memory), monkeypatch) == ({}, 0, [])
+    *nothing, dropped = checked(replace(form, eager=out_of_memory), monkeypatch)
+    assert nothing == [{}, 0, []] and "OutOfMemoryError: CUDA out of memory" in dropped[0]
 
 
 @pytest.mark.parametrize("error", [float("nan"), 1.1e-3, None])
