@@ -58,6 +58,20 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
     assert not (tmp_path / "qwen3.json").exists()
 
 
+def test_a_token_again():
+    """Each step finds the cache as the one before did, to the strides: torch.compile would compile for others anew."""
+    pytest.importorskip("transformers")
+    workload, found = WORKLOADS["qwen3-decode"], []
+    with torch.no_grad():
+        model = workload.build(True).eval()
+        arguments = workload.arguments(model, True, torch.device("cpu"), torch.float32)
+        for _ in range(3):
+            workload.restore(arguments)
+            keys = arguments["past_key_values"].layers[0].keys
+            found.append((keys.shape, keys.stride(), keys.sum().item(), model(**arguments)[0].sum().item()))
+    assert found[0][0][2] == arguments["position_ids"].item() and found == [found[0]] * 3
+
+
 def test_agreement():
     """PSNR by its definition, where it has none too."""
     compare = importlib.import_module("oxiwarp.bench.measure").compare
