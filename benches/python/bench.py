@@ -148,7 +148,12 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
             if results.measurements and results.measurements[-1].op != form.op:
                 write()
             say(f"{form.op}, {model}, {' x '.join(map(str, shape))}")
-            if (measured := measure((form, model, shape), copy, rounds, results, device)) is None:
+            try:
+                measured = measure((form, model, shape), copy, rounds, results, device)
+            except torch.OutOfMemoryError as failure:
+                say(f"{form.op}, {model}: left out, no memory ({str(failure).strip()[:300]})")
+                measured = None
+            if measured is None:
                 results.left_out.append(f"{form.op} {model}")
             else:
                 results.measurements.append(measured)
