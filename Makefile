@@ -3,6 +3,8 @@
 .DEFAULT_GOAL := help
 .SHELLFLAGS := -ec
 .DELETE_ON_ERROR:
+# One pip at a time in a venv; cargo and the tests use all cores by themselves.
+.NOTPARALLEL:
 
 PYTHON ?= python3
 # `make test TORCH=2.10.0` uses that torch, in a venv of its own; without it, the newest.
@@ -49,7 +51,7 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl
 
-hub: $(VENV)/.wheel ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
+hub: $(VENV)/.wheel $(VENV)/.demo ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
 	$(PY) -m oxiwarp hub dist/hub
 
 bundle: $(VENV)/.wheel $(VENV)/.test ## one folder with all that a GPU machine without network needs

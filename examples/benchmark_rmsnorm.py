@@ -7,7 +7,7 @@ import argparse
 
 import torch
 import torch.nn.functional as F
-from common import console, default_device, milliseconds, plot, show
+from common import console, count, default_device, milliseconds, plot, show
 
 import oxiwarp
 
@@ -21,9 +21,9 @@ def chain(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, nargs="+", default=[1024, 4096, 16384])
-    parser.add_argument("--cols", type=int, default=3072)
-    parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--rows", type=count, nargs="+", default=[1024, 4096, 16384])
+    parser.add_argument("--cols", type=count, default=3072)
+    parser.add_argument("--rounds", type=count, default=50)
     parser.add_argument("--warmup-iterations", type=int, default=5)
     parser.add_argument("--plot", default="benchmark_rmsnorm.png")
     options = parser.parse_args()
@@ -31,7 +31,8 @@ def main() -> None:
     device, eps, bars = default_device(), 1e-6, {}
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     weight = torch.rand(options.cols, device=device).add(0.5).to(dtype)
-    compiled = torch.compile(chain, backend="inductor" if device.type == "cuda" else "aot_eager")
+    # dynamic=False: each shape is compiled for itself, as oxiwarp's launches are chosen for it.
+    compiled = torch.compile(chain, dynamic=False, backend="inductor" if device.type == "cuda" else "aot_eager")
     calls = {
         "written in torch": chain,
         "torch.compile": compiled,

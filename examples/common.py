@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -10,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from oxiwarp.__main__ import steps as count  # an argument's type: a whole number of 1 or more
 from oxiwarp.bench.measure import synchronize
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
@@ -54,5 +56,9 @@ def plot(path: str, title: str, values: dict[str, float], unit: str) -> None:
     axes.bar_label(bars, fmt="%.4g", padding=3)
     axes.invert_yaxis()
     axes.set(title=title, xlabel=unit)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     console.print(f"plot: {path}")
+
+
+__all__ = ["console", "count", "default_device", "milliseconds", "plot", "show"]

@@ -8,11 +8,12 @@ the video is noise.
 """
 
 import argparse
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import torch
-from common import console, default_device, plot, show
+from common import console, count, default_device, plot, show
 from diffusers import AutoencoderKLLTXVideo, FlowMatchEulerDiscreteScheduler, LTXPipeline, LTXVideoTransformer3DModel
 
 import oxiwarp
@@ -86,11 +87,11 @@ def main() -> None:
     parser.add_argument("--mode", choices=("exact", "fast"), default="exact", help="of oxiwarp.patch")
     parser.add_argument("--model", default=MODEL)
     parser.add_argument("--prompt", default="A rusty gear turns, close-up, warm light")
-    parser.add_argument("--batch-size", type=int, default=1)
-    parser.add_argument("--num-frames", type=int, default=49)
-    parser.add_argument("--height", type=int, default=512)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--batch-size", type=count, default=1)
+    parser.add_argument("--num-frames", type=count, default=49)
+    parser.add_argument("--height", type=count, default=512)
+    parser.add_argument("--width", type=count, default=768)
+    parser.add_argument("--steps", type=count, default=30)
     parser.add_argument("--warmup-iterations", type=int, default=1, help="whole videos made before the timed one")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", default="video.gif")
@@ -110,6 +111,7 @@ def main() -> None:
     videos, times = generate(pipe, what, options, device)
     total, step = perf_counter() - started, sorted(times)[len(times) // 2]
     images = videos[0]
+    Path(options.output).parent.mkdir(parents=True, exist_ok=True)
     images[0].save(options.output, save_all=True, append_images=images[1:], duration=40, loop=0)
     name = " + ".join(filter(None, ["kernels" * options.kernels, "torch.compile" * options.compile])) or "stock"
     rows = [("one step (median)", f"{step * 1e3:.2f} ms"), ("whole video, decoded", f"{total:.2f} s")]

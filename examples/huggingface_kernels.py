@@ -12,7 +12,7 @@ from pathlib import Path
 import kernels
 import torch
 import torch.nn.functional as F
-from common import console, default_device, milliseconds, plot, show
+from common import console, count, default_device, milliseconds, plot, show
 from torch import nn
 
 from oxiwarp.hub import build
@@ -29,15 +29,19 @@ class SiluAndMul(nn.Module):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=8192)
-    parser.add_argument("--cols", type=int, default=14336)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--rows", type=count, default=8192)
+    parser.add_argument("--cols", type=count, default=14336)
+    parser.add_argument("--rounds", type=count, default=20)
     parser.add_argument("--plot", default="huggingface_kernels.png")
     options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="oxiwarp-hub-") as folder:
+        run(options, Path(folder))
 
+
+def run(options: argparse.Namespace, folder: Path) -> None:
+    """Build the repository in a folder, use it, time it."""
     device = default_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    folder = Path(tempfile.mkdtemp(prefix="oxiwarp-hub-"))
     console.print(f"kernel repository: {build(folder)}")
     ours = kernels.get_local_kernel(folder, backend="cuda")
     console.print(f"loaded as {ours.__name__}: {', '.join(name for name in ours.__all__)}")

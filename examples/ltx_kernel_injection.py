@@ -7,7 +7,7 @@ import argparse
 import copy
 
 import torch
-from common import console, default_device, milliseconds, plot, show
+from common import console, count, default_device, milliseconds, plot, show
 
 import oxiwarp
 from oxiwarp.bench.workloads import WORKLOADS
@@ -16,7 +16,7 @@ from oxiwarp.bench.workloads import WORKLOADS
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=("exact", "fast"), default="exact")
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=count, default=10)
     parser.add_argument("--plot", default="ltx_kernel_injection.png")
     parser.add_argument("--small", action="store_true", help="a tiny model, for a test")
     options = parser.parse_args()

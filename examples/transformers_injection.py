@@ -8,7 +8,7 @@ Without the weights a model of the same classes runs with random ones.
 import argparse
 
 import torch
-from common import console, default_device, milliseconds, plot, show
+from common import console, count, default_device, milliseconds, plot, show
 from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 import oxiwarp
@@ -41,12 +41,14 @@ def load(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="Qwen/Qwen3-8B")
-    parser.add_argument("--prompt-tokens", type=int, default=512)
-    parser.add_argument("--new-tokens", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt-tokens", type=count, default=512)
+    parser.add_argument("--new-tokens", type=count, default=16)
+    parser.add_argument("--rounds", type=count, default=5)
     parser.add_argument("--plot", default="transformers_injection.png")
     parser.add_argument("--small", action="store_true", help="a tiny model, for a test")
     options = parser.parse_args()
+    if options.new_tokens < 2:
+        parser.error("--new-tokens: 2 or more, of which the first is the prompt's")
 
     device = default_device()
     model = load(options, device, torch.bfloat16 if device.type == "cuda" else torch.float32)
@@ -61,7 +63,7 @@ def main() -> None:
     def measure(name: str) -> tuple[torch.Tensor, float, float]:
         first = milliseconds(lambda: write(1), device, options.rounds, 1, f"{name}: prompt")
         whole = milliseconds(lambda: write(options.new_tokens), device, options.rounds, 1, f"{name}: tokens")
-        return write(options.new_tokens), first, (whole - first) / max(1, options.new_tokens - 1)
+        return write(options.new_tokens), first, (whole - first) / (options.new_tokens - 1)
 
     tokens, *stock = measure("stock")
     with oxiwarp.patched(model, cpu_kernels=device.type == "cpu") as report:

@@ -12,6 +12,7 @@
 #   ./run.sh demo [demo options]         a diffusers model, stock and patched
 # Logs and results go to $OUT, else ./out. The exit code is 0 if every step passed.
 set -uo pipefail
+unset CDPATH # with it, cd says where it went
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
 mkdir -p "${OUT:-out}" && out=$(cd "${OUT:-out}" && pwd) || exit 1

@@ -54,24 +54,27 @@ def right_providers(
     from providers import EAGER, is_ours, providers_of
 
     right, eager, like = {}, None, ()
+    overwriting = {name for name, peer in form.peers.items() if peer.overwrites}
     for name, provider in providers_of(form).items():
         what = f"{form.op} {' x '.join(map(str, shape))}, {name}"
         try:
-            outputs = run(form, provider, inputs, like)
+            given = {name: x.clone() for name, x in inputs.items()} if name in overwriting else inputs
+            outputs = run(form, provider, given, like)
             error = error_of(form, shape, inputs, outputs)
         except Exception as failure:  # one provider that does not run on this GPU must not end the run
             text = f"{what}: not measured ({type(failure).__name__}: {str(failure).strip()[:300]})"
             say(text)
-            if is_ours(name):
-                results.wrong.append(text)
+            if name == EAGER:
+                results.dropped.append(text)
+                break
+            (results.wrong if is_ours(name) else results.dropped).append(text)
             continue
         if name == EAGER:
             eager, like = error, outputs
         if eager is None or not (error.allowed_by(eager, DTYPE) and eager.within(EAGER_LIMIT * LEAST[DTYPE])):
             text = f"{what}: relative error {error.relative:.3g}, worst element {error.element:.3g}"
             say(f"wrong: {text}")
-            if is_ours(name) or name == EAGER:
-                results.wrong.append(text)
+            (results.wrong if is_ours(name) or name == EAGER else results.dropped).append(text)
         else:
             right[name] = (provider, error.relative)
     return right, bytes_of(*like)
@@ -79,8 +82,11 @@ def right_providers(
 
 def measure(
     case: "tuple[Form, str, Shape]", copy: "tuple[Turn, int]", rounds: int, results: "Results", device: "torch.device"
-) -> "Measurement":
-    """Check every provider on one shape, then let those that are right take turns, with the copy among them."""
+) -> "Measurement | None":
+    """Check every provider on one shape, then let those that are right take turns, with the copy among them.
+
+    None where the chain itself does not run: nothing says then what is right.
+    """
     import torch
     from forms import Source, bytes_of, prepare
     from providers import FLOOR, is_ours
@@ -93,6 +99,8 @@ def measure(
     first = form.inputs(source, shape)
     read = bytes_of(*first.values())
     right, written = right_providers(form, shape, first, results)
+    if not written:
+        return None
     del first
     torch.cuda.empty_cache()
     sets = rotated(lambda: form.inputs(source, shape), sets_for(read, device))
@@ -105,9 +113,9 @@ def measure(
         try:
             turns[name] = capture(partial(prepare, form, provider), sets, calls)
         except Exception as failure:  # as above
-            say(f"{name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})")
-            if is_ours(name):
-                results.wrong.append(f"{form.op} {model}, {name}: not timed: {failure}")
+            text = f"{form.op} {model}, {name}: not timed ({type(failure).__name__}: {str(failure).strip()[:300]})"
+            say(text)
+            (results.wrong if is_ours(name) else results.dropped).append(text)
     times = race(turns, rounds)
     results.copies.append(copy[1] / times.pop(COPY).median / 1e3)
     largest = max(bytes_of(x) for x in sets[0].values())
@@ -118,12 +126,10 @@ def measure(
 def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, write: "Callable[[], None]") -> None:
     """Every op for every model that there is time for."""
     import torch
-    from ops import OPS, timed_cases
+    from ops import timed_cases
     from providers import has_ours
     from timing import copy_turn
 
-    for unknown in set(options.only or ()) - set(OPS):
-        raise SystemExit(f"--only {unknown}: no such op; there are {', '.join(OPS)}")
     rounds = options.rounds or (8 if options.quick else 25)
     device = torch.device("cuda", torch.cuda.current_device())
     copy = copy_turn(device)
@@ -142,7 +148,15 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
             if results.measurements and results.measurements[-1].op != form.op:
                 write()
             say(f"{form.op}, {model}, {' x '.join(map(str, shape))}")
-            results.measurements.append(measure((form, model, shape), copy, rounds, results, device))
+            try:
+                measured = measure((form, model, shape), copy, rounds, results, device)
+            except torch.OutOfMemoryError as failure:
+                say(f"{form.op}, {model}: left out, no memory ({str(failure).strip()[:300]})")
+                measured = None
+            if measured is None:
+                results.left_out.append(f"{form.op} {model}")
+            else:
+                results.measurements.append(measured)
             gc.collect()  # cycles that hold graphs
             torch.cuda.empty_cache()
 
@@ -182,16 +196,19 @@ def main() -> int:
         return 0
     from compile_ahead import in_processes
     from environment import begin, title_of
+    from ops import check_names
     from plots import plot
     from report import show
     from results import Results
     from rich.console import Console
 
+    check_names(options.only)
     clock, results = Clock(options.seconds), Results()
     facts, folder = begin(options.out)
     chosen = ["--quick"] * options.quick + (["--only", ",".join(options.only)] if options.only else [])
     say(in_processes(chosen, clock.left / 3))
     measure_ops(options, results, clock, partial(write_all, results, facts, folder))
+    write_all(results, facts, folder)
     if options.only is None and not clock.is_over:
         measure_overheads(options, results)
     say("done\n")

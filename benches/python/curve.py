@@ -23,7 +23,7 @@ import torch
 from clock import Clock, add_seconds
 from environment import begin, title_of
 from forms import DTYPE, Form, Inputs, Source, bytes_of, prepare, token_dimension, tuple_of
-from ops import OPS, selected
+from ops import OPS, check_names, selected
 from providers import has_ours
 from timing import calls_for, capture, copy_turn, race, sets_for
 
@@ -202,6 +202,7 @@ def main() -> int:
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args()
+    check_names(options.only)
     if not torch.cuda.is_available():
         print("curve: no CUDA device: nothing measured")
         return 0

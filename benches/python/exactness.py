@@ -19,7 +19,7 @@ import torch
 from clock import Clock, add_seconds
 from environment import begin, title_of
 from forms import BIT_EXACT, CHUNK, NO_MODE, ONE_ROUNDING, Form, Result, Shape, Source, tuple_of
-from ops import selected
+from ops import check_names, selected
 from providers import has_ours
 
 INTRODUCTION = """# Exactness
@@ -184,6 +184,7 @@ def main() -> int:
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args()
+    check_names(options.only)
     if not torch.cuda.is_available():
         print("exactness: no CUDA device: nothing compared")
         return 0

@@ -57,6 +57,8 @@ class Peer:
 
     module: str
     call: Chain
+    overwrites: bool = False
+    """Writes its results over the inputs: the check gives it copies."""
 
 
 @dataclass(frozen=True, eq=False)

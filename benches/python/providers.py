@@ -26,8 +26,8 @@ def is_ours(provider: str) -> bool:
 
 
 def compiled(chain: Chain) -> Chain:
-    """By Inductor, for these shapes only."""
-    return torch.compile(chain, dynamic=False)
+    """By Inductor, as one graph, for these shapes only."""
+    return torch.compile(chain, fullgraph=True, dynamic=False)
 
 
 def to_compile(form: Form) -> dict[str, Chain]:

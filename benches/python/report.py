@@ -61,7 +61,9 @@ def show(results: Results, console: Console) -> None:
     for op in results.missing:
         console.print(f"{op}: not in this build")
     if results.left_out:
-        console.print(f"left out, no time: {', '.join(results.left_out)}")
+        console.print(f"left out: {', '.join(results.left_out)}")
+    for peer in results.dropped:
+        console.print(f"not in the tables: {peer}", markup=False)
     if results.per_call:
         table = Table("call, tiny tensor", title="µs per Python call", title_justify="left")
         modes = list(dict.fromkeys(mode for mode, _ in results.per_call))
@@ -120,8 +122,8 @@ def write_environment(results: Results, facts: dict[str, Any], path: Path) -> No
     """Where and how this was measured, with the goals."""
     met = [{"goal": goal.text, "met": goal.met, "figure": goal.figure} for goal in goals(results)]
     copies = {"median": results.copy, "all": results.copies} if results.copies else None
-    everything = {**facts, "copy_gb_per_s": copies, "missing": results.missing, "left_out": results.left_out}
-    everything["goals"] = met
+    absences = {"missing": results.missing, "left_out": results.left_out, "dropped": results.dropped}
+    everything = {**facts, "copy_gb_per_s": copies, **absences, "goals": met}
     path.write_text(json.dumps(everything, indent=2, ensure_ascii=False) + "\n")
 
 

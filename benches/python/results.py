@@ -13,10 +13,16 @@ OF_COPY, OF_COPY_BACKWARD = 0.90, 0.80
 EXACT_OVER_FAST = 1.15
 FAST = f"{OURS} fast"
 COMPILED = "torch.compile"
+NOT_MEASURED = "not measured"
 
 # QuACK's RMSNorm on an H200, by the copy bandwidth of that run: benches/results/README.md.
 QUACK_OF_COPY = {(1, 32768, 3072): 3970 / 4275, (1, 4096, 32768): 4055 / 4275}
 LATENCY_SHAPE, LATENCY = (1, 1024, 2048), 3.9
+
+
+def label_of(shape: Shape) -> str:
+    """As `2×8064×2048`, without a batch of one."""
+    return "×".join(str(size) for at, size in enumerate(shape) if at or size > 1)
 
 
 @dataclass(frozen=True)
@@ -35,8 +41,8 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        """As `2×8064×2048`, without a batch of one."""
-        return "×".join(str(size) for at, size in enumerate(self.shape) if at or size > 1)
+        """Of the shape."""
+        return label_of(self.shape)
 
     @property
     def title(self) -> str:
@@ -70,8 +76,9 @@ class Results:
     import_seconds: float | None = None
     first_call: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)  # peers that do not run, or whose results are wrong, and why
     missing: list[str] = field(default_factory=list)  # ops that this build does not have
-    left_out: list[str] = field(default_factory=list)  # cases that there was no time for
+    left_out: list[str] = field(default_factory=list)  # op and model: no time, or a chain that does not run here
 
     @property
     def copy(self) -> float:
@@ -87,6 +94,10 @@ class Results:
         """One op's."""
         return [m for m in self.measurements if m.op == op]
 
+    def left_of(self, op: str) -> int:
+        """How many cases of an op were left out."""
+        return sum(case.split()[0] == op for case in self.left_out)
+
 
 @dataclass(frozen=True)
 class Goal:
@@ -98,44 +109,49 @@ class Goal:
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """The stated goals."""
-    for op in results.ops:
+    """The stated goals. One on every case is not met by some of them: those left out count as not measured."""
+    for op in dict.fromkeys([*results.ops, *(case.split()[0] for case in results.left_out)]):
         yield from _goals_of(op, results)
     yield from _goals_of_rms_norm(results)
     yield from _goals_of_calls(results)
-    right = not results.wrong if results.measurements else None
+    right = False if results.wrong else None if results.left_out or not results.measurements else True
     figure = "; ".join(results.wrong) or f"{len(results.measurements)} cases"
-    yield Goal("every result right, against float64", right, figure)
+    yield Goal("every result right, against float64", right, figure + _not_measured(len(results.left_out)))
 
 
 def _goals_of(op: str, results: Results) -> Iterator[Goal]:
     """What holds for every op."""
     rows, least = results.of(op), OF_COPY_BACKWARD if op.endswith("_backward") else OF_COPY
-    large = [m for m in rows if m.largest >= LARGE]
-    if large:
+    large, left = [m for m in rows if m.largest >= LARGE], results.left_of(op)
+    if large or left:
         text = f"{op}: {least:.0%} of copy or more, tensors of 100 MB and more"
-        yield _worst(text, large, lambda m: _of_copy(m, results), least, "{:.1%} of copy")
-    yield _worst(f"{op}: faster than torch.compile", rows, lambda m: m.ratio(COMPILED), 1.0, "{:.2f} x torch.compile")
+        yield _worst(text, large, lambda m: _of_copy(m, results), least, "{:.1%} of copy", left)
+    text = f"{op}: faster than torch.compile"
+    yield _worst(text, rows, lambda m: m.ratio(COMPILED), 1.0, "{:.2f} x torch.compile", left)
     if any(FAST in m.times for m in rows):
         text = f"{op}: exact takes at most {EXACT_OVER_FAST:.2f} x fast"
-        yield _worst(text, rows, lambda m: m.ratio(FAST), 1 / EXACT_OVER_FAST, "fast at {:.2f} x exact")
+        yield _worst(text, rows, lambda m: m.ratio(FAST), 1 / EXACT_OVER_FAST, "fast at {:.2f} x exact", left)
 
 
 def _goals_of_rms_norm(results: Results) -> Iterator[Goal]:
-    rows = results.of("rms_norm")
-    if not rows:
+    rows, left = results.of("rms_norm"), results.left_of("rms_norm")
+    if not rows and not left:
         return
-    yield _worst("rms_norm: at least as fast as Liger", rows, lambda m: m.ratio("Liger"), 1.0, "{:.3f} x Liger")
-    for m in rows:
-        if (share := _of_copy(m, results)) is None:
-            continue
-        if (published := QUACK_OF_COPY.get(m.shape)) is not None:
-            text = f"rms_norm {m.label}: QuACK's share of copy, {published:.1%}"
-            yield Goal(text, share >= published, f"{share:.1%}")
-        if m.shape == LATENCY_SHAPE:
-            ours, floor = m.times[OURS].median, m.times.get(FLOOR)
-            beside = f", a copy kernel takes {floor.median:.2f} µs" if floor else ""
-            yield Goal(f"rms_norm {m.label}: at most {LATENCY} µs", ours <= LATENCY, f"{ours:.2f} µs{beside}")
+    text = "rms_norm: at least as fast as Liger"
+    yield _worst(text, rows, lambda m: m.ratio("Liger"), 1.0, "{:.3f} x Liger", left)
+    measured = {m.shape: m for m in rows if OURS in m.times}
+    for shape, published in QUACK_OF_COPY.items():
+        text = f"rms_norm {label_of(shape)}: QuACK's share of copy, {published:.1%}"
+        share = _of_copy(measured[shape], results) if shape in measured else None
+        met, figure = (None, NOT_MEASURED) if share is None else (share >= published, f"{share:.1%}")
+        yield Goal(text, met, figure)
+    text = f"rms_norm {label_of(LATENCY_SHAPE)}: at most {LATENCY} µs"
+    if (m := measured.get(LATENCY_SHAPE)) is None:
+        yield Goal(text, None, NOT_MEASURED)
+        return
+    ours, floor = m.times[OURS].median, m.times.get(FLOOR)
+    beside = f", a copy kernel takes {floor.median:.2f} µs" if floor else ""
+    yield Goal(text, ours <= LATENCY, f"{ours:.2f} µs{beside}")
 
 
 def _goals_of_calls(results: Results) -> Iterator[Goal]:
@@ -160,15 +176,25 @@ def _at_most(text: str, seconds: float, limit: float) -> Goal:
 
 
 def _worst(
-    text: str, rows: list[Measurement], value: Callable[[Measurement], float | None], least: float, figure: str
+    text: str,
+    rows: list[Measurement],
+    value: Callable[[Measurement], float | None],
+    least: float,
+    figure: str,
+    left: int,
 ) -> Goal:
-    """A goal on every row: the worst row decides, and is named."""
+    """A goal on every row: the worst row decides, and is named; `left` rows were left out."""
     measured = [(found, m.title) for m in rows if (found := value(m)) is not None]
     if not measured:
-        return Goal(text, None, "not measured")
+        return Goal(text, None, NOT_MEASURED)
     worst, title = min(measured)
-    short = sum(found < least for found, _ in measured)
-    return Goal(text, not short, f"worst {figure.format(worst)}: {title}; {short} of {len(measured)} below")
+    short, missing = sum(found < least for found, _ in measured), len(rows) - len(measured) + left
+    figure = f"worst {figure.format(worst)}: {title}; {short} of {len(measured)} below{_not_measured(missing)}"
+    return Goal(text, False if short else None if missing else True, figure)
+
+
+def _not_measured(cases: int) -> str:
+    return f", {cases} {NOT_MEASURED}" if cases else ""
 
 
 __all__ = ["CHAIN_COMPILED", "COMPILED", "EAGER", "FAST", "OURS", "Goal", "Measurement", "Results", "goals"]

@@ -40,8 +40,8 @@ class Time:
 
     @staticmethod
     def of(samples: list[float]) -> "Time":
-        """The median with the 10th and 90th percentile."""
-        deciles = quantiles(samples, n=10)
+        """The median with the 10th and 90th percentile; of a single round there is one figure."""
+        deciles = quantiles(samples, n=10) if len(samples) > 1 else samples
         return Time(median(samples), deciles[0], deciles[-1])
 
 

@@ -4,12 +4,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benches" / "python"))
 
 import attention_table  # noqa: E402
 from attention_table import Row, faster  # noqa: E402
+from timing import Time  # noqa: E402
 
 from oxiwarp.fusions import attention_note  # noqa: E402
 from oxiwarp.fusions._attention_table import FASTER, MEASURED  # noqa: E402
@@ -37,6 +39,21 @@ def test_queries_of_all_heads():
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     assert faster(rows) == {(64, False): ((1024, 512, 8192), (2048, 512, 2048))}
     assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {}
+
+
+def test_a_kernel_that_writes_nothing(monkeypatch):
+    """It is far from torch, whose own result does not lie in the memory that the kernel gets."""
+    inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
+    monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)
+    monkeypatch.setattr(attention_table, "sets_for", lambda *_: 2)
+    monkeypatch.setattr(attention_table, "calls_for", lambda *_: 2)
+    monkeypatch.setattr(attention_table, "capture", lambda *_: None)
+    monkeypatch.setattr(attention_table, "race", lambda *_: dict.fromkeys(("ours", "torchs"), Time(1.0, 1.0, 1.0)))
+    monkeypatch.setattr(attention_table, "torchs", lambda x: x["q"] + 0)
+    monkeypatch.setattr(attention_table, "ours", lambda x: torch.empty_like(x["q"]))
+    assert not attention_table.measure(64, False, 2048, 2048, 1, 2, rounds=1).difference < attention_table.CLOSE
+    monkeypatch.setattr(attention_table, "ours", lambda x: x["q"] + 0)
+    assert attention_table.measure(64, False, 2048, 2048, 1, 2, rounds=1).difference == 0
 
 
 @pytest.mark.parametrize("capability", MEASURED)

@@ -1,5 +1,6 @@
 """The examples run, on small models, and say what they should."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = {
     "generate_video": (
         "--small --num-frames 9 --height 64 --width 64 --steps 2 --warmup-iterations 0 --batch-size 1 --compile "
-        "--use-optimized-kernels",
+        "--use-optimized-kernels --output videos/video.gif",
         "kernels + torch.compile: 9",
     ),
     "ltx_kernel_injection": ("--small --rounds 2", "qk_norm_rope"),
@@ -23,18 +24,40 @@ RUNS = {
 }
 
 
-@pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the bundle has no examples")
-@pytest.mark.parametrize("name", RUNS)
-def test_example(name, tmp_path):
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the bundle has no examples")
+
+
+def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProcess:
+    """An example, with `folder` for what it leaves."""
     pytest.importorskip("kernels" if name == "huggingface_kernels" else "diffusers")
-    options, expected = RUNS[name]
-    run = subprocess.run(
-        [sys.executable, str(EXAMPLES / f"{name}.py"), *options.split()],
-        cwd=tmp_path,
+    return subprocess.run(
+        [sys.executable, str(EXAMPLES / f"{name}.py"), *options],
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,
         timeout=300,
     )
-    assert run.returncode == 0, run.stderr[-2000:]
-    assert expected in run.stdout
-    assert (tmp_path / f"{name}.png").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_example(name, tmp_path):
+    options, expected = RUNS[name]
+    ran = run(name, [*options.split(), "--plot", f"plots/{name}.png"], tmp_path)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert expected in ran.stdout
+    assert (tmp_path / "plots" / f"{name}.png").stat().st_size > 0
+    assert not list(tmp_path.glob("oxiwarp-*")), "a folder of its own is left behind"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "complaint"),
+    [
+        ("generate_video", "--small --steps 0", "argument --steps: '0', expected a whole number of 1 or more"),
+        ("benchmark_rmsnorm", "--rows 4 -1", "argument --rows: '-1'"),
+        ("transformers_injection", "--small --new-tokens 1", "--new-tokens: 2 or more"),
+    ],
+)
+def test_odd_arguments(name, options, complaint, tmp_path):
+    ran = run(name, options.split(), tmp_path)
+    assert ran.returncode == 2 and complaint in ran.stderr, ran.stderr[-2000:]

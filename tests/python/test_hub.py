@@ -2,7 +2,9 @@
 
 import ast
 import json
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -79,6 +81,21 @@ def test_layout(repository):
             for name in names:
                 root = name.split(".")[0]
                 assert root == "torch" or root in sys.stdlib_module_names, f"{path.name} imports {name}"
+
+
+def test_read_only_package(tmp_path, monkeypatch):
+    """What is written can be written over, whatever the modes of the package; nothing of before is left."""
+    package = tmp_path / "oxiwarp"
+    shutil.copytree(Path(oxiwarp.__file__).parent, package)
+    for path in (package, *package.rglob("*")):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    monkeypatch.setattr("oxiwarp.hub.PACKAGE", package)
+    folder = build(tmp_path / "hub")
+    assert all(path.stat().st_mode & 0o200 for path in (folder, *folder.rglob("*")))
+    (folder / "of_before.py").touch()
+    assert build(tmp_path / "hub") == folder and not (folder / "of_before.py").exists()
+    for path in (package, *package.rglob("*")):
+        path.chmod(0o755)
 
 
 def test_namespace(module):
@@ -175,6 +192,26 @@ def test_rotary(module, device, unsqueeze_dim):
     assert close(torch.cat(out, -1), turned[0])
     module.apply_rotary(*out, c[..., :8], s[..., :8], *out, True)
     assert close(torch.cat(out, -1), q)
+
+
+def test_rotary_of_a_model(repository, monkeypatch):
+    """Llama's rotation, which transformers takes from a layer of this name: the model's own logits."""
+    transformers = pytest.importorskip("transformers")
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb as turn  # one for all models
+
+    monkeypatch.setattr(turn, "forward", turn.forward)  # given back afterwards
+    sizes = dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=4)
+    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes)).eval()
+    layer, ids = (
+        kernels.LocalLayerRepository(repository, layer_name="apply_rotary_transformers"),
+        torch.arange(12)[None],
+    )
+    with torch.no_grad():
+        own = model(ids).logits
+        with kernels.use_kernel_mapping({"rotary_pos_emb": {"cpu": layer}}, inherit_mapping=False):
+            kernels.kernelize(model, mode=kernels.Mode.INFERENCE | kernels.Mode.TORCH_COMPILE, device="cpu")
+        assert "_oxiwarp" in turn.forward.__func__.__globals__["__name__"]
+        assert close(model(ids).logits, own)
 
 
 def test_local_kernels(repository, monkeypatch):

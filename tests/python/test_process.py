@@ -100,7 +100,7 @@ def test_demo(tmp_path):
     for package in ("diffusers", "matplotlib"):
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
-    picture = tmp_path / "demo.png"
+    picture = tmp_path / "new" / "demo.png"
     done = python("-m", "oxiwarp", "demo", "--steps", "2", "--device", "cpu", "--out", str(picture))
     assert done.returncode == 0 and done.stdout.rstrip().endswith("demo: ok"), done.stdout + done.stderr
     assert picture.read_bytes()[:4] == b"\x89PNG" and "modules replaced" in done.stdout

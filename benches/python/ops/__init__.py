@@ -41,6 +41,12 @@ OPS = tuple(dict.fromkeys(form.op for form in FORMS))
 FAMILY_OF = {form.op: family for family, forms in FAMILIES.items() for form in forms}
 
 
+def check_names(only: list[str] | None) -> None:
+    """Ends the program where an op that is asked for is none: a run of nothing would look like one that went well."""
+    if unknown := sorted(set(only or ()) - set(OPS)):
+        raise SystemExit(f"--only {', '.join(unknown)}: no such op; there are {', '.join(OPS)}")
+
+
 def selected(only: list[str] | None) -> list[Form]:
     """The forms of these ops, or all."""
     return [form for form in FORMS if only is None or form.op in only]
@@ -57,4 +63,4 @@ def timed_cases(only: list[str] | None, quick: bool) -> Iterator[tuple[Form, str
             yield form, model, shape
 
 
-__all__ = ["FAMILIES", "FAMILY_OF", "FORMS", "OPS", "selected", "timed_cases"]
+__all__ = ["FAMILIES", "FAMILY_OF", "FORMS", "OPS", "check_names", "selected", "timed_cases"]

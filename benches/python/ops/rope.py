@@ -137,8 +137,11 @@ FORMS = (
         claims=CLAIMS,
         real=rotary.real_llama,
         peers={
-            # Overwrites q and k, so it must stay the last provider that is checked.
-            "Liger": Peer("liger_kernel.ops.rope", lambda liger, q, k, cos, sin: liger.rope_forward(q, k, cos, sin)[:2])
+            "Liger": Peer(
+                "liger_kernel.ops.rope",
+                lambda liger, q, k, cos, sin: liger.rope_forward(q, k, cos, sin)[:2],
+                overwrites=True,
+            )
         },
     ),
 )

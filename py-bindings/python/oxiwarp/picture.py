@@ -1,5 +1,6 @@
 """The demo's picture: where the latents differ, and the time of each step."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def save(outcomes: "list[Outcome]", where: str, path: str) -> None:
         bars(row[3], outcome)
         row[0].text(0, -0.06, outcome.job.title, transform=row[0].transAxes, va="top", fontsize=9)
     figure.suptitle(f"oxiwarp: stock and patched, on {where}", fontsize=10)
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

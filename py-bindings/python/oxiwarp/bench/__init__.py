@@ -4,8 +4,11 @@ Times are of the wall, per transformer step; samples of patched models are compa
 says which kernels take the GPU's time. Weights are random, which changes no time.
 """
 
+import gc
 import json
+import os
 import platform
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict
@@ -23,7 +26,10 @@ COMPILED = "torch.compile"
 
 
 def bench(models: list[str], variants: list[str], rounds: int, device: str, small: bool, out: str | None) -> int:
-    """Run it, print a table for each model, write `<out>/<model>.json`. Returns 0, or 1 with the reason printed."""
+    """Run it, print a table for each model, write `<out>/<model>.json`.
+
+    Returns 0, or 1 with the reason printed: one model or variant that does not run leaves the others.
+    """
     try:
         from rich.console import Console
     except ImportError as error:
@@ -32,17 +38,27 @@ def bench(models: list[str], variants: list[str], rounds: int, device: str, smal
     place = torch.device(device)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
     dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+    failed = 0
     chosen = [variant for variant in VARIANTS if variant.name in (STOCK, *variants)]
     for name in models:
         workload = WORKLOADS[name]
         console.print(f"\n{workload.title}, {str(dtype)[6:]}, {where(place)}", style="bold")
-        with console.status("") as status:
-            results = measure(workload, chosen, place, dtype, rounds, small, status.update)
+        try:
+            with console.status("") as status:
+                results = measure(workload, chosen, place, dtype, rounds, small, status.update)
+        except Exception as failure:
+            console.print(f"{name}: not measured: {type(failure).__name__}: {failure}", markup=False)
+            failed = 1
+            continue
+        finally:
+            torch._dynamo.reset()
+            gc.collect()  # cycles that hold a model: the next one needs the memory
+            torch.cuda.empty_cache()
         show(results, console)
+        failed |= any(result.error for result in results)
         if out is not None:
             save(workload, results, place, dtype, Path(out) / f"{name}.json")
-        torch._dynamo.reset()
-    return 0
+    return int(failed)
 
 
 def where(device: torch.device) -> str:
@@ -54,7 +70,11 @@ def show(results: list[Result], console: Any) -> None:
     """Time, agreement with the stock model, and the profile, as tables."""
     from rich.table import Table
 
-    base = {result.variant.name: result.median for result in results}
+    for result in results:
+        if result.error:
+            console.print(f"{result.variant.name}: not measured: {result.error}", markup=False)
+    results = [result for result in results if not result.error]
+    base = {result.variant.name: median(result.milliseconds) for result in results}
     table = Table(
         "",
         "ms a step",
@@ -67,13 +87,14 @@ def show(results: list[Result], console: Any) -> None:
         "first step, s",
     )
     for result in results:
-        compiled = f"{result.median / base[COMPILED]:.3f}" if COMPILED in base else ""
+        time = base[result.variant.name]
+        compiled = f"{time / base[COMPILED]:.3f}" if COMPILED in base else ""
         table.add_row(
             result.variant.name,
-            f"{result.median:.2f}",
-            f"{result.median / base[STOCK]:.3f}",
+            f"{time:.2f}",
+            f"{time / base[STOCK]:.3f}",
             compiled,
-            f"{result.in_a_row:.2f}",
+            "" if result.in_a_row is None else f"{result.in_a_row:.2f}",
             f"{median(result.launching):.1f}",
             f"{result.equal:.2%}",
             f"{result.psnr:.1f}",
@@ -108,7 +129,8 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
     file.parent.mkdir(parents=True, exist_ok=True)
     record = {
         "model": workload.title,
-        "command": f"python -m oxiwarp {' '.join(sys.argv[1:])}",
+        "command": command(sys.argv[1:]),
+        "commit": os.environ.get("OXIWARP_COMMIT"),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "device": where(device),
         "driver": driver() if device.type == "cuda" else None,
@@ -117,6 +139,13 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
         "results": [{**asdict(result), "median": result.median} for result in results],
     }
     file.write_text(json.dumps(record, indent=1) + "\n")
+
+
+def command(arguments: list[str]) -> str:
+    """The command line, without the folder that the results go to: a path of this machine."""
+    words = iter(arguments)
+    kept = [word for word in words if word != "--out" or next(words, None) is None]
+    return shlex.join(["python", "-m", "oxiwarp", *(word for word in kept if not word.startswith("--out="))])
 
 
 def driver() -> str:

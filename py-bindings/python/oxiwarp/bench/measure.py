@@ -56,8 +56,9 @@ class Result:
     """Of each step."""
     launching: list[float] = field(default_factory=list)
     """Of these, until Python had launched everything."""
-    in_a_row: float = 0.0
-    """Milliseconds of a step of the sample, whose steps follow each other without waiting, as in a pipeline."""
+    in_a_row: float | None = None
+    """Milliseconds of a step of the sample, whose steps follow each other without waiting, as in a pipeline; None where
+    the sample is one step."""
     warmup: float = 0.0
     """Seconds of the first step, compilation included."""
     patch_seconds: float | None = None
@@ -67,11 +68,13 @@ class Result:
     """Of the sample against the stock model's, dB; infinite where they are equal."""
     profile: Profile | None = None
     report: str = ""
+    error: str = ""
+    """Why there are no figures."""
 
     @property
-    def median(self) -> float:
+    def median(self) -> float | None:
         """Milliseconds of a step."""
-        return median(self.milliseconds)
+        return median(self.milliseconds) if self.milliseconds else None
 
 
 def measure(
@@ -83,43 +86,67 @@ def measure(
     small: bool,
     say: Callable[[str], None],
 ) -> list[Result]:
-    """Time every variant, compare its sample with the stock model's, and look where its time goes."""
+    """Time every variant, compare its sample with the stock model's, and look where its time goes.
+
+    Raises where the stock model, the first variant, does not run.
+    """
     with torch.no_grad():
         torch.manual_seed(0)
         say("building the model")
         with device:  # for this alone: torch.compile does not trace through it
             model = nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
         arguments = workload.arguments(model, small, device, dtype)
-        results, steps = [], []
+        results, steps = list[Result](), dict[int, Callable[[], Any]]()
         reference: Tensor | None = None
-        for variant in variants:
-            say(f"{variant.name}: first step")
-            result, run = prepare(variant, model, device)
-            step = functools.partial(run_step, workload, run, arguments)
-            started = time.perf_counter()
-            step()
-            synchronize(device)
-            result.warmup = time.perf_counter() - started
-            say(f"{variant.name}: {workload.steps} steps")
-            started = time.perf_counter()
-            latents = sample(workload, run, arguments) if workload.denoises else step()[0].float().cpu()
-            result.in_a_row = (time.perf_counter() - started) * 1e3 / workload.steps
+        for at, variant in enumerate(variants):
+            try:
+                result, step, latents = begin(workload, variant, model, arguments, device, say)
+            except Exception as failure:  # out of memory, or not compiled: the others are measured
+                if reference is None:
+                    raise
+                results.append(Result(variant, error=f"{type(failure).__name__}: {str(failure).strip()}"))
+                continue
             reference = latents if reference is None else reference
             result.equal, result.psnr = compare(latents, reference)
             results.append(result)
-            steps.append(step)
+            steps[at] = step
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
-            turns = list(range(len(steps)))
+            turns = list(steps)
             random.Random(number).shuffle(turns)  # a GPU at its power limit is slower after a step without pauses
             for at in turns:
                 launching, whole = timed(steps[at], device)
                 results[at].launching.append(launching)
                 results[at].milliseconds.append(whole)
         if device.type == "cuda":
-            for result, step in zip(results, steps, strict=True):
-                result.profile = profile(step)
+            for at, step in steps.items():
+                results[at].profile = profile(step)
     return results
+
+
+def begin(
+    workload: Workload,
+    variant: Variant,
+    model: nn.Module,
+    arguments: dict[str, Any],
+    device: torch.device,
+    say: Callable[[str], None],
+) -> tuple[Result, Callable[[], Any], Tensor]:
+    """A variant's first step and its sample: what is known of it, what makes a step, and the sample."""
+    say(f"{variant.name}: first step")
+    result, run = prepare(variant, model, device)
+    step = functools.partial(run_step, workload, run, arguments)
+    started = time.perf_counter()
+    step()
+    synchronize(device)
+    result.warmup = time.perf_counter() - started
+    say(f"{variant.name}: {workload.steps} steps")
+    if not workload.denoises:
+        return result, step, step()[0].float().cpu()
+    started = time.perf_counter()
+    latents = sample(workload, run, arguments)
+    result.in_a_row = (time.perf_counter() - started) * 1e3 / workload.steps
+    return result, step, latents
 
 
 def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[Result, Callable[..., Any]]:
@@ -158,13 +185,13 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
 
 
 def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:
-    """The share of equal values, and the PSNR in dB with the reference's range as its peak."""
+    """The share of equal values, and the PSNR in dB with the reference's range as its peak; -inf beside infinities."""
     if not reference.isfinite().all():
         return math.nan, math.nan
     error = (y.double() - reference.double()).square().mean().item()
     peak = (reference.max() - reference.min()).item()
-    psnr = math.inf if error == 0 else 10 * math.log10(peak**2 / error)
-    return (y == reference).double().mean().item(), psnr
+    ratio = math.inf if error == 0 else peak**2 / error
+    return (y == reference).double().mean().item(), 10 * math.log10(ratio) if ratio else -math.inf
 
 
 def run_step(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from .. import kernel_info
 
 GEMM = re.compile(r"gemm|nvjet|cutlass|cublas|splitk|xmma|conv|wgrad|dgrad|implicit", re.IGNORECASE)
 ATTENTION = re.compile(r"flash|fmha|attention|sdpa", re.IGNORECASE)
+INDUCTOR = re.compile(r"triton_(?!tem)")  # not its templates: those are matrix products and attention
 NAMED = 6  # kernels of "other" that are named
 
 
@@ -56,9 +57,14 @@ def profile(step: Callable[[], object]) -> Profile:
 
 
 def category(name: str, ours: set[str]) -> str:
-    """Of a kernel. Attention first: cuDNN's and CUTLASS' attention kernels have names of matrix products too."""
+    """Of a kernel. Attention first: cuDNN's and CUTLASS' attention kernels have names of matrix products too.
+
+    Inductor names its element-wise kernels and reductions after the operators around them, attention among these.
+    """
     if name in ours:
         return "ours"
+    if INDUCTOR.match(name):
+        return "other"
     if ATTENTION.search(name):
         return "attention"
     return "gemm" if GEMM.search(name) else "other"

@@ -28,9 +28,10 @@ ARCHS = ("7.5+PTX", "8.0+PTX", "9.0+PTX")
 def build(folder: str | Path) -> Path:
     """Write the repository into `folder`, in place of what is there under `build/torch-cuda`. Returns that path."""
     target = Path(folder) / "build" / "torch-cuda"
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(PACKAGE / "hub" / "repository", target, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(PACKAGE, target / "_oxiwarp", ignore=left_out)
+    if target.exists():
+        shutil.rmtree(target)
+    copy(PACKAGE / "hub" / "repository", target, ("*",))
+    copy(PACKAGE, target / "_oxiwarp", TAKEN)
     (target / "_oxiwarp" / "__init__.py").write_text(INIT)
     name = namespace(target)
     (target / "_oxiwarp" / "_namespace.py").write_text(
@@ -48,11 +49,13 @@ def build(folder: str | Path) -> Path:
     return target
 
 
-def left_out(folder: str, names: list[str]) -> set[str]:
-    """What is not copied from a folder of the package."""
-    if Path(folder) != PACKAGE:
-        return {"__pycache__"}
-    return {name for name in names if not any(fnmatchcase(name, pattern) for pattern in TAKEN)}
+def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
+    """The files of a folder whose first part is `taken`; not their modes: an installed package may be read-only."""
+    for path in source.rglob("*"):
+        name = path.relative_to(source)
+        if path.is_file() and "__pycache__" not in name.parts and any(fnmatchcase(name.parts[0], t) for t in taken):
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / name)
 
 
 def namespace(folder: Path) -> str:

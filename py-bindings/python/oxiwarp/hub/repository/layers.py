@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from . import _oxiwarp
+from . import _oxiwarp, rotary
 
 
 class RMSNorm(nn.Module):
@@ -51,6 +51,16 @@ class FatreluAndMul(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return _oxiwarp.fatrelu_and_mul(x, threshold=getattr(self, "threshold", 0.0))
+
+
+class apply_rotary_transformers(nn.Module):
+    """transformers' `apply_rotary_pos_emb`: a function there, which Kernels makes a layer of under this name."""
+
+    can_torch_compile = True
+    has_backward = True
+
+    def forward(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1) -> tuple[Tensor, Tensor]:
+        return rotary.apply_rotary_transformers(q, k, cos, sin, unsqueeze_dim)
 
 
 def _applying(name: str, function: Callable[[Tensor], Tensor], what: str) -> type[nn.Module]:
