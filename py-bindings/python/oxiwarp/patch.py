@@ -16,7 +16,8 @@ from torch import nn
 from . import fusions
 from ._few import is_decoders
 from .norms import NormRecipe
-from .recognise import DtypePair, Formula, is_candidate, recognise
+from .probe import DtypePair, Formula
+from .recognise import is_candidate, recognise
 from .replacement import Recipe, Unsuitable, base_of, recipe_of, replace, restore
 from .report import Report
 
