@@ -113,13 +113,14 @@ def unpatch(x: Any) -> int:
 @contextmanager
 def patched(x: Any, **options: Any) -> Iterator[Report]:
     """`patch` for the length of a `with` block; `options` as for `patch`. What was replaced before stays replaced."""
-    before = {id(part): recipe_of(part) for _, part in named_parts(x)}
+    # With the parts themselves: one that the block takes out is put back too, and its id is not another's meanwhile.
+    before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     report = patch(x, **options)
     try:
         yield report
     finally:
-        for _, part in named_parts(x):
-            put_back(part, before.get(id(part)))
+        for part, recipe in ({id(part): (part, None) for _, part in named_parts(x)} | before).values():
+            put_back(part, recipe)
 
 
 def replace_one(report: Report, name: str, part: Any, settings: Settings, remark: str) -> Recipe | None:
