@@ -9,6 +9,7 @@ import torch
 from helpers import random
 from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input
 from torch import nn
+from torch.nn.utils import parametrize
 
 import oxiwarp
 from oxiwarp import norms, replacement
@@ -175,6 +176,20 @@ def test_copies_of_such_a_subclass(how, patch_again):
     assert type(other) is type(model.before) and isinstance(other, WrappedRMSNorm)
     assert replacement.is_replaced(other) and torch.equal(other(x), model.before(x))
     assert oxiwarp.unpatch(other) == 1 and replacement.is_replaced(model.before)
+
+
+def test_patched_again_after_a_parametrization():
+    """It stands over our class while that is restored, and leaves our class when it goes."""
+    module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
+    oxiwarp.patch(module, cpu_kernels=True)
+    parametrize.register_parametrization(module, "weight", nn.Identity())
+    oxiwarp.unpatch(module)
+    parametrize.remove_parametrizations(module, "weight")
+    own = module(x)
+    oxiwarp.patch(module, cpu_kernels=True)
+    assert type(module).__mro__[1] is nn.RMSNorm
+    torch.testing.assert_close(pickle.loads(pickle.dumps(module))(x), own)
+    assert oxiwarp.unpatch(module) == 1 and type(module) is nn.RMSNorm
 
 
 def test_tensor_subclass_input():
