@@ -198,7 +198,7 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
         processor = module.__dict__.get("processor")
         if processor is not None and id(processor) not in seen and hasattr(processor, "__dict__"):
             seen.add(id(processor))
-            yield f"{name}.processor", processor
+            yield f"{name}.processor" if name else "processor", processor
 
 
 def named_modules(x: Any) -> Iterator[tuple[str, nn.Module]]:
