@@ -139,6 +139,21 @@ def test_eps_and_weight_are_read_at_the_call():
     torch.testing.assert_close(model.torch_norm(x), nn.RMSNorm.forward(model.torch_norm, x))
 
 
+def test_weights_and_widths_that_no_kernel_takes():
+    """The own forward runs, or complains."""
+    x = torch.randn(3, 96)
+    for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
+        module = nn.RMSNorm(96, eps=1e-6)
+        module.weight = nn.Parameter(weight, requires_grad=False)
+        own = module(x)
+        oxiwarp.patch(module, cpu_kernels=True)
+        assert torch.equal(module(x), own)
+    module = nn.RMSNorm(96, eps=1e-6, elementwise_affine=False)
+    oxiwarp.patch(module, cpu_kernels=True)
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        module(x[:, :64])
+
+
 def test_instance_forward_is_left():
     """A forward that somebody put on the instance is not ours to hide."""
     model = net()

@@ -166,6 +166,8 @@ def test_eps_that_the_operator_refuses(eps, reason):
 def test_weights_of_other_widths():
     with pytest.raises(Unsuitable, match="its weight is a single number"):
         recognise(norm_class(good, weight=nn.Parameter(torch.ones(1)))())
+    bare = norm_class(lambda self, x: chain(x, self.eps).type_as(x), weight=None, normalized_shape=64)
+    assert recognise(bare())[0][torch.bfloat16, None] == NONE
     module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()  # as ZeRO-3 leaves it between calls
     oxiwarp.patch(module, cpu_kernels=True)
     module.weight.data = torch.randn(96)

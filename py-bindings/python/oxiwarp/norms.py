@@ -51,14 +51,18 @@ def make(base: type[nn.Module]) -> dict[str, Any]:
 
 def run(module: nn.Module, x: Any) -> Tensor | None:
     """The kernel's result, or None where this call is the own forward's: another device or dtype, a subclass, autocast,
-    forward-mode AD, a layout that is not rows."""
+    forward-mode AD, a layout that is not rows, a weight with gaps."""
     recipe = module.__dict__.get(RECIPE)
     if recipe is None or type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
     if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
         return None
     weight = getattr(module, "weight", None)
-    if weight is not None and (type(weight) not in PLAIN or weight.device != x.device):
+    if weight is None:
+        shape = module.__dict__.get("normalized_shape")
+        if isinstance(shape, tuple) and shape[-1:] != x.shape[-1:]:  # of which the own forward complains
+            return None
+    elif type(weight) not in PLAIN or weight.device != x.device or not weight.is_contiguous():
         return None
     formula = recipe.formulas.get((x.dtype, None if weight is None else weight.dtype))
     if formula is None or torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):

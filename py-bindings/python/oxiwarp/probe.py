@@ -33,7 +33,7 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
     """Run the class's own forward for every pair of dtypes and find the formula that it computes."""
     shape = getattr(module, "normalized_shape", None)
     # A weight without elements is one that FSDP or ZeRO-3 gathers for the call.
-    cols = len(weight) if weight is not None else shape[-1] if shape else PROBE_COLS
+    cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Formula] = {}
     with torch.no_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
