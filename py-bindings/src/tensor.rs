@@ -3,6 +3,7 @@
 use crate::device::Location;
 use crate::shim::{Handle, Place, shim};
 use oxiwarp::{Dtype, View, ViewMut};
+use std::borrow::Cow;
 
 /// One owned reference to a tensor, with the names that its errors need.
 pub struct Tensor {
@@ -136,7 +137,7 @@ impl Tensor {
     fn view_as(&self, dtype: Dtype) -> Result<View<'_>, String> {
         let (shape, strides) = self.parts()?;
         // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
-        unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }
+        unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|e| self.error(e.to_string()))
     }
 
@@ -144,15 +145,25 @@ impl Tensor {
     pub fn view_mut(&self) -> Result<ViewMut<'_>, String> {
         let (dtype, (shape, strides)) = (self.dtype()?, self.parts()?);
         // SAFETY: as in view_as().
-        unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, strides) }
+        unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|e| self.error(e.to_string()))
     }
 
-    fn parts(&self) -> Result<(&[i64], &[i64]), String> {
+    /// Sizes and strides; where there are no elements, strides of a contiguous tensor, which any such tensor is to torch:
+    /// autograd makes expanded ones, and `contiguous()` leaves them as they are.
+    fn parts(&self) -> Result<(&[i64], Cow<'_, [i64]>), String> {
         if !shim().is_strided(self.handle)? {
             return Err(self.error(format!("{} has a sparse layout, expected a strided tensor", self.name)));
         }
-        self.sizes_and_strides()
+        let (sizes, strides) = self.sizes_and_strides()?;
+        if !sizes.contains(&0) {
+            return Ok((sizes, Cow::Borrowed(strides)));
+        }
+        let mut contiguous = vec![1_i64; sizes.len()];
+        for dim in (1..sizes.len()).rev() {
+            contiguous[dim - 1] = contiguous[dim].saturating_mul(sizes[dim].max(1));
+        }
+        Ok((sizes, Cow::Owned(contiguous)))
     }
 
     fn dtype(&self) -> Result<Dtype, String> {

@@ -22,6 +22,7 @@ def cases(device):
         ((q[:, :, :3], k, v), {}, r"k has shape \[2, 7, 2, 64\], expected heads that divide the 3 of q"),
         ((q, k, v), dict(mask=q[0, :, 0, :7].double()), "mask is (float64|torch.float64), expected bool, f32"),
         ((q.repeat(1, 1, 1, 5),) + (k.repeat(1, 1, 1, 5),) * 2, {}, r"q has shape .*, expected heads of 1 to 256"),
+        ((q[0, 0, 0, 0], k, v), {}, r"q has shape \[\], expected four dimensions"),
         (packed, dict(cu_seqlens=(starts, None)), None),
     )
 
@@ -61,7 +62,7 @@ def test_bad_input(device):
 
 def test_bad_options(device):
     q, k, v = heads((1, 2, 2, 1, 1, 64), torch.bfloat16, device)
-    for layout in ("bsdh", None, 1):
+    for layout in ("bsdh", None, 1, ["bshd"]):
         with pytest.raises(ValueError, match=r"^attention: layout is .*, expected 'bshd' or 'bhsd'$"):
             oxiwarp.attention(q, k, v, layout=layout)
     for window in (-1, (None, -2), (1.5, None)):
@@ -74,3 +75,15 @@ def test_bad_options(device):
             oxiwarp.attention(*arguments)
     with pytest.raises(TypeError, match=r"^attention: mask is float, expected a torch.Tensor$"):
         oxiwarp.attention(q, k, v, mask=1.0)
+    with pytest.raises(ValueError, match=r"^attention: cu_seqlens has 1 tensors, expected one, or two of"):
+        oxiwarp.attention(q[0], k[0], v[0], cu_seqlens=(torch.tensor([0, 2], dtype=torch.int32, device=device),))
+
+
+def test_learned_mask(device):
+    """A gradient that nobody computes is an error, not None."""
+    q, k, v = heads((1, 2, 2, 1, 1, 64), torch.bfloat16, device)
+    mask = torch.zeros(2, 2, device=device, requires_grad=True)
+    for query in (q, q.detach().requires_grad_()):
+        with torch.enable_grad(), pytest.raises(RuntimeError, match=r"^attention: mask requires grad, and there is no"):
+            oxiwarp.attention(query, k, v, mask=mask)
+    assert torch.equal(oxiwarp.attention(q, k, v, mask=mask), oxiwarp.attention(q, k, v))

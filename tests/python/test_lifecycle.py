@@ -9,6 +9,7 @@ import torch
 from helpers import random
 from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input
 from torch import nn
+from torch.nn.utils import parametrize
 
 import oxiwarp
 from oxiwarp import norms, replacement
@@ -138,6 +139,21 @@ def test_eps_and_weight_are_read_at_the_call():
     torch.testing.assert_close(model.torch_norm(x), nn.RMSNorm.forward(model.torch_norm, x))
 
 
+def test_weights_and_widths_that_no_kernel_takes():
+    """The own forward runs, or complains."""
+    x = torch.randn(3, 96)
+    for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
+        module = nn.RMSNorm(96, eps=1e-6)
+        module.weight = nn.Parameter(weight, requires_grad=False)
+        own = module(x)
+        oxiwarp.patch(module, cpu_kernels=True)
+        assert torch.equal(module(x), own)
+    module = nn.RMSNorm(96, eps=1e-6, elementwise_affine=False)
+    oxiwarp.patch(module, cpu_kernels=True)
+    with pytest.raises(RuntimeError, match="normalized_shape"):
+        module(x[:, :64])
+
+
 def test_instance_forward_is_left():
     """A forward that somebody put on the instance is not ours to hide."""
     model = net()
@@ -175,6 +191,20 @@ def test_copies_of_such_a_subclass(how, patch_again):
     assert type(other) is type(model.before) and isinstance(other, WrappedRMSNorm)
     assert replacement.is_replaced(other) and torch.equal(other(x), model.before(x))
     assert oxiwarp.unpatch(other) == 1 and replacement.is_replaced(model.before)
+
+
+def test_patched_again_after_a_parametrization():
+    """It stands over our class while that is restored, and leaves our class when it goes."""
+    module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
+    oxiwarp.patch(module, cpu_kernels=True)
+    parametrize.register_parametrization(module, "weight", nn.Identity())
+    oxiwarp.unpatch(module)
+    parametrize.remove_parametrizations(module, "weight")
+    own = module(x)
+    oxiwarp.patch(module, cpu_kernels=True)
+    assert type(module).__mro__[1] is nn.RMSNorm
+    torch.testing.assert_close(pickle.loads(pickle.dumps(module))(x), own)
+    assert oxiwarp.unpatch(module) == 1 and type(module) is nn.RMSNorm
 
 
 def test_tensor_subclass_input():

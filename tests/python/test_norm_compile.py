@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers import DTYPES, random
-from norm_calls import CALLS, op_of, results
+from norm_calls import CALLS, Call, op_of, results
 from norms import BF16, F32
 from test_compile import backends, calls, counting
 
@@ -77,6 +77,32 @@ def test_compiles_once(name, device):
         compiled(**CALLS[name].operands((2, tokens, 32), BF16, device))
     op = op_of(name)
     assert calls(graphs, getattr(OPS, op).default) == 1
+
+
+CALLS_OF_ANY = {
+    **{name: call.ours for name, call in CALLS.items()},
+    "rms_norm": oxiwarp.rms_norm,
+    "qk_norm_rope": lambda x, weight: oxiwarp.qk_norm_rope(x.unsqueeze(2), q_weight=weight),
+}
+
+
+@pytest.mark.parametrize("name", CALLS_OF_ANY)
+def test_gradients_compile_once(name, device):
+    """Forward and backward, for any batch and any number of tokens."""
+    torch.compiler.reset()
+    graphs, ours = [], CALLS_OF_ANY[name]
+    compiled = torch.compile(ours, fullgraph=True, backend=counting(graphs))
+    of = CALLS.get(name, Call(ours, ours, vectors=("weight",)))
+    for batch, tokens in ((4, 3), (6, 7), (9, 8)):
+        operands = of.operands((batch, tokens, 32), F32, device)
+        for tensor in operands.values():
+            for dim in range(tensor.dim() - 1):
+                if tensor.shape[dim] > 1:
+                    torch._dynamo.mark_dynamic(tensor, dim)
+            tensor.requires_grad_()
+        with torch.enable_grad():
+            sum(y.square().sum() for y in results(compiled(**operands))).backward()
+    assert len(graphs) == 1, "compiled again for other sizes"
 
 
 @CALL

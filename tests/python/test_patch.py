@@ -216,6 +216,16 @@ def test_shared_module_counts_once():
     assert oxiwarp.patch(nn.Sequential(norm, norm)).replaced == 1
 
 
+def test_attention_by_itself():
+    """Its processor and the norms that this makes superfluous are called what they are called in it."""
+    attention = ltx().transformer_blocks[0].attn1
+    report = oxiwarp.patch(attention)
+    assert {"processor", "norm_q", "norm_k"} <= set(report.names)
+    assert [row.reason for row in report if row.op == "rms_norm"] == ["used where ltx.attention runs its own"]
+    oxiwarp.unpatch(attention)
+    assert oxiwarp.patch(attention, only="processor").replaced == 1
+
+
 def test_report():
     """Rows of data; text and a rich table that say the same."""
     from rich.console import Console

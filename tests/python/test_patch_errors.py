@@ -87,6 +87,19 @@ def test_unpatched_in_the_block():
     assert type(model.bare) is BareRMSNorm
 
 
+def test_taken_out_in_the_block():
+    """`patched` puts back what the block took out, and keeps its hands off what came in its place."""
+    model = nn.Sequential(BareRMSNorm(), BareRMSNorm())
+    oxiwarp.patch(model, only="1", cpu_kernels=True)
+    with oxiwarp.patched(model, cpu_kernels=True):
+        first, second = model
+        model[0], model[1] = BareRMSNorm(), nn.Linear(64, 64)
+        oxiwarp.patch(model)
+    assert type(first) is BareRMSNorm and not replacement.is_replaced(first)
+    assert replacement.recipe_of(second).cpu_kernels
+    assert [type(part) for part in model] == [BareRMSNorm, nn.Linear]
+
+
 @pytest.mark.parametrize("bad", [nn.RMSNorm, [nn.RMSNorm], ["before", 3], 3], ids=str)
 @pytest.mark.parametrize("argument", ["only", "skip"])
 def test_patterns_are_strings(argument, bad):

@@ -90,6 +90,10 @@ def chain(x, eps):
     return x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
 
 
+def good(self, x):
+    return (self.weight * chain(x, self.eps)).type_as(x)
+
+
 def failing(self, x):
     raise NotImplementedError
 
@@ -108,11 +112,80 @@ def failing(self, x):
         ("an error", failing),
         ("no tensor", lambda self, x: (x,)),
         ("another shape", lambda self, x: x.sum(-1)),
+        ("a weight without its sign", lambda self, x: (self.weight.abs() * chain(x, self.eps)).type_as(x)),
+        ("a clamped weight", lambda self, x: (self.weight.clamp(-3, 3) * chain(x, self.eps)).type_as(x)),
+        ("a clamped input", lambda self, x: (self.weight * chain(x.clamp(-1e3, 1e3), self.eps)).type_as(x)),
     ],
 )
 def test_odd_formulas(what, forward):
     with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
         recognise(norm_class(forward)())
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-8, 1e-12])
+def test_small_eps_outside(eps):
+    """16 bits show where eps is added in rows of its own size alone."""
+    own = lambda self, x: (x.float() / (x.float().pow(2).mean(-1, keepdim=True).sqrt() + self.eps)).type_as(x)  # noqa: E731
+    with pytest.raises(Unsuitable, match="rounds in a way that no kernel has"):
+        recognise(norm_class(own, eps=eps)())
+
+
+def channels_first(self, x):
+    return good(self, x) if x.dim() < 4 else good(self, x.movedim(1, -1)).movedim(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("forward", "reason"),
+    [
+        (lambda self, x: good(self, x) * (2 if self.training else 1), "between training and evaluation"),
+        (channels_first, "for a tensor of rank 4"),
+        (lambda self, x: good(self, x) if x.dim() > 2 else x, "for a tensor of rank 1"),
+        (lambda self, x: good(self, x) if x.dim() != 2 else x, "for a tensor of rank 2"),
+    ],
+)
+def test_depends_on_more_than_rows(forward, reason):
+    with pytest.raises(Unsuitable, match=reason):
+        recognise(norm_class(forward)())
+
+
+@pytest.mark.parametrize(
+    ("eps", "reason"),
+    [
+        ("1e-6", "its eps is a str, expected a number"),
+        (torch.tensor(1e-6), "its eps is a Tensor, expected a number"),
+        ([1e-6], "its eps is a list, expected a number"),
+        (-1e-7, "its eps is -1e-07, expected 0 or more"),
+    ],
+)
+def test_eps_that_the_operator_refuses(eps, reason):
+    """These modules run; with a kernel their calls would raise."""
+    with pytest.raises(Unsuitable, match=reason):
+        recognise(norm_class(lambda self, x: (self.weight * chain(x, float(self.eps))).type_as(x), eps=eps)())
+
+
+def test_weights_of_other_widths():
+    with pytest.raises(Unsuitable, match="its weight is a single number"):
+        recognise(norm_class(good, weight=nn.Parameter(torch.ones(1)))())
+    bare = norm_class(lambda self, x: chain(x, self.eps).type_as(x), weight=None, normalized_shape=64)
+    assert recognise(bare())[0][torch.bfloat16, None] == NONE
+    module = norm_class(good, weight=nn.Parameter(torch.ones(0)))()  # as ZeRO-3 leaves it between calls
+    oxiwarp.patch(module, cpu_kernels=True)
+    module.weight.data = torch.randn(96)
+    x = torch.randn(3, 96)
+    assert torch.equal(module(x), oxiwarp.rms_norm(x, module.weight))
+
+
+def test_forward_replaced_in_the_class():
+    """As tools do that bring kernels of their own: what was found before does not count, nor the old forward."""
+    cls = norm_class(good)
+    oxiwarp.patch(cls(), cpu_kernels=True)
+    cls.forward = lambda self, x: ((1.0 + self.weight.float()) * chain(x, self.eps)).type_as(x)
+    module, x = cls(), torch.randn(3, 64)
+    own = module(x)
+    oxiwarp.patch(module, cpu_kernels=True)
+    torch.testing.assert_close(module(x), own)
+    with torch.autocast("cpu", torch.bfloat16):  # the own forward's call
+        assert torch.equal(module(x), own)
 
 
 def test_rounded_offset_is_float32_only():
@@ -127,7 +200,6 @@ def test_rounded_offset_is_float32_only():
 
 
 def test_other_reasons():
-    good = lambda self, x: chain(x, self.eps).type_as(x)  # noqa: E731
     with pytest.raises(Unsuitable, match="neither eps nor variance_epsilon"):
         module = norm_class(good)()
         del module.eps

@@ -140,5 +140,10 @@ def test_refused(device):
         ValueError, match=r"^rope: splits is \(40, 42, 42\), expected three even numbers whose sum is 64"
     ):
         oxiwarp.rope_3d(q, grid=(1, 3, 4), splits=(40, 42, 42))
+    with pytest.raises(ValueError, match=r"^rope: grid is \(3, 4\), expected three numbers"):
+        oxiwarp.rope_3d(q, grid=(3, 4))
+    for call in (oxiwarp.rope_1d, lambda q: oxiwarp.rope_3d(q, grid=(1, 3, 4))):
+        with pytest.raises(RuntimeError, match=r"^rope: q has shape \[\], expected four dimensions"):
+            call(q[0, 0, 0, 0])
     with torch.enable_grad(), pytest.raises(RuntimeError, match="a table requires grad"):
         oxiwarp.rope(q, None, cos.requires_grad_(), sin)

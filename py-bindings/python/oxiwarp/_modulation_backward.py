@@ -7,6 +7,7 @@ With `y = n * (1 + scale) + shift` and `n = norm(x) * weight + bias`, a scale th
 multiplied by torch. As in the norms, roundings of the forward are taken for what they approximate.
 """
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -48,7 +49,7 @@ class Norm(NamedTuple):
             return dx, a if dweight else None, b if dbias else None
         dx, a = rms_norm_backward(dy, x, weight, dsum, self.eps, 0.0, dweight)
         groups = 1 if weight is None or weight.dim() == 1 else weight.shape[0]
-        rows = dy.reshape(groups, x.shape[:-1].numel() // groups, x.shape[-1])
+        rows = dy.reshape(groups, math.prod(x.shape[:-1]) // groups, x.shape[-1])
         b = rows.sum(1, dtype=torch.float32) if dbias else None
         return dx, a if dweight else None, b
 
@@ -155,7 +156,7 @@ def groups_of(modulation: Tensor, x: Tensor) -> int | None:
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
         first += 1
-    groups, rows = sizes[:first].numel(), sizes[first:].numel()
+    groups, rows = math.prod(sizes[:first]), math.prod(sizes[first:])  # numel() would make a symbolic size a number
     shared = rows > 1 or groups == 1
     return groups if shared and 0 < groups <= GROUPS and all(size == 1 for size in own[first:-1]) else None
 

@@ -16,7 +16,8 @@ from torch import nn
 from . import fusions
 from ._few import is_decoders
 from .norms import NormRecipe
-from .recognise import DtypePair, Formula, is_candidate, recognise
+from .probe import DtypePair, Formula
+from .recognise import is_candidate, recognise
 from .replacement import Recipe, Unsuitable, base_of, recipe_of, replace, restore
 from .report import Report
 
@@ -112,13 +113,14 @@ def unpatch(x: Any) -> int:
 @contextmanager
 def patched(x: Any, **options: Any) -> Iterator[Report]:
     """`patch` for the length of a `with` block; `options` as for `patch`. What was replaced before stays replaced."""
-    before = {id(part): recipe_of(part) for _, part in named_parts(x)}
+    # With the parts themselves: one that the block takes out is put back too, and its id is not another's meanwhile.
+    before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     report = patch(x, **options)
     try:
         yield report
     finally:
-        for _, part in named_parts(x):
-            put_back(part, before.get(id(part)))
+        for part, recipe in ({id(part): (part, None) for _, part in named_parts(x)} | before).values():
+            put_back(part, recipe)
 
 
 def replace_one(report: Report, name: str, part: Any, settings: Settings, remark: str) -> Recipe | None:
@@ -196,7 +198,7 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
         processor = module.__dict__.get("processor")
         if processor is not None and id(processor) not in seen and hasattr(processor, "__dict__"):
             seen.add(id(processor))
-            yield f"{name}.processor", processor
+            yield f"{name}.processor" if name else "processor", processor
 
 
 def named_modules(x: Any) -> Iterator[tuple[str, nn.Module]]:

@@ -48,9 +48,10 @@ def replace(x: Any, recipe: Recipe) -> None:
     if not is_replaced(x):
         base = type(x)
         check_instance_forward(x)
-        subclass = class_for(base, recipe.make)
-        x.__class__ = subclass
-        rebind(x, base, subclass)
+        if not is_ours(base):  # it is where another tool's class stood over ours as it was restored, and went
+            subclass = class_for(base, recipe.make)
+            x.__class__ = subclass
+            rebind(x, base, subclass)
     x.__dict__[RECIPE] = recipe
 
 
@@ -58,8 +59,8 @@ def restore(x: Any) -> bool:
     """Give `x` its own class and method back. False: it was not replaced."""
     if not is_replaced(x):
         return False
-    base = getattr(type(x), "_oxiwarp_base", None)
-    if base is not None and _classes.get(base) is type(x):
+    if is_ours(type(x)):
+        base = base_of(x)
         rebind(x, type(x), base)
         x.__class__ = base
     if isinstance(x, nn.Module):
@@ -76,6 +77,11 @@ def recipe_of(x: Any) -> Any:
 def is_replaced(x: Any) -> bool:
     """Whether `x` runs a method of ours."""
     return recipe_of(x) is not None
+
+
+def is_ours(cls: type) -> bool:
+    """Whether this is a subclass that `class_for` made, not another's of such a one."""
+    return "_oxiwarp_base" in vars(cls)
 
 
 def base_of(x: Any) -> type:

@@ -217,7 +217,9 @@ def attention(
         refuse_types("attention", {"q": q, "k": k, "v": v}, {})
     if not (isinstance(mask, OPTIONAL) and isinstance(out, OPTIONAL)):
         refuse_types("attention", {}, {"mask": mask, "out": out})
-    if layout not in LAYOUTS:
+    if mask is not None and mask.requires_grad and torch.is_grad_enabled():
+        raise RuntimeError("attention: mask requires grad, and there is no gradient of masks: detach it")
+    if not (isinstance(layout, str) and layout in LAYOUTS):
         raise ValueError(f"attention: layout is {layout!r}, expected 'bshd' or 'bhsd'")
     before, after = (window, window) if window is None or isinstance(window, int) else window
     limits = []
@@ -226,7 +228,9 @@ def attention(
             raise ValueError(f"attention: window is {window!r}, expected numbers of keys, 0 or more, or None")
         limits.append(-1 if limit is None else limit)
     starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
-    scale = 1.0 / math.sqrt(max(q.shape[-1], 1)) if scale is None and q.dim() else scale
+    if len(starts) != 2:
+        raise ValueError(f"attention: cu_seqlens has {len(starts)} tensors, expected one, or two of queries and keys")
+    scale = 1.0 / math.sqrt(math.prod(q.shape[-1:]) or 1) if scale is None else scale
     params = (mask, *starts, LAYOUTS[layout], causal, scale, *limits, softcap or 0.0)
     recorded = needs_grad(q, k, v)
     run = _Attention.apply if recorded else op

@@ -132,6 +132,12 @@ def rope(
     return call(q, k, how)
 
 
+def _columns(q: Tensor, head_dim: int | None) -> int:
+    if q.dim() == 0:
+        raise RuntimeError("rope: q has shape [], expected four dimensions, or three without heads")
+    return head_dim or q.shape[-1]
+
+
 def rope_1d(
     q: Tensor,
     k: Tensor | None = None,
@@ -160,7 +166,7 @@ def rope_1d(
     """
     tensors_only("rope", q, k=k, positions=positions, inv_freq=inv_freq)
     if inv_freq is None:
-        inv_freq = frequencies(rotary_dim or head_dim or q.shape[-1], theta, q.device)
+        inv_freq = frequencies(rotary_dim or _columns(q, head_dim), theta, q.device)
     if positions is not None:
         positions = positions.to(torch.float32)
     how = rotation(
@@ -213,7 +219,9 @@ def rope_3d(
     layer shares them.
     """
     tensors_only("rope", q, k=k, coordinates=coordinates)
-    dim = head_dim or q.shape[-1]
+    dim = _columns(q, head_dim)
+    if len(grid) != 3:
+        raise ValueError(f"rope: grid is {grid}, expected three numbers: frames, height and width")
     if coordinates is not None:
         cos, sin = ltx_tables(coordinates, dim, theta)
     else:

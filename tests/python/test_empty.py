@@ -1,0 +1,37 @@
+"""Tensors without elements: every public operator and its gradient, whatever strides torch gives such tensors."""
+
+import pytest
+import torch
+from public_calls import calls
+from torch import nn
+
+import oxiwarp
+
+NAMES = list(calls("cpu"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients(name, device):
+    """Of a sum, an expanded tensor comes back: without elements `contiguous()` leaves its strides of 0."""
+    call, x = calls(device)[name]
+    x = x[:0].clone().requires_grad_()
+    with torch.enable_grad():
+        call(x).sum().backward()
+    assert x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_strides(name, device):
+    call, x = calls(device)[name]
+    odd = torch.empty_strided((0, *x.shape[1:]), (3, 1, 7), device=device)
+    assert call(odd).shape == call(x[:0]).shape
+
+
+def test_patched_norm(device):
+    """An expert to which no token goes."""
+    module = nn.RMSNorm(64, eps=1e-6).to(device)
+    oxiwarp.patch(module, cpu_kernels=True)
+    x = torch.empty(0, 64, device=device, requires_grad=True)
+    with torch.enable_grad():
+        module(x).sum().backward()
+    assert x.grad.shape == x.shape and not module.weight.grad.any()
