@@ -58,7 +58,7 @@ pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
 }
 
 /// What decides the PTX besides the compiler's arguments: the sources that are not part of the
-/// toolchain or the registry, the manifests of their crates, and the lock file.
+/// toolchain or the registry, the manifests of their crates and workspaces, the lock file, and cargo's settings.
 pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
     let fixed = |path: &Path| {
         let path = path.to_string_lossy();
@@ -67,15 +67,32 @@ pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
     let mut inputs: Vec<PathBuf> = sources.iter().filter(|path| !fixed(path)).cloned().collect();
     let folders: Vec<PathBuf> =
         inputs.iter().filter_map(|path| path.parent()).map(Path::to_path_buf).collect();
-    inputs.extend(
-        folders.iter().filter_map(|folder| Some(ancestor_with(folder, "Cargo.toml")?.join("Cargo.toml"))),
-    );
-    for name in ["Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "rust-toolchain"] {
+    inputs.extend(folders.iter().map(PathBuf::as_path).chain([crate_dir]).flat_map(manifests));
+    for name in ["Cargo.lock", "rust-toolchain.toml", "rust-toolchain"] {
         inputs.extend(ancestor_with(crate_dir, name).map(|folder| folder.join(name)));
+    }
+    for name in [".cargo/config.toml", ".cargo/config"] {
+        inputs.extend(crate_dir.ancestors().map(|folder| folder.join(name)).filter(|path| path.is_file()));
     }
     inputs.sort();
     inputs.dedup();
     inputs
+}
+
+/// The manifests above a source, up to that of a workspace: versions, features and profiles may stand in any of them.
+fn manifests(folder: &Path) -> Vec<PathBuf> {
+    let is_workspace = |path: &Path| {
+        let text = fs::read_to_string(path).unwrap_or_default();
+        text.lines().any(|line| line.trim_start().starts_with("[workspace"))
+    };
+    let mut manifests = Vec::new();
+    for manifest in folder.ancestors().map(|folder| folder.join("Cargo.toml")).filter(|path| path.is_file()) {
+        manifests.push(manifest);
+        if manifests.last().is_some_and(|manifest| is_workspace(manifest)) {
+            break;
+        }
+    }
+    manifests
 }
 
 /// Rewrites the `.file` lines of a PTX text so that they name no folder of this machine: sources of the
@@ -127,6 +144,32 @@ mod tests {
             fs::write(root.join(profile).join(".cargo-lock"), "").unwrap();
             assert_eq!(target_folder(&out_dir, triple), Some(root.clone()), "{profile}");
         }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn what_decides_the_ptx_is_an_input() {
+        let root = std::env::temp_dir().join(format!("cuda-builder-inputs-{}", process::id()));
+        let path = |name: &str| root.join("a b").join(name);
+        let decides = [
+            ".cargo/config.toml",
+            "Cargo.lock",
+            "Cargo.toml",
+            "base/Cargo.toml",
+            "base/src/lib.rs",
+            "kernels/.cargo/config.toml",
+            "kernels/Cargo.toml",
+            "kernels/src/lib.rs",
+            "rust-toolchain.toml",
+        ]
+        .map(path);
+        for input in &decides {
+            write_if_changed(input, if *input == path("Cargo.toml") { "[workspace]\n" } else { "" }).unwrap();
+        }
+        write_if_changed(&root.join("Cargo.toml"), "").unwrap();
+        let toolchains = PathBuf::from("/r/lib/rustlib/src/rust/library/core/src/lib.rs");
+        let sources = [path("kernels/src/lib.rs"), path("base/src/lib.rs"), toolchains];
+        assert_eq!(inputs(&sources, &path("kernels")), decides);
         fs::remove_dir_all(root).unwrap();
     }
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{fs, io};
 
-use crate::{Error, env, files};
+use crate::{Error, env};
 
 /// Components that PTX needs, each with a file that shows it is there, below `lib/rustlib`.
 /// `*` stands for the host's triple.
@@ -82,17 +82,22 @@ fn absent(sysroot: &Path) -> Vec<&'static str> {
     COMPONENTS.iter().filter(|(_, file)| !here(file)).map(|(name, _)| *name).collect()
 }
 
-/// The channel that the nearest toolchain file names.
+/// The channel that the nearest toolchain file names; the older of the two may hold nothing else.
 fn channel(folder: &Path) -> Option<String> {
-    let file = "rust-toolchain.toml";
-    let text = fs::read_to_string(files::ancestor_with(folder, file)?.join(file)).ok()?;
-    let line = text.lines().find(|line| line.trim_start().starts_with("channel"))?;
-    line.split('"').nth(1).map(str::to_string)
+    let names = ["rust-toolchain", "rust-toolchain.toml"];
+    let mut files = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));
+    let text = fs::read_to_string(files.find(|file| file.is_file())?).ok()?;
+    let setting = text.lines().find_map(|line| line.trim_start().strip_prefix("channel"));
+    match setting {
+        Some(value) => value.split(['"', '\'']).nth(1).map(str::to_string),
+        None => Some(text.trim().to_string()).filter(|text| !text.is_empty() && !text.contains(['[', '\n'])),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::files;
 
     #[test]
     fn absent_components_are_named() {
@@ -126,5 +131,15 @@ mod tests {
     fn the_channel_is_read_from_the_toolchain_file() {
         let workspace = Path::new(env!("CARGO_MANIFEST_DIR"));
         assert!(channel(workspace).is_some_and(|channel| channel.starts_with("nightly-")));
+        let folder = std::env::temp_dir().join(format!("cuda-builder-channel-{}", std::process::id()));
+        let (old, new) = (folder.join("rust-toolchain"), folder.join("rust-toolchain.toml"));
+        let says = |file: &Path, text: &str| {
+            files::write_if_changed(file, text).unwrap();
+            channel(&folder)
+        };
+        assert_eq!(says(&new, "[toolchain]\n channel = 'nightly-2'\n").as_deref(), Some("nightly-2"));
+        assert_eq!(says(&new, "[toolchain]\npath = \"/opt/rust\"\n"), None);
+        assert_eq!(says(&old, "nightly-1\n").as_deref(), Some("nightly-1"), "rustup prefers this one");
+        fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -58,12 +58,12 @@ pub fn launch_bounds<const THREADS: u32, const BLOCKS: u32>() {
 }
 "#;
 
-/// A workspace of two crates, `kernels` and `base`, in cargo's folder for this test.
+/// A workspace of two crates, `kernels` and `base`, in cargo's folder for this test, in a path with spaces.
 struct Fixture(PathBuf);
 
 impl Fixture {
     fn new() -> Fixture {
-        let fixture = Fixture(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-builder-test"));
+        let fixture = Fixture(Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda builder test"));
         for folder in ["out", "copy", "taken"] {
             let _ = fs::remove_dir_all(fixture.path(folder));
         }
@@ -200,9 +200,14 @@ fn check_texts(fixture: &Fixture, built: &Built) {
         let copy = fixture.path("copy").join(format!("{arch}.ptx"));
         assert_eq!(ptx, fs::read_to_string(copy).unwrap());
     }
-    for input in
-        ["kernels/src/lib.rs", "kernels/src/scale.rs", "base/src/lib.rs", "base/Cargo.toml", "Cargo.lock"]
-    {
+    for input in [
+        "kernels/src/lib.rs",
+        "kernels/src/scale.rs",
+        "base/src/lib.rs",
+        "base/Cargo.toml",
+        "Cargo.toml",
+        "Cargo.lock",
+    ] {
         let path = fs::canonicalize(fixture.path(input)).unwrap();
         assert!(built.inputs().contains(&path), "{input} is not in {:?}", built.inputs());
     }

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
 use super::block::{Block, State, with};
+use super::order::{Draw, Order};
 use super::stack::{self, Stack};
 use super::{Fault, FaultKind};
 
@@ -12,16 +13,20 @@ type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 /// Runs blocks, one after the other, on the calling host thread.
 pub(super) struct Crew {
     threads: Vec<Option<Thread>>,
+    draw: Draw,
+    order: Order,
     stacks: Vec<Stack>,
 }
 
 impl Crew {
-    pub fn new(threads: u32) -> Self {
-        Self { threads: (0..threads).map(|_| None).collect(), stacks: stack::take() }
+    pub fn new(threads: u32, draw: Draw) -> Self {
+        let order = Order::new(threads);
+        Self { threads: (0..threads).map(|_| None).collect(), draw, order, stacks: stack::take() }
     }
 
     /// Runs `block` as number `at` of its grid.
     pub fn run(&mut self, block: &Block, at: u64) -> Result<(), Fault> {
+        self.order.draw(self.draw, at);
         block.enter(at, || {
             let outcome = self.schedule(block);
             if outcome.is_err() {
@@ -31,16 +36,17 @@ impl Crew {
         })
     }
 
-    /// Gives every thread that can go on its turn, in order, until all have returned or none can go on.
+    /// Lets each warp run as far as it gets, one after the other, until all threads have returned or none can go on.
+    ///
+    /// A GPU's warps drift as far apart as barriers let them. Here they do so always: one that writes again what another
+    /// has yet to read does it before that.
     fn schedule(&mut self, block: &Block) -> Result<(), Fault> {
         let mut live = self.threads.len();
         while live > 0 {
             let mut stalled = true;
-            for at in 0..self.threads.len() {
-                if block.slots[at].state.get() == State::Ready {
+            for warp in 0..self.order.warps() {
+                while self.turn(block, warp, &mut live)? {
                     stalled = false;
-                    block.running.set(at);
-                    live -= usize::from(self.resume(block, at)?);
                 }
             }
             if stalled {
@@ -48,6 +54,21 @@ impl Crew {
             }
         }
         Ok(())
+    }
+
+    /// Gives each lane of a warp that can go on its turn; false if there was none. Takes those that return off `live`.
+    #[inline(always)]
+    fn turn(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
+        let mut went = false;
+        for turn in 0..32 {
+            let at = self.order.thread(warp, turn);
+            if block.slots.get(at).is_some_and(|slot| slot.state.get() == State::Ready) {
+                went = true;
+                block.running.set(at);
+                *live -= usize::from(self.resume(block, at)?);
+            }
+        }
+        Ok(went)
     }
 
     /// Lets thread `at` run until it waits or returns; true if it has returned.

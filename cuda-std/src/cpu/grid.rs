@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::block::{Block, inside_kernel};
 use super::crew::Crew;
+use super::order::Draw;
 use super::stack::Permit;
 use super::{Fault, Kernel, Launch};
 
@@ -17,6 +18,7 @@ struct Work<'a> {
     kernel: &'a Kernel,
     shape: &'a Launch,
     args: &'a [*const c_void],
+    draw: Draw,
     blocks: u64,
     next: AtomicU64,
     first_fault: AtomicU64,
@@ -28,10 +30,15 @@ unsafe impl Sync for Work<'_> {}
 
 /// # Safety
 /// As for [`launch`](super::launch); the shape was checked.
-pub(super) unsafe fn run(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
+pub(super) unsafe fn run(
+    kernel: &Kernel,
+    shape: &Launch,
+    args: &[*const c_void],
+    draw: Draw,
+) -> Result<(), Fault> {
     let blocks = shape.grid.iter().map(|&n| u64::from(n)).product();
     let (next, first_fault) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
-    let work = Work { kernel, shape, args, blocks, next, first_fault, fault: Mutex::new(None) };
+    let work = Work { kernel, shape, args, draw, blocks, next, first_fault, fault: Mutex::new(None) };
     let workers = rayon_workers().min(usize::try_from(blocks).unwrap_or(usize::MAX));
     if inside_kernel() {
         // A small stack is no place for another executor. One worker: rayon's may all be waiting for this very call.
@@ -76,7 +83,7 @@ impl Work<'_> {
     fn run(&self) {
         // SAFETY: `run`'s caller vouches for the arguments while this lives.
         let block = unsafe { Block::new(self.kernel, self.shape, self.args) };
-        let mut crew = Crew::new(block.threads());
+        let mut crew = Crew::new(block.threads(), self.draw);
         loop {
             let at = self.next.fetch_add(1, Relaxed);
             if at >= self.blocks || at > self.first_fault.load(Relaxed) {

@@ -1,13 +1,15 @@
 //! The CPU executor: runs a kernel on the host as the GPU would, and names what the GPU would hang or corrupt on.
 //!
 //! Every GPU thread is a stackful coroutine; the blocks of a grid run in parallel (rayon), the threads of one block
-//! take turns on one core in a fixed order. So a kernel's results never depend on the machine or its load.
+//! take turns on one core, each warp as far as it gets, in an order that is the block's own and the same each time. So
+//! a kernel's results never depend on the machine or its load, and one that lacks a barrier computes something else in
+//! some block: with `OXIWARP_THREAD_ORDER=<number>` in others, with `index` all in the order of their index.
 //!
 //! - **Barriers** want every thread of the block, **warp exchanges** every lane of their mask. One that can never
 //!   complete ends the launch with a [`Fault`] that says who waits and who is missing; so do accesses past the
 //!   launch-sized shared memory, misaligned vector accesses and panics. A thread that has returned never counts as
 //!   arrived: hardware forgives that at some barriers, and a kernel that relies on it is one edit from a hang.
-//! - **Which fault wins** is fixed: the lowest block index, and in it the first in scheduling order.
+//! - **Which fault wins** is fixed: the lowest block index, and in it the first in the block's order.
 //! - **What the GPU leaves undefined** shows: shared memory starts as 0xFF bytes (NaN), and a shuffle from a lane
 //!   outside its mask gives the same.
 //! - A thread changes only at a barrier or an exchange. A kernel that spins on memory until another thread writes
@@ -22,6 +24,7 @@ mod crew;
 mod fault;
 mod grid;
 mod matrix;
+mod order;
 mod stack;
 mod warp;
 
@@ -110,6 +113,7 @@ pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) ->
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
     shape.check().map_err(bad)?;
+    let draw = order::Draw::of_process().map_err(bad)?;
     // SAFETY: the shape was checked; the caller vouches for the arguments.
-    unsafe { grid::run(kernel, shape, args) }
+    unsafe { grid::run(kernel, shape, args, draw) }
 }

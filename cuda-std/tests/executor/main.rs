@@ -3,6 +3,7 @@ mod barrier;
 mod faults;
 mod mma;
 mod process;
+mod races;
 mod speed;
 mod warps;
 
