@@ -81,6 +81,7 @@ impl<T: Copy> Shared<T> {
     #[inline(always)]
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
+        self.note(at, true);
         // SAFETY: as the caller promises.
         unsafe { arch::copy_async(self.checked(at), from) }
     }
@@ -92,6 +93,7 @@ impl<T: Copy> Shared<T> {
     #[inline(always)]
     pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
+        self.note(at, true);
         // SAFETY: as the caller promises.
         unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
     }
@@ -113,6 +115,14 @@ impl<T: Copy> Shared<T> {
         offset
     }
 
+    /// Tells the CPU executor of an access to element `at`: it finds races. Nothing on PTX.
+    #[inline(always)]
+    #[cfg_attr(target_arch = "nvptx64", expect(unused_variables))]
+    fn note(&self, at: u32, writes: bool) {
+        #[cfg(not(target_arch = "nvptx64"))]
+        crate::cpu::note(self.checked(at), size_of::<T>(), writes);
+    }
+
     #[inline(always)]
     pub(crate) fn address(&self, at: u32) -> *mut T {
         arch::shared_base().wrapping_add(self.checked(at)).cast()
@@ -125,6 +135,7 @@ impl<T: Copy> Shared<T> {
     /// of another thread.
     #[inline(always)]
     pub unsafe fn get(&self, at: u32) -> T {
+        self.note(at, false);
         // SAFETY: in bounds and synchronised, as the caller promises; aligned by `take`.
         unsafe { self.address(at).read() }
     }
@@ -135,6 +146,7 @@ impl<T: Copy> Shared<T> {
     /// As for [`Shared::get`].
     #[inline(always)]
     pub unsafe fn set(&self, at: u32, value: T) {
+        self.note(at, true);
         // SAFETY: in bounds and synchronised, as the caller promises; aligned by `take`.
         unsafe { self.address(at).write(value) }
     }

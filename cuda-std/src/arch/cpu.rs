@@ -14,7 +14,7 @@ pub use copy::{copy_async, copy_async_or_zero, copy_wait, shared_window};
 mod mma;
 pub use mma::{load_matrices, load_matrices_transposed, mma_bf16, mma_f16};
 
-use crate::cpu::{FaultKind, Operation, exchange, with};
+use crate::cpu::{FaultKind, Operation, exchange, note, with};
 use crate::mem::{Load, Store};
 
 macro_rules! reads {
@@ -73,6 +73,7 @@ pub unsafe fn cluster_expect(_: *mut u64, _: u32) {}
 /// # Safety
 /// `to` is a word of the block's shared memory.
 pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
+    note(to.addr() - shared_base().addr(), size_of::<u64>(), true);
     // SAFETY: as the caller promises.
     unsafe { to.write(value) };
 }

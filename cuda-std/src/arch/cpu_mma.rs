@@ -1,7 +1,7 @@
 //! Matrix products of a warp on the CPU executor: what `arch/ptx_mma.rs` has.
 use half::{bf16, f16};
 
-use crate::cpu::{Fragments, Operation, exchange, multiply};
+use crate::cpu::{Fragments, Operation, exchange, multiply, note};
 
 macro_rules! products {
     ($($name:ident: $t:ty;)*) => { $(
@@ -32,6 +32,7 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 /// `row` is the offset in shared memory of 16 bytes, aligned to them, which others have written before a barrier.
 #[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
+    note(row as usize, 16, false);
     let lane = super::lane();
     // SAFETY: as the caller promises.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + lane / 4, at) };
@@ -42,6 +43,7 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 /// As [`load_matrices`].
 #[inline(never)]
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
+    note(row as usize, 16, false);
     let lane = super::lane();
     // SAFETY: as the caller promises.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + at, lane / 4) };

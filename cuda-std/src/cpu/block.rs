@@ -8,6 +8,7 @@ use core::ptr;
 
 use corosensei::Yielder;
 
+use super::race::Races;
 use super::warp::Call;
 use super::{Absence, Fault, FaultKind, Kernel, Launch};
 
@@ -65,6 +66,7 @@ pub(crate) struct Block {
     shared: RefCell<Vec<Line>>,
     shared_base: *mut u8,
     host_panics: bool,
+    pub(super) races: Races,
 }
 
 impl Block {
@@ -92,6 +94,7 @@ impl Block {
             shared_base: shared.as_mut_ptr().cast(),
             shared: RefCell::new(shared),
             host_panics: std::thread::panicking(),
+            races: Races::new(shape.shared_bytes, threads.div_ceil(32)),
         }
     }
 
@@ -102,6 +105,7 @@ impl Block {
         self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
         self.calling.iter().for_each(|lanes| lanes.set(0));
         self.at_barrier.set(0);
+        self.races.barrier();
         let lines = self.shared.borrow().len();
         // SAFETY: `shared_base` points to that many lines, which no thread uses yet.
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<Line>()) };
@@ -163,6 +167,7 @@ impl Block {
             return !self.may_wait(State::AtBarrier);
         }
         self.at_barrier.set(0);
+        self.races.barrier();
         self.slots.iter().for_each(|slot| slot.state.set(State::Ready));
         true
     }

@@ -47,6 +47,19 @@ pub enum FaultKind {
         /// How many the launch asked for.
         size: u32,
     },
+    /// An access to shared memory that another thread accessed, one of them to write, with no barrier between.
+    Race {
+        /// Where the access starts.
+        offset: usize,
+        /// How many bytes it takes.
+        bytes: usize,
+        /// Is it a write?
+        writes: bool,
+        /// The thread that was there before.
+        other: [u32; 3],
+        /// Did that one write?
+        wrote: bool,
+    },
     /// An access at an address that is no multiple of its size.
     Misaligned {
         /// The address.
@@ -123,6 +136,15 @@ impl fmt::Display for FaultKind {
                 f,
                 "accesses {bytes} bytes at offset {offset} of shared memory, the launch has {size} bytes"
             ),
+            Self::Race { offset, bytes, writes, other, wrote } => {
+                let (access, before) =
+                    (if *writes { "writes" } else { "reads" }, if *wrote { "wrote" } else { "read" });
+                let other = Index(*other);
+                write!(
+                    f,
+                    "{access} {bytes} bytes at offset {offset} of shared memory that thread {other} {before} with no barrier between"
+                )
+            }
             Self::Misaligned { address, bytes } => {
                 write!(f, "accesses {bytes} bytes at address {address:#x}, which is no multiple of {bytes}")
             }

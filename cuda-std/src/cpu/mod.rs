@@ -25,6 +25,7 @@ mod fault;
 mod grid;
 mod matrix;
 mod order;
+mod race;
 mod stack;
 mod warp;
 
@@ -34,6 +35,7 @@ pub use fault::{Absence, Fault, FaultKind};
 
 pub(crate) use block::{Block, with};
 pub(crate) use matrix::{Fragments, multiply};
+pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
 
 /// Most bytes of shared memory that a block may ask for: what compute capability 9.0 has.

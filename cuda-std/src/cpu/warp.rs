@@ -112,6 +112,9 @@ impl Block {
             return !self.may_wait(State::AtCall);
         }
         calling.set(calling.get() & !call.mask);
+        if call.operation == Operation::Sync {
+            self.races.meeting(self.linear_index() / 32);
+        }
         self.complete(&call);
         true
     }

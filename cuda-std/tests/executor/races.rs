@@ -1,20 +1,19 @@
-//! Kernels that lack a barrier, which are right on a GPU as long as nobody is late: here somebody is.
-//!
-//! Each is launched as so many blocks that any other order of threads finds the race too, and then once with what it
-//! lacks, which must be right in all of them.
+//! Kernels that lack a barrier, and the same with it.
+use cuda_std::cpu::FaultKind;
+
 use super::*;
 
-/// In how many of 64 blocks of `threads` threads some thread's `result` is not what `expected` says.
-fn wrong_blocks(threads: u32, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32) -> usize {
-    const BLOCKS: u32 = 64;
-    let out = zeros(BLOCKS * threads);
-    run([BLOCKS, 1, 1], [threads, 1, 1], 8 * threads, &|| {
-        let at = thread::block_index()[0] * threads + me();
-        out[at as usize].store(result().to_bits(), Relaxed);
-    })
-    .unwrap();
-    let wrong = |block: &&[u32]| (0..threads).zip(*block).any(|(at, &got)| got != expected(at).to_bits());
-    values(&out).chunks(threads as usize).filter(wrong).count()
+/// Launches a block of `threads` threads, whose `result` must be a race unless it is `right`, and then `expected`.
+#[track_caller]
+fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32 + Sync) {
+    let done = run([16, 1, 1], [threads, 1, 1], 8 * threads, &|| {
+        let got = result();
+        assert!(!right || got == expected(me()), "{got}");
+    });
+    match done {
+        Ok(()) => assert!(right, "no fault"),
+        Err(fault) => assert!(!right && matches!(fault.kind, FaultKind::Race { .. }), "{fault}"),
+    }
 }
 
 /// A word of shared memory for each thread.
@@ -44,7 +43,7 @@ fn a_read_of_what_another_warp_writes() {
             }
             get(0)
         };
-        assert_eq!(wrong_blocks(128, result, |_| 3.0) > 40, !synced, "barrier: {synced}");
+        check(128, synced, result, |_| 3.0);
     }
 }
 
@@ -58,7 +57,7 @@ fn a_read_of_what_another_lane_writes() {
             }
             get(me() ^ 1)
         };
-        assert_eq!(wrong_blocks(32, result, |at| (at ^ 1) as f32), if synced { 0 } else { 64 });
+        check(32, synced, result, |at| (at ^ 1) as f32);
     }
 }
 
@@ -73,7 +72,7 @@ fn a_write_over_what_another_warp_has_yet_to_read() {
             }
             first + block::sum(100.0, &mut SharedMemory::of_launch())
         };
-        assert_eq!(wrong_blocks(128, result, |_| 128.0 * 101.0) > 40, !synced, "barrier: {synced}");
+        check(128, synced, result, |_| 128.0 * 101.0);
     }
 }
 
@@ -90,7 +89,7 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
             set(me(), 2.0);
             theirs
         };
-        assert_eq!(wrong_blocks(32, result, |_| 1.0), if synced { 0 } else { 64 });
+        check(32, synced, result, |_| 1.0);
     }
 }
 
@@ -110,13 +109,38 @@ fn one_buffer_where_two_should_take_turns() {
             }
             sum
         };
-        assert_eq!(wrong_blocks(128, result, |_| 4.0 * 28.0) > 40, buffers == 1, "{buffers} buffers");
+        check(128, buffers == 2, result, |_| 4.0 * 28.0);
     }
 }
 
 #[test]
-fn what_nobody_wrote_is_no_number() {
-    assert_eq!(wrong_blocks(64, || if me() < 63 { 0.0 } else { get(5) }, |_| 0.0), 64);
+fn a_race_is_named() {
+    let fault = fault(64, 256, &|| {
+        if me() == 40 {
+            set(3, 1.0);
+        }
+        warp::sync(warp::ALL);
+        if me() == 5 {
+            get(3);
+        }
+    });
+    let text = fault.to_string();
+    let read = "thread (5,0,0): reads 4 bytes at offset 12 of shared memory that thread (40,0,0) wrote with no barrier between";
+    let write = "thread (40,0,0): writes 4 bytes at offset 12 of shared memory that thread (5,0,0) read with no barrier between";
+    assert!(text.ends_with(read) || text.ends_with(write), "{text}");
+}
+
+#[test]
+fn halves_of_a_word_may_belong_to_two_threads() {
+    run([1; 3], [64, 1, 1], 128, &|| {
+        let halves = SharedMemory::of_launch().take::<u16>(64);
+        // SAFETY: one place a thread.
+        unsafe {
+            halves.set(me(), me() as u16);
+            assert_eq!(halves.get(me()), me() as u16);
+        }
+    })
+    .unwrap();
 }
 
 #[test]
