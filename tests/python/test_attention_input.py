@@ -87,3 +87,14 @@ def test_learned_mask(device):
         with torch.enable_grad(), pytest.raises(RuntimeError, match=r"^attention: mask requires grad, and there is no"):
             oxiwarp.attention(query, k, v, mask=mask)
     assert torch.equal(oxiwarp.attention(q, k, v, mask=mask), oxiwarp.attention(q, k, v))
+
+
+def test_no_queries(device):
+    """Nothing to do, with gradients of zero for what nobody asked."""
+    q, k, v = heads((1, 0, 3, 2, 2, 64), torch.bfloat16, device)
+    y, lse = oxiwarp.attention(q, k, v, return_lse=True)
+    assert y.shape == q.shape and lse.shape == (1, 2, 0)
+    with torch.enable_grad():
+        leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+        oxiwarp.attention(*leaves).sum().backward()
+    assert all(x.grad.shape == x.shape and not x.grad.any() for x in leaves)

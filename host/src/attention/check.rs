@@ -118,7 +118,7 @@ pub(crate) fn contiguous(
         if *size > 1 && *stride != dense {
             return Err(view.bad_strides(op, arg, "it must be contiguous"));
         }
-        dense *= size;
+        dense *= (*size).max(1);
     }
     Ok(())
 }

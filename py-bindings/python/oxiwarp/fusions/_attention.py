@@ -4,6 +4,7 @@
 of mode "exact" unless asked for.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
     if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
         return False
     sizes = FASTER.get(how.attention, {}).get((query.shape[-1], mask is not None), ())
-    queries, keys, of_all = query.shape[tokens], key.shape[tokens], query.shape[:-1].numel()
+    queries, keys, of_all = query.shape[tokens], key.shape[tokens], math.prod(query.shape[:-1])
     if not any(queries >= least[0] and keys >= least[1] and of_all >= least[2] for least in sizes):
         return False
     three = (query, key, value)
