@@ -161,8 +161,8 @@ def test_time_of_patching():
 
     recognise._probed.clear()
     _source.fingerprint.cache_clear()
-    start = time.thread_time()  # of this thread alone: what else the machine does is not counted
+    start = time.perf_counter()
     report = oxiwarp.patch(model)
-    assert time.thread_time() - start < 0.5
+    assert time.perf_counter() - start < 0.5
     assert report.replaced >= 152
     oxiwarp.unpatch(model)
