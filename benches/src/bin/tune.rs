@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use oxiwarp::Stream;
 use oxiwarp_benches::Gpu;
 use oxiwarp_benches::tune::{Case, Checks, Choices, OPS, Op, Pool, Trial, Values, Verdict};
@@ -26,29 +27,21 @@ const COLUMNS: usize = 262_144;
 const FEW_ROWS: usize = 4_608;
 const REPLAYS: usize = 5;
 
-/// The command line.
+/// Times launch configurations of every op that leaves something to choose; needs a GPU.
+#[derive(Parser)]
 struct Options {
+    /// How long to measure; an op's own configurations are all measured.
+    #[arg(long, default_value_t = 110.0)]
     seconds: f64,
+    /// The folder for tune.csv.
+    #[arg(long, default_value = ".")]
     out: PathBuf,
+    /// These ops alone.
+    #[arg(value_name = "OP", value_parser = op_name)]
     only: Vec<String>,
 }
 
 impl Options {
-    fn read() -> Result<Self> {
-        let mut options = Self { seconds: 110.0, out: ".".into(), only: vec![] };
-        let mut words = std::env::args().skip(1);
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} wants a value"));
-            match word.as_str() {
-                "--seconds" => options.seconds = value()?.parse()?,
-                "--out" => options.out = value()?.into(),
-                name if OPS.iter().any(|op| is_called(op, name)) => options.only.push(word),
-                _ => return Err(format!("{word}: no such op").into()),
-            }
-        }
-        Ok(options)
-    }
-
     fn wants(&self, op: &Op) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| is_called(op, name))
     }
@@ -57,6 +50,11 @@ impl Options {
 /// Is it this op, or a form of it?
 fn is_called(op: &Op, name: &str) -> bool {
     op.name == name || op.name.split(' ').next() == Some(name)
+}
+
+fn op_name(name: &str) -> std::result::Result<String, String> {
+    let known = OPS.iter().any(|op| is_called(op, name));
+    known.then(|| name.into()).ok_or_else(|| "no such op".into())
 }
 
 /// What every case is measured with.
@@ -156,7 +154,7 @@ fn rows_of(op: &Op, cols: usize) -> Vec<usize> {
 }
 
 fn main() -> Result<()> {
-    let options = Options::read()?;
+    let options = Options::parse();
     let gpu = Gpu::open().map_err(|error| format!("tune: {error}"))?;
     let start = Instant::now();
     let copy = gpu.copy_bandwidth(512 << 20)?;
