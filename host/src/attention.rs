@@ -39,6 +39,9 @@ pub struct AttentionInputs<'a> {
     pub cu_seqlens: Option<[View<'a>; 2]>,
 }
 
+/// The least scale of the kernels that multiply by it late: beneath it, it and its inverse times log2(e) are no normal numbers.
+pub(crate) const LEAST_SCALE: f32 = 1e-37;
+
 /// The mask as kernels read it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaskLayout {

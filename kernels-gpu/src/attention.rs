@@ -18,7 +18,7 @@ pub mod decode;
 pub mod decode_combine;
 pub(crate) mod forward;
 mod keys;
-mod mask;
+pub(crate) mod mask;
 mod output;
 mod place;
 mod products;
@@ -27,7 +27,6 @@ mod share;
 mod softmax;
 mod tile;
 pub(crate) mod turns;
-
 pub use mask::Mask;
 
 use crate::heads::Heads;

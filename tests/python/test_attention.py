@@ -112,6 +112,36 @@ def test_rows_that_see_nothing(device):
     assert (y[:, :2] == 0).all() and y[:, 2:].abs().sum() > 0
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("queries", [1, 70], ids=["by query", "by key"])
+def test_rows_of_a_masks_minimum(queries, dtype, device):
+    """The mean of all values, as torch's; such rows pass no gradient."""
+    q, k, v = (x.requires_grad_() for x in heads((2, 70, 40, 2, 1, 64), torch.bfloat16, device))
+    mask = torch.zeros(2, 1, 70 // queries, 40, device=device, dtype=dtype)
+    mask[0, :, :2], mask[1, :, :2, 5:] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    y = check(q.detach(), k.detach(), v.detach(), mask=mask)
+    torch.testing.assert_close(y[0, 0, 0], v[0].detach().float().mean(0)[0].to(y.dtype), rtol=2e-2, atol=1e-3)
+    dy = random(y.shape, y.dtype, device, seed=3)
+    dead = dy.clone()
+    dead[0, : 2 * queries] = 0  # all of the first batch, where the mask is one of keys
+    with torch.enable_grad():
+        gradients, without = (
+            torch.autograd.grad(oxiwarp.attention(q, k, v, mask=mask), (q, k, v), grad) for grad in (dy, dead)
+        )
+    for gradient, other in zip(gradients, without, strict=True):
+        assert torch.equal(gradient, other)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-40])
+@pytest.mark.parametrize("queries", [1, 70])
+def test_tiny_scales(scale, queries, device):
+    """As of a scale of 0: all keys weigh the same."""
+    q, k, v = heads((1, queries, 1100, 2, 2, 64), torch.bfloat16, device)
+    y, lse = oxiwarp.attention(q, k, v, scale=scale, return_lse=True)
+    assert torch.equal(y, oxiwarp.attention(q, k, v, scale=0.0))
+    torch.testing.assert_close(lse, torch.full_like(lse, math.log(1100)))
+
+
 def test_lse_scale_and_softcap(device):
     q, k, v = heads((2, 5, 9, 2, 1, 64), torch.float16, device)
     scores = torch.einsum("bqhd,bkhd->bhqk", q.double(), k.double().repeat_interleave(2, 2))

@@ -2,7 +2,7 @@
 use kernels_gpu::attention::{Mask, Params, UNLIMITED};
 use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
-use crate::attention::{Attention, AttentionInputs, AttentionLayout, MaskLayout};
+use crate::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE, MaskLayout};
 use crate::launch::{Launch, args};
 use crate::ops::attention_hopper::attention_hopper;
 use crate::rows::expect_disjoint;
@@ -94,7 +94,7 @@ pub(crate) enum Side {
 impl AttentionLayout {
     /// Has it nothing that only the general kernels have?
     pub(crate) fn is_plain(&self) -> bool {
-        self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale > 0.0
+        self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= LEAST_SCALE
     }
 
     /// Tiles of `rows` rows that a head has, and blocks of all heads; `None`: there is no row.

@@ -5,7 +5,7 @@ use kernels_gpu::attention::decode_combine::{COMBINERS, SHARED_BYTES};
 use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
 use super::attention::{block_shape, expect_tensor_cores, launch};
-use crate::attention::{Attention, AttentionInputs, AttentionLayout, check};
+use crate::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE, check};
 use crate::launch::args;
 use crate::rows::expect_disjoint;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
@@ -51,7 +51,7 @@ pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) 
         HeadsOrder::HeadsFirst => [b, a, d, c],
     };
     let plain = inputs.mask.is_none() && inputs.cu_seqlens.is_none() && params.softcap.is_none();
-    let positive = params.scale.is_none_or(|scale| scale > 0.0);
+    let positive = params.scale.is_none_or(|scale| scale >= LEAST_SCALE);
     if !plain || !positive || dim % 8 != 0 {
         return None;
     }

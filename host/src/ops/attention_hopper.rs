@@ -4,7 +4,7 @@ use std::num::NonZero;
 use kernels_gpu::heads::Heads;
 use kernels_gpu::hopper::{D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles};
 
-use crate::attention::AttentionLayout;
+use crate::attention::{AttentionLayout, LEAST_SCALE};
 use crate::cuda::{Cuda, HeadsMap};
 use crate::launch::{Launch, args};
 use crate::{Device, Result, Stream};
@@ -126,7 +126,7 @@ fn is_plain(a: &AttentionLayout) -> bool {
     a.cu_seqlens.is_none()
         && a.window == [None; 2]
         && a.softcap == 0.0
-        && a.scale > 0.0
+        && a.scale >= LEAST_SCALE
         && a.vector
         && a.queries >= MIN_QUERIES
         && [a.batches, a.heads, a.keys].iter().all(|size| *size > 0)

@@ -109,6 +109,16 @@ pub(super) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
+/// The least that is added: times log2(e) it is still finite. A row in which every key has a mask's finite minimum then is the
+/// mean of all values, as torch's is.
+pub(crate) const LEAST: f32 = -2.3e38;
+
+/// What is added for a mask's element.
+#[inline(always)]
+fn addend(element: f32) -> f32 {
+    if element < LEAST && element != f32::NEG_INFINITY { LEAST } else { element }
+}
+
 /// The mask of one head, for scores whose rows are queries, or keys.
 #[derive(Clone, Copy)]
 pub(super) struct Lines {
@@ -151,11 +161,11 @@ impl Lines {
                 Mask::BOOL => self.add_elements(scores, at, 1, |ptr| {
                     if mem::load_u8(ptr, Load::Default) == 0 { f32::NEG_INFINITY } else { 0.0 }
                 }),
-                Mask::F32 => {
-                    self.add_elements(scores, at, 4, |ptr| f32::from_bits(mem::load_u32(ptr, Load::Default)))
-                }
+                Mask::F32 => self.add_elements(scores, at, 4, |ptr| {
+                    addend(f32::from_bits(mem::load_u32(ptr, Load::Default)))
+                }),
                 Mask::SAME => self.add_elements(scores, at, 2, |ptr| {
-                    T::from_bits(u32::from(mem::load_u16(ptr, Load::Default))).to_f32()
+                    addend(T::from_bits(u32::from(mem::load_u16(ptr, Load::Default))).to_f32())
                 }),
                 _ => {}
             }

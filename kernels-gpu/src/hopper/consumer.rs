@@ -82,7 +82,7 @@ impl<K: Shape> Consumer<'_, K> {
             let ends = tile.ends::<K>(self.row(tile), first, self.p);
             mask::hide(self.scores.as_mut(), ends);
         }
-        self.softmax.step(self.scores.as_mut())
+        self.softmax.step(self.scores.as_mut(), K::PADDED)
     }
 
     /// # Safety

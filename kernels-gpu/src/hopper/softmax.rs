@@ -27,21 +27,27 @@ impl Softmax {
         Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], scale }
     }
 
-    /// Scores become weights; says by what the result so far is to be multiplied.
+    /// Scores become weights; says by what the result so far is to be multiplied. Those to which a mask was `added` may be huge
+    /// and all the same: their difference from the largest is 0, while that of the products is what rounding left.
     #[inline(always)]
-    pub fn step(&mut self, scores: &mut [f32]) -> [f32; 2] {
+    pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;
         for i in 0..scores.len() {
             max[row_of(i)] = max[row_of(i)].max(scores[i]);
         }
         let max = max.map(|max| warp::fold(max, QUAD, f32::max));
+        let scale = self.scale;
         // A row that saw no key yet: its scores are all -inf, and stay so.
-        let shift = max.map(|max| if max == f32::NEG_INFINITY { 0.0 } else { max * self.scale });
-        let rescale = [0, 1].map(|row| ex2_ftz(fma(self.max[row], self.scale, -shift[row])));
+        let largest = max.map(|max| if max == f32::NEG_INFINITY { 0.0 } else { max });
+        let shift = largest.map(|largest| largest * scale);
+        let weight = |score: f32, row: usize| {
+            ex2_ftz(if added { (score - largest[row]) * scale } else { fma(score, scale, -shift[row]) })
+        };
+        let rescale = [0, 1].map(|row| weight(self.max[row], row));
         self.max = max;
         self.sum = [0, 1].map(|row| self.sum[row] * rescale[row]);
         for i in 0..scores.len() {
-            scores[i] = ex2_ftz(fma(scores[i], self.scale, -shift[row_of(i)]));
+            scores[i] = weight(scores[i], row_of(i));
             self.sum[row_of(i)] += scores[i];
         }
         rescale

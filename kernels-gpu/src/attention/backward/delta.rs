@@ -8,7 +8,11 @@ use crate::attention::place::Place;
 use crate::heads::Heads;
 use crate::octet::Octet;
 
-/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen: all weights are 0 then.
+/// Of rows where it is less, `lse` is that of a mask's finite minimum, beside which the logarithm of their keys' number is lost.
+const LEAST_LSE: f32 = -1e38;
+
+/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen, or none but for the minimum of a mask:
+/// all weights are 0 then, and so are the gradients.
 ///
 /// # Safety
 /// The query is one of the sequence.
@@ -20,7 +24,7 @@ pub(super) unsafe fn statistics(p: &BackwardParams, place: &Place, query: u32) -
         f32::from_bits(mem::load_u32(numbers.wrapping_add(at).cast_const().cast(), Load::Default))
     };
     let lse = read(p.forward.lse);
-    let lse = if lse == f32::NEG_INFINITY { 0.0 } else { lse * core::f32::consts::LOG2_E };
+    let lse = if lse < LEAST_LSE { 0.0 } else { lse * core::f32::consts::LOG2_E };
     [lse, read(p.delta)]
 }
 
