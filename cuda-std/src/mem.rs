@@ -54,3 +54,14 @@ accesses! {
     load_u8, store_u8: u8, "a byte";
     load_u16, store_u16: u16, "2 bytes";
 }
+
+/// Has `bytes` from `from` on brought to the L2 cache, and waits for nothing: one thread asks for what a block is going to
+/// read. Before sm_90 nothing is done.
+///
+/// # Safety
+/// All of it is readable global memory; `from` and `bytes` are multiples of 16.
+#[inline(always)]
+pub unsafe fn prefetch(from: *const u8, bytes: u32) {
+    // SAFETY: as the caller promises.
+    unsafe { arch::prefetch(from, bytes) }
+}

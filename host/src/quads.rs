@@ -103,11 +103,14 @@ impl QuadLaunch {
         let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(GRANTED_BYTES);
         let any = (if layout.quads { QUADS } else { SCALAR }, kernels.any);
         let able = |access: u32| is_whole && can(access, layout) && (may_meet || !shared(access));
+        // A kernel that looks up what its operands are is never faster.
+        let looks_up = kernels.any == kernels.whole;
         let special = |first| {
             let formed = kernels.formed.iter().filter(move |(_, only, _)| *only == form);
             let formed = formed.map(|&(access, _, kernel)| (access, kernel));
             let kernels = formed.chain(kernels.special.iter().copied());
-            kernels.filter(move |&(access, _)| able(access) && faster(access, layout) == first)
+            let fast = move |access| looks_up || faster(access, layout);
+            kernels.filter(move |&(access, _)| able(access) && fast(access) == first)
         };
         let whole = is_whole.then_some((WHOLE, kernels.whole));
         let mut in_order = special(true).chain(whole).chain([any]).chain(special(false));

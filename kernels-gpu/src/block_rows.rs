@@ -35,7 +35,7 @@ pub(crate) unsafe fn block_rows<T: Elem, A: Parameters, const HELD: usize>(
         let x = QuadRow::<T, TEAM>::of(&x, at, columns);
         (x, A::of(&affine, columns), QuadRowMut::<T, TEAM>::of(&y, at, columns))
     };
-    let row: [Quad<T>; HELD] = core::array::from_fn(|nth| x.get(nth as u32 * WARPS));
+    let row: [Quad<T>; HELD] = core::array::from_fn(|nth| x.get_once(nth as u32 * WARPS));
     let stats = stats(&row, p);
     for nth in 0..HELD {
         let tile = nth as u32 * WARPS;

@@ -28,8 +28,9 @@ pub struct Params {
 pub const COLUMNS: u32 = 32;
 /// Threads of a column, which take its rows by turns.
 pub const STRIPES: u32 = 16;
-/// Rows of a thread whose loads are in flight together.
-const STEP: usize = 4;
+/// Rows of a thread whose loads are in flight together: with its column's others those that 132 blocks leave, one for each
+/// multiprocessor of an H100.
+const STEP: usize = 9;
 
 /// Block `[x, y, z]` adds up the `x`-th 32 columns of group `y`, of the first or the second workspace by `z`.
 ///
@@ -56,11 +57,8 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: Params) {
     let mut sum = 0.0;
     let mut part = stripe;
     while part < p.parts {
-        let mut values = [0.0; STEP];
-        for i in 0..STEP {
-            values[i] = load(part + i as u32 * STRIPES);
-        }
-        sum += (values[0] + values[1]) + (values[2] + values[3]);
+        let values: [f32; STEP] = core::array::from_fn(|i| load(part + i as u32 * STRIPES));
+        sum += values.into_iter().reduce(|sum, value| sum + value).unwrap_or(0.0);
         part += STEP as u32 * STRIPES;
     }
     let stripes = SharedMemory::of_launch().take::<f32>(COLUMNS * STRIPES);

@@ -15,7 +15,7 @@ const AHEAD: usize = 4;
 impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// The warp's tile of number `nth`, if the row has it.
     #[inline(always)]
-    fn own(&self, nth: usize) -> Option<u32> {
+    pub fn own(&self, nth: usize) -> Option<u32> {
         (nth < held(ACCESS)).then_some(self.tile(nth as u32))
     }
 
@@ -55,8 +55,15 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         }
     }
 
+    /// What `read` says of the warp's tiles.
     #[inline(always)]
-    fn reduce_held<M: Moments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
+    pub fn held_row(&self, read: impl Fn(u32) -> Quad<T>) -> [Quad<T>; MOST_HELD] {
+        core::array::from_fn(|nth| self.own(nth).map_or(Quad::ZERO, &read))
+    }
+
+    /// Reduces a row that is held.
+    #[inline(always)]
+    pub fn reduce_held<M: Moments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
         if shared(ACCESS) {
             return self.reduce_held_part::<M::Part>(row);
         }

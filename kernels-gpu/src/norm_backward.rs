@@ -13,6 +13,7 @@ use cuda_std::prelude::*;
 use crate::block_sums::{Share, SharedSums, SumsRow};
 use crate::weight::Weight;
 
+mod ahead;
 mod beside;
 mod fold;
 mod line;
@@ -118,6 +119,11 @@ unsafe fn held<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool
         // SAFETY: as the caller promises; a team's row is its own.
         let (line, _) = unsafe { Line::<T, VECTOR, LAYER>::of(share, &operands, weight, at, &p) };
         let pairs = line.load::<HELD>(0);
+        if VECTOR {
+            let next = [(first + share.step) as u32, thread::block_dim()[1], share.end as u32];
+            // SAFETY: as the caller promises.
+            unsafe { ahead::bring::<T>(&operands, next, &p) };
+        }
         let [mut mean, mut offset] = [0.0; 2];
         if LAYER {
             let mut sum = Sum::ZERO;

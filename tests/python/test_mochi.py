@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from activations import check_once
+from activations import check_once, every_16_bit_value, same_bits
 from helpers import DTYPES, random
 from norms import BF16, EPS, FORMS, WIDTHS, check_chain, doubles, mochi_modulated, mochi_residual, operand
 from torch import nn
@@ -48,6 +48,14 @@ def test_forms(cols, form, dtype, device):
     check(arguments, f"{form} {cols}", bits=False)
     # In float32 beside 16 bits: the tangent is not rounded.
     check([*arguments[:2], *(side.float() for side in arguments[2:])], f"{form} {cols}, float32", bits=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_gate(dtype, device):
+    """Of a row of ones and minus zeros the result is the gate's tangent."""
+    gate = every_16_bit_value(dtype, device)
+    ones = torch.ones(1, 1, 2**16, dtype=dtype, device=device)
+    assert same_bits(residual(-0.0 * ones, ones, gate, eps=0.0)[0, 0], torch.tanh(gate.float()).to(dtype))
 
 
 @DTYPE

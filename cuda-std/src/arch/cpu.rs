@@ -9,7 +9,7 @@ mod convert;
 pub use convert::*;
 #[path = "cpu_copy.rs"]
 mod copy;
-pub use copy::{copy_async, copy_async_or_zero, copy_wait, shared_window};
+pub use copy::{copy_async, copy_async_or_zero, copy_wait, prefetch, shared_window};
 #[path = "cpu_mma.rs"]
 mod mma;
 pub use mma::{load_matrices, load_matrices_transposed, mma_bf16, mma_f16};

@@ -24,6 +24,19 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     unsafe { to.write(if wanted { from.cast::<u128>().read() } else { 0 }) };
 }
 
+/// Looks whether the memory is there and aligned: there is no L2.
+///
+/// # Safety
+/// As [`mem::prefetch`](crate::mem::prefetch).
+pub unsafe fn prefetch(from: *const u8, bytes: u32) {
+    check_aligned(from.addr(), 16);
+    check_aligned(from.addr() + bytes as usize, 16);
+    for at in (0..bytes as usize).step_by(16) {
+        // SAFETY: as the caller promises.
+        unsafe { from.add(at).read_volatile() };
+    }
+}
+
 pub fn copy_wait() {}
 
 /// The offset itself.

@@ -10,7 +10,7 @@ mod convert;
 pub use convert::*;
 #[path = "ptx_copy.rs"]
 mod copy;
-pub use copy::{copy_async, copy_async_or_zero, copy_wait, shared_window};
+pub use copy::{copy_async, copy_async_or_zero, copy_wait, prefetch, shared_window};
 #[path = "ptx_hopper.rs"]
 pub mod hopper;
 #[path = "ptx_mma.rs"]

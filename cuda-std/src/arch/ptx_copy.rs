@@ -38,6 +38,20 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
+/// Before sm_90 nothing is done.
+///
+/// # Safety
+/// As [`mem::prefetch`](crate::mem::prefetch).
+#[inline(always)]
+pub unsafe fn prefetch(from: *const u8, bytes: u32) {
+    if cfg!(target_feature = "sm_90") {
+        // SAFETY: as the caller promises; the instruction needs sm_90.
+        unsafe {
+            asm!("cp.async.bulk.prefetch.L2.global [{}], {};", in(reg64) from, in(reg32) bytes, options(nostack));
+        }
+    }
+}
+
 #[inline(always)]
 pub fn copy_wait() {
     if cfg!(target_feature = "sm_80") {

@@ -40,6 +40,24 @@ fn a_misaligned_access() {
 }
 
 #[test]
+fn a_misaligned_prefetch() {
+    let words = [0_u32; 64];
+    let base = words.as_ptr().cast::<u8>();
+    let aligned = base.align_offset(16);
+    let address = base.addr() + aligned;
+    for (begin, bytes, wrong) in [(8, 16, 8), (16, 40, 56)] {
+        let fault = fault(32, 0, &|| {
+            if me() == 3 {
+                // SAFETY: inside `words`; the alignment is what is tested.
+                unsafe { mem::prefetch((&raw const words).cast::<u8>().add(aligned + begin), bytes) };
+            }
+        });
+        assert_eq!(fault.thread, [3, 0, 0]);
+        assert_eq!(fault.kind, FaultKind::Misaligned { address: address + wrong, bytes: 16 });
+    }
+}
+
+#[test]
 fn loads_and_stores_move_their_bytes() {
     let cells = [const { AtomicU32::new(7) }; 12];
     run([1; 3], [1; 3], 0, &|| {

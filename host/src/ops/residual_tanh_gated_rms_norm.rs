@@ -1,4 +1,6 @@
 //! Mochi's residual: `out = x + rms(branch) * tanh(gate)`, and with it `normed = rms(out) * (1 + scale)`.
+use cuda_std::quad::HELD_TEAM;
+use kernels_gpu::operand::Operand;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
 use kernels_gpu::params::Params;
 
@@ -10,6 +12,14 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "residual_tanh_gated_rms_norm";
 const CHAINED: &str = "residual_tanh_gated_rms_norm_modulated";
+const KERNELS: Kernels = Kernels {
+    formed: &[(HELD_TEAM + 6, Params::SAME, "residual_tanh_gated_rms_norm_team6")],
+    ..Kernels::of([OP; 2])
+};
+const CHAINED_KERNELS: Kernels = Kernels {
+    formed: &[(HELD_TEAM + 6, Params::SAME, "residual_tanh_gated_rms_norm_modulated_team6")],
+    ..Kernels::of([CHAINED; 2])
+};
 
 /// `out = x + rms(branch) * tanh(gate)`, with the roundings of Mochi's modules: the product and the sum are each rounded,
 /// `tanh(gate)` to the gate's own dtype.
@@ -36,7 +46,8 @@ pub fn residual_tanh_gated_rms_norm(
     let [x_rows, branch_rows, out_rows, gate_rows] = layout.operands;
     let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
     expect_disjoint(OP, ("out", out), &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
-    let launch = QuadLaunch::of(OP, device, &layout, wants(eps), Kernels::of([OP; 2]))?;
+    let wants = wants(eps, gate_arg.kind == Operand::SAME);
+    let launch = QuadLaunch::of(OP, device, &layout, wants, KERNELS)?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
@@ -81,7 +92,9 @@ pub fn residual_tanh_gated_rms_norm_modulated(
         expect_disjoint(CHAINED, output, &scale.named(SCALE))?;
     }
     expect_disjoint(CHAINED, ("normed", normed), &[Some(("out", out))])?;
-    let launch = QuadLaunch::of(CHAINED, device, &layout, wants(eps), Kernels::of([CHAINED; 2]))?;
+    let of_rows_type = [&gate_arg, &scale_arg.value].iter().all(|operand| operand.kind == Operand::SAME);
+    let wants = wants(eps, of_rows_type && scale_arg.table.kind == Operand::NONE);
+    let launch = QuadLaunch::of(CHAINED, device, &layout, wants, CHAINED_KERNELS)?;
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };
@@ -89,7 +102,8 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     unsafe { launch.launch(CHAINED, device, &layout, stream, args![gated, scaled, p]) }
 }
 
-/// The kernels look up what each operand is, whatever the rows are.
-fn wants(eps: f32) -> Wants {
-    Wants { eps, form: Params::SAME, round_each: true, waiting: 1 }
+/// There are kernels for gates and scales of the rows' type, without a table; the others look up what each operand is.
+fn wants(eps: f32, of_rows_type: bool) -> Wants {
+    let form = if of_rows_type { Params::SAME } else { Params::SINGLE };
+    Wants { eps, form, round_each: true, waiting: 1 }
 }

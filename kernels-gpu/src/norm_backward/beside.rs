@@ -7,6 +7,7 @@
 //! 40, were what bounded LayerNorm: at the bandwidth of an H200 there is time for 45.
 use cuda_std::prelude::*;
 
+use super::ahead;
 use super::fold::{Fold, MOST, OF_ROW, Stats};
 use super::{Operands, Params, Sums};
 use crate::block_sums::{Share, SumsRow};
@@ -139,6 +140,8 @@ pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const
     let scale = unsafe { scale::<T, HELD>(&share, weight, &p) };
     let [mut dweight, mut dbias] = [[T::Lanes::splat(0.0); HELD]; 2];
     while first < end {
+        // SAFETY: as the caller promises.
+        unsafe { ahead::bring::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         // SAFETY: as the caller promises.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<HELD>();

@@ -5,7 +5,7 @@
 //! rounded, `normed` is computed in f32 from the rounded sum and rounded once.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
-use cuda_std::quad::round;
+use cuda_std::quad::{HELD_TEAM, MOST_HELD, held, round};
 
 use crate::moments::{MeanSquare, Stats};
 use crate::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
@@ -56,18 +56,45 @@ unsafe fn residual<T: Elem, const ACCESS: u32>(gated: TanhGated, chained: Option
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    let sum = Sum { stats: passes.reduce::<MeanSquare, _>(sum.branch), ..sum };
-    let Some(Scaled { scale, normed }) = chained else { return sum.write() };
-    // Now the sums wait where the branch did.
-    let stats = passes.reduce::<MeanSquare, _>(sum);
     // SAFETY: as above.
-    let sink = unsafe {
+    let sink = chained.map(|Scaled { scale, normed }| unsafe {
         Scale {
             scale: ModulationRow::<T, ACCESS>::of(&scale, at, columns),
             normed: QuadRowMut::<T, ACCESS>::of(&normed, at, columns),
         }
-    };
+    });
+    if held(ACCESS) > 0 {
+        return run_held(&passes, sum, sink);
+    }
+    let sum = Sum { stats: passes.reduce::<MeanSquare, _>(sum.branch), ..sum };
+    let Some(sink) = sink else { return sum.write() };
+    // Now the sums wait where the branch did.
+    let stats = passes.reduce::<MeanSquare, _>(sum);
     passes.write(sum, stats, sink);
+}
+
+/// The same of a row that stays in registers, all of what it is made of on its way at once.
+#[inline(always)]
+fn run_held<T: Elem, const ACCESS: u32>(
+    passes: &Passes<T, ACCESS>,
+    sum: Sum<T, ACCESS>,
+    sink: Option<Scale<T, ACCESS>>,
+) {
+    let (branch, x) = (passes.held_row(|tile| sum.branch.get(tile)), passes.held_row(|tile| sum.x.get(tile)));
+    let sum = Sum { stats: passes.reduce_held::<MeanSquare>(&branch), ..sum };
+    let mut sums = x;
+    for nth in 0..MOST_HELD {
+        if let Some(tile) = passes.own(nth) {
+            sums[nth] = sum.add_to(tile, branch[nth].forget_lanes(), x[nth]);
+        }
+    }
+    let Some(sink) = sink else { return };
+    let stats = passes.reduce_held::<MeanSquare>(&sums);
+    for nth in 0..MOST_HELD {
+        if let Some(tile) = passes.own(nth) {
+            sink.put(stats, tile, sums[nth].forget_lanes(), sink.fetch(tile));
+        }
+    }
 }
 
 /// The rows of the sum.
@@ -85,7 +112,12 @@ impl<T: Elem, const ACCESS: u32> Sum<T, ACCESS> {
     /// The thread's sum of `tile`, written.
     #[inline(always)]
     fn add(&self, tile: u32, x: Quad<T>) -> Quad<T> {
-        let branch = self.passes.waiting(tile).unwrap_or_else(|| self.branch.get(tile));
+        self.add_to(tile, self.passes.waiting(tile).unwrap_or_else(|| self.branch.get(tile)), x)
+    }
+
+    /// The same with the branch's quad at hand.
+    #[inline(always)]
+    fn add_to(&self, tile: u32, branch: Quad<T>, x: Quad<T>) -> Quad<T> {
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
         let gate = if self.gate.kind == Operand::SAME { round::<T>(gate) } else { gate };
         let product = zip(branch.lanes(), gate, |branch, gate| branch * self.stats.inv * gate);
@@ -155,11 +187,39 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: 
     unsafe { with_access!(p, ACCESS => residual::<T, ACCESS>(gated, chained, p)) }
 }
 
+/// # Safety
+/// As [`residual`], for rows of four times [`TILES`] tiles, gate and scale of the rows' type and without a table.
+#[inline(always)]
+unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<{ Params::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
+    // Known when the kernel is compiled, and not looked up for each quad.
+    let same = |operand: Operand| Operand { kind: Operand::SAME, ..operand };
+    let gated = TanhGated { gate: same(gated.gate), ..gated };
+    let chained = chained.map(|Scaled { scale, normed }| Scaled {
+        scale: Modulation { value: same(scale.value), table: Operand::ABSENT },
+        normed,
+    });
+    // SAFETY: as the caller promises.
+    unsafe { residual::<T, { HELD_TEAM + TILES }>(gated, chained, p) }
+}
+
+/// Tiles that a warp has of a row of Mochi's 3072 columns.
+const TILES: u32 = 6;
+
 entry! {
     residual_tanh_gated_rms_norm<T: [f32, f16, bf16]>(gated: TanhGated, p: Params)
         => any_layout::<T, 5>(gated, None, p);
     residual_tanh_gated_rms_norm_modulated<T: [f32]>(gated: TanhGated, chained: Scaled, p: Params)
         => any_layout::<T, 4>(gated, Some(chained), p);
     residual_tanh_gated_rms_norm_modulated<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: Params)
-        => any_layout::<T, 5>(gated, Some(chained), p)
+        => any_layout::<T, 5>(gated, Some(chained), p);
+    residual_tanh_gated_rms_norm_team6<T: [f16, bf16]>(gated: TanhGated, p: Params)
+        => team::<T, 9>(gated, None, p);
+    residual_tanh_gated_rms_norm_team6<T: [f32]>(gated: TanhGated, p: Params)
+        => team::<T, 4>(gated, None, p);
+    residual_tanh_gated_rms_norm_modulated_team6<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: Params)
+        => team::<T, 9>(gated, Some(chained), p);
+    residual_tanh_gated_rms_norm_modulated_team6<T: [f32]>(gated: TanhGated, chained: Scaled, p: Params)
+        => team::<T, 4>(gated, Some(chained), p)
 }
