@@ -34,7 +34,7 @@ impl Trial {
 
     /// Notes a launch of `kernel`.
     pub fn note(&self, kernel: &str, shape: &Launch) {
-        let Launch { grid, block, shared_bytes, carveout } = shape;
+        let Launch { grid, block, shared_bytes, carveout, .. } = shape;
         let size = |[x, y, z]: [u32; 3]| match (y, z) {
             (1, 1) => format!("{x}"),
             (y, 1) => format!("{x}x{y}"),

@@ -130,7 +130,7 @@ impl Device {
         }
     }
 
-    /// Launches `kernel` for `dtype`. On a GPU this is `cuLaunchKernel` on the caller's stream and nothing else, so
+    /// Launches `kernel` for `dtype`. On a GPU this is `cuLaunchKernelEx` on the caller's stream and nothing else, so
     /// that it can be captured into a CUDA graph (the kernel's first launch loads it before).
     ///
     /// # Safety

@@ -78,7 +78,13 @@ impl Plan {
     /// Its shape, with `blocks` in x.
     pub fn shape(&self, blocks: u32) -> Launch {
         let [y, z] = self.beside;
-        Launch { grid: [blocks, y, z], block: self.block, shared_bytes: self.shared_bytes, carveout: None }
+        Launch {
+            grid: [blocks, y, z],
+            block: self.block,
+            shared_bytes: self.shared_bytes,
+            carveout: None,
+            overlaps: true,
+        }
     }
 }
 

@@ -21,6 +21,10 @@ pub(crate) struct Launch {
     /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1; without one the
     /// driver decides. The same in all launches of a kernel.
     pub carveout: Option<u32>,
+    /// May it begin before the launch ahead of it ends? Not where blocks are so many and short that placing them is what takes
+    /// time: of launches that overlap an H200 places 0.83 blocks in a nanosecond, of others more than 1. The same in all
+    /// launches of a kernel.
+    pub overlaps: bool,
 }
 
 /// A CUDA stream, borrowed from who owns it; on the CPU there is only one, and a launch is done when it returns.
@@ -49,7 +53,7 @@ impl Stream<'_> {
     }
 }
 
-/// The arguments of a kernel, as `cuLaunchKernel` and the CPU executor take them: a pointer to each value, which has
+/// The arguments of a kernel, as `cuLaunchKernelEx` and the CPU executor take them: a pointer to each value, which has
 /// the type that the kernel declares.
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$((&raw const $arg).cast::<std::ffi::c_void>()),*] };

@@ -48,6 +48,10 @@ pub(crate) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
 
 const ENTRY: &str = ".visible .entry ";
 
+/// What a kernel begins with whose launches overlap: it lets the next one place its blocks as soon as all of its own are
+/// placed, and waits until everything that was launched before is done and written. Needs sm_90.
+const OVERLAP: &str = "\n\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;";
+
 impl Ptx {
     /// The PTX of these ops, as texts. One with entries of several ops has an empty name.
     pub fn new(arch: Arch, units: &[(&'static str, &str)]) -> Self {
@@ -56,11 +60,12 @@ impl Ptx {
         Self { arch, units: units.iter().map(unit).collect() }
     }
 
-    /// A module with the entry `kernel` and whatever of its text is no entry; `None` when there is no such entry.
-    pub fn module(&self, kernel: &str) -> Option<CString> {
+    /// A module with the entry `kernel` and whatever of its text is no entry; `None` when there is no such entry. Of kernels
+    /// whose launches overlap it waits for the launch before.
+    pub fn module(&self, kernel: &str, overlaps: bool) -> Option<CString> {
         let units = self.units.iter().filter(|unit| kernel.starts_with(unit.op));
         // Of two names the one that starts with the other comes last: asked first, it spares unpacking the other.
-        units.rev().find_map(|unit| unit.text().module(kernel))
+        units.rev().find_map(|unit| unit.text().module(kernel, overlaps))
     }
 }
 
@@ -91,7 +96,7 @@ impl Text {
         Self { text, entries }
     }
 
-    fn module(&self, kernel: &str) -> Option<CString> {
+    fn module(&self, kernel: &str, overlaps: bool) -> Option<CString> {
         let wanted = self.entries.get(kernel)?.clone();
         let mut ranges: Vec<_> = self.entries.values().cloned().collect();
         ranges.sort_by_key(|range| range.start);
@@ -99,7 +104,10 @@ impl Text {
         for range in ranges {
             module.push_str(&self.text[end..range.start]);
             if range == wanted {
-                module.push_str(&self.text[range.clone()]);
+                let entry = &self.text[range.clone()];
+                // Before the body there is no brace.
+                let (head, body) = entry.split_at(entry.find('{')? + 1);
+                module.extend([head, if overlaps { OVERLAP } else { "" }, body]);
             }
             end = range.end;
         }
@@ -175,10 +183,17 @@ mod tests {
     fn a_module_holds_one_entry_and_everything_that_is_none() {
         let text = ".version 8.0\n.visible .entry a(\n)\n{\n\tret;\n}\n.global .b8 g;\n.visible .entry b(\n)\n{\n\tret;\n}\n";
         let ptx = Ptx::new(Arch::Sm90, &[("", text)]);
-        let module = ptx.module("b").expect("there is a b").into_string().unwrap();
+        let module = ptx.module("b", false).expect("there is a b").into_string().unwrap();
         assert!(module.contains(".version") && module.contains(".global") && module.contains(".entry b("));
         assert!(!module.contains(".entry a("));
-        assert!(ptx.module("c").is_none());
+        assert!(ptx.module("c", false).is_none());
+    }
+
+    #[test]
+    fn a_kernel_that_overlaps_waits_before_anything_else() {
+        let text = ".version 8.0\n.visible .entry a(\n\t.param .align 8 .b8 a_param_0[16]\n)\n.maxntid 64, 1, 1\n{\n\tret;\n}\n";
+        let module = Ptx::new(Arch::Sm90, &[("", text)]).module("a", true).unwrap().into_string().unwrap();
+        assert_eq!(module, text.replace("{\n", &format!("{{{OVERLAP}\n")));
     }
 
     #[test]
@@ -189,7 +204,7 @@ mod tests {
         ];
         let ptx = Ptx::new(Arch::Sm90, &units);
         for kernel in ["norm_f32", "norm_wide_f32", "norm_gated_f32"] {
-            let module = ptx.module(kernel).expect(kernel).into_string().unwrap();
+            let module = ptx.module(kernel, false).expect(kernel).into_string().unwrap();
             assert_eq!(module.matches(ENTRY).count(), 1, "{module}");
             assert!(module.contains(&format!("{ENTRY}{kernel}(")), "{module}");
         }
@@ -204,9 +219,9 @@ mod tests {
         let unit = |op| Unit { op, head, packed, text: OnceLock::new() };
         let ptx = Ptx { arch: Arch::Sm90, units: ["norm", "norm_gated"].map(unit).into() };
         let unpacked = || ptx.units.iter().map(|unit| unit.text.get().is_some()).collect::<Vec<_>>();
-        assert!(ptx.module("sum_f32").is_none());
+        assert!(ptx.module("sum_f32", false).is_none());
         assert_eq!(unpacked(), [false, false]);
-        let module = ptx.module("norm_gated_f32").expect("it is there");
+        let module = ptx.module("norm_gated_f32", false).expect("it is there");
         assert_eq!(module.to_str(), Ok([head, code].concat().as_str()));
         assert_eq!(unpacked(), [false, true]);
     }

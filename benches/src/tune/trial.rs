@@ -123,7 +123,7 @@ fn is_refusal(error: &Error) -> bool {
     match error {
         Error::Value { arg, .. } => *arg == "rung",
         Error::Driver { call, code, .. } => {
-            *call == "cuLaunchKernel" && [INVALID_VALUE, OUT_OF_RESOURCES].contains(code)
+            *call == "cuLaunchKernelEx" && [INVALID_VALUE, OUT_OF_RESOURCES].contains(code)
         }
         Error::Fault(fault) => fault.to_string().contains("launch bounds"),
         _ => false,

@@ -105,6 +105,7 @@ entry_points! {
     cuImportExternalMemory
     cuLaunchHostFunc
     cuLaunchKernel
+    cuLaunchKernelEx
     cuLinkAddData_v2
     cuLinkComplete
     cuLinkCreate_v2

@@ -6,6 +6,14 @@ use cust::device::DeviceAttribute;
 use super::sys;
 use crate::Result;
 
+/// 1000 times the major and 10 times the minor version of CUDA that the driver is of.
+pub(super) fn driver_version() -> Result<c_int> {
+    let mut version = 0;
+    // SAFETY: writes the number.
+    sys::check("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    Ok(version)
+}
+
 /// A `CUdevice`.
 #[derive(Clone, Copy)]
 pub(super) struct Gpu(c_int);

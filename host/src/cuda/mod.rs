@@ -40,6 +40,8 @@ pub(crate) struct Cuda {
     /// What there is beside it for this GPU alone.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
+    /// May a launch begin before the one ahead of it in the stream ends? Then every kernel waits for that itself.
+    overlaps: bool,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
     functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
@@ -131,7 +133,8 @@ impl Cuda {
         let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
         let max_shared_bytes = gpu.max_shared_bytes()?;
         let functions = RwLock::default();
-        Ok(Self { index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
+        let overlaps = ptx.arch >= Arch::Sm90 && gpu::driver_version()? >= sys::CAPTURES_OVERLAPPING;
+        Ok(Self { overlaps, index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
     }
 
     fn current(&self) -> Result<Current> {
@@ -146,18 +149,24 @@ impl Cuda {
         &self,
         kernel: &'static str,
         dtype: Dtype,
-        Launch { grid: [gx, gy, gz], block: [bx, by, bz], shared_bytes, carveout }: Launch,
+        shape: Launch,
         stream: Stream,
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Raw(function) = self.function(kernel, dtype, shared_bytes, carveout)?;
+        let Raw(function) = self.function(kernel, dtype, shape)?;
+        let Launch { grid, block, shared_bytes, overlaps, .. } = shape;
+        let config = sys::LaunchConfig {
+            grid,
+            block,
+            shared_bytes,
+            stream: stream.0,
+            attributes: &sys::OVERLAPPING,
+            attribute_count: u32::from(self.overlaps && overlaps),
+        };
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
-        let code = unsafe {
-            sys::cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared_bytes, stream.0, args, extra)
-        };
-        sys::check("cuLaunchKernel", code)
+        sys::check("cuLaunchKernelEx", unsafe { sys::cuLaunchKernelEx(&config, function, args, extra) })
     }
 
     pub fn synchronize(&self) -> Result<()> {

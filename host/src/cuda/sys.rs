@@ -25,21 +25,39 @@ pub const CARVEOUT_BY_DRIVER: c_int = -1;
 /// `CU_STREAM_NON_BLOCKING`
 pub const NON_BLOCKING: c_uint = 1;
 
+/// `CUlaunchAttribute`: a number in a union of 64 bytes, which is aligned to 8.
+#[repr(C, align(8))]
+pub struct LaunchAttribute {
+    id: c_int,
+    _padding: c_int,
+    value: [c_int; 16],
+}
+
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`, allowed
+pub static OVERLAPPING: LaunchAttribute =
+    LaunchAttribute { id: 6, _padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
+/// The first driver that captures such launches as they are.
+pub const CAPTURES_OVERLAPPING: c_int = 12_030;
+
+/// `CUlaunchConfig`
+#[repr(C)]
+pub struct LaunchConfig {
+    pub grid: [c_uint; 3],
+    pub block: [c_uint; 3],
+    pub shared_bytes: c_uint,
+    pub stream: *mut c_void,
+    pub attributes: *const LaunchAttribute,
+    pub attribute_count: c_uint,
+}
+
 unsafe extern "C" {
-    #[rustfmt::skip]
-    pub fn cuLaunchKernel(
-        f: *mut c_void,
-        gx: c_uint,
-        gy: c_uint,
-        gz: c_uint,
-        bx: c_uint,
-        by: c_uint,
-        bz: c_uint,
-        shared: c_uint,
-        stream: *mut c_void,
+    pub fn cuLaunchKernelEx(
+        config: *const LaunchConfig,
+        function: *mut c_void,
         args: *const *const c_void,
         extra: *const *const c_void,
     ) -> c_uint;
+    pub fn cuDriverGetVersion(version: *mut c_int) -> c_uint;
     #[rustfmt::skip]
     pub fn cuModuleLoadDataEx(
         module: *mut *mut c_void,
