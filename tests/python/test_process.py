@@ -23,12 +23,12 @@ def python(*arguments, **options):
 
 
 def test_import_is_lean():
-    """Importing loads no rich, diffusers, transformers, accelerate or matplotlib, and initialises no CUDA."""
+    """Importing loads no rich, diffusers, transformers, accelerate, matplotlib or SymPy, and initialises no CUDA."""
     done = python(
         "-c",
         "import sys, torch; before = set(sys.modules); import oxiwarp; new = set(sys.modules) - before\n"
         "assert not torch.cuda.is_initialized()\n"
-        "heavy = {'rich', 'diffusers', 'transformers', 'accelerate', 'matplotlib'}\n"
+        "heavy = {'rich', 'diffusers', 'transformers', 'accelerate', 'matplotlib', 'sympy'}\n"
         "print(sorted(heavy & {name.split('.')[0] for name in new}))",
     )
     assert done.returncode == 0 and done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 MOST = 1 << 15
 """Elements: 8 rows of 4096. Measured at one: benches/results/nvidia-h200/2026-11-22/053d78d/decoder.txt."""
@@ -30,7 +29,8 @@ def is_few(x: Any) -> bool:
     """Whether this call is one of Inductor's: of a size that is known while compiling. torch.export keeps ours."""
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
-    return on_gpu(x) and statically_known_true(x.numel() <= MOST)
+    # Not imported above: who compiles has it, and it brings SymPy, which takes longer to import than all of oxiwarp.
+    return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 
 __all__ = ["MOST", "is_decoders", "is_few"]
