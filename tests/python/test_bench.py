@@ -14,6 +14,11 @@ from oxiwarp.bench.profile import category
 from oxiwarp.bench.workloads import WORKLOADS
 
 
+def alike(result):
+    """Is the sample the stock model's, or its difference from that tiny?"""
+    return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
+
+
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi switches it on itself
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_models(model, tmp_path, capsys, monkeypatch):
@@ -27,7 +32,7 @@ def test_models(model, tmp_path, capsys, monkeypatch):
     assert [stock["variant"]["name"], patched["variant"]["name"]] == ["eager", "patched"]
     assert all(len(result["milliseconds"]) == 2 and result["median"] > 0 for result in (stock, patched))
     assert all((result["in_a_row"] is None) == model.startswith("qwen") for result in (stock, patched))
-    assert stock["equal"] == 1 and patched["psnr"] > 120
+    assert stock["equal"] == 1 and stock["psnr"] is None and alike(patched)
     assert record["versions"]["torch"] and record["device"] == "CPU executor"
     assert record["commit"] == "0123abc"
     assert "x eager" in capsys.readouterr().out
@@ -51,7 +56,7 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
     assert main(["bench", *chosen, "--small", "--device", "cpu", "--rounds", "2", "--out", str(tmp_path)]) == 1
     eager, compiled, patched = json.loads((tmp_path / "ltx.json").read_text())["results"]
     assert compiled["error"] == "RuntimeError: no compiler [b]" and compiled["median"] is None
-    assert not eager["error"] and patched["psnr"] > 120 and len(patched["milliseconds"]) == 2
+    assert not eager["error"] and alike(patched) and len(patched["milliseconds"]) == 2
     out = capsys.readouterr().out
     assert "qwen3: not measured: OutOfMemoryError: CUDA out of memory [a]" in out and "x eager" in out
     assert "torch.compile: not measured: RuntimeError: no compiler [b]" in out

@@ -6,6 +6,7 @@ says which kernels take the GPU's time. Weights are random, which changes no tim
 
 import gc
 import json
+import math
 import os
 import platform
 import shlex
@@ -136,9 +137,16 @@ def save(workload: Workload, results: list[Result], device: torch.device, dtype:
         "driver": driver() if device.type == "cuda" else None,
         "dtype": str(dtype)[6:],
         "versions": versions(),
-        "results": [{**asdict(result), "median": result.median} for result in results],
+        "results": [figures(result) for result in results],
     }
-    file.write_text(json.dumps(record, indent=1) + "\n")
+    file.write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def figures(result: Result) -> dict[str, Any]:
+    """For JSON, which has no infinity: `psnr` is null where samples are equal, `equal` too where not finite."""
+    agreement = {"equal": result.equal, "psnr": result.psnr}
+    finite = {name: x if x is not None and math.isfinite(x) else None for name, x in agreement.items()}
+    return {**asdict(result), "median": result.median, **finite}
 
 
 def command(arguments: list[str]) -> str:
