@@ -1,5 +1,5 @@
-//! Copies from global to shared memory that go on while the thread does: `cp.async`, from sm_80 on. On sm_75 and on the
-//! CPU executor a copy is done when it begins.
+//! Copies from global to shared memory that go on while the thread does: `cp.async`, from sm_80 on. On sm_75 a copy is
+//! done when it begins, on the CPU executor when it is waited for.
 //!
 //! They begin with [`Shared::copy_from`](crate::shared::Shared::copy_from).
 use crate::arch;

@@ -8,6 +8,7 @@ use core::ptr;
 
 use corosensei::Yielder;
 
+use super::copies::Copies;
 use super::race::Races;
 use super::warp::Call;
 use super::{Absence, Fault, FaultKind, Kernel, Launch};
@@ -67,6 +68,7 @@ pub(crate) struct Block {
     shared_base: *mut u8,
     host_panics: bool,
     pub(super) races: Races,
+    pub(super) copies: Copies,
 }
 
 impl Block {
@@ -95,6 +97,7 @@ impl Block {
             shared: RefCell::new(shared),
             host_panics: std::thread::panicking(),
             races: Races::new(shape.shared_bytes, threads.div_ceil(32)),
+            copies: Copies::new(threads),
         }
     }
 
@@ -106,6 +109,7 @@ impl Block {
         self.calling.iter().for_each(|lanes| lanes.set(0));
         self.at_barrier.set(0);
         self.races.barrier();
+        self.copies.clear();
         let lines = self.shared.borrow().len();
         // SAFETY: `shared_base` points to that many lines, which no thread uses yet.
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<Line>()) };

@@ -20,6 +20,7 @@
 //! `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture`. A thread that never waits
 //! leaves its stack to the next one, so a kernel without barriers uses one stack per core.
 mod block;
+pub(crate) mod copies;
 mod crew;
 mod fault;
 mod grid;

@@ -1,5 +1,6 @@
 //! The CPU executor against plain models of what a GPU does, and every fault that it names.
 mod barrier;
+mod copies;
 mod faults;
 mod mma;
 mod process;

@@ -1,0 +1,96 @@
+//! Asynchronous copies to shared memory: what they bring is there after a wait, and for others after a barrier behind it.
+use cuda_std::copy;
+use cuda_std::cpu::FaultKind;
+
+use super::*;
+
+/// What is copied: 64 elements, each four times its own number.
+#[repr(align(16))]
+struct Words([[f32; 4]; 64]);
+
+impl Words {
+    fn new() -> Self {
+        Self(core::array::from_fn(|at| [at as f32; 4]))
+    }
+
+    /// Begins to copy one to the same place in shared memory.
+    fn begin(&self, at: u32) {
+        // SAFETY: in bounds; that it is waited for is what is tested.
+        unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
+    }
+}
+
+fn elements() -> Shared<u128> {
+    SharedMemory::of_launch().take(thread::block_dim()[0])
+}
+
+fn get(at: u32) -> f32 {
+    // SAFETY: in bounds; whether anything orders it is what is tested.
+    let [.., last] = unsafe { elements().cast::<[f32; 4]>().get(at) };
+    last
+}
+
+/// Each of 64 threads copies an element; returns what thread 5 then sees of its own, or of thread 38's.
+fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
+    let (words, result) = (Words::new(), AtomicU32::new(0));
+    run([1; 3], [64, 1, 1], 16 * 64, &|| {
+        words.begin(me());
+        if waits {
+            copy::wait();
+        }
+        if meets {
+            block::sync();
+        }
+        let word = get(if neighbour { (me() + 33) % 64 } else { me() });
+        if me() == 5 {
+            result.store(word.to_bits(), Relaxed);
+        }
+    })
+    .map(|()| f32::from_bits(result.load(Relaxed)))
+}
+
+#[test]
+fn a_copy_is_there_when_the_thread_has_waited() {
+    let of = |waits| seen(waits, false, false).expect("each thread has an element of its own");
+    assert_eq!(of(true), 5.0);
+    assert!(of(false).is_nan(), "it was there before");
+}
+
+#[test]
+fn a_copy_is_there_for_others_behind_a_barrier() {
+    assert_eq!(seen(true, true, true).expect("no fault"), 38.0);
+    let fault = seen(true, false, true).expect_err("nothing orders the copy and the read");
+    assert!(matches!(fault.kind, FaultKind::Race { .. }), "{fault}");
+    assert!(seen(false, true, true).expect("what is read is nobody's yet").is_nan());
+}
+
+#[test]
+fn a_copy_that_ends_after_the_barrier_is_a_race() {
+    let words = Words::new();
+    let fault = fault(64, 16 * 64, &|| {
+        if me() == 0 {
+            words.begin(0);
+        }
+        block::sync();
+        if me() == 40 {
+            get(0);
+        } else {
+            copy::wait();
+        }
+    });
+    assert!(matches!(fault.kind, FaultKind::Race { .. }), "{fault}");
+}
+
+#[test]
+fn what_a_block_did_not_wait_for_is_not_the_next_ones() {
+    let words = Words::new();
+    run([64, 1, 1], [32, 1, 1], 16 * 32, &|| {
+        if thread::block_index()[0].is_multiple_of(2) {
+            words.begin(me());
+        } else {
+            copy::wait();
+            assert!(get(me()).is_nan());
+        }
+    })
+    .expect("no fault");
+}
