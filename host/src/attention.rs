@@ -39,7 +39,7 @@ pub struct AttentionInputs<'a> {
     pub cu_seqlens: Option<[View<'a>; 2]>,
 }
 
-/// The least scale of the kernels that multiply by it late: beneath it, it and its inverse times log2(e) are no normal numbers.
+/// The least scale of the kernels that multiply by it late: they divide by it, which beneath 1.6e-38 is infinite.
 pub(crate) const LEAST_SCALE: f32 = 1e-37;
 
 /// The mask as kernels read it.

@@ -112,13 +112,15 @@ def test_rows_that_see_nothing(device):
     assert (y[:, :2] == 0).all() and y[:, 2:].abs().sum() > 0
 
 
+@pytest.mark.parametrize("hidden", ["minimum", -1e9])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("queries", [1, 70], ids=["by query", "by key"])
-def test_rows_of_a_masks_minimum(queries, dtype, device):
+def test_rows_hidden_by_finite_masks(queries, dtype, hidden, device):
     """The mean of all values, as torch's; such rows pass no gradient."""
+    hidden = torch.finfo(dtype).min if hidden == "minimum" else hidden
     q, k, v = (x.requires_grad_() for x in heads((2, 70, 40, 2, 1, 64), torch.bfloat16, device))
     mask = torch.zeros(2, 1, 70 // queries, 40, device=device, dtype=dtype)
-    mask[0, :, :2], mask[1, :, :2, 5:] = torch.finfo(dtype).min, torch.finfo(dtype).min
+    mask[0, :, :2], mask[1, :, :2, 5:] = hidden, hidden
     y = check(q.detach(), k.detach(), v.detach(), mask=mask)
     torch.testing.assert_close(y[0, 0, 0], v[0].detach().float().mean(0)[0].to(y.dtype), rtol=2e-2, atol=1e-3)
     dy = random(y.shape, y.dtype, device, seed=3)

@@ -133,7 +133,9 @@ impl Cuda {
         let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
         let max_shared_bytes = gpu.max_shared_bytes()?;
         let functions = RwLock::default();
-        let overlaps = ptx.arch >= Arch::Sm90 && gpu::driver_version()? >= sys::CAPTURES_OVERLAPPING;
+        let overlaps = ptx.arch >= Arch::Sm90
+            && std::env::var_os("OXIWARP_OVERLAP").is_some_and(|value| value == "1")
+            && gpu::driver_version()? >= sys::CAPTURES_OVERLAPPING;
         Ok(Self { overlaps, index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
     }
 

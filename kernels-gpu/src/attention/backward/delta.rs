@@ -8,11 +8,11 @@ use crate::attention::place::Place;
 use crate::heads::Heads;
 use crate::octet::Octet;
 
-/// Of rows where it is less, `lse` is that of a mask's finite minimum, beside which the logarithm of their keys' number is lost.
-const LEAST_LSE: f32 = -1e38;
+/// Where `lse` is less, a mask hides all keys by finite numbers, beside which the logarithm of the keys' number is lost: 2^23.
+const LEAST_LSE: f32 = -8e6;
 
-/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen, or none but for the minimum of a mask:
-/// all weights are 0 then, and so are the gradients.
+/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen, or all were hidden by finite
+/// numbers: all weights are 0 then, and so are the gradients.
 ///
 /// # Safety
 /// The query is one of the sequence.

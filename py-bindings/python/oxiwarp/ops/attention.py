@@ -197,7 +197,8 @@ def attention(
     Returns:
         A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts, or `out`; with `return_lse` one of
         float32 too, `[B, H, Sq]` (`[H, Sq]` packed), without a gradient. A query that sees no key gets zeros, and -inf.
-        One for which an added mask has its dtype's minimum at every key gets the mean of all values, and no gradient.
+        One that an added mask hides from all keys by finite numbers, such as the minimum of float32 or bfloat16, gets
+        the mean of the values; its `lse` is the mask's, and from -8e6 on it passes no gradient.
 
     Has gradients for `q`, `k` and `v`, once, not twice; they are the same bits every time. A CUDA tensor runs on
     torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor,
