@@ -27,6 +27,7 @@ mod share;
 mod softmax;
 mod tile;
 pub(crate) mod turns;
+
 pub use mask::Mask;
 
 use crate::heads::Heads;

@@ -111,12 +111,14 @@ pub(super) fn each<const ROWS16: usize, const COLS16: usize>(
 
 /// The least that is added: times log2(e) it is still finite. A row in which every key has a mask's finite minimum then is the
 /// mean of all values, as torch's is.
-pub(crate) const LEAST: f32 = -2.3e38;
+const LEAST: f32 = -2.3e38;
 
-/// What is added for a mask's element.
+/// What is added for a mask's element to scores that are multiplied by `1 / unscale` later: finite where that is.
 #[inline(always)]
-fn addend(element: f32) -> f32 {
-    if element < LEAST && element != f32::NEG_INFINITY { LEAST } else { element }
+pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
+    let addend = element * unscale;
+    let least = (LEAST * unscale).max(-f32::MAX);
+    if addend < least && element != f32::NEG_INFINITY { least } else { addend }
 }
 
 /// The mask of one head, for scores whose rows are queries, or keys.
@@ -162,10 +164,10 @@ impl Lines {
                     if mem::load_u8(ptr, Load::Default) == 0 { f32::NEG_INFINITY } else { 0.0 }
                 }),
                 Mask::F32 => self.add_elements(scores, at, 4, |ptr| {
-                    addend(f32::from_bits(mem::load_u32(ptr, Load::Default)))
+                    addend(f32::from_bits(mem::load_u32(ptr, Load::Default)), 1.0)
                 }),
                 Mask::SAME => self.add_elements(scores, at, 2, |ptr| {
-                    addend(T::from_bits(u32::from(mem::load_u16(ptr, Load::Default))).to_f32())
+                    addend(T::from_bits(u32::from(mem::load_u16(ptr, Load::Default))).to_f32(), 1.0)
                 }),
                 _ => {}
             }

@@ -6,7 +6,7 @@ use cuda_std::prelude::*;
 use super::softmax::{QUAD, row_of};
 use super::{Params, own_thread};
 use crate::attention::Mask;
-use crate::attention::mask::LEAST;
+use crate::attention::mask::addend;
 
 /// The number in its tile of the first column that a register of the thread belongs to: `4 * j + 2 * row + c`.
 #[inline(always)]
@@ -59,14 +59,6 @@ pub(crate) unsafe fn bring<T: Elem>(mask: u32, keys: u32, [first, head, batch]: 
         unsafe { shared_store(mask + 4 * key, addend(load::<T>(&p.mask, at), p.unscale)) };
         key += 32;
     }
-}
-
-/// What is added for a mask's element: finite where that is, and later, times the scale and log2(e), too.
-#[inline(always)]
-fn addend(element: f32, unscale: f32) -> f32 {
-    let addend = element * unscale;
-    let least = (LEAST * unscale).max(-f32::MAX);
-    if addend < least && element != f32::NEG_INFINITY { least } else { addend }
 }
 
 /// Element `at` of the mask, as what is added.
