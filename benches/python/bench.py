@@ -1,6 +1,6 @@
 """oxiwarp beside torch, torch.compile, Liger and QuACK on a GPU: checked first, then timed, all in one run.
 
-    python benches/python/bench.py [--quick] [--only ada_norm,rope] [--seconds N] [--out FOLDER]
+    python benches/python/bench.py [--quick] [--only ada_norm,rope] [--alone] [--seconds N] [--out FOLDER]
 
 Prints a table for each op and the project's goals, and leaves results.csv, goals.csv, overheads.csv, results.txt,
 environment.json and a plot for each family of ops; all but tables and plots are written anew after each op. On a
@@ -32,6 +32,9 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="one shape of each op, few rounds: to see that it works")
     parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops, no overheads")
     parser.add_argument("--rounds", type=int, default=None, help="turns of each provider (default: 25, quick: 8)")
+    parser.add_argument(
+        "--alone", action="store_true", help="oxiwarp and copies, no peers: to compare two builds of it"
+    )
     add_seconds(parser)
     parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
     options = parser.parse_args(arguments)
@@ -46,16 +49,19 @@ def say(text: str) -> None:
 
 
 def right_providers(
-    form: "Form", shape: "Shape", inputs: "Inputs", results: "Results"
+    form: "Form", shape: "Shape", inputs: "Inputs", results: "Results", alone: bool
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
-    """The providers whose results are right, with their relative errors, and the bytes of the results."""
+    """The providers whose results are right, with their relative errors, and the bytes of the results.
+
+    The eager chain is always among those that run: others are as right as it is.
+    """
     from check import EAGER_LIMIT, LEAST, error_of, run
     from forms import DTYPE, bytes_of
-    from providers import EAGER, is_ours, providers_of
+    from providers import EAGER, is_ours, ours_of, providers_of
 
     right, eager, like = {}, None, ()
     overwriting = {name for name, peer in form.peers.items() if peer.overwrites}
-    for name, provider in providers_of(form).items():
+    for name, provider in ({EAGER: form.eager} | ours_of(form) if alone else providers_of(form)).items():
         what = f"{form.op} {' x '.join(map(str, shape))}, {name}"
         try:
             given = {name: x.clone() for name, x in inputs.items()} if name in overwriting else inputs
@@ -77,13 +83,20 @@ def right_providers(
             (results.wrong if is_ours(name) or name == EAGER else results.dropped).append(text)
         else:
             right[name] = (provider, error.relative)
+    if alone:
+        right.pop(EAGER, None)
     return right, bytes_of(*like)
 
 
 def measure(
-    case: "tuple[Form, str, Shape]", copy: "tuple[Turn, int]", rounds: int, results: "Results", device: "torch.device"
+    case: "tuple[Form, str, Shape]",
+    copy: "tuple[Turn, int]",
+    rounds: int,
+    results: "Results",
+    device: "torch.device",
+    alone: bool,
 ) -> "Measurement | None":
-    """Check every provider on one shape, then let those that are right take turns, with the copy among them.
+    """Check every provider, or `alone` ours, on one shape, then let those that are right take turns, with the copy.
 
     None where the chain itself does not run: nothing says then what is right.
     """
@@ -98,7 +111,7 @@ def measure(
     source = Source(device)
     first = form.inputs(source, shape)
     read = bytes_of(*first.values())
-    right, written = right_providers(form, shape, first, results)
+    right, written = right_providers(form, shape, first, results, alone)
     if not written:
         return None
     del first
@@ -149,7 +162,7 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
                 write()
             say(f"{form.op}, {model}, {' x '.join(map(str, shape))}")
             try:
-                measured = measure((form, model, shape), copy, rounds, results, device)
+                measured = measure((form, model, shape), copy, rounds, results, device, options.alone)
             except torch.OutOfMemoryError as failure:
                 say(f"{form.op}, {model}: left out, no memory ({str(failure).strip()[:300]})")
                 measured = None
@@ -206,10 +219,11 @@ def main() -> int:
     clock, results = Clock(options.seconds), Results()
     facts, folder = begin(options.out)
     chosen = ["--quick"] * options.quick + (["--only", ",".join(options.only)] if options.only else [])
-    say(in_processes(chosen, clock.left / 3))
+    if not options.alone:
+        say(in_processes(chosen, clock.left / 3))
     measure_ops(options, results, clock, partial(write_all, results, facts, folder))
     write_all(results, facts, folder)
-    if options.only is None and not clock.is_over:
+    if options.only is None and not options.alone and not clock.is_over:
         measure_overheads(options, results)
     say("done\n")
     console = Console(record=True, width=None if sys.stdout.isatty() else 150, highlight=False)

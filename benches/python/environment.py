@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = ("OXIWARP_ARCH", "OXIWARP_OVERLAP")
 PACKAGES = ("oxiwarp", "torch", "triton", "diffusers", "transformers", "liger-kernel", "quack-kernels")
 
 
@@ -39,6 +40,7 @@ def environment() -> dict[str, Any]:
         "versions": versions,
         "commit": _commit(),
         "command": _command(),
+        "settings": {name: os.environ[name] for name in SETTINGS if name in os.environ},
     }
 
 

@@ -42,8 +42,7 @@ def to_compile(form: Form) -> dict[str, Chain]:
 def providers_of(form: Form) -> dict[str, Chain]:
     """By name, the eager chain first; those that are not installed are left out."""
     found: dict[str, Chain] = {EAGER: form.eager}
-    if has_ours(form):
-        found |= {name_of(mode, form): form.call(mode) for mode in form.modes}
+    found |= ours_of(form)
     if form.library:
         found |= [form.library]
     found |= {name: compiled(chain) for name, chain in to_compile(form).items()}
@@ -51,6 +50,11 @@ def providers_of(form: Form) -> dict[str, Chain]:
         if (module := installed(peer.module)) is not None:
             found[name] = _bound(peer.call, module)
     return found
+
+
+def ours_of(form: Form) -> dict[str, Chain]:
+    """By name; none where this build does not have the op."""
+    return {name_of(mode, form): form.call(mode) for mode in form.modes} if has_ours(form) else {}
 
 
 def _bound(call: Chain, module: Any) -> Callable[..., Any]:

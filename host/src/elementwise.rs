@@ -122,8 +122,7 @@ impl<const N: usize> Elementwise<N> {
             args[ARGS - 1] = (&raw const extent).cast();
             let blocks = parts.div_ceil(u64::from(threads) * of_thread) as u32;
             let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
-            // A block that reads one tensor and writes one is the shortest.
-            let shape = Launch { grid, block, shared_bytes: 0, carveout: None, overlaps: N > 2 };
+            let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
             // SAFETY: as the caller promises.
             unsafe { device.launch(kernel, dtype, shape, stream, args)? };
         }

@@ -78,13 +78,7 @@ impl Plan {
     /// Its shape, with `blocks` in x.
     pub fn shape(&self, blocks: u32) -> Launch {
         let [y, z] = self.beside;
-        Launch {
-            grid: [blocks, y, z],
-            block: self.block,
-            shared_bytes: self.shared_bytes,
-            carveout: None,
-            overlaps: true,
-        }
+        Launch { grid: [blocks, y, z], block: self.block, shared_bytes: self.shared_bytes, carveout: None }
     }
 }
 

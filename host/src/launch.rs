@@ -21,10 +21,6 @@ pub(crate) struct Launch {
     /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1; without one the
     /// driver decides. The same in all launches of a kernel.
     pub carveout: Option<u32>,
-    /// May it begin before the launch ahead of it ends? Not where blocks are so many and short that placing them is what takes
-    /// time: of launches that overlap an H200 places 0.83 blocks in a nanosecond, of others more than 1. The same in all
-    /// launches of a kernel.
-    pub overlaps: bool,
 }
 
 /// A CUDA stream, borrowed from who owns it; on the CPU there is only one, and a launch is done when it returns.

@@ -132,7 +132,6 @@ impl NormOp {
             block: [plan.team, plan.teams, 1],
             shared_bytes: plan.shared_bytes,
             carveout: None,
-            overlaps: true,
         };
         if plan.parts > 0 {
             // SAFETY: the views were checked to be what the kernel's arguments mean.
@@ -166,7 +165,6 @@ impl NormOp {
             block: [COLUMNS, STRIPES, 1],
             shared_bytes: COLUMNS * STRIPES * 4,
             carveout: None,
-            overlaps: true,
         };
         // SAFETY: as in `run`; a gradient that is not wanted is null.
         unsafe { device.launch(self.sums, dims.dtype, shape, stream, args![dweight, dbias, p]) }

@@ -9,7 +9,9 @@ use crate::Dtype;
 use crate::arch::Arch;
 
 mod info;
+mod overlap;
 pub use info::{KernelInfo, kernel_info};
+pub(crate) use overlap::Overlap;
 
 /// The PTX of one architecture.
 pub(crate) struct Ptx {
@@ -48,13 +50,6 @@ pub(crate) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
 
 const ENTRY: &str = ".visible .entry ";
 
-/// What a kernel begins with whose launches overlap: it lets the next one place its blocks as soon as all of its own are
-/// placed, and waits until everything that was launched before is done and written. Needs sm_90.
-///
-/// `.nc` promises that nothing writes there while the kernel runs, which now begins before the launch ahead of it has ended:
-/// ptxas moves such loads in front of the wait. A kernel that overlaps has none.
-const OVERLAP: &str = "\n\tgriddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;";
-
 impl Ptx {
     /// The PTX of these ops, as texts. One with entries of several ops has an empty name.
     pub fn new(arch: Arch, units: &[(&'static str, &str)]) -> Self {
@@ -63,12 +58,12 @@ impl Ptx {
         Self { arch, units: units.iter().map(unit).collect() }
     }
 
-    /// A module with the entry `kernel` and whatever of its text is no entry; `None` when there is no such entry. Of kernels
-    /// whose launches overlap it waits for the launch before.
-    pub fn module(&self, kernel: &str, overlaps: bool) -> Option<CString> {
+    /// A module with the entry `kernel` and whatever of its text is no entry; `None` when there is no such entry. It
+    /// begins as its launches `overlap`.
+    pub fn module(&self, kernel: &str, overlap: Overlap) -> Option<CString> {
         let units = self.units.iter().filter(|unit| kernel.starts_with(unit.op));
         // Of two names the one that starts with the other comes last: asked first, it spares unpacking the other.
-        units.rev().find_map(|unit| unit.text().module(kernel, overlaps))
+        units.rev().find_map(|unit| unit.text().module(kernel, overlap))
     }
 }
 
@@ -99,7 +94,7 @@ impl Text {
         Self { text, entries }
     }
 
-    fn module(&self, kernel: &str, overlaps: bool) -> Option<CString> {
+    fn module(&self, kernel: &str, overlap: Overlap) -> Option<CString> {
         let wanted = self.entries.get(kernel)?.clone();
         let mut ranges: Vec<_> = self.entries.values().cloned().collect();
         ranges.sort_by_key(|range| range.start);
@@ -110,12 +105,13 @@ impl Text {
                 let entry = &self.text[range.clone()];
                 // Before the body there is no brace.
                 let (head, body) = entry.split_at(entry.find('{')? + 1);
-                module.extend([head, if overlaps { OVERLAP } else { "" }, body]);
+                let [trigger, wait] = overlap.head();
+                module.extend([head, trigger, wait, body]);
             }
             end = range.end;
         }
         module.push_str(&self.text[end..]);
-        CString::new(if overlaps { module.replace("ld.global.nc", "ld.global") } else { module }).ok()
+        CString::new(module).ok()
     }
 }
 
@@ -186,27 +182,31 @@ mod tests {
     fn a_module_holds_one_entry_and_everything_that_is_none() {
         let text = ".version 8.0\n.visible .entry a(\n)\n{\n\tret;\n}\n.global .b8 g;\n.visible .entry b(\n)\n{\n\tret;\n}\n";
         let ptx = Ptx::new(Arch::Sm90, &[("", text)]);
-        let module = ptx.module("b", false).expect("there is a b").into_string().unwrap();
+        let module = ptx.module("b", Overlap::Never).expect("there is a b").into_string().unwrap();
         assert!(module.contains(".version") && module.contains(".global") && module.contains(".entry b("));
         assert!(!module.contains(".entry a("));
-        assert!(ptx.module("c", false).is_none());
+        assert!(ptx.module("c", Overlap::Never).is_none());
     }
 
     #[test]
     fn a_kernel_that_overlaps_waits_before_anything_else() {
         let text = ".version 8.0\n.visible .entry a(\n\t.param .align 8 .b8 a_param_0[16]\n)\n.maxntid 64, 1, 1\n{\n\tret;\n}\n";
-        let module = Ptx::new(Arch::Sm90, &[("", text)]).module("a", true).unwrap().into_string().unwrap();
-        assert_eq!(module, text.replace("{\n", &format!("{{{OVERLAP}\n")));
+        let ptx = Ptx::new(Arch::Sm90, &[("", text)]);
+        for overlap in [Overlap::Never, Overlap::Before, Overlap::Both] {
+            let module = ptx.module("a", overlap).unwrap().into_string().unwrap();
+            assert_eq!(module, text.replace("{\n", &format!("{{{}\n", overlap.head().concat())));
+            assert_eq!(module.contains("griddepcontrol.wait;"), overlap != Overlap::Never);
+            assert_eq!(module.contains("griddepcontrol.launch_dependents;"), overlap == Overlap::Both);
+        }
     }
 
     #[test]
-    fn a_kernel_that_overlaps_loads_nothing_that_may_be_moved_before_the_wait() {
-        for ptx in EMBEDDED.iter().filter(|ptx| ptx.arch >= Arch::Sm90) {
-            for name in ptx.units.iter().flat_map(|unit| unit.text().entries.keys()) {
-                let module = ptx.module(name, true).expect("it is there").into_string().unwrap();
-                assert!(module.contains(OVERLAP) && !module.contains(".nc."), "{name}");
-            }
-        }
+    fn which_kernels_overlap() {
+        let of = |op| Overlap::of(&format!("{op}_bf16"));
+        assert_eq!(["activation", "activation_backward"].map(of), [Overlap::Never; 2]);
+        let before = ["layer_norm_block10", "layer_norm_backward", "add_rms_norm", "rms_norm_backward_sums"];
+        assert_eq!(before.map(of), [Overlap::Before; 4]);
+        assert_eq!(["rms_norm_hold2", "gated_activation", "ada_norm", "rope"].map(of), [Overlap::Both; 4]);
     }
 
     #[test]
@@ -217,7 +217,7 @@ mod tests {
         ];
         let ptx = Ptx::new(Arch::Sm90, &units);
         for kernel in ["norm_f32", "norm_wide_f32", "norm_gated_f32"] {
-            let module = ptx.module(kernel, false).expect(kernel).into_string().unwrap();
+            let module = ptx.module(kernel, Overlap::Never).expect(kernel).into_string().unwrap();
             assert_eq!(module.matches(ENTRY).count(), 1, "{module}");
             assert!(module.contains(&format!("{ENTRY}{kernel}(")), "{module}");
         }
@@ -232,9 +232,9 @@ mod tests {
         let unit = |op| Unit { op, head, packed, text: OnceLock::new() };
         let ptx = Ptx { arch: Arch::Sm90, units: ["norm", "norm_gated"].map(unit).into() };
         let unpacked = || ptx.units.iter().map(|unit| unit.text.get().is_some()).collect::<Vec<_>>();
-        assert!(ptx.module("sum_f32", false).is_none());
+        assert!(ptx.module("sum_f32", Overlap::Never).is_none());
         assert_eq!(unpacked(), [false, false]);
-        let module = ptx.module("norm_gated_f32", false).expect("it is there");
+        let module = ptx.module("norm_gated_f32", Overlap::Never).expect("it is there");
         assert_eq!(module.to_str(), Ok([head, code].concat().as_str()));
         assert_eq!(unpacked(), [false, true]);
     }

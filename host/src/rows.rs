@@ -136,13 +136,7 @@ pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
     if blocks == 0 {
         return Ok(());
     }
-    let shape = Launch {
-        grid: [blocks as u32, 1, 1],
-        block: [team, teams, 1],
-        shared_bytes,
-        carveout,
-        overlaps: true,
-    };
+    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes, carveout };
     // SAFETY: as the caller promises.
     unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
 }

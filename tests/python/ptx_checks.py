@@ -27,6 +27,7 @@ _USAGE = re.compile(
 _REMARK = re.compile(r"^ptxas info\s*: \(C\d+\) (.*)$", re.M)
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(?P<opcode>[A-Z]\w*)(?P<modifiers>(?:\.\w+)*)", re.M)
 
+_GLOBAL = {"LD", "LDG", "LDGSTS", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "UBLKCP", "UBLKPF", "UTMALDG", "UTMASTG"}
 
 # By entry, (opcode, modifiers) of each instruction: ("LDG", ".E.128.CONSTANT").
 Sass = dict[str, list[tuple[str, str]]]
@@ -205,6 +206,21 @@ def check_local(sass: Sass) -> list[str]:
 def check_serial(module: Module) -> list[str]:
     """ptxas lets every `wgmma` run beside what follows it: where it cannot it says so, and waits after each."""
     return [remark for remark in module.remarks if "wgmma" in remark and "serialized" in remark]
+
+
+def check_wait(sass: Sass) -> list[str]:
+    """Every kernel waits for the launches before it (`griddepcontrol.wait`), and accesses global memory after that alone.
+
+    ptxas moves some in front of a wait alone: `ld.global.nc`.
+    """
+    problems = []
+    for name, code in sass.items():
+        opcodes = [opcode for opcode, _ in code]
+        if "ACQBULK" not in opcodes:
+            problems.append(f"{name}: does not wait")
+        elif early := _GLOBAL.intersection(opcodes[: opcodes.index("ACQBULK")]):
+            problems.append(f"{name}: {', '.join(sorted(early))} before the wait")
+    return problems
 
 
 def check_width(sass: Sass) -> list[str]:

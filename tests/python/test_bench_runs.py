@@ -53,7 +53,7 @@ def lines_of(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def measurement(case, copy, rounds, results, device) -> Measurement:
+def measurement(case, copy, rounds, results, device, alone) -> Measurement:
     form, model, shape = case
     results.copies.append(4000.0)
     times = {"oxiwarp": TIME, "eager": TIME, "torch.compile(chain)": TIME}

@@ -10,11 +10,13 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "python"))
 
 import exactness  # noqa: E402
 import ops  # noqa: E402
+from bench import right_providers  # noqa: E402
 from check import EAGER_LIMIT, LEAST, error_of, run  # noqa: E402
 from environment import PACKAGES  # noqa: E402
 from forms import BIT_EXACT, Form, Inputs, Shape, Source, parts, prepare, tuple_of  # noqa: E402
 from ops import FORMS, timed_cases  # noqa: E402
 from providers import has_ours, name_of  # noqa: E402
+from results import Results  # noqa: E402
 
 TOKENS = 7
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -78,6 +80,14 @@ def test_ours_is_right(form):
             assert x.shape == y.shape and x.dtype in (y.dtype, torch.bfloat16), name_of(mode, form)
         error, allowed = (error_of(form, few(form), inputs, results) for results in (outputs, eager))
         assert error.allowed_by(allowed, torch.bfloat16), (name_of(mode, form), error, allowed)
+
+
+def test_alone():
+    """What is compared with another build of it: oxiwarp in every mode, without its peers."""
+    form, results = next(form for form in FORMS if len(form.modes) > 1), Results()
+    inputs = inputs_of(form, torch.bfloat16)
+    right, _ = right_providers(form, few(form), inputs, results, alone=True)
+    assert list(right) == ["oxiwarp", "oxiwarp fast"] and not results.wrong
 
 
 def test_a_wrong_formula_is_found():

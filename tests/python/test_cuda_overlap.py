@@ -1,4 +1,4 @@
-"""Launches that overlap on a GPU, in a process that asks for it: later ones see what earlier ones write."""
+"""Launches that overlap on a GPU: later ones see what earlier ones write. In a process of its own, so that they do."""
 
 import os
 import subprocess

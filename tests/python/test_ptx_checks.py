@@ -16,6 +16,7 @@ from ptx_checks import (
     check_memory,
     check_registers,
     check_serial,
+    check_wait,
     check_width,
     declared_entries,
     parse,
@@ -110,6 +111,17 @@ def test_checks_report_products_one_after_the_other() -> None:
         "Potential Performance Loss: wgmma.mma_async instructions are serialized due to insufficient register resources"
     )
     assert check_serial(Module((8, 0), "sm_90a", {}, remarks=(said, "another"))) == [said]
+
+
+def test_checks_report_accesses_before_the_wait(tmp_path: Path) -> None:
+    need_tools()
+    load, wait, store = "ld.volatile.global.u32 %r1, [%rd1];", "griddepcontrol.wait;", "st.global.u32 [%rd2], %r1;"
+    bodies = {"right": wait + load + store, "early": load + wait + store, "none": load + store}
+    text = HEADER + "".join(entry(name, body) for name, body in bodies.items())
+    assert sorted(check_wait(assemble(text, "sm_90", tmp_path).sass)) == [
+        "early: LDG before the wait",
+        "none: does not wait",
+    ]
 
 
 def test_checks_report_header() -> None:

@@ -46,7 +46,7 @@ impl Cuda {
     }
 
     pub(super) fn function(&self, kernel: &'static str, dtype: Dtype, shape: Launch) -> Result<Raw> {
-        let Launch { shared_bytes, carveout, overlaps, .. } = shape;
+        let Launch { shared_bytes, carveout, .. } = shape;
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
@@ -54,7 +54,7 @@ impl Cuda {
         }
         // Without the lock, since the driver may compile for seconds: launches of other kernels do not wait for that. Of
         // threads that load the same kernel, the first keeps its module; the others unload theirs, after the lock.
-        let module = self.load(&format!("{kernel}_{dtype}"), self.overlaps && overlaps)?;
+        let module = self.load(&format!("{kernel}_{dtype}"))?;
         let opt_in = (shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shared_bytes));
         for (attribute, value) in
             [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
@@ -69,10 +69,11 @@ impl Cuda {
     }
 
     /// A kernel of a module of its own, in the current context.
-    fn load(&self, kernel: &str, overlaps: bool) -> Result<Module> {
+    fn load(&self, kernel: &str) -> Result<Module> {
         let no_kernel = || Error::NoKernel(kernel.into());
-        let native = || self.native.and_then(|ptx| ptx.module(kernel, overlaps));
-        let text = self.ptx.module(kernel, overlaps).or_else(native).ok_or_else(no_kernel)?;
+        let overlap = self.overlap(kernel);
+        let native = || self.native.and_then(|ptx| ptx.module(kernel, overlap));
+        let text = self.ptx.module(kernel, overlap).or_else(native).ok_or_else(no_kernel)?;
         let name = CString::new(kernel).map_err(|_| no_kernel())?;
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];

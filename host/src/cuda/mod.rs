@@ -20,7 +20,7 @@ use gpu::Gpu;
 
 use crate::arch::Arch;
 use crate::launch::{Launch, Stream};
-use crate::ptx::{self, Ptx};
+use crate::ptx::{self, Overlap, Ptx};
 use crate::{Dtype, Error, Result};
 
 /// How many GPUs there are; opens the driver at the first call.
@@ -40,7 +40,7 @@ pub(crate) struct Cuda {
     /// What there is beside it for this GPU alone.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
-    /// May a launch begin before the one ahead of it in the stream ends? Then every kernel waits for that itself.
+    /// May a launch begin before the one ahead of it in the stream ends? Then kernels wait for that themselves.
     overlaps: bool,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
@@ -134,9 +134,13 @@ impl Cuda {
         let max_shared_bytes = gpu.max_shared_bytes()?;
         let functions = RwLock::default();
         let overlaps = ptx.arch >= Arch::Sm90
-            && std::env::var_os("OXIWARP_OVERLAP").is_some_and(|value| value == "1")
+            && std::env::var_os("OXIWARP_OVERLAP").is_none_or(|value| value != "0")
             && gpu::driver_version()? >= sys::CAPTURES_OVERLAPPING;
         Ok(Self { overlaps, index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
+    }
+
+    fn overlap(&self, kernel: &str) -> Overlap {
+        if self.overlaps { Overlap::of(kernel) } else { Overlap::Never }
     }
 
     fn current(&self) -> Result<Current> {
@@ -157,14 +161,14 @@ impl Cuda {
     ) -> Result<()> {
         let _current = self.current()?;
         let Raw(function) = self.function(kernel, dtype, shape)?;
-        let Launch { grid, block, shared_bytes, overlaps, .. } = shape;
+        let Launch { grid, block, shared_bytes, .. } = shape;
         let config = sys::LaunchConfig {
             grid,
             block,
             shared_bytes,
             stream: stream.0,
             attributes: &sys::OVERLAPPING,
-            attribute_count: u32::from(self.overlaps && overlaps),
+            attribute_count: u32::from(self.overlap(kernel) != Overlap::Never),
         };
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.

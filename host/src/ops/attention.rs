@@ -81,7 +81,7 @@ pub(crate) fn launch(device: &Device, a: &AttentionLayout, passed_over: usize, s
 
 /// So many blocks of so many threads.
 pub(crate) fn block_shape(blocks: u32, threads: u32, shared_bytes: u32) -> Launch {
-    Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes, carveout: None, overlaps: true }
+    Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes, carveout: None }
 }
 
 /// The side of which a block has a tile.

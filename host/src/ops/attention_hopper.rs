@@ -110,7 +110,6 @@ pub(crate) fn attention_hopper(
         block: [tiles.threads(), 1, 1],
         shared_bytes: tiles.shared_bytes(),
         carveout: None,
-        overlaps: true,
     };
     // SAFETY: the layout was checked; the maps and `p` say the same of it.
     unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, p]) }?;
