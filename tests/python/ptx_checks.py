@@ -209,7 +209,7 @@ def check_serial(module: Module) -> list[str]:
 
 
 def check_wait(sass: Sass) -> list[str]:
-    """Every kernel waits for the launches before it (`griddepcontrol.wait`), and accesses global memory after that alone.
+    """Every kernel waits for the launches before it (`griddepcontrol.wait`), and accesses memory after that alone.
 
     ptxas moves some in front of a wait alone: `ld.global.nc`.
     """

@@ -10,6 +10,7 @@ import torch
 
 from oxiwarp.__main__ import main
 from oxiwarp.bench import command
+from oxiwarp.bench.measure import VARIANTS
 from oxiwarp.bench.profile import category
 from oxiwarp.bench.workloads import WORKLOADS
 
@@ -36,6 +37,28 @@ def test_models(model, tmp_path, capsys, monkeypatch):
     assert record["versions"]["torch"] and record["device"] == "CPU executor"
     assert record["commit"] == "0123abc"
     assert "x eager" in capsys.readouterr().out
+
+
+def test_compile_only(tmp_path, capsys, monkeypatch):
+    """The compiled variants' first steps, and no figures; one that fails leaves the others."""
+    pytest.importorskip("transformers")
+    options = ["--model", "qwen3", "--small", "--device", "cpu", "--compile-only", "--out", str(tmp_path)]
+    assert main(["bench", *options]) == 0
+    said = [line.rpartition(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == [f"qwen3, {variant.name}" for variant in VARIANTS if variant.compiled]
+    bench = importlib.import_module("oxiwarp.bench")
+    compile_stock = bench.compile_one
+
+    def compile_one(workload, variant, *rest):
+        if variant.mode is None:
+            raise RuntimeError("no compiler [b]")
+        return compile_stock(workload, variant, *rest)
+
+    monkeypatch.setattr(bench, "compile_one", compile_one)
+    assert main(["bench", *options, "--variant", "torch.compile", "--variant", "patched + compile"]) == 1
+    failed, compiled = capsys.readouterr().out.splitlines()
+    assert failed == "qwen3, torch.compile: not compiled: RuntimeError: no compiler [b]"
+    assert compiled.startswith("qwen3, patched + compile: ") and not list(tmp_path.iterdir())
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):

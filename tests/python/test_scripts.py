@@ -3,6 +3,8 @@
 import os
 import shutil
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,52 @@ def run(bundle: Path, *arguments: str) -> subprocess.CompletedProcess:
     )
     assert not list(temporary.iterdir()), "it leaves its folder behind"
     return ran
+
+
+PROGRAM = """#!/bin/sh
+[ "$1" = --list ] && printf '%s: test\\n' sm_90::a::clean sm_90::a::racy sm_90::b::slow sm_90::b::no_test | grep "$2"
+"""
+SANITIZER = """#!/bin/sh
+case "$*" in
+*::racy) echo "========= RACECHECK SUMMARY: 1 hazard displayed"; exit 99 ;;
+*::slow) exec sleep 60 ;;
+*::clean) echo "test result: ok. 1 passed; 0 failed" ;;
+esac
+"""
+
+
+@pytest.fixture
+def sanitizer(bundle, monkeypatch):
+    """Its programs: one that lists tests, and a compute-sanitizer that finds something in some."""
+    for name, text in {"bin/test-kernels": PROGRAM, "tools/compute-sanitizer": SANITIZER}.items():
+        (bundle / name).parent.mkdir()
+        (bundle / name).write_text(text)
+        (bundle / name).chmod(0o755)
+    with tarfile.open(bundle / "programs.tar.xz", "w:xz") as archive:
+        archive.add(bundle / "bin", "bin")
+    (bundle / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    monkeypatch.setenv("PATH", f"{bundle / 'tools'}:{os.environ['PATH']}")
+    monkeypatch.setenv("SANITIZE_SECONDS", "2")
+
+
+def test_sanitize(bundle, sanitizer):
+    """Each test in a process of its own: one that finds something, does not end or is none leaves the others."""
+    out = bundle.parent / "the results"
+    ran = run(bundle, "sanitize", "sm_90::a::clean")
+    assert ran.returncode == 0 and "== racecheck: 1 of 1 tests clean" in ran.stdout, ran.stderr
+    ran = run(bundle, "sanitize")
+    assert ran.returncode == 1 and "== memcheck: 1 of 4 tests clean" in ran.stdout
+    lines = (out / "sanitize-memcheck.log").read_text().splitlines()
+    assert [line.partition(", ")[0] for line in lines] == [
+        "sm_90::a::clean: clean",
+        "sm_90::a::racy: FAILED (99)",
+        "sm_90::b::no_test: FAILED (0)",
+        "sm_90::b::slow: FAILED (124)",
+    ]
+    assert "RACECHECK SUMMARY: 1 hazard" in lines[1] and (out / "sanitize-memcheck-sm_90-a-racy.log").exists()
+    assert not (out / "sanitize-memcheck-sm_90-a-clean.log").exists()
+    ran = run(bundle, "sanitize", "sm_90::none")
+    assert ran.returncode == 1 and "== memcheck: 0 of 0 tests clean" in ran.stdout
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,13 @@ def main(arguments: list[str] | None = None) -> int:
         print(build(options.folder))
         return 0
     if options.command == "bench":
-        from .bench import bench
+        from .bench import bench, compile_only
 
         models, place = options.model or ["ltx"], options.device or default_device()
-        return bench(models, options.variant or names(), options.rounds, place, options.small, options.out)
+        chosen = options.variant or names()
+        if options.compile_only:
+            return compile_only(models, chosen, place, options.small)
+        return bench(models, chosen, options.rounds, place, options.small, options.out)
     if options.command == "demo":
         from .demo import demo as run_demo
 
@@ -50,6 +53,11 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=device, default=None, help="cuda, cpu (default: a GPU where there is one)")
     parser.add_argument("--small", action="store_true", help="a model of two layers, for a test")
     parser.add_argument("--out", default=None, help="folder for <model>.json")
+    parser.add_argument(
+        "--compile-only",
+        action="store_true",
+        help="compile and measure nothing, for a later run to find it in Inductor's cache; several processes may",
+    )
 
 
 def names() -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from .measure import STOCK, VARIANTS, Result, measure
+from .measure import STOCK, VARIANTS, Result, compile_one, measure
 from .workloads import WORKLOADS, Workload
 
 COMPILED = "torch.compile"
@@ -36,9 +36,8 @@ def bench(models: list[str], variants: list[str], rounds: int, device: str, smal
     except ImportError as error:
         print(f"bench: {error}: pip install rich diffusers transformers accelerate", file=sys.stderr)
         return 1
-    place = torch.device(device)
+    place, dtype = place_and_dtype(device)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-    dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
     failed = 0
     chosen = [variant for variant in VARIANTS if variant.name in (STOCK, *variants)]
     for name in models:
@@ -52,14 +51,45 @@ def bench(models: list[str], variants: list[str], rounds: int, device: str, smal
             failed = 1
             continue
         finally:
-            torch._dynamo.reset()
-            gc.collect()  # cycles that hold a model: the next one needs the memory
-            torch.cuda.empty_cache()
+            forget()
         show(results, console)
         failed |= any(result.error for result in results)
         if out is not None:
             save(workload, results, place, dtype, Path(out) / f"{name}.json")
     return int(failed)
+
+
+def compile_only(models: list[str], variants: list[str], device: str, small: bool) -> int:
+    """Compile each variant that is compiled, and say how long that took: a later run finds it in Inductor's cache.
+
+    Returns 0, or 1 with the reason printed.
+    """
+    place, dtype = place_and_dtype(device)
+    failed = 0
+    for name in models:
+        for variant in (variant for variant in VARIANTS if variant.compiled and variant.name in variants):
+            try:
+                seconds = compile_one(WORKLOADS[name], variant, place, dtype, small)
+                print(f"{name}, {variant.name}: {seconds:.1f} s", flush=True)
+            except Exception as failure:
+                print(f"{name}, {variant.name}: not compiled: {type(failure).__name__}: {failure}", flush=True)
+                failed = 1
+            finally:
+                forget()
+    return failed
+
+
+def place_and_dtype(device: str) -> tuple[torch.device, torch.dtype]:
+    """Where, and in which type."""
+    place = torch.device(device)
+    return place, torch.float32 if place.type == "cpu" else torch.bfloat16
+
+
+def forget() -> None:
+    """Free a model that nothing refers to but cycles, and its compiled code: the next one needs the memory."""
+    torch._dynamo.reset()
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def where(device: torch.device) -> str:

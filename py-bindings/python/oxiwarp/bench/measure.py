@@ -91,10 +91,8 @@ def measure(
     Raises where the stock model, the first variant, does not run.
     """
     with torch.no_grad():
-        torch.manual_seed(0)
         say("building the model")
-        with device:  # for this alone: torch.compile does not trace through it
-            model = nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
+        model = build(workload, small, device, dtype)
         arguments = workload.arguments(model, small, device, dtype)
         results, steps = list[Result](), dict[int, Callable[[], Any]]()
         reference: Tensor | None = None
@@ -122,6 +120,25 @@ def measure(
             for at, step in steps.items():
                 results[at].profile = profile(step)
     return results
+
+
+def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
+    """Seconds of a variant's first step. What Inductor compiled is in its cache then."""
+    with torch.no_grad():
+        model = build(workload, small, device, dtype)
+        arguments = workload.arguments(model, small, device, dtype)
+        _, run = prepare(variant, model, device)
+        started = time.perf_counter()
+        run_step(workload, run, arguments)
+        synchronize(device)
+    return time.perf_counter() - started
+
+
+def build(workload: Workload, small: bool, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """The stock model, with the same weights each time."""
+    torch.manual_seed(0)
+    with device:  # for this alone: torch.compile does not trace through it
+        return nn.Module.to(workload.build(small), dtype).eval().requires_grad_(False)
 
 
 def begin(
@@ -217,4 +234,4 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-__all__ = ["STOCK", "VARIANTS", "Result", "Variant", "measure"]
+__all__ = ["STOCK", "VARIANTS", "Result", "Variant", "compile_one", "measure"]
