@@ -136,7 +136,8 @@ def checked(form, monkeypatch):
     """Which providers of a form are right, with nothing compiled; what is wrong, and what is dropped."""
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
-    right, written = bench.right_providers(form, shape, form.inputs(Source(torch.device("cpu")), shape), results)
+    inputs = form.inputs(Source(torch.device("cpu")), shape)
+    right, written = bench.right_providers(form, shape, inputs, results, alone=False)
     return right, written, results.wrong, results.dropped
 
 
