@@ -105,8 +105,8 @@ impl Text {
                 let entry = &self.text[range.clone()];
                 // Before the body there is no brace.
                 let (head, body) = entry.split_at(entry.find('{')? + 1);
-                let [trigger, wait] = overlap.head();
-                module.extend([head, trigger, wait, body]);
+                let [wait, trigger] = overlap.head();
+                module.extend([head, wait, trigger, body]);
             }
             end = range.end;
         }

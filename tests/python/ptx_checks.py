@@ -27,7 +27,8 @@ _USAGE = re.compile(
 _REMARK = re.compile(r"^ptxas info\s*: \(C\d+\) (.*)$", re.M)
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(?P<opcode>[A-Z]\w*)(?P<modifiers>(?:\.\w+)*)", re.M)
 
-_GLOBAL = {"LD", "LDG", "LDGSTS", "ST", "STG", "ATOM", "ATOMG", "RED", "REDG", "UBLKCP", "UBLKPF", "UTMALDG", "UTMASTG"}
+_WAIT = ("ACQBULK", "BAR", "B2R")
+_BEFORE = {"LDC", "ULDC", "LDCU", "ISETP", "UISETP", "MOV", "UMOV", "IMAD", "NOP"}
 
 # By entry, (opcode, modifiers) of each instruction: ("LDG", ".E.128.CONSTANT").
 Sass = dict[str, list[tuple[str, str]]]
@@ -209,17 +210,19 @@ def check_serial(module: Module) -> list[str]:
 
 
 def check_wait(sass: Sass) -> list[str]:
-    """Every kernel waits for the launches before it (`griddepcontrol.wait`), and accesses memory after that alone.
+    """Every kernel waits for the launches before it, then passes an exit that needs a barrier and that no thread takes.
 
-    ptxas moves some in front of a wait alone: `ld.global.nc`.
+    In front of that nothing but constants is read, and nothing branches. ptxas moves some loads in front of a
+    `griddepcontrol.wait` alone: `ld.global.nc`.
     """
     problems = []
     for name, code in sass.items():
         opcodes = [opcode for opcode, _ in code]
-        if "ACQBULK" not in opcodes:
+        head = opcodes[: opcodes.index("EXIT")] if "EXIT" in opcodes else opcodes
+        if [opcode for opcode in head if opcode in _WAIT] != list(_WAIT):
             problems.append(f"{name}: does not wait")
-        elif early := _GLOBAL.intersection(opcodes[: opcodes.index("ACQBULK")]):
-            problems.append(f"{name}: {', '.join(sorted(early))} before the wait")
+        elif early := sorted(set(head) - _BEFORE.union(_WAIT)):
+            problems.append(f"{name}: {', '.join(early)} before the wait is over")
     return problems
 
 

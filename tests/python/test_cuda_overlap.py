@@ -1,13 +1,18 @@
-"""Launches that overlap on a GPU: later ones see what earlier ones write. In a process of its own, so that they do."""
+"""Launches that overlap on a GPU: later ones see what earlier ones write. In a process of its own, so that they do.
+
+All launches are in graphs, one behind the other on the GPU, and of so few rows that all blocks of one have room beside
+those of the next. Inputs change with each replay: what is read too early is wrong.
+"""
 
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
+from itertools import product
 
 import pytest
 
-TESTS = ["launches_in_a_row", "graph_of_two_streams"]
+TESTS = ["pairs_of_ops", "two_buffers_in_turns", "branches"]
+SHAPE, HEADS = (1, 100, 2048), (1, 100, 16, 128)
 
 
 @pytest.mark.parametrize("name", TESTS)
@@ -19,61 +24,86 @@ def test_overlap(name, cuda):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def launches_in_a_row():
-    """Ops of every family, each behind one that writes what it reads: the bits of calls with a wait after each."""
-    wide = random((2048,), torch.bfloat16, CUDA, 1)
-    across = {"q_weight": wide, "k_weight": wide, "across_heads": True}
-    cos, sin = (random((1024, 64), torch.float32, CUDA, seed).repeat_interleave(2, dim=-1) for seed in (3, 4))
-
-    def chain(wait):
-        def step(call, *arguments, **options):
-            result = call(*arguments, **options)
-            wait()
-            return result
-
-        x = random((4, 1024, 2048), torch.bfloat16, CUDA)
-        for _ in range(10):
-            act = step(oxiwarp.gelu_tanh, x)
-            x, total = step(oxiwarp.add_rms_norm, x, act, wide)
-            heads = step(oxiwarp.rms_norm, total, wide).view(4, 1024, 16, 128)
-            q, k = step(oxiwarp.qk_norm_rope, heads, heads.clone(), cos, sin, **across)
-            q, k = step(oxiwarp.rope, q, k, cos, sin)
-            y = step(oxiwarp.attention, q, k, heads).reshape(x.shape)
-            x, y = step(oxiwarp.gated_residual_ada_norm, x, y, wide, wide, wide)
-            y = step(oxiwarp.ada_norm, y, wide, wide)
-            x = step(oxiwarp.residual_tanh_gated_rms_norm, x, y, wide)
-            x = step(oxiwarp.layer_norm, step(oxiwarp.gated_residual, x, step(oxiwarp.softmax, y), wide))
-        return x
-
-    expected = chain(torch.cuda.synchronize)
-    assert expected.isfinite().all()
-    for _ in range(10):
-        assert torch.equal(chain(lambda: None), expected)
+def steps(device):
+    """A call of each family, from a tensor to one of its shape."""
+    side = [random((SHAPE[-1],), torch.bfloat16, device, seed) for seed in range(3)]
+    across = {"q_weight": side[0], "k_weight": side[1], "across_heads": True}
+    tables = [random((100, 64), torch.float32, device, seed).repeat_interleave(2, dim=-1) for seed in (3, 4)]
+    of_heads = {
+        "rope": lambda x: oxiwarp.rope(x, x, *tables)[0],
+        "qk_norm_rope": lambda x: oxiwarp.qk_norm_rope(x, x, *tables, **across)[1],
+        "attention": lambda x: oxiwarp.attention(x, x, x),
+    }
+    of_rows = {
+        "rms_norm": lambda x: oxiwarp.rms_norm(x, side[0]),
+        "add_rms_norm": lambda x: oxiwarp.add_rms_norm(x, x, side[0])[0],
+        "layer_norm": lambda x: oxiwarp.layer_norm(x, side[0], side[1]),
+        "ada_norm": lambda x: oxiwarp.ada_norm(x, side[0], side[1]),
+        "gated_residual": lambda x: oxiwarp.gated_residual(x, x, side[0]),
+        "gated_residual_ada_norm": lambda x: oxiwarp.gated_residual_ada_norm(x, x, *side)[1],
+        "residual_tanh_gated_rms_norm": lambda x: oxiwarp.residual_tanh_gated_rms_norm(x, x, side[0]),
+        "softmax": oxiwarp.softmax,
+        "gelu_tanh": oxiwarp.gelu_tanh,
+        "silu_and_mul": lambda x: oxiwarp.silu_and_mul(torch.cat([x, x], dim=-1)),
+    }
+    return of_rows | {name: lambda x, call=call: call(x.view(HEADS)).view(SHAPE) for name, call in of_heads.items()}
 
 
-def graph_of_two_streams():
-    """A fork and a join within a capture: the launch behind the join has two before it."""
-    static, side, graph = torch.zeros(512, 3072, device=CUDA).bfloat16(), torch.cuda.Stream(), torch.cuda.CUDAGraph()
-    weight = random((3072,), torch.bfloat16, CUDA, 1)
+def pairs(x, wait):
+    """Each step behind each."""
+    results, calls = [], steps(x.device)
+    for first, second in product(calls.values(), repeat=2):
+        before = first(x)
+        wait()
+        results += [before, second(before)]
+        wait()
+    return results
 
-    def calls(x, fork):
-        first = oxiwarp.rms_norm(x, weight)
-        if fork:
-            side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side) if fork else nullcontext():
-            beside = oxiwarp.rms_norm(first, weight, 1e-3)
-        own = oxiwarp.layer_norm(first, weight)
-        if fork:
-            torch.cuda.current_stream().wait_stream(side)
-        return oxiwarp.add_rms_norm(beside, own, weight)
 
+def in_turns(x, wait):
+    """The same two buffers again and again, each read while the other is written."""
+    rotate = steps(x.device)["rope"]
+    for _ in range(300):
+        x = rotate(x)
+        wait()
+    return [x]
+
+
+def forks(x, wait):
+    """A launch behind a copy, behind a fill, and behind the join of two branches, of which one ends with a copy."""
+    calls, main = steps(x.device), torch.cuda.current_stream()
+    side = main if wait is not nothing else torch.cuda.Stream()
+    first = calls["rms_norm"](x.clone())
+    wait()
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        beside = calls["ada_norm"](first)
+        wait()
+        copied = calls["rms_norm"](beside).clone()
+    own = calls["layer_norm"](first)
+    main.wait_stream(side)
+    wait()
+    joined = oxiwarp.add_rms_norm(beside, own)[0]
+    wait()
+    filled = oxiwarp.gated_residual(torch.zeros_like(copied), copied, joined)
+    return [joined, filled]
+
+
+def check(calls):
+    """A graph of the calls, replayed with new inputs, gives what the calls give that wait after each other."""
+    static, graph = torch.zeros(SHAPE, device="cuda", dtype=torch.bfloat16), torch.cuda.CUDAGraph()
+    calls(static, torch.cuda.synchronize)  # loads the kernels
     with torch.cuda.graph(graph):
-        results = calls(static, fork=True)
+        results = calls(static, nothing)
     for seed in range(10):
-        static.copy_(random(static.shape, static.dtype, CUDA, seed=seed))
+        static.copy_(random(SHAPE, static.dtype, static.device, seed=seed))
         graph.replay()
-        for result, expected in zip(results, calls(static.clone(), fork=False), strict=True):
-            assert torch.equal(result, expected)
+        for result, expected in zip(results, calls(static.clone(), torch.cuda.synchronize), strict=True):
+            assert expected.isfinite().all() and torch.equal(result, expected)
+
+
+def nothing():
+    """Does not wait."""
 
 
 if __name__ == "__main__":
@@ -82,6 +112,5 @@ if __name__ == "__main__":
 
     import oxiwarp
 
-    CUDA = torch.device("cuda")
     torch.set_grad_enabled(False)
-    globals()[sys.argv[1]]()
+    check(dict(zip(TESTS, [pairs, in_turns, forks], strict=True))[sys.argv[1]])

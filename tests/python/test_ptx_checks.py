@@ -21,7 +21,7 @@ from ptx_checks import (
     declared_entries,
     parse,
 )
-from test_ptx import need_tools
+from test_ptx import need_tools, overlapping
 
 
 def entry(name: str, body: str, bounds: str = "") -> str:
@@ -115,13 +115,16 @@ def test_checks_report_products_one_after_the_other() -> None:
 
 def test_checks_report_accesses_before_the_wait(tmp_path: Path) -> None:
     need_tools()
-    load, wait, store = "ld.volatile.global.u32 %r1, [%rd1];", "griddepcontrol.wait;", "st.global.u32 [%rd2], %r1;"
-    bodies = {"right": wait + load + store, "early": load + wait + store, "none": load + store}
-    text = HEADER + "".join(entry(name, body) for name, body in bodies.items())
-    assert sorted(check_wait(assemble(text, "sm_90", tmp_path).sass)) == [
-        "early: LDG before the wait",
-        "none: does not wait",
-    ]
+    body = "ld.volatile.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;"
+    texts = {"bare": entry("bare", body), "alone": entry("alone", "griddepcontrol.wait;" + body)}
+    texts |= overlapping({name: entry(name, body) for name in ("right", "early")})
+    load = (
+        "{ .reg .b64 %p; .reg .b32 %v; ld.param.u64 %p, [in]; ld.volatile.global.u32 %v, [%p]; } griddepcontrol.wait;"
+    )
+    texts["early"] = texts["early"].replace("griddepcontrol.wait;", load)
+    module = assemble(HEADER.replace("8.0", "8.1") + "".join(texts.values()), "sm_90", tmp_path)
+    problems = ["alone: does not wait", "bare: does not wait", "early: LDG before the wait is over"]
+    assert sorted(check_wait(module.sass)) == problems
 
 
 def test_checks_report_header() -> None:

@@ -13,10 +13,6 @@ pub(crate) enum Overlap {
     Both,
 }
 
-/// Lets the next launch place its blocks as soon as all of this one's are placed.
-const TRIGGER: &str = "
-	griddepcontrol.launch_dependents;";
-
 /// Waits until everything that was launched before is done and written.
 ///
 /// `ld.global.nc` promises that nothing writes there while the kernel runs, and so ptxas moves it in front of the wait. It does not
@@ -24,13 +20,18 @@ const TRIGGER: &str = "
 const WAIT: &str = "
 	griddepcontrol.wait;
 	{
-	.reg .pred %empty, %leave;
-	.reg .b32 %blocks;
-	mov.u32 %blocks, %nctaid.z;
-	setp.eq.u32 %empty, %blocks, 0;
-	barrier.cta.red.or.pred %leave, 0, %empty;
+	.reg .pred %never, %leave;
+	.reg .b32 %bytes;
+	mov.u32 %bytes, %dynamic_smem_size;
+	setp.gt.u32 %never, %bytes, 0x7fffffff;
+	barrier.cta.red.or.pred %leave, 0, %never;
 	@%leave exit;
 	}";
+
+/// Lets the next launch place its blocks as soon as all of this one's are placed. Behind the wait: a kernel of somebody else may read
+/// in front of its own what is older than the launch before it, weights say, and finds it written.
+const TRIGGER: &str = "
+	griddepcontrol.launch_dependents;";
 
 impl Overlap {
     /// As measured: `docs/ladders.md`.
@@ -49,8 +50,8 @@ impl Overlap {
     pub fn head(self) -> [&'static str; 2] {
         match self {
             Self::Never => ["", ""],
-            Self::Before => ["", WAIT],
-            Self::Both => [TRIGGER, WAIT],
+            Self::Before => [WAIT, ""],
+            Self::Both => [WAIT, TRIGGER],
         }
     }
 }
