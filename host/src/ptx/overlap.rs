@@ -7,7 +7,7 @@ pub(crate) enum Overlap {
     /// Blocks are so short that placing them is what takes time, which is slower then.
     Never,
     /// With the launch before it. The one behind it starts when it ends: an H200 places 0.83 blocks in a nanosecond of a kernel
-    /// that lets the next one start, of others more than 1.
+    /// that lets the next one start, of others about 1.
     Before,
     /// With both.
     Both,
