@@ -115,12 +115,13 @@ impl<K: Shape> Layout<K> {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
-                // Of the masks, each lane of the warp that brings them says so.
-                let arrivals = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
-                // SAFETY: as the caller promises. Each warp of the consumers says when it is done.
+                // Tiles are brought by one thread, and each warp of the consumers says when it is done; masks are brought and
+                // read by the lanes of warps, of which each says so.
+                let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
+                // SAFETY: as the caller promises.
                 unsafe {
-                    buffer.full.init(arrivals);
-                    buffer.empty.init(4 * K::GROUPS);
+                    buffer.full.init(speakers);
+                    buffer.empty.init(4 * K::GROUPS * speakers);
                 }
             }
             publish();
