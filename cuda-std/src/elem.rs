@@ -64,6 +64,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
     /// From f32, rounded once.
     fn from_f32(value: f32) -> Self;
+    /// The same of a number that is known when the kernel is compiled: what no compiler looks into is no instruction then.
+    fn constant(value: f32) -> Self;
     /// To f32, exact.
     fn to_f32(self) -> f32;
     /// 16 bytes as lanes, in memory order.
@@ -82,6 +84,13 @@ pub trait Elem: Copy + Send + Sync + 'static {
     /// The product of the elements in two words, each rounded once.
     fn mul_words(a: u32, b: u32) -> u32;
 
+    /// 16 bytes of a number that is known when the kernel is compiled.
+    #[inline(always)]
+    fn splat(value: f32) -> [u32; 4] {
+        let bits = Self::constant(value).to_bits();
+        [if size_of::<Self>() == 2 { bits | bits << 16 } else { bits }; 4]
+    }
+
     /// `value` as this type holds it: the rounding that a store and load would make.
     #[inline(always)]
     fn round(value: f32) -> f32 {
@@ -94,6 +103,10 @@ impl Elem for f32 {
     const NEG_INFINITY: Self = f32::NEG_INFINITY;
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
+        value
+    }
+    #[inline(always)]
+    fn constant(value: f32) -> Self {
         value
     }
     #[inline(always)]
@@ -138,6 +151,10 @@ macro_rules! half_elem {
             #[inline(always)]
             fn from_f32(value: f32) -> Self {
                 $t::from_bits(arch::$from(value))
+            }
+            #[inline(always)]
+            fn constant(value: f32) -> Self {
+                $t::from_f32_const(value)
             }
             #[inline(always)]
             fn to_f32(self) -> f32 {

@@ -43,10 +43,10 @@ impl<T: Elem> Quad<T> {
         Self { words: T::pack(lanes), element: PhantomData }
     }
 
-    /// Four times `value`, rounded.
+    /// Four times `value`, a constant, rounded.
     #[inline(always)]
     pub fn splat(value: f32) -> Self {
-        Self::from_lanes([value; 4])
+        Self { words: T::splat(value), element: PhantomData }
     }
 
     /// The sums, each rounded once to `T`.

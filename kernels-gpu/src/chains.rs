@@ -39,7 +39,7 @@ impl<T: Elem> Held<T> {
     }
     #[inline(always)]
     fn splat(value: f32) -> Self {
-        Self::new(T::Lanes::splat(value))
+        Self(T::splat(value), PhantomData)
     }
     #[inline(always)]
     pub fn lanes(self) -> T::Lanes {

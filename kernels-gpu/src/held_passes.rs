@@ -9,9 +9,6 @@ use crate::part_moments::PartMoments;
 use crate::passes::Passes;
 use crate::source::{Sink, Source};
 
-/// Quads of which what is beside them is read together.
-const AHEAD: usize = 4;
-
 impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// The warp's tile of number `nth`, if the row has it.
     #[inline(always)]
@@ -41,13 +38,13 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             }
         }
         let stats = self.reduce_held::<M>(&row);
-        for first in (0..MOST_HELD).step_by(AHEAD) {
-            for nth in first..first + AHEAD {
+        for first in (0..MOST_HELD).step_by(K::AHEAD) {
+            for nth in first..first + K::AHEAD {
                 if let Some(tile) = self.own(nth).filter(|_| !early) {
                     beside[nth] = sink.fetch(tile);
                 }
             }
-            for nth in first..first + AHEAD {
+            for nth in first..first + K::AHEAD {
                 if let Some(tile) = self.own(nth) {
                     sink.put(stats, tile, row[nth].forget_lanes(), beside[nth]);
                 }

@@ -10,7 +10,6 @@ pub mod affine;
 mod angles;
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 pub mod attention;
-mod block_rows;
 mod block_sums;
 mod brief;
 mod chains;

@@ -76,6 +76,7 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
 {
     const GROUPED: bool = F::GROUPED && A::GROUPED && OUTPUTS == 1;
     const EARLY: bool = F::EARLY && size_of::<A::Fetched>() == 0 && OUTPUTS == 1;
+    const AHEAD: usize = if size_of::<A::Fetched>() == 0 { 4 } else { 1 };
     type Fetched = (A::Fetched, [(F::Fetched, F::Fetched); OUTPUTS]);
     const EMPTY: Self::Fetched = (A::EMPTY, [(F::EMPTY, F::EMPTY); OUTPUTS]);
 
@@ -136,8 +137,10 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, const ACCESS: u32>(
     unsafe {
         if ACCESS < WHOLE {
             part.run::<ModulationRow<T, ACCESS>, AffineRow<T, ACCESS>, _>(each)
+        } else if OUTPUTS == 1 && p.form == Params::AFFINE && each {
+            part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS, true>, _>(Rounds::<true>)
         } else if OUTPUTS == 1 && p.form == Params::AFFINE {
-            part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS, true>, _>(each)
+            part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS, true>, _>(Rounds::<false>)
         } else if OUTPUTS == 1 && p.form == Params::PARTLY_AFFINE {
             part.run::<Plain<T, ACCESS>, PlainAffine<T, ACCESS, false>, _>(each)
         } else if OUTPUTS == 1 && p.form == Params::SINGLE && size_of::<T>() == 2 {

@@ -49,6 +49,8 @@ pub(crate) trait Sink<T: Elem> {
     const GROUPED: bool;
     /// Is what is read beside a held row so little that all of it may wait for the reduction?
     const EARLY: bool = false;
+    /// Quads of a held row of which what is beside them is read together.
+    const AHEAD: usize = 4;
     /// What is read beside a quad.
     type Fetched: Copy;
     /// Nothing yet.

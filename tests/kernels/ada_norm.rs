@@ -145,7 +145,7 @@ fn held<T: Element>(device: &Device) {
         Beside { single: true, parameters: [Some(true); 2], ..usual },
         Beside { parameters: [Some(false); 2], ..usual },
     ];
-    for cols in [1536, 2048, 3072] {
+    for cols in [1536, 2048, 3072, 5120] {
         let (dense, odd) = (Layout::dense(cols), Layout { offset: 1, stride: cols + 3 });
         for beside in forms {
             for params in PARAMS {
@@ -171,11 +171,16 @@ fn held<T: Element>(device: &Device) {
 /// That of rows in registers, where there is one for the form.
 fn kernel<T: Element>(norm: Norm, cols: i64, beside: Beside) -> Option<&'static str> {
     // For rows in f32 operands in f32 are of their own type.
-    let single = beside.single && size_of::<T>() < 4;
+    let is_half = size_of::<T>() < 4;
+    let single = beside.single && is_half;
     match (norm, cols, single, beside.table, beside.parameters) {
         (Norm::Layer, 1536, false, None, [None, None]) => Some("layer_held12_same"),
         (Norm::Layer, 1536, true, None, [None, None]) => Some("layer_held12_single"),
-        (Norm::Layer, 3072, false, None, [None, None]) => Some("layer_team6_same"),
+        (Norm::Layer, 3072, false, None, [None, None]) => Some("layer_block6_same"),
+        (Norm::Layer, 3072, false, None, [Some(false), Some(false)]) if is_half => {
+            Some("layer_block6_affine")
+        }
+        (Norm::Layer, 5120, true, None, [None, None]) => Some("layer_block10_single"),
         (Norm::Rms, 2048, false, None, [None, None]) => Some("rms_team4_same"),
         (Norm::Rms, 2048, false, Some(false), [None, None]) => Some("rms_team4_tabled"),
         _ => None,

@@ -36,12 +36,6 @@ impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
         self.load(tile, Load::ReadOnly)
     }
 
-    /// The same of a row that nobody reads again: L1 is left to what many rows share.
-    #[inline(always)]
-    pub fn get_once(&self, tile: u32) -> Quad<T> {
-        self.load(tile, Load::Once)
-    }
-
     /// Copies the row to shared memory; [`Staged::wait`] before it is read. `packs`: is the row
     /// `Rows::is_vector`?
     #[inline(always)]

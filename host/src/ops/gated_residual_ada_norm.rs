@@ -1,5 +1,5 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
-use cuda_std::quad::{HELD, HELD_TEAM, TEAM};
+use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, TEAM};
 use kernels_gpu::affine::Modulated;
 use kernels_gpu::params::Params;
 
@@ -13,22 +13,23 @@ use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMu
 
 const OP: &str = "gated_residual_ada_norm";
 const LAYER: Kernels = Kernels {
-    any: "gated_residual_ada_norm_layer",
-    whole: "gated_residual_ada_norm_layer_whole",
     special: &[
         (HELD + 12, "gated_residual_ada_norm_layer_held12"),
         (TEAM, "gated_residual_ada_norm_layer_team"),
     ],
-    formed: &[(HELD_TEAM + 6, Params::SAME, "gated_residual_ada_norm_layer_team6_same")],
+    formed: &[
+        (HELD_BLOCK + 6, Params::SAME, "gated_residual_ada_norm_layer_block6_same"),
+        (HELD_BLOCK + 10, Params::SINGLE, "gated_residual_ada_norm_layer_block10_single"),
+    ],
+    ..Kernels::of(["gated_residual_ada_norm_layer", "gated_residual_ada_norm_layer_whole"])
 };
 const RMS: Kernels = Kernels {
-    any: "gated_residual_ada_norm_rms",
-    whole: "gated_residual_ada_norm_rms_whole",
     special: &[(TEAM, "gated_residual_ada_norm_rms_team")],
     formed: &[
         (HELD_TEAM + 4, Params::SAME, "gated_residual_ada_norm_rms_team4_same"),
         (HELD_TEAM + 4, Params::TABLED, "gated_residual_ada_norm_rms_team4_tabled"),
     ],
+    ..Kernels::of(["gated_residual_ada_norm_rms", "gated_residual_ada_norm_rms_whole"])
 };
 
 /// [`gated_residual`](crate::gated_residual) and [`ada_norm`](crate::ada_norm) of its rounded sum, with the bits of the two

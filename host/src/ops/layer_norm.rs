@@ -9,8 +9,6 @@ use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "layer_norm";
 const KERNELS: Kernels = Kernels {
-    any: OP,
-    whole: OP,
     special: &[
         (HELD + 5, "layer_norm_held5"),
         (HELD + 10, "layer_norm_held10"),
@@ -18,7 +16,7 @@ const KERNELS: Kernels = Kernels {
         (HELD_BLOCK + 8, "layer_norm_block8"),
         (HELD_BLOCK + 10, "layer_norm_block10"),
     ],
-    formed: &[],
+    ..Kernels::of([OP; 2])
 };
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, in f32, rounded once at the end.

@@ -5,7 +5,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, HELD_TEAM, WHOLE};
+use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, WHOLE};
 
 use crate::affine::{Affine, Modulated, Norm, Parameters};
 use crate::modulated::{Formed, Normed, RoundEach, in_form};
@@ -80,7 +80,7 @@ unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_B
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of four times `ACCESS - HELD_TEAM` tiles, and operands of the form `FORM`.
+/// As [`ada_norm`], for rows of four times `ACCESS - HELD_TEAM` or `- HELD_BLOCK` tiles, and operands of the form `FORM`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -135,10 +135,14 @@ entry! {
         => held::<T, LayerNorm, { HELD + 12 }, { Params::SAME }, 6>(x, affine, y, p);
     ada_norm_layer_held12_single<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, { Params::SINGLE }, 10>(x, affine, y, p);
-    ada_norm_layer_team6_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 9>(x, affine, y, p);
-    ada_norm_layer_team6_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 5>(x, affine, y, p);
+    ada_norm_layer_block6_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 9>(x, affine, y, p);
+    ada_norm_layer_block6_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 5>(x, affine, y, p);
+    ada_norm_layer_block6_affine<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::AFFINE }, 10>(x, affine, y, p);
+    ada_norm_layer_block10_single<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_BLOCK + 10 }, { Params::SINGLE }, 8>(x, affine, y, p);
     ada_norm_rms_team4_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 12>(x, affine, y, p);
     ada_norm_rms_team4_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)

@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, HELD_TEAM, TEAM, WHOLE};
+use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, TEAM, WHOLE};
 
 use crate::affine::{Affine, Modulated, Norm, Parameters};
 use crate::gated::{Gated, GatedRow};
@@ -76,7 +76,7 @@ unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for rows of four times `ACCESS - HELD_TEAM` tiles, and operands of the form `FORM`.
+/// As [`gated_residual_ada_norm`], for rows of four times `ACCESS - HELD_TEAM` or `- HELD_BLOCK` tiles, and operands of the form `FORM`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
     gated: Gated,
@@ -128,10 +128,12 @@ entry! {
         => whole::<T, MeanSquare, TEAM, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => whole::<T, MeanSquare, TEAM, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_team6_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_team6_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_TEAM + 6 }, { Params::SAME }, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_block6_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 8>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_block6_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_block10_single<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+        => team::<T, LayerNorm, { HELD_BLOCK + 10 }, { Params::SINGLE }, 6>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team4_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 9>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team4_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)

@@ -2,10 +2,9 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, TEAM, WHOLE};
+use cuda_std::quad::{HELD, HELD_BLOCK, WHOLE, shared};
 
 use crate::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
-use crate::block_rows::block_rows;
 use crate::moments::{LayerNorm, Stats};
 use crate::operand::Operand;
 use crate::params::{Params, with_access};
@@ -20,6 +19,7 @@ struct Scale<T, A, const ACCESS: u32> {
 
 impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> {
     const GROUPED: bool = A::GROUPED;
+    const AHEAD: usize = if shared(ACCESS) { 1 } else { 4 };
     type Fetched = A::Fetched;
     const EMPTY: A::Fetched = A::EMPTY;
 
@@ -45,16 +45,14 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
     unsafe {
         let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
         let [weight, bias] = [&affine.weight, &affine.bias].map(|operand| operand.kind != Operand::NONE);
-        if ACCESS < WHOLE {
-            run::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, affine, y)
-        } else if !weight && !bias {
-            run::<T, (), ACCESS>(&passes, x, affine, y)
-        } else if size_of::<T>() == 2 && p.form == Params::SINGLE {
-            run::<T, PlainAffine<f32, ACCESS, false>, ACCESS>(&passes, x, affine, y)
-        } else if weight && bias {
-            run::<T, PlainAffine<T, ACCESS, true>, ACCESS>(&passes, x, affine, y)
-        } else {
-            run::<T, PlainAffine<T, ACCESS, false>, ACCESS>(&passes, x, affine, y)
+        let single = size_of::<T>() == 2 && p.form == Params::SINGLE;
+        match (weight, bias) {
+            _ if ACCESS < WHOLE => run::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, affine, y),
+            (false, false) => run::<T, (), ACCESS>(&passes, x, affine, y),
+            (true, true) if single => run::<T, PlainAffine<f32, ACCESS, true>, ACCESS>(&passes, x, affine, y),
+            (true, true) => run::<T, PlainAffine<T, ACCESS, true>, ACCESS>(&passes, x, affine, y),
+            _ if single => run::<T, PlainAffine<f32, ACCESS, false>, ACCESS>(&passes, x, affine, y),
+            _ => run::<T, PlainAffine<T, ACCESS, false>, ACCESS>(&passes, x, affine, y),
         }
     }
 }
@@ -101,9 +99,9 @@ unsafe fn held<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
 }
 
 /// # Safety
-/// As [`block_rows`], weight and bias of the type that their kind says, `p.form` theirs.
+/// As [`layer_norm`], for rows of four times `ACCESS - HELD_BLOCK` tiles.
 #[inline(always)]
-unsafe fn of_block<T: Elem, const HELD: usize, const MIN_BLOCKS: u32>(
+unsafe fn of_block<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     y: Rows,
@@ -111,19 +109,8 @@ unsafe fn of_block<T: Elem, const HELD: usize, const MIN_BLOCKS: u32>(
 ) {
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<{ Params::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    let [weight, bias] = [&affine.weight, &affine.bias].map(|operand| operand.kind != Operand::NONE);
-    let single = size_of::<T>() == 2 && p.form == Params::SINGLE;
     // SAFETY: as the caller promises.
-    unsafe {
-        match (weight, bias) {
-            (false, false) => block_rows::<T, (), HELD>(x, affine, y, p),
-            // Asked for each tile whether they are there, they come one by one: 189 us for Wan's rows and not 186.
-            (true, true) if single => block_rows::<T, PlainAffine<f32, TEAM, true>, HELD>(x, affine, y, p),
-            (true, true) => block_rows::<T, PlainAffine<T, TEAM, true>, HELD>(x, affine, y, p),
-            _ if single => block_rows::<T, PlainAffine<f32, TEAM, false>, HELD>(x, affine, y, p),
-            _ => block_rows::<T, PlainAffine<T, TEAM, false>, HELD>(x, affine, y, p),
-        }
-    }
+    unsafe { layer_norm::<T, ACCESS>(x, affine, y, p) }
 }
 
 entry! {
@@ -136,10 +123,16 @@ entry! {
         => held::<T, { HELD + 10 }, 12>(x, affine, y, p);
     layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
         => held::<T, { HELD + 10 }, 8>(x, affine, y, p);
-    layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => of_block::<T, 6, 10>(x, affine, y, p);
-    layer_norm_block6<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params) => of_block::<T, 6, 6>(x, affine, y, p);
-    layer_norm_block8<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => of_block::<T, 8, 8>(x, affine, y, p);
-    layer_norm_block8<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params) => of_block::<T, 8, 6>(x, affine, y, p);
-    layer_norm_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => of_block::<T, 10, 8>(x, affine, y, p);
-    layer_norm_block10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params) => of_block::<T, 10, 5>(x, affine, y, p)
+    layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => of_block::<T, { HELD_BLOCK + 6 }, 10>(x, affine, y, p);
+    layer_norm_block6<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => of_block::<T, { HELD_BLOCK + 6 }, 5>(x, affine, y, p);
+    layer_norm_block8<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => of_block::<T, { HELD_BLOCK + 8 }, 8>(x, affine, y, p);
+    layer_norm_block8<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => of_block::<T, { HELD_BLOCK + 8 }, 6>(x, affine, y, p);
+    layer_norm_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => of_block::<T, { HELD_BLOCK + 10 }, 8>(x, affine, y, p);
+    layer_norm_block10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => of_block::<T, { HELD_BLOCK + 10 }, 4>(x, affine, y, p)
 }
