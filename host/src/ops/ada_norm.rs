@@ -7,7 +7,7 @@ use crate::launch::args;
 use crate::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::quads::{Kernels, Norm, QuadLaunch, Wants};
 use crate::rows::{RowLayout, expect_disjoint};
-use crate::{Affine, Device, Result, ScaleShift, Stream, View, ViewMut};
+use crate::{Affine, Device, Dtype, Result, ScaleShift, Stream, View, ViewMut};
 
 /// The parameters of a modulated norm.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -38,6 +38,14 @@ const LAYER: Kernels = Kernels {
         (HELD_BLOCK + 10, Params::SINGLE, "ada_norm_layer_block10_single"),
     ],
     ..Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"])
+};
+/// The same for rows in f32, which have no registers to spare beside weight and bias.
+const LAYER_F32: Kernels = Kernels {
+    formed: &[
+        (HELD + 12, Params::SAME, "ada_norm_layer_held12_same"),
+        (HELD_BLOCK + 6, Params::SAME, "ada_norm_layer_block6_same"),
+    ],
+    ..LAYER
 };
 const RMS: Kernels = Kernels {
     formed: &[
@@ -82,6 +90,7 @@ pub fn ada_norm(
     let form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
     let wants = Wants { eps: params.eps, form, round_each, waiting: 1 };
     let kernels = match params.norm {
+        Norm::Layer if x.dtype() == Dtype::F32 => LAYER_F32,
         Norm::Layer => LAYER,
         Norm::Rms => RMS,
     };
