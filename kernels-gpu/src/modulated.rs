@@ -76,6 +76,7 @@ impl<T: Elem, N: Norm, F: Form<T>, A: Parameters, R: RoundEach, const OUTPUTS: u
 {
     const GROUPED: bool = F::GROUPED && A::GROUPED && OUTPUTS == 1;
     const EARLY: bool = F::EARLY && size_of::<A::Fetched>() == 0 && OUTPUTS == 1;
+    // Four operands of four quads would have the registers of a tenth block.
     const AHEAD: usize = if size_of::<A::Fetched>() == 0 { 4 } else { 1 };
     type Fetched = (A::Fetched, [(F::Fetched, F::Fetched); OUTPUTS]);
     const EMPTY: Self::Fetched = (A::EMPTY, [(F::EMPTY, F::EMPTY); OUTPUTS]);

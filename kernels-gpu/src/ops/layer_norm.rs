@@ -19,6 +19,7 @@ struct Scale<T, A, const ACCESS: u32> {
 
 impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> {
     const GROUPED: bool = A::GROUPED;
+    // Weight and bias of four quads would have the registers of some of the blocks that share a multiprocessor.
     const AHEAD: usize = if shared(ACCESS) { 1 } else { 4 };
     type Fetched = A::Fetched;
     const EMPTY: A::Fetched = A::EMPTY;
@@ -101,14 +102,14 @@ unsafe fn held<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
 /// # Safety
 /// As [`layer_norm`], for rows of four times `ACCESS - HELD_BLOCK` tiles.
 #[inline(always)]
-unsafe fn of_block<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
+unsafe fn of_block<T: Elem, const ACCESS: u32, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     y: Rows,
     p: Params,
 ) {
     // Of Turing's half as many threads each has the registers that it wants.
-    thread::launch_bounds_by_generation::<{ Params::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
+    thread::launch_bounds_by_generation::<{ Params::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { layer_norm::<T, ACCESS>(x, affine, y, p) }
 }
@@ -124,15 +125,15 @@ entry! {
     layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
         => held::<T, { HELD + 10 }, 8>(x, affine, y, p);
     layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 6 }, 10>(x, affine, y, p);
+        => of_block::<T, { HELD_BLOCK + 6 }, 4, 10>(x, affine, y, p);
     layer_norm_block6<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 6 }, 5>(x, affine, y, p);
+        => of_block::<T, { HELD_BLOCK + 6 }, 4, 5>(x, affine, y, p);
     layer_norm_block8<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 8 }, 8>(x, affine, y, p);
+        => of_block::<T, { HELD_BLOCK + 8 }, 4, 8>(x, affine, y, p);
     layer_norm_block8<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 8 }, 6>(x, affine, y, p);
+        => of_block::<T, { HELD_BLOCK + 8 }, 4, 6>(x, affine, y, p);
     layer_norm_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 10 }, 8>(x, affine, y, p);
+        => of_block::<T, { HELD_BLOCK + 10 }, 4, 8>(x, affine, y, p);
     layer_norm_block10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 10 }, 4>(x, affine, y, p)
+        => of_block::<T, { HELD_BLOCK + 10 }, 3, 3>(x, affine, y, p)
 }
