@@ -39,7 +39,7 @@ const LAYER: Kernels = Kernels {
     ],
     ..Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"])
 };
-/// The same for rows in f32, which have no registers to spare beside weight and bias.
+/// The same for rows in f32: there is no kernel that holds these and reads weight and bias, and none with operands of another type.
 const LAYER_F32: Kernels = Kernels {
     formed: &[
         (HELD + 12, Params::SAME, "ada_norm_layer_held12_same"),
