@@ -63,6 +63,24 @@ pub unsafe fn shared_store(address: u32, value: f32) {
     unsafe { hopper::shared_store(address, value) }
 }
 
+/// Writes four matrices of 8 rows of 16 bytes to shared memory: lane `i` gives the address of row `i % 8` of matrix `i / 8`,
+/// and has columns `2 * (i % 4)` and the next of row `i / 4` of each, as the accumulators of a product do.
+///
+/// # Safety
+/// As [`shared_store`], at multiples of 16; the whole warp is here.
+#[inline(always)]
+pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
+    // SAFETY: as the caller promises.
+    unsafe { hopper::store_matrices(address, matrices) }
+}
+
+/// Shows the copy engine what the thread wrote to shared memory.
+#[inline(always)]
+pub fn publish_shared() {
+    // SAFETY: a fence.
+    unsafe { hopper::fence_async_shared() }
+}
+
 /// Reads two numbers from shared memory.
 ///
 /// # Safety

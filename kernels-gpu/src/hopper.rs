@@ -26,6 +26,8 @@ use crate::attention::Mask;
 
 /// Queries of a warp group: the rows of a product.
 pub const GROUP_ROWS: u32 = 64;
+/// Those of a warp, which stores them.
+pub const WARP_ROWS: u32 = 16;
 /// Columns of the parts in which tiles lie in shared memory: what the swizzle takes.
 pub const PART: u32 = 64;
 
@@ -40,19 +42,22 @@ pub struct Tiles {
     pub groups: u32,
     /// Tiles of keys, and as many of values, in flight.
     pub stages: u32,
+    /// Does the copy engine store the result, from a place of its own in shared memory? Threads do where that takes as long or less:
+    /// with few columns or few keys, for which more shared memory makes a launch slower, and with 256 columns, where none is left.
+    pub staged: bool,
 }
 
 /// Heads of up to 64 columns. Three warp groups leave each 160 registers, of which 128 hold scores, weights and result;
 /// two with longer tiles are 10 % slower, for the weights take as long as the products.
-pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2 };
+pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Heads of up to 96 columns.
-pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2 };
+pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
 /// Heads of up to 128 columns.
-pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2 };
+pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
 /// The same for keys that leave less of its last tile empty.
-pub const D128_EVEN: Tiles = Tiles { keys: 128, ..D128 };
+pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
 /// Heads of up to 256 columns: shared memory is full with these.
-pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2 };
+pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
 
 impl Tiles {
     /// Queries of a tile.
@@ -69,12 +74,13 @@ impl Tiles {
     /// these, and what aligns the first to 1024.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
-        let tiles = (self.rows() + 2 * self.stages * self.keys) * columns * 2;
+        let results = if self.staged { self.rows() } else { 0 };
+        let tiles = (self.rows() + results + 2 * self.stages * self.keys) * columns * 2;
         tiles + self.stages * self.keys * 4 + (1 + 3 * self.stages) * 16 + 1024
     }
 }
 
-/// What the kernels need to know beside the tensor maps of q, k and v.
+/// What the kernels need to know beside the tensor maps of q, k, v and the result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Params {

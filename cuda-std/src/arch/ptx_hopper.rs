@@ -22,6 +22,9 @@ effects! {
     named_arrive(id: reg32 u32, threads: reg32 u32): "barrier.cta.arrive.aligned {id}, {threads};";
     shared_store(address: reg32 u32, value: reg32 f32): "st.shared.f32 [{address}], {value};";
     tensor_map_prefetch(map: reg64 u64): "prefetch.tensormap [{map}];";
+    fence_async_shared(): "fence.proxy.async.shared::cta;";
+    bulk_commit(): "cp.async.bulk.commit_group;";
+    bulk_wait_read(): "cp.async.bulk.wait_group.read 0;";
 }
 
 /// Waits for the phase of this parity to be over.
@@ -61,6 +64,34 @@ pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u3
             to = in(reg32) to, map = in(reg64) map,
             a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
             barrier = in(reg32) barrier,
+            options(nostack)
+        )
+    }
+}
+
+/// Copies a box of a tensor of four dimensions from shared memory.
+#[inline(always)]
+pub unsafe fn tensor_store(from: u32, map: u64, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the addresses.
+    unsafe {
+        asm!(
+            "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{map}, {{{a}, {b}, {c}, {d}}}], [{from}];",
+            from = in(reg32) from, map = in(reg64) map,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
+            options(nostack)
+        )
+    }
+}
+
+/// Four matrices of 8 x 8 numbers of 16 bits to shared memory: lane `i` has the address of row `i % 8` of matrix `i / 8`.
+#[inline(always)]
+pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
+    // SAFETY: the caller vouches for the addresses and for the whole warp.
+    unsafe {
+        asm!(
+            "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{address}], {{{a}, {b}, {c}, {d}}};",
+            address = in(reg32) address,
+            a = in(reg32) a, b = in(reg32) b, c = in(reg32) c, d = in(reg32) d,
             options(nostack)
         )
     }

@@ -45,4 +45,30 @@ impl Map {
         // SAFETY: as the caller promises.
         unsafe { hopper::tensor_copy(to, self.address, origin, barrier.address()) }
     }
+
+    /// Begins to copy a box at `from` in shared memory to `origin`; what lies outside the tensor stays as it is. The thread
+    /// [`close_stores`] and [`wait_for_stores`] before the box is written again, and before it ends.
+    ///
+    /// # Safety
+    /// The address is that of a map of four dimensions; the box is at `from`, swizzled as the map says, and
+    /// [`publish_shared`](crate::hopper::publish_shared) followed; nobody else uses that part of the tensor.
+    #[inline(always)]
+    pub unsafe fn store(self, from: u32, origin: [u32; 4]) {
+        // SAFETY: as the caller promises.
+        unsafe { hopper::tensor_store(from, self.address, origin) }
+    }
+}
+
+/// Closes the group of stores that the thread has begun since the last.
+#[inline(always)]
+pub fn close_stores() {
+    // SAFETY: it concerns the thread alone.
+    unsafe { hopper::bulk_commit() }
+}
+
+/// Waits until the thread's stores have read all of shared memory that they copy.
+#[inline(always)]
+pub fn wait_for_stores() {
+    // SAFETY: as above.
+    unsafe { hopper::bulk_wait_read() }
 }

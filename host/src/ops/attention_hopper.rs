@@ -2,7 +2,7 @@
 use std::num::NonZero;
 
 use kernels_gpu::heads::Heads;
-use kernels_gpu::hopper::{D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles};
+use kernels_gpu::hopper::{D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles, WARP_ROWS};
 
 use crate::attention::{AttentionLayout, LEAST_SCALE};
 use crate::cuda::{Cuda, HeadsMap};
@@ -111,8 +111,9 @@ pub(crate) fn attention_hopper(
         shared_bytes: tiles.shared_bytes(),
         carveout: None,
     };
+    let out = map(&a.out, WARP_ROWS, a.queries, a.heads)?;
     // SAFETY: the layout was checked; the maps and `p` say the same of it.
-    unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, p]) }?;
+    unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, out, p]) }?;
     Ok(true)
 }
 
@@ -133,18 +134,19 @@ fn is_plain(a: &AttentionLayout) -> bool {
         && walkable(&a.q, q)
         && walkable(&a.k, k)
         && walkable(&a.v, k)
+        && walkable(&a.out, q)
 }
 
 /// The kernel's argument; `None` where there are more tiles than it counts.
 fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
     let query_tiles = a.queries.div_ceil(tiles.rows());
     let heads = a.batches.checked_mul(a.heads)?;
+    let bytes = |stride: i64| 2 * stride;
     let all = query_tiles.checked_mul(heads).filter(|&all| all <= i32::MAX as u32)?;
     let section = section(a, heads);
-    let bytes = |stride: i64| 2 * stride;
     Some(Params {
-        out: a.out.base,
         lse: a.lse,
+        out: a.out.base,
         out_strides: [bytes(a.out.batch_stride), bytes(a.out.token_stride), bytes(a.out.head_stride)],
         queries: a.queries,
         keys: a.keys,

@@ -13,7 +13,7 @@ pub(crate) const PART_ROW: u32 = PART * 2;
 /// What the swizzle repeats after.
 const ALIGN: u32 = 1024;
 
-/// The queries of a tile, then tiles of keys, tiles of values, masks of tiles and barriers.
+/// The queries of a tile, then tiles of keys, tiles of values, the result, masks of tiles and barriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<K> {
     base: u32,
@@ -60,7 +60,8 @@ impl<K: Shape> Layout<K> {
     pub const KEY_BYTES: u32 = Self::KEY_PART * Self::PARTS;
     /// Bytes of what is added to the scores of a tile of keys, in f32.
     const MASK_BYTES: u32 = if K::PADDED { K::KEYS * 4 } else { 0 };
-    const MASKS: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
+    const RESULT: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
+    const MASKS: u32 = Self::RESULT + if K::STAGED { Self::QUERY_BYTES } else { 0 };
     const BARRIERS: u32 = Self::MASKS + K::STAGES * Self::MASK_BYTES;
     /// Buffers in all.
     const BUFFERS: u32 = 1 + K::STAGES * if K::PADDED { 3 } else { 2 };
@@ -85,6 +86,12 @@ impl<K: Shape> Layout<K> {
     #[inline(always)]
     pub fn queries(self) -> Buffer {
         self.buffer(0, 0)
+    }
+
+    /// Where the result lies before it is stored, in parts as large as those of the queries.
+    #[inline(always)]
+    pub fn result(self) -> u32 {
+        self.base + Self::RESULT
     }
 
     /// That of a tile of keys.

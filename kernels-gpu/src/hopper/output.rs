@@ -1,49 +1,101 @@
-//! From accumulators to rows in global memory.
-use cuda_std::hopper::wgmma::Operand;
+//! From accumulators to rows in global memory: by the threads that have them, or by way of shared memory and the copy engine,
+//! which leaves out what is not in the tensor.
+use cuda_std::elem::Elem;
+use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_stores};
+use cuda_std::hopper::{publish_shared, shared_store_matrices};
 use cuda_std::mem::{Store, store_u32x4};
 use cuda_std::warp;
 
+use super::layout::{Layout, PART_ROW};
 use super::schedule::Tile;
-use super::softmax::Softmax;
-use super::{Params, own_thread};
+use super::shape::Shape;
+use super::softmax::{QUAD, Softmax};
+use super::{PART, Params, own_thread};
 
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Divides by the sums and stores the rows, and the logarithms of the sums if they are wanted. `row` is the first of the
-/// thread's two.
+/// What the rows are multiplied by; stores the logarithms of their sums, if they are wanted. `row` is the first of the thread's two.
 ///
 /// # Safety
 /// `p` is that of the launch, the whole warp is here.
 #[inline(always)]
-pub(crate) unsafe fn store<T: Operand<Lanes = [f32; 8]>>(
+pub(crate) unsafe fn finish_rows(softmax: &Softmax, tile: Tile, row: u32, p: &Params) -> [f32; 2] {
+    let sums = softmax.sums();
+    for r in 0..2 {
+        let row = row + 8 * r as u32;
+        if row < p.queries && own_thread() % QUAD == 0 && !p.lse.is_null() {
+            let head = u64::from(tile.batch * p.heads.get() + tile.head);
+            let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
+            let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
+            // SAFETY: `lse` has a number for each query of each head.
+            unsafe { p.lse.add((head * u64::from(p.queries) + u64::from(row)) as usize).write(lse) };
+        }
+    }
+    // A row that saw no key is zeros.
+    sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
+}
+
+/// Stores the warp's rows, `out` times `inverse`: by way of `place` in shared memory, to `row`, head and batch of the tensor.
+///
+/// # Safety
+/// The map is that of the result, its box the rows of a warp and the columns of a part; `place` is the warp's, in the
+/// layout of the queries; the whole warp is here.
+#[inline(always)]
+pub(crate) unsafe fn store_staged<K: Shape>(
     out: &[f32],
-    softmax: &Softmax,
+    inverse: [f32; 2],
+    place: u32,
+    [row, head, batch]: [u32; 3],
+    map: Map,
+) {
+    let lane = warp::lane();
+    // What the last tile left here may not have gone yet.
+    wait_for_place();
+    let (own_row, chunk) = (lane % 16, lane / 16);
+    let to = place + own_row * PART_ROW;
+    for block in 0..out.len() / 8 {
+        let words = K::Elem::pack(core::array::from_fn(|i| out[8 * block + i] * inverse[i / 2 % 2]));
+        // 16 columns are two chunks of 16 bytes; the swizzle exchanges the chunks of a row by its number.
+        let (part, first) = (block as u32 / 4, block as u32 % 4 * 2);
+        let at = to + part * Layout::<K>::QUERY_PART + ((first + chunk) ^ (own_row % 8)) * 16;
+        // SAFETY: as the caller promises.
+        unsafe { shared_store_matrices(at, words) };
+    }
+    publish_shared();
+    warp::sync(u32::MAX);
+    if lane == 0 {
+        for part in 0..Layout::<K>::PARTS {
+            // SAFETY: as the caller promises.
+            unsafe { map.store(place + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch]) };
+        }
+        close_stores();
+    }
+}
+
+/// Stores the thread's part of its two rows, of which `row` is the first, `out` times `inverse`.
+///
+/// # Safety
+/// `p` is that of the launch, the whole warp is here.
+#[inline(always)]
+pub(crate) unsafe fn store<T: Elem<Lanes = [f32; 8]>>(
+    out: &[f32],
+    inverse: [f32; 2],
     tile: Tile,
     row: u32,
     p: &Params,
 ) {
-    let sums = softmax.sums();
-    let inverse = sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum });
-    let quad = own_thread() % 4;
+    let quad = own_thread() % QUAD;
     let [batches, queries, heads] = p.out_strides;
     let head = i64::from(tile.batch) * batches + i64::from(tile.head) * heads;
     for r in 0..2 {
         let row = row + 8 * r as u32;
-        let inside = row < p.queries;
-        if inside && quad == 0 && !p.lse.is_null() {
-            let at =
-                (u64::from(tile.batch * p.heads.get() + tile.head)) * u64::from(p.queries) + u64::from(row);
-            let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
-            // SAFETY: `lse` has a number for each query of each head.
-            unsafe { p.lse.add(at as usize).write(if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse }) };
-        }
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
             // Registers of this row and of 32 columns: 4 pairs, each 8 columns further on.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), quad);
             let column = 32 * block as u32 + 8 * quad;
-            if inside && column < p.dim {
+            if row < p.queries && column < p.dim {
                 // SAFETY: the row has these 8 columns; rows are aligned to 16 bytes, as the host checked.
                 unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }
             }
@@ -62,4 +114,13 @@ fn transpose([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
     let ((a, b), (c, d)) = (swap(a, b, 1), swap(c, d, 1));
     let ((a, c), (b, d)) = (swap(a, c, 2), swap(b, d, 2));
     [a, b, c, d]
+}
+
+/// Waits until the warp's place in shared memory may be written again.
+#[inline(always)]
+pub(crate) fn wait_for_place() {
+    if warp::lane() == 0 {
+        wait_for_stores();
+    }
+    warp::sync(u32::MAX);
 }

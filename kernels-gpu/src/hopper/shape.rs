@@ -29,6 +29,8 @@ pub(crate) trait Shape: Copy {
     const TURNS: bool = Self::GROUPS > 2;
     /// Tiles of keys, and as many of values, in flight.
     const STAGES: u32;
+    /// Does the copy engine store the result?
+    const STAGED: bool;
     /// Do the queries see no later keys?
     const CAUSAL: bool;
     /// Is there a mask of the keys?
@@ -44,6 +46,7 @@ pub(crate) struct Kernel<
     const P: usize,
     const GROUPS: u32,
     const STAGES: u32,
+    const STAGED: bool,
     const CAUSAL: bool,
     const PADDED: bool,
 >(PhantomData<T>);
@@ -55,9 +58,10 @@ impl<
     const P: usize,
     const GROUPS: u32,
     const STAGES: u32,
+    const STAGED: bool,
     const CAUSAL: bool,
     const PADDED: bool,
-> Shape for Kernel<T, S, O, P, GROUPS, STAGES, CAUSAL, PADDED>
+> Shape for Kernel<T, S, O, P, GROUPS, STAGES, STAGED, CAUSAL, PADDED>
 where
     T: Operand<Lanes = [f32; 8]>,
     [f32; S]: Accumulator,
@@ -73,6 +77,7 @@ where
     };
     const GROUPS: u32 = GROUPS;
     const STAGES: u32 = STAGES;
+    const STAGED: bool = STAGED;
     const CAUSAL: bool = CAUSAL;
     const PADDED: bool = PADDED;
 }
@@ -87,6 +92,7 @@ macro_rules! kernels {
             { $tiles.keys as usize / 16 },
             { $tiles.groups },
             { $tiles.stages },
+            { $tiles.staged },
             CAUSAL,
             PADDED,
         >;

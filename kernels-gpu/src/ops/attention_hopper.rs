@@ -27,6 +27,7 @@ unsafe fn attention<K: Shape>(p: &Params) {
     // SAFETY: as the caller promises.
     unsafe {
         let maps = Maps { q: Map::argument::<0>(), k: Map::argument::<1>(), v: Map::argument::<2>() };
+        let out = Map::argument::<3>();
         layout.make_barriers();
         let group = warp_group();
         if group == 0 {
@@ -38,6 +39,7 @@ unsafe fn attention<K: Shape>(p: &Params) {
             match thread::index()[0] {
                 0 => produce_keys::<K>(layout, maps, p),
                 32 => produce_values::<K>(layout, maps, p),
+                96 if K::STAGED => out.prefetch(),
                 64..96 if K::PADDED => produce_masks::<K>(layout, p),
                 _ => {}
             }
@@ -47,38 +49,38 @@ unsafe fn attention<K: Shape>(p: &Params) {
             } else {
                 take_registers::<160>()
             }
-            consume::<K>(layout, group - 1, p);
+            consume::<K>(layout, group - 1, out, p);
         }
     }
 }
 
 entry! {
-    attention_hopper_d64<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d64<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel64<T, false, false>>(&p);
-    attention_hopper_d64_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d64_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel64<T, true, false>>(&p);
-    attention_hopper_d64_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d64_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel64<T, false, true>>(&p);
-    attention_hopper_d96<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d96<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel96<T, false, false>>(&p);
-    attention_hopper_d96_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d96_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel96<T, true, false>>(&p);
-    attention_hopper_d96_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d96_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel96<T, false, true>>(&p);
-    attention_hopper_d128<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d128<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel128<T, false, false>>(&p);
-    attention_hopper_d128_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d128_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel128<T, true, false>>(&p);
-    attention_hopper_d128_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d128_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel128<T, false, true>>(&p);
-    attention_hopper_d128_even<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d128_even<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel128Even<T, false, false>>(&p);
-    attention_hopper_d128_even_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d128_even_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel128Even<T, true, false>>(&p);
-    attention_hopper_d128_even_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d128_even_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel128Even<T, false, true>>(&p);
-    attention_hopper_d256<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d256<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel256<T, false, false>>(&p);
-    attention_hopper_d256_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, p: Params) =>
+    attention_hopper_d256_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
         attention::<Kernel256<T, true, false>>(&p)
 }
