@@ -53,7 +53,10 @@ impl Choices {
             }
             Self::Passes => {
                 let packs = (cols / 8) as u32;
-                let fits = |team: &&u32| **team <= 512 && (packs > 1_024 || fills(packs, 4 * **team));
+                let fits = |team: &&u32| {
+                    let team = **team;
+                    team <= 512 && (packs > 1_024 || 32 * team >= packs && 2 * team < packs)
+                };
                 let rungs = TEAMS
                     .iter()
                     .filter(fits)

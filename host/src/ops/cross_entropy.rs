@@ -28,18 +28,20 @@ impl Default for CrossEntropy {
 
 const OP: &str = "cross_entropy";
 
-/// Four packs a thread are in flight, so a team takes the row in one step as far as 512 threads reach; then in more.
-/// Two blocks of 512 threads fill a Turing multiprocessor, and half of a newer one, with 64 KB of loads in flight.
+/// A thread has four packs in flight and 16 in all: folding the sums, which costs as much as several packs, is then rare, and while one
+/// team folds others read. On an H200 (rows of 1024, 4096, 8192 and 16,384 columns, share of a copy): 4 packs a thread 0.76, 0.77, 0.73 and 0.62; as here 0.93, 0.94, 0.93, 0.94. Fewer than 8 threads leave parts of cache
+/// lines to later. The longest rows have the bytes in flight that few of them want.
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
     rung(8, 0, 2, 128),
     rung(16, 0, 4, 128),
-    rung(32, 0, 8, 128),
-    rung(64, 0, 16, 128),
-    rung(128, 0, 32, 128),
-    rung(256, 0, 64, 128),
-    rung(512, 0, 128, 128),
-    rung(1_024, 0, 256, 256),
+    rung(128, 0, 8, 64),
+    rung(256, 0, 16, 64),
+    rung(512, 0, 32, 64),
+    rung(1_024, 0, 64, 64),
+    rung(4_096, 0, 128, 128),
+    rung(8_192, 0, 256, 256),
+    rung(20_480, 0, 320, 320),
     rung(u32::MAX, 0, 512, 512),
 ];
 
