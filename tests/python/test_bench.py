@@ -10,6 +10,7 @@ import torch
 
 from oxiwarp.__main__ import main
 from oxiwarp.bench import command
+from oxiwarp.bench.graphs import replay
 from oxiwarp.bench.measure import VARIANTS
 from oxiwarp.bench.profile import category
 from oxiwarp.bench.workloads import WORKLOADS
@@ -37,6 +38,19 @@ def test_models(model, tmp_path, capsys, monkeypatch):
     assert record["versions"]["torch"] and record["device"] == "CPU executor"
     assert record["commit"] == "0123abc"
     assert "x eager" in capsys.readouterr().out
+
+
+def test_cuda_graphs(tmp_path, cuda):
+    """Steps are replayed where that is asked for; one that asks the GPU for a number is left out."""
+    pytest.importorskip("diffusers")
+    options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
+    for asked in ([], ["--graphs"]):
+        assert main(["bench", "--model", "ltx", *options, *asked]) == 0
+        results = json.loads((tmp_path / "ltx.json").read_text())["results"]
+        assert [len(result["replayed"] or ()) for result in results] == ([3, 3] if asked else [0, 0])
+    x = torch.ones(4, device=cuda)
+    timed = replay({0: lambda: x + 1, 1: lambda: x.sum().item()}, 2, lambda call: (call(), 1.0)[1])
+    assert timed == {0: [1.0, 1.0]}
 
 
 def test_compile_only(tmp_path, capsys, monkeypatch):

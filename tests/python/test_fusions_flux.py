@@ -5,6 +5,7 @@ import torch
 from fused_checks import Operators
 from helpers import random
 from joint_models import BATCH, FAMILIES, IMAGE, TEXT, build, ran, step
+from test_compile import counting
 from torch import nn
 
 import oxiwarp
@@ -175,6 +176,18 @@ def test_fast_single_blocks(monkeypatch, device):
         got, own = step(family, model, dtype, device)[0], step(family, stock, dtype, device)[0]
         assert len(calls) == 1, f"a hook on {name} is for the module's own call"
         torch.testing.assert_close(got, own, rtol=0.02, atol=0.02)
+
+
+def test_compiled_attention_beside(device):
+    """An operator copies it, which Inductor leaves in place: of torch's own copy it made three."""
+    (_, model), graphs = pair(torch.bfloat16, device), []
+    expected = step(FLUX, model, torch.bfloat16, device)
+    torch.compiler.reset()
+    got = step(FLUX, torch.compile(model, fullgraph=True, backend=counting(graphs)), torch.bfloat16, device)
+    torch.testing.assert_close(got, expected)
+    targets = [str(node.target) for graph in graphs for node in graph.graph.nodes]
+    assert targets.count("oxiwarp.copy_into.default") == len(model.single_transformer_blocks)
+    assert "copy_" not in targets
 
 
 def test_learned_attention_beside(monkeypatch):

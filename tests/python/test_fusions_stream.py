@@ -66,6 +66,24 @@ def test_fake_zeros(device):
         zeros(torch.empty(2, 16, device=device))
 
 
+@pytest.mark.parametrize("gated", [True, False], ids=["gate", "no gate"])
+def test_inductor_has_a_sum_without_a_gate(gated, device):
+    """While compiling it is torch's sum and LayerNorm; with a gate it stays a kernel."""
+    x, y = random((2, 5, 96), torch.bfloat16, device), random((2, 5, 96), torch.bfloat16, device, seed=1)
+    gate = random((2, 1, 96), torch.bfloat16, device, seed=2) if gated else None
+    norm, targets = norm_of(96, torch.bfloat16, device), []
+
+    def backend(graph, inputs):
+        targets.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    torch.compiler.reset()
+    compiled = torch.compile(residual_layer_norm, fullgraph=True, backend=backend)(x, y, norm, "exact", gate=gate)
+    for found, right in zip(compiled, residual_layer_norm(x, y, norm, "exact", gate=gate), strict=True):
+        torch.testing.assert_close(found, right)
+    assert any("oxiwarp" in target for target in targets) == gated
+
+
 def test_no_zeros_of_a_captured_graph_are_kept(cuda):
     """They belong to the graph, and are zeros when it runs."""
     x, norm = random((2, 3, 16), torch.bfloat16, cuda), norm_of(16, torch.bfloat16, cuda)

@@ -33,7 +33,8 @@ def main(arguments: list[str] | None = None) -> int:
         chosen = options.variant or names()
         if options.compile_only:
             return compile_only(models, chosen, place, options.small)
-        return bench(models, chosen, options.rounds, place, options.small, options.out)
+        graphs = options.graphs and place.startswith("cuda")
+        return bench(models, chosen, options.rounds, place, options.small, graphs, options.out)
     if options.command == "demo":
         from .demo import demo as run_demo
 
@@ -52,6 +53,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=steps, default=10, help="timed steps of each variant (default: %(default)s)")
     parser.add_argument("--device", type=device, default=None, help="cuda, cpu (default: a GPU where there is one)")
     parser.add_argument("--small", action="store_true", help="a model of two layers, for a test")
+    parser.add_argument(
+        "--graphs", action="store_true", help="time each step as a CUDA graph too, which does not wait for Python"
+    )
     parser.add_argument("--out", default=None, help="folder for <model>.json")
     parser.add_argument(
         "--compile-only",

@@ -26,7 +26,9 @@ from .workloads import WORKLOADS, Workload
 COMPILED = "torch.compile"
 
 
-def bench(models: list[str], variants: list[str], rounds: int, device: str, small: bool, out: str | None) -> int:
+def bench(
+    models: list[str], variants: list[str], rounds: int, device: str, small: bool, graphs: bool, out: str | None
+) -> int:
     """Run it, print a table for each model, write `<out>/<model>.json`.
 
     Returns 0, or 1 with the reason printed: one model or variant that does not run leaves the others.
@@ -45,7 +47,7 @@ def bench(models: list[str], variants: list[str], rounds: int, device: str, smal
         console.print(f"\n{workload.title}, {str(dtype)[6:]}, {where(place)}", style="bold")
         try:
             with console.status("") as status:
-                results = measure(workload, chosen, place, dtype, rounds, small, status.update)
+                results = measure(workload, chosen, place, dtype, rounds, small, graphs, status.update)
         except Exception as failure:
             console.print(f"{name}: not measured: {type(failure).__name__}: {failure}", markup=False)
             failed = 1
@@ -113,6 +115,7 @@ def show(results: list[Result], console: Any) -> None:
         "x torch.compile",
         "in a row, ms",
         "launching, ms",
+        "replayed, ms",
         "equal values",
         "PSNR, dB",
         "first step, s",
@@ -127,6 +130,7 @@ def show(results: list[Result], console: Any) -> None:
             compiled,
             "" if result.in_a_row is None else f"{result.in_a_row:.2f}",
             f"{median(result.launching):.1f}",
+            f"{median(result.replayed):.2f}" if result.replayed else "",
             f"{result.equal:.2%}",
             f"{result.psnr:.1f}",
             f"{result.warmup:.1f}",

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import patch
+from .graphs import replay
 from .profile import Profile, profile
 from .workloads import Workload
 
@@ -43,6 +44,7 @@ VARIANTS = (
     Variant("patched + attention", "exact", attention=True),
     Variant("patched, fast", "fast"),
     Variant("patched + compile", "exact", compiled=True),
+    Variant("patched + attention + compile", "exact", compiled=True, attention=True),
     Variant("patched, fast + compile", "fast", compiled=True),
 )
 
@@ -59,6 +61,8 @@ class Result:
     in_a_row: float | None = None
     """Milliseconds of a step of the sample, whose steps follow each other without waiting, as in a pipeline; None where
     the sample is one step."""
+    replayed: list[float] | None = None
+    """Milliseconds of each replay of a step that a CUDA graph has captured; None: not asked for, or not captured."""
     warmup: float = 0.0
     """Seconds of the first step, compilation included."""
     patch_seconds: float | None = None
@@ -84,9 +88,10 @@ def measure(
     dtype: torch.dtype,
     rounds: int,
     small: bool,
+    graphs: bool,
     say: Callable[[str], None],
 ) -> list[Result]:
-    """Time every variant, compare its sample with the stock model's, and look where its time goes.
+    """Time every variant, also as CUDA `graphs`, compare its sample with the stock model's, and see where its time goes.
 
     Raises where the stock model, the first variant, does not run.
     """
@@ -119,6 +124,10 @@ def measure(
         if device.type == "cuda":
             for at, step in steps.items():
                 results[at].profile = profile(step)
+        if graphs:
+            say("CUDA graphs")
+            for at, times in replay(steps, rounds, lambda call: timed(call, device)[1]).items():
+                results[at].replayed = times
     return results
 
 

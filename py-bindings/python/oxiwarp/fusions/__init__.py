@@ -62,7 +62,7 @@ def notes(ops: set[str], decoder: bool) -> list[str]:
     """What a report says of these operators besides its rows; `decoder`: some serve a model of transformers."""
     given = sorted(ops & INDUCTOR.keys())
     if "layer_norm" in ops:
-        given.append("layer_norm by itself")  # see layer_norm.py
+        given.append("layer_norm by itself or with a sum before it that has no gate")  # see layer_norm.py, _stream.py
     if decoder:
         given.append(f"up to {MOST} elements on a GPU, in models of transformers")  # see ../_few.py
     return [f"left to Inductor under torch.compile: {', '.join(given)}"] if given else []

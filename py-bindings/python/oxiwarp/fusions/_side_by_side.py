@@ -19,6 +19,7 @@ PLACE = "_oxiwarp_place"
 """The attribute of what a block gives its attention that says where the result should be, past the module's call."""
 
 add_product = define_in_place("add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_)
+copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", Tensor.copy_)
 Attend = Callable[[Tensor | None], Tensor]
 """An attention, `[B, S, columns]`; where it can it writes into the tensor that it is given, and returns that."""
 
@@ -71,7 +72,8 @@ def side_by_side(
     if attended is not place:
         if attended.dtype != both.dtype or attended.shape != place.shape or needs_grad(attended):
             return torch.cat([attended, activation(projected)], dim=2)
-        place.copy_(attended)
+        copy = copy_into if torch.compiler.is_compiling() else Tensor.copy_
+        copy(place, attended)
     op(projected, mode=how.mode, out=both[..., first:])
     return both
 

@@ -1,10 +1,12 @@
 """A residual sum together with the LayerNorm that follows, where that has no modulation."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._tables import kept
-from ._chains import gated_residual_ada_norm
+from ._chains import compiling, gated_residual_ada_norm
+from ._fusion import same_dtype
 
 
 def residual_layer_norm(
@@ -18,7 +20,13 @@ def residual_layer_norm(
 ) -> tuple[Tensor, Tensor]:
     """`sum = x + gate * y` and `norm(sum)`, as `(norm(sum), sum)`: arguments, results and errors as
     `gated_residual_ada_norm`, whose scale is 0 here, so that a row is multiplied by 1, which changes no bit. It has the
-    dtype of the parameters: operands of one dtype have a kernel of their own."""
+    dtype of the parameters: operands of one dtype have a kernel of their own.
+
+    Without a gate Inductor has it while compiling: its one kernel of both costs less Python to launch, and takes what
+    comes before the sum along."""
+    if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
+        total = x + y
+        return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps), total
     return gated_residual_ada_norm(
         x,
         y,
