@@ -40,6 +40,7 @@ def test_models(model, tmp_path, capsys, monkeypatch):
     assert "x eager" in capsys.readouterr().out
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's own warning
 def test_cuda_graphs(tmp_path, cuda):
     """Steps are replayed where that is asked for; one that asks the GPU for a number is left out."""
     pytest.importorskip("diffusers")

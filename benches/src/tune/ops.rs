@@ -31,12 +31,7 @@ pub const OPS: &[Op] = &[
     Op {
         columns: LONG,
         call: rows::rms_norm,
-        ..op(
-            "rms_norm",
-            &[ROW],
-            &[ROW],
-            Choices::Rungs { held: &[(2, 512), (4, 512), (8, 1_024)], clusters: &[(8, 1_024)] },
-        )
+        ..op("rms_norm", &[ROW], &[ROW], Choices::Rungs { held: HELD, clusters: &[(8, 1_024)] })
     },
     Op {
         columns: LONG,

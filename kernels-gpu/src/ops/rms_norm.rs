@@ -71,7 +71,7 @@ unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: Params) {
 entry! {
     rms_norm<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params) => any_layout::<T>(x, weight, y, p);
     rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
-        => held::<T, 2, 512, 2>(x, weight, y, p);
+        => held::<T, 2, 256, 4>(x, weight, y, p);
     rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)
         => held::<T, 4, 512, 2>(x, weight, y, p);
     rms_norm_hold8<T: [f32, f16, bf16]>(x: Rows, weight: Weight, y: Rows, p: Params)

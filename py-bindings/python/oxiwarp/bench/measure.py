@@ -91,7 +91,7 @@ def measure(
     graphs: bool,
     say: Callable[[str], None],
 ) -> list[Result]:
-    """Time every variant, also as CUDA `graphs`, compare its sample with the stock model's, and see where its time goes.
+    """Time every variant, also as CUDA `graphs`, compare its sample with the stock model's, and see where time goes.
 
     Raises where the stock model, the first variant, does not run.
     """
