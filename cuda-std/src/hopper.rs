@@ -8,6 +8,7 @@
 //! | `cuda::barrier`, `mbarrier` | [`barrier::Barrier`] |
 //! | `bar.sync` with a number | [`barrier::Named`] |
 //! | `CUtensorMap`, `cp.async.bulk.tensor` | [`tensor_map::TensorMap`] |
+//! | `stmatrix` | [`shared_store_matrices`] |
 //! | `wgmma` and its descriptors | [`wgmma`] |
 //! | `setmaxnreg` | [`take_registers`], [`give_registers`] |
 use crate::arch::{self, hopper};

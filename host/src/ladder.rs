@@ -74,7 +74,7 @@ pub const fn cluster_of(packs: u32, held: u32, threads: u32) -> Rung {
 }
 
 /// Rows of up to 128 packs, of every op that holds rows: a thread has 2 packs where time is latency. Two rows of 64 packs a block
-/// are so little that placing blocks is what takes time (`rms_norm`: 119 us, with four of them 96).
+/// are so little that placing blocks is what takes time (`rms_norm` of 196,608: 119 us, with four of them 96).
 const FEW_PACKS: &[Rung] = &[
     rung(2, 2, 1, 64),
     rung(4, 2, 2, 64),

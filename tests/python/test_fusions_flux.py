@@ -214,8 +214,8 @@ def test_values_of_both(monkeypatch, device):
     stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)
     written = []
-    into = _joint.into
-    monkeypatch.setattr(_joint, "into", lambda *args: written.append(args) or into(*args))
+    write = _joint.write_product
+    monkeypatch.setattr(_joint, "write_product", lambda *args: written.append(args) or write(*args))
     inputs = family.inputs(torch.bfloat16, device)
     inputs = {key: x[:1] if x.shape[0] == BATCH else x for key, x in inputs.items()}
     own = stock(**inputs, return_dict=False)[0]

@@ -111,7 +111,8 @@ pub(crate) fn attention_hopper(
         shared_bytes: tiles.shared_bytes(),
         carveout: None,
     };
-    let out = map(&a.out, WARP_ROWS, a.queries, a.heads)?;
+    // A kernel whose threads store the result asks for no map of it: any will do.
+    let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
     // SAFETY: the layout was checked; the maps and `p` say the same of it.
     unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, out, p]) }?;
     Ok(true)
@@ -141,12 +142,12 @@ fn is_plain(a: &AttentionLayout) -> bool {
 fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
     let query_tiles = a.queries.div_ceil(tiles.rows());
     let heads = a.batches.checked_mul(a.heads)?;
-    let bytes = |stride: i64| 2 * stride;
     let all = query_tiles.checked_mul(heads).filter(|&all| all <= i32::MAX as u32)?;
     let section = section(a, heads);
+    let bytes = |stride: i64| 2 * stride;
     Some(Params {
-        lse: a.lse,
         out: a.out.base,
+        lse: a.lse,
         out_strides: [bytes(a.out.batch_stride), bytes(a.out.token_stride), bytes(a.out.head_stride)],
         queries: a.queries,
         keys: a.keys,

@@ -16,7 +16,7 @@ use super::products::{begin_result, begin_scores};
 use super::schedule::{Tile, numbers};
 use super::shape::Shape;
 use super::softmax::{Softmax, rescale, round};
-use super::{GROUP_ROWS, Params, WARP_ROWS, mask, output, own_thread};
+use super::{GROUP_ROWS, Params, mask, output, own_thread};
 
 /// A warp group at work on its 64 rows of a tile.
 struct Consumer<'a, K: Shape> {
@@ -160,27 +160,6 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// The rows leave: by way of shared memory, from where the copy engine takes each warp's while the next tile begins, or
-    /// straight from registers.
-    ///
-    /// # Safety
-    /// As [`consume`].
-    #[inline(always)]
-    unsafe fn store(&self, tile: Tile, out: Map) {
-        let (result, row) = (self.result.as_ref(), self.row(tile));
-        // SAFETY: as the caller promises; the warp's rows are its own.
-        unsafe {
-            let inverse = output::finish_rows(&self.softmax, tile, row, self.p);
-            if K::STAGED {
-                let first = self.group * GROUP_ROWS + own_thread() % 128 / 32 * WARP_ROWS;
-                let at = [tile.row + first, tile.head, tile.batch];
-                output::store_staged::<K>(result, inverse, self.layout.result() + first * PART_ROW, at, out);
-            } else {
-                output::store::<K::Elem>(result, inverse, tile, row, self.p);
-            }
-        }
-    }
-
     /// Done with the keys of tile `number` and, as 0 is the last, with the queries.
     ///
     /// # Safety
@@ -248,7 +227,9 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
                 }
                 consumer.last();
             }
-            consumer.store(tile, out);
+            let (result, softmax) = (consumer.result.as_ref(), &consumer.softmax);
+            let rows = (tile, consumer.group, consumer.row(tile));
+            output::store::<K>(result, softmax, rows, consumer.layout, out, consumer.p);
         }
         if K::STAGED {
             output::wait_for_place();

@@ -10,16 +10,44 @@ use super::layout::{Layout, PART_ROW};
 use super::schedule::Tile;
 use super::shape::Shape;
 use super::softmax::{QUAD, Softmax};
-use super::{PART, Params, own_thread};
+use super::{GROUP_ROWS, PART, Params, WARP_ROWS, own_thread};
 
 const LN_2: f32 = core::f32::consts::LN_2;
+
+/// Divides by the sums and stores the rows, and the logarithms of the sums if they are wanted. They leave by way of shared memory, from
+/// where the copy engine takes each warp's while the next tile begins, or straight from registers. `rows`: the tile, the warp group, and
+/// the first of the thread's two rows.
+///
+/// # Safety
+/// `p` and the map of the result are those of the launch, the whole warp is here.
+#[inline(always)]
+pub(crate) unsafe fn store<K: Shape>(
+    out: &[f32],
+    softmax: &Softmax,
+    (tile, group, row): (Tile, u32, u32),
+    layout: Layout<K>,
+    map: Map,
+    p: &Params,
+) {
+    // SAFETY: as the caller promises; the warp's rows are its own.
+    unsafe {
+        let inverse = finish_rows(softmax, tile, row, p);
+        if K::STAGED {
+            let first = group * GROUP_ROWS + own_thread() % 128 / 32 * WARP_ROWS;
+            let at = [tile.row + first, tile.head, tile.batch];
+            store_staged::<K>(out, inverse, layout.result() + first * PART_ROW, at, map);
+        } else {
+            store_directly::<K::Elem>(out, inverse, tile, row, p);
+        }
+    }
+}
 
 /// What the rows are multiplied by; stores the logarithms of their sums, if they are wanted. `row` is the first of the thread's two.
 ///
 /// # Safety
 /// `p` is that of the launch, the whole warp is here.
 #[inline(always)]
-pub(crate) unsafe fn finish_rows(softmax: &Softmax, tile: Tile, row: u32, p: &Params) -> [f32; 2] {
+unsafe fn finish_rows(softmax: &Softmax, tile: Tile, row: u32, p: &Params) -> [f32; 2] {
     let sums = softmax.sums();
     for r in 0..2 {
         let row = row + 8 * r as u32;
@@ -41,7 +69,7 @@ pub(crate) unsafe fn finish_rows(softmax: &Softmax, tile: Tile, row: u32, p: &Pa
 /// The map is that of the result, its box the rows of a warp and the columns of a part; `place` is the warp's, in the
 /// layout of the queries; the whole warp is here.
 #[inline(always)]
-pub(crate) unsafe fn store_staged<K: Shape>(
+unsafe fn store_staged<K: Shape>(
     out: &[f32],
     inverse: [f32; 2],
     place: u32,
@@ -77,7 +105,7 @@ pub(crate) unsafe fn store_staged<K: Shape>(
 /// # Safety
 /// `p` is that of the launch, the whole warp is here.
 #[inline(always)]
-pub(crate) unsafe fn store<T: Elem<Lanes = [f32; 8]>>(
+unsafe fn store_directly<T: Elem<Lanes = [f32; 8]>>(
     out: &[f32],
     inverse: [f32; 2],
     tile: Tile,

@@ -44,7 +44,8 @@ def define(schema: str, fake: Callable[..., Any]) -> Any:
 
 
 def define_in_place(schema: str, run: Callable[..., Any]) -> Any:
-    """As `define`, of an operator that torch runs itself: `run` writes into arguments and makes nothing.
+    """As `define`, of an operator that torch runs itself: `run` writes into arguments and makes nothing. What is
+    returned calls the operator while compiling, and `run` itself otherwise.
 
     torch.compile turns torch's own in-place operators into others, with a copy; one of ours stays what it is.
     """
@@ -52,7 +53,7 @@ def define_in_place(schema: str, run: Callable[..., Any]) -> Any:
     op = define(schema, lambda *args: None)
     for device in ("CPU", "CUDA"):
         _LIBRARY.impl(name, lambda *args: (run(*args), None)[1], device)
-    return op
+    return lambda *args: (op if torch.compiler.is_compiling() else run)(*args)
 
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:

@@ -1,9 +1,10 @@
 """Steps as CUDA graphs: what a GPU takes for a step while nothing waits for Python."""
 
-import random
 from collections.abc import Callable
 
 import torch
+
+from .turns import in_turns
 
 
 def replay(
@@ -17,11 +18,8 @@ def replay(
         except RuntimeError:  # it asks the GPU for something, or what it asks for is more memory than is left
             continue
     times = {at: list[float]() for at in graphs}
-    for number in range(rounds):
-        turns = list(graphs)
-        random.Random(number).shuffle(turns)
-        for at in turns:
-            times[at].append(timed(graphs[at].replay))
+    for _, at in in_turns(graphs, rounds):
+        times[at].append(timed(graphs[at].replay))
     return times
 
 

@@ -7,7 +7,6 @@ by the wall, from an idle GPU to an idle GPU.
 import copy
 import functools
 import math
-import random
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from .. import patch
 from .graphs import replay
 from .profile import Profile, profile
+from .turns import in_turns
 from .workloads import Workload
 
 STOCK = "eager"
@@ -113,14 +113,11 @@ def measure(
             result.equal, result.psnr = compare(latents, reference)
             results.append(result)
             steps[at] = step
-        for number in range(rounds):
+        for number, at in in_turns(steps, rounds):
             say(f"round {number + 1} of {rounds}")
-            turns = list(steps)
-            random.Random(number).shuffle(turns)  # a GPU at its power limit is slower after a step without pauses
-            for at in turns:
-                launching, whole = timed(steps[at], device)
-                results[at].launching.append(launching)
-                results[at].milliseconds.append(whole)
+            launching, whole = timed(steps[at], device)
+            results[at].launching.append(launching)
+            results[at].milliseconds.append(whole)
         if device.type == "cuda":
             for at, step in steps.items():
                 results[at].profile = profile(step)

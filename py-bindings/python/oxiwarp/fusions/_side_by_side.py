@@ -44,8 +44,7 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
     """A linear of two tensors side by side. The sum over the first's columns is rounded before the second's join it."""
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
-    inner, add = inner.reshape(-1, inner.shape[-1]), add_product if torch.compiler.is_compiling() else Tensor.addmm_
-    add(y, inner, weight[first:])
+    add_product(y, inner.reshape(-1, inner.shape[-1]), weight[first:])
     return y.view(*attended.shape[:-1], -1)
 
 
@@ -72,8 +71,7 @@ def side_by_side(
     if attended is not place:
         if attended.dtype != both.dtype or attended.shape != place.shape or needs_grad(attended):
             return torch.cat([attended, activation(projected)], dim=2)
-        copy = copy_into if torch.compiler.is_compiling() else Tensor.copy_
-        copy(place, attended)
+        copy_into(place, attended)
     op(projected, mode=how.mode, out=both[..., first:])
     return both
 
