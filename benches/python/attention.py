@@ -1,6 +1,7 @@
 """Attention beside torch's own on a GPU: checked first, then timed in turns, in TFLOP/s.
 
     python benches/python/attention.py [--rounds N] [--out FOLDER]
+    OXIWARP_ARCH=sm_80 python benches/python/attention.py  # the kernels for GPUs from sm_80 on, on a Hopper GPU too
 
 Beside `oxiwarp.attention` the backends of `F.scaled_dot_product_attention`: cuDNN, FlashAttention-2, and the
 memory-efficient one where there is a mask. Heads come first in memory, as diffusers and transformers hand them over.
@@ -66,6 +67,7 @@ CASES = (
     Case("72 columns", (1, 16, 4096, 4096, 72)),
     Case("96 columns", (1, 24, 8192, 8192, 96)),
     Case("256 columns", (1, 16, 8192, 8192, 256)),
+    Case("256 columns, short", (4, 16, 1024, 1024, 256)),
     Case("a token and its cache", (8, 32, 1, 32768, 128)),
     Case("a token and its cache, one batch", (1, 32, 1, 32768, 128)),
 )

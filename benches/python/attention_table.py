@@ -26,15 +26,16 @@ from timing import calls_for, capture, race, sets_for
 
 TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "fusions" / "_attention_table.py"
 COLUMNS = (64, 128)  # of the heads of the models whose processors are fused
-QUERIES = (512, 2048, 2688, 4608, 8064)
-KEYS = (128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (1, 24), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, and LTX-Video's with guidance
+QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
+KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
+HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, SDXL's and LTX-Video's with guidance
 MOST_SETS = 8  # of inputs
 CLOSE = 0.01  # relative distance from torch's result; two of its own backends are half as far apart
 
-Size = tuple[int, int, int]  # queries, keys, and queries of all heads together
+Size = tuple[int, int]  # queries, and queries of all heads together
 Kind = tuple[int, bool]  # columns, and whether keys are padded
-Faster = dict[Kind, tuple[Size, ...]]
+Ratios = dict[Kind, dict[int, dict[Size, float]]]  # by keys, then by size
+Faster = dict[Kind, dict[int, tuple[Size, ...]]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Row:
     @property
     def size(self) -> Size:
         """As the table has it: queries of all heads are what the multiprocessors share."""
-        return self.queries, self.keys, self.queries * self.batches * self.heads
+        return self.queries, self.queries * self.batches * self.heads
 
     @property
     def ratio(self) -> float:
@@ -106,28 +107,31 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
     return Row(*size, ours_us, torch_us, float(f"{difference:.1e}"))
 
 
-def by_kind(rows: Iterable[Row]) -> dict[Kind, dict[Size, float]]:
+def by_kind(rows: Iterable[Row]) -> Ratios:
     """The ratio of each size."""
-    found: dict[Kind, dict[Size, float]] = {}
+    found: Ratios = {}
     for row in rows:
-        found.setdefault((row.columns, row.padded), {})[row.size] = row.ratio
+        found.setdefault((row.columns, row.padded), {}).setdefault(row.keys, {})[row.size] = row.ratio
     return found
 
 
 def faster(rows: Iterable[Row]) -> Faster:
-    """By columns and padding the least sizes from which ours is always the faster: at every measured size that has as
-    much of each, or more."""
-    found: Faster = {}
-    for kind, ratios in sorted(by_kind(rows).items()):
-        good = [size for size in sorted(ratios) if all(ratios[other] < 1 for other in ratios if reaches(other, size))]
-        least = tuple(size for size in good if not any(reaches(size, other) for other in good if other != size))
-        if least:
-            found[kind] = least
-    return found
+    """By columns and padding, then by keys: the least sizes from which ours is always the faster, which is at every
+    measured size that has as much of both, or more."""
+    return {
+        kind: {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
+        for kind, by_keys in sorted(by_kind(rows).items())
+    }
+
+
+def least(ratios: dict[Size, float]) -> tuple[Size, ...]:
+    """Of the sizes from which all ratios are below 1 those that reach no other one."""
+    good = [size for size in sorted(ratios) if all(ratios[other] < 1 for other in ratios if reaches(other, size))]
+    return tuple(size for size in good if not any(reaches(size, other) for other in good if other != size))
 
 
 def reaches(size: Size, least: Size) -> bool:
-    """Whether it has as much of each."""
+    """Whether it has as much of both."""
     return all(there >= wanted for there, wanted in zip(size, least, strict=True))
 
 
@@ -163,9 +167,13 @@ def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> Non
             *(f'        "{name}": "{fact}",' for name, fact in facts.items()),
             "    },",
         ]
-    lines += ["}", "FASTER: dict[str, dict[tuple[int, bool], tuple[tuple[int, int, int], ...]]] = {"]
+    lines += ["}", "FASTER: dict[str, dict[tuple[int, bool], dict[int, tuple[tuple[int, int], ...]]]] = {"]
     for capability, table in sorted(tables.items()):
-        lines += [f'    "{capability}": {{', *(f"        {kind}: {sizes}," for kind, sizes in table.items()), "    },"]
+        lines.append(f'    "{capability}": {{')
+        for kind, by_keys in table.items():
+            lines += [f"        {kind}: {{", *(f"            {keys}: {sizes}," for keys, sizes in by_keys.items())]
+            lines.append("        },")
+        lines.append("    },")
     TABLE.write_text("\n".join([*lines, "}", ""]))
 
 
@@ -180,13 +188,12 @@ def adopt(folder: Path) -> None:
 
 def show(rows: list[Row]) -> None:
     """The ratios: a line for queries and heads, a column for keys."""
-    least = faster(rows)
-    for kind, ratios in by_kind(rows).items():
-        print(f"{kind[0]} columns{', padded' * kind[1]}: ours by torch's; faster from {least.get(kind, 'nowhere')} on")
+    for kind, by_keys in by_kind(rows).items():
+        print(f"{kind[0]} columns{', padded' * kind[1]}: ours by torch's")
         print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")
         for queries, (batches, heads) in product(QUERIES, HEADS):
-            of_all = queries * batches * heads
-            print(f"{queries:10} {of_all:13}" + "".join(f"{ratios[queries, keys, of_all]:7.3f}" for keys in KEYS))
+            size = queries, queries * batches * heads
+            print("{:10} {:13}".format(*size) + "".join(f"{by_keys[keys][size]:7.3f}" for keys in KEYS))
 
 
 def sweep(rounds: int) -> Iterator[Row]:

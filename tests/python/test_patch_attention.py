@@ -5,8 +5,10 @@ from collections import Counter
 import pytest
 import torch
 from fused_checks import Operators
+from image_models import sdxl, sdxl_input
 from joint_models import FAMILIES, build, step
 from models import ltx, ltx_input
+from test_compile import counting
 
 import oxiwarp
 from oxiwarp import fusions
@@ -75,13 +77,19 @@ def test_another_backend(calls, measured):
     assert calls["attention"] == 4
 
 
-def test_compile(measured):
-    """The choice leaves no break in the graph."""
-    model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")  # of diffusers
+@pytest.mark.parametrize(("make", "make_input"), [(ltx, ltx_input), (sdxl, sdxl_input)], ids=["ltx", "sdxl"])
+def test_compile(make, make_input, device, measured):
+    """The choice leaves no break in the graph, and is the same there."""
+    model, inputs, graphs = make(torch.bfloat16, device), make_input(torch.bfloat16, device), []
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
-    right = model(**inputs)[0]
+    with Operators() as operators:
+        right = model(**inputs)[0]
     torch._dynamo.reset()
-    assert torch.equal(torch.compile(model, fullgraph=True, backend="aot_eager")(**inputs)[0], right)
+    y = torch.compile(model, fullgraph=True, backend=counting(graphs))(**inputs)[0]
+    torch.testing.assert_close(y, right, rtol=0.02, atol=0.02)
+    targets = [str(node.target) for graph in graphs for node in graph.graph.nodes]
+    assert targets.count("oxiwarp.attention.default") == operators.calls["attention"] > 0
 
 
 def test_conditions(monkeypatch):
@@ -91,7 +99,10 @@ def test_conditions(monkeypatch):
         how, k = type("How", (), {"attention": attention}), q if k is None else k
         return _attention.is_ours(how, q, k, k, mask, 1)
 
-    table = {(64, False): ((1024, 4096, 1024), (2048, 2048, 4096)), (64, True): ((2048, 128, 4096),)}
+    table = {
+        (64, False): {1024: (), 2048: ((2048, 4096),), 4096: ((1024, 1024),), 8192: ((4096, 1024),)},
+        (64, True): {128: ((2048, 4096),)},
+    }
     monkeypatch.setattr(_attention, "FASTER", {"9.0": table})
     q = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16, device="meta")
     assert not asked(q), "on no GPU"
@@ -99,11 +110,16 @@ def test_conditions(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "is_cuda", True, raising=False)
     assert asked(q) and not asked(q, attention=None) and not asked(q, attention="8.0")
     assert not asked(q[:, :512]) and not asked(q[..., :32]) and not asked(q.float())
-    longer = torch.empty(1, 4096, 2, 64, dtype=torch.bfloat16, device="meta")
-    assert asked(q[:, :1024], longer) and not asked(q[:, :1024], longer[:, :4095]) and asked(longer, q)
+    long = torch.empty(1, 16384, 2, 64, dtype=torch.bfloat16, device="meta")
+    few, longer, rows = q[:, :1024], long[:, :4096], (long[:, :keys] for keys in (4097, 8191, 8192, 8193))
+    assert asked(few, longer) and not asked(few, longer[:, :4095]) and asked(longer, q)
+    assert not asked(q, q[:, :2047]), "faster with the next more keys, not with the next fewer"
+    assert all(asked(longer, keys) and not asked(q, keys) for keys in rows)
+    assert asked(longer, long) and not asked(q, long) and not asked(q, q[:, :7]), "the last, and the first"
     assert not asked(q[:, :, :1], q[:, :, :1]) and asked(longer[:, :, :1], longer[:, :, :1])
     padding, by_query = (torch.empty(1, 2, n, 128, device="meta", dtype=torch.bfloat16) for n in (1, 2048))
     assert asked(q, q[:, :128], padding) and not asked(q, q[:, :128], by_query) and not asked(q, q[:, :128])
+    assert asked(q, long, padding) and asked(q, q[:, :7], padding) and not asked(few, q[:, :128], padding)
     with torch.enable_grad():
         assert not asked(q.requires_grad_())
 

@@ -31,10 +31,11 @@ pub(crate) unsafe fn forward<
     const GENERAL: bool,
 >(
     p: Params,
+    number: u32,
 ) {
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else { return };
+    let Some(place) = (unsafe { Place::of_tile(&p, rows, number) }) else { return };
     let band = Band::of(place.queries, place.keys, p.before, p.after);
     let last = place.queries - 1;
     let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);

@@ -28,10 +28,10 @@ pub(crate) const KEPT_BYTES: u32 = size_of::<Kept<u16>>() as u32;
 /// # Safety
 /// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
 #[inline(always)]
-pub(crate) unsafe fn turns<T: MatrixElem, const KEYS16: usize, const WARPS: u32>(p: Params) {
+pub(crate) unsafe fn turns<T: MatrixElem, const KEYS16: usize, const WARPS: u32>(p: Params, number: u32) {
     let (rows, keys) = (WARPS * 16, 16 * KEYS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else { return };
+    let Some(place) = (unsafe { Place::of_tile(&p, rows, number) }) else { return };
     let band = Band::of(place.queries, place.keys, p.before, p.after);
     let last = place.queries - 1;
     let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);

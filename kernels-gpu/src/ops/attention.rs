@@ -65,6 +65,17 @@ const fn of(name: &'static str, tiling: Tiling) -> Kernel {
     Kernel { name, tiling }
 }
 
+/// The numbers of the block's tiles, of so many.
+#[inline(always)]
+fn own_tiles(all: u32) -> impl Iterator<Item = u32> {
+    let (mut next, step) = (thread::block_index()[0], thread::grid_dim()[0]);
+    core::iter::from_fn(move || {
+        let number = next;
+        next += step;
+        (number < all).then_some(number)
+    })
+}
+
 /// # Safety
 /// As [`forward`].
 #[inline(always)]
@@ -81,8 +92,11 @@ unsafe fn bounded<
 ) {
     // Eight warps a multiprocessor: more have not registers enough.
     thread::launch_bounds::<128, 2>();
-    // SAFETY: as the caller promises.
-    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, HELD, GENERAL>(p) }
+    for number in own_tiles(p.all_tiles) {
+        // SAFETY: as the caller promises.
+        unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, HELD, GENERAL>(p, number) };
+        block::sync();
+    }
 }
 
 /// # Safety
@@ -90,8 +104,11 @@ unsafe fn bounded<
 #[inline(always)]
 unsafe fn bounded_turns<T: MatrixElem, const KEYS16: usize, const WARPS: u32>(p: Params) {
     thread::launch_bounds::<256, 1>();
-    // SAFETY: as the caller promises.
-    unsafe { turns::<T, KEYS16, WARPS>(p) }
+    for number in own_tiles(p.all_tiles) {
+        // SAFETY: as the caller promises.
+        unsafe { turns::<T, KEYS16, WARPS>(p, number) };
+        block::sync();
+    }
 }
 
 entry! {

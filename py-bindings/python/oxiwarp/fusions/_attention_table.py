@@ -1,7 +1,7 @@
 """Where `oxiwarp.attention` is faster than what torch chooses by itself: written by benches/python/attention_table.py.
 
-By compute capability, then by the columns of a head and whether keys are padded: numbers of queries, of keys, and of
-the queries of all heads together. Ours was faster at every measured size that has as much of all three of one line.
+By compute capability, then by the columns of a head and whether keys are padded, then by the number of keys: numbers of
+queries, and of the queries of all heads together. Ours was faster at every measured size with as much of both of a pair.
 """
 
 MEASURED = {
@@ -13,11 +13,43 @@ MEASURED = {
         "results": "benches/results/nvidia-h200/2026-11-20/f8d6fbc",
     },
 }
-FASTER: dict[str, dict[tuple[int, bool], tuple[tuple[int, int, int], ...]]] = {
+FASTER: dict[str, dict[tuple[int, bool], dict[int, tuple[tuple[int, int], ...]]]] = {
     "9.0": {
-        (64, False): ((2048, 1024, 49152), (2688, 128, 172032), (4608, 128, 55296)),
-        (64, True): ((2048, 128, 24576),),
-        (128, False): ((512, 512, 6144),),
-        (128, True): ((512, 128, 6144),),
+        (64, False): {
+            128: ((512, 6144),),
+            256: ((2688, 172032), (4608, 55296)),
+            512: ((2688, 172032), (4608, 55296)),
+            1024: ((2048, 49152),),
+            2048: ((2048, 49152),),
+            4608: ((2048, 49152),),
+            8064: ((2048, 49152),),
+        },
+        (64, True): {
+            128: ((512, 6144),),
+            256: ((512, 6144),),
+            512: ((512, 6144),),
+            1024: ((2048, 24576),),
+            2048: ((2048, 24576),),
+            4608: ((2048, 24576),),
+            8064: ((2048, 24576),),
+        },
+        (128, False): {
+            128: (),
+            256: (),
+            512: ((512, 6144),),
+            1024: ((512, 6144),),
+            2048: ((512, 6144),),
+            4608: ((512, 6144),),
+            8064: ((512, 6144),),
+        },
+        (128, True): {
+            128: ((512, 6144),),
+            256: ((512, 6144),),
+            512: ((512, 6144),),
+            1024: ((512, 6144),),
+            2048: ((512, 6144),),
+            4608: ((512, 6144),),
+            8064: ((512, 6144),),
+        },
     },
 }
