@@ -11,6 +11,7 @@ The exit code is 1 where a result of ours is far from torch's.
 import argparse
 import csv
 import json
+import pprint
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
@@ -28,14 +29,15 @@ TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "fusions" / "_attention_ta
 COLUMNS = (64, 128)  # of the heads of the models whose processors are fused
 QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, SDXL's and LTX-Video's with guidance
+HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, SDXL's, LTX-Video's with guidance
 MOST_SETS = 8  # of inputs
+WIDTH = 118  # of the table's lines
 CLOSE = 0.01  # relative distance from torch's result; two of its own backends are half as far apart
 
 Size = tuple[int, int]  # queries, and queries of all heads together
 Kind = tuple[int, bool]  # columns, and whether keys are padded
 Ratios = dict[Kind, dict[int, dict[Size, float]]]  # by keys, then by size
-Faster = dict[Kind, dict[int, tuple[Size, ...]]]
+Faster = dict[Kind, dict[int, tuple[tuple[Size, ...], tuple[Size, ...]]]]
 
 
 @dataclass(frozen=True)
@@ -117,11 +119,15 @@ def by_kind(rows: Iterable[Row]) -> Ratios:
 
 def faster(rows: Iterable[Row]) -> Faster:
     """By columns and padding, then by keys: the least sizes from which ours is always the faster, which is at every
-    measured size that has as much of both, or more."""
-    return {
-        kind: {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
-        for kind, by_keys in sorted(by_kind(rows).items())
-    }
+    measured size that has as much of both, or more; and the others at which it was faster. How many tiles there are for
+    each multiprocessor makes that go up and down with the sizes."""
+    found: Faster = {}
+    for kind, by_keys in sorted(by_kind(rows).items()):
+        for keys, ratios in sorted(by_keys.items()):
+            from_on = least(ratios)
+            others = (size for size in sorted(ratios) if not any(reaches(size, other) for other in from_on))
+            found.setdefault(kind, {})[keys] = (from_on, tuple(size for size in others if ratios[size] < 1))
+    return found
 
 
 def least(ratios: dict[Size, float]) -> tuple[Size, ...]:
@@ -160,21 +166,10 @@ def row_of(line: dict[str, str]) -> Row:
 
 def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> None:
     """The package's module, by compute capability."""
-    lines = [TABLE.read_text().partition("\nMEASURED")[0], "MEASURED = {"]
-    for capability, facts in sorted(measured.items()):
-        lines += [
-            f'    "{capability}": {{',
-            *(f'        "{name}": "{fact}",' for name, fact in facts.items()),
-            "    },",
-        ]
-    lines += ["}", "FASTER: dict[str, dict[tuple[int, bool], dict[int, tuple[tuple[int, int], ...]]]] = {"]
-    for capability, table in sorted(tables.items()):
-        lines.append(f'    "{capability}": {{')
-        for kind, by_keys in table.items():
-            lines += [f"        {kind}: {{", *(f"            {keys}: {sizes}," for keys, sizes in by_keys.items())]
-            lines.append("        },")
-        lines.append("    },")
-    TABLE.write_text("\n".join([*lines, "}", ""]))
+    facts, faster = (pprint.pformat(x, width=WIDTH, compact=True, sort_dicts=True) for x in (measured, tables))
+    head = TABLE.read_text().partition("\nMEASURED")[0]
+    types = "dict[str, dict[tuple[int, bool], dict[int, tuple[tuple[tuple[int, int], ...], ...]]]]"
+    TABLE.write_text(f"{head}\nMEASURED = {facts}\nFASTER: {types} = (\n{faster}\n)\n")
 
 
 def adopt(folder: Path) -> None:

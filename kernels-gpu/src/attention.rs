@@ -78,8 +78,6 @@ pub struct Params {
     pub scale: f32,
     /// Scores become `softcap tanh(score / softcap)` unless it is 0: in the general kernels.
     pub softcap: f32,
-    /// Query tiles of all heads, which the blocks share: each takes its own number and those behind it by the grid's size.
-    pub all_tiles: u32,
 }
 
 /// More than there are keys: no limit to a window.

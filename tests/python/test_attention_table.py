@@ -31,17 +31,17 @@ def test_faster():
         row(1024, 1024, 0.9, columns=128), row(2048, 1024, 1.0, columns=128),
     ]  # fmt: skip
     assert faster(rows) == {
-        (64, False): {1024: ((4096, 4096),), 2048: ((2048, 2048),)},
-        (64, True): {1024: ((1024, 1024),)},
-        (128, False): {1024: ()},
+        (64, False): {1024: (((4096, 4096),), ((1024, 1024),)), 2048: (((2048, 2048),), ())},
+        (64, True): {1024: (((1024, 1024),), ())},
+        (128, False): {1024: ((), ((1024, 1024),))},
     }
 
 
 def test_queries_of_all_heads():
     """Many heads make up for few queries, and not the other way round."""
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
-    assert faster(rows) == {(64, False): {512: ((1024, 8192), (2048, 2048))}}
-    assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {(64, False): {512: ()}}
+    assert faster(rows) == {(64, False): {512: (((1024, 8192), (2048, 2048)), ())}}
+    assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {(64, False): {512: ((), ((1024, 1024),))}}
 
 
 def test_a_kernel_that_writes_nothing(monkeypatch):
@@ -79,11 +79,12 @@ def test_adopt(tmp_path, monkeypatch):
     attention_table.write(MEASURED, FASTER)
     assert copy.read_text() == before
     other = {"capability": "10.0", **MEASURED["9.0"], "gpu": "another"}
-    monkeypatch.setattr(attention_table, "read", lambda folder: (dict(other), {(64, False): {77: (), 128: ((1, 2), (3, 1))}}))
+    table = {(64, False): {77: ((), ((1, 2),)), 128: (((1, 2), (3, 1)), ())}}
+    monkeypatch.setattr(attention_table, "read", lambda folder: (dict(other), table))
     attention_table.adopt(tmp_path)
     names = {}
     exec(copy.read_text(), names)
-    assert names["FASTER"] == {**FASTER, "10.0": {(64, False): {77: (), 128: ((1, 2), (3, 1))}}}
+    assert names["FASTER"] == {**FASTER, "10.0": table}
     assert names["MEASURED"]["10.0"]["gpu"] == "another" and names["MEASURED"]["9.0"] == MEASURED["9.0"]
 
 
@@ -94,11 +95,12 @@ def test_note(capability):
     assert MEASURED[capability]["gpu"] in note
     for (columns, padded), by_keys in FASTER[capability].items():
         assert f"{columns} columns{', padded keys' if padded else ''}: " in note
-        for sizes in by_keys.values():
-            assert " or ".join(f"{queries} ({of_all})" for queries, of_all in sizes) in note
+        for from_on, _ in by_keys.values():
+            assert " or ".join(f"{queries} ({of_all})" for queries, of_all in from_on) in note
 
 
 def test_least_queries():
     """Numbers of keys that are alike together; where ours is nowhere the faster, nothing."""
-    by_keys = {77: ((1, 2),), 128: ((1, 2),), 256: (), 512: ((3, 4), (5, 2)), 1024: ((1, 2),)}
+    from_on = {77: ((1, 2),), 128: ((1, 2),), 256: (), 512: ((3, 4), (5, 2)), 1024: ((1, 2),)}
+    by_keys = {keys: (sizes, ((keys, 1),)) for keys, sizes in from_on.items()}
     assert list(least_queries(by_keys)) == ["77 to 128: 1 (2)", "512: 3 (4) or 5 (2)", "1024: 1 (2)"]

@@ -10,9 +10,6 @@ use crate::{Arch, Device, Dtype, Error, Result, Stream, ViewMut};
 
 const OP: &str = "attention";
 
-/// Warps for which a multiprocessor has registers.
-const RESIDENT_WARPS: u32 = 8;
-
 /// `out = softmax(scale q kT + mask) v`, and in `lse` the logarithm of each row's sum of exponentials: f32, `[B, H, Sq]`, or
 /// `[H, Sq]` for packed sequences.
 ///
@@ -59,11 +56,8 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
     })
 }
 
-/// Launches the first kernel of the head's size that takes the call, but for so many that are passed over.
-///
-/// Where tiles are equally long, as many blocks as there is room for at once take turns: then those that are left in the end
-/// are each alone on a multiprocessor. A block for each tile would have two of them on some and none on others. Tiles of
-/// different lengths have a block each, the longest first.
+/// Launches the first kernel of the head's size that takes the call, but for so many that are passed over; a block for each
+/// tile of queries.
 pub(crate) fn launch(device: &Device, a: &AttentionLayout, passed_over: usize, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
@@ -71,9 +65,8 @@ pub(crate) fn launch(device: &Device, a: &AttentionLayout, passed_over: usize, s
     // The general kernel's tiles are smaller: it is also for GPUs that have not enough shared memory.
     let mut able = kernels.plain.iter().filter(fits);
     let Kernel { name, tiling } = able.nth(passed_over).unwrap_or(&kernels.general);
-    let Some((tiles, all_tiles)) = a.blocks(OP, tiling.rows(), Side::Queries)? else { return Ok(()) };
-    let p = Params { all_tiles, ..a.params(tiles) };
-    let blocks = if a.is_even() { all_tiles.min(resident(device, tiling.warps)) } else { all_tiles };
+    let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), Side::Queries)? else { return Ok(()) };
+    let p = a.params(tiles);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         device.launch(
@@ -84,11 +77,6 @@ pub(crate) fn launch(device: &Device, a: &AttentionLayout, passed_over: usize, s
             args![p],
         )
     }
-}
-
-/// Blocks of so many warps that there is room for at once; the executor counts as one multiprocessor.
-fn resident(device: &Device, warps: u32) -> u32 {
-    device.as_cuda().map_or(1, |cuda| cuda.multiprocessors) * RESIDENT_WARPS / warps
 }
 
 /// So many blocks of so many threads.
@@ -107,11 +95,6 @@ impl AttentionLayout {
     /// Has it nothing that only the general kernels have?
     pub(crate) fn is_plain(&self) -> bool {
         self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= LEAST_SCALE
-    }
-
-    /// Do all tiles of queries have as many keys?
-    fn is_even(&self) -> bool {
-        !self.causal && self.window == [None; 2] && self.cu_seqlens.is_none()
     }
 
     /// Tiles of `rows` rows that a head has, and blocks of all heads; `None`: there is no row.
@@ -168,7 +151,6 @@ impl AttentionLayout {
             after: if self.causal { 0 } else { limit(1) },
             scale: self.scale,
             softcap: self.softcap,
-            all_tiles: 0,
         }
     }
 }

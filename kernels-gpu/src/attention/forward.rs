@@ -31,11 +31,10 @@ pub(crate) unsafe fn forward<
     const GENERAL: bool,
 >(
     p: Params,
-    number: u32,
 ) {
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_tile(&p, rows, number) }) else { return };
+    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else { return };
     let band = Band::of(place.queries, place.keys, p.before, p.after);
     let last = place.queries - 1;
     let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);
@@ -75,8 +74,8 @@ pub(crate) unsafe fn forward<
             kv.copy(KEYS, tile + 1);
             kv.copy(VALUES, tile + 1);
         }
-        // Else what hides keys from their rows stays in registers from tile to tile, of which small tiles alone leave any.
-        let query = if GENERAL || KEYS16 > 3 { thread::forget([first, 0])[0] } else { first };
+        // Else what hides keys from their rows stays in registers from tile to tile.
+        let [query, _] = thread::forget([first, 0]);
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !band.hides(span, at.col, keys);
         if seen {

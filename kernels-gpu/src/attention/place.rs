@@ -22,32 +22,24 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Tile number `number` of the queries of all heads; `None`: there is nothing to do.
+    /// The block's own tile of queries; `None`: there is nothing to do.
     ///
     /// # Safety
     /// The parameters are those of a launch that the host checked.
     #[inline(always)]
-    pub unsafe fn of_tile(p: &Params, rows: u32, number: u32) -> Option<Self> {
+    pub unsafe fn of_block(p: &Params, rows: u32) -> Option<Self> {
         // SAFETY: as the caller promises.
-        unsafe { Self::of_rows(p, rows, number, false) }
+        unsafe { Self::of_rows(p, rows, false) }
     }
 
     /// The block's own tile of queries, or of `keys`: then the head is the first of those that share them.
     ///
     /// # Safety
-    /// As [`Place::of_tile`].
+    /// As [`Place::of_block`].
     #[inline(always)]
-    pub unsafe fn of_block(p: &Params, rows: u32, keys: bool) -> Option<Self> {
-        // SAFETY: as the caller promises.
-        unsafe { Self::of_rows(p, rows, thread::block_index()[0], keys) }
-    }
-
-    /// # Safety
-    /// As [`Place::of_tile`].
-    #[inline(always)]
-    unsafe fn of_rows(p: &Params, rows: u32, number: u32, keys: bool) -> Option<Self> {
+    pub unsafe fn of_rows(p: &Params, rows: u32, keys: bool) -> Option<Self> {
         let group = if keys { p.group } else { 1 };
-        let (above, tile) = divide(number, p.tiles);
+        let (above, tile) = divide(thread::block_index()[0], p.tiles);
         let (batch, head) = divide(above, divide(p.heads, group).0);
         let tile = if !keys && p.backwards != 0 { p.tiles - 1 - tile } else { tile };
         let head = head * group;
@@ -64,7 +56,7 @@ impl Place {
     /// the numbers from `start / rows + s` on: enough for its tiles, and each is found without knowing the others'.
     ///
     /// # Safety
-    /// As [`Place::of_tile`], of packed sequences.
+    /// As [`Place::of_block`], of packed sequences.
     #[inline(always)]
     unsafe fn in_sequence(self, p: &Params, tile: u32, rows: u32, keys: bool) -> Option<Self> {
         // SAFETY: as the caller promises.

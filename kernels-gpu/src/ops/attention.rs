@@ -46,8 +46,8 @@ const D80: Tiling = Tiling { dim16: 5, ..D64 };
 const G80: Tiling = Tiling { cols16: 2, ..D80 };
 const D96: Tiling = Tiling { dim16: 6, ..D64 };
 const G96: Tiling = Tiling { cols16: 2, ..D96 };
-const D128: Tiling = Tiling { dim16: 8, cols16: 3, ..D64 };
-const G128: Tiling = Tiling { rows16: 1, cols16: 2, ..D128 };
+const D128: Tiling = Tiling { dim16: 8, cols16: 4, buffers: 1, ..D64 };
+const G128: Tiling = Tiling { rows16: 1, cols16: 2, buffers: 2, ..D128 };
 const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 8, buffers: 1 };
 const S256: Tiling = Tiling { cols16: 4, ..D256 };
 const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
@@ -63,17 +63,6 @@ const _: () = {
 
 const fn of(name: &'static str, tiling: Tiling) -> Kernel {
     Kernel { name, tiling }
-}
-
-/// The numbers of the block's tiles, of so many.
-#[inline(always)]
-fn own_tiles(all: u32) -> impl Iterator<Item = u32> {
-    let (mut next, step) = (thread::block_index()[0], thread::grid_dim()[0]);
-    core::iter::from_fn(move || {
-        let number = next;
-        next += step;
-        (number < all).then_some(number)
-    })
 }
 
 /// # Safety
@@ -92,23 +81,30 @@ unsafe fn bounded<
 ) {
     // Eight warps a multiprocessor: more have not registers enough.
     thread::launch_bounds::<128, 2>();
-    for number in own_tiles(p.all_tiles) {
-        // SAFETY: as the caller promises.
-        unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, HELD, GENERAL>(p, number) };
-        block::sync();
-    }
+    // SAFETY: as the caller promises.
+    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, HELD, GENERAL>(p) }
 }
 
 /// # Safety
 /// As [`turns`].
 #[inline(always)]
-unsafe fn bounded_turns<T: MatrixElem, const KEYS16: usize, const WARPS: u32>(p: Params) {
-    thread::launch_bounds::<256, 1>();
-    for number in own_tiles(p.all_tiles) {
-        // SAFETY: as the caller promises.
-        unsafe { turns::<T, KEYS16, WARPS>(p, number) };
-        block::sync();
+unsafe fn bounded_turns<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const KEYS16: usize,
+    const WARPS: u32,
+>(
+    p: Params,
+) {
+    // Eight warps a multiprocessor, as above.
+    if WARPS == 8 {
+        thread::launch_bounds::<256, 1>();
+    } else {
+        thread::launch_bounds::<128, 2>();
     }
+    // SAFETY: as the caller promises.
+    unsafe { turns::<T, ROWS16, DIM16, KEYS16, WARPS>(p) }
 }
 
 entry! {
@@ -166,14 +162,12 @@ entry! {
         false,
         true,
     >(p);
-    attention_128<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_128<T: [f16, bf16]>(p: Params) => bounded_turns::<
         T,
         { D128.rows16 },
         { D128.dim16 },
         { D128.cols16 },
         { D128.warps },
-        false,
-        false,
     >(p);
     attention_128_general<T: [f16, bf16]>(p: Params) => bounded::<
         T,
@@ -184,8 +178,20 @@ entry! {
         false,
         true,
     >(p);
-    attention_256<T: [f16, bf16]>(p: Params) => bounded_turns::<T, { D256.cols16 }, { D256.warps }>(p);
-    attention_256_small<T: [f16, bf16]>(p: Params) => bounded_turns::<T, { S256.cols16 }, { S256.warps }>(p);
+    attention_256<T: [f16, bf16]>(p: Params) => bounded_turns::<
+        T,
+        { D256.rows16 },
+        { D256.dim16 },
+        { D256.cols16 },
+        { D256.warps },
+    >(p);
+    attention_256_small<T: [f16, bf16]>(p: Params) => bounded_turns::<
+        T,
+        { S256.rows16 },
+        { S256.dim16 },
+        { S256.cols16 },
+        { S256.warps },
+    >(p);
     attention_256_general<T: [f16, bf16]>(p: Params) => bounded::<
         T,
         { G256.rows16 },

@@ -36,7 +36,7 @@ pub(super) unsafe fn statistics(p: &BackwardParams, place: &Place, query: u32) -
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_block(f, DELTA_ROWS, false) }) else { return };
+    let Some(place) = (unsafe { Place::of_rows(f, DELTA_ROWS, false) }) else { return };
     let (team, lane) = (thread::index()[0] / 8, thread::index()[0] % 8);
     for turn in 0..DELTA_ROWS / (DELTA_THREADS / 8) {
         let query = place.first + turn * (DELTA_THREADS / 8) + team;

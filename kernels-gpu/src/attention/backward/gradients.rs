@@ -38,7 +38,7 @@ pub(crate) unsafe fn gradients<
 ) {
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_block(&p.forward, rows, KEYS) }) else { return };
+    let Some(place) = (unsafe { Place::of_rows(&p.forward, rows, KEYS) }) else { return };
     let (band, there) = rows_of::<KEYS>(&p, &place);
     let vector = !GENERAL || p.vector != 0;
     let begin = band.first(place.first) as u32 / cols;

@@ -18,6 +18,10 @@ from ..ops import attention
 from ._attention_table import FASTER, MEASURED
 from ._source import fingerprint
 
+Sizes = tuple[tuple[int, int], ...]
+"""Queries, and queries of all heads."""
+ByKeys = dict[int, tuple[Sizes, ...]]
+"""By keys: the sizes from which ours was the faster, and others at which it was."""
 PREPARE = "747a2a6ba451"  # `AttentionModuleMixin.prepare_attention_mask` of diffusers
 
 
@@ -38,17 +42,17 @@ def attention_note(capability: str) -> str:
     return (
         "attention processors call oxiwarp.attention, with other last bits, where it was faster than torch's on an "
         f"{MEASURED[capability]['gpu']}; by a head's columns, with so many keys from so many queries (of all heads) "
-        "on: " + "; ".join(kinds)
+        "on: " + "; ".join(kinds) + "; and at some sizes that were measured below these"
     )
 
 
-def least_queries(by_keys: dict[int, tuple[tuple[int, int], ...]]) -> Iterator[str]:
+def least_queries(by_keys: ByKeys) -> Iterator[str]:
     """Numbers of keys that are alike, and from how many queries on ours was the faster: "77 to 128: 512 (6144)"."""
-    for sizes, group in itertools.groupby(by_keys, by_keys.__getitem__):
+    for from_on, group in itertools.groupby(by_keys, lambda keys: by_keys[keys][0]):
         keys = list(group)
-        if sizes:
+        if from_on:
             these = " to ".join(str(end) for end in dict.fromkeys((keys[0], keys[-1])))
-            yield f"{these}: " + " or ".join(f"{queries} ({of_all})" for queries, of_all in sizes)
+            yield f"{these}: " + " or ".join(f"{queries} ({of_all})" for queries, of_all in from_on)
 
 
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
@@ -116,13 +120,17 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
     return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
 
 
-def was_faster(by_keys: dict[int, tuple[tuple[int, int], ...]], queries: int, keys: int, of_all: int) -> bool:
-    """Whether ours was, with the numbers of keys that were measured next to this one, from no more queries on."""
-    below = above = None
-    for measured_keys, sizes in by_keys.items():
+def was_faster(by_keys: ByKeys, queries: int, keys: int, of_all: int) -> bool:
+    """Whether ours was, with the numbers of keys that were measured next to this one, from no more queries on; or at
+    this very size."""
+    below: Sizes | None = None
+    above: Sizes | None = None
+    for measured_keys, (from_on, others) in by_keys.items():
+        if measured_keys == keys and (queries, of_all) in others:
+            return True
         if measured_keys <= keys or below is None:
-            below = sizes
-        above = sizes
+            below = from_on
+        above = from_on
         if measured_keys >= keys:
             break
     return all(

@@ -59,8 +59,8 @@ class Fusion:
     """Against the own method in eager torch on CUDA, by mode where modes differ."""
     method: str = "forward"
     kernels: bool = True
-    """False: `run` saves Python's time alone, so it takes any tensors; torch.compile traces the own method, but that of an
-    attention processor which was asked for our attention."""
+    """False: `run` saves Python's time alone, so it takes any tensors; torch.compile traces the own method, except
+    for an attention processor that was asked for our attention."""
     traced: bool = False
     """Without kernels: torch.compile traces `run` all the same."""
     few: str | None = None
