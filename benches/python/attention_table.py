@@ -37,7 +37,8 @@ CLOSE = 0.01  # relative distance from torch's result; two of its own backends a
 Size = tuple[int, int]  # queries, and queries of all heads together
 Kind = tuple[int, bool]  # columns, and whether keys are padded
 Ratios = dict[Kind, dict[int, dict[Size, float]]]  # by keys, then by size
-Faster = dict[Kind, dict[int, tuple[tuple[Size, ...], tuple[Size, ...]]]]
+Region = tuple[Size, ...]  # all sizes that have as much as one of these
+Faster = dict[Kind, tuple[dict[int, Region], tuple[tuple[int, int, int], ...]]]
 
 
 @dataclass(frozen=True)
@@ -118,27 +119,55 @@ def by_kind(rows: Iterable[Row]) -> Ratios:
 
 
 def faster(rows: Iterable[Row]) -> Faster:
-    """By columns and padding, then by keys: the least sizes from which ours is always the faster, which is at every
-    measured size that has as much of both, or more; and the others at which it was faster. How many tiles there are for
-    each multiprocessor makes that go up and down with the sizes."""
-    found: Faster = {}
-    for kind, by_keys in sorted(by_kind(rows).items()):
-        for keys, ratios in sorted(by_keys.items()):
-            from_on = least(ratios)
-            others = (size for size in sorted(ratios) if not any(reaches(size, other) for other in from_on))
-            found.setdefault(kind, {})[keys] = (from_on, tuple(size for size in others if ratios[size] < 1))
+    """By columns and padding: from so many keys on, the sizes from which ours is always the faster, with the next fewer
+    and the next more keys that were measured; and the other sizes at which it was, as queries, keys and queries of all
+    heads. How many tiles there are for each multiprocessor makes that go up and down with the sizes."""
+    return {
+        kind: (regions := by_least_keys(by_keys), tuple(others(by_keys, regions)))
+        for kind, by_keys in sorted(by_kind(rows).items())
+    }
+
+
+def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
+    """From so many keys on: behind a number that was measured, what it and the next one have in common."""
+    regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
+    measured = list(regions)
+    found = {1: regions[measured[0]]}
+    for keys, following in zip(measured, measured[1:] + measured[-1:], strict=True):
+        both = common(regions[keys], regions[following])
+        if both != [*found.values()][-1]:
+            found[keys + 1] = both
     return found
 
 
-def least(ratios: dict[Size, float]) -> tuple[Size, ...]:
-    """Of the sizes from which all ratios are below 1 those that reach no other one."""
-    good = [size for size in sorted(ratios) if all(ratios[other] < 1 for other in ratios if reaches(other, size))]
-    return tuple(size for size in good if not any(reaches(size, other) for other in good if other != size))
+def others(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> Iterator[tuple[int, int, int]]:
+    """Sizes outside of the regions at which ours was the faster."""
+    for keys, ratios in sorted(by_keys.items()):
+        region = regions[max(least for least in regions if least <= keys)]
+        for size, ratio in sorted(ratios.items()):
+            if ratio < 1 and not any(reaches(size, corner) for corner in region):
+                yield size[0], keys, size[1]
 
 
-def reaches(size: Size, least: Size) -> bool:
+def least(ratios: dict[Size, float]) -> Region:
+    """The sizes from which all ratios are below 1."""
+    return corners(size for size in ratios if all(ratio < 1 for other, ratio in ratios.items() if reaches(other, size)))
+
+
+def common(a: Region, b: Region) -> Region:
+    """What two regions share."""
+    return corners((max(x[0], y[0]), max(x[1], y[1])) for x, y in product(a, b))
+
+
+def corners(sizes: Iterable[Size]) -> Region:
+    """Without those that have as much as another one."""
+    found = sorted(set(sizes))
+    return tuple(size for size in found if not any(reaches(size, other) for other in found if other != size))
+
+
+def reaches(size: Size, corner: Size) -> bool:
     """Whether it has as much of both."""
-    return all(there >= wanted for there, wanted in zip(size, least, strict=True))
+    return all(there >= wanted for there, wanted in zip(size, corner, strict=True))
 
 
 def read(folder: Path) -> tuple[dict[str, str], Faster]:
@@ -168,8 +197,7 @@ def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> Non
     """The package's module, by compute capability."""
     facts, faster = (pprint.pformat(x, width=WIDTH, compact=True, sort_dicts=True) for x in (measured, tables))
     head = TABLE.read_text().partition("\nMEASURED")[0]
-    types = "dict[str, dict[tuple[int, bool], dict[int, tuple[tuple[tuple[int, int], ...], ...]]]]"
-    TABLE.write_text(f"{head}\nMEASURED = {facts}\nFASTER: {types} = (\n{faster}\n)\n")
+    TABLE.write_text(f"{head}\nMEASURED = {facts}\nFASTER: dict[str, dict[tuple[int, bool], Sizes]] = (\n{faster}\n)\n")
 
 
 def adopt(folder: Path) -> None:

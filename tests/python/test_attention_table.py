@@ -14,7 +14,6 @@ from attention_table import Row, faster  # noqa: E402
 from timing import Time  # noqa: E402
 
 from oxiwarp.fusions import attention_note  # noqa: E402
-from oxiwarp.fusions._attention import least_queries  # noqa: E402
 from oxiwarp.fusions._attention_table import FASTER, MEASURED  # noqa: E402
 
 
@@ -23,25 +22,35 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """For each number of keys; nothing below a size that is slower, whatever lies beside it; as fast is slower."""
+    """Nothing below a size that is slower, whatever lies beside it; as fast is slower. Faster ones below count alone."""
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
-        row(1024, 2048, 1.2), row(2048, 2048, 0.8),
         row(1024, 1024, 0.9, padded=True), row(2048, 1024, 0.9, padded=True),
         row(1024, 1024, 0.9, columns=128), row(2048, 1024, 1.0, columns=128),
     ]  # fmt: skip
     assert faster(rows) == {
-        (64, False): {1024: (((4096, 4096),), ((1024, 1024),)), 2048: (((2048, 2048),), ())},
-        (64, True): {1024: (((1024, 1024),), ())},
-        (128, False): {1024: ((), ((1024, 1024),))},
+        (64, False): ({1: ((4096, 4096),)}, ((1024, 1024, 1024),)),
+        (64, True): ({1: ((1024, 1024),)}, ()),
+        (128, False): ({1: ()}, ((1024, 1024, 1024),)),
+    }
+
+
+def test_keys_between():
+    """Behind a number of keys that was measured what it and the next one have in common; alike ones are one."""
+    ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
+    rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
+    assert faster(rows) == {
+        (64, False): ({1: ((1, 1),), 129: ((2, 2),), 1025: ((1, 1),)}, ((1, 1024, 1),)),
     }
 
 
 def test_queries_of_all_heads():
-    """Many heads make up for few queries, and not the other way round."""
+    """Many heads make up for few queries, and not the other way round; of two regions both must be reached."""
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
-    assert faster(rows) == {(64, False): {512: (((1024, 8192), (2048, 2048)), ())}}
-    assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {(64, False): {512: ((), ((1024, 1024),))}}
+    region = ((1024, 8192), (2048, 2048))
+    assert faster(rows) == {(64, False): ({1: region}, ())}
+    assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {(64, False): ({1: ()}, ((1024, 512, 1024),))}
+    assert attention_table.common(region, ((1024, 4096), (4096, 1024))) == ((1024, 8192), (2048, 4096), (4096, 2048))
 
 
 def test_a_kernel_that_writes_nothing(monkeypatch):
@@ -79,7 +88,7 @@ def test_adopt(tmp_path, monkeypatch):
     attention_table.write(MEASURED, FASTER)
     assert copy.read_text() == before
     other = {"capability": "10.0", **MEASURED["9.0"], "gpu": "another"}
-    table = {(64, False): {77: ((), ((1, 2),)), 128: (((1, 2), (3, 1)), ())}}
+    table = {(64, False): ({1: (), 78: ((1, 2), (3, 1))}, ((1, 77, 2),))}
     monkeypatch.setattr(attention_table, "read", lambda folder: (dict(other), table))
     attention_table.adopt(tmp_path)
     names = {}
@@ -93,14 +102,7 @@ def test_note(capability):
     """It names the GPU and every size."""
     note = attention_note(capability)
     assert MEASURED[capability]["gpu"] in note
-    for (columns, padded), by_keys in FASTER[capability].items():
+    for (columns, padded), (regions, _) in FASTER[capability].items():
         assert f"{columns} columns{', padded keys' if padded else ''}: " in note
-        for from_on, _ in by_keys.values():
-            assert " or ".join(f"{queries} ({of_all})" for queries, of_all in from_on) in note
-
-
-def test_least_queries():
-    """Numbers of keys that are alike together; where ours is nowhere the faster, nothing."""
-    from_on = {77: ((1, 2),), 128: ((1, 2),), 256: (), 512: ((3, 4), (5, 2)), 1024: ((1, 2),)}
-    by_keys = {keys: (sizes, ((keys, 1),)) for keys, sizes in from_on.items()}
-    assert list(least_queries(by_keys)) == ["77 to 128: 1 (2)", "512: 3 (4) or 5 (2)", "1024: 1 (2)"]
+        for keys, region in regions.items():
+            assert f"{keys} keys: " + (" or ".join(f"{q} ({of_all})" for q, of_all in region) or "none") in note

@@ -4,9 +4,7 @@
 of mode "exact" unless asked for.
 """
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,13 +13,10 @@ from torch import Tensor
 
 from .._register import PLAIN, needs_grad
 from ..ops import attention
-from ._attention_table import FASTER, MEASURED
+from ._attention_table import FASTER, MEASURED, Region, Sizes
 from ._source import fingerprint
 
-Sizes = tuple[tuple[int, int], ...]
-"""Queries, and queries of all heads."""
-ByKeys = dict[int, tuple[Sizes, ...]]
-"""By keys: the sizes from which ours was the faster, and others at which it was."""
+NOWHERE: Sizes = ({}, ())
 PREPARE = "747a2a6ba451"  # `AttentionModuleMixin.prepare_attention_mask` of diffusers
 
 
@@ -36,23 +31,20 @@ def measured() -> str | None:
 def attention_note(capability: str) -> str:
     """What the report says of it."""
     kinds = (
-        f"{columns} columns{', padded keys' if padded else ''}: " + ", ".join(least_queries(by_keys))
-        for (columns, padded), by_keys in FASTER[capability].items()
+        f"{columns} columns{', padded keys' if padded else ''}: "
+        + ", ".join(least_queries(*item) for item in regions.items())
+        for (columns, padded), (regions, _) in FASTER[capability].items()
     )
     return (
         "attention processors call oxiwarp.attention, with other last bits, where it was faster than torch's on an "
-        f"{MEASURED[capability]['gpu']}; by a head's columns, with so many keys from so many queries (of all heads) "
-        "on: " + "; ".join(kinds) + "; and at some sizes that were measured below these"
+        f"{MEASURED[capability]['gpu']}; by a head's columns, with so many keys or more from so many queries (of all "
+        "heads) on: " + "; ".join(kinds) + "; and at some sizes that were measured below these"
     )
 
 
-def least_queries(by_keys: ByKeys) -> Iterator[str]:
-    """Numbers of keys that are alike, and from how many queries on ours was the faster: "77 to 128: 512 (6144)"."""
-    for from_on, group in itertools.groupby(by_keys, lambda keys: by_keys[keys][0]):
-        keys = list(group)
-        if from_on:
-            these = " to ".join(str(end) for end in dict.fromkeys((keys[0], keys[-1])))
-            yield f"{these}: " + " or ".join(f"{queries} ({of_all})" for queries, of_all in from_on)
+def least_queries(keys: int, region: Region) -> str:
+    """From how many queries on ours was the faster with so many keys or more: "128 keys: 512 (6144)"."""
+    return f"{keys} keys: " + (" or ".join(f"{queries} ({of_all})" for queries, of_all in region) or "none")
 
 
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
@@ -113,30 +105,23 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
         return False
     if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
         return False
-    by_keys = FASTER.get(how.attention, {}).get((query.shape[-1], mask is not None), {})
-    if not was_faster(by_keys, query.shape[tokens], key.shape[tokens], math.prod(query.shape[:-1])):
+    sizes = FASTER.get(how.attention, {}).get((query.shape[-1], mask is not None), NOWHERE)
+    if not was_faster(sizes, query.shape[tokens], key.shape[tokens], math.prod(query.shape[:-1])):
         return False
     three = (query, key, value)
     return not needs_grad(*three) and all(type(x) in PLAIN and x.dtype == query.dtype for x in three)
 
 
-def was_faster(by_keys: ByKeys, queries: int, keys: int, of_all: int) -> bool:
-    """Whether ours was, with the numbers of keys that were measured next to this one, from no more queries on; or at
-    this very size."""
-    below: Sizes | None = None
-    above: Sizes | None = None
-    for measured_keys, (from_on, others) in by_keys.items():
-        if measured_keys == keys and (queries, of_all) in others:
-            return True
-        if measured_keys <= keys or below is None:
-            below = from_on
-        above = from_on
-        if measured_keys >= keys:
+def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
+    """Whether ours was, from no more keys and queries on; or at this very size."""
+    regions, others = sizes
+    found: Region = ()
+    for least, region in regions.items():
+        if keys < least:
             break
-    return all(
-        sizes is not None and any(queries >= least[0] and of_all >= least[1] for least in sizes)
-        for sizes in (below, above)
-    )
+        found = region
+    reached = any(queries >= corner[0] and of_all >= corner[1] for corner in found)
+    return reached or (queries, keys, of_all) in others
 
 
 __all__ = ["attention_note", "dispatched", "mask_of_heads", "measured", "sdpa"]
