@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from attention_regions import Faster, Ratios, Size, faster
 from environment import ROOT, begin
 from forms import DTYPE, Inputs
 from timing import calls_for, capture, race, sets_for
@@ -33,12 +34,6 @@ HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches and heads: Wan 1.3B's, F
 MOST_SETS = 8  # of inputs
 WIDTH = 118  # of the table's lines
 CLOSE = 0.01  # relative distance from torch's result; two of its own backends are half as far apart
-
-Size = tuple[int, int]  # queries, and queries of all heads together
-Kind = tuple[int, bool]  # columns, and whether keys are padded
-Ratios = dict[Kind, dict[int, dict[Size, float]]]  # by keys, then by size
-Region = tuple[Size, ...]  # all sizes that have as much as one of these
-Faster = dict[Kind, tuple[dict[int, Region], tuple[tuple[int, int, int], ...]]]
 
 
 @dataclass(frozen=True)
@@ -118,58 +113,6 @@ def by_kind(rows: Iterable[Row]) -> Ratios:
     return found
 
 
-def faster(rows: Iterable[Row]) -> Faster:
-    """By columns and padding: from so many keys on, the sizes from which ours is always the faster, with the next fewer
-    and the next more keys that were measured; and the other sizes at which it was, as queries, keys and queries of all
-    heads. How many tiles there are for each multiprocessor makes that go up and down with the sizes."""
-    return {
-        kind: (regions := by_least_keys(by_keys), tuple(others(by_keys, regions)))
-        for kind, by_keys in sorted(by_kind(rows).items())
-    }
-
-
-def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """From so many keys on: behind a number that was measured, what it and the next one have in common."""
-    regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
-    measured = list(regions)
-    found = {1: regions[measured[0]]}
-    for keys, following in zip(measured, measured[1:] + measured[-1:], strict=True):
-        both = common(regions[keys], regions[following])
-        if both != [*found.values()][-1]:
-            found[keys + 1] = both
-    return found
-
-
-def others(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> Iterator[tuple[int, int, int]]:
-    """Sizes outside of the regions at which ours was the faster."""
-    for keys, ratios in sorted(by_keys.items()):
-        region = regions[max(least for least in regions if least <= keys)]
-        for size, ratio in sorted(ratios.items()):
-            if ratio < 1 and not any(reaches(size, corner) for corner in region):
-                yield size[0], keys, size[1]
-
-
-def least(ratios: dict[Size, float]) -> Region:
-    """The sizes from which all ratios are below 1."""
-    return corners(size for size in ratios if all(ratio < 1 for other, ratio in ratios.items() if reaches(other, size)))
-
-
-def common(a: Region, b: Region) -> Region:
-    """What two regions share."""
-    return corners((max(x[0], y[0]), max(x[1], y[1])) for x, y in product(a, b))
-
-
-def corners(sizes: Iterable[Size]) -> Region:
-    """Without those that have as much as another one."""
-    found = sorted(set(sizes))
-    return tuple(size for size in found if not any(reaches(size, other) for other in found if other != size))
-
-
-def reaches(size: Size, corner: Size) -> bool:
-    """Whether it has as much of both."""
-    return all(there >= wanted for there, wanted in zip(size, corner, strict=True))
-
-
 def read(folder: Path) -> tuple[dict[str, str], Faster]:
     """What the package says of the measurement in a folder, and the table."""
     with (folder / "attention_table.csv").open(newline="") as file:
@@ -183,7 +126,7 @@ def read(folder: Path) -> tuple[dict[str, str], Faster]:
         "date": facts["date"][:10],
         "results": folder.resolve().relative_to(ROOT).as_posix(),
     }
-    return said, faster(rows)
+    return said, faster(by_kind(rows))
 
 
 def row_of(line: dict[str, str]) -> Row:

@@ -9,12 +9,18 @@ import torch
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benches" / "python"))
 
+import attention_regions  # noqa: E402
 import attention_table  # noqa: E402
-from attention_table import Row, faster  # noqa: E402
+from attention_regions import common  # noqa: E402
+from attention_table import Row, by_kind  # noqa: E402
 from timing import Time  # noqa: E402
 
 from oxiwarp.fusions import attention_note  # noqa: E402
 from oxiwarp.fusions._attention_table import FASTER, MEASURED  # noqa: E402
+
+
+def faster(rows):
+    return attention_regions.faster(by_kind(rows))
 
 
 def row(queries, keys, ratio, heads=1, columns=64, padded=False):
@@ -22,16 +28,16 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """Nothing below a size that is slower, whatever lies beside it; as fast is slower. Faster ones below count alone."""
+    """Nothing below a size that is slower, whatever lies beside it; as fast is slower. Faster ones count alone."""
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
         row(1024, 1024, 0.9, padded=True), row(2048, 1024, 0.9, padded=True),
         row(1024, 1024, 0.9, columns=128), row(2048, 1024, 1.0, columns=128),
     ]  # fmt: skip
     assert faster(rows) == {
-        (64, False): ({1: ((4096, 4096),)}, ((1024, 1024, 1024),)),
-        (64, True): ({1: ((1024, 1024),)}, ()),
-        (128, False): ({1: ()}, ((1024, 1024, 1024),)),
+        (64, False): ({1: ((4096, 4096),)}, {1024: {1024: (1024,)}}),
+        (64, True): ({1: ((1024, 1024),)}, {}),
+        (128, False): ({1: ()}, {1024: {1024: (1024,)}}),
     }
 
 
@@ -40,7 +46,7 @@ def test_keys_between():
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
     assert faster(rows) == {
-        (64, False): ({1: ((1, 1),), 129: ((2, 2),), 1025: ((1, 1),)}, ((1, 1024, 1),)),
+        (64, False): ({1: ((1, 1),), 129: ((2, 2),), 1025: ((1, 1),)}, {1024: {1: (1,)}}),
     }
 
 
@@ -48,9 +54,11 @@ def test_queries_of_all_heads():
     """Many heads make up for few queries, and not the other way round; of two regions both must be reached."""
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))
-    assert faster(rows) == {(64, False): ({1: region}, ())}
-    assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {(64, False): ({1: ()}, ((1024, 512, 1024),))}
-    assert attention_table.common(region, ((1024, 4096), (4096, 1024))) == ((1024, 8192), (2048, 4096), (4096, 2048))
+    assert faster(rows) == {(64, False): ({1: region}, {})}
+    assert faster([row(1024, 512, 0.9), row(1024, 512, 1.1, heads=8)]) == {
+        (64, False): ({1: ()}, {512: {1024: (1024,)}})
+    }
+    assert common(region, ((1024, 4096), (4096, 1024))) == ((1024, 8192), (2048, 4096), (4096, 2048))
 
 
 def test_a_kernel_that_writes_nothing(monkeypatch):
@@ -88,7 +96,7 @@ def test_adopt(tmp_path, monkeypatch):
     attention_table.write(MEASURED, FASTER)
     assert copy.read_text() == before
     other = {"capability": "10.0", **MEASURED["9.0"], "gpu": "another"}
-    table = {(64, False): ({1: (), 78: ((1, 2), (3, 1))}, ((1, 77, 2),))}
+    table = {(64, False): ({1: (), 78: ((1, 2), (3, 1))}, {77: {1: (2,)}})}
     monkeypatch.setattr(attention_table, "read", lambda folder: (dict(other), table))
     attention_table.adopt(tmp_path)
     names = {}

@@ -1,5 +1,6 @@
 """`patch(..., attention=True)`."""
 
+import math
 from collections import Counter
 
 import pytest
@@ -13,6 +14,8 @@ from test_compile import counting
 import oxiwarp
 from oxiwarp import fusions
 from oxiwarp.fusions import _attention, _side_by_side
+from oxiwarp.fusions._attention import was_faster
+from oxiwarp.fusions._attention_table import FASTER
 
 
 @pytest.fixture
@@ -100,7 +103,8 @@ def test_conditions(monkeypatch):
         return _attention.is_ours(how, q, k, k, mask, 1)
 
     regions = {1: (), 2048: ((2048, 4096),), 4096: ((1024, 1024),), 8192: ((4096, 1024),)}
-    table = {(64, False): (regions, ((512, 1024, 1024), (512, 4096, 512))), (64, True): ({1: ((2048, 4096),)}, ())}
+    alone = {1024: {512: (1024, 2048)}, 4096: {512: (512,)}}
+    table = {(64, False): (regions, alone), (64, True): ({1: ((2048, 4096),)}, {})}
     monkeypatch.setattr(_attention, "FASTER", {"9.0": table})
     q = torch.empty(1, 2048, 2, 64, dtype=torch.bfloat16, device="meta")
     assert not asked(q), "on no GPU"
@@ -121,6 +125,21 @@ def test_conditions(monkeypatch):
     assert asked(q, long, padding) and asked(q, q[:, :7], padding) and not asked(few, q[:, :128], padding)
     with torch.enable_grad():
         assert not asked(q.requires_grad_())
+
+
+@pytest.mark.parametrize("kind", FASTER["9.0"], ids=str)
+def test_dynamic_sizes(kind):
+    """The choice of a call of dynamic sizes is compiled in little time, and is that of the eager call."""
+    sizes = FASTER["9.0"][kind]
+
+    def ours(q, k):
+        return q + was_faster(sizes, q.shape[0], k.shape[0], math.prod(q.shape[:-1]))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(ours, dynamic=True, fullgraph=True, backend="eager")
+    for queries, heads, keys in [(1024, 40, 1024), (1000, 40, 1024), (1024, 40, 77), (4096, 20, 4096)]:
+        q, k = torch.zeros(queries, heads, 1), torch.zeros(keys, heads, 1)
+        assert torch.equal(compiled(q, k), ours(q, k))
 
 
 @pytest.mark.parametrize(

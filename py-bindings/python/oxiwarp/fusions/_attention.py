@@ -16,7 +16,7 @@ from ..ops import attention
 from ._attention_table import FASTER, MEASURED, Region, Sizes
 from ._source import fingerprint
 
-NOWHERE: Sizes = ({}, ())
+NOWHERE: Sizes = ({}, {})
 PREPARE = "747a2a6ba451"  # `AttentionModuleMixin.prepare_attention_mask` of diffusers
 
 
@@ -113,15 +113,23 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 
 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
-    """Whether ours was, from no more keys and queries on; or at this very size."""
-    regions, others = sizes
+    """Whether ours was, from no more keys and queries on; or at this very size. torch.compile guards on each comparison
+    of a dynamic size, so there are few of them."""
+    regions, alone = sizes
     found: Region = ()
     for least, region in regions.items():
         if keys < least:
             break
         found = region
-    reached = any(queries >= corner[0] and of_all >= corner[1] for corner in found)
-    return reached or (queries, keys, of_all) in others
+    for corner in found:
+        if queries >= corner[0] and of_all >= corner[1]:
+            return True
+    for measured_keys, by_queries in alone.items():
+        if keys == measured_keys:
+            for measured_queries, measured_of_all in by_queries.items():
+                if queries == measured_queries:
+                    return of_all in measured_of_all
+    return False
 
 
 __all__ = ["attention_note", "dispatched", "mask_of_heads", "measured", "sdpa"]
