@@ -54,6 +54,24 @@ def test_cuda_graphs(tmp_path, cuda):
     assert timed == {0: [1.0, 1.0]}
 
 
+def test_stopped(tmp_path, monkeypatch):
+    """What was measured is kept where a later part is stopped."""
+    pytest.importorskip("diffusers")
+    bench = importlib.import_module("oxiwarp.bench")
+    measure = bench.measure
+
+    def stopped(*args):
+        yield next(measure(*args))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "measure", stopped)
+    options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        main(["bench", "--model", "ltx", *options])
+    results = json.loads((tmp_path / "ltx.json").read_text())["results"]
+    assert [len(result["milliseconds"]) for result in results] == [2, 2]
+
+
 def test_compile_only(tmp_path, capsys, monkeypatch):
     """The compiled variants' first steps, and no figures; one that fails leaves the others."""
     pytest.importorskip("transformers")

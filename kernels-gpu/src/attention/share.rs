@@ -22,15 +22,14 @@ impl<const DIM16: usize> Share<DIM16> {
     const TEAM: u32 = 2 * DIM16 as u32;
     /// Rows of a copy.
     const ROWS: u32 = warp::SIZE / Self::TEAM;
+    /// Are addresses of rows the warp's? Then they stay in uniform registers.
+    const UNIFORM: bool = Self::ROWS == 1;
 
     /// The warp's copies of a tile of so many rows.
     #[inline(always)]
     const fn copies(&self, rows: u32) -> u32 {
         rows / (self.warps * Self::ROWS)
     }
-
-    /// Is all that addresses of rows are made of the warp's? Then they stay in uniform registers.
-    const UNIFORM: bool = Self::ROWS == 1;
 
     /// The lane's row of the warp's first copy.
     #[inline(always)]

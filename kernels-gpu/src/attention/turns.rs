@@ -3,7 +3,7 @@
 //!
 //! At 256 columns a warp has 16 queries, whose sums are half of the registers, so every matrix read from shared memory serves
 //! two products only, and shared memory is the limit. Copies that all begin at once keep the reads waiting: a warp begins them
-//! one by one.
+//! one by one. At 128 columns it has 32, and two blocks have room side by side.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;

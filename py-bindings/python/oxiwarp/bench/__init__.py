@@ -29,7 +29,7 @@ COMPILED = "torch.compile"
 def bench(
     models: list[str], variants: list[str], rounds: int, device: str, small: bool, graphs: bool, out: str | None
 ) -> int:
-    """Run it, print a table for each model, write `<out>/<model>.json`.
+    """Run it, print a table for each model, write `<out>/<model>.json`, first with the times alone.
 
     Returns 0, or 1 with the reason printed: one model or variant that does not run leaves the others.
     """
@@ -47,7 +47,9 @@ def bench(
         console.print(f"\n{workload.title}, {str(dtype)[6:]}, {where(place)}", style="bold")
         try:
             with console.status("") as status:
-                results = measure(workload, chosen, place, dtype, rounds, small, graphs, status.update)
+                for results in measure(workload, chosen, place, dtype, rounds, small, graphs, status.update):
+                    if out is not None:
+                        save(workload, results, place, dtype, Path(out) / f"{name}.json")
         except Exception as failure:
             console.print(f"{name}: not measured: {type(failure).__name__}: {failure}", markup=False)
             failed = 1
@@ -56,8 +58,6 @@ def bench(
             forget()
         show(results, console)
         failed |= any(result.error for result in results)
-        if out is not None:
-            save(workload, results, place, dtype, Path(out) / f"{name}.json")
     return int(failed)
 
 

@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -90,9 +90,10 @@ def measure(
     small: bool,
     graphs: bool,
     say: Callable[[str], None],
-) -> list[Result]:
-    """Time every variant, also as CUDA `graphs`, compare its sample with the stock model's, and see where time goes.
+) -> Iterator[list[Result]]:
+    """Time every variant, compare its sample with the stock model's, see where time goes, and time CUDA `graphs` of it.
 
+    Yields the results after each of these parts, so that what was measured is not lost where a later one is stopped.
     Raises where the stock model, the first variant, does not run.
     """
     with torch.no_grad():
@@ -118,14 +119,17 @@ def measure(
             launching, whole = timed(steps[at], device)
             results[at].launching.append(launching)
             results[at].milliseconds.append(whole)
+        yield results
         if device.type == "cuda":
+            say("profiles")
             for at, step in steps.items():
                 results[at].profile = profile(step)
+            yield results
         if graphs:
             say("CUDA graphs")
             for at, times in replay(steps, rounds, lambda call: timed(call, device)[1]).items():
                 results[at].replayed = times
-    return results
+            yield results
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
