@@ -20,7 +20,7 @@ def beside(columns, first=0, dtype=BF16, device="cpu"):
     ("columns", "first", "dtype", "chunks"),
     [(16, 0, BF16, True), (16, 8, BF16, True), (16, 4, BF16, False), (12, 0, BF16, False), (4, 8, torch.float32, True)],
 )
-def test_copy(columns, first, dtype, chunks, device, monkeypatch):
+def test_copy(columns, first, dtype, chunks, device):
     """Every element, and nothing beside."""
     (whole, y), x = beside(columns, first, dtype, device), torch.randn(2, 3, columns, device=device).to(dtype)
     assert _side_by_side.in_chunks(y) == chunks and _side_by_side.in_chunks(x) == (columns % 8 == 0 or chunks)

@@ -23,8 +23,6 @@ from ..report import NO_KERNEL
 from ._source import fingerprint, resolve
 
 SOURCE = "_oxiwarp_source"  # of a replaced object's class: the fingerprint of its own method
-PROCESSOR = "__call__"
-"""The `method` of attention processors."""
 SEQUENCES = (tuple, list)
 compiling = torch.compiler.is_compiling
 
@@ -59,8 +57,7 @@ class Fusion:
     """Against the own method in eager torch on CUDA, by mode where modes differ."""
     method: str = "forward"
     kernels: bool = True
-    """False: `run` saves Python's time alone, so it takes any tensors; torch.compile traces the own method, except
-    for an attention processor that was asked for our attention."""
+    """False: `run` saves Python's time alone, so it takes any tensors; torch.compile traces the own method."""
     traced: bool = False
     """Without kernels: torch.compile traces `run` all the same."""
     few: str | None = None
@@ -136,13 +133,9 @@ def make(name: str, method: str, base: type) -> dict[str, Any]:
 
     @functools.wraps(own)
     def quicker(self: Any, *args: Any, **kwargs: Any) -> Any:
-        how = self.__dict__.get(RECIPE)
-        if how is not None and (not compiling() or traced(how)) and fusion.accepts(self, *args, **kwargs):
-            return fusion.run(self, how, *args, **kwargs)
+        if (fusion.traced or not compiling()) and RECIPE in self.__dict__ and fusion.accepts(self, *args, **kwargs):
+            return fusion.run(self, self.__dict__[RECIPE], *args, **kwargs)
         return own(self, *args, **kwargs)
-
-    def traced(how: FusedRecipe) -> bool:
-        return fusion.traced or (method == PROCESSOR and how.attention is not None)
 
     return {method: fused if fusion.kernels else quicker, SOURCE: fingerprint(resolve(method, base, base))}
 
@@ -173,7 +166,7 @@ def ready(
         return False
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
-    owner = x if fusion.method != PROCESSOR else args[0] if args else kwargs["attn"]  # a processor's module
+    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # a processor's module
     for path in skipped:
         module = submodule(owner, path)
         if module is not None and not is_plain(module, first.device):

@@ -215,6 +215,7 @@ FUSIONS = (
         run=attention,
         accepts=accepts_attention,
         kernels=False,
+        traced=True,  # ours may be asked for
         sources={"__call__": ("2266b31ef8bb", "e2fd121ed877")},
         exactness={"exact": "bit-exact", "fast": "bit-exact"},
         chains=("a division by 1, dropout outside of training, left out",),
