@@ -35,7 +35,8 @@ pub struct AttentionInputs<'a> {
     /// What broadcasts to `[B, H, Sq, Sk]`: which keys a query sees (`Bool`), or what is added to the scores (f32, or as `q`).
     pub mask: Option<View<'a>>,
     /// Sequences that lie one after the other: where each of them begins in `q` and in `k`, and behind the last where it
-    /// ends; i32, `[sequences + 1]`. The tensors then have no batch dimension.
+    /// ends; i32, `[sequences + 1]`. The tensors then have no batch dimension. Rows behind the last sequence see nothing and
+    /// are seen by none.
     pub cu_seqlens: Option<[View<'a>; 2]>,
 }
 

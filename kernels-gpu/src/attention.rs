@@ -8,9 +8,9 @@
 //!
 //! - Rows in shared memory lie 16 bytes further apart than they are long: an odd number of chunks, so that the eight rows
 //!   of a matrix begin in different banks, at addresses that differ by constants.
-//! - The maximum that exponents are taken against follows a row's own only when that is `SLACK` above it. Until then the
-//!   sums need no rescaling, which costs as many instructions as the exponentials; what is divided by the sum of the
-//!   weights in the end does not depend on it (FlashAttention-4, arXiv:2603.05451).
+//! - Exponents are taken against a row's largest score so far, so that the largest weight is exactly 1. Where none of a
+//!   warp's rows has a larger one, the sums need no rescaling, which costs as many instructions as the exponentials. (A
+//!   maximum that lags, as FlashAttention-4's, arXiv:2603.05451, saves more of it, but the largest weight is rounded too.)
 //! - Tiles that all queries of a warp see go without comparisons; those that none sees, without anything.
 pub mod backward;
 mod band;

@@ -126,7 +126,7 @@ fn softcap_and_scale(device: &Device) {
     }
 }
 
-/// One key has nearly all the weight, and maxima rise by more than the slack again and again.
+/// One key has nearly all the weight, and maxima rise again and again.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, Case::of([1, 40, 200, 1, 1, 64]).sharp(sharpness));

@@ -183,8 +183,9 @@ pub fn check_by<T: Element>(device: &Device, case: &Case, run: Run) {
 
 /// Compares a row with that of its scores.
 ///
-/// A weight is rounded to the element type, once; its score has the error of f32 sums of products, of which the largest
-/// tests have some 2^-18 of relative weight left. In f16 weights below 2^-14 are rounded as if they were that large.
+/// A weight is rounded to the element type, once, but for the largest, which is 1; its score has the error of f32 sums of
+/// products, of which the largest tests have some 2^-18 of relative weight left. In f16 weights below 2^-14 are rounded as
+/// if they were that large.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],
@@ -203,17 +204,18 @@ pub fn row_is_close<'a, T: Element>(
     for (column, got) in got.iter().enumerate() {
         let got = f64::from(got.to_f32());
         let part = |j: usize| weights[j] * values(j)[column];
-        let (mut expected, mut size) = (0.0, 0.0);
+        let (mut expected, mut size, mut rounded) = (0.0, 0.0, 0.0);
         for j in (0..scores.len()).filter(|&j| weights[j] > 0.0) {
             expected += part(j);
             size += part(j).abs();
+            rounded += if weights[j] < 1.0 { part(j).abs() } else { 0.0 };
         }
         if sum > 0.0 {
-            (expected, size) = (expected / sum, size / sum);
+            [expected, size, rounded] = [expected, size, rounded].map(|of_all| of_all / sum);
         }
         let small = if T::DTYPE == Dtype::F16 { scores.len() as f64 * 2.0_f64.powi(-23) } else { 0.0 };
         // The result may be rounded in the next binade.
-        let inner = size * (unit + 1e-4) + small;
+        let inner = rounded * unit + size * 1e-4 + small;
         let allowed = 0.5 * ulp(T::DTYPE, expected.abs() + inner) + inner;
         let right = (got - expected).abs() <= allowed;
         assert!(right, "{context}, column {column}: {got:e}, expected {expected:e} within {allowed:e}");

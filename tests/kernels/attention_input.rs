@@ -47,6 +47,7 @@ fn refuses(device: &Device) {
     says_of([f32s, x(&k), x(&k)], "attention: q is f32, expected f16 or bf16 (for f32 there is torch's own");
     says_of([x(&q), other.view(&k).unwrap(), x(&k)], "attention: k is bf16, expected f16");
     says_of([x(&q), x(&[1, 3, 3, 64]), x(&[1, 3, 3, 64])], "expected heads that divide the 4 of q");
+    says_of([x(&[1, 2, 0, 64]), x(&k), x(&k)], "expected heads that divide the 0 of q");
     says_of([x(&q), x(&[1, 3, 2, 32]), x(&k)], "k has shape [1, 3, 2, 32], expected [1, 3, 2, 64]");
     says_of([x(&q), x(&k), x(&[1, 4, 2, 64])], "v has shape [1, 4, 2, 64], expected [1, 3, 2, 64]");
     says_of([x(&q), x(&k[1..]), x(&k)], "k has shape [3, 2, 64], expected four dimensions");

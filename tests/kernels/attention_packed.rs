@@ -11,6 +11,8 @@ pub const TESTS: &[Test] =
 
 /// Queries and keys of each sequence: several tiles, none of either, one, and as many as a tile has.
 const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];
+/// Queries and keys behind the last sequence: padding, which is in none.
+const REST: [usize; 2] = [150, 80];
 const HEADS: usize = 2;
 const DIM: usize = 64;
 
@@ -33,7 +35,8 @@ fn starts(side: usize) -> Vec<i32> {
 
 fn check(device: &Device, order: HeadsOrder, causal: bool) {
     let (seed, [q_starts, k_starts]) = (seed(), [starts(0), starts(1)]);
-    let (queries, keys) = (*q_starts.last().expect("one") as usize, *k_starts.last().expect("one") as usize);
+    let end = |starts: &[i32]| *starts.last().expect("one") as usize;
+    let (queries, keys) = (end(&q_starts) + REST[0], end(&k_starts) + REST[1]);
     let mut rng = random(seed);
     let q: Vec<bf16> = values(&mut rng, queries * HEADS * DIM);
     let [k, v]: [Vec<bf16>; 2] = [(); 2].map(|()| values(&mut rng, keys * DIM));
@@ -83,5 +86,11 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
             let lse = f64::from(lse[head * queries + first + i]);
             row_is_close(got, &scores, |j| &v[(key + j) * DIM..][..DIM], lse, &context);
         }
+    }
+    for (i, head) in (queries - REST[0]..queries).flat_map(|i| (0..HEADS).map(move |head| (i, head))) {
+        let got = &out[line(i, head)..][..DIM];
+        assert!(got.iter().all(|x| x.to_bits() == 0), "seed {seed}, query {i}, in no sequence: {got:?}");
+        let lse = lse[head * queries + i];
+        assert_eq!(lse, f32::NEG_INFINITY, "seed {seed}, query {i}, in no sequence");
     }
 }

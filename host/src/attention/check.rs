@@ -27,7 +27,8 @@ pub(crate) fn sizes(
         let expected = "heads of 1 to 256 columns".into();
         return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
     }
-    if heads > 0 && (kv_heads == 0 || heads % kv_heads != 0) {
+    // Nothing divides by no heads: keys and values of some, of which no query has a gradient, would go through as if it did.
+    if (heads == 0) != (kv_heads == 0) || heads > 0 && heads % kv_heads != 0 {
         let expected = format!("heads that divide the {heads} of q");
         return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
     }

@@ -103,9 +103,9 @@ impl AttentionLayout {
             Side::Queries => (self.queries, self.heads),
             Side::Keys => (self.keys, self.kv_heads),
         };
-        // Each packed sequence may end within a tile.
+        // Each packed sequence may end within a tile, and so may what is behind the last.
         let (tiles, batches) = match self.cu_seqlens {
-            Some(_) => (there / rows + self.batches, 1),
+            Some(_) => (there / rows + self.batches + 1, 1),
             None => (there.div_ceil(rows), self.batches),
         };
         let blocks = u64::from(tiles) * u64::from(heads) * u64::from(batches);

@@ -52,8 +52,9 @@ impl Place {
         unsafe { place.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Tile number `tile` of all sequences together. That of a sequence which begins at row `start` and is number `s` has
-    /// the numbers from `start / rows + s` on: enough for its tiles, and each is found without knowing the others'.
+    /// Tile number `tile` of all sequences together. Those of a sequence which begins at row `start` and is number `s` have
+    /// the numbers from `start / rows + s` on: enough for its tiles, and each is found without knowing the others'. Rows
+    /// behind the last sequence are one of their own, which has nothing on the other side: their results are zeros.
     ///
     /// # Safety
     /// As [`Place::of_block`], of packed sequences.
@@ -63,13 +64,8 @@ impl Place {
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
-        // Starts that are none must not lead outside the tensors.
-        let span = |starts: *const i32, at: u32, there: u32| {
-            let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
-            (first, end.saturating_sub(first))
-        };
         let starts = if keys { p.key_starts } else { p.query_starts };
-        let (mut sequence, mut end) = (0, p.batches);
+        let (mut sequence, mut end) = (0, p.batches + 1);
         while end - sequence > 1 {
             let middle = sequence.midpoint(end);
             if start(starts, middle) / rows + middle <= tile {
@@ -78,8 +74,18 @@ impl Place {
                 end = middle;
             }
         }
-        let (query_start, queries) = span(p.query_starts, sequence, p.queries);
-        let (key_start, keys_there) = span(p.key_starts, sequence, p.keys);
+        // Starts that are none must not lead outside the tensors.
+        let span = |starts: *const i32, there: u32, rows: bool| {
+            let first = start(starts, sequence).min(there);
+            let end = match sequence < p.batches {
+                true => start(starts, sequence + 1).min(there),
+                false if rows => there,
+                false => first,
+            };
+            (first, end.saturating_sub(first))
+        };
+        let (query_start, queries) = span(p.query_starts, p.queries, !keys);
+        let (key_start, keys_there) = span(p.key_starts, p.keys, keys);
         let (row_start, there) = if keys { (key_start, keys_there) } else { (query_start, queries) };
         let first = tile.saturating_sub(row_start / rows + sequence) * rows;
         let there = first < there;
