@@ -31,6 +31,10 @@ impl Arch {
             Self::Sm90 | Self::Sm90a => (9, 0),
         }
     }
+    /// Does its PTX run on a GPU of this compute capability?
+    pub fn runs_on(self, capability: (u32, u32)) -> bool {
+        if self.is_native() { self.capability() == capability } else { self.capability() <= capability }
+    }
     /// Does it run on its own compute capability alone, not on newer ones?
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Sm90a)

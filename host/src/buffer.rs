@@ -144,7 +144,7 @@ impl<T: Scalar> Buffer<T> {
             return Err(Error::Device { op, arg, expected: self.device.name().into() });
         }
         match self.device.as_cuda() {
-            // SAFETY: both are this long, on this GPU; the stream is the caller's to wait for.
+            // SAFETY: both are this long, on this GPU, and are freed when the copy is done (see `drop`).
             Some(cuda) => unsafe { cuda.copy(self.address, from.address, self.len * size_of::<T>(), stream) },
             // SAFETY: two buffers on the host.
             None => unsafe {
@@ -158,10 +158,12 @@ impl<T: Scalar> Buffer<T> {
     fn inside(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<*mut c_void> {
         let dims =
             || shape.iter().zip(strides).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
-        let reach = dims().map(|(size, stride)| (size - 1) * stride).sum::<i128>();
+        let last =
+            dims().try_fold(0_i128, |last, (size, stride)| last.checked_add((size - 1).checked_mul(stride)?));
         let natural = dims().all(|(size, stride)| size >= 0 && stride >= 0);
         let empty = shape.contains(&0) && offset <= self.len;
-        if !natural || !(empty || offset as i128 + reach < self.len as i128) {
+        let ends_inside = last.is_some_and(|last| last < self.len as i128 - offset as i128);
+        if !natural || !(empty || ends_inside) {
             let expected = format!("a tensor inside the buffer of {} elements", self.len);
             return Err(Error::Shape { op: "Buffer::view", arg: "shape", got: shape.to_vec(), expected });
         }
@@ -201,7 +203,8 @@ impl<T: Scalar> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
-        // SAFETY: allocated in `reserve`, with this layout; no view outlives the buffer.
+        // SAFETY: allocated in `reserve`, with this layout; no view outlives the buffer. Launches and copies may: `cuMemFree`
+        // waits for what the GPU was given before, as memory of `cuMemAlloc` is unmapped at once.
         unsafe {
             match self.device.as_cuda() {
                 Some(cuda) => cuda.free(self.address),

@@ -4,10 +4,11 @@ use crate::Dtype;
 /// The result of every fallible function here.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why an op was not launched. Nothing was written in any of these cases but four: with [`Error::Driver`] and
-/// [`Error::Fault`] a kernel may have run in part; and of an op that launches several kernels (gradients with sums over
-/// rows, those of attention, `attention_decode`) the first may have run when a later one gives [`Error::Load`] or
-/// [`Error::NoKernel`].
+/// Why an op was not launched.
+///
+/// The outputs are untouched, with these exceptions. With [`Error::Driver`] and [`Error::Fault`] a kernel may have run in
+/// part. Ops that launch several kernels (gradients with sums over rows, those of attention, `attention_decode`) may have
+/// launched the first when a later one gives [`Error::Load`] or [`Error::NoKernel`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -80,6 +81,14 @@ pub enum Error {
         got: f64,
         /// Its range.
         expected: &'static str,
+    },
+    /// What this device, or this build, does not do.
+    #[error("{op}: {why}")]
+    Unsupported {
+        /// The op, or the function.
+        op: &'static str,
+        /// Why not.
+        why: String,
     },
     /// The NVIDIA driver cannot be used; the text says why.
     #[error("no CUDA: {0}")]

@@ -156,7 +156,7 @@ impl Checked {
         // A warp's angles and parameters are read once for its share, which is larger the more tokens there are.
         let batch = together * (256 / p.dim);
         let most = self.present().map(|side| side.heads).max().unwrap_or(0);
-        let parts = (self.warps() / (2 * p.rows.max(1)))
+        let parts = (self.warps() / p.rows.max(1).saturating_mul(2))
             .max(most * p.dim / least)
             .clamp(1, most.div_ceil(batch).max(1));
         let share = most.div_ceil(parts).next_multiple_of(batch);
@@ -211,7 +211,7 @@ impl Checked {
         let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { lanes.together };
         let batches = q.heads.max(k.heads).div_ceil(batch).max(1);
         // Its angles and parameters are read once for its share, which is larger the more tokens there are.
-        let parts = (self.warps() / (2 * p.rows.max(1))).clamp(1, batches);
+        let parts = (self.warps() / p.rows.max(1).saturating_mul(2)).clamp(1, batches);
         p.share = batch * batches.div_ceil(parts);
         p.shares = [q.heads, k.heads].map(|heads| heads.div_ceil(p.share));
         let shares = p.shares[0] + p.shares[1];

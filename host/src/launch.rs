@@ -11,16 +11,23 @@ pub(crate) const MOST_BESIDE: u32 = 65_535;
 
 /// Grid, block and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Launch {
+pub struct Launch {
     /// Blocks: x, y, z.
     pub grid: [u32; 3],
     /// Threads in a block: x, y, z.
     pub block: [u32; 3],
-    /// Bytes of launch-sized shared memory; above [`GRANTED_BYTES`] the same in all launches of a kernel.
+    /// Bytes of launch-sized shared memory; above 48 KiB the same in all launches of a kernel.
     pub shared_bytes: u32,
     /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1; without one the
     /// driver decides. The same in all launches of a kernel.
     pub carveout: Option<u32>,
+}
+
+impl Launch {
+    /// So many blocks of so many threads, in x, y and z, without launch-sized shared memory.
+    pub const fn of(grid: [u32; 3], block: [u32; 3]) -> Self {
+        Self { grid, block, shared_bytes: 0, carveout: None }
+    }
 }
 
 /// A CUDA stream, borrowed from who owns it; on the CPU there is only one, and a launch is done when it returns.
@@ -49,8 +56,9 @@ impl Stream<'_> {
     }
 }
 
-/// The arguments of a kernel, as `cuLaunchKernelEx` and the CPU executor take them: a pointer to each value, which has
-/// the type that the kernel declares.
+/// The arguments of a kernel, as [`Kernels::launch`](crate::Kernels::launch) takes them: a pointer to each of these
+/// variables, which have the types that the kernel declares.
+#[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$((&raw const $arg).cast::<std::ffi::c_void>()),*] };
 }

@@ -1,7 +1,8 @@
 //! oxiwarp: GPU kernels for diffusion transformers and language models, written in Rust.
 //!
 //! An op takes a [`Device`], [`View`]s of tensors that somebody owns (a [`Buffer`] of this crate, torch, …), its
-//! parameters and a [`Stream`]. It checks the views, then launches; it allocates nothing and does not wait.
+//! parameters and a [`Stream`]. It checks the views, then launches; it allocates nothing and does not wait. Kernels of your
+//! own are [`Kernels`].
 //!
 //! ```
 //! use oxiwarp::{Device, RmsNorm, Stream, rms_norm};
@@ -27,6 +28,7 @@ mod error;
 mod head_launch;
 mod head_plans;
 mod heads;
+mod kernels;
 mod ladder;
 mod launch;
 mod modulation;
@@ -48,8 +50,9 @@ pub use device::Device;
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::{Error, Result};
 pub use heads::{Heads, HeadsOrder};
+pub use kernels::Kernels;
 pub use ladder::{Rung, rung};
-pub use launch::Stream;
+pub use launch::{Launch, Stream};
 pub use modulation::{Affine, Modulation, ScaleShift};
 pub use norm_backward::{ParameterGradients, norm_backward_workspace};
 pub use ops::activation::{Activation, Roundings, activation};

@@ -118,9 +118,7 @@ impl Text {
 /// The newest embedded PTX of all ops that a GPU of this compute capability runs, or that of `arch` if it runs that one.
 pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'static Ptx> {
     let runs = |ptx: &&Ptx| {
-        !ptx.arch.is_native()
-            && ptx.arch.capability() <= capability
-            && arch.is_none_or(|arch| arch == ptx.arch)
+        !ptx.arch.is_native() && ptx.arch.runs_on(capability) && arch.is_none_or(|arch| arch == ptx.arch)
     };
     EMBEDDED.iter().rfind(runs)
 }
@@ -138,7 +136,7 @@ pub(crate) fn available() -> String {
 /// What a GPU of this compute capability has beside `ptx`, for itself alone; nothing beside older PTX than it runs.
 pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'static Ptx> {
     choose(capability, None).filter(|newest| std::ptr::eq(*newest, ptx))?;
-    EMBEDDED.iter().find(|ptx| ptx.arch.is_native() && ptx.arch.capability() == capability)
+    EMBEDDED.iter().find(|ptx| ptx.arch.is_native() && ptx.arch.runs_on(capability))
 }
 
 #[cfg(test)]

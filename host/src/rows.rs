@@ -30,7 +30,7 @@ pub(crate) struct RowLayout<const N: usize> {
 }
 
 const LAST: &str = "its last dimension must be contiguous";
-const LEVELS: &str = "its rows must be reachable by two strides; call .contiguous() first";
+const LEVELS: &str = "two strides must reach all its rows: make it contiguous, in the shape of the largest operand if it broadcasts";
 
 impl<const N: usize> RowLayout<N> {
     /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides

@@ -76,22 +76,31 @@ impl<'a> View<'a> {
     pub(crate) fn placed(self, place: Place) -> Self {
         Self { place: Some(place), ..self }
     }
-    /// Is it memory of `device`, as far as that is known?
-    pub(crate) fn expect_on(&self, op: &'static str, arg: &'static str, device: &Device) -> Result<()> {
+    /// An error of `op`, which names its argument `arg`, unless it is memory of `device`, as far as that is known.
+    ///
+    /// # Errors
+    /// [`Error::Device`].
+    pub fn expect_on(&self, op: &'static str, arg: &'static str, device: &Device) -> Result<()> {
         if self.place.is_none_or(|place| place == device.place()) {
             return Ok(());
         }
         Err(Error::Device { op, arg, expected: device.name().into() })
     }
-    /// Is it of `dtype`?
-    pub(crate) fn expect_dtype(&self, op: &'static str, arg: &'static str, dtype: Dtype) -> Result<()> {
+    /// Likewise, unless it is of `dtype`.
+    ///
+    /// # Errors
+    /// [`Error::Dtype`].
+    pub fn expect_dtype(&self, op: &'static str, arg: &'static str, dtype: Dtype) -> Result<()> {
         if self.dtype == dtype {
             return Ok(());
         }
         Err(Error::Dtype { op, arg, got: self.dtype, expected: dtype.to_string() })
     }
-    /// Is it of `shape`?
-    pub(crate) fn expect_shape(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<()> {
+    /// Likewise, unless it is of `shape`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub fn expect_shape(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<()> {
         if self.shape() == shape {
             return Ok(());
         }

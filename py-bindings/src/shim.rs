@@ -17,6 +17,9 @@ pub type Handle = *mut c_void;
 pub type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
 type Code = i32;
 
+/// The most dimensions of an output. (torch itself has no limit, numpy and TensorIterator 64.)
+pub const MAX_DIMS: usize = 64;
+
 /// The kinds of device that have kernels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -155,7 +158,7 @@ impl Shim {
         heads_first: bool,
         (dtype, place, index): (i32, i32, i32),
     ) -> Result<Handle, String> {
-        let mut strides = [1; 64]; // torch has at most 64 dimensions
+        let mut strides = [1; MAX_DIMS];
         for at in (1..sizes.len()).rev() {
             strides[at - 1] = strides[at] * sizes[at].max(1);
         }
@@ -165,7 +168,7 @@ impl Shim {
         }
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
-        // SAFETY: sizes and strides hold sizes.len() ≤ 64 numbers; `tensor` takes the new handle.
+        // SAFETY: sizes and strides hold sizes.len() numbers; `tensor` takes the new handle.
         match unsafe {
             create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
         } {

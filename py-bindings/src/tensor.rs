@@ -1,7 +1,7 @@
 //! An owned torch tensor handle, and its view for the host crate.
 
 use crate::device::Location;
-use crate::shim::{Handle, Place, shim};
+use crate::shim::{Handle, MAX_DIMS, Place, shim};
 use oxiwarp::{Dtype, View, ViewMut};
 use std::borrow::Cow;
 
@@ -70,6 +70,13 @@ impl Tensor {
         heads_first: bool,
     ) -> Result<Tensor, String> {
         let (kind, index) = (shim().device_type(self.handle)?, shim().device_index(self.handle)?);
+        if sizes.len() > MAX_DIMS {
+            return Err(self.error(format!(
+                "{} has {} dimensions, expected at most {MAX_DIMS}",
+                self.name,
+                sizes.len()
+            )));
+        }
         match shim().empty(sizes, heads_first, (dtype, kind, index)) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name }),
             // The Python side knows this text: it asks torch for the same memory to get torch's own exception.

@@ -56,7 +56,10 @@ fn rms_norm_refuses(device: &Device) {
     );
     let three = x.view_strided(0, &[2, 2, 2, 2], &[3, 25, 9, 1]).unwrap();
     let out = y.view_mut(&[2, 2, 2, 2]).unwrap();
-    says(rms_norm(device, three, None, out, params, Stream::default()), "call .contiguous() first");
+    says(
+        rms_norm(device, three, None, out, params, Stream::default()),
+        "two strides must reach all its rows",
+    );
     for strides in [[0, 1], [8, 1]] {
         let (repeated, input) =
             (y.view_strided_mut(0, &[4, 16], &strides).unwrap(), x.view(&[4, 16]).unwrap());
@@ -132,6 +135,12 @@ fn buffer_refuses(device: &Device) {
         |result: Result<View, Error>| says(result.map(|_| ()), "expected a tensor inside the buffer");
     outside(x.view_strided(0, &[3, 16], &[i64::MAX, 1]));
     outside(x.view_strided(usize::MAX, &[1, 1], &[1, 1]));
+    // The last element's number is 2^128.
+    let [most, strides] = [
+        [i64::MAX, i64::MAX, i64::MAX, i64::MAX, 13, 5],
+        [i64::MAX, i64::MAX, i64::MAX, i64::MAX, i64::MAX, 1],
+    ];
+    outside(x.view_strided(0, &most, &strides));
     outside(x.view_strided(0, &[2, 2], &[-1, 1]));
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));

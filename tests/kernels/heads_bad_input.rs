@@ -7,7 +7,11 @@ use oxiwarp::{
 
 use crate::Test;
 
-pub const TESTS: &[Test] = &[("rope::bad_input", rope_refuses), ("qk_norm_rope::bad_input", norm_refuses)];
+pub const TESTS: &[Test] = &[
+    ("rope::bad_input", rope_refuses),
+    ("qk_norm_rope::bad_input", norm_refuses),
+    ("qk_norm_rope::weights_of_two_types", refuses_two_types),
+];
 
 #[track_caller]
 fn says(result: Result<(), Error>, text: &str) {
@@ -115,7 +119,7 @@ fn norm_refuses(device: &Device) {
             Affine { weight: None, bias: Some(at(&[8])) },
             &good,
             params,
-            "qk_norm_rope: bias is 1, expected none for an RMSNorm",
+            "qk_norm_rope: bias is given, expected none for an RMSNorm",
         ),
         (
             at(&good),
@@ -173,4 +177,30 @@ fn norm_refuses(device: &Device) {
         both,
         "qk_norm_rope: k has shape [1, 2, 4, 8], expected the batches, tokens and columns of q: [1, 4, .., 8]",
     );
+}
+
+/// The modules go on in f32 where the weight is f32, so that of one side would decide for the other.
+fn refuses_two_types(device: &Device) {
+    let (shape, params) = ([1, 4, 2, 8], QkNormRope { norm: QkNorm::LlamaRms, ..QkNormRope::default() });
+    let x = device.upload(&[bf16::ONE; 64]).unwrap();
+    let single = device.upload(&[1.0_f32; 8]).unwrap();
+    let mut out = [(); 2].map(|()| device.upload(&[bf16::ONE; 64]).unwrap());
+    let mut run = |weights: [Option<View>; 2]| {
+        let [q_out, k_out] = &mut out;
+        let [q, k] = [(q_out, weights[0]), (k_out, weights[1])].map(|(y, weight)| Heads {
+            x: x.view(&shape).unwrap(),
+            affine: Affine { weight, bias: None },
+            y: y.view_mut(&shape).unwrap(),
+        });
+        qk_norm_rope(device, Some(q), Some(k), None, params, Stream::default())
+    };
+    let [half, single] = [x.view_strided(0, &[8], &[1]).unwrap(), single.view(&[8]).unwrap()];
+    for weights in
+        [[Some(half), Some(single)], [Some(single), Some(half)], [None, Some(single)], [Some(single), None]]
+    {
+        says(run(weights), "qk_norm_rope: one of q_weight and k_weight is f32, expected both or none");
+    }
+    for weights in [[Some(half), None], [Some(half); 2], [Some(single); 2]] {
+        run(weights).expect("one type");
+    }
 }

@@ -194,7 +194,7 @@ fn bad_rows(device: &Device) {
         refuses(view(&[], &[]), &[], "x has shape [], expected at least one dimension");
         let text = "x of shape [16, 16] has strides [1, 16]: its last dimension must be contiguous";
         refuses(view(&[16, 16], &[1, 16]), &[16, 16], text);
-        let text = "x of shape [2, 2, 2, 16] has strides [3, 25, 17, 1]: its rows must be reachable by two";
+        let text = "x of shape [2, 2, 2, 16] has strides [3, 25, 17, 1]: two strides must reach all its rows";
         refuses(view(&[2, 2, 2, 16], &[3, 25, 17, 1]), &[2, 2, 2, 16], text);
         let out = outs[0];
         refuses(

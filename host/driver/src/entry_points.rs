@@ -12,6 +12,14 @@ use crate::unloaded;
 /// A function's name and the address that its jump reads.
 pub(crate) type Slot = (&'static CStr, &'static AtomicPtr<c_void>);
 
+/// Keeps a symbol within the library or program that it is linked into: other libraries of the process call the driver's own.
+macro_rules! hidden {
+    ($name:ident) => {
+        concat!(".hidden ", stringify!($name))
+    };
+}
+pub(crate) use hidden;
+
 macro_rules! entry_points {
     ($($name:ident)*) => {
         mod slot {
@@ -28,9 +36,11 @@ macro_rules! entry_points {
             #[unsafe(no_mangle)]
             extern "C" fn $name() {
                 #[cfg(target_arch = "x86_64")]
-                core::arch::naked_asm!("jmp qword ptr [rip + {}]", sym slot::$name);
+                core::arch::naked_asm!(hidden!($name), "jmp qword ptr [rip + {}]", sym slot::$name);
                 #[cfg(target_arch = "aarch64")]
-                core::arch::naked_asm!("adrp x16, {0}", "ldr x16, [x16, :lo12:{0}]", "br x16", sym slot::$name);
+                core::arch::naked_asm!(
+                    hidden!($name), "adrp x16, {0}", "ldr x16, [x16, :lo12:{0}]", "br x16", sym slot::$name
+                );
             }
         )*
     };

@@ -1,7 +1,7 @@
 //! Run-time binding to the NVIDIA driver library.
 //!
 //! `cust` declares the driver API as ordinary external symbols, so a program that links it does not
-//! start where `libcuda.so.1` is missing. This crate defines those symbols itself. Each definition is
+//! start where `libcuda.so.1` is missing. This crate defines those symbols itself, hidden from other libraries of the process. Each definition is
 //! a jump through a slot (`entry_points.rs`); [`load`], or the first `cuInit`, opens the library and
 //! fills the slots. Before that, and where there is no driver, a slot answers
 //! `CUDA_ERROR_NOT_INITIALIZED`, and `cuInit` answers `CUDA_ERROR_NO_DEVICE`.
@@ -14,12 +14,13 @@
 
 mod entry_points;
 
+use std::arch::naked_asm;
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 
-use entry_points::SLOTS;
+use entry_points::{SLOTS, hidden};
 use libloading::Library;
 
 /// `CUresult`: kept as an integer, because a newer driver has codes that no enum of ours lists.
@@ -29,6 +30,20 @@ const INVALID_VALUE: CuResult = 1;
 const NOT_INITIALIZED: CuResult = 3;
 const NO_DEVICE: CuResult = 100;
 const NOT_SUPPORTED: CuResult = 801;
+
+/// A jump to a function of this crate.
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    () => {
+        "jmp {}"
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    () => {
+        "b {}"
+    };
+}
 
 type Init = unsafe extern "C" fn(c_uint) -> CuResult;
 type ErrorString = unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult;
@@ -100,9 +115,22 @@ extern "C" fn unsupported() -> CuResult {
     NOT_SUPPORTED
 }
 
-/// Opens the driver, then initialises it: every other function may be called only after this.
+/// What `cust` calls: [`init`], under the driver's name.
+#[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: c_uint) -> CuResult {
+    naked_asm!(hidden!(cuInit), jump!(), sym init)
+}
+
+/// What `cust` calls: [`error_string`], under the driver's name.
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char) -> CuResult {
+    naked_asm!(hidden!(cuGetErrorString), jump!(), sym error_string)
+}
+
+/// Opens the driver, then initialises it: every other function may be called only after this.
+extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
         // SAFETY: the pointer came from the open library; `cuInit` has no precondition.
         Ok(driver) => unsafe { (driver.init)(flags) },
@@ -114,8 +142,7 @@ extern "C" fn cuInit(flags: c_uint) -> CuResult {
 ///
 /// # Safety
 /// `text` is null, or may be written to.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char) -> CuResult {
+unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> CuResult {
     const ABSENT: &CStr = c"the NVIDIA driver (libcuda.so.1) is not available";
     const UNKNOWN: &CStr = c"an error code that this NVIDIA driver does not know";
     if text.is_null() {

@@ -1,13 +1,43 @@
 //! Kernels as functions of the driver: loaded when first launched, each of a module of its own.
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::PoisonError;
 
 use super::{Cuda, Raw, Relaxed, sys};
-use crate::launch::{GRANTED_BYTES, Launch};
+use crate::arch::Arch;
+use crate::launch::{GRANTED_BYTES, Launch, Stream};
+use crate::ptx::Overlap;
 use crate::{Dtype, Error, Result};
 
+/// Kernels that are not of this crate, by name.
+pub(crate) struct OwnKernels(HashMap<&'static str, Raw>);
+
 impl Raw {
+    /// Launches a function of the current context.
+    ///
+    /// # Safety
+    /// As `Device::launch`.
+    pub(super) unsafe fn launch(
+        self,
+        shape: &Launch,
+        stream: Stream,
+        overlap: Overlap,
+        args: &[*const c_void],
+    ) -> Result<()> {
+        let config = sys::LaunchConfig {
+            grid: shape.grid,
+            block: shape.block,
+            shared_bytes: shape.shared_bytes,
+            stream: stream.0,
+            attributes: &sys::OVERLAPPING,
+            attribute_count: u32::from(overlap != Overlap::Never),
+        };
+        let (args, extra) = (args.as_ptr(), std::ptr::null());
+        // SAFETY: the function takes these arguments, as the caller promises.
+        sys::check("cuLaunchKernelEx", unsafe { sys::cuLaunchKernelEx(&config, self.0, args, extra) })
+    }
+
     /// Sets an attribute of a function: a limit, or a hint.
     fn set(self, attribute: i32, value: i32) -> Result<()> {
         // SAFETY: a function that was loaded.
@@ -15,16 +45,25 @@ impl Raw {
     }
 }
 
-/// A module of one kernel, unloaded unless it is kept.
-struct Module {
-    raw: *mut c_void,
-    function: Raw,
-}
+/// A module, unloaded unless it is kept.
+struct Module(*mut c_void);
 
 impl Module {
-    /// Its kernel. The module stays loaded: graphs that captured a launch may be replayed at any time.
-    fn keep(self) -> Raw {
-        std::mem::ManuallyDrop::new(self).function
+    /// One of its kernels, in the current context.
+    fn function(&self, kernel: &str) -> Result<Raw> {
+        let no_kernel = || Error::NoKernel(kernel.into());
+        let name = CString::new(kernel).map_err(|_| no_kernel())?;
+        let (mut function, _relaxed) = (Raw(std::ptr::null_mut()), Relaxed::new());
+        // SAFETY: the module was loaded; the name ends with NUL.
+        match unsafe { sys::cuModuleGetFunction(&mut function.0, self.0, name.as_ptr()) } {
+            sys::NOT_FOUND => Err(no_kernel()),
+            code => sys::check("cuModuleGetFunction", code).map(|()| function),
+        }
+    }
+
+    /// Leaves it loaded until the process ends: graphs that captured a launch may be replayed at any time.
+    fn keep(self) {
+        std::mem::forget(self);
     }
 }
 
@@ -32,7 +71,7 @@ impl Drop for Module {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
         // SAFETY: it was loaded, in the context that is still current, and nothing of it was launched.
-        unsafe { sys::cuModuleUnload(self.raw) };
+        unsafe { sys::cuModuleUnload(self.0) };
     }
 }
 
@@ -54,49 +93,90 @@ impl Cuda {
         }
         // Without the lock, since the driver may compile for seconds: launches of other kernels do not wait for that. Of
         // threads that load the same kernel, the first keeps its module; the others unload theirs, after the lock.
-        let module = self.load(&format!("{kernel}_{dtype}"))?;
+        let (module, function) = self.load(&format!("{kernel}_{dtype}"))?;
         let opt_in = (shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shared_bytes));
         for (attribute, value) in
             [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
         {
-            module.function.set(attribute, value as i32)?;
+            function.set(attribute, value as i32)?;
         }
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
         Ok(match functions.entry((kernel, dtype)) {
             Entry::Occupied(first) => *first.get(),
-            Entry::Vacant(place) => *place.insert(module.keep()),
+            Entry::Vacant(place) => {
+                module.keep();
+                *place.insert(function)
+            }
         })
     }
 
+    /// Kernels of one module, which the caller wrote for `arch`, by name.
+    pub fn load_all(
+        &self,
+        arch: Arch,
+        text: &str,
+        names: impl Iterator<Item = &'static str>,
+    ) -> Result<OwnKernels> {
+        let _current = self.current()?;
+        let wrong = |_| Error::NoKernel("PTX with a NUL in it".into());
+        let module = self.load_text("PTX", arch, &CString::new(text).map_err(wrong)?)?;
+        let functions = names.map(|name| Ok((name, module.function(name)?))).collect::<Result<_>>()?;
+        module.keep();
+        Ok(OwnKernels(functions))
+    }
+
+    /// Launches one of them.
+    ///
+    /// # Safety
+    /// As `Device::launch`.
+    pub unsafe fn launch_own(
+        &self,
+        kernels: &OwnKernels,
+        kernel: &str,
+        shape: &Launch,
+        stream: Stream,
+        args: &[*const c_void],
+    ) -> Result<()> {
+        let _current = self.current()?;
+        let function = *kernels.0.get(kernel).ok_or_else(|| Error::NoKernel(kernel.into()))?;
+        if shape.shared_bytes > GRANTED_BYTES {
+            function.set(sys::MAX_SHARED, shape.shared_bytes as i32)?;
+        }
+        if let Some(percent) = shape.carveout {
+            function.set(sys::CARVEOUT, percent as i32)?;
+        }
+        // SAFETY: as the caller promises. PTX that does not wait for the launch before it must not overlap with it.
+        unsafe { function.launch(shape, stream, Overlap::Never, args) }
+    }
+
     /// A kernel of a module of its own, in the current context.
-    fn load(&self, kernel: &str) -> Result<Module> {
+    fn load(&self, kernel: &str) -> Result<(Module, Raw)> {
         let no_kernel = || Error::NoKernel(kernel.into());
         let overlap = self.overlap(kernel);
         let native = || self.native.and_then(|ptx| ptx.module(kernel, overlap));
         let text = self.ptx.module(kernel, overlap).or_else(native).ok_or_else(no_kernel)?;
-        let name = CString::new(kernel).map_err(|_| no_kernel())?;
+        let module = self.load_text(kernel, self.ptx.arch, &text)?;
+        let function = module.function(kernel)?;
+        Ok((module, function))
+    }
+
+    /// A module of PTX for `arch`, in the current context; errors say that it is `what`.
+    fn load_text(&self, what: &str, arch: Arch, text: &CStr) -> Result<Module> {
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];
         let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
         let mut raw = std::ptr::null_mut();
         let (image, options) = (text.as_ptr().cast(), &sys::ERROR_LOG);
         // SAFETY: the text ends with NUL; the values are a buffer and its length, as the two options say.
-        let code =
-            unsafe { sys::cuModuleLoadDataEx(&mut raw, image, 2, options.as_ptr(), values.as_mut_ptr()) };
-        if code != 0 {
-            return Err(Error::Load {
+        match unsafe { sys::cuModuleLoadDataEx(&mut raw, image, 2, options.as_ptr(), values.as_mut_ptr()) } {
+            0 => Ok(Module(raw)),
+            code => Err(Error::Load {
                 device: self.name.clone(),
-                kernel: kernel.into(),
-                arch: self.ptx.arch.name(),
+                kernel: what.into(),
+                arch: arch.name(),
                 text: sys::text(code),
                 log: CStr::from_bytes_until_nul(&log).unwrap_or_default().to_string_lossy().into_owned(),
-            });
-        }
-        let mut module = Module { raw, function: Raw(std::ptr::null_mut()) };
-        // SAFETY: the module was loaded; the name ends with NUL.
-        match unsafe { sys::cuModuleGetFunction(&mut module.function.0, raw, name.as_ptr()) } {
-            sys::NOT_FOUND => Err(no_kernel()),
-            code => sys::check("cuModuleGetFunction", code).map(|()| module),
+            }),
         }
     }
 }

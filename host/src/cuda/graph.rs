@@ -57,7 +57,8 @@ impl OwnedStream {
     /// The CPU executor has none; a driver error.
     pub fn new(device: &Device) -> Result<Self> {
         let Some(cuda) = device.as_cuda() else {
-            return Err(Error::NoDriver("the CPU executor has no streams".into()));
+            let why = "the CPU executor has no streams".into();
+            return Err(Error::Unsupported { op: "OwnedStream::new", why });
         };
         // SAFETY: writes the handle.
         let create = |raw| unsafe { sys::cuStreamCreateWithPriority(raw, sys::NON_BLOCKING, 0) };

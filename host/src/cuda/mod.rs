@@ -8,6 +8,7 @@ mod memory;
 mod sys;
 mod tensor_map;
 
+pub(crate) use functions::OwnKernels;
 pub use graph::{Event, Graph, OwnedStream};
 pub(crate) use tensor_map::HeadsMap;
 
@@ -15,7 +16,6 @@ use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
-use cust::CudaFlags;
 use gpu::Gpu;
 
 use crate::arch::Arch;
@@ -26,8 +26,11 @@ use crate::{Dtype, Error, Result};
 /// How many GPUs there are; opens the driver at the first call.
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
-    cust::init(CudaFlags::empty()).map_err(|error| Error::NoDriver(error.to_string()))?;
-    Gpu::count()
+    // SAFETY: takes a number, which must be 0.
+    match unsafe { sys::cuInit(0) } {
+        0 => Gpu::count(),
+        code => Err(Error::NoDriver(sys::text(code))),
+    }
 }
 
 /// One GPU with one PTX.
@@ -37,9 +40,10 @@ pub(crate) struct Cuda {
     pub ptx: &'static Ptx,
     /// The most shared memory of a block.
     pub max_shared_bytes: u32,
-    /// What there is beside it for this GPU alone.
+    /// PTX with instructions of this architecture alone (`sm_90a`), from which kernels are taken first.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
+    pub capability: (u32, u32),
     /// May a launch begin before the one ahead of it in the stream ends? Then kernels wait for that themselves.
     overlaps: bool,
     /// Never released: launches may outlive everything that could own it.
@@ -136,7 +140,18 @@ impl Cuda {
         let overlaps = ptx.arch >= Arch::Sm90
             && std::env::var_os("OXIWARP_OVERLAP").is_none_or(|value| value != "0")
             && gpu::driver_version()? >= sys::CAPTURES_OVERLAPPING;
-        Ok(Self { overlaps, index, name, ptx, max_shared_bytes, native, multiprocessors, context, functions })
+        Ok(Self {
+            index,
+            name,
+            ptx,
+            max_shared_bytes,
+            native,
+            multiprocessors,
+            capability,
+            overlaps,
+            context,
+            functions,
+        })
     }
 
     fn overlap(&self, kernel: &str) -> Overlap {
@@ -160,19 +175,9 @@ impl Cuda {
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let Raw(function) = self.function(kernel, dtype, shape)?;
-        let Launch { grid, block, shared_bytes, .. } = shape;
-        let config = sys::LaunchConfig {
-            grid,
-            block,
-            shared_bytes,
-            stream: stream.0,
-            attributes: &sys::OVERLAPPING,
-            attribute_count: u32::from(self.overlap(kernel) != Overlap::Never),
-        };
-        let (args, extra) = (args.as_ptr(), std::ptr::null());
-        // SAFETY: the function takes these arguments, as the caller promises.
-        sys::check("cuLaunchKernelEx", unsafe { sys::cuLaunchKernelEx(&config, function, args, extra) })
+        let function = self.function(kernel, dtype, shape)?;
+        // SAFETY: as the caller promises.
+        unsafe { function.launch(&shape, stream, self.overlap(kernel), &args) }
     }
 
     pub fn synchronize(&self) -> Result<()> {
@@ -192,6 +197,9 @@ fn forced_arch() -> Result<Option<Arch>> {
     };
     match ptx::archs().find(|arch| arch.name() == name) {
         Some(arch) => Ok(Some(arch)),
-        None => Err(Error::NoDriver(format!("OXIWARP_ARCH={name}: there is PTX for {}", ptx::available()))),
+        None => {
+            let why = format!("OXIWARP_ARCH={name}: there is PTX for {}", ptx::available());
+            Err(Error::Unsupported { op: "Device::cuda", why })
+        }
     }
 }

@@ -57,6 +57,7 @@ unsafe extern "C" {
         args: *const *const c_void,
         extra: *const *const c_void,
     ) -> c_uint;
+    pub fn cuInit(flags: c_uint) -> c_uint;
     pub fn cuDriverGetVersion(version: *mut c_int) -> c_uint;
     #[rustfmt::skip]
     pub fn cuModuleLoadDataEx(
@@ -109,7 +110,7 @@ unsafe extern "C" {
         address: *const c_void,
         dims: *const u64,
         strides: *const u64,
-        the_box: *const c_uint,
+        box_sizes: *const c_uint,
         steps: *const c_uint,
         interleave: c_int,
         swizzle: c_int,

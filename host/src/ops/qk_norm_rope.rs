@@ -6,7 +6,7 @@ use super::rope;
 use crate::head_launch::Checked;
 use crate::head_plans::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
 use crate::heads::{Heads, HeadsOrder, Shape};
-use crate::{Device, Error, Result, Rope, Stream};
+use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// A norm of queries and keys, by the module that it stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +56,8 @@ const OP: &str = "qk_norm_rope";
 /// columns divisible by 4 (`exact`); a head's bits depend on nothing but the head, its angles and the parameters.
 ///
 /// # Errors
-/// As [`rope`](crate::rope); also a negative or NaN eps.
+/// As [`rope`](crate::rope); also a negative or NaN eps, a bias of an RMSNorm, and, where rounding depends on it (`exact`,
+/// Llama's norm), a weight in f32 beside one that is not.
 pub fn qk_norm_rope(
     device: &Device,
     q: Option<Heads>,
@@ -76,9 +77,21 @@ pub fn qk_norm_rope(
     }
     let checked = Checked::of(OP, device, tensors, rope, &shape)?;
     if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != Operand::NONE) {
-        return Err(Error::Value { op: OP, arg: "bias", got: 1.0, expected: "none for an RMSNorm" });
+        return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
-    // A weight in f32 makes the modules go on in f32.
+    // A weight in f32 makes Llama's norm go on in f32: a flag for the launch, so that of q must not decide for k.
+    let widens = |heads: &Heads| {
+        heads.x.dtype() != Dtype::F32
+            && heads.affine.weight.is_some_and(|weight| weight.dtype() == Dtype::F32)
+    };
+    if let [Some(q), Some(k)] = tensors.map(|heads| heads.map(widens))
+        && exact
+        && norm == QkNorm::LlamaRms
+        && q != k
+    {
+        let why = "one of q_weight and k_weight is f32, expected both or none".into();
+        return Err(Error::Unsupported { op: OP, why });
+    }
     let single = checked.sides.iter().any(|side| side.affine.weight.kind == Operand::F32);
     let before_weight = exact && norm == QkNorm::LlamaRms && !single;
     let normed = Normed {

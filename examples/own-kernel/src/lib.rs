@@ -1,0 +1,68 @@
+//! A kernel of one's own: its PTX, its checks, its launch.
+use cuda_std::row::Rows;
+use oxiwarp::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut, args};
+
+const OP: &str = "l2_normalize";
+/// Rows of a block, each of a warp.
+const ROWS: u32 = 4;
+/// What the build script made.
+const PTX: &[(Arch, &str)] = &[
+    (Arch::Sm75, include_str!(concat!(env!("OUT_DIR"), "/sm_75.ptx"))),
+    (Arch::Sm80, include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx"))),
+    (Arch::Sm90, include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"))),
+];
+
+/// `y[r] = x[r] / max(|x[r]|, eps)` on a device: load it once.
+pub struct L2Normalize(Kernels);
+
+impl L2Normalize {
+    /// Loads the kernels.
+    ///
+    /// # Errors
+    /// A GPU older than sm_75, or a driver that does not take the PTX.
+    pub fn load(device: &Device) -> Result<Self> {
+        Kernels::load(device, PTX, kernels::KERNELS).map(Self)
+    }
+
+    /// Normalises the rows of `x`, `[rows, columns]` with columns side by side, into `y` of the same shape and dtype.
+    ///
+    /// # Errors
+    /// Other shapes, dtypes, strides or devices.
+    pub fn run(&self, x: View, y: ViewMut, eps: f32, stream: Stream) -> Result<()> {
+        let (y, dtype) = (y.as_view(), x.dtype());
+        y.expect_dtype(OP, "y", dtype)?;
+        y.expect_shape(OP, "y", x.shape())?;
+        let ([rows, cols], x_rows) = self.rows("x", &x)?;
+        let (_, y_rows) = self.rows("y", y)?;
+        if rows == 0 || cols == 0 {
+            return Ok(());
+        }
+        let vector = [x_rows, y_rows].iter().all(|side| side.is_vector(cols, dtype.size()));
+        let name = format!("{OP}{}_{dtype}", if vector { "_vector" } else { "" });
+        let launch = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
+        let rows = u64::from(rows);
+        // SAFETY: the views hold what the kernel asks for, and who has `y` as a `ViewMut` has it alone.
+        unsafe { self.0.launch(&name, launch, stream, &args![x_rows, y_rows, rows, cols, eps]) }
+    }
+
+    /// Rows and columns of an argument, and where its rows lie.
+    fn rows(&self, arg: &'static str, view: &View) -> Result<([u32; 2], Rows)> {
+        view.expect_on(OP, arg, self.0.device())?;
+        let shape = |expected: &str| {
+            Err(Error::Shape { op: OP, arg, got: view.shape().to_vec(), expected: expected.into() })
+        };
+        let (&[rows, cols], &[stride, step]) = (view.shape(), view.strides()) else {
+            return shape("[rows, columns]");
+        };
+        let (Ok(rows), Ok(cols)) = (i32::try_from(rows), i32::try_from(cols)) else {
+            return shape("at most 2^31 - 1 rows and columns");
+        };
+        if step != 1 && cols > 1 {
+            let (shape, strides) = (view.shape().to_vec(), view.strides().to_vec());
+            let problem = "columns must lie side by side";
+            return Err(Error::Strides { op: OP, arg, shape, strides, problem });
+        }
+        let base = view.ptr().cast_mut().cast();
+        Ok(([rows as u32, cols as u32], Rows { base, inner_stride: stride, outer_stride: 0 }))
+    }
+}
