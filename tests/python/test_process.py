@@ -1,5 +1,6 @@
 """Around the library: import, stubs, command line, fork, threads."""
 
+import ctypes
 import importlib.util
 import os
 import re
@@ -44,6 +45,13 @@ def test_stubs(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "MYPYPATH": str(tmp_path)}
     done = python("-m", "mypy.stubtest", "_native", cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_symbols_of_the_driver():
+    """The driver's functions stay within the library: with them in sight, others of the process would call ours."""
+    library = ctypes.CDLL(_native.__file__)
+    assert hasattr(library, "PyInit__native")
+    assert not [name for name in ("cuInit", "cuCtxSetCurrent", "cuGetErrorString") if hasattr(library, name)]
 
 
 def test_kernel_info():
