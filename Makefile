@@ -105,10 +105,13 @@ $(VENV)/.bench: $(REQUIREMENTS)-bench.txt $(VENV)/.test
 	$(PIP) install -r $<
 	touch $@
 
-dist/.wheel: $(SOURCES) dist/.toolchain | $(VENV)/.build
+# Of PTX from elsewhere nobody here sees when it changes: made each time, and again without it.
+dist/.wheel: $(SOURCES) dist/.toolchain $(if $(OXIWARP_PTX_DIR),.FORCE) | $(VENV)/.build
 	rm -f dist/oxiwarp-*.whl
 	$(PY) -m maturin build --release --quiet -m py-bindings/Cargo.toml -o dist
-	touch $@
+	$(if $(OXIWARP_PTX_DIR),rm -f,touch) $@
+
+.FORCE:
 
 $(VENV)/.wheel: dist/.wheel $(VENV)/.created
 	$(PIP) install --force-reinstall --no-deps dist/oxiwarp-*.whl

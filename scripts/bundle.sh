@@ -43,6 +43,7 @@ for message in map(json.loads, sys.stdin):
 }
 programs build -p oxiwarp-tests -p oxiwarp-benches --test kernels --bench kernels --bins
 programs test --no-run -p oxiwarp --lib
+programs test --no-run -p own-kernel --test l2_normalize
 
 # Every program holds all PTX: in one archive whose dictionary is larger than a program it is there once.
 cp -r "${ptx[@]/#/target/ptx/}" "$unpacked/ptx"

@@ -93,6 +93,7 @@ test)
     programs
     step rust-oxiwarp "$work/bin/test-oxiwarp"
     step rust-kernels "$work/bin/test-kernels"
+    step rust-own-kernel "$work/bin/test-l2_normalize"
     pytests "$@"
     ;;
 python)

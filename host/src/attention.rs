@@ -19,7 +19,7 @@ pub struct Attention {
     pub causal: bool,
     /// The most keys that a query sees before its position, and after it; `None`: all.
     pub window: [Option<u32>; 2],
-    /// Scores become `softcap * tanh(score / softcap)`.
+    /// Scores become `softcap * tanh(score / softcap)`; at most 1000.
     pub softcap: Option<f32>,
 }
 
@@ -135,7 +135,7 @@ impl AttentionLayout {
             scale: check::finite(op, "scale", params.scale.unwrap_or(1.0 / (dim as f32).sqrt()), f32::MIN)?,
             causal: params.causal,
             window: params.window,
-            softcap: check::finite(op, "softcap", params.softcap.unwrap_or(0.0), 0.0)?,
+            softcap: check::softcap(op, params.softcap.unwrap_or(0.0))?,
             mask: mask.transpose()?,
             cu_seqlens: cu_seqlens.map(|starts| starts.map(|view| view.ptr().cast())),
             vector: dim % 8 == 0

@@ -23,6 +23,7 @@ mod output;
 mod place;
 mod products;
 mod queries;
+mod rest;
 mod share;
 mod softmax;
 mod tile;

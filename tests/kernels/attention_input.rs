@@ -75,6 +75,8 @@ fn refuses_options(device: &Device) {
     says_of(None, scale, "attention: scale is NaN, expected a finite number");
     let softcap = Attention { softcap: Some(-1.0), ..plain };
     says_of(None, softcap, "attention: softcap is -1, expected a finite number of 0 or more");
+    let softcap = Attention { softcap: Some(1e4), ..plain };
+    says_of(None, softcap, "attention: softcap is 10000, expected at most 1000");
     // SAFETY: one tensor, as input and output: refused before anything is written.
     let same = unsafe {
         ViewMut::from_raw(half.view(&q).unwrap().ptr().cast_mut(), Dtype::F16, &q, &[512, 256, 64, 1])

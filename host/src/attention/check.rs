@@ -140,3 +140,12 @@ pub(crate) fn finite(op: &'static str, arg: &'static str, value: f32, least: f32
     let expected = if least < 0.0 { "a finite number" } else { "a finite number of 0 or more" };
     Err(Error::Value { op, arg, got: f64::from(value), expected })
 }
+
+/// A softcap, 0 for none. In f32 what is left of `1 - 2 / (1 + e^2x)` is off by `2^-24` of the cap: beyond this, more than a
+/// result in 16 bits is.
+pub(crate) fn softcap(op: &'static str, value: f32) -> Result<f32> {
+    match finite(op, "softcap", value, 0.0)? {
+        value if value <= 1_000.0 => Ok(value),
+        value => Err(Error::Value { op, arg: "softcap", got: value.into(), expected: "at most 1000" }),
+    }
+}

@@ -49,11 +49,11 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
     if device.arch() != Some(Arch::Sm75) {
         return Ok(());
     }
-    Err(Error::Capability {
-        device: device.name().into(),
-        capability: Arch::Sm75.capability(),
-        available: format!("{op} from sm_80 on; torch's F.scaled_dot_product_attention runs here"),
-    })
+    let why = format!(
+        "{} runs the PTX for sm_75, and there is some from sm_80 on; torch's F.scaled_dot_product_attention runs here",
+        device.name()
+    );
+    Err(Error::Unsupported { op, why })
 }
 
 /// Launches the first kernel of the head's size that takes the call, but for so many that are passed over; a block for each

@@ -12,6 +12,7 @@ use super::output::{Output, Sums};
 use super::place::Place;
 use super::products::{add_product, products};
 use super::queries::Queries;
+use super::rest;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};
 
@@ -34,7 +35,10 @@ pub(crate) unsafe fn forward<
 ) {
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else { return };
+    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else {
+        // SAFETY: as the caller promises.
+        return unsafe { rest::clear(&p, rows, false, [Some(&p.out)]) };
+    };
     let band = Band::of(place.queries, place.keys, p.before, p.after);
     let last = place.queries - 1;
     let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);

@@ -38,11 +38,7 @@ impl Place {
     /// As [`Place::of_block`].
     #[inline(always)]
     pub unsafe fn of_rows(p: &Params, rows: u32, keys: bool) -> Option<Self> {
-        let group = if keys { p.group } else { 1 };
-        let (above, tile) = divide(thread::block_index()[0], p.tiles);
-        let (batch, head) = divide(above, divide(p.heads, group).0);
-        let tile = if !keys && p.backwards != 0 { p.tiles - 1 - tile } else { tile };
-        let head = head * group;
+        let [batch, head, tile] = tile_of_block(p, keys);
         if p.query_starts.is_null() {
             let (first, queries, keys) = (tile * rows, p.queries, p.keys);
             return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
@@ -52,9 +48,8 @@ impl Place {
         unsafe { place.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Tile number `tile` of all sequences together. Those of a sequence which begins at row `start` and is number `s` have
-    /// the numbers from `start / rows + s` on: enough for its tiles, and each is found without knowing the others'. Rows
-    /// behind the last sequence are one of their own, which has nothing on the other side: their results are zeros.
+    /// Tile number `tile` of all sequences together. That of a sequence which begins at row `start` and is number `s` has
+    /// the numbers from `start / rows + s` on: enough for its tiles, and each is found without knowing the others'.
     ///
     /// # Safety
     /// As [`Place::of_block`], of packed sequences.
@@ -64,8 +59,13 @@ impl Place {
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
+        // Starts that are none must not lead outside the tensors.
+        let span = |starts: *const i32, at: u32, there: u32| {
+            let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
+            (first, end.saturating_sub(first))
+        };
         let starts = if keys { p.key_starts } else { p.query_starts };
-        let (mut sequence, mut end) = (0, p.batches + 1);
+        let (mut sequence, mut end) = (0, p.batches);
         while end - sequence > 1 {
             let middle = sequence.midpoint(end);
             if start(starts, middle) / rows + middle <= tile {
@@ -74,18 +74,8 @@ impl Place {
                 end = middle;
             }
         }
-        // Starts that are none must not lead outside the tensors.
-        let span = |starts: *const i32, there: u32, rows: bool| {
-            let first = start(starts, sequence).min(there);
-            let end = match sequence < p.batches {
-                true => start(starts, sequence + 1).min(there),
-                false if rows => there,
-                false => first,
-            };
-            (first, end.saturating_sub(first))
-        };
-        let (query_start, queries) = span(p.query_starts, p.queries, !keys);
-        let (key_start, keys_there) = span(p.key_starts, p.keys, keys);
+        let (query_start, queries) = span(p.query_starts, sequence, p.queries);
+        let (key_start, keys_there) = span(p.key_starts, sequence, p.keys);
         let (row_start, there) = if keys { (key_start, keys_there) } else { (query_start, queries) };
         let first = tile.saturating_sub(row_start / rows + sequence) * rows;
         let there = first < there;
@@ -130,4 +120,14 @@ impl Place {
         let head = u64::from(self.batch) * u64::from(p.heads) + u64::from(self.head);
         (head * u64::from(p.queries)) as usize + (self.query_start + query) as usize
     }
+}
+
+/// Batch, head and tile of the block.
+#[inline(always)]
+pub(super) fn tile_of_block(p: &Params, keys: bool) -> [u32; 3] {
+    let group = if keys { p.group } else { 1 };
+    let (above, tile) = divide(thread::block_index()[0], p.tiles);
+    let (batch, head) = divide(above, divide(p.heads, group).0);
+    let tile = if !keys && p.backwards != 0 { p.tiles - 1 - tile } else { tile };
+    [batch, head * group, tile]
 }

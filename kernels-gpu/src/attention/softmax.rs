@@ -3,12 +3,16 @@ use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
+/// How far a row's maximum may rise, as a power of two, before it counts: so little that the largest weight is 1, which rounding
+/// leaves alone. Without this sum ptxas runs out of registers: it spills 44 bytes at 128 columns (sm_80) and 20 at 256 (sm_90).
+const SLACK: f32 = 1e-30;
+
 /// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys: sums of products, two side by side.
 pub(super) type Scores<const ROWS16: usize, const KEYS16: usize> = [[[C; 2]; KEYS16]; ROWS16];
 
 /// What is known of a thread's rows: in each 16, rows `g` and `g + 8`.
 pub(super) struct Softmax<const ROWS16: usize> {
-    /// The largest score so far: the weight of its key is 1, which rounding leaves alone.
+    /// The largest score so far, against which exponents are taken.
     max: [[f32; 2]; ROWS16],
     /// The weights of the thread's own columns so far.
     sum: [[f32; 2]; ROWS16],
@@ -28,6 +32,7 @@ impl<const ROWS16: usize> Softmax<ROWS16> {
         &mut self,
         scores: &Scores<ROWS16, KEYS16>,
     ) -> Option<[[f32; 2]; ROWS16]> {
+        let slack = SLACK / self.factor;
         let (mut rescale, mut rises) = ([[1.0; 2]; ROWS16], false);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -38,7 +43,7 @@ impl<const ROWS16: usize> Softmax<ROWS16> {
                     }
                 }
                 let (max, before) = (warp::max(max, 4), self.max[row][half]);
-                if max > before {
+                if max > before + slack {
                     self.max[row][half] = max;
                     rescale[row][half] = ex2_ftz((before - max) * self.factor);
                     rises = true;

@@ -17,6 +17,7 @@ use super::output::Sums;
 use super::place::Place;
 use super::products::{add_products, products};
 use super::queries::Queries;
+use super::rest;
 use super::share::{Kept, Share};
 use super::softmax::{Scores, Softmax};
 use super::tile::{Lanes, Tile};
@@ -41,7 +42,10 @@ pub(crate) unsafe fn turns<
     let (own_rows, keys) = (16 * ROWS16 as u32, 16 * KEYS16 as u32);
     let rows = WARPS * own_rows;
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else { return };
+    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else {
+        // SAFETY: as the caller promises.
+        return unsafe { rest::clear(&p, rows, false, [Some(&p.out)]) };
+    };
     let band = Band::of(place.queries, place.keys, p.before, p.after);
     let last = place.queries - 1;
     let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);

@@ -13,6 +13,7 @@ use crate::attention::output::{Output, Sums};
 use crate::attention::place::Place;
 use crate::attention::products::{add_product, products};
 use crate::attention::queries::Queries;
+use crate::attention::rest;
 use crate::attention::softmax::Scores;
 use crate::attention::tile::Tile;
 use crate::heads::Heads;
@@ -38,7 +39,12 @@ pub(crate) unsafe fn gradients<
 ) {
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_rows(&p.forward, rows, KEYS) }) else { return };
+    let Some(place) = (unsafe { Place::of_rows(&p.forward, rows, KEYS) }) else {
+        let outputs =
+            if KEYS { [FIRST.then_some(&p.dk), SECOND.then_some(&p.dv)] } else { [Some(&p.dq), None] };
+        // SAFETY: as the caller promises.
+        return unsafe { rest::clear(&p.forward, rows, KEYS, outputs) };
+    };
     let (band, there) = rows_of::<KEYS>(&p, &place);
     let vector = !GENERAL || p.vector != 0;
     let begin = band.first(place.first) as u32 / cols;
