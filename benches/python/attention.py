@@ -5,20 +5,23 @@
 
 Beside `oxiwarp.attention` the backends of `F.scaled_dot_product_attention`: cuDNN, FlashAttention-2, and the
 memory-efficient one where there is a mask. Heads come first in memory, as diffusers and transformers hand them over.
-Writes attention.csv and attention.json. The exit code is 1 where a result of ours is wrong or missing. From which
-sizes on `patch` takes ours is measured by attention_table.py.
+Writes attention.csv and attention.json, and attention_accuracy.csv: errors on the inputs of attention_inputs.py, which
+are not timed. The exit code is 1 where a result of ours is wrong or missing. From which sizes on `patch` takes ours is
+measured by attention_table.py.
 """
 
 import argparse
 import csv
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from attention_inputs import INPUTS, Sizes, relative_error
 from environment import begin
 from forms import DTYPE, Inputs, Result
 from timing import calls_for, capture, race, sets_for
@@ -38,10 +41,10 @@ LIMIT = 1.05  # of the least error of torch's backends: weights are rounded once
 
 @dataclass(frozen=True)
 class Case:
-    """A model's attention: batches, heads, queries, keys, columns."""
+    """A model's attention."""
 
     what: str
-    sizes: tuple[int, int, int, int, int]
+    sizes: Sizes
     causal: bool = False
     padded: bool = False
 
@@ -86,6 +89,19 @@ class Row:
     tflops: float
     of_cudnn: float
     relative_error: float
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """One provider on one of the hard inputs."""
+
+    inputs: str
+    sizes: str
+    provider: str
+    relative_error: float
+
+
+ACCURACY_SIZES = ((1, 8, 1024, 4096, 64), (1, 8, 1024, 4096, 128), (8, 8, 1, 4096, 128))
 
 
 def inputs_of(case: Case) -> Inputs:
@@ -136,28 +152,60 @@ def error_of(case: Case, x: Inputs, result: Tensor) -> float:
     return float((result[:, heads][:, :, ends].double() - expected).norm() / expected.norm())
 
 
-def measure(case: Case, rounds: int) -> list[Row]:
-    """Every provider; those that do not run here are left out, and said."""
-    first, right = inputs_of(case), {}
+def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[str, float]:
+    """Of every provider; those that do not run here are left out, and said."""
+    errors = {}
     for name, provider in providers_of(case).items():
         try:
-            result = provider(first)()
+            result = provider(x)()
             assert isinstance(result, Tensor)
-            right[name] = (provider, error_of(case, first, result))
+            errors[name] = error(result)
         except RuntimeError as failure:
             print(f"{case.what}, {name}: not measured ({str(failure).strip()[:200]})")
+    return errors
+
+
+def is_wrong(rows: Sequence[Row | Accuracy]) -> bool:
+    """Is ours missing, or further off than the least of the others allows? Also where it is NaN."""
+    errors = {row.provider: row.relative_error for row in rows}
+    least = min((error for name, error in errors.items() if name != OURS), default=0.0)
+    return not errors.get(OURS, float("nan")) <= LIMIT * least
+
+
+def accuracy(kind: str, sizes: Sizes, device: torch.device) -> list[Accuracy]:
+    """Every provider on one of the hard inputs, all of its elements together."""
+    q, k, v = INPUTS[kind](sizes, DTYPE, device)
+    errors = errors_of(Case(kind, sizes), {"q": q, "k": k, "v": v}, lambda y: relative_error(y, q, k, v))
+    return [Accuracy(kind, said(sizes), name, error) for name, error in errors.items()]
+
+
+def said(sizes: Sizes) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def measure(case: Case, rounds: int) -> list[Row]:
+    """Every provider that runs here."""
+    first = inputs_of(case)
+    errors, providers = errors_of(case, first, lambda y: error_of(case, first, y)), providers_of(case)
     device = first["q"].device
     count = min(MOST_SETS, sets_for(sum(x.nbytes for x in first.values()), device))
     sets = [first] + [inputs_of(case) for _ in range(count - 1)]
     calls = calls_for(first["q"].nbytes, len(sets), device)
-    times = race({name: capture(provider, sets, calls) for name, (provider, _) in right.items()}, rounds)
-    sizes = " x ".join(map(str, case.sizes))
+    times = race({name: capture(providers[name], sets, calls) for name in errors}, rounds)
     cudnn = times[CUDNN].median if CUDNN in times else float("nan")
     return [
-        Row(case.what, sizes, name, time.median, time.low, time.high, case.operations / time.median * 1e-6,
-            cudnn / time.median, right[name][1])
+        Row(case.what, said(case.sizes), name, time.median, time.low, time.high,
+            case.operations / time.median * 1e-6, cudnn / time.median, errors[name])
         for name, time in times.items()
     ]  # fmt: skip
+
+
+def write(path: Path, kind: type, rows: Sequence[Any]) -> None:
+    """A table with a line for each row."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(kind)])
+        writer.writeheader()
+        writer.writerows(map(asdict, rows))
 
 
 def main() -> int:
@@ -171,24 +219,29 @@ def main() -> int:
         return 0
     facts, out = begin(options.out)
     torch.manual_seed(0)
-    rows, wrong = list[Row](), 0
+    rows, accuracies, wrong = list[Row](), list[Accuracy](), 0
     for case in CASES:
         found = measure(case, options.rounds)
-        least = min((row.relative_error for row in found if row.provider != OURS), default=0.0)
-        wrong += OURS not in (row.provider for row in found)
-        print(f"{case.what}: {' x '.join(map(str, case.sizes))}" + ", causal" * case.causal + ", padded" * case.padded)
+        bad = is_wrong(found)
+        wrong += bad
+        print(f"{case.what}: {said(case.sizes)}" + ", causal" * case.causal + ", padded" * case.padded)
         for row in sorted(found, key=lambda row: row.us):
-            bad = row.provider == OURS and not row.relative_error <= LIMIT * least  # nor where it is NaN
-            wrong += bad
             print(f"    {row.provider:18} {row.us:9.1f} us {row.tflops:5.0f} TFLOP/s {row.of_cudnn:6.3f} x cuDNN,"
-                  f" error {row.relative_error:.2e}" + "  WRONG" * bad)  # fmt: skip
+                  f" error {row.relative_error:.2e}" + "  WRONG" * (bad and row.provider == OURS))  # fmt: skip
         rows += found
         torch.cuda.empty_cache()
+    for kind in INPUTS:
+        for sizes in ACCURACY_SIZES:
+            errors = accuracy(kind, sizes, torch.device("cuda"))
+            bad = is_wrong(errors)
+            wrong += bad
+            print(f"{kind}: {said(sizes)}" + "  WRONG" * bad)
+            for error in errors:
+                print(f"    {error.provider:18} error {error.relative_error:.2e}")
+            accuracies += errors
     (out / "attention.json").write_text(json.dumps(facts, indent=2) + "\n")
-    with (out / "attention.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Row)])
-        writer.writeheader()
-        writer.writerows(map(asdict, rows))
+    write(out / "attention.csv", Row, rows)
+    write(out / "attention_accuracy.csv", Accuracy, accuracies)
     return min(wrong, 1)
 
 

@@ -173,9 +173,19 @@ def test_attention_that_is_wrong_or_missing(error, monkeypatch, tmp_path):
         row = partial(attention.Row, case.what, "1", us=1.0, low_us=1.0, high_us=1.0, tflops=1.0, of_cudnn=1.0)
         return [row(provider=name, relative_error=off) for name, off in errors.items() if off is not None]
 
+    def accuracy(kind, sizes, device, error=0.9e-3):
+        row = partial(attention.Accuracy, kind, "1")
+        return [row(*x) for x in (("oxiwarp", error), ("cuDNN", 1e-3)) if x[1] is not None]
+
     monkeypatch.setattr(attention, "measure", measure)
+    monkeypatch.setattr(attention, "accuracy", accuracy)
     assert run(attention, monkeypatch, tmp_path) == 0
     assert len(lines_of(tmp_path / "attention.csv")) == 2 * len(attention.CASES)
+    rows = lines_of(tmp_path / "attention_accuracy.csv")
+    assert len(rows) == 2 * len(attention.INPUTS) * len(attention.ACCURACY_SIZES)
+    monkeypatch.setattr(attention, "accuracy", partial(accuracy, error=error))
+    assert run(attention, monkeypatch, tmp_path) == 1
+    monkeypatch.setattr(attention, "accuracy", accuracy)
     monkeypatch.setattr(attention, "measure", partial(measure, error=error))
     assert run(attention, monkeypatch, tmp_path) == 1
 
@@ -216,25 +226,6 @@ def test_a_curve_says_where_it_ends(monkeypatch, tmp_path, capsys):
     assert "gelu_tanh: no" not in out
     ops = [line["op"] for line in lines_of(tmp_path / "curve.csv")]
     assert ops == ["gelu"] * 2 + ["gelu_tanh"] * 3 + ["silu"] * 3 and (tmp_path / "curve.png").exists()
-
-
-def test_a_curve_that_tells_tokens_apart(monkeypatch):
-    """What a 32-bit offset does to the last token is found."""
-    form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
-    x = torch.randn(1, 33, 16).bfloat16()
-    right = torch.nn.functional.gelu
-    monkeypatch.setattr("oxiwarp.gelu_tanh", lambda x, mode: right(x, approximate="tanh"))
-    assert curve.tokens_alone(form, {"x": x}, 33)
-    for at in (0, 16, 32):
-
-        def wrong(x, mode, at=at):
-            y = right(x, approximate="tanh")
-            if y.shape[1] == 33:
-                y[:, at] += 1
-            return y
-
-        monkeypatch.setattr("oxiwarp.gelu_tanh", wrong)
-        assert not curve.tokens_alone(form, {"x": x}, 33)
 
 
 def test_percentiles():

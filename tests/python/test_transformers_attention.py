@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from helpers import random
 from test_decoder import IDS, SIZES, build
 
@@ -46,6 +47,84 @@ def test_refused(device):
     ):
         with pytest.raises(RuntimeError, match=reason), torch.enable_grad():
             transformers_attention.forward(module, q, q, q, None, **{name: value})
+
+
+@pytest.mark.parametrize("dtype", [BF16, torch.float16], ids=str)
+def test_autocast(dtype, device):
+    """A float32 model: RoPE leaves queries and keys in float32, and SDPA too takes the dtype of autocast."""
+    model = build("Llama", torch.float32, device).requires_grad_()
+    ids, mask, results = IDS.to(device), padding().to(device), []
+    for implementation in IMPLEMENTATIONS:
+        model.set_attn_implementation(implementation)
+        model.zero_grad()
+        with torch.enable_grad(), torch.autocast(device.type, dtype):
+            y = model(input_ids=ids, attention_mask=mask).last_hidden_state[mask.bool()]
+            (y.float() * random(y.shape, torch.float32, device)).mean().backward()
+        results.append([y.float(), *(parameter.grad.float() for parameter in model.parameters())])
+    for stock, ours in zip(*results, strict=True):
+        assert (stock - ours).abs().max() <= 0.03 * stock.abs().max()
+
+
+def test_autocast_of_masks(device):
+    """They and biases follow; what is float64 does not, as in SDPA. The result is of autocast's dtype."""
+    q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
+    mask, right = random((1, 1, 4, 4), torch.float16, device), F.scaled_dot_product_attention
+    with torch.autocast(device.type, BF16):
+        y, _ = transformers_attention.forward(module, q, q.half(), q.to(BF16), mask, position_bias=mask.float())
+        own = right(q, q.half(), q.to(BF16), attn_mask=mask + mask.float())
+        assert y.dtype == own.dtype == BF16 and (y.transpose(1, 2) - own).abs().max() <= 0.02
+        with pytest.raises(RuntimeError, match="q is torch.float64"):
+            transformers_attention.forward(module, *[q.double()] * 3, None)
+    with torch.autocast(device.type, BF16, enabled=False), pytest.raises(RuntimeError, match="q is f32"):
+        transformers_attention.forward(module, q, q, q, None)
+    meta = q.to("meta", BF16)
+    assert transformers_attention.forward(module, meta, meta, meta, None)[0].shape == (1, 4, 2, 64)
+
+
+def test_compiled_autocast(device):
+    """In one graph."""
+    q, module = random((1, 2, 4, 64), torch.float32, device), torch.nn.Module()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def block(q, v):
+        with torch.autocast(device.type, BF16):
+            return transformers_attention.forward(module, q, q, v, None)[0]
+
+    with torch.autocast(device.type, BF16):
+        assert torch.equal(block(q, q[..., :32]), transformers_attention.forward(module, q, q, q[..., :32], None)[0])
+
+
+def test_narrow_values(device):
+    """Narrower than keys, with a mask, causal, with free slots of a cache: as SDPA's. Gradients have their widths."""
+    module = torch.nn.Module()
+    q, k, v = (random((2, 4, 6, d), BF16, device, seed=d).requires_grad_() for d in (48, 49, 32))
+    k, mask = k.detach()[..., 1:].requires_grad_(), random((2, 1, 6, 6), torch.float32, device) > -0.5
+    for seen, causal in ((None, False), (None, True), (mask, False)):
+        with torch.enable_grad():
+            y, _ = transformers_attention.forward(module, q, k, v, seen, is_causal=causal)
+            right = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=causal).transpose(1, 2)
+            assert y.shape == right.shape and y.is_contiguous() and (y - right).abs().max() <= 0.02
+            dy = random(y.shape, BF16, device, seed=5)
+            gradients = (torch.autograd.grad(x, (q, k, v), dy) for x in (y, right))
+        for ours, stock in zip(*gradients, strict=True):
+            assert (ours - stock).abs().max() <= 0.03 * stock.abs().max()
+    longer = [torch.cat((x, x), 2).detach() for x in (k, v)]
+    y, _ = transformers_attention.forward(module, q, *longer, None, is_causal=True)
+    assert torch.equal(y, transformers_attention.forward(module, q, k, v, None, is_causal=True)[0])
+
+
+def test_latent_attention(device):
+    """DeepSeek's: keys of 24 columns, values of 16."""
+    sizes = dict(q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=16)
+    experts = dict(n_routed_experts=4, n_group=2, topk_group=1, num_experts_per_tok=2, moe_intermediate_size=32)
+    shared = {name: size for name, size in SIZES.items() if name not in ("head_dim", "num_key_value_heads")}
+    config = transformers.DeepseekV3Config(**shared, **sizes, **experts, num_key_value_heads=4, first_k_dense_replace=2)
+    torch.manual_seed(0)
+    model, results = transformers.DeepseekV3Model(config).eval().to(device, BF16), []
+    for implementation in IMPLEMENTATIONS:
+        model.set_attn_implementation(implementation)
+        results.append(model(input_ids=IDS.to(device)).last_hidden_state.float())
+    assert (results[0] - results[1]).abs().max() <= 0.08
 
 
 def test_sinks():
@@ -116,7 +195,7 @@ def test_shapes_of_causal(device):
     q, long = (random((1, 2, tokens, 16), BF16, device, seed=tokens) for tokens in (5, 9))
     for query, key in ((q, long), (long, q), (q, q)):
         y, _ = transformers_attention.forward(torch.nn.Module(), query, key, key, None, is_causal=True)
-        right = torch.nn.functional.scaled_dot_product_attention(query, key, key, is_causal=True)
+        right = F.scaled_dot_product_attention(query, key, key, is_causal=True)
         assert (y.transpose(1, 2) - right).abs().max() <= 0.02
 
 

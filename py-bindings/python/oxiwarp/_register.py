@@ -159,16 +159,19 @@ def before_weight(op: str, rounding: str) -> bool:
         raise ValueError(f"{op}: rounding is {rounding!r}, expected 'once' or 'before_weight'") from None
 
 
-def explain(error: RuntimeError, op: str, outputs: int, x: Tensor, **others: Tensor | None) -> None:
+def explain(error: RuntimeError, op: str, outputs: int, x: Tensor, called: str = "x", **others: Tensor | None) -> None:
     """Raise a better error than an operator's, where there is one; the caller raises its own otherwise.
 
     A failed allocation becomes torch's own OutOfMemoryError: libtorch's C shim reports a number only, but asking torch
     for the same memory raises it. A layout without kernels is torch's dispatcher's error, a page that names no
     argument. (Raising `error` itself here would tie it to this frame, and the tensors to the garbage collector.)
+    `called`: the operator's name of `x`.
     """
-    for name, tensor in {"x": x, **others}.items():
+    for name, tensor in {called: x, **others}.items():
         if tensor is not None and tensor.layout is not torch.strided:
             raise RuntimeError(f"{op}: {name} has layout {tensor.layout}, expected torch.strided") from None
+        if tensor is not None and tensor.is_nested:
+            raise RuntimeError(f"{op}: {name} is a nested tensor, expected a plain one") from None
     if "could not allocate" in str(error):
         held = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(outputs)]
         del held

@@ -9,9 +9,10 @@ model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp"
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._register import needs_grad
+from ._register import FLOATS, needs_grad
 from .ops import attention
 
 NAME = "oxiwarp"
@@ -41,7 +42,9 @@ def forward(
     **others: Any,
 ) -> tuple[Tensor, None]:
     """What a model's attention calls: `query` `[B, H, Sq, D]`, `key` and `value` `[B, Hkv, Sk, D]` in float16 or
-    bfloat16; the result is `[B, Sq, H, D]`. A window is part of the mask.
+    bfloat16; the result is `[B, Sq, H, D]`. Values may be narrower than keys, and the result is then as narrow (the
+    attention of DeepSeek's models). A window is part of the mask. Under torch.autocast all are cast to its dtype, as
+    for `F.scaled_dot_product_attention`.
 
     Causal without a mask is as SDPA's: the first query stands at the first key. With more keys the rest are free slots
     of a static cache; after earlier tokens there is a mask.
@@ -54,7 +57,7 @@ def forward(
     """
     check(dropout, position_bias, others)
     causal = attention_mask is None and query.shape[2] > 1
-    causal = causal and (getattr(module, "is_causal", True) if is_causal is None else is_causal)
+    causal = bool(causal and (getattr(module, "is_causal", True) if is_causal is None else is_causal))
     queries, keys = query.shape[2], key.shape[2]
     if causal and keys > queries:
         key, value = key[:, :, :queries], value[:, :, :queries]
@@ -64,10 +67,20 @@ def forward(
     if position_bias is not None:
         attention_mask = biased(first_at_first(query, key) if causal else attention_mask, position_bias)
         causal = False
-    out = attention(
-        query, key, value, causal=causal, scale=scaling, mask=attention_mask, softcap=softcap, layout="bhsd"
-    )
-    return out.transpose(1, 2).contiguous(), None  # type: ignore[union-attr]
+    query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
+    columns = value.shape[-1]
+    if columns < key.shape[-1]:  # columns of zeros change nothing
+        value = F.pad(value, (0, key.shape[-1] - columns))
+    out = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
+    return out[..., :columns].transpose(1, 2).contiguous(), None  # type: ignore[call-overload]
+
+
+def autocast(device_type: str, *tensors: Any) -> list[Any]:
+    """The tensors as torch.autocast hands them to an operator of its lower precision: float64 and truth values stay."""
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):  # torch knows no autocast of meta tensors
+        return list(tensors)
+    dtype = torch.get_autocast_dtype(device_type)
+    return [x.to(dtype) if x is not None and x.dtype in FLOATS else x for x in tensors]
 
 
 def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) -> None:

@@ -1,42 +1,43 @@
 """Attention and its gradient: two operators and their public function."""
 
 import math
+from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .._once import once
 from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
 from .activation import check as check_beside
 
+NUMBER = (float, int, type(None))
+MOST_KEYS = 2**31 - 1  # of a window: no tensor has more
 LAYOUTS = {"bshd": False, "bhsd": True}
 
 
 def _check(
-    op: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    heads_first: bool,
+    op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, starts: Sequence[Tensor | None], heads_first: bool
 ) -> None:
     """Raise RuntimeError for what the kernels refuse, from shapes, dtypes and devices alone."""
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = FLOATS.get(q.dtype, q.dtype)
         raise RuntimeError(f"{op}: q is {got}, expected f16 or bf16 (for f32 there is torch's own attention)")
-    packed = cu_seqlens_q is not None
-    for name, tensor in (("q", q), ("k", k), ("v", v)):
-        if tensor.device != q.device:
+    named = {"cu_seqlens_q": starts[0], "cu_seqlens_k": starts[1]}
+    for name, tensor in {"k": k, "v": v, "mask": mask, **named}.items():
+        if tensor is not None and tensor.device != q.device:
             raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {q.device}, the device of q")
+    packed = starts[0] is not None
+    if packed != (starts[1] is not None):
+        given, lacking = named if packed else reversed(named)
+        raise RuntimeError(f"{op}: {given} is given without {lacking}")
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
-            got = FLOATS.get(tensor.dtype, tensor.dtype)
-            raise RuntimeError(f"{op}: {name} is {got}, expected {FLOATS[q.dtype]}")
+            raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {FLOATS[q.dtype]}")
         if tensor.dim() != 4 - packed:
-            expected = "three dimensions" if packed else "four dimensions"
-            raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {expected}")
+            dimensions = "three dimensions" if packed else "four dimensions"
+            raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {dimensions}")
     heads_at = -3 if heads_first else -2
     wanted = list(q.shape)
     for dim in (heads_at, -5 - heads_at):
@@ -48,17 +49,11 @@ def _check(
     if not 1 <= q.shape[-1] <= 256:
         raise RuntimeError(f"{op}: q has shape {list(q.shape)}, expected heads of 1 to 256 columns")
     heads, kv_heads = q.shape[heads_at], k.shape[heads_at]
-    if heads > 0 and (kv_heads == 0 or heads % kv_heads != 0):
+    if kv_heads != heads and (heads == 0 or kv_heads == 0 or heads % kv_heads != 0):
         raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected heads that divide the {heads} of q")
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype):
         got = FLOATS.get(mask.dtype, mask.dtype)
         raise RuntimeError(f"{op}: mask is {got}, expected bool, f32 or {FLOATS[q.dtype]} (as q)")
-
-
-def _lse_shape(q: Tensor, heads_first: bool) -> list[int]:
-    """`[B, H, S]`, or `[H, S]` of packed sequences."""
-    sizes = list(q.shape[:-1])
-    return sizes if heads_first else [*sizes[:-2], sizes[-1], sizes[-2]]
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
@@ -68,50 +63,22 @@ def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
     return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)
 
 
-def _fake(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    heads_first: bool,
-    causal: bool,
-    scale: float,
-    before: int,
-    after: int,
-    softcap: float,
-    with_lse: bool,
-) -> tuple[Tensor, Tensor]:
-    _check("attention", q, k, v, mask, cu_seqlens_q, cu_seqlens_k, heads_first)
-    shape = _lse_shape(q, heads_first) if with_lse else [0]
-    return _empty_heads(q, heads_first), q.new_empty(shape, dtype=torch.float32)
+def _fake(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    mask, *starts, heads_first, _, _, _, _, _, with_lse = args
+    _check("attention", q, k, v, mask, starts, heads_first)
+    rows = (q if heads_first else q.transpose(-3, -2)).shape[:-1]
+    return _empty_heads(q, heads_first), q.new_empty(rows if with_lse else [0], dtype=torch.float32)
 
 
 def _fake_out(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> None:
-    *inputs, heads_first, _, _, _, _, _, out = args
-    _check("attention", q, k, v, *inputs, heads_first)
+    mask, *starts, heads_first, _, _, _, _, _, out = args
+    _check("attention", q, k, v, mask, starts, heads_first)
     check_beside("attention", q, None, 1, out=out)
 
 
-def _fake_backward(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    heads_first: bool,
-    causal: bool,
-    scale: float,
-    before: int,
-    after: int,
-    softcap: float,
-    out: Tensor,
-    lse: Tensor,
-    dout: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check("attention_backward", q, k, v, mask, cu_seqlens_q, cu_seqlens_k, heads_first)
+def _fake_backward(q: Tensor, k: Tensor, v: Tensor, *args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    mask, *starts, heads_first = args[:4]
+    _check("attention_backward", q, k, v, mask, starts, heads_first)
     dq, dk, dv = (_empty_heads(x, heads_first) for x in (q, k, v))
     return dq, dk, dv
 
@@ -141,7 +108,7 @@ class _Attention(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dout: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         *inputs, out, lse = ctx.saved_tensors
         if dout.stride(-1) != 1:
@@ -149,8 +116,41 @@ class _Attention(torch.autograd.Function):
         try:
             return *op_backward(*inputs, *ctx.params, out, lse, dout), *(None,) * 10
         except RuntimeError as error:
-            explain(error, "attention_backward", 3, inputs[0])
+            explain(error, "attention_backward", 3, inputs[0], "q")
             raise
+
+
+def _refuse_options(causal: Any, **numbers: Any) -> None:
+    """Raise TypeError for options that the operator would take for others, or refuse by a page."""
+    if not isinstance(causal, (bool, torch.SymBool)):
+        raise TypeError(f"attention: causal is {type(causal).__name__}, expected a bool")
+    for name, value in numbers.items():
+        if not isinstance(value, (*NUMBER, Real, torch.SymInt, torch.SymFloat)):
+            raise TypeError(f"attention: {name} is {type(value).__name__}, expected a number")
+
+
+def _limits(window: Any) -> list[int]:
+    """Keys before a query's position and after it, as the operator takes them: -1 is all."""
+    limits, pair = [], window if isinstance(window, (tuple, list)) else (window, window)
+    for limit in pair:
+        if limit is None:
+            limits.append(-1)
+        elif isinstance(limit, int) and limit is not True and limit is not False and limit >= 0:
+            limits.append(limit if limit < MOST_KEYS else MOST_KEYS)
+    if len(pair) != 2 or len(limits) != 2:
+        raise ValueError(f"attention: window is {window!r}, expected numbers of keys, 0 or more, or None")
+    return limits
+
+
+def _starts(cu_seqlens: Any) -> Sequence[Tensor]:
+    """Where packed sequences begin: among queries, and among keys."""
+    starts = cu_seqlens if isinstance(cu_seqlens, (tuple, list)) else (cu_seqlens, cu_seqlens)
+    for each in starts:
+        if not isinstance(each, OPTIONAL):
+            refuse_types("attention", {"cu_seqlens": each}, {})
+    if len(starts) != 2:
+        raise ValueError(f"attention: cu_seqlens has {len(starts)} tensors, expected one, or two of queries and keys")
+    return starts
 
 
 def attention(
@@ -165,7 +165,7 @@ def attention(
     softcap: float | None = None,
     return_lse: bool = False,
     layout: str = "bshd",
-    cu_seqlens: Tensor | tuple[Tensor, Tensor] | None = None,
+    cu_seqlens: Tensor | tuple[Tensor, Tensor] | list[Tensor] | None = None,
     out: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Scaled dot product attention, `softmax(scale * q @ k.T + mask) @ v`, on tensor cores (FlashAttention-2).
@@ -186,11 +186,12 @@ def attention(
         mask: bool (True: the key is seen), or float32 or `q`'s dtype (added to the scores); broadcasts to
             `[B, H, Sq, Sk]` in both layouts, without being copied: `[B, 1, 1, Sk]` pads keys. It has no gradient.
         window: the keys that a query sees before its position and after it, one number for both; None is all.
-        softcap: scores become `softcap * tanh(score / softcap)`, before the mask.
+        softcap: scores become `softcap * tanh(score / softcap)`, before the mask; at most 1000.
         return_lse: also return the natural logarithm of each row's sum of exponentials.
         layout: "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` `[B, Hkv, Sk, D]`.
         cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last
-            ends; a pair for queries and keys if they differ. The tensors then have no B, and there is no mask.
+            ends; a pair for queries and keys if they differ. The tensors then have no B, and there is no mask. Tokens
+            behind the last sequence see nothing and are seen by none.
         out: a tensor of `q`'s shape, dtype and device to write to, such as heads of a wider buffer, with D contiguous;
             it must not overlap an input. Without gradients, and without `return_lse`.
 
@@ -210,8 +211,9 @@ def attention(
     Raises:
         RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
             is no driver or the GPU is older than sm_80.
-        ValueError: for another `layout`, a `window` that is no number of keys, or `out` with `return_lse`.
-        TypeError: for a `q`, `k`, `v` or `mask` that is no tensor.
+        ValueError: for another `layout`, a `window` that is no number of keys nor a pair, `cu_seqlens` that are not one
+            tensor nor a pair, or `out` with `return_lse`.
+        TypeError: for tensors, numbers or a `causal` that are none.
 
     Source: FlashAttention-2, arXiv:2307.08691; the window and cap of scores as in flash-attn.
     """
@@ -219,32 +221,27 @@ def attention(
         refuse_types("attention", {"q": q, "k": k, "v": v}, {})
     if not (isinstance(mask, OPTIONAL) and isinstance(out, OPTIONAL)):
         refuse_types("attention", {}, {"mask": mask, "out": out})
+    if not (isinstance(causal, bool) and isinstance(scale, NUMBER) and isinstance(softcap, NUMBER)):
+        _refuse_options(causal, scale=scale, softcap=softcap)
     if mask is not None and mask.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("attention: mask requires grad, and there is no gradient of masks: detach it")
     if not (isinstance(layout, str) and layout in LAYOUTS):
         raise ValueError(f"attention: layout is {layout!r}, expected 'bshd' or 'bhsd'")
-    before, after = (window, window) if window is None or isinstance(window, int) else window
-    limits = []
-    for limit in (before, after):
-        if limit is not None and (not isinstance(limit, int) or limit < 0):
-            raise ValueError(f"attention: window is {window!r}, expected numbers of keys, 0 or more, or None")
-        limits.append(-1 if limit is None else limit)
-    starts = cu_seqlens if isinstance(cu_seqlens, tuple) else (cu_seqlens, cu_seqlens)
-    if len(starts) != 2:
-        raise ValueError(f"attention: cu_seqlens has {len(starts)} tensors, expected one, or two of queries and keys")
-    scale = 1.0 / math.sqrt(math.prod(q.shape[-1:]) or 1) if scale is None else scale
-    params = (mask, *starts, LAYOUTS[layout], causal, scale, *limits, softcap or 0.0)
+    limits = (-1, -1) if window is None else _limits(window)
+    starts = (None, None) if cu_seqlens is None else _starts(cu_seqlens)
     recorded = needs_grad(q, k, v)
-    run = _Attention.apply if recorded else op
     if out is not None and return_lse:
         raise ValueError("attention: out is given with return_lse")
     try:
+        scale = 1.0 / math.sqrt(math.prod(q.shape[-1:]) or 1) if scale is None else scale
+        params = (mask, *starts, LAYOUTS[layout], causal, scale, *limits, 0.0 if softcap is None else softcap)
         if out is not None:
             write("attention", op_out, (q, k, v, *params), (out,), recorded)
             return out
-        out, lse = run(q, k, v, *params, recorded or return_lse)
+        out, lse = (_Attention.apply if recorded else op)(q, k, v, *params, recorded or return_lse)
     except RuntimeError as error:
-        explain(error, "attention", 1, q, k=k, v=v, mask=mask)
+        explain(error, "attention", 1, q, "q", k=k, v=v, mask=mask)
+        _check("attention", q, k, v, mask, starts, LAYOUTS[layout])  # says more of dtypes than what reads the tensors
         raise
     return (out, lse) if return_lse else out
 

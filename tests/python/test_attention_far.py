@@ -1,0 +1,70 @@
+"""`oxiwarp.attention` of tensors whose elements lie 2^31 elements and more apart: offsets of 32 bits would wrap."""
+
+import pytest
+import torch
+from helpers import random
+from test_attention import heads
+from test_attention_gradients import gradients, same
+
+import oxiwarp
+
+FAR = 2**31
+GIB = 2**30
+
+
+@pytest.fixture(scope="module", params=["cpu", "cuda"])
+def storage(request):
+    """bfloat16, of which only some pages are touched: little memory on the CPU, all of it on a GPU."""
+    if request.param == "cuda" and (not torch.cuda.is_available() or torch.cuda.mem_get_info()[0] < 12 * GIB):
+        pytest.skip("no CUDA device with 12 GiB free")
+    try:
+        return torch.empty(2 * FAR + 2**23, dtype=torch.bfloat16, device=request.param)
+    except RuntimeError as error:
+        pytest.skip(f"no memory: {error}")
+
+
+def spread(tensors, storage, dim):
+    """The same values, the last of dimension `dim` 2^31 elements behind the first; one tensor within another's gaps."""
+    at = 0
+    for x in tensors:
+        strides = list(x.contiguous().stride())
+        if x.shape[dim] > 1:
+            strides[dim] = (FAR // (x.shape[dim] - 1) + 8) // 8 * 8  # aligned: all kernels take it
+        yield storage[at:].as_strided(x.shape, strides).copy_(x)
+        at += x.numel()
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2], ids=["batches", "tokens", "heads"])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        (2, 70, 40, 4, 2, 64),  # Hopper's kernels from 64 queries on
+        (2, 70, 40, 2, 2, 128),
+        (2, 6, 40, 4, 2, 72),
+        (2, 2, 1100, 4, 2, 64),  # keys in parts
+    ],
+    ids=str,
+)
+def test_far(sizes, dim, storage):
+    """The bits of dense tensors, and of their gradients: the inputs, the gradient that comes in, and `out`."""
+    inputs = heads(sizes, torch.bfloat16, storage.device)
+    dy = random(inputs[0].shape, torch.bfloat16, storage.device, seed=9)
+    *far, far_dy = spread([*inputs, dy], storage, dim)
+    (out,) = spread([torch.zeros_like(dy)], storage[FAR + 2**22 :], dim)  # it must not lie in an input's gaps
+    assert all((x.shape[dim] - 1) * x.stride(dim) >= FAR for x in (*far, out, far_dy))
+    right = oxiwarp.attention(*inputs)
+    assert same(oxiwarp.attention(*far, return_lse=True), oxiwarp.attention(*inputs, return_lse=True))
+    assert oxiwarp.attention(*far, out=out) is out and torch.equal(out, right)
+    assert same(gradients(far, far_dy), gradients(inputs, dy))
+    assert same(far, inputs) and torch.equal(far_dy, dy), "an input was written to"
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, 3], ids=["batches", "heads", "queries", "keys"])
+def test_far_mask(dim, storage):
+    """Each element alone, of rows that are not contiguous too."""
+    inputs = heads((2, 70, 40, 2, 2, 64), torch.bfloat16, storage.device)
+    dy, mask = (random(x, torch.bfloat16, storage.device, seed=9) for x in (inputs[0].shape, (2, 2, 70, 40)))
+    (far,) = spread([mask], storage, dim)
+    assert same(oxiwarp.attention(*inputs, mask=far, return_lse=True),
+                oxiwarp.attention(*inputs, mask=mask, return_lse=True))  # fmt: skip
+    assert same(gradients(inputs, dy, mask=far), gradients(inputs, dy, mask=mask))
