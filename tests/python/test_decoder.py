@@ -7,7 +7,7 @@ import torch
 from helpers import random
 
 import oxiwarp
-from oxiwarp.fusions import decoder, decoder_attention
+from oxiwarp.fusions import decoder, decoder_attention, falcon
 
 SIZES = dict(
     vocab_size=64,
@@ -61,7 +61,8 @@ def calls(monkeypatch):
 
         return call
 
-    for module, name in ((decoder, "add_rms_norm"), (decoder_attention, "rope"), (decoder_attention, "qk_norm_rope")):
+    attentions = (decoder_attention, "rope"), (decoder_attention, "qk_norm_rope"), (falcon, "rope")
+    for module, name in ((decoder, "add_rms_norm"), *attentions):
         monkeypatch.setattr(module, name, spy(name, getattr(module, name)))
     gated = {key: spy(op.__name__, op) for key, op in decoder.GATED.items()}
     monkeypatch.setattr(decoder, "GATED", gated)
@@ -153,3 +154,74 @@ def test_another_norm(calls):
     oxiwarp.patch(model.layers[0].post_attention_layernorm, cpu_kernels=True)
     y, right = (x(input_ids=IDS).last_hidden_state for x in (model, stock))
     assert torch.allclose(y, right, rtol=0, atol=1e-5) and calls["add_rms_norm"] == 1
+
+
+# Of Falcon 7B, 40B and RW; how often a forward of two layers calls rope.
+FALCONS = {
+    "7B": (dict(multi_query=True), 2),
+    "40B": (dict(new_decoder_architecture=True, num_kv_heads=2), 2),
+    "heads of keys": (dict(multi_query=False, bias=True), 2),
+    "RW": (dict(alibi=True, multi_query=False, parallel_attn=False, bias=True), 0),
+}
+
+
+def build_falcon(kind, dtype=torch.float32, device="cpu", **options):
+    """As `build`, with a head for tokens."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {key: value for key, value in SIZES.items() if key not in ("head_dim", "num_key_value_heads")}
+    model = transformers.FalconForCausalLM(transformers.FalconConfig(**sizes, **FALCONS[kind][0], **options))
+    for seed, parameter in enumerate(model.requires_grad_(False).parameters()):
+        parameter.add_(random(parameter.shape, torch.float32, "cpu", seed=seed, scale=0.1))
+    return model.eval().to(dtype).to(device)
+
+
+@pytest.mark.parametrize("kind", FALCONS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_falcon(kind, dtype, device, calls):
+    """The own bits of the last hidden states where norms are left, and the own tokens."""
+    model, ids = build_falcon(kind, dtype, device), IDS.to(device)
+    run = lambda: model(input_ids=ids, output_hidden_states=True).hidden_states[-1]  # noqa: E731
+    tokens = lambda: model.generate(ids[:1], max_new_tokens=4, do_sample=False)  # noqa: E731
+    stock, own_tokens = run(), tokens()
+    report = oxiwarp.patch(model, skip="LayerNorm", cpu_kernels=True, allow_empty=True)
+    assert torch.equal(run(), stock) and calls["rope"] == FALCONS[kind][1]
+    assert {row.module_class.rpartition(".")[2] for row in report} == {"FalconAttention", "LayerNorm"}
+    assert oxiwarp.patch(model, cpu_kernels=True).left == 0
+    assert torch.allclose(run(), stock, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.13)
+    assert torch.equal(tokens(), own_tokens)
+    oxiwarp.unpatch(model)
+    assert torch.equal(run(), stock)
+
+
+def test_falcon_own_method(calls):
+    """With another attention than SDPA, padding, and compiled."""
+    eager = build_falcon("7B", attn_implementation="eager")
+    model, mask = build_falcon("7B"), torch.ones_like(IDS)
+    mask[0, :4] = 0
+    inputs = {"input_ids": IDS, "attention_mask": mask}
+    expected = eager(**inputs).logits, model(**inputs).logits, model(input_ids=IDS).logits
+    for patched in (eager, model):
+        oxiwarp.patch(patched, cpu_kernels=True)
+    assert torch.allclose(eager(**inputs).logits, expected[0], rtol=0, atol=1e-4) and calls["rope"] == 0
+    assert torch.allclose(model(**inputs).logits, expected[1], rtol=0, atol=1e-4) and calls["rope"] == 2
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    assert torch.allclose(compiled(input_ids=IDS).logits, expected[2], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_t5(dtype, device):
+    """Norms alone: the encoder's hidden states and the decoder's tokens."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    config.decoder_start_token_id = 0
+    model = transformers.T5ForConditionalGeneration(config).eval().requires_grad_(False).to(dtype).to(device)
+    ids = IDS.to(device)
+    run = lambda: model.encoder(input_ids=ids).last_hidden_state  # noqa: E731
+    tokens = lambda: model.generate(ids, max_new_tokens=4, do_sample=False)  # noqa: E731
+    stock, own_tokens = run(), tokens()
+    report = oxiwarp.patch(model, cpu_kernels=True)
+    assert report.left == 0 and report.ops == {"rms_norm"}
+    assert torch.allclose(run(), stock, rtol=0, atol=1e-5 if dtype == torch.float32 else 0.13)
+    assert torch.equal(tokens(), own_tokens)

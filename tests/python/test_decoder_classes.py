@@ -12,6 +12,7 @@ from test_decoder import SIZES
 from torch import nn
 
 import oxiwarp
+from oxiwarp import fusions
 from oxiwarp.fusions.decoder_attention import is_sdpa
 
 CONFIG = dict(
@@ -142,3 +143,32 @@ def test_layers(fusion):
         with torch.enable_grad():
             assert torch.allclose(layer(x), own, rtol=1e-5, atol=1e-5), name
     assert left == (LEFT if fusion == "decoder.layer" else {})
+
+
+@pytest.mark.parametrize("name", ["T5EncoderModel", "CLIPTextModel", "CLIPVisionModel", "BertModel", "WhisperModel"])
+def test_models_that_are_no_decoders(name):
+    """Their classes are called as those of decoders, `T5Attention`, `CLIPMLP`, and are nothing to report."""
+    transformers = pytest.importorskip("transformers")
+    cls = getattr(transformers, name)
+    sizes = dict(num_hidden_layers=1, num_layers=1, encoder_layers=1, decoder_layers=1)
+    with torch.device("meta"):
+        report = oxiwarp.patch(cls(cls.config_class(**sizes)))
+    assert report.replaced > 0 and report.left == 0, str(report)
+
+
+def test_known_models_of_another_version(monkeypatch):
+    """Are reported, if nothing of them is known any more."""
+    from transformers.models.qwen2 import modeling_qwen2 as source
+
+    config = source.Qwen2Config(**SIZES)
+    for cls in (source.Qwen2Attention, source.Qwen2MLP, source.Qwen2DecoderLayer):
+        monkeypatch.setattr(cls, "forward", lambda self, x: x)
+    fusions.find.cache_clear()
+    with torch.device("meta"):
+        report = oxiwarp.patch(source.Qwen2Model(config))
+    fusions.find.cache_clear()
+    assert {row.module_class.rpartition(".")[2] for row in report if "is not the one that decoder" in row.reason} == {
+        "Qwen2Attention",
+        "Qwen2MLP",
+        "Qwen2DecoderLayer",
+    }

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL_VIDEO = "--small --num-frames 9 --height 64 --width 64 --steps 2"
 RUNS = {
     "generate_video": (
-        "--small --num-frames 9 --height 64 --width 64 --steps 2 --warmup-iterations 0 --batch-size 1 --compile "
-        "--use-optimized-kernels --output videos/video.gif",
+        f"{SMALL_VIDEO} --warmup-iterations 0 --batch-size 1 --compile --use-optimized-kernels "
+        "--output videos/video.gif",
         "kernels + torch.compile: 9",
     ),
     "ltx_kernel_injection": ("--small --rounds 2", "qk_norm_rope"),
@@ -38,6 +39,22 @@ def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProc
         text=True,
         timeout=300,
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--no-optimized-kernels --warmup-iterations 0", "stock: 9 frames"),
+        ("--no-optimized-kernels --compile --warmup-iterations 0", "torch.compile: 9 frames"),
+        ("--mode fast --batch-size 2 --warmup-iterations 1 --compile", "kernels + torch.compile: 9 frames"),
+    ],
+)
+def test_generate_video(options, expected, tmp_path):
+    """Its switches, alone and together; without the kernels nothing is patched."""
+    ran = run("generate_video", [*SMALL_VIDEO.split(), *options.split()], tmp_path)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert expected in ran.stdout and ("oxiwarp.patch(mode='fast')" in ran.stdout) is ("--mode fast" in options)
+    assert (tmp_path / "video.gif").stat().st_size > 0
 
 
 @pytest.mark.parametrize("name", RUNS)

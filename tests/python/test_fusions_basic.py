@@ -1,5 +1,8 @@
 """BasicTransformerBlock with fused kernels: SDXL, PixArt, DiT."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 from fused_checks import check_compiled, check_gradients, check_model, check_unknown_source, run
@@ -9,6 +12,7 @@ from torch import nn
 from video_models import build
 
 import oxiwarp
+from oxiwarp.replacement import is_replaced
 
 SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # two blocks down, two in the middle, two times two up
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}
@@ -153,3 +157,31 @@ def test_calls_that_run_the_own_method(device):
     assert calls() == 0 and seen == ["norm2"]
     hook.remove()
     assert calls() == 2
+
+
+def test_default_processors():
+    """`set_default_attn_processor`, which asks for the processors' classes in a tuple, as of stock models."""
+    diffusers = pytest.importorskip("diffusers")
+    unet = sdxl()
+    vae = diffusers.AutoencoderKL(block_out_channels=(8,), norm_num_groups=4, latent_channels=4)
+    for model in (unet, vae, diffusers.ControlNetModel.from_unet(unet)):
+        stock = {name: type(processor) for name, processor in model.attn_processors.items()}
+        oxiwarp.patch(model)
+        ours = {name: type(processor) for name, processor in model.attn_processors.items()}
+        assert ours == stock and set(ours.values()) == set(stock.values())
+        assert not any(ours[name] is stock[name] for name in stock)
+        model.set_default_attn_processor()
+        assert not any(map(is_replaced, model.attn_processors.values()))
+
+
+def test_other_classes_are_others():
+    """A replaced processor's class is its own and the stock one, and nothing else: not one that is derived from it."""
+    processors = pytest.importorskip("diffusers.models.attention_processor")
+    stock, ours = processors.AttnProcessor2_0, processors.AttnProcessor2_0()
+    oxiwarp.patch(processors.Attention(8, processor=ours), only="AttnProcessor2_0")
+    cls = type(ours)
+    derived = type("Derived", (cls,), {})
+    assert cls is not stock and cls == stock and stock == cls and hash(cls) == hash(stock)
+    assert cls not in (processors.AttnProcessor, derived, object, None)
+    assert derived != stock and len({derived, stock}) == 2
+    assert isinstance(ours, stock) and type(pickle.loads(pickle.dumps(ours))) is type(copy.deepcopy(ours)) is cls

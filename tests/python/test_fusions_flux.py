@@ -9,7 +9,7 @@ from test_compile import counting
 from torch import nn
 
 import oxiwarp
-from oxiwarp.fusions import _fusion, _joint, _side_by_side, recipe
+from oxiwarp.fusions import _joint, _modules, _side_by_side, recipe
 
 of_both = _side_by_side.of_both
 FLUX = FAMILIES["flux"]
@@ -237,7 +237,7 @@ def test_values_of_both(monkeypatch, device):
 
 def plain_on_any_device(proj, x):
     """`in_epilogue`, on the CPU too."""
-    return type(proj) is nn.Linear and not _fusion.hooked(proj) and x.dtype == proj.weight.dtype
+    return type(proj) is nn.Linear and not _modules.hooked(proj) and x.dtype == proj.weight.dtype
 
 
 def gelu_in_two(proj, x):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from fused_checks import check_compiled, check_gradients, check_model, check_unknown_source, counts, run
-from helpers import DTYPES, random
-from video_models import build, wan, wan_input
+from helpers import DTYPES
+from video_models import vace, vace_input, wan, wan_input
 
 import oxiwarp
 
@@ -74,24 +74,8 @@ def test_wan_fused_projections(device):
 
 def test_vace(device):
     """WanVACE: a second stream of blocks controls the first."""
-    import diffusers
-
-    def make(dtype, device):
-        config = dict(
-            num_attention_heads=2, attention_head_dim=24, num_layers=3, ffn_dim=64, text_dim=16, freq_dim=16,
-            in_channels=4, out_channels=4, rope_max_seq_len=32, vace_layers=[0, 2], vace_in_channels=6,
-        )  # fmt: skip
-        return build(lambda: diffusers.WanVACETransformer3DModel(**config), dtype, device)
-
-    def make_input(dtype, device):
-        return dict(
-            **wan_input(dtype, device),
-            control_hidden_states=random((2, 6, 2, 6, 4), dtype, device, seed=3),
-            control_hidden_states_scale=torch.ones(2, dtype=dtype, device=device),
-        )
-
     for dtype in DTYPES:
-        check_model(make, make_input, dtype, device, times(OF_A_BLOCK, 5))
+        check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
 
 
 def test_variants_have_the_known_source():

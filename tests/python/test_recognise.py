@@ -230,3 +230,16 @@ def test_probe_only_reads():
     module.register_forward_hook(lambda *_: seen.append(1))
     recognise(module)
     assert not seen, "a probe is not a call"
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+def test_default_dtype(dtype):
+    """What the caller has set as torch's default changes nothing."""
+    usual = recognise(nn.RMSNorm(56, eps=1e-6))
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = recognise(nn.RMSNorm(88, eps=1e-6, dtype=torch.float32))  # of another width, which no cache has
+    finally:
+        torch.set_default_dtype(before)
+    assert found == usual

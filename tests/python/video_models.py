@@ -102,3 +102,22 @@ def cogvideox_input(dtype=torch.float32, device="cpu", rotary=True):
         image_rotary_emb=(angles.cos(), angles.sin()) if rotary else None,
         return_dict=False,
     )
+
+
+def vace(dtype=torch.float32, device="cpu"):
+    """Wan VACE: a second stream of blocks controls the first."""
+    import diffusers
+
+    config = dict(
+        num_attention_heads=2, attention_head_dim=24, num_layers=3, ffn_dim=64, text_dim=16, freq_dim=16,
+        in_channels=4, out_channels=4, rope_max_seq_len=32, vace_layers=[0, 2], vace_in_channels=6,
+    )  # fmt: skip
+    return build(lambda: diffusers.WanVACETransformer3DModel(**config), dtype, device)
+
+
+def vace_input(dtype=torch.float32, device="cpu"):
+    return dict(
+        **wan_input(dtype, device),
+        control_hidden_states=random((2, 6, 2, 6, 4), dtype, device, seed=3),
+        control_hidden_states_scale=torch.ones(2, dtype=dtype, device=device),
+    )

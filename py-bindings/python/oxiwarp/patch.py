@@ -87,7 +87,7 @@ def patch(
             cls, before = base_of(part), recipe_of(part)
             if not matches(only, name, cls) or matches(skip, name, cls):
                 what = {"reason": EXCLUDED} if before is None else {**outcome(before, mode), "reason": PATCHED_BEFORE}
-                report.add(name, dotted(cls), **what)
+                report.add(name, fusions.dotted(cls), **what)
                 continue
             recipe = replace_one(report, name, part, settings, inner.get(name, ""))
             if recipe is not None:
@@ -125,7 +125,7 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
 
 def replace_one(report: Report, name: str, part: Any, settings: Settings, remark: str) -> Recipe | None:
     """Replace one object and say so in the report, or say why not, with no recipe."""
-    path = dotted(base_of(part))
+    path = fusions.dotted(base_of(part))
     try:
         recipe = recipe_for(part, settings)
         replace(part, recipe)
@@ -137,11 +137,6 @@ def replace_one(report: Report, name: str, part: Any, settings: Settings, remark
     what = outcome(recipe, settings.mode)
     report.add(name, path, **{**what, "reason": "; ".join(filter(None, (remark, what["reason"])))})
     return recipe
-
-
-def dotted(cls: type) -> str:
-    """Module path and name of a class."""
-    return f"{cls.__module__}.{cls.__qualname__}"
 
 
 def put_back(x: Any, recipe: Recipe | None) -> None:
@@ -158,7 +153,7 @@ def recipe_for(x: Any, settings: Settings) -> Recipe:
     if found is not None:
         fusion, known = found
         fusion.check(x, base_of(x), known)
-        return fusions.recipe(fusion.name, *settings)
+        return fusions.recipe(fusion.name, *settings, fusion.kinds(x))
     before = recipe_of(x)  # what was found when it was replaced before
     formulas, eps_name = (before.formulas, before.eps_name) if before is not None else recognise(x)
     return NormRecipe(formulas, eps_name, settings.cpu_kernels)

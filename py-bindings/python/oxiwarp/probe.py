@@ -70,10 +70,11 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
     """`[2, 5, cols]` random values with rows of magnitude 1, 30, sqrt(eps), 0.03 and about the largest whose squares
     float32 holds, and a weight around 1 with some negative values."""
     generator = torch.Generator("cpu").manual_seed(0)
+    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # neither may be the caller's default
     small, large = (1e-12, 1e4) if pair[0] == torch.float16 else (1e-30, 1e15)
-    scale = torch.tensor([1.0, 30.0, max(eps, small) ** 0.5, 0.03, large], device="cpu")[None, :, None]
-    x = torch.randn(2, 5, cols, generator=generator, device="cpu") * scale
-    w = torch.randn(cols, generator=generator, device="cpu") * 0.5 + 1.0
+    scale = torch.tensor([1.0, 30.0, max(eps, small) ** 0.5, 0.03, large], **of)[None, :, None]
+    x = torch.randn(2, 5, cols, generator=generator, **of) * scale
+    w = torch.randn(cols, generator=generator, **of) * 0.5 + 1.0
     w[1::8] *= -4
     return x.to(pair[0]), None if pair[1] is None else w.to(pair[1])
 

@@ -43,6 +43,17 @@ class Recipe(Protocol):
 _classes: dict[type, type] = {}
 
 
+class Alike(type):
+    """The class of a processor's subclass, which compares as the class that this is made of: diffusers looks for
+    processors' classes in tuples (`set_default_attn_processor`)."""
+
+    def __eq__(cls, other: object) -> bool:
+        return own_class(cls) is own_class(other)
+
+    def __hash__(cls) -> int:
+        return type.__hash__(own_class(cls))
+
+
 def replace(x: Any, recipe: Recipe) -> None:
     """Make `x` run the recipe's method. One that does so already gets the new recipe. Raises `Unsuitable`."""
     if not is_replaced(x):
@@ -90,6 +101,11 @@ def base_of(x: Any) -> type:
     return base
 
 
+def own_class(cls: Any) -> Any:
+    """The class that a subclass of ours is made of; any other is its own."""
+    return vars(cls)["_oxiwarp_base"] if isinstance(cls, type) and is_ours(cls) else cls
+
+
 def check_instance_forward(x: Any) -> None:
     """Raise `Unsuitable` where calling the object would not come to its class's forward."""
     if "forward" not in x.__dict__:
@@ -132,7 +148,7 @@ def class_for(base: type, make: Maker) -> type:
         if issubclass(base, nn.Module):
             members["extra_repr"] = lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp")))
             members["_apply"] = make_apply(base)
-        metaclass: Any = type(base)
+        metaclass: Any = type(base) if issubclass(base, nn.Module) or type(base) is not type else Alike
         _classes[base] = metaclass(base.__name__, (base,), members)
         tell_diffusers(base, _classes[base])
     return _classes[base]

@@ -9,6 +9,7 @@ from . import (
     decoder,
     decoder_attention,
     decoder_model,
+    falcon,
     feed_forward,
     flux,
     flux2,
@@ -28,7 +29,8 @@ from . import (
 from ._attention import attention_note
 from ._attention import measured as attention_measured
 from ._chains import INDUCTOR
-from ._fusion import FusedRecipe, Fusion, find, recipe
+from ._find import dotted, find
+from ._fusion import FusedRecipe, Fusion, recipe
 from ._source import fingerprint, fingerprint_of
 
 FAMILIES = (
@@ -39,6 +41,7 @@ FAMILIES = (
     decoder,
     decoder_attention,
     decoder_model,
+    falcon,
     feed_forward,
     flux,
     flux2,
@@ -75,6 +78,7 @@ __all__ = [
     "Fusion",
     "attention_measured",
     "attention_note",
+    "dotted",
     "find",
     "fingerprint",
     "fingerprint_of",

@@ -8,18 +8,17 @@ version of the library, keeps its own method, and the report says so.
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd import forward_ad
-from torch.nn.modules.module import _has_any_global_hook
 
 from .._few import is_few
 from .._register import FLOATS, PLAIN
-from ..replacement import RECIPE, Maker, Unsuitable, base_of
+from ..replacement import RECIPE, Maker, Unsuitable
 from ..report import NO_KERNEL
+from ._modules import Kind, hooks_everywhere, is_plain, kind_of, submodule
 from ._source import fingerprint, resolve
 
 SOURCE = "_oxiwarp_source"  # of a replaced object's class: the fingerprint of its own method
@@ -50,7 +49,8 @@ class Fusion:
     accepts: Callable[..., bool]
     """`accepts(self, *arguments of the method)`: whether the kernels take these dtypes and shapes."""
     skips: tuple[str, ...] = ()
-    """Dotted names of modules that `run` does not call. With a hook on one of them the own method runs."""
+    """Dotted names of modules that `run` does not call. With a hook on one of them, or another module in its place, the
+    own method runs: for blocks by their `Kind`, for processors, which do not know their modules, `accepts` says so."""
     fits: Callable[[Any], str | None] = nothing_against
     """Why an object of the class is left all the same, or None."""
     exactness: Mapping[str, str] | str = "bit-exact"
@@ -62,6 +62,15 @@ class Fusion:
     """Without kernels: torch.compile traces `run` all the same."""
     few: str | None = None
     """The argument by whose size torch.compile traces the own method, for Inductor: see `oxiwarp/_few.py`."""
+
+    @property
+    def paths(self) -> tuple[tuple[str, ...], ...]:
+        """`skips`, each as its names."""
+        return tuple(tuple(path.split(".")) for path in self.skips)
+
+    def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
+        """Of the modules that `x` has by these names; None for a processor."""
+        return tuple(kind_of(submodule(x, path)) for path in self.paths) if self.method == "forward" else None
 
     @property
     def ops(self) -> str:
@@ -100,6 +109,8 @@ class FusedRecipe:
     cpu_kernels: bool = False
     attention: str | None = None
     """The compute capability at which processors call `oxiwarp.attention` where it was faster; None: nowhere."""
+    kinds: tuple[Kind | None, ...] | None = None
+    """What `Fusion.fits` saw under the names of `Fusion.skips`."""
 
     @property
     def make(self) -> Maker:
@@ -110,9 +121,9 @@ class FusedRecipe:
 
 
 @functools.cache
-def recipe(fusion: str, mode: str, cpu_kernels: bool, attention: bool) -> FusedRecipe:
+def recipe(*fields: Any) -> FusedRecipe:
     """One for all objects that are replaced alike: torch.compile looks into it once, and then asks whether it is it."""
-    return FusedRecipe(fusion, mode, cpu_kernels, attention)
+    return FusedRecipe(*fields)
 
 
 def make(name: str, method: str, base: type) -> dict[str, Any]:
@@ -120,7 +131,7 @@ def make(name: str, method: str, base: type) -> dict[str, Any]:
     from . import FUSIONS
 
     fusion, own = FUSIONS[name], getattr(base, method)
-    skipped = tuple(tuple(path.split(".")) for path in fusion.skips)
+    skipped = fusion.paths
 
     @functools.wraps(own)
     def fused(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -166,85 +177,27 @@ def ready(
         return False
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
+    if hooks_everywhere():  # type: ignore[no-untyped-call]
+        return False
     owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # a processor's module
-    for path in skipped:
-        module = submodule(owner, path)
-        if module is not None and not is_plain(module, first.device):
+    kinds, device = how.kinds, first.device
+    for at, path in enumerate(skipped):
+        module, kind = submodule(owner, path), None if kinds is None else kinds[at]
+        if module is None:
+            if kind is not None:
+                return False
+        elif (kind is None and kinds is not None) or not is_plain(module, device, kind):
             return False
     return fusion.accepts(x, *args, **kwargs)
-
-
-def submodule(x: Any, path: tuple[str, ...]) -> nn.Module | None:
-    """The module with this dotted name, or None: some blocks have it and some do not."""
-    module = x._modules.get(path[0])
-    for name in path[1:]:
-        module = getattr(module, name, None)
-    return module  # type: ignore[no-any-return]
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more, or something else, than its class's forward."""
-    bound = module.__dict__.get("forward")  # accelerate leaves the class's own there
-    if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
-        return True
-    if _has_any_global_hook():  # type: ignore[no-untyped-call]
-        return True
-    if compiling():  # `bool` of an attribute makes no guard: as for stock modules, hooks that come later are not seen
-        hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-        return any([bool(held) for held in hooks])
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
-
-
-def idle(module: nn.Module) -> bool:
-    """Whether calling the module gives what it is given: a Dropout that is not trained, to which nothing is hooked."""
-    return type(module) is nn.Dropout and not module.training and not hooked(module)
-
-
-def is_plain(module: nn.Module, device: torch.device) -> bool:
-    """Whether another may do the module's work: nothing is hooked to it, and its parameters are there."""
-    return not hooked(module) and (not module._parameters or resident(device, *module._parameters.values()))
-
-
-def resident(device: torch.device, *operands: Tensor | None) -> bool:
-    """Whether these are plain tensors on the device, not offloaded, sharded or quantised."""
-    for tensor in operands:  # noqa: SIM110  a generator costs as much as what it asks
-        if tensor is not None and (type(tensor) not in PLAIN or tensor.device != device):
-            return False
-    return True
-
-
-def is_norm(module: nn.Module, cls: type[nn.Module]) -> bool:
-    """Whether the module is of this class itself, replaced or not."""
-    return base_of(module) is cls
 
 
 def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
     """Whether all are of `x`'s dtype."""
     dtype = x.dtype
-    for tensor in operands:  # noqa: SIM110  as in `resident`
+    for tensor in operands:  # noqa: SIM110  a generator costs as much as what it asks
         if tensor is not None and tensor.dtype != dtype:
             return False
     return True
 
 
-@functools.cache
-def find(cls: type) -> tuple[Fusion, type] | None:
-    """The fusion for objects of a class, and the class that it is for, from which this one may be derived.
-
-    Where several are for classes of this name it is the one that knows the method, or the first if none does.
-    """
-    from . import FUSIONS
-
-    named = [
-        (fusion, known)
-        for known in cls.__mro__
-        for fusion in FUSIONS.values()
-        if any(fnmatchcase(f"{known.__module__}.{known.__qualname__}", pattern) for pattern in fusion.classes)
-    ]
-    known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
-    return next(iter(known_ones or named), None)
-
-
-__all__ = ["SOURCE", "FusedRecipe", "Fusion", "find", "idle", "is_norm", "is_plain", "recipe", "resident", "same_dtype"]
+__all__ = ["SOURCE", "FusedRecipe", "Fusion", "recipe", "same_dtype"]

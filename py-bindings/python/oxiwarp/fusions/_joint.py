@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from .._register import define_in_place, may_write, needs_grad
 from ..replacement import base_of
 from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
-from ._fusion import FusedRecipe, is_norm, is_plain, same_dtype
+from ._fusion import FusedRecipe, same_dtype
+from ._modules import is_exactly, is_plain
 from .feed_forward import in_epilogue
 
 ALIGNED = 128  # numbers of 16 bits: as far as cuBLASLt's choice of a kernel asks
@@ -79,7 +80,7 @@ def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
     hooked."""
     for pair in pairs:
         for part in pair:
-            if not (is_norm(part, cls) and is_plain(part, x.device)) or part.eps is None or part.eps != pair[0].eps:
+            if not (is_exactly(part, cls) and is_plain(part, x.device)) or part.eps is None or part.eps != pair[0].eps:
                 return False
             if getattr(part, "bias", None) is not None or not same_dtype(x, part.weight):
                 return False

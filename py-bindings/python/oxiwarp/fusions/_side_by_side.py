@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from .._register import PLAIN, define_in_place, may_write, needs_grad
 from ..ops import gelu, gelu_tanh
 from ..replacement import RECIPE
-from ._fusion import FusedRecipe, hooked
+from ._fusion import FusedRecipe
+from ._modules import hooked
 from .feed_forward import gelu_product, in_epilogue
 
 CHAIN = "activation of the feed-forward, written beside the attention: {}"

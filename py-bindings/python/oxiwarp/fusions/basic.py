@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from ._attention import mask_of_heads, sdpa
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
-from ._fusion import FusedRecipe, Fusion, idle, is_norm, is_plain, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, same_dtype
 from ._joint import as_rows
+from ._modules import idle, is_exactly, is_plain, resident
 from ._stream import residual_layer_norm
 
 PLAIN, SINGLE, ZERO = "layer_norm", "ada_norm_single", "ada_norm_zero"
@@ -117,7 +118,7 @@ def accepts_block(
         table = self.scale_shift_table
         if timestep is None or not (same_dtype(x, timestep, table) and resident(x.device, timestep, table)):
             return False
-        if not is_plain(self.norm1, x.device):
+        if not (is_exactly(self.norm1, nn.LayerNorm) and is_plain(self.norm1, x.device)):
             return False
     return same_dtype(x, *(parameter for norm in norms(self) for parameter in (norm.weight, norm.bias)))
 
@@ -135,7 +136,8 @@ def fits_block(self: Any) -> str | None:
         return f"its norm_type is {self.norm_type!r}"
     if self.norm_type == ZERO and self.attn2 is not None:
         return "it has a norm1 with gates and a second attention"
-    return None if all(is_norm(norm, nn.LayerNorm) for norm in norms(self)) else "its norms are no torch.nn.LayerNorm"
+    known = all(is_exactly(norm, nn.LayerNorm) for norm in norms(self))
+    return None if known else "its norms are no torch.nn.LayerNorm"
 
 
 def attention(

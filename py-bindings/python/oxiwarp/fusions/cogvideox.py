@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from ._attention import sdpa
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
-from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, same_dtype
+from ._modules import is_exactly, resident
 
 MODELS = "diffusers.models.transformers"
 PROCESSORS = "diffusers.models.attention_processor"
@@ -70,9 +71,12 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """torch's LayerNorms."""
-    known = is_norm(self.norm1.norm, nn.LayerNorm) and is_norm(self.norm2.norm, nn.LayerNorm)
-    return None if known else "its norms are no torch.nn.LayerNorm"
+    """diffusers' norms, of torch's LayerNorms."""
+    from diffusers.models.normalization import CogVideoXLayerNormZero
+
+    norms = self.norm1, self.norm2
+    known = all(is_exactly(norm, CogVideoXLayerNormZero) and is_exactly(norm.norm, nn.LayerNorm) for norm in norms)
+    return None if known else "its norms are no CogVideoXLayerNormZero with torch's LayerNorm"
 
 
 def separate(attn: Any, hidden_states: Tensor) -> Iterable[Tensor]:
@@ -134,7 +138,7 @@ def accepts_attention(
         not attn.is_cross_attention
         and (len(norms) == 2 or (not norms and len(tables) == 2))
         and all(
-            is_norm(norm, nn.LayerNorm)
+            is_exactly(norm, nn.LayerNorm)
             and norm.eps == norms[0].eps
             and same_dtype(hidden_states, norm.weight, norm.bias)
             for norm in norms

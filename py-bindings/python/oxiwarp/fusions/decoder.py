@@ -9,7 +9,8 @@ from ..recognise import DEFAULT_EPS, is_candidate
 from ..replacement import RECIPE, base_of
 from ._calls import called, direct, linear, norm, recipe_for
 from ._chains import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
-from ._fusion import FusedRecipe, Fusion, hooked
+from ._fusion import FusedRecipe, Fusion
+from ._modules import hooked
 from .decoder_attention import attention_of, formula_of, has_angles
 
 GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTanh": gelu_tanh_and_mul}

@@ -13,7 +13,8 @@ from ..recognise import Formula
 from ..replacement import RECIPE, base_of
 from ._calls import called, linear
 from ._chains import qk_norm_rope, rope
-from ._fusion import SOURCE, FusedRecipe, Fusion, is_plain, same_dtype
+from ._fusion import SOURCE, FusedRecipe, Fusion, same_dtype
+from ._modules import is_plain
 from ._source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}

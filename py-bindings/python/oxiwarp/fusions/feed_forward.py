@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from .._register import FLOATS, PLAIN, may_write, needs_grad
 from ._chains import geglu, gelu, gelu_quick, gelu_tanh, silu_and_mul, swiglu
-from ._fusion import FusedRecipe, Fusion, hooked, resident
+from ._fusion import FusedRecipe, Fusion
+from ._modules import hooked, resident
 
 MODULE = "diffusers.models.activations"
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from ..ops import silu_and_mul
 from ..replacement import base_of
 from ._chains import ada_norm, gated_residual
-from ._fusion import FusedRecipe, Fusion, hooked
+from ._fusion import FusedRecipe, Fusion
 from ._joint import affine_norm, after_attention, apart, as_rows, joined, norms_fit, streams_fit, tables_fit
+from ._modules import hooked
 from ._side_by_side import CHAIN, side_by_side
 from .flux import Tables, accepts_attention, attend
 

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from ._chains import layer_norm
-from ._fusion import FusedRecipe, Fusion, resident
+from ._fusion import FusedRecipe, Fusion
+from ._modules import resident
 
 
 def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from ._attention import dispatched, mask_of_heads
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
-from ._fusion import FusedRecipe, Fusion, compiling, is_norm, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, compiling, same_dtype
+from ._modules import is_exactly, resident
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
 ONCE = "_oxiwarp_once"
@@ -70,9 +71,11 @@ def accepts_block(
 
 
 def fits_block(self: Any) -> str | None:
-    """Norms without weights, as in all published models."""
-    weighted = self.norm1.weight is not None or self.norm2.weight is not None
-    return "its norms have weights" if weighted else None
+    """diffusers' RMSNorms without weights, as in all published models."""
+    from diffusers.models.normalization import RMSNorm
+
+    known = all(is_exactly(norm, RMSNorm) and norm.weight is None for norm in (self.norm1, self.norm2))
+    return None if known else "its norms are not diffusers' RMSNorm without weight"
 
 
 def attention(
@@ -135,8 +138,8 @@ def accepts_attention(
     """torch's norms with weights in the dtype of the input."""
     norm_q, norm_k = attn.norm_q, attn.norm_k
     return (
-        is_norm(norm_q, nn.RMSNorm)
-        and is_norm(norm_k, nn.RMSNorm)
+        is_exactly(norm_q, nn.RMSNorm)
+        and is_exactly(norm_k, nn.RMSNorm)
         and norm_q.eps is not None
         and norm_q.eps == norm_k.eps
         and same_dtype(hidden_states, norm_q.weight, norm_k.weight)

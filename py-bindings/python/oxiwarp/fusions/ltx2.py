@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..replacement import base_of
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
-from ._fusion import FusedRecipe, Fusion, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, same_dtype
+from ._modules import resident
 from ._stream import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from .._tables import MOST_BYTES, keep, store_of
 from ..replacement import base_of
-from ._fusion import FusedRecipe, Fusion, hooked
+from ._fusion import FusedRecipe, Fusion
+from ._modules import hooked
 from .ltx import MODULE, ONCE
 
 CONSTANTS = ("dim", "base_num_frames", "base_height", "base_width", "patch_size", "patch_size_t", "theta")

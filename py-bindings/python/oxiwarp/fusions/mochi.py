@@ -17,10 +17,12 @@ from ._chains import (
     residual_tanh_gated_rms_norm,
     residual_tanh_gated_rms_norm_modulated,
 )
-from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, same_dtype
+from ._modules import is_exactly, resident
 
 MODULE = "diffusers.models.transformers.transformer_mochi"
 NORMS = ("norm1", "norm1_context", "norm2", "norm2_context", "norm3", "norm3_context", "norm4", "norm4_context")
+CHAINED = ("norm2", "norm3", "norm4"), ("norm2_context", "norm3_context", "norm4_context")
 
 _tokens = WeakTensorKeyDictionary()  # of masks; no copy and no pickle of one has them
 
@@ -76,16 +78,37 @@ def accepts_block(
         and hidden_states.stride(-1) == encoder_hidden_states.stride(-1) == 1
         and same_dtype(hidden_states, encoder_hidden_states, temb)
         and resident(hidden_states.device, encoder_hidden_states, temb)
+        and more_than_one_eps(self) is None
     )
 
 
-def fits_block(self: Any) -> str | None:
-    """One eps for the norms that a kernel chains."""
-    chained = ("norm2", "norm3", "norm4"), ("norm2_context", "norm3_context", "norm4_context")
-    for names in chained[: 1 if self.context_pre_only else 2]:
-        if len({getattr(self, name).norm.eps for name in names}) > 1:
+def more_than_one_eps(self: Any) -> str | None:
+    """Which norms that a kernel chains have not the same."""
+    modules = self._modules
+    for names in CHAINED[: 1 if self.context_pre_only else 2]:
+        first, *others = [modules[name]._modules["norm"].eps for name in names]
+        if others != [first, first]:
             return f"{', '.join(names)} have more than one eps"
     return None
+
+
+def fits_block(self: Any) -> str | None:
+    """Mochi's norms, with diffusers' RMSNorm without weight inside, and one eps for those that a kernel chains."""
+    from diffusers.models.normalization import RMSNorm
+    from diffusers.models.transformers import transformer_mochi as source
+
+    cls: type
+    for name in NORMS:
+        norm, cls = getattr(self, name), source.MochiModulatedRMSNorm
+        if norm is None:  # the last block's
+            continue
+        if name == "norm1_context" and self.context_pre_only:
+            norm = norm.norm if is_exactly(norm, source.MochiLayerNormContinuous) else norm
+        elif name in ("norm1", "norm1_context"):
+            cls = source.MochiRMSNormZero
+        if not is_exactly(norm, cls) or not is_exactly(norm.norm, RMSNorm) or norm.norm.weight is not None:
+            return f"its {name} is not Mochi's with a norm without weight"
+    return more_than_one_eps(self)
 
 
 def attention(
@@ -167,7 +190,7 @@ def accepts_attention(
     norms = attn.norm_q, attn.norm_k, attn.norm_added_q, attn.norm_added_k
     tables = () if image_rotary_emb is None else tuple(image_rotary_emb)
     return (
-        all(norm is not None and is_norm(norm, MochiRMSNorm) and norm.eps == attn.norm_q.eps for norm in norms)
+        all(norm is not None and is_exactly(norm, MochiRMSNorm) and norm.eps == attn.norm_q.eps for norm in norms)
         and same_dtype(hidden_states, encoder_hidden_states, *(norm.weight for norm in norms))
         and all(
             table.dim() == 3 and table.stride(-1) == 1 and table.dtype == torch.float32 and not table.requires_grad
@@ -184,7 +207,7 @@ FUSIONS = (
         run=block,
         accepts=accepts_block,
         fits=fits_block,
-        skips=(*NORMS, *(f"{name}.norm" for name in NORMS)),
+        skips=(*NORMS, *(f"{name}.norm" for name in NORMS), "norm1_context.norm.norm"),
         sources={
             "forward": ("eb8607c7a416", "f8c957f58977"),
             ":MochiRMSNormZero.forward": ("7e6098c7fba0", "772ad44a1c5f"),

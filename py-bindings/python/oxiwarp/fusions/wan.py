@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ._attention import dispatched
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
-from ._fusion import FusedRecipe, Fusion, is_norm, resident, same_dtype
+from ._fusion import FusedRecipe, Fusion, same_dtype
 from ._joint import as_rows
+from ._modules import is_exactly, resident
 from ._stream import residual_layer_norm
 
 WAN = "diffusers.models.transformers.transformer_wan"
@@ -88,9 +89,9 @@ def fits_block(self: Any) -> str | None:
     from diffusers.models.normalization import FP32LayerNorm
 
     plain = self.norm1, self.norm3
-    if not all(is_norm(norm, FP32LayerNorm) and norm.weight is None for norm in plain):
+    if not all(is_exactly(norm, FP32LayerNorm) and norm.weight is None for norm in plain):
         return "norm1 or norm3 is no FP32LayerNorm without weight"
-    known = is_norm(self.norm2, FP32LayerNorm) or isinstance(self.norm2, nn.Identity)
+    known = is_exactly(self.norm2, FP32LayerNorm) or isinstance(self.norm2, nn.Identity)
     return None if known else "norm2 is no FP32LayerNorm"
 
 
@@ -184,7 +185,7 @@ def accepts_attention(
     norms, dtypes = (attn.norm_q, attn.norm_k), (hidden_states.dtype, torch.float32)
     tables = () if rotary_emb is None else tuple(rotary_emb)
     return (
-        all(is_norm(norm, nn.RMSNorm) and norm.eps is not None for norm in norms)
+        all(is_exactly(norm, nn.RMSNorm) and norm.eps is not None for norm in norms)
         and norms[0].eps == norms[1].eps
         and same_dtype(hidden_states, norms[0].weight, norms[1].weight)
         and all(

@@ -1,0 +1,91 @@
+"""What a fused method asks of a module whose work it does itself: whether that is still the one it knows."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook as hooks_everywhere
+
+from .._register import PLAIN
+from ..replacement import base_of
+
+compiling = torch.compiler.is_compiling
+
+Kind = tuple[type, bool]
+"""A module's class, its own where it is replaced, and whether it has parameters."""
+
+
+def kind_of(module: nn.Module | None) -> Kind | None:
+    """What a module was when its owner was patched; None: there was none."""
+    if module is None:
+        return None
+    return base_of(module), any(parameter is not None for parameter in module._parameters.values())
+
+
+def is_exactly(module: nn.Module, cls: type) -> bool:
+    """Whether the module is of this class itself, replaced or not, and not of another tool's that is derived from it or
+    from ours."""
+    own = type(module)
+    return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
+
+
+def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
+    """The module with this dotted name, or None: some blocks have it and some do not."""
+    module: nn.Module | None = x
+    for name in path:
+        module = None if module is None else module._modules.get(name)
+    return module
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether calling the module does more, or something else, than its class's forward."""
+    return hooks_everywhere() or has_hooks(module)  # type: ignore[no-untyped-call]
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """The same but for hooks on all modules, `hooks_everywhere()`."""
+    held = module.__dict__
+    bound = held.get("forward")  # accelerate leaves the class's own there
+    if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
+        return True
+    if compiling():  # `bool` of an attribute makes no guard: as for stock modules, hooks that come later are not seen
+        hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+        return any([bool(held) for held in hooks])
+    return bool(
+        held["_forward_hooks"] or held["_forward_pre_hooks"] or held["_backward_hooks"] or held["_backward_pre_hooks"]
+    )
+
+
+def idle(module: nn.Module) -> bool:
+    """Whether calling the module gives what it is given: a Dropout that is not trained, to which nothing is hooked."""
+    return type(module) is nn.Dropout and not module.training and not hooked(module)
+
+
+def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) -> bool:
+    """Whether another may do the module's work: nothing is hooked to it (or to all: `_fusion.ready` asks that), and
+    its parameters are there.
+
+    With a kind: and it is of that kind still, not another that was put in its place (an adapter, a quantised one) or
+    whose class was. Another of the same class may be there: weights are read at each call, but where there were none
+    the work is done without any.
+    """
+    if kind is not None and type(module) is not kind[0] and not is_exactly(module, kind[0]):
+        return False
+    if has_hooks(module):
+        return False
+    found = False
+    for parameter in module._parameters.values():
+        if parameter is not None:
+            if type(parameter) not in PLAIN or parameter.device != device:
+                return False
+            found = True
+    return kind is None or found is kind[1]
+
+
+def resident(device: torch.device, *operands: Tensor | None) -> bool:
+    """Whether these are plain tensors on the device, not offloaded, sharded or quantised."""
+    for tensor in operands:  # noqa: SIM110  a generator costs as much as what it asks
+        if tensor is not None and (type(tensor) not in PLAIN or tensor.device != device):
+            return False
+    return True
+
+
+__all__ = ["Kind", "hooked", "hooks_everywhere", "idle", "is_exactly", "is_plain", "kind_of", "resident", "submodule"]
