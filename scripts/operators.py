@@ -41,8 +41,8 @@ CPU executor runs the same kernel. They work under `torch.compile`, in CUDA grap
 
 - **Roundings.** `mode`: "exact" (the default) rounds where the models' own chain of operators does, "fast" once at the
   end. `rounding`, of an RMSNorm: "once", or "before_weight" as well, as Llama does. `–`: there is one way.
-- **Gradients** are computed in float32, and rounded once where nothing else is said. There is no second derivative.
-  What they leave to torch: [training.md](training.md#gradients).
+- **Gradients** are computed in float32, and rounded once where nothing else is said. What they leave to torch:
+  [training.md](training.md#gradients). Second derivatives and forward-mode AD raise, but for Mochi's residuals.
 """
 
 

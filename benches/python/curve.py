@@ -5,8 +5,8 @@
 For each op one model's width, with more and more tokens. Beside it an element-wise kernel that moves the same bytes,
 and a line for the bytes over the bandwidth of a large copy. A call whose tensors are smaller than the L2 cache finds
 them there after the first replays: what it costs there is latency. The first, the middle and the last token of each
-result are compared with calls on these alone, which a 32-bit offset would not survive. Writes curve.csv as it goes, and
-curve.png.
+result are compared with calls on these alone, which a 32-bit offset would not survive; of an op whose tokens depend on
+each other it says "not compared". Writes curve.csv as it goes, and curve.png.
 """
 
 import argparse
@@ -45,8 +45,13 @@ class Point:
     us: float
     kernel_us: float
     """Of an element-wise kernel that moves the same bytes."""
-    alone: bool
-    """Whether tokens, the last among them, have the bits of calls on them alone."""
+    alone: bool | None
+    """Whether tokens, the last among them, have the bits of calls on them alone; None: not compared."""
+
+    @property
+    def verdict(self) -> str:
+        """On that."""
+        return {True: "same bits", False: "FAIL", None: "not compared"}[self.alone]
 
 
 def tokens_of(form: Form, shape: tuple[int, ...]) -> list[int]:
@@ -54,21 +59,23 @@ def tokens_of(form: Form, shape: tuple[int, ...]) -> list[int]:
     single = form.inputs(Source(torch.device("cpu")), (1, 1, *shape[2:]))
     most = ELEMENTS // max(x.numel() for x in single.values()) + 1
     steps = (most ** (at / (POINTS - 1)) for at in range(POINTS))
-    return sorted({_grained(min(most, round(step)), form.grain) for step in steps})
+    return sorted({_grained(min(most, round(step)), form.grains) for step in steps})
 
 
-def _grained(tokens: int, grain: int) -> int:
-    return tokens if tokens < min(grain, 32) else -(-tokens // grain) * grain
+def _grained(tokens: int, grains: tuple[int, ...]) -> int:
+    grain = max((grain for grain in grains if grain <= tokens), default=1)
+    return -(-tokens // grain) * grain
 
 
-def tokens_alone(form: Form, inputs: Inputs, tokens: int) -> bool:
-    """Have the first token, one in the middle and the last one the bits of calls on them alone?"""
-    if not form.chunked or tokens == 1:  # a token depends on its position, or is the only one
-        return True
+def tokens_alone(form: Form, inputs: Inputs, tokens: int) -> bool | None:
+    """Have the first token, one in the middle and the last one the bits of calls on them alone? None: not compared."""
+    if not form.chunked and form.token is None:
+        return None
     ours = form.call(form.modes[0])
     results = tuple_of(ours(**inputs))
     for at in (0, tokens // 2, tokens - 1):
-        alone = tuple_of(ours(**{name: _token(x, tokens, at) for name, x in inputs.items()}))
+        token = {name: _token(x, tokens, at) for name, x in inputs.items()}
+        alone = tuple_of(form.token(**token, at=at, tokens=tokens) if form.token else ours(**token))
         if not all(torch.equal(_token(x, tokens, at), y) for x, y in zip(results, alone, strict=True)):
             return False
     return True
@@ -127,7 +134,7 @@ def fields_of(p: Point, copy: float) -> tuple[object, ...]:
     """Its line of the CSV."""
     rate = p.bytes / p.us / 1e3
     figures = (f"{p.us:.3f}", f"{rate:.1f}", f"{rate / copy:.4f}", f"{p.kernel_us:.3f}")
-    return (p.op, p.tokens, p.elements, p.bytes, *figures, "same bits" if p.alone else "FAIL")
+    return (p.op, p.tokens, p.elements, p.bytes, *figures, p.verdict)
 
 
 def plot(points: list[Point], copy: float, path: Path, title: str) -> str:
@@ -221,9 +228,9 @@ def main() -> int:
             points.append(found)
             writer.writerow(fields_of(found, copy))
             file.flush()
-            failed += not found.alone
+            failed += found.alone is False
             rate = f"{found.us:.1f} µs, {found.bytes / found.us / 1e3:.0f} GB/s"
-            print(f"{found.op} {found.tokens}: {rate}{'' if found.alone else ', FAIL: other bits alone'}", flush=True)
+            print(f"{found.op} {found.tokens}: {rate}, tokens alone: {found.verdict}", flush=True)
     if points:
         print(plot(points, copy, folder / "curve.png", f"{title_of(facts)}; copy {copy:.0f} GB/s"))
     print(f"{len(points)} points, {failed} failed, {clock.spent:.0f} s; results: {folder}")

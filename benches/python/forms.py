@@ -87,8 +87,10 @@ class Form:
     timed: bool = True
     chunked: bool = True
     """Whether tokens are independent of their number, so that the reference may see some at a time."""
-    grain: int = 1
-    """Tokens come in multiples of this, where they are more than a few."""
+    grains: tuple[int, ...] = ()
+    """Tokens come in multiples of the largest of these that is no larger than their number."""
+    token: Chain | None = None
+    """Ours on the one token `at` of `tokens`, its inputs alone given, where its place is part of the result."""
     backward: bool = False
     """Measure the gradients of the inputs for the given `grad` (`grad2` of a second result), not the call."""
     constants: tuple[str, ...] = ()

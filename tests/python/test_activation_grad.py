@@ -90,7 +90,7 @@ def test_only_what_is_asked_for(device):
         torch.testing.assert_close(up.grad, torch.nn.functional.silu(x))
         y = oxiwarp.silu(up)
         (first,) = torch.autograd.grad(y.sum(), up, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable|does not require grad"):
+        with pytest.raises(RuntimeError, match="once_differentiable"):
             first.sum().backward()
 
 

@@ -1,5 +1,6 @@
 """The benchmarks' chains and references, on a few tokens: a wrong formula is found without a GPU."""
 
+import inspect
 import sys
 from pathlib import Path
 
@@ -13,10 +14,12 @@ import ops  # noqa: E402
 from bench import right_providers  # noqa: E402
 from check import EAGER_LIMIT, LEAST, error_of, run  # noqa: E402
 from environment import PACKAGES  # noqa: E402
-from forms import BIT_EXACT, Form, Inputs, Shape, Source, parts, prepare, tuple_of  # noqa: E402
+from forms import BIT_EXACT, NO_MODE, Form, Inputs, Shape, Source, parts, prepare, tuple_of  # noqa: E402
 from ops import FORMS, timed_cases  # noqa: E402
 from providers import has_ours, name_of  # noqa: E402
 from results import Results  # noqa: E402
+
+import oxiwarp  # noqa: E402
 
 TOKENS = 7
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -122,6 +125,15 @@ def test_every_op_is_measured_and_has_a_family():
     assert {form.op for form, _, _ in timed_cases(None, quick=False)} == set(ops.OPS) == set(ops.FAMILY_OF)
     quick = [form.op for form, _, _ in timed_cases(None, quick=True)]
     assert quick == list(dict.fromkeys(quick))
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.timed and not form.backward], ids=name)
+def test_both_modes_are_measured_where_there_are_two(form):
+    """The goal that exact takes little more than fast is on every op that has both."""
+    if not has_ours(form):
+        pytest.skip(f"{form.function}: not in this build")
+    both = "mode" in inspect.signature(getattr(oxiwarp, form.function)).parameters
+    assert form.modes == (("exact", "fast") if both else (NO_MODE,))
 
 
 def test_distance_in_units_in_the_last_place():

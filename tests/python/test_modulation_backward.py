@@ -173,7 +173,7 @@ def test_only_what_is_asked_for(device):
         assert scale.grad.shape == scale.shape and x.grad is None
         y = oxiwarp.ada_norm(x.requires_grad_(), scale.detach())
         (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable|does not require grad"):
+        with pytest.raises(RuntimeError, match="once_differentiable"):
             first.sum().backward()
 
 

@@ -95,7 +95,7 @@ def test_only_what_is_asked_for(device):
         total.sum().backward()
         torch.testing.assert_close(x.grad, torch.ones_like(x))
         (first,) = torch.autograd.grad(oxiwarp.rms_norm(x).square().sum(), x, create_graph=True)
-        with pytest.raises(RuntimeError, match="once_differentiable|does not require grad"):
+        with pytest.raises(RuntimeError, match="once_differentiable"):
             first.sum().backward()
 
 

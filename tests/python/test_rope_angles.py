@@ -1,7 +1,9 @@
 """`rope_1d` and `rope_3d` against angles in float64; `rope`'s gradient, and what it refuses."""
 
 import math
+import re
 
+import numpy
 import pytest
 import torch
 from helpers import DTYPES, random
@@ -136,14 +138,100 @@ def test_refused(device):
     ):
         with pytest.raises(error, match=message):
             oxiwarp.rope(*arguments, **options)
-    with pytest.raises(
-        ValueError, match=r"^rope: splits is \(40, 42, 42\), expected three even numbers whose sum is 64"
-    ):
-        oxiwarp.rope_3d(q, grid=(1, 3, 4), splits=(40, 42, 42))
-    with pytest.raises(ValueError, match=r"^rope: grid is \(3, 4\), expected three numbers"):
-        oxiwarp.rope_3d(q, grid=(3, 4))
     for call in (oxiwarp.rope_1d, lambda q: oxiwarp.rope_3d(q, grid=(1, 3, 4))):
         with pytest.raises(RuntimeError, match=r"^rope: q has shape \[\], expected four dimensions"):
             call(q[0, 0, 0, 0])
     with torch.enable_grad(), pytest.raises(RuntimeError, match="a table requires grad"):
         oxiwarp.rope(q, None, cos.requires_grad_(), sin)
+
+
+THREE = "expected three numbers: frames, height and width"
+EVEN = "expected three even numbers whose sum is 64"
+PLACES = "expected [12, 3] or [2, 12, 3]"
+ABOVE = "expected a finite number above 0"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"theta": 0.0}, ValueError, f"theta is 0.0, {ABOVE}"),
+        ({"theta": -10000.0}, ValueError, f"theta is -10000.0, {ABOVE}"),
+        ({"theta": math.inf}, ValueError, f"theta is inf, {ABOVE}"),
+        ({"theta": math.nan}, ValueError, f"theta is nan, {ABOVE}"),
+        ({"theta": "10000"}, TypeError, "theta is str, expected a number"),
+        ({"inv_freq": torch.ones(33)}, RuntimeError, "inv_freq has shape [33], expected [32]"),
+        ({"inv_freq": torch.ones(32), "rotary_dim": 32}, RuntimeError, "inv_freq has shape [32], expected [16]"),
+        ({"inv_freq": torch.ones(32).half()}, RuntimeError, "inv_freq is f16, expected f32"),
+        ({"rotary_dim": "8"}, TypeError, "rotary_dim is str, expected an integer or None"),
+        ({"rotary_dim": 8.0}, TypeError, "rotary_dim is float, expected an integer or None"),
+        ({"rotary_dim": 0}, ValueError, "rotary_dim is 0, expected 1 or more"),
+        ({"head_dim": "64"}, TypeError, "head_dim is str, expected an integer or None"),
+        ({"positions": torch.arange(11)}, RuntimeError, "positions has shape [11], expected 12 tokens"),
+        ({"positions": torch.arange(12).expand(3, 12)}, RuntimeError, "positions has shape [3, 12], expected one for"),
+        ({"positions": torch.tensor(3)}, RuntimeError, "positions has shape [], expected [S] or [B, S]"),
+    ],
+)
+def test_refused_by_1d(options, error, message, device):
+    q, _ = pair(torch.float32, device)
+    options = {name: x.to(device) if isinstance(x, torch.Tensor) else x for name, x in options.items()}
+    with pytest.raises(error, match="^rope: " + re.escape(message)):
+        oxiwarp.rope_1d(q, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"grid": (1, 3, 5)}, ValueError, "grid is (1, 3, 5) of 15 tokens, expected the 12 tokens of q"),
+        (
+            {"grid": (1, 3, 4), "offset": 1},
+            ValueError,
+            "grid is (1, 3, 4) of 12 tokens, the first of them token 1, exp",
+        ),
+        ({"grid": (1, -3, -4)}, ValueError, f"grid is (1, -3, -4), {THREE}"),
+        ({"grid": (1.0, 3, 4)}, ValueError, f"grid is (1.0, 3, 4), {THREE}"),
+        ({"grid": (1, 3, None)}, ValueError, f"grid is (1, 3, None), {THREE}"),
+        ({"grid": (3, 4)}, ValueError, f"grid is (3, 4), {THREE}"),
+        ({"grid": None}, TypeError, "grid is NoneType, expected three integers"),
+        ({"grid": 12}, TypeError, "grid is int, expected three integers"),
+        ({"splits": (40, 42, 42)}, ValueError, f"splits is (40, 42, 42), {EVEN}"),
+        ({"splits": (20.0, 22, 22)}, ValueError, f"splits is (20.0, 22, 22), {EVEN}"),
+        ({"splits": (84, -10, -10)}, ValueError, f"splits is (84, -10, -10), {EVEN}"),
+        ({"splits": (21, 21, 22)}, ValueError, f"splits is (21, 21, 22), {EVEN}"),
+        ({"splits": (32, 32)}, ValueError, f"splits is (32, 32), {EVEN}"),
+        ({"splits": 64}, TypeError, "splits is int, expected three integers"),
+        ({"theta": 0}, ValueError, f"theta is 0, {ABOVE}"),
+        ({"theta": math.nan}, ValueError, f"theta is nan, {ABOVE}"),
+        ({"theta": 1.0, "at": (12, 3)}, ValueError, f"theta is 1.0, {ABOVE} that is not 1"),
+        ({"theta": None, "at": (12, 3)}, TypeError, "theta is NoneType, expected a number"),
+        ({"at": (12, 3), "splits": (20, 22, 22)}, ValueError, "splits is (20, 22, 22), expected None beside coord"),
+        ({"at": (12, 3), "grid": (9, 9, 9)}, ValueError, "grid is (9, 9, 9) of 729 tokens, expected the 12 tokens"),
+        ({"at": (12, 2)}, RuntimeError, f"coordinates has shape [12, 2], {PLACES}"),
+        ({"at": (11, 3)}, RuntimeError, f"coordinates has shape [11, 3], {PLACES}"),
+        ({"at": (2, 3, 12)}, RuntimeError, f"coordinates has shape [2, 3, 12], {PLACES}"),
+        ({"at": (3, 12, 3)}, RuntimeError, f"coordinates has shape [3, 12, 3], {PLACES}"),
+        ({"at": (3,)}, RuntimeError, f"coordinates has shape [3], {PLACES}"),
+        ({"offset": "1"}, TypeError, "offset is str, expected an integer or None"),
+        ({"head_dim": "8"}, TypeError, "head_dim is str, expected an integer or None"),
+    ],
+)
+def test_refused_by_3d(options, error, message, device):
+    """`at`: the shape of coordinates."""
+    q = pair(torch.float32, device)[0][:, :, 0]
+    options = dict(options)
+    if "at" in options:
+        options["coordinates"] = torch.rand(options.pop("at"), device=device)
+    else:
+        options = {"grid": (1, 3, 4)} | options
+    with pytest.raises(error, match="^rope: " + re.escape(message)):
+        oxiwarp.rope_3d(q, **options)
+
+
+def test_what_a_grid_may_be(device):
+    """A list, numpy's integers, and none where there are coordinates; the same each time, whatever was kept."""
+    q = pair(torch.float32, device)[0][:, :, 0]
+    y = oxiwarp.rope_3d(q, grid=(1, 3, 4))
+    for grid in ([1, 3, 4], torch.Size((1, 3, 4)), numpy.array([1, 3, 4])):
+        assert torch.equal(oxiwarp.rope_3d(q, grid=grid), y)
+    coordinates = torch.rand(12, 3, device=device)
+    y = oxiwarp.rope_3d(q, grid=(1, 3, 4), coordinates=coordinates)
+    assert torch.equal(oxiwarp.rope_3d(q, coordinates=coordinates), y)

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
 from oxiwarp import _tables
-from oxiwarp._tables import KEPT, keep, kept, lasts
+from oxiwarp._tables import KEPT, frequencies, keep, kept, lasts
 
 
 @pytest.fixture
@@ -153,6 +153,11 @@ def test_what_graphs_hold(monkeypatch):
             found.append(keep(store, KEPT, count, device, lambda n=count: torch.ones(n), graphs=True))
     eager, captured = found[:4], found[4:]
     assert [a is b for a, b in zip(eager, captured, strict=True)] == [True, False, False, True]
+
+
+def test_frequencies_of_graphs():
+    """Those of any head are held whatever graphs hold: a graph could not make them."""
+    assert frequencies(8192, 10000.0, torch.device("cpu")).nbytes <= _tables.SMALL
 
 
 def test_streams_and_graphs(halves, cuda):

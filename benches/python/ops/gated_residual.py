@@ -19,6 +19,10 @@ def _inputs_clip(source: Source, shape: Shape) -> Inputs:
     return _inputs(source, shape, scale=65000.0 if source.dtype == torch.float16 else 1.0)
 
 
+def _inputs_table(source: Source, shape: Shape) -> Inputs:
+    return {**_inputs(source, shape), "gate_table": source.normal(6, shape[-1], scale=0.3)[2]}
+
+
 def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
     """FluxTransformerBlock; the others write the factors in the other order."""
     return x + gate * y
@@ -66,6 +70,16 @@ FORMS = (
         eager=_wan,
         reference=_reference,
         ours=_ours,
+    ),
+    Form(
+        op="gated_residual",
+        chain="table + time embedding: LTX",
+        cases=(("LTX 161 frames, table", (2, 8064, 2048)),),
+        inputs=_inputs_table,
+        eager=lambda x, y, gate, gate_table: _eager(x, y, gate_table + gate),
+        reference=lambda x, y, gate, gate_table: _reference(x, y, gate_table + gate),
+        ours=_ours,
+        timed=False,
     ),
     Form(
         op="gated_residual",

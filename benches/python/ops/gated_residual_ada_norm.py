@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import references
 import torch
-from forms import Chain, Form, Inputs, Result, Shape, Source
+from forms import BIT_EXACT, Chain, Form, Inputs, Result, Shape, Source
 from modulation import EPS, layer_norm_chain, real_rms_norm_chain, real_wan_chain, rms_norm_chain, wan_chain
 from torch import Tensor
 
 import oxiwarp
+
+CLIP = 65504.0
 
 
 def _inputs(source: Source, shape: Shape, dtype: torch.dtype | None = None) -> Inputs:
@@ -26,6 +28,12 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
     return _inputs(source, shape, torch.float32)
 
 
+def _inputs_clip(source: Source, shape: Shape) -> Inputs:
+    """A float16 stream that overflows here and there."""
+    inputs = _inputs(source, shape)
+    return inputs | {"y": inputs["y"] * (65000.0 if source.dtype == torch.float16 else 1.0)}
+
+
 def _after_gate(norm: Callable[..., Tensor]) -> Chain:
     """FluxTransformerBlock and its kind."""
 
@@ -34,6 +42,13 @@ def _after_gate(norm: Callable[..., Tensor]) -> Chain:
         return norm(total, scale, shift), total
 
     return chain
+
+
+def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
+    """From FluxSingleTransformerBlock to the norm of the next."""
+    total = x + gate * y
+    total = total.clip(-CLIP, CLIP) if total.dtype == torch.float16 else total
+    return layer_norm_chain(total, scale, shift), total
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
@@ -56,9 +71,14 @@ def _reference_rms(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Ten
     return references.rms_norm(total, EPS) * (1 + scale) + shift, total
 
 
-def _ours(norm: str) -> Chain:
+def _reference_clip(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
+    total = (x + gate * y).clip(-CLIP, CLIP)
+    return references.layer_norm(total, EPS) * (1 + scale) + shift, total
+
+
+def _ours(norm: str, clip: bool = False) -> Chain:
     def call(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, mode: str) -> Result:
-        return oxiwarp.gated_residual_ada_norm(x, y, gate, scale, shift, norm=norm, eps=EPS, mode=mode)
+        return oxiwarp.gated_residual_ada_norm(x, y, gate, scale, shift, norm=norm, eps=EPS, clip=clip, mode=mode)
 
     return call
 
@@ -92,5 +112,17 @@ FORMS = (
         reference=_reference,
         ours=_ours("layer_norm"),
         real=_after_wan_gate(real_wan_chain),
+    ),
+    Form(
+        op="gated_residual_ada_norm",
+        chain="clipped in float16, LayerNorm: Flux",
+        cases=(("Flux, single block", (1, 4608, 3072)),),
+        inputs=_inputs_clip,
+        eager=_clipped,
+        reference=_reference_clip,
+        ours=_ours("layer_norm", clip=True),
+        claims={"exact": BIT_EXACT},
+        timed=False,
+        dtypes=(torch.float16,),
     ),
 )

@@ -1,20 +1,21 @@
 """`qk_norm_rope`: the norms of q and k, per head or across heads, and the rotation behind them."""
 
 from collections.abc import Callable
+from typing import Any
 
 import references
 import rotary
 import torch
 import torch.nn.functional as F
-from forms import BIT_EXACT, NO_MODE, Chain, Form, Inputs, Result, Shape, Source
+from forms import Chain, Form, Inputs, Result, Shape, Source
 from torch import Tensor
 
 import oxiwarp
 
 from .rms_norm import llama, t5
 
-CLAIMS = {NO_MODE: BIT_EXACT}
 EPS, EPS_LTX = 1e-6, 1e-5
+TEXT = 226  # tokens of CogVideoX
 
 
 def _weights(source: Source, inputs: Inputs, cols: int) -> Inputs:
@@ -53,6 +54,15 @@ def _inputs_qwen3(source: Source, shape: Shape) -> Inputs:
     return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, dim)
 
 
+def _inputs_cogvideox(source: Source, shape: Shape) -> Inputs:
+    """Text tokens, which have no angles, before those of the video; a LayerNorm has biases."""
+    text = min(TEXT, shape[1] // 2)
+    cos, sin = rotary.tables(source, shape[1] - text, shape[-1])
+    inputs = {"q": source.normal(*shape), "k": source.normal(*shape), "cos": cos, "sin": sin}
+    biases = {name: source.normal(shape[-1], scale=0.3) for name in ("q_bias", "k_bias")}
+    return _weights(source, inputs, shape[-1]) | biases
+
+
 def _of_both(normed: Callable[[Tensor, Tensor], Tensor], turned: Callable[..., Tensor]) -> Chain:
     """Norm and rotation of q and of k."""
 
@@ -68,6 +78,10 @@ def _torch_norm(eps: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 def _reference_norm(eps: float) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda x, weight: references.rms_norm(x, eps, weight)
+
+
+def _reference_flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    return references.rotate(x, cos[:, None], sin[:, None])
 
 
 def _mochi_norm(x: Tensor, weight: Tensor) -> Tensor:
@@ -96,37 +110,50 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return references.rotate_halves(x.transpose(1, 2), cos[:, None], sin[:, None])
 
 
-# The calls of oxiwarp: one adapter for each layout.
-def _ours_flux(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS)
+def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
+    """CogVideoXAttnProcessor2_0: the tokens behind the text's are turned in place."""
+
+    def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:
+        q, k = (normed(x, affine[f"{name}_weight"], affine[f"{name}_bias"]) for name, x in (("q", q), ("k", k)))
+        for x in (q, k):
+            video = x[:, x.shape[1] - cos.shape[0] :]
+            video.copy_(turned(video, cos, sin))
+        return q, k
+
+    return chain
 
 
-def _ours_hunyuan(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(q, k, cos, sin, norm="llama_rms_norm", q_weight=q_weight, k_weight=k_weight, eps=EPS)
+def _torch_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, EPS)
 
 
-def _ours_ltx(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    return oxiwarp.qk_norm_rope(q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS_LTX)
+def _reference_layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return references.layer_norm(x, EPS, weight, bias)
 
 
-def _ours_wan(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
+# The calls of oxiwarp.
+def _ours(eps: float = EPS, **how: object) -> Chain:
+    def call(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str, **weights: Tensor) -> Result:
+        return oxiwarp.qk_norm_rope(q, k, cos, sin, eps=eps, mode=mode, **weights, **how)
+
+    return call
+
+
+def _ours_wan(cos: Tensor, **inputs: Any) -> Result:
     dim = cos.shape[-1]
-    turned = oxiwarp.qk_norm_rope(
-        q, k, cos, sin, q_weight=q_weight, k_weight=k_weight, eps=EPS, across_heads=True, head_dim=dim
-    )
-    return tuple(x.unflatten(2, (-1, dim)) for x in turned)
+    return tuple(x.unflatten(2, (-1, dim)) for x in _ours(across_heads=True, head_dim=dim)(cos=cos, **inputs))
 
 
-def _ours_mochi(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    tables, weights = (cos[None], sin[None]), {"q_weight": q_weight, "k_weight": k_weight}
-    return oxiwarp.qk_norm_rope(q, k, *tables, norm="mochi_rms_norm", **weights, eps=EPS)
+def _ours_mochi(cos: Tensor, sin: Tensor, **inputs: Any) -> Result:
+    return _ours(norm="mochi_rms_norm")(cos=cos[None], sin=sin[None], **inputs)
 
 
-def _ours_qwen3(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
-    turned = oxiwarp.qk_norm_rope(
-        q, k, cos, sin, norm="llama_rms_norm", q_weight=q_weight, k_weight=k_weight, eps=EPS, interleaved=False
-    )
-    return tuple(x.transpose(1, 2) for x in turned)
+def _ours_qwen3(**inputs: Any) -> Result:
+    return tuple(x.transpose(1, 2) for x in _ours(norm="llama_rms_norm", interleaved=False)(**inputs))
+
+
+def _ours_cogvideox(q: Tensor, cos: Tensor, **inputs: Any) -> Result:
+    return _ours(norm="layer_norm", offset=q.shape[1] - cos.shape[0])(q=q, cos=cos, **inputs)
 
 
 FORMS = (
@@ -136,9 +163,8 @@ FORMS = (
         cases=(("Flux", (1, 4608, 24, 128)),),
         inputs=_inputs_flux,
         eager=_of_both(_torch_norm(EPS), rotary.flux),
-        reference=_of_both(_reference_norm(EPS), lambda x, cos, sin: references.rotate(x, cos[:, None], sin[:, None])),
-        ours=_ours_flux,
-        claims=CLAIMS,
+        reference=_of_both(_reference_norm(EPS), _reference_flux),
+        ours=_ours(),
         real=_of_both(_torch_norm(EPS), rotary.real_flux),
     ),
     Form(
@@ -147,9 +173,8 @@ FORMS = (
         cases=(("HunyuanVideo", (1, 4096, 24, 128)),),
         inputs=_inputs_flux,
         eager=_of_both(t5, rotary.flux),
-        reference=_of_both(_reference_norm(EPS), lambda x, cos, sin: references.rotate(x, cos[:, None], sin[:, None])),
-        ours=_ours_hunyuan,
-        claims=CLAIMS,
+        reference=_of_both(_reference_norm(EPS), _reference_flux),
+        ours=_ours(norm="llama_rms_norm"),
         real=_of_both(t5, rotary.real_flux),
         timed=False,
     ),
@@ -160,8 +185,7 @@ FORMS = (
         inputs=_inputs_ltx,
         eager=_of_both(_torch_norm(EPS_LTX), rotary.ltx),
         reference=_of_both(_reference_norm(EPS_LTX), references.rotate),
-        ours=_ours_ltx,
-        claims=CLAIMS,
+        ours=_ours(EPS_LTX),
         real=_of_both(_torch_norm(EPS_LTX), rotary.real_ltx),
     ),
     Form(
@@ -172,7 +196,6 @@ FORMS = (
         eager=_of_both(_torch_norm(EPS), _wan_turned),
         reference=_of_both(_reference_norm(EPS), _reference_wan),
         ours=_ours_wan,
-        claims=CLAIMS,
     ),
     Form(
         op="qk_norm_rope",
@@ -182,16 +205,26 @@ FORMS = (
         eager=_of_both(llama, _qwen3_turned),
         reference=_of_both(_reference_norm(EPS), _reference_qwen3),
         ours=_ours_qwen3,
-        claims=CLAIMS,
     ),
     Form(
         op="qk_norm_rope",
         chain="per head, angles of each head: Mochi",
-        cases=(("Mochi 480p, 37 frames", (1, 11130, 24, 128)),),
+        cases=(("Mochi 480p, 37 frames", (1, 11130, 24, 128)), ("Mochi 480p, 163 frames", (1, 44520, 24, 128))),
         inputs=_inputs_mochi,
         eager=_of_both(_mochi_norm, rotary.mochi),
         reference=_of_both(_reference_norm(EPS), _reference_mochi),
         ours=_ours_mochi,
-        claims=CLAIMS,
+    ),
+    Form(
+        op="qk_norm_rope",
+        chain="torch.nn.LayerNorm per head, rotated behind the text: CogVideoX",
+        cases=(("CogVideoX 5B", (2, 17776, 48, 64)),),
+        inputs=_inputs_cogvideox,
+        eager=_cogvideox(_torch_layer_norm, rotary.flux),
+        reference=_cogvideox(_reference_layer_norm, _reference_flux),
+        ours=_ours_cogvideox,
+        real=_cogvideox(_torch_layer_norm, rotary.real_flux),
+        timed=False,
+        chunked=False,
     ),
 )

@@ -18,6 +18,7 @@ CASES = (
     ("Flux width", (1, 2048, 3072)),
     ("LTX width", (1, 4096, 2048)),
     ("Flux width", (1, 8192, 3072)),
+    ("Llama, Qwen", (1, 8192, 4096)),
     ("Flux width", (1, 16384, 3072)),
     ("Flux width", (1, 32768, 3072)),
     ("Llama 8B width", (1, 16384, 4096)),

@@ -7,8 +7,8 @@ from rotary import wan
 from torch import Tensor, float32
 
 import oxiwarp
+from oxiwarp._tables import grid_tables
 
-CLAIMS = {NO_MODE: ONE_ROUNDING}
 THETA = 10000.0
 HEIGHT, WIDTH = 30, 52  # of Wan's 480p latents, in patches
 AXES = (44, 42, 42)  # of a head of 128: frames, rows, columns
@@ -52,10 +52,25 @@ def _ours_text(q: Tensor, k: Tensor) -> Result:
     return oxiwarp.rope_1d(q, k, theta=THETA)
 
 
-def _ours_video(q: Tensor, k: Tensor) -> Result:
-    tokens = q.shape[1]
-    grid = (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH) if tokens > WIDTH else (1, 1, tokens)
-    return oxiwarp.rope_3d(q, k, grid=grid, splits=AXES, theta=THETA)
+def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
+    return oxiwarp.rope_3d(q, k, grid=_grid(q.shape[1]), splits=AXES, theta=THETA, mode=mode)
+
+
+def _grid(tokens: int) -> tuple[int, int, int]:
+    """Whole frames, or rows of one, or a part of a row."""
+    if tokens < HEIGHT * WIDTH:
+        return (1, tokens // WIDTH, WIDTH) if tokens > WIDTH else (1, 1, tokens)
+    return (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH)
+
+
+def _token_of_text(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
+    return oxiwarp.rope_1d(q, k, theta=THETA, positions=torch.tensor([at], device=q.device))
+
+
+def _token_of_video(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
+    """By the operator that takes tables, with this token's."""
+    cos, sin = (table[at : at + 1] for table in grid_tables(_grid(tokens), AXES, THETA, q.device))
+    return oxiwarp.rope(q, k, cos, sin)
 
 
 FORMS = (
@@ -67,8 +82,9 @@ FORMS = (
         eager=_chain(_text, float32),
         reference=_chain(_text, torch.float64),
         ours=_ours_text,
-        claims=CLAIMS,
+        claims={NO_MODE: ONE_ROUNDING},
         chunked=False,
+        token=_token_of_text,
     ),
     Form(
         op="rope_3d",
@@ -78,8 +94,9 @@ FORMS = (
         eager=_chain(_video, float32),
         reference=_chain(_video, torch.float64),
         ours=_ours_video,
-        claims=CLAIMS,
+        claims={"exact": ONE_ROUNDING, "fast": ONE_ROUNDING},
         chunked=False,
-        grain=HEIGHT * WIDTH,
+        grains=(WIDTH, HEIGHT * WIDTH),
+        token=_token_of_video,
     ),
 )

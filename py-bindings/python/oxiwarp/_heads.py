@@ -1,5 +1,6 @@
 """What the operators on queries and keys share: their rotation arguments, their checks, the norm's gradient."""
 
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ ROTATION = (
     "bool heads_first, int head_dim"
 )
 TABLES, COMPLEX, FREQUENCIES = range(3)
+INTEGERS = (int, torch.SymInt, Integral)  # the last for numpy's
 
 
 class Rotation(NamedTuple):
@@ -47,7 +49,7 @@ def rotation(
     """The operators' arguments for a public function's: a complex table becomes a real one."""
     exact = is_exact(op, mode)
     if rotary_dim is not None or head_dim is not None or offset is not None:
-        _check_numbers(op, rotary_dim, head_dim, offset)
+        check_numbers(op, rotary_dim, head_dim, offset)
     if cos is not None and cos.is_complex():
         if sin is not None:
             raise ValueError(f"{op}: sin is given beside a complex table")
@@ -62,9 +64,14 @@ def rotation(
     )  # fmt: skip
 
 
-def _check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset: int | None) -> None:
+def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset: int | None) -> None:
+    """Raise TypeError for what is neither an integer nor None, ValueError for an integer that is too small."""
     for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
-        if value is not None and value < least:
+        if value is None:
+            continue
+        if not isinstance(value, INTEGERS):
+            raise TypeError(f"{op}: {name} is {type(value).__name__}, expected an integer or None")
+        if value < least:
             raise ValueError(f"{op}: {name} is {value}, expected {least} or more")
 
 
@@ -97,8 +104,17 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
             raise RuntimeError(
                 f"{op}: {name} has shape {list(x.shape)}, expected four dimensions, or three without heads"
             )
-    if k is not None and sizes(k, how)[::3] + sizes(k, how)[1:2] != sizes(q, how)[::3] + sizes(q, how)[1:2]:
-        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected the batches, tokens and columns of q")
+        dim = how.head_dim or x.shape[-1]
+        if x.dim() == 3 and (dim < 1 or x.shape[-1] % dim):
+            expected = f"a last dimension of heads of {dim} columns"
+            raise RuntimeError(f"{op}: {name} has shape {list(x.shape)}, expected {expected}")
+        if x.shape[-1] < 1:
+            expected = "heads of between 1 and 2^31 - 1 columns together"
+            raise RuntimeError(f"{op}: {name} has shape {list(x.shape)}, expected {expected}")
+    batches, tokens, _, dim = sizes(q, how)
+    if k is not None and (batches, tokens, dim) != (*sizes(k, how)[:2], sizes(k, how)[3]):
+        expected = f"the batches, tokens and columns of q: [{batches}, {tokens}, .., {dim}]"
+        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected {expected}")
     for name, out in outs.items():
         x = q if name == "q_out" else k
         if out is not None and x is not None:
@@ -119,37 +135,81 @@ def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
 
 
 def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
-    """Raise RuntimeError for tables that do not fit `q`."""
-    if how.cos is None:
+    """Raise RuntimeError for tables, or frequencies and positions, that do not fit `q`."""
+    cos, sin = how.cos, how.sin
+    if cos is None:
         return
-    batches, tokens, heads, dim = sizes(q, how)
+    dim = sizes(q, how)[3]
     columns = how.rotary_dim or dim
-    if columns % 2 or columns > dim:
-        raise RuntimeError(f"{op}: rotary_dim is {columns}, expected an even number of columns, at most {dim}")
-    _same_device(op, "cos", how.cos, q)
+    if columns < 2 or columns % 2 or columns > dim:
+        raise RuntimeError(f"{op}: rotary_dim is {columns}, expected an even number of columns, at most a head's")
     if how.angles == FREQUENCIES:
-        if tuple(how.cos.shape) != (columns // 2,):
-            raise RuntimeError(f"{op}: frequencies has shape {list(how.cos.shape)}, expected [{columns // 2}]")
+        _expect(op, "frequencies", cos, q, (torch.float32,), "f32", (columns // 2,))
+        if sin is None:
+            return
+        if sin.dim() not in (1, 2):
+            raise RuntimeError(f"{op}: positions has shape {list(sin.shape)}, expected [S] or [B, S]")
+        _expect(op, "positions", sin, q, (torch.float32,), "f32")
+        _check_broadcast(op, "positions", sin, (sin.shape[0] if sin.dim() == 2 else 1, sin.shape[-1], 1), (q, k), how)
         return
-    shape = how.cos.shape
-    if how.sin is not None:
-        _same_device(op, "sin", how.sin, q)
-        if how.sin.shape != shape or how.sin.dtype != how.cos.dtype:
-            raise RuntimeError(f"{op}: sin has shape {list(how.sin.shape)}, expected {list(shape)}, as cos")
-    if how.cos.dtype not in (torch.float32, q.dtype):
-        raise RuntimeError(f"{op}: cos is {how.cos.dtype}, expected {FLOATS[q.dtype]} (as q) or f32")
-    if len(shape) not in (2, 3, 4):
+    if how.angles == COMPLEX and not how.interleaved:
+        raise RuntimeError(f"{op}: interleaved is 0, expected true for complex tables")
+    _expect(op, "cos", cos, q, (q.dtype, torch.float32), f"{FLOATS[q.dtype]} (as the heads) or f32")
+    if sin is not None:
+        _expect(op, "sin", sin, q, (cos.dtype,), FLOATS[cos.dtype], tuple(cos.shape))
+    shape, rank = cos.shape, cos.dim()
+    if rank not in (2, 3, 4):
         raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected two to four dimensions")
-    if len(shape) == 4:
-        of = (shape[0], shape[2], shape[1]) if how.heads_first else (shape[0], shape[1], shape[2])
-    else:
-        of = (shape[0] if len(shape) == 3 else 1, shape[-2], 1)
-    same = k is None or sizes(k, how)[2] == heads
-    fits = of[0] in (1, batches) and of[2] in (1, heads if same else 1) and shape[-1] in (columns, columns // 2)
-    rotated = of[1] == tokens if how.offset < 0 else how.offset + of[1] <= tokens
-    if not (fits and rotated):
-        expected = f"tables of {tokens} tokens and {columns} or {columns // 2} columns"
-        raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected {expected}")
+    widths = [columns] if how.angles == COMPLEX else [columns, columns // 2]
+    if shape[-1] not in widths:
+        raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected a last dimension of one of {widths}")
+    at_heads = 1 if how.heads_first else 2
+    held = (
+        shape[0] if rank > 2 else 1,
+        shape[-2] if rank < 4 else shape[3 - at_heads],
+        shape[at_heads] if rank == 4 else 1,
+    )
+    _check_broadcast(op, "cos", cos, held, (q, k), how)
+
+
+def _expect(
+    op: str,
+    name: str,
+    tensor: Tensor,
+    q: Tensor,
+    dtypes: tuple[torch.dtype, ...],
+    expected: str,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    """Raise RuntimeError for another device than q's, another dtype or another shape."""
+    _same_device(op, name, tensor, q)
+    if tensor.dtype not in dtypes:
+        raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {expected}")
+    if shape is not None and tuple(tensor.shape) != shape:
+        raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+
+
+def _check_broadcast(
+    op: str,
+    name: str,
+    table: Tensor,
+    held: tuple[int, int, int],
+    tensors: tuple[Tensor, Tensor | None],
+    how: Rotation,
+) -> None:
+    """Raise RuntimeError unless batches, tokens and heads of a table are those of the tensors, or one."""
+    q, k = tensors
+    batches, tokens, heads, _ = sizes(q, how)
+    if k is not None and sizes(k, how)[2] != heads:
+        heads = 1
+    got = f"{op}: {name} has shape {list(table.shape)}"
+    if held[0] not in (1, batches) or held[2] not in (1, heads):
+        raise RuntimeError(f"{got}, expected one for {batches} batches and {heads} heads, or for all of them")
+    if how.offset < 0 and held[1] != tokens:
+        raise RuntimeError(f"{got}, expected {tokens} tokens")
+    if how.offset >= 0 and how.offset + held[1] > tokens:
+        expected = "the number of a token, with those of the tables behind it"
+        raise RuntimeError(f"{op}: offset is {how.offset}, expected {expected}")
 
 
 def _same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:

@@ -135,7 +135,7 @@ def _by_torch(
     wanted = (sums and norm.weight is not None, sums and norm.bias is not None)
     weight = norm.weight
     if any(wanted):
-        weight = torch.ones(x.shape[-1], device=x.device) if weight is None else weight.float()
+        weight = torch.ones(x.shape[-1], dtype=torch.float32, device=x.device) if weight is None else weight.float()
     dx, dweight, dbias = norm.gradients(dn, x, weight, dsum, wanted)
     if not sums:
         return Gradients(dx, None, None, None, None)

@@ -10,9 +10,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from ._positions import check_theta
+
 KEPT = 16  # of each kind: a model has one or two resolutions at a time
 MOST_BYTES = 256 << 20  # of each kind: LTX-Video's tables of 161 frames of 512 x 768 pixels have 198 MB
-SMALL = 1 << 20  # bytes: what graphs may hold any number of
+SMALL = 16 << 10  # bytes: frequencies, which no graph can make (they are copied from the CPU), held beyond `MOST_BYTES`
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
 FAKE = torch._C._TorchDispatchModeKey.FAKE
@@ -129,6 +131,7 @@ def lasts(*made: Tensor) -> bool:
 @kept
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
     """`theta**(-2i/dim)` in float32, as transformers' rotary embeddings compute them: on the CPU."""
+    check_theta(theta)
     return (1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))).to(device)
 
 
@@ -137,6 +140,7 @@ def grid_tables(
     grid: tuple[int, ...], splits: tuple[int, ...], theta: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
     """Cosines and sines `[S, D / 2]`, float32, for the tokens of a grid whose axes have these columns of a head."""
+    check_theta(theta)
     parts = []
     for axis, (size, split) in enumerate(zip(grid, splits, strict=True)):
         base = 1.0 / (theta ** (torch.arange(0, split, 2, dtype=torch.float64, device=device) / split))
@@ -149,6 +153,7 @@ def grid_tables(
 
 def ltx_tables(coordinates: Tensor, dim: int, theta: float) -> tuple[Tensor, Tensor]:
     """LTX-Video's cosines and sines `[.., S, dim / 2]`, float32, for coordinates `[.., S, 3]`."""
+    check_theta(theta, one=False)
     low, high = (math.log(end, theta) for end in (1.0, theta))
     base = theta ** torch.linspace(low, high, dim // 6, device=coordinates.device, dtype=torch.float32)
     angles = (base * math.pi / 2.0) * (coordinates.float().unsqueeze(-1) * 2 - 1)

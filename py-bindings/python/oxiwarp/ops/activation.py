@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._once import once
 from .._operands import is_exact
 from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
 
@@ -75,8 +76,8 @@ class Activation(torch.autograd.Function):
         ctx.save_for_backward(x, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, bias = ctx.saved_tensors
         dx = op_backward(dy.contiguous(), x, bias, ctx.kind, ctx.exact)
         return (dx if ctx.needs_input_grad[0] else None, sum_rows(dx) if ctx.needs_input_grad[1] else None, None, None)

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._modulation_backward import Norm, ada_norm_gradients, modulations
+from .._once import once
 from .._operands import check_modulation, check_norm, is_exact, is_rms
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 
@@ -73,7 +73,7 @@ class _AdaNorm(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, scale_table, shift, shift_table, weight, bias = ctx.saved_tensors
         norm, by = Norm(ctx.rms, ctx.eps, weight, bias), modulations(scale, scale_table, shift, shift_table)

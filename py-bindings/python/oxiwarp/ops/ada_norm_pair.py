@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._modulation_backward import Norm, ada_norm_gradients, modulations
+from .._once import once
 from .._operands import is_exact, is_rms
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from .ada_norm import check
@@ -68,7 +68,7 @@ class _AdaNormPair(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor, dy2: Tensor) -> tuple[Tensor | None, ...]:
         x, scale, shift, scale2, shift2, weight, bias = ctx.saved_tensors
         of_x, of_scale, of_shift, of_scale2, of_shift2, *of_norm = ctx.needs_input_grad[:7]

@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .._once import once
+from .._operands import check_eps
 from .._register import (
     OPTIONAL,
     before_weight,
@@ -23,6 +24,7 @@ def _fake(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool
 ) -> tuple[Tensor, Tensor]:
     check_rows("add_rms_norm", x, weight, residual=residual)
+    check_eps("add_rms_norm", eps)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -48,7 +50,7 @@ class _AddRmsNorm(torch.autograd.Function):
         ctx.save_for_backward(output[1], weight)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor, dsum: Tensor) -> tuple[Tensor | None, ...]:
         total, weight = ctx.saved_tensors
         wants_x, wants_residual, wants_weight, *_ = ctx.needs_input_grad

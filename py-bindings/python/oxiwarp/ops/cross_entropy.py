@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .._once import once
 from .._register import FLOATS, define, explain, needs_grad, refuse_types
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -28,9 +28,9 @@ def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_lo
         if name in rows and tensor.dtype is not torch.float32:
             raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected f32")
     if not 0.0 <= label_smoothing <= 1.0:
-        raise RuntimeError(f"{op}: label_smoothing is {label_smoothing}, expected 0 to 1")
+        raise RuntimeError(f"{op}: label_smoothing is {label_smoothing:g}, expected 0 to 1")
     if not z_loss >= 0.0:
-        raise RuntimeError(f"{op}: z_loss is {z_loss}, expected 0 or more")
+        raise RuntimeError(f"{op}: z_loss is {z_loss:g}, expected 0 or more")
 
 
 def _fake(
@@ -80,7 +80,7 @@ class _CrossEntropy(torch.autograd.Function):
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dloss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         logits, target, lse = ctx.saved_tensors
         try:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._once import once
 from .._operands import is_exact
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
 from .activation import FATRELU, GELU, GELU_TANH, SILU, check, sum_rows
@@ -48,16 +49,8 @@ def _fake_out(
     check("gated_activation", x[..., :cols], None, 1, out=out)
 
 
-def _fake_backward(
-    dy: Tensor,
-    x: Tensor,
-    second: Tensor | None,
-    bias: Tensor | None,
-    kind: int,
-    gate_first: bool,
-    threshold: float,
-    exact: bool,
-) -> Tensor:
+def _fake_backward(dy: Tensor, x: Tensor, second: Tensor | None, bias: Tensor | None, *how: Any) -> Tensor:
+    _, gate_first, *_ = how
     cols = _check("gated_activation_backward", x, second, bias, gate_first)
     return x.new_empty(*x.shape[:-1], 2 * cols)
 
@@ -88,8 +81,8 @@ class GatedActivation(torch.autograd.Function):
         ctx.save_for_backward(x, second, bias)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    @once
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, second, bias = ctx.saved_tensors
         dx = op_backward(dy.contiguous(), x, second, bias, *ctx.how)
         dfirst, dsecond = (dx, None) if second is None else dx.chunk(2, -1)

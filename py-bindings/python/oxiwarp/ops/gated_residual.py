@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._modulation_backward import Modulation, gated
+from .._once import once
 from .._operands import check_modulation, is_exact
 from .._register import OPTIONAL, check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
 
@@ -49,7 +49,7 @@ class _GatedResidual(torch.autograd.Function):
         ctx.save_for_backward(x if ctx.clip else None, y, gate, gate_table)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dtotal: Tensor) -> tuple[Tensor | None, ...]:
         x, y, gate, gate_table = ctx.saved_tensors
         if ctx.clip:

@@ -4,9 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._modulation_backward import Modulation, Norm, ada_norm_gradients, gated, modulations
+from .._once import once
 from .._operands import check_modulation, check_norm, is_exact, is_rms
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from .gated_residual import unclipped
@@ -86,7 +86,7 @@ class _GatedResidualAdaNorm(torch.autograd.Function):
         ctx.save_for_backward(output[1], x if ctx.clip else None, *rest)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor, dsum: Tensor) -> tuple[Tensor | None, ...]:
         total, x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias = ctx.saved_tensors
         norm, by = Norm(ctx.rms, ctx.eps, weight, bias), modulations(scale, scale_table, shift, shift_table)

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .._once import once
 from .._operands import check_norm
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from .layer_norm_backward import op as op_backward
@@ -32,7 +32,7 @@ class _LayerNorm(torch.autograd.Function):
         ctx.save_for_backward(x, weight, bias)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias = ctx.saved_tensors
         wants_x, wants_weight, wants_bias, _ = ctx.needs_input_grad

@@ -5,9 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._heads import ROTATION, Rotation, check_heads, readable, rotation, sizes, tables_want_grad, tensors_only
+from .._once import once
+from .._operands import check_eps
 from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
 from . import rope
 from .layer_norm_backward import op as layer_norm_backward
@@ -20,7 +21,8 @@ _PARAMETERS = (
 
 
 def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | None) -> None:
-    q_weight, k_weight, q_bias, k_bias, norm, across_heads, _, *how = args
+    q_weight, k_weight, q_bias, k_bias, norm, across_heads, eps, *how = args
+    check_eps("qk_norm_rope", eps)
     check_heads("qk_norm_rope", q, k, Rotation(*how), **outs)
     for name, value in (("q_weight", q_weight), ("q_bias", q_bias), ("k_weight", k_weight), ("k_bias", k_bias)):
         x = q if name[0] == "q" else k
@@ -34,7 +36,11 @@ def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | 
         if tuple(value.shape) != (cols,):
             raise RuntimeError(f"qk_norm_rope: {name} has shape {list(value.shape)}, expected [{cols}]")
         if "bias" in name and norm != NORMS["layer_norm"]:
-            raise RuntimeError(f"qk_norm_rope: {name} is given, expected None for an RMSNorm")
+            raise RuntimeError("qk_norm_rope: bias is given, expected none for an RMSNorm")
+    if k is not None and norm == NORMS["llama_rms_norm"] and Rotation(*how).exact and q.dtype != torch.float32:
+        single = [weight is not None and weight.dtype == torch.float32 for weight in (q_weight, k_weight)]
+        if single[0] != single[1]:
+            raise RuntimeError("qk_norm_rope: one of q_weight and k_weight is f32, expected both or none")
 
 
 def _fake(q: Tensor, k: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
@@ -97,7 +103,7 @@ class _Function(torch.autograd.Function):
         return _forward(q, k, args)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, *grads: Any) -> Any:
         q, k, q_weight, k_weight, q_bias, k_bias, cos, sin = ctx.saved_tensors
         norm, across_heads, eps = ctx.norm
@@ -162,8 +168,8 @@ def qk_norm_rope(
         eps: added to the variance or the mean of squares; 0 or more.
         across_heads: normalise all heads of a token together (LTX-Video, Wan); they lie side by side in memory.
         mode: "exact" rounds the norm to the dtype and then the rotation, as the modules do one after the other (a
-            weight in float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module); "fast" rounds once
-            at the end.
+            weight in float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module: both weights are,
+            or none); "fast" rounds once at the end.
         out: where to write instead: a tensor, or a pair with `k`, of the shapes and dtype of `q` and `k`. Slices of a
             buffer that holds text and image tokens save its concatenation.
 
@@ -209,7 +215,7 @@ def qk_norm_rope(
             return _write(q, k, args, out, wants_grad)
         return _Function.apply(q, k, *args) if wants_grad else _forward(q, k, args)
     except RuntimeError as error:
-        explain(error, name, 1 if k is None else 2, q, k=k)
+        explain(error, name, 1 if k is None else 2, q, "q", k=k)
         raise
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .._once import once
+from .._operands import check_eps
 from .._register import (
     OPTIONAL,
     before_weight,
@@ -23,6 +24,7 @@ from .rms_norm_backward import op as op_backward
 
 def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
     check_rows("rms_norm", x, weight)
+    check_eps("rms_norm", eps)
     return x.new_empty(x.shape)
 
 
@@ -30,6 +32,7 @@ def _fake_out(
     x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool, out: Tensor
 ) -> None:
     check_rows("rms_norm", x, weight, out=out)
+    check_eps("rms_norm", eps)
 
 
 op = define(
@@ -82,7 +85,7 @@ class _RmsNorm(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         wants_x, wants_weight, *_ = ctx.needs_input_grad

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .._once import once
 from .._operands import check_eps
 from .._register import (
     OPTIONAL,
@@ -79,7 +79,7 @@ class _RmsNormGated(torch.autograd.Function):
         ctx.save_for_backward(x, gate, weight)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, gate, weight = ctx.saved_tensors
         eps, before, sigmoid, gate_first = ctx.how

@@ -4,18 +4,20 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .._heads import (
     FREQUENCIES,
     ROTATION,
     Rotation,
     check_heads,
+    check_numbers,
     readable,
     rotation,
     tables_want_grad,
     tensors_only,
 )
+from .._once import once
+from .._positions import check_coordinates, check_inv_freq, checked_grid, checked_splits, sizes
 from .._register import define, explain, needs_grad
 from .._tables import frequencies, grid_tables, ltx_tables
 
@@ -45,7 +47,7 @@ class _Rope(torch.autograd.Function):
         return op(q, *how) if k is None else op_pair(q, k, *how)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, *grads: Any) -> Any:
         cos, sin = ctx.saved_tensors
         how = ctx.how._replace(cos=cos, sin=sin)
@@ -61,7 +63,7 @@ def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
             return _Rope.apply(q, k, *how)
         return op(q, *how) if k is None else op_pair(q, k, *how)
     except RuntimeError as error:
-        explain(error, "rope", 1 if k is None else 2, q, k=k)
+        explain(error, "rope", 1 if k is None else 2, q, "q", k=k)
         raise
 
 
@@ -132,12 +134,6 @@ def rope(
     return call(q, k, how)
 
 
-def _columns(q: Tensor, head_dim: int | None) -> int:
-    if q.dim() == 0:
-        raise RuntimeError("rope: q has shape [], expected four dimensions, or three without heads")
-    return head_dim or q.shape[-1]
-
-
 def rope_1d(
     q: Tensor,
     k: Tensor | None = None,
@@ -162,11 +158,16 @@ def rope_1d(
         positions: `[S]` or `[B, S]`, integers or floats (made float32); None: tokens count from 0.
         inv_freq: float32 `[rotary_dim / 2]`, instead of the frequencies of `theta` (scaled RoPE).
 
-    Returns, Raises: as `rope`.
+    Returns, Raises: as `rope`; ValueError for a theta that is not finite and above 0.
     """
     tensors_only("rope", q, k=k, positions=positions, inv_freq=inv_freq)
+    check_numbers("rope", rotary_dim, head_dim, None)
+    sizes(q, heads_first)
+    columns = rotary_dim or head_dim or q.shape[-1]
     if inv_freq is None:
-        inv_freq = frequencies(rotary_dim or _columns(q, head_dim), theta, q.device)
+        inv_freq = frequencies(columns, theta, q.device)
+    else:
+        check_inv_freq(inv_freq, columns)
     if positions is not None:
         positions = positions.to(torch.float32)
     how = rotation(
@@ -188,7 +189,7 @@ def rope_3d(
     q: Tensor,
     k: Tensor | None = None,
     *,
-    grid: tuple[int, int, int],
+    grid: tuple[int, int, int] | None = None,
     splits: tuple[int, int, int] | None = None,
     theta: float = 10000.0,
     coordinates: Tensor | None = None,
@@ -202,7 +203,8 @@ def rope_3d(
 
     Args:
         q, k, interleaved, offset, mode, heads_first, head_dim: as for `rope`.
-        grid: frames, height and width, in tokens.
+        grid: frames, height and width, in tokens: all of them, or those from `offset` on. May be left out with
+            `coordinates`.
         splits: columns of a head that turn by the frame, the row and the column of a token; their sum is a head's.
             None: Wan's, rows and columns `2 * (D // 6)` each and frames the rest (44, 42, 42 of 128). Each axis has
             frequencies `theta**(-2i/split)`.
@@ -211,7 +213,8 @@ def rope_3d(
             place of `splits`, for `q` of shape `[B, S, N]` before heads are split. Frequencies from pi/2 to
             pi/2 * theta, those of the axes in turn, turn by `2 * coordinate - 1`; the first `N % 6` columns pass.
 
-    Returns, Raises: as `rope`; ValueError for a grid or splits that do not fit.
+    Returns, Raises: as `rope`; ValueError for a grid that has not as many tokens as `q`, splits that do not fit or are
+    given with coordinates, or a theta that is not finite and above 0 (nor 1, with coordinates).
 
     The tables are made by torch (angles in float64 for `splits`, as Wan and Flux do; float32 for LTX-Video's), and kept
     for the last few calls. Making them in the kernel would save little: float32 tables with an entry a pair are
@@ -219,17 +222,16 @@ def rope_3d(
     layer shares them.
     """
     tensors_only("rope", q, k=k, coordinates=coordinates)
-    dim = _columns(q, head_dim)
-    if len(grid) != 3:
-        raise ValueError(f"rope: grid is {grid}, expected three numbers: frames, height and width")
+    check_numbers("rope", None, head_dim, offset)
+    _, tokens = sizes(q, heads_first)
+    dim = head_dim or q.shape[-1]
+    if grid is not None or coordinates is None:
+        grid = checked_grid(grid, tokens, offset)
     if coordinates is not None:
+        check_coordinates(coordinates, q, heads_first, offset, splits)
         cos, sin = ltx_tables(coordinates, dim, theta)
     else:
-        rows = 2 * (dim // 6)
-        splits = splits or (dim - 2 * rows, rows, rows)
-        if len(splits) != 3 or sum(splits) != dim or any(split % 2 or split < 0 for split in splits):
-            raise ValueError(f"rope: splits is {splits}, expected three even numbers whose sum is {dim}")
-        cos, sin = grid_tables(tuple(grid), tuple(splits), theta, q.device)
+        cos, sin = grid_tables(grid, checked_splits(splits, dim), theta, q.device)
     return rope(
         q, k, cos, sin, interleaved=interleaved, offset=offset, mode=mode, heads_first=heads_first, head_dim=head_dim
     )

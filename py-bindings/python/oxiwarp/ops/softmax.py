@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from .._once import once
 from .._register import check_rows, define, explain, needs_grad, refuse_types
 
 
@@ -36,7 +36,7 @@ class _Softmax(torch.autograd.Function):
         ctx.save_for_backward(output)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         (y,) = ctx.saved_tensors
         try:

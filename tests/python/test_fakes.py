@@ -1,0 +1,96 @@
+"""What the kernels refuse, their fakes refuse in the same words: meta tensors, and torch.compile while it traces."""
+
+import pytest
+import torch
+from helpers import random
+
+import oxiwarp
+
+F32 = torch.float32
+
+
+class On:
+    """Operands on a device."""
+
+    def __init__(self, device: str):
+        self.x, self.heads = (random(shape, F32, device) for shape in ((3, 8), (2, 6, 3, 16)))
+        self.rows = random((2, 6, 50), F32, device)
+        self.one_head = random((2, 6, 1, 16), F32, device)
+        self.cos, self.sin = (random((6, 16), F32, device, seed) for seed in (1, 2))
+        self.target = torch.tensor([1, 2, 3], device=device)
+        self.places = torch.arange(6, device=device)
+
+    def turn(self, pairs: int) -> torch.Tensor:
+        return torch.complex(self.cos[:, :pairs].contiguous(), self.sin[:, :pairs].contiguous())
+
+
+CASES = {
+    "rms_norm, eps": lambda on: oxiwarp.rms_norm(on.x, eps=-1.0),
+    "rms_norm into out, eps": lambda on: oxiwarp.rms_norm(on.x, eps=-1.0, out=torch.empty_like(on.x)),
+    "add_rms_norm, eps": lambda on: oxiwarp.add_rms_norm(on.x, on.x, eps=-0.5),
+    "qk_norm_rope, eps": lambda on: oxiwarp.qk_norm_rope(on.heads, eps=-1.0),
+    "qk_norm_rope, bias": lambda on: oxiwarp.qk_norm_rope(on.heads, q_bias=on.cos[0]),
+    "qk_norm_rope, weights": lambda on: oxiwarp.qk_norm_rope(
+        on.heads.half(), on.heads.half(), norm="llama_rms_norm", q_weight=on.cos[0], k_weight=on.cos[0].half()
+    ),
+    "complex, half the width": lambda on: oxiwarp.rope(on.heads, None, on.turn(4)),
+    "complex, halves": lambda on: oxiwarp.rope(on.heads, None, on.turn(8), interleaved=False),
+    "complex, tokens": lambda on: oxiwarp.rope(on.heads, None, on.turn(8)[:5]),
+    "width": lambda on: oxiwarp.rope(on.heads, None, on.cos[:, :10], on.sin[:, :10]),
+    "tokens": lambda on: oxiwarp.rope(on.heads, None, on.cos[:5], on.sin[:5]),
+    "tokens from an offset": lambda on: oxiwarp.rope(on.heads, None, on.cos, on.sin, offset=3),
+    "dimensions": lambda on: oxiwarp.rope(on.heads, None, on.cos[0], on.sin[0]),
+    "table's dtype": lambda on: oxiwarp.rope(on.heads, None, on.cos.half(), on.sin.half()),
+    "sine's dtype": lambda on: oxiwarp.rope(on.heads, None, on.cos, on.sin.half()),
+    "sine's shape": lambda on: oxiwarp.rope(on.heads, None, on.cos, on.sin[:, :8]),
+    "batches": lambda on: oxiwarp.rope(on.heads, None, on.cos.expand(3, 6, 16), on.sin.expand(3, 6, 16)),
+    "heads of tables": lambda on: oxiwarp.rope(on.heads, on.one_head, on.heads, on.heads),
+    "odd columns": lambda on: oxiwarp.rope(on.heads, None, on.cos, on.sin, rotary_dim=7),
+    "more columns": lambda on: oxiwarp.rope(on.heads, None, on.cos, on.sin, rotary_dim=18),
+    "columns of heads": lambda on: oxiwarp.rope(on.rows, None, on.cos, on.sin, head_dim=16),
+    "no columns": lambda on: oxiwarp.rope(on.heads[..., :0], None, on.cos[:, :0], on.sin[:, :0]),
+    "no columns, three dimensions": lambda on: oxiwarp.rope(on.rows[..., :0], None, on.cos[:, :0], on.sin[:, :0]),
+    "k's batches": lambda on: oxiwarp.rope(on.heads, on.heads[:1], on.cos, on.sin),
+    "positions, tokens": lambda on: oxiwarp.rope_1d(on.heads, positions=on.places[:5]),
+    "positions, batches": lambda on: oxiwarp.rope_1d(on.heads, positions=on.places.expand(3, 6)),
+    "positions, dimensions": lambda on: oxiwarp.rope_1d(on.heads, positions=on.places.expand(2, 2, 6)),
+    "inv_freq": lambda on: oxiwarp.rope_1d(on.heads, inv_freq=on.cos[0]),
+    "label_smoothing": lambda on: oxiwarp.cross_entropy(on.x, on.target, label_smoothing=-1.0),
+    "z_loss": lambda on: oxiwarp.cross_entropy(on.x, on.target, z_loss=-0.5),
+}
+
+
+def said(call, device: str) -> str:
+    with pytest.raises(RuntimeError) as caught:
+        call(On(device))
+    return str(caught.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_words(name, device):
+    assert said(CASES[name], "meta") == said(CASES[name], device.type)
+
+
+@pytest.mark.parametrize("norm", ["rms_norm", "llama_rms_norm"])
+def test_what_both_take(norm):
+    """Tables in every form that is allowed."""
+    for device in ("meta", "cpu"):
+        on = On(device)
+        q, k = on.heads, on.one_head
+        narrow = on.cos[:, :8], on.sin[:, :8]
+        for tables in (
+            (on.cos, on.sin),
+            narrow,
+            (on.turn(8),),
+            [t[None] for t in narrow],
+            [t[None, :, None] for t in narrow],
+        ):
+            for options in ({}, {"offset": 0}, {"rotary_dim": 16}):
+                y, z = oxiwarp.qk_norm_rope(q, k, *tables, norm=norm, **options)
+                assert y.shape == q.shape and z.shape == k.shape
+        assert oxiwarp.rope(q, None, on.cos[:2], on.sin[:2], offset=4).shape == q.shape
+        assert len(oxiwarp.rope(q, q, q, q)) == 2, "tables of each head"
+        assert oxiwarp.rope_1d(q, k, positions=on.places.expand(2, 6))[0].shape == q.shape
+        assert oxiwarp.rope(on.rows[..., :48], None, on.cos, on.sin, head_dim=16).shape == (2, 6, 48)
+        turned = [t.transpose(1, 2) for t in (q, k)], [t.expand(2, 1, 6, 16) for t in (on.cos, on.sin)]
+        assert oxiwarp.rope(*turned[0], *turned[1], heads_first=True)[1].shape == (2, 1, 6, 16)

@@ -1,0 +1,124 @@
+"""Second derivatives of every public operator and of patched models: refused, never silently zero."""
+
+import pytest
+import torch
+from helpers import random
+from models import net, net_input
+from norms import mochi_modulated, mochi_residual
+from public_calls import calls
+from torch.utils.checkpoint import checkpoint
+
+import oxiwarp
+
+CALLS = calls("cpu")
+# Their gradient for the first argument does not depend on it: the second derivative is 0.
+LINEAR = ("gated_residual", "rope", "rope_1d", "rope_3d")
+# Torch's operators make their gradients, and second ones of those.
+MOCHI = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
+CURVED = [name for name in CALLS if name not in (*LINEAR, *MOCHI)]
+REFUSED = "differentiate twice"
+
+
+def total(name):
+    """The sum of an operator's result: what comes back to it is constant."""
+    call, x = CALLS[name]
+    return (lambda z: call(z).float().sum()), x
+
+
+def penalty(f, x):
+    """The gradient of a loss that has the norm of a gradient in it, beside a term that has a gradient anyway."""
+    with torch.enable_grad():
+        leaf = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum() + leaf.sum(), leaf)
+    return second
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_refused(name):
+    f, x = total(name)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        penalty(f, x)
+    with torch.enable_grad():
+        with pytest.raises(RuntimeError, match=REFUSED):
+            torch.autograd.functional.hessian(f, x)
+        with pytest.raises(RuntimeError, match=f"{REFUSED}|must override the setup_context"):
+            torch.func.grad(lambda z: torch.func.grad(f)(z).sum())(x)
+        with pytest.raises(RuntimeError, match=REFUSED):
+            leaf = x.clone().requires_grad_()
+            (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
+            first.sum().backward()
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_constant_gradients(name):
+    """0 where that is right; and refused where what comes back is not constant."""
+    f, x = total(name)
+    with torch.enable_grad():
+        assert torch.equal(penalty(f, x), torch.ones_like(x))
+        assert not torch.autograd.functional.hessian(f, x).any()
+        with pytest.raises(RuntimeError, match=REFUSED):
+            penalty(lambda z: CALLS[name][0](z).square().sum(), x)
+
+
+@pytest.mark.parametrize("name", MOCHI)
+def test_right_where_torch_computes_it(name):
+    x, x_res = (random((3, 4, 16), torch.float32, "cpu", seed) for seed in (0, 1))
+    gate, scale = random((3, 1, 16), torch.float32, "cpu", 2), random((3, 1, 16), torch.float32, "cpu", 3)
+    if name == MOCHI[0]:
+        ours = lambda z: oxiwarp.residual_tanh_gated_rms_norm(x, z, gate).sum()  # noqa: E731
+        right = lambda z: mochi_residual(x, z, gate).sum()  # noqa: E731
+    else:
+        ours = lambda z: oxiwarp.residual_tanh_gated_rms_norm_modulated(z, x_res, gate, scale)[0].sum()  # noqa: E731
+        right = lambda z: mochi_modulated(mochi_residual(z, x_res, gate), scale).sum()  # noqa: E731
+    torch.testing.assert_close(penalty(ours, x_res), penalty(right, x_res))
+
+
+def test_first_derivatives_with_a_graph():
+    """Those of `create_graph` are right, through a checkpoint too, which unpacks what it saved once."""
+    x, weight = random((4, 16), torch.float32, "cpu"), random((16,), torch.float32, "cpu", 1)
+    norm = lambda z: oxiwarp.rms_norm(z, weight)  # noqa: E731
+    with torch.enable_grad():
+        leaf = x.clone().requires_grad_()
+        (right,) = torch.autograd.grad(norm(leaf).sum(), leaf)
+        (ours,) = torch.autograd.grad(norm(leaf).sum(), leaf, create_graph=True)
+        (again,) = torch.autograd.grad(checkpoint(norm, leaf, use_reentrant=False).sum(), leaf, create_graph=True)
+        assert ours.requires_grad and torch.equal(ours, right) and torch.equal(again, right)
+        ours.mul_(2)
+    assert torch.equal(ours, 2 * right), "may be written to, as other gradients"
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_jacobians(name):
+    """With a graph that nobody differentiates, batched too, they are those without one."""
+    call, x = CALLS[name]
+    f = lambda z: call(z).float().flatten()[:3]  # noqa: E731
+    with torch.enable_grad():
+        right = torch.autograd.functional.jacobian(f, x)
+        for options in ({"create_graph": True}, {"vectorize": True}, {"create_graph": True, "vectorize": True}):
+            assert torch.equal(torch.autograd.functional.jacobian(f, x, **options), right), options
+        if name != "qk_norm_rope":  # which torch.func cannot take apart, and says so
+            assert torch.equal(torch.func.jacrev(f)(x), right)
+
+
+def test_frozen_models():
+    """A gradient penalty on the input of a patched model whose parameters have no gradients."""
+    model, x = net().requires_grad_(False), net_input()
+    f = lambda z: model(z).sum()  # noqa: E731
+    right = penalty(f, x)
+    oxiwarp.patch(model, cpu_kernels=True)
+    with pytest.raises(RuntimeError, match=REFUSED):
+        penalty(f, x)
+    oxiwarp.unpatch(model)
+    assert torch.equal(penalty(f, x), right) and not torch.equal(right, torch.ones_like(x))
+
+
+def test_compiled():
+    """torch.compile refuses by itself. (What names its inputs is not refused: torch's node leads to none.)"""
+    torch.compiler.reset()
+    leaf = random((4, 16), torch.float32, "cpu").requires_grad_()
+    f = torch.compile(lambda z: oxiwarp.softmax(z).sum(), fullgraph=True, backend="aot_eager")
+    with torch.enable_grad():
+        (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
+        with pytest.raises(RuntimeError, match="double backward"):
+            first.sum().backward()
