@@ -22,8 +22,6 @@ struct Plan {
     /// Tiles of rows of each head of the keys, and parts of its keys.
     tiles: u32,
     splits: u32,
-    /// Rows of a tile.
-    rows: u32,
     /// Results of warps, of all.
     parts: i64,
 }
@@ -40,7 +38,7 @@ impl Plan {
         let parts =
             batches.checked_mul(kv_heads * i64::from(tiles) * i64::from(splits) * i64::from(WARPS))?;
         i32::try_from(parts).ok().filter(|&parts| parts > 0)?;
-        Some(Self { tiles, splits, rows: rows.min(ROWS), parts })
+        Some(Self { tiles, splits, parts })
     }
 }
 
@@ -58,7 +56,7 @@ pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) 
         return None;
     }
     let plan = Plan::of([batches, queries, keys, heads, kv_heads])?;
-    plan.parts.checked_mul(i64::from(plan.rows) * (dim + 1))
+    plan.parts.checked_mul(i64::from(ROWS) * (dim + 1))
 }
 
 /// [`attention`](super::attention::attention) with the keys shared out among blocks: for few queries and many keys, such as a
@@ -104,9 +102,8 @@ pub fn attention_decode(
     let p = DecodeParams {
         forward: a.params(plan.tiles),
         splits: plan.splits,
-        rows: plan.rows,
         partial,
-        partial_lse: partial.wrapping_add((plan.parts * i64::from(plan.rows) * i64::from(a.dim)) as usize),
+        partial_lse: partial.wrapping_add((plan.parts * i64::from(ROWS) * i64::from(a.dim)) as usize),
     };
     let (blocks, rows) = (plan.parts as u32 / WARPS, a.batches * a.heads * a.queries);
     // SAFETY: the views were checked to be what the kernels' arguments mean.

@@ -34,11 +34,9 @@ pub struct DecodeParams {
     pub forward: Params,
     /// Blocks that share the keys.
     pub splits: u32,
-    /// Rows of a tile: [`ROWS`], or all of a head of the keys if these are fewer.
-    pub rows: u32,
-    /// A result for each warp and row: `[parts, rows, dim]`.
+    /// A result for each warp and row: `[parts, ROWS, dim]`.
     pub partial: *mut f32,
-    /// The logarithm of each one's sum of exponentials: `[parts, rows]`.
+    /// The logarithm of each one's sum of exponentials: `[parts, ROWS]`.
     pub partial_lse: *mut f32,
 }
 
@@ -176,7 +174,7 @@ unsafe fn keep<const DIM16: usize>(
         if first + row >= f.queries * f.group {
             continue;
         }
-        let line = part as usize * p.rows as usize + row as usize;
+        let line = part as usize * ROWS as usize + row as usize;
         if lane.is_multiple_of(4) {
             // SAFETY: as the caller promises.
             unsafe { mem::store_u32(p.partial_lse.wrapping_add(line).cast(), lse.to_bits(), Store::Default) };

@@ -32,7 +32,7 @@ struct Parts<'a> {
 
 impl Parts<'_> {
     fn at(&self, part: u32) -> usize {
-        (self.first + part) as usize * self.p.rows as usize + self.line as usize
+        (self.first + part) as usize * ROWS as usize + self.line as usize
     }
 
     /// The logarithm of a part's sum of exponentials.

@@ -12,7 +12,7 @@ use super::output::{Output, Sums};
 use super::place::Place;
 use super::products::{add_product, products};
 use super::queries::Queries;
-use super::rest;
+use super::rest::Rest;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};
 
@@ -37,7 +37,7 @@ pub(crate) unsafe fn forward<
     // SAFETY: as the caller promises.
     let Some(place) = (unsafe { Place::of_block(&p, rows) }) else {
         // SAFETY: as the caller promises.
-        return unsafe { rest::clear(&p, rows, false, [Some(&p.out)]) };
+        return unsafe { clear_rest(&p, rows) };
     };
     let band = Band::of(place.queries, place.keys, p.before, p.after);
     let last = place.queries - 1;
@@ -102,6 +102,20 @@ pub(crate) unsafe fn forward<
     }
     // SAFETY: the warp is the only one that used its queries, and has done so.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.at_row(own), first, vector) };
+}
+
+/// What a block does that has no tile of a sequence.
+///
+/// # Safety
+/// As [`Rest::of_block`]; the outputs are writable.
+#[inline(always)]
+pub(super) unsafe fn clear_rest(p: &Params, rows: u32) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let rest = Rest::of_block(p, rows, false);
+        rest.clear(&p.out);
+        rest.clear_lse(p);
+    }
 }
 
 /// Adds the weights of the scores times `v` to `out`.

@@ -1,4 +1,5 @@
-//! Rows of packed tensors behind the last sequence: padding, which is in none.
+//! Rows of packed tensors behind the last sequence: padding, which is in none. Blocks that have no tile of a sequence write its
+//! results, apart from the work on sequences, whose registers are all in use.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -6,41 +7,64 @@ use super::Params;
 use super::place::tile_of_block;
 use crate::heads::{Heads, Token, divide};
 
-/// What a block does that has no tile of a sequence: it writes zeros to the padding, if a tile of that is its own, and minus
-/// infinity to `lse`. Apart from the work on sequences, whose registers are all in use.
-///
-/// # Safety
-/// As [`Place::of_rows`](super::place::Place::of_rows), for a block to which that gave nothing; `outputs`, of 16-bit elements, have
-/// the rows of `keys`, or of the queries, and are writable.
-#[inline(always)]
-pub(super) unsafe fn clear<const N: usize>(p: &Params, rows: u32, keys: bool, outputs: [Option<&Heads>; N]) {
-    let [_, head, tile] = tile_of_block(p, keys);
-    let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
-    let end = starts.wrapping_add(p.batches as usize).cast();
-    // SAFETY: as the caller promises: the numbers of all sequences, and one more.
-    let end = unsafe { mem::load_u32(end, Load::ReadOnly) }.min(there);
-    // See `Place::in_sequence`.
-    let before = end / rows + p.batches;
-    if tile < before {
-        return;
+/// A tile of padding.
+#[derive(Clone, Copy)]
+pub(super) struct Rest {
+    first: u32,
+    rows: u32,
+    cols: u32,
+    head: u32,
+}
+
+impl Rest {
+    /// The block's own tile of `rows` queries, or of `keys`. Of a block to which [`Place::of_rows`](super::place::Place::of_rows)
+    /// gave nothing.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    pub unsafe fn of_block(p: &Params, rows: u32, keys: bool) -> Self {
+        let [_, head, tile] = tile_of_block(p, keys);
+        let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
+        // SAFETY: as the caller promises: the numbers of all sequences, and one more.
+        let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
+        let end = end.min(there);
+        // The first tiles' numbers are those of sequences: see `Place::in_sequence`.
+        let before = end / rows + p.batches;
+        let first = end + tile.saturating_sub(before) * rows;
+        let rows = if tile < before { 0 } else { rows.min(there.saturating_sub(first)) };
+        Self { first, rows, cols: p.dim, head: if keys { divide(head, p.group).0 } else { head } }
     }
-    let first = end + (tile - before) * rows;
-    let rows = (first + rows).min(there).saturating_sub(first);
-    let mut at = thread::index()[0];
-    while at < rows * p.dim {
-        let (row, col) = divide(at, p.dim);
-        for heads in outputs.into_iter().flatten() {
-            let head = if keys { divide(head, p.group).0 } else { head };
-            let to: *mut u16 = heads.at(Token { batch: 0, number: first + row }, head);
+
+    /// Writes zeros.
+    ///
+    /// # Safety
+    /// The rows of `heads`, of 16-bit elements, are writable.
+    #[inline(always)]
+    pub unsafe fn clear(self, heads: &Heads) {
+        let mut at = thread::index()[0];
+        while at < self.rows * self.cols {
+            let (row, col) = divide(at, self.cols);
+            let to: *mut u16 = heads.at(Token { batch: 0, number: self.first + row }, self.head);
             // SAFETY: a column of a row that is there.
             unsafe { mem::store_u16(to.wrapping_add(col as usize).cast(), 0, Store::Default) };
+            at += thread::block_dim()[0];
         }
-        if !keys && col == 0 && !p.lse.is_null() {
-            let number = u64::from(head) * u64::from(p.queries) + u64::from(first + row);
-            let to = p.lse.wrapping_add(number as usize);
-            // SAFETY: the host checked that there is one for each query.
-            unsafe { mem::store_u32(to.cast(), f32::NEG_INFINITY.to_bits(), Store::Default) };
+    }
+
+    /// Writes minus infinity: what queries that see no key have in `lse`, unless that is null.
+    ///
+    /// # Safety
+    /// It has a number for each query.
+    #[inline(always)]
+    pub unsafe fn clear_lse(self, p: &Params) {
+        let row = thread::index()[0];
+        if p.lse.is_null() || row >= self.rows {
+            return;
         }
-        at += thread::block_dim()[0];
+        let number = u64::from(self.head) * u64::from(p.queries) + u64::from(self.first + row);
+        let to = p.lse.wrapping_add(number as usize);
+        // SAFETY: as the caller promises.
+        unsafe { mem::store_u32(to.cast(), f32::NEG_INFINITY.to_bits(), Store::Default) };
     }
 }

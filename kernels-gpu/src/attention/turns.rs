@@ -10,14 +10,13 @@ use cuda_std::prelude::*;
 
 use super::Params;
 use super::band::Band;
-use super::forward::{finish, rescale};
+use super::forward::{clear_rest, finish, rescale};
 use super::keys::{KEYS, VALUES};
 use super::mask::{At, hide};
 use super::output::Sums;
 use super::place::Place;
 use super::products::{add_products, products};
 use super::queries::Queries;
-use super::rest;
 use super::share::{Kept, Share};
 use super::softmax::{Scores, Softmax};
 use super::tile::{Lanes, Tile};
@@ -44,7 +43,7 @@ pub(crate) unsafe fn turns<
     // SAFETY: as the caller promises.
     let Some(place) = (unsafe { Place::of_block(&p, rows) }) else {
         // SAFETY: as the caller promises.
-        return unsafe { rest::clear(&p, rows, false, [Some(&p.out)]) };
+        return unsafe { clear_rest(&p, rows) };
     };
     let band = Band::of(place.queries, place.keys, p.before, p.after);
     let last = place.queries - 1;

@@ -13,7 +13,7 @@ use crate::attention::output::{Output, Sums};
 use crate::attention::place::Place;
 use crate::attention::products::{add_product, products};
 use crate::attention::queries::Queries;
-use crate::attention::rest;
+use crate::attention::rest::Rest;
 use crate::attention::softmax::Scores;
 use crate::attention::tile::Tile;
 use crate::heads::Heads;
@@ -40,10 +40,8 @@ pub(crate) unsafe fn gradients<
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: as the caller promises.
     let Some(place) = (unsafe { Place::of_rows(&p.forward, rows, KEYS) }) else {
-        let outputs =
-            if KEYS { [FIRST.then_some(&p.dk), SECOND.then_some(&p.dv)] } else { [Some(&p.dq), None] };
         // SAFETY: as the caller promises.
-        return unsafe { rest::clear(&p.forward, rows, KEYS, outputs) };
+        return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
     let (band, there) = rows_of::<KEYS>(&p, &place);
     let vector = !GENERAL || p.vector != 0;
@@ -98,6 +96,27 @@ pub(crate) unsafe fn gradients<
     }
     // SAFETY: the warp is the only one that used these rows of its tiles, and has done so; the outputs are writable.
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &place, there, &own, &sums, vector) };
+}
+
+/// What a block does that has no tile of a sequence.
+///
+/// # Safety
+/// As [`Rest::of_block`]; the outputs are writable.
+#[inline(always)]
+unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let rest = Rest::of_block(&p.forward, rows, KEYS);
+        if KEYS && FIRST {
+            rest.clear(&p.dk);
+        }
+        if KEYS && SECOND {
+            rest.clear(&p.dv);
+        }
+        if !KEYS {
+            rest.clear(&p.dq);
+        }
+    }
 }
 
 /// Adds what the other side's tile of a step gives, and begins to copy the second tile of the step after.
