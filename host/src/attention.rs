@@ -114,6 +114,11 @@ impl AttentionLayout {
             check::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
         let sequences = check::sequences(op, device, cu_seqlens.as_ref())?;
+        // Kernels look for a token's sequence among those that there are.
+        if sequences == Some(0) && queries + keys > 0 {
+            let expected = "one sequence at least: two numbers".into();
+            return Err(Error::Shape { op, arg: "cu_seqlens_q", got: vec![1], expected });
+        }
         let mask = mask.map(|mask| {
             let shape = [batches, heads, queries, keys];
             check::mask(op, device, &mask, q.dtype(), sequences.is_none().then_some(shape))

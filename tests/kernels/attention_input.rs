@@ -102,6 +102,7 @@ fn refuses_packed(device: &Device) {
     let (two, one) = (starts.view(&[2]).unwrap(), starts.view(&[1]).unwrap());
     says_of(None, [long.view(&[2]).unwrap(), two], "cu_seqlens_q is i64, expected i32");
     says_of(None, [two, one], "cu_seqlens_k has shape [1], expected [2]");
+    says_of(None, [one, one], "cu_seqlens_q has shape [1], expected one sequence at least: two numbers");
     says_of(
         Some(half.view(&[2]).unwrap()),
         [two, two],
