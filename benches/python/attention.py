@@ -28,15 +28,15 @@ from timing import calls_for, capture, race, sets_for
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-OURS, CUDNN = "oxiwarp", "cuDNN"
+OURS, CUDNN, FLASH = "oxiwarp", "cuDNN", "FlashAttention-2"
 BACKENDS = {
     CUDNN: SDPBackend.CUDNN_ATTENTION,
-    "FlashAttention-2": SDPBackend.FLASH_ATTENTION,
+    FLASH: SDPBackend.FLASH_ATTENTION,
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 CHECKED = 32  # queries at both ends of the first and the last head
 MOST_SETS = 8  # of inputs; one of the larger cases alone takes longer than the L2 keeps anything
-LIMIT = 1.05  # of the least error of torch's backends: weights are rounded once in all of them
+LIMIT = 1.02  # of its error, or of the least of torch's others where it does not run: weights are rounded once in all of them
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,10 @@ def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[s
 
 
 def is_wrong(rows: Sequence[Row | Accuracy]) -> bool:
-    """Is ours missing, or further off than the least of the others allows? Also where it is NaN."""
+    """Is ours missing, or further off than `LIMIT` allows? Also where it is NaN."""
     errors = {row.provider: row.relative_error for row in rows}
     least = min((error for name, error in errors.items() if name != OURS), default=0.0)
-    return not errors.get(OURS, float("nan")) <= LIMIT * least
+    return not errors.get(OURS, float("nan")) <= LIMIT * errors.get(FLASH, least)
 
 
 def accuracy(kind: str, sizes: Sizes, device: torch.device) -> list[Accuracy]:

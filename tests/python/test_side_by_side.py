@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers import random
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from oxiwarp.fusions import _side_by_side
@@ -22,7 +23,7 @@ def beside(columns, first=0, dtype=BF16, device="cpu"):
 )
 def test_copy(columns, first, dtype, chunks, device):
     """Every element, and nothing beside."""
-    (whole, y), x = beside(columns, first, dtype, device), torch.randn(2, 3, columns, device=device).to(dtype)
+    (whole, y), x = beside(columns, first, dtype, device), random((2, 3, columns), dtype, device)
     assert _side_by_side.in_chunks(y) == chunks and _side_by_side.in_chunks(x) == (columns % 8 == 0 or chunks)
     copy_chunks(y, x)
     assert torch.equal(y, x) and whole.isnan().sum() == whole.numel() - x.numel()
@@ -30,10 +31,10 @@ def test_copy(columns, first, dtype, chunks, device):
 
 def test_other_tensors(device):
     """Another dtype, columns that are not neighbours, tensors without memory."""
-    (_, y), x = beside(16, device=device), torch.randn(2, 3, 16, device=device)
+    (_, y), x = beside(16, device=device), random((2, 3, 16), torch.float32, device)
     copy_chunks(y, x)
     assert torch.equal(y, x.to(y.dtype))
-    turned = torch.randn(2, 16, 3, device=device).to(y.dtype).transpose(1, 2)
+    turned = random((2, 16, 3), y.dtype, device).transpose(1, 2)
     copy_chunks(y, turned)
     assert torch.equal(y, turned)
     with FakeTensorMode():
