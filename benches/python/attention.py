@@ -36,7 +36,7 @@ BACKENDS = {
 }
 CHECKED = 32  # queries at both ends of the first and the last head
 MOST_SETS = 8  # of inputs; one of the larger cases alone takes longer than the L2 keeps anything
-LIMIT = 1.02  # of its error, or of the least of torch's others where it does not run: weights are rounded once in all of them
+LIMIT = 1.02  # of its error, or of the least of the others where it does not run: all round weights once
 
 
 @dataclass(frozen=True)
