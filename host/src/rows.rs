@@ -30,7 +30,8 @@ pub(crate) struct RowLayout<const N: usize> {
 }
 
 const LAST: &str = "its last dimension must be contiguous";
-const LEVELS: &str = "two strides must reach all its rows: make it contiguous, in the shape of the largest operand if it broadcasts";
+const LEVELS: &str = "two strides must reach all its rows: \
+     make it contiguous, in the shape of the largest operand if it broadcasts";
 
 impl<const N: usize> RowLayout<N> {
     /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides

@@ -1,8 +1,8 @@
 //! Run-time binding to the NVIDIA driver library.
 //!
 //! `cust` declares the driver API as ordinary external symbols, so a program that links it does not
-//! start where `libcuda.so.1` is missing. This crate defines those symbols itself, hidden from other libraries of the process. Each definition is
-//! a jump through a slot (`entry_points.rs`); [`load`], or the first `cuInit`, opens the library and
+//! start where `libcuda.so.1` is missing. This crate defines those symbols itself, hidden from the
+//! other libraries of the process. Each definition is a jump through a slot (`entry_points.rs`); [`load`], or the first `cuInit`, opens the library and
 //! fills the slots. Before that, and where there is no driver, a slot answers
 //! `CUDA_ERROR_NOT_INITIALIZED`, and `cuInit` answers `CUDA_ERROR_NO_DEVICE`.
 //!
