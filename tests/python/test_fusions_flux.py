@@ -9,7 +9,7 @@ from test_compile import counting
 from torch import nn
 
 import oxiwarp
-from oxiwarp.fusions import _joint, _modules, _side_by_side, recipe
+from oxiwarp.fusions import FusedRecipe, _joint, _modules, _side_by_side
 
 of_both = _side_by_side.of_both
 FLUX = FAMILIES["flux"]
@@ -196,7 +196,7 @@ def test_learned_attention_beside(monkeypatch):
     monkeypatch.setattr(_side_by_side, "gelu_product", gelu_in_two)
     expand, project, activation = nn.Linear(8, 24), nn.Linear(32, 8), nn.GELU(approximate="tanh")
     x, attended = random((2, 3, 8), torch.float32, "cpu"), random((2, 3, 8), torch.float32, "cpu", seed=1)
-    how = recipe("flux.single_block", "fast", True, None)
+    how = FusedRecipe("flux.single_block", "fast", True, None)
     args = (expand.requires_grad_(False), activation, project.requires_grad_(False), how)
     expected = project(torch.cat([attended, activation(expand(x))], 2))
     torch.testing.assert_close(_side_by_side.both_projected(x, lambda _: attended, *args), expected)

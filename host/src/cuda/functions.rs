@@ -38,6 +38,13 @@ impl Raw {
         sys::check("cuLaunchKernelEx", unsafe { sys::cuLaunchKernelEx(&config, self.0, args, extra) })
     }
 
+    /// Raises the limit of shared memory to what a launch wants, and says which share of the cache is to be that.
+    fn prepare(self, shape: &Launch) -> Result<()> {
+        let opt_in = (shape.shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
+        let carveout = shape.carveout.map(|percent| (sys::CARVEOUT, percent));
+        opt_in.into_iter().chain(carveout).try_for_each(|(attribute, value)| self.set(attribute, value as i32))
+    }
+
     /// Sets an attribute of a function: a limit, or a hint.
     fn set(self, attribute: i32, value: i32) -> Result<()> {
         // SAFETY: a function that was loaded.
@@ -79,13 +86,13 @@ impl Cuda {
     /// Gives a kernel another share of shared memory than that of its first launch.
     pub fn prefer_shared(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<()> {
         let _current = self.current()?;
-        let function = self.function(kernel, dtype, *shape)?;
+        let function = self.function(kernel, dtype, shape)?;
         let _relaxed = Relaxed::new();
         function.set(sys::CARVEOUT, shape.carveout.map_or(sys::CARVEOUT_BY_DRIVER, |percent| percent as i32))
     }
 
-    pub(super) fn function(&self, kernel: &'static str, dtype: Dtype, shape: Launch) -> Result<Raw> {
-        let Launch { shared_bytes, carveout, .. } = shape;
+    /// A kernel, prepared for the first of its launches: the others of it want as much.
+    pub(super) fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
@@ -94,12 +101,7 @@ impl Cuda {
         // Without the lock, since the driver may compile for seconds: launches of other kernels do not wait for that. Of
         // threads that load the same kernel, the first keeps its module; the others unload theirs, after the lock.
         let (module, function) = self.load(&format!("{kernel}_{dtype}"))?;
-        let opt_in = (shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shared_bytes));
-        for (attribute, value) in
-            [opt_in, carveout.map(|percent| (sys::CARVEOUT, percent))].into_iter().flatten()
-        {
-            function.set(attribute, value as i32)?;
-        }
+        function.prepare(shape)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
         Ok(match functions.entry((kernel, dtype)) {
             Entry::Occupied(first) => *first.get(),
@@ -139,12 +141,7 @@ impl Cuda {
     ) -> Result<()> {
         let _current = self.current()?;
         let function = *kernels.0.get(kernel).ok_or_else(|| Error::NoKernel(kernel.into()))?;
-        if shape.shared_bytes > GRANTED_BYTES {
-            function.set(sys::MAX_SHARED, shape.shared_bytes as i32)?;
-        }
-        if let Some(percent) = shape.carveout {
-            function.set(sys::CARVEOUT, percent as i32)?;
-        }
+        function.prepare(shape)?; // each time: these are not known to want the same
         // SAFETY: as the caller promises. PTX that does not wait for the launch before it must not overlap with it.
         unsafe { function.launch(shape, stream, Overlap::Never, args) }
     }

@@ -175,7 +175,7 @@ impl Cuda {
         args: [*const c_void; N],
     ) -> Result<()> {
         let _current = self.current()?;
-        let function = self.function(kernel, dtype, shape)?;
+        let function = self.function(kernel, dtype, &shape)?;
         // SAFETY: as the caller promises.
         unsafe { function.launch(&shape, stream, self.overlap(kernel), &args) }
     }

@@ -13,7 +13,7 @@ from ._register import PLAIN, needs_grad
 from .ops.rms_norm import call, rms_norm
 from .probe import DtypePair, Formula
 from .recognise import DEFAULT_EPS, input_name
-from .replacement import RECIPE, Maker
+from .replacement import RECIPE
 
 MAX_RANK = 8  # of a tensor that the host takes
 
@@ -26,34 +26,30 @@ class NormRecipe:
     eps_name: str
     cpu_kernels: bool = False
 
-    @property
-    def make(self) -> Maker:
-        """See `replacement.Recipe`."""
-        return make
+    def __hash__(self) -> int:
+        return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels))
+
+    def methods(self, base: Any) -> dict[str, Any]:
+        """The forward. The own one is looked up at the call: other tools replace it in the class."""
+        argument = input_name(base)
+        decodes = is_decoders(base)
+
+        @functools.wraps(base.forward)
+        def forward(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if len(args) + len(kwargs) == 1 and RECIPE in module.__dict__:
+                x = args[0] if args else kwargs.get(argument)
+                y = None if decodes and is_few(x) else run(module, self, x)
+                if y is not None:
+                    return y
+            return base.forward(module, *args, **kwargs)
+
+        return {"forward": forward}
 
 
-def make(base: type[nn.Module]) -> dict[str, Any]:
-    """The forward of a norm's subclass. The own one is looked up at the call: other tools replace it in the class."""
-    argument = input_name(base)
-    decodes = is_decoders(base)
-
-    @functools.wraps(base.forward)
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if len(args) + len(kwargs) == 1:
-            x = args[0] if args else kwargs.get(argument)
-            y = None if decodes and is_few(x) else run(self, x)
-            if y is not None:
-                return y
-        return base.forward(self, *args, **kwargs)
-
-    return {"forward": forward}
-
-
-def run(module: nn.Module, x: Any) -> Tensor | None:
+def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     """The kernel's result, or None where this call is the own forward's: another device or dtype, a subclass, autocast,
     forward-mode AD, a layout that is not rows, a weight with gaps."""
-    recipe = module.__dict__.get(RECIPE)
-    if recipe is None or type(x) not in PLAIN or forward_ad._current_level >= 0:
+    if type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
     if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
         return None
@@ -111,4 +107,4 @@ def inverse(order: list[int]) -> list[int]:
     return [order.index(dim) for dim in range(len(order))]
 
 
-__all__ = ["NormRecipe", "make"]
+__all__ = ["NormRecipe"]

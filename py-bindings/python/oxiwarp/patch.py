@@ -153,7 +153,7 @@ def recipe_for(x: Any, settings: Settings) -> Recipe:
     if found is not None:
         fusion, known = found
         fusion.check(x, base_of(x), known)
-        return fusions.recipe(fusion.name, *settings, fusion.kinds(x))
+        return fusions.FusedRecipe(fusion.name, *settings, fusion.kinds(x))
     before = recipe_of(x)  # what was found when it was replaced before
     formulas, eps_name = (before.formulas, before.eps_name) if before is not None else recognise(x)
     return NormRecipe(formulas, eps_name, settings.cpu_kernels)

@@ -1,9 +1,10 @@
 """Giving one object another method, and taking it back.
 
-A replaced object changes its class: to a subclass, made once per class, that has the same name and another `forward`
-(or, for an attention processor, another `__call__`). So `isinstance`, names, parameters, buffers, hooks and the state
-dict stay what they were, `torch.compile` traces it as any module, and a copy or an unpickled module is still replaced
-(unpickling imports oxiwarp). What the new method needs, a recipe, is an attribute of the object.
+A replaced object changes its class: to a subclass that has the same name and another `forward` (or, for an attention
+processor, another `__call__`). So `isinstance`, names, parameters, buffers, hooks and the state dict stay what they were,
+and a copy or an unpickled module is still replaced (unpickling imports oxiwarp). What the new method needs, a recipe,
+belongs to the subclass: one is made for each class and recipe. `torch.compile` asks before each call whether an object is
+of the class that it traced; of a recipe that many objects hold it would ask whether each holds the same one, in Python.
 
 Tools that put a forward on the *instance* hold a bound method of the old class: accelerate's offloading in
 `_old_forward`, diffusers' hooks (group offloading, caches) in their registry. Where it is exactly that, it is bound
@@ -13,7 +14,7 @@ anew; where an instance has any other forward, it is left alone.
 import copy
 import copyreg
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import MethodType
 from typing import Any, Protocol
 
@@ -25,22 +26,19 @@ RECIPE = "_oxiwarp"
 BOUND = ("forward", "_old_forward")  # where an instance may hold a bound forward; the second is accelerate's
 REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for hooks of diffusers
 
-Maker = Callable[[type], dict[str, Any]]
-
 
 class Unsuitable(Exception):
     """An object that keeps its own method; the text says why."""
 
 
 class Recipe(Protocol):
-    """What a replaced object carries."""
+    """How an object is replaced; can be hashed and pickled."""
 
-    @property
-    def make(self) -> Maker:
-        """The methods of the subclass for a class; can be pickled."""
+    def methods(self, base: Any) -> dict[str, Any]:
+        """Those of the subclass for a class, by name. They run `base`'s own where an object has no `RECIPE`."""
 
 
-_classes: dict[type, type] = {}
+_classes: dict[tuple[type, Recipe], type] = {}
 
 
 class Alike(type):
@@ -55,14 +53,16 @@ class Alike(type):
 
 
 def replace(x: Any, recipe: Recipe) -> None:
-    """Make `x` run the recipe's method. One that does so already gets the new recipe. Raises `Unsuitable`."""
+    """Make `x` run the recipe's method, instead of another recipe's if it ran one. Raises `Unsuitable`."""
+    old = type(x)
     if not is_replaced(x):
-        base = type(x)
         check_instance_forward(x)
-        if not is_ours(base):  # it is where another tool's class stood over ours as it was restored, and went
-            subclass = class_for(base, recipe.make)
-            x.__class__ = subclass
-            rebind(x, base, subclass)
+    elif recipe_of(x) == recipe:
+        return
+    # Where another tool's class stands over ours it is that which gets a subclass.
+    new = class_for(base_of(x) if is_ours(old) else old, recipe)
+    x.__class__ = new
+    rebind(x, old, new)
     x.__dict__[RECIPE] = recipe
 
 
@@ -134,12 +134,13 @@ def rebind(x: Any, old: type, new: type) -> None:
             held[name] = MethodType(new.forward, method.__self__)  # type: ignore[attr-defined]
 
 
-def class_for(base: type, make: Maker) -> type:
-    """The subclass of `base` with the methods that `make` makes: one per base, so that objects of one class stay so."""
-    if base not in _classes:
+def class_for(base: type, recipe: Recipe) -> type:
+    """The subclass of `base` with the recipe's methods: one, so that objects which are replaced alike stay of one class."""
+    key = base, recipe
+    if key not in _classes:
         members = {
-            **make(base),
-            "__reduce_ex__": make_reduce(base, make),
+            **recipe.methods(base),
+            "__reduce_ex__": make_reduce(base, recipe),
             "__module__": base.__module__,
             "__qualname__": base.__qualname__,
             "__doc__": base.__doc__,
@@ -149,9 +150,9 @@ def class_for(base: type, make: Maker) -> type:
             members["extra_repr"] = lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp")))
             members["_apply"] = make_apply(base)
         metaclass: Any = type(base) if issubclass(base, nn.Module) or type(base) is not type else Alike
-        _classes[base] = metaclass(base.__name__, (base,), members)
-        tell_diffusers(base, _classes[base])
-    return _classes[base]
+        _classes[key] = metaclass(base.__name__, (base,), members)
+        tell_diffusers(base, _classes[key])
+    return _classes[key]
 
 
 def make_apply(base: Any) -> Any:
@@ -177,25 +178,25 @@ def tell_diffusers(base: type, subclass: type) -> None:
             continue
 
 
-def make_reduce(base: type, make: Maker) -> Any:
+def make_reduce(base: type, recipe: Recipe) -> Any:
     """Pickle and copy through the base class, which can be imported; ours cannot.
 
     A class that another tool derived from ours is that tool's to import.
     """
 
     def reduce(self: Any, protocol: int) -> Any:
-        ours = _classes[base]
+        ours = _classes[base, recipe]
         reduced: Any = super(ours, self).__reduce_ex__(protocol)
         function, arguments, *rest = reduced
         if function is copyreg.__newobj__ and arguments[0] is ours:  # type: ignore[attr-defined]
-            function, arguments = _new, (make, base, *arguments[1:])
+            function, arguments = _new, (base, recipe, *arguments[1:])
         return (function, arguments, *rest)
 
     return reduce
 
 
-def _new(make: Maker, base: type, *arguments: Any) -> Any:
-    cls = class_for(base, make)
+def _new(base: type, recipe: Recipe, *arguments: Any) -> Any:
+    cls = class_for(base, recipe)
     return cls.__new__(cls, *arguments)
 
 

@@ -30,7 +30,7 @@ from ._attention import attention_note
 from ._attention import measured as attention_measured
 from ._chains import INDUCTOR
 from ._find import dotted, find
-from ._fusion import FusedRecipe, Fusion, recipe
+from ._fusion import FusedRecipe, Fusion
 from ._source import fingerprint, fingerprint_of
 
 FAMILIES = (
@@ -83,5 +83,4 @@ __all__ = [
     "fingerprint",
     "fingerprint_of",
     "notes",
-    "recipe",
 ]

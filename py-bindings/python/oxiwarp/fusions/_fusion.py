@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from .._few import is_few
 from .._register import FLOATS, PLAIN
-from ..replacement import RECIPE, Maker, Unsuitable
+from ..replacement import RECIPE, Unsuitable
 from ..report import NO_KERNEL
 from ._modules import Kind, hooks_everywhere, is_plain, kind_of, submodule
 from ._source import fingerprint, resolve
@@ -112,43 +112,34 @@ class FusedRecipe:
     kinds: tuple[Kind | None, ...] | None = None
     """What `Fusion.fits` saw under the names of `Fusion.skips`."""
 
-    @property
-    def make(self) -> Maker:
-        """See `replacement.Recipe`."""
+    def methods(self, base: Any) -> dict[str, Any]:
+        """The fused method, and the fingerprint of the own one."""
         from . import FUSIONS
 
-        return functools.partial(make, self.fusion, FUSIONS[self.fusion].method)
+        fusion = FUSIONS[self.fusion]
+        run = fused(self, fusion, getattr(base, fusion.method))
+        return {fusion.method: run, SOURCE: fingerprint(resolve(fusion.method, base, base))}
 
 
-@functools.cache
-def recipe(*fields: Any) -> FusedRecipe:
-    """One for all objects that are replaced alike: torch.compile looks into it once, and then asks whether it is it."""
-    return FusedRecipe(*fields)
-
-
-def make(name: str, method: str, base: type) -> dict[str, Any]:
-    """The method of `base`'s subclass: the fused one where its kernels take the call, otherwise the own one."""
-    from . import FUSIONS
-
-    fusion, own = FUSIONS[name], getattr(base, method)
+def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that is `fusion.run` where its kernels take the call, otherwise the own one."""
     skipped = fusion.paths
 
     @functools.wraps(own)
-    def fused(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         if fusion.few is not None and compiling() and is_few(args[0] if args else kwargs.get(fusion.few)):
             return own(self, *args, **kwargs)
-        how = self.__dict__.get(RECIPE)
-        if how is not None and ready(self, fusion, skipped, how, args, kwargs):
+        if RECIPE in self.__dict__ and ready(self, fusion, skipped, how, args, kwargs):
             return fusion.run(self, how, *args, **kwargs)
         return own(self, *args, **kwargs)
 
     @functools.wraps(own)
     def quicker(self: Any, *args: Any, **kwargs: Any) -> Any:
         if (fusion.traced or not compiling()) and RECIPE in self.__dict__ and fusion.accepts(self, *args, **kwargs):
-            return fusion.run(self, self.__dict__[RECIPE], *args, **kwargs)
+            return fusion.run(self, how, *args, **kwargs)
         return own(self, *args, **kwargs)
 
-    return {method: fused if fusion.kernels else quicker, SOURCE: fingerprint(resolve(method, base, base))}
+    return run if fusion.kernels else quicker
 
 
 def ready(
@@ -200,4 +191,4 @@ def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
     return True
 
 
-__all__ = ["SOURCE", "FusedRecipe", "Fusion", "recipe", "same_dtype"]
+__all__ = ["SOURCE", "FusedRecipe", "Fusion", "same_dtype"]

@@ -82,7 +82,7 @@ def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
         for part in pair:
             if not (is_exactly(part, cls) and is_plain(part, x.device)) or part.eps is None or part.eps != pair[0].eps:
                 return False
-            if getattr(part, "bias", None) is not None or not same_dtype(x, part.weight):
+            if part._parameters.get("bias") is not None or not same_dtype(x, part.weight):
                 return False
     return True
 

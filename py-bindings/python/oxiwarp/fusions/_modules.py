@@ -9,22 +9,33 @@ from ..replacement import base_of
 
 compiling = torch.compiler.is_compiling
 
-Kind = tuple[type, bool]
-"""A module's class, its own where it is replaced, and whether it has parameters."""
+Kind = tuple[type, tuple[tuple[str, bool], ...]]
+"""A module's class, its own where it is replaced, and its parameters by name: whether they are there."""
+
+NORM = (("weight", None), ("bias", None))
+"""The parameters of a norm, each of which may be there."""
 
 
 def kind_of(module: nn.Module | None) -> Kind | None:
     """What a module was when its owner was patched; None: there was none."""
     if module is None:
         return None
-    return base_of(module), any(parameter is not None for parameter in module._parameters.values())
+    return base_of(module), tuple((name, held is not None) for name, held in module._parameters.items())
 
 
 def is_exactly(module: nn.Module, cls: type) -> bool:
     """Whether the module is of this class itself, replaced or not, and not of another tool's that is derived from it or
     from ours."""
-    own = type(module)
+    return is_class(type(module), cls)
+
+
+def is_class(own: type, cls: type) -> bool:
+    """Whether a class is this one or our subclass of it."""
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
+
+
+# What `torch.compiler.assume_constant_result` does, without Dynamo's import: of a module only its class is guarded.
+is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
@@ -65,19 +76,22 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
 
     With a kind: and it is of that kind still, not another that was put in its place (an adapter, a quantised one) or
     whose class was. Another of the same class may be there: weights are read at each call, but where there were none
-    the work is done without any.
+    the work is done without any. Without a kind the module is a norm.
     """
-    if kind is not None and type(module) is not kind[0] and not is_exactly(module, kind[0]):
+    if kind is not None and not is_exactly(module, kind[0]):
         return False
     if has_hooks(module):
         return False
-    found = False
-    for parameter in module._parameters.values():
-        if parameter is not None:
-            if type(parameter) not in PLAIN or parameter.device != device:
-                return False
-            found = True
-    return kind is None or found is kind[1]
+    parameters, known = module._parameters, NORM if kind is None else kind[1]
+    if kind is not None and len(parameters) != len(known):
+        return False
+    for name, there in known:
+        parameter = parameters.get(name)
+        if there is not None and (parameter is not None) is not there:
+            return False
+        if parameter is not None and (type(parameter) not in PLAIN or parameter.device != device):
+            return False
+    return True
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:

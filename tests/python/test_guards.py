@@ -1,0 +1,64 @@
+"""What torch.compile asks of a patched model before each call: no more than of the stock one, and nothing in Python. A GPU
+waits meanwhile: asked of the recipes that objects share, FLUX.1's 57 blocks took twice as long as stock ones."""
+
+import copy
+import re
+from collections import Counter
+
+import pytest
+import torch
+from joint_models import FAMILIES, build, step
+from models import ltx, ltx_input
+from torch import nn
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+
+import oxiwarp
+
+SLOW = ("LAMBDA_GUARD", "NO_HASATTR")  # of torch 2.10 to 2.15: a lambda's call, and an AttributeError that is caught
+KIND = re.compile(r"\+- (?:\w+: )?(\w+):")
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def guards(model, call):
+    """How many there are of each kind."""
+    torch.compiler.reset()
+    with torch.no_grad():
+        call(torch.compile(model, backend="eager", fullgraph=True))
+    method = type(model).forward  # the outermost of diffusers' decorators is what was compiled
+    (entry,) = _debug_get_cache_entry_list(method.__code__)
+    return Counter(KIND.findall(str(entry.guard_manager)))
+
+
+def of_a_block(make, call, patched):
+    """Those that a second block of each kind adds."""
+    found = []
+    for blocks in (2, 1):
+        model = make()
+        for name in ("transformer_blocks", "single_transformer_blocks"):
+            if hasattr(model, name):
+                first = getattr(model, name)[0]
+                setattr(model, name, nn.ModuleList(copy.deepcopy(first) for _ in range(blocks)))
+        if patched:
+            oxiwarp.patch(model, cpu_kernels=True)
+        found.append(guards(model, call))
+    return Counter({kind: found[0][kind] - found[1][kind] for kind in found[0]})
+
+
+def cases():
+    yield pytest.param(ltx, lambda model: model(**ltx_input()), id="ltx")
+    for name in ("flux", "qwen_image", "hunyuan_video"):
+        family = FAMILIES[name]
+        yield pytest.param(lambda f=family: build(f), lambda model, f=family: step(f, model), id=name)
+
+
+@pytest.mark.parametrize(("make", "call"), cases())
+def test_guards_of_a_block(make, call):
+    stock, ours = of_a_block(make, call, patched=False), of_a_block(make, call, patched=True)
+    assert not [kind for kind in SLOW if ours[kind] > stock[kind]], (stock, ours)
+    assert 0 < ours.total() <= 1.1 * stock.total(), (stock, ours)
