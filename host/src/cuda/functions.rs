@@ -42,7 +42,10 @@ impl Raw {
     fn prepare(self, shape: &Launch) -> Result<()> {
         let opt_in = (shape.shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
         let carveout = shape.carveout.map(|percent| (sys::CARVEOUT, percent));
-        opt_in.into_iter().chain(carveout).try_for_each(|(attribute, value)| self.set(attribute, value as i32))
+        for (attribute, value) in opt_in.into_iter().chain(carveout) {
+            self.set(attribute, value as i32)?;
+        }
+        Ok(())
     }
 
     /// Sets an attribute of a function: a limit, or a hint.
