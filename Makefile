@@ -63,6 +63,7 @@ lint: $(VENV)/.wheel $(VENV)/.test ## formatting, clippy, ruff, stubs, documenta
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	$(PY) -m ruff check --config py-bindings/pyproject.toml .
 	$(PY) -m ruff format --check --config py-bindings/pyproject.toml .
+	cd py-bindings && ../$(PY) -m mypy python/oxiwarp
 	$(PY) -m mypy.stubtest oxiwarp._native
 
 clean: ## remove everything that these targets made

@@ -1,5 +1,5 @@
-"""What torch.compile asks of a patched model before each call: no more than of the stock one, and nothing in Python. A GPU
-waits meanwhile: asked of the recipes that objects share, FLUX.1's 57 blocks took twice as long as stock ones."""
+"""What torch.compile asks of a patched model before each call, while a GPU waits: no more than of the stock one, and
+nothing in Python. Where objects shared a recipe it was asked of each whether it has that."""
 
 import copy
 import re

@@ -35,9 +35,9 @@ class Norm(NamedTuple):
         x = x.to(dtype)
         weight, bias = (p if p is None or p.dtype == torch.float32 else p.to(dtype) for p in (self.weight, self.bias))
         if not self.rms:
-            return layer_norm(x, weight, bias, self.eps)  # type: ignore[no-any-return]
+            return layer_norm(x, weight, bias, self.eps)
         n = rms_norm(x, weight, self.eps, 0.0, False)
-        return n if bias is None else n + bias  # type: ignore[no-any-return]
+        return n if bias is None else n + bias
 
     def gradients(
         self, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, wanted: tuple[bool, bool]

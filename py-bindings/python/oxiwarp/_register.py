@@ -159,7 +159,9 @@ def before_weight(op: str, rounding: str) -> bool:
         raise ValueError(f"{op}: rounding is {rounding!r}, expected 'once' or 'before_weight'") from None
 
 
-def explain(error: RuntimeError, op: str, outputs: int, x: Tensor, called: str = "x", **others: Tensor | None) -> None:
+def explain(
+    error: RuntimeError, op: str, outputs: int, x: Tensor, called: str = "x", /, **others: Tensor | None
+) -> None:
     """Raise a better error than an operator's, where there is one; the caller raises its own otherwise.
 
     A failed allocation becomes torch's own OutOfMemoryError: libtorch's C shim reports a number only, but asking torch

@@ -54,10 +54,10 @@ def keep(
         if not lasts(*tensors_of(made)) or size > most_bytes:
             return made
         while len(store) >= most or size + sum(map(bytes_of, list(store.values()))) > most_bytes:
-            oldest = next(iter(list(store)), None)
-            store.pop(oldest, None)  # type: ignore[arg-type]  # by now another thread may have
+            oldest: Any = next(iter(list(store)), None)
+            store.pop(oldest, None)  # by now another thread may have
         store[key, stream] = made
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def stream_of(device: torch.device) -> int | None:
@@ -80,7 +80,7 @@ def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
         if size > SMALL and size + sum(map(bytes_of, _of_graphs)) > MOST_BYTES:
             return make()
         _of_graphs.append(found)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
@@ -95,7 +95,7 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
         if dispatch_mode(FAKE) is None:  # as `keep`, in half the time: every block asks
             made = store.get((args, stream_of(args[-1])))
             if made is not None:
-                return made  # type: ignore[no-any-return]
+                return made
         return keep(store, KEPT, args, args[-1], lambda: make(*args), graphs=True)
 
     call.store = store  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 
 import torch
@@ -110,8 +111,8 @@ def checks() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "driver", check_driver
     yield "torch and CUDA", check_torch_cuda
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        yield f"PTX on cuda:{index}", lambda index=index: check_ptx(index)  # type: ignore[misc]
-        yield f"ops on cuda:{index}", lambda index=index: check_op(f"cuda:{index}")  # type: ignore[misc]
+        yield f"PTX on cuda:{index}", partial(check_ptx, index)
+        yield f"ops on cuda:{index}", partial(check_op, f"cuda:{index}")
 
 
 def doctor() -> int:

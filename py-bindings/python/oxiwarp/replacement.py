@@ -1,10 +1,11 @@
 """Giving one object another method, and taking it back.
 
 A replaced object changes its class: to a subclass that has the same name and another `forward` (or, for an attention
-processor, another `__call__`). So `isinstance`, names, parameters, buffers, hooks and the state dict stay what they were,
-and a copy or an unpickled module is still replaced (unpickling imports oxiwarp). What the new method needs, a recipe,
-belongs to the subclass: one is made for each class and recipe. `torch.compile` asks before each call whether an object is
-of the class that it traced; of a recipe that many objects hold it would ask whether each holds the same one, in Python.
+processor, another `__call__`). So `isinstance`, names, parameters, buffers, hooks and the state dict stay what they
+were, and a copy or an unpickled module is still replaced (unpickling imports oxiwarp). What the new method needs, a
+recipe, belongs to the subclass: one is made for each class and recipe. `torch.compile` asks before each call whether an
+object is of the class that it traced; of a recipe that many objects hold it would ask in Python whether each holds the
+same one.
 
 Tools that put a forward on the *instance* hold a bound method of the old class: accelerate's offloading in
 `_old_forward`, diffusers' hooks (group offloading, caches) in their registry. Where it is exactly that, it is bound
@@ -135,7 +136,7 @@ def rebind(x: Any, old: type, new: type) -> None:
 
 
 def class_for(base: type, recipe: Recipe) -> type:
-    """The subclass of `base` with the recipe's methods: one, so that objects which are replaced alike stay of one class."""
+    """The subclass of `base` with the recipe's methods, one: objects that are replaced alike stay of one class."""
     key = base, recipe
     if key not in _classes:
         members = {
@@ -185,7 +186,7 @@ def make_reduce(base: type, recipe: Recipe) -> Any:
     """
 
     def reduce(self: Any, protocol: int) -> Any:
-        ours = _classes[base, recipe]
+        ours: Any = _classes[base, recipe]
         reduced: Any = super(ours, self).__reduce_ex__(protocol)
         function, arguments, *rest = reduced
         if function is copyreg.__newobj__ and arguments[0] is ours:  # type: ignore[attr-defined]

@@ -71,8 +71,8 @@ def forward(
     columns = value.shape[-1]
     if columns < key.shape[-1]:  # columns of zeros change nothing
         value = F.pad(value, (0, key.shape[-1] - columns))
-    out = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
-    return out[..., :columns].transpose(1, 2).contiguous(), None  # type: ignore[call-overload]
+    out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
+    return out[..., :columns].transpose(1, 2).contiguous(), None
 
 
 def autocast(device_type: str, *tensors: Any) -> list[Any]:

@@ -181,7 +181,7 @@ def prepare(variant: Variant, model: nn.Module, device: torch.device) -> tuple[R
     result, own = Result(variant), twin(model)
     if variant.mode is not None:
         started = time.perf_counter()
-        options = {"cpu_kernels": device.type == "cpu", "attention": variant.attention, "allow_empty": True}
+        options: Any = {"cpu_kernels": device.type == "cpu", "attention": variant.attention, "allow_empty": True}
         report = patch(own, mode=variant.mode, **options)
         result.patch_seconds, result.report = time.perf_counter() - started, str(report)
     if not variant.compiled:
@@ -199,7 +199,7 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
     """The latents after all steps."""
     from diffusers import FlowMatchEulerDiscreteScheduler
 
-    scheduler = FlowMatchEulerDiscreteScheduler()
+    scheduler: Any = FlowMatchEulerDiscreteScheduler()
     arguments = dict(arguments)
     latents = arguments[workload.state]
     scheduler.set_timesteps(workload.steps, device=latents.device)
@@ -208,7 +208,7 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
         arguments["timestep"] = torch.ones_like(arguments["timestep"]) * scaled.to(arguments["timestep"].dtype)
         velocity = run(**{**arguments, workload.state: latents})[0]
         latents = scheduler.step(velocity, step, latents, return_dict=False)[0]
-    return latents.float().cpu()  # type: ignore[no-any-return]
+    return latents.float().cpu()
 
 
 def compare(y: Tensor, reference: Tensor) -> tuple[float, float]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,7 @@ class Profile:
     attention: float
     ours: float
     other: float
-    named: dict[str, float]
+    named: Mapping[str, float]
     """The longest of the other kernels."""
     kernels: int
     """Launched."""
@@ -43,7 +43,7 @@ def profile(step: Callable[[], object]) -> Profile:
         torch.cuda.synchronize()
     times, launched = Counter[str](), 0
     for event in profiler.events() or ():
-        if event.device_type == torch.autograd.DeviceType.CUDA and not event.is_user_annotation:
+        if event.device_type == torch._C._autograd.DeviceType.CUDA and not event.is_user_annotation:
             times[event.name] += event.self_device_time_total / 1e3
             launched += 1
     sums, other = Counter[str](), Counter[str]()

@@ -45,7 +45,7 @@ def seeded(seed: int, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
 
 
-def _ltx(small: bool) -> nn.Module:
+def _ltx(small: bool) -> Any:
     from diffusers import LTXVideoTransformer3DModel
 
     sizes = dict(
@@ -72,7 +72,7 @@ def _ltx_arguments(frames: int) -> Callable[[nn.Module, bool, torch.device, torc
     return arguments
 
 
-def _flux(small: bool) -> nn.Module:
+def _flux(small: bool) -> Any:
     from diffusers import FluxTransformer2DModel
 
     sizes: Arguments = dict(num_layers=1, num_single_layers=1, num_attention_heads=2, joint_attention_dim=32)
@@ -96,7 +96,7 @@ def _flux_arguments(model: Any, small: bool, device: torch.device, dtype: torch.
     )
 
 
-def _wan(small: bool) -> nn.Module:
+def _wan(small: bool) -> Any:
     from diffusers import WanTransformer3DModel
 
     sizes: Arguments = dict(num_attention_heads=12, ffn_dim=8960, num_layers=30)
@@ -115,7 +115,7 @@ def _wan_arguments(model: Any, small: bool, device: torch.device, dtype: torch.d
     )
 
 
-def _mochi(small: bool) -> nn.Module:
+def _mochi(small: bool) -> Any:
     from diffusers import MochiTransformer3DModel
 
     sizes = dict(num_layers=2, num_attention_heads=2, attention_head_dim=8, pooled_projection_dim=16)
@@ -135,7 +135,7 @@ def _mochi_arguments(model: Any, small: bool, device: torch.device, dtype: torch
     )
 
 
-def _sdxl(small: bool) -> nn.Module:
+def _sdxl(small: bool) -> Any:
     from diffusers import UNet2DConditionModel
 
     common: Arguments = dict(
@@ -185,7 +185,7 @@ def _sdxl_arguments(model: Any, small: bool, device: torch.device, dtype: torch.
 def _qwen3(small: bool) -> nn.Module:
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    sizes = dict(
+    sizes: Arguments = dict(
         vocab_size=151936,
         hidden_size=4096,
         intermediate_size=12288,
@@ -198,7 +198,7 @@ def _qwen3(small: bool) -> nn.Module:
     if small:
         sizes |= dict(vocab_size=64, hidden_size=64, intermediate_size=96, num_hidden_layers=2)
         sizes |= dict(num_attention_heads=4, num_key_value_heads=2, head_dim=16)
-    return Qwen3ForCausalLM(Qwen3Config(**sizes))  # type: ignore[no-any-return]
+    return Qwen3ForCausalLM(Qwen3Config(**sizes))
 
 
 def _prompt(model: Any, small: bool, device: torch.device, _: torch.dtype) -> Arguments:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .._register import PLAIN, needs_grad
-from ..ops import attention
+from ..ops.attention import attention
 from ._attention_table import FASTER, MEASURED, Region, Sizes
 from ._source import fingerprint
 
@@ -81,13 +81,14 @@ def dispatched(
         dispatch_attention_fn,
     )
 
-    active, _ = _AttentionBackendRegistry.get_active_backend()  # type: ignore[no-untyped-call]
+    active, _ = _AttentionBackendRegistry.get_active_backend()
     native = backend is None and active is AttentionBackendName.NATIVE
     plain = native and parallel_config is None and not any(options.values())
     if plain and is_ours(how, query, key, value, attn_mask, 1):
-        return attention(query, key, value, mask=attn_mask, out=out)  # type: ignore[return-value]
+        attended: Any = attention(query, key, value, mask=attn_mask, out=out)
+        return attended
     options |= {"attn_mask": attn_mask, "backend": backend, "parallel_config": parallel_config}
-    return dispatch_attention_fn(query, key, value, **options)  # type: ignore[no-any-return]
+    return dispatch_attention_fn(query, key, value, **options)
 
 
 def sdpa(
@@ -95,7 +96,8 @@ def sdpa(
 ) -> Tensor:
     """`F.scaled_dot_product_attention` for `[B, H, S, D]`."""
     if not any(options.values()) and is_ours(how, query, key, value, attn_mask, 2):
-        return attention(query, key, value, mask=attn_mask, layout="bhsd")  # type: ignore[return-value]
+        attended: Any = attention(query, key, value, mask=attn_mask, layout="bhsd")
+        return attended
     return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)
 
 

@@ -43,8 +43,8 @@ def bare(held: dict[str, Any]) -> bool:
 def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
     """`module(x)`; `x` are rows of so many batches and tokens, or what the module takes (None)."""
     if tokens is None:
-        return module(x)  # type: ignore[no-any-return]
-    return module(x.unflatten(0, tokens)).flatten(0, 1)  # type: ignore[no-any-return]
+        return module(x)
+    return module(x.unflatten(0, tokens)).flatten(0, 1)
 
 
 def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
@@ -63,8 +63,8 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
     if type(recipe) is NormRecipe and bare(held) and type(weight) in PLAIN and recipe.eps_name in held:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]
-        taken = formula is not None and formula.uses_weight and weight.device == x.device
-        if taken and (x.is_cuda or recipe.cpu_kernels):
+        taken = x.is_cuda or recipe.cpu_kernels
+        if taken and formula is not None and formula.uses_weight and weight.device == x.device:
             eps = DEFAULT_EPS if eps is None else eps
             return rms_norm(x, weight, eps, formula.weight_offset, formula.round_before_weight)
     return called(module, x, tokens)

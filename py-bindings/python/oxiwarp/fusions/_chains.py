@@ -18,7 +18,9 @@ INDUCTOR = {"gelu_quick": "0.99"}
 compiling = torch.compiler.is_compiling
 
 
-def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
+def gelu_quick(  # type: ignore[no-redef]
+    x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
+) -> Tensor:
     """See `oxiwarp.gelu_quick`."""
     if out is not None or not compiling():
         return ops.gelu_quick(x, bias, mode=mode, out=out)

@@ -168,7 +168,7 @@ def ready(
         return False
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
-    if hooks_everywhere():  # type: ignore[no-untyped-call]
+    if hooks_everywhere():
         return False
     owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # a processor's module
     kinds, device = how.kinds, first.device

@@ -161,7 +161,7 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
     if torch.compiler.is_compiling():
         whole, other = getattr(first, PART, None), getattr(second, PART, None)
         if whole is not None and other is not None and whole[0] is other[0] and (whole[1], other[1]) == (0, 1):
-            return whole[0]  # type: ignore[no-any-return]
+            return whole[0]
         return torch.cat((first, second), 1)
     batch, tokens, columns = first.shape
     both = tokens + second.shape[1]
@@ -177,7 +177,7 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
     return torch.cat((first, second), 1)
 
 
-def apart(both: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
+def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
     """The first tokens and the others. torch.compile does not see where tensors lie: there, they say what of."""
     parts = both[:, :tokens], both[:, tokens:]
     if torch.compiler.is_compiling():

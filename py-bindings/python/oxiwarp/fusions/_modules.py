@@ -48,7 +48,7 @@ def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
 
 def hooked(module: nn.Module) -> bool:
     """Whether calling the module does more, or something else, than its class's forward."""
-    return hooks_everywhere() or has_hooks(module)  # type: ignore[no-untyped-call]
+    return hooks_everywhere() or has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:

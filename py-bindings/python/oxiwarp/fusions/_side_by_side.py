@@ -56,9 +56,9 @@ def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, proj
         attended = attend(None)
         if type(attended) in PLAIN and attended.dtype == x.dtype and not needs_grad(attended):
             return of_both(project, attended, inner)
-        return project(torch.cat([attended, inner], dim=2))  # type: ignore[no-any-return]
+        return project(torch.cat([attended, inner], dim=2))
     both = side_by_side(attend, x.shape[2], expand(x), activation, how, gelu_of(activation))
-    return project(both)  # type: ignore[no-any-return]
+    return project(both)
 
 
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:

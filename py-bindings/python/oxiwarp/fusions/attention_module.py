@@ -35,10 +35,10 @@ NONE = Signature(frozenset(), (), -1)
 
 
 @functools.cache
-def signature(module: type, processor: type) -> Signature:
+def signature(module: type[Any], processor: type[Any]) -> Signature:
     """What a processor of this class takes as the module does: the module's arguments, in its order, then its own."""
     try:
-        _, *own = inspect.signature(module.forward).parameters.values()  # type: ignore[attr-defined]
+        _, *own = inspect.signature(module.forward).parameters.values()
         _, _, *theirs = inspect.signature(processor.__call__).parameters.values()
     except (TypeError, ValueError):  # it has no signature, or fewer arguments
         return NONE
@@ -58,7 +58,9 @@ def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
 
 def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether the processor takes the call as it is: nothing to drop and warn of, no default to fill in."""
-    names, needed, most = signature(type(self), type(self.processor))
+    module: type = type(self)
+    processor: type = type(self.processor)
+    names, needed, most = signature(module, processor)
     if len(args) > most:
         return False
     for name in kwargs:

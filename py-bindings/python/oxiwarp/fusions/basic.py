@@ -87,13 +87,13 @@ def affine(norm: nn.LayerNorm) -> dict[str, Any]:
 
 def positioned(self: Any, normed: Tensor) -> Tensor:
     """With the positions added that some blocks (AnimateDiff's) add."""
-    return normed if self.pos_embed is None else self.pos_embed(normed)  # type: ignore[no-any-return]
+    return normed if self.pos_embed is None else self.pos_embed(normed)
 
 
 def feed_forward(self: Any, normed: Tensor) -> Tensor:
     """In chunks where that is asked for."""
     if self._chunk_size is None:
-        return self.ff(normed)  # type: ignore[no-any-return]
+        return self.ff(normed)
     from diffusers.models.attention import _chunked_feed_forward
 
     return _chunked_feed_forward(self.ff, normed, self._chunk_dim, self._chunk_size)

@@ -19,7 +19,7 @@ PROCESSORS = "diffusers.models.attention_processor"
 
 def modulations(norm: Any, temb: Tensor) -> tuple[Tensor, ...]:
     """Shift, scale and gate of the video, then of the text, `[B, 1, N]` each."""
-    return norm.linear(norm.silu(temb)).unsqueeze(1).chunk(6, dim=2)  # type: ignore[no-any-return]
+    return norm.linear(norm.silu(temb)).unsqueeze(1).chunk(6, dim=2)
 
 
 def affine(norm: nn.LayerNorm) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def separate(attn: Any, hidden_states: Tensor) -> Iterable[Tensor]:
 
 def packed(attn: Any, hidden_states: Tensor) -> Iterable[Tensor]:
     """Queries, keys and values, by one projection."""
-    return attn.to_qkv(hidden_states).chunk(3, dim=-1)  # type: ignore[no-any-return]
+    return attn.to_qkv(hidden_states).chunk(3, dim=-1)
 
 
 def attention(

@@ -27,7 +27,7 @@ def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None =
 def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     """`Phi3MLP.forward`."""
     gated = GATED[type(self.activation_fn).__name__]
-    return self.down_proj(gated(self.gate_up_proj(hidden_states), mode=how.mode))  # type: ignore[no-any-return]
+    return self.down_proj(gated(self.gate_up_proj(hidden_states), mode=how.mode))
 
 
 def gates(self: Any) -> str | None:
@@ -74,7 +74,7 @@ def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, An
     """A layer's attention of rows where `direct()`."""
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
-        return module(hidden_states=x.unflatten(0, sizes), **options)[0].flatten(0, 1)  # type: ignore[no-any-return]
+        return module(hidden_states=x.unflatten(0, sizes), **options)[0].flatten(0, 1)
     return attention_of(module, how, x, sizes, linear, **options)[0]
 
 
@@ -83,7 +83,7 @@ def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **k
     attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
     attended = self.post_attention_layernorm(attended)
     normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)
-    return total + self.post_feedforward_layernorm(self.mlp(normed))  # type: ignore[no-any-return]
+    return total + self.post_feedforward_layernorm(self.mlp(normed))
 
 
 LAYER_ARGUMENTS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings")

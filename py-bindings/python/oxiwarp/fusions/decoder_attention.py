@@ -24,7 +24,7 @@ HANDED_ON = {"position_ids", "use_cache"}  # what a layer gives its attention, a
 
 def own_window(self: Any) -> int | None:
     """The window of this layer."""
-    return self.sliding_window  # type: ignore[no-any-return]
+    return self.sliding_window
 
 
 def models_window(self: Any) -> int | None:
@@ -71,9 +71,9 @@ def attention_of(
     options: dict[str, Any] = dict(interleaved=False, rotary_dim=cos.shape[-1], mode=how.mode, heads_first=one)
     if llama_norms(self, query):
         q_norm, k_norm = modules["q_norm"], modules["k_norm"]
-        weights = {"q_weight": q_norm._parameters["weight"], "k_weight": k_norm._parameters["weight"]}
+        norms = {"q_weight": q_norm._parameters["weight"], "k_weight": k_norm._parameters["weight"]}
         eps = q_norm.variance_epsilon
-        query, key = qk_norm_rope(query, key, cos, sin, norm="llama_rms_norm", eps=eps, **weights, **options)
+        query, key = qk_norm_rope(query, key, cos, sin, norm="llama_rms_norm", eps=eps, **norms, **options)
     else:
         if "q_norm" in modules:
             query, key = modules["q_norm"](query), modules["k_norm"](key)
@@ -95,7 +95,7 @@ def attention_of(
 def interface_of(self: Any) -> Callable[..., Any]:
     """The attention that the model's configuration names."""
     module = sys.modules[base_of(self).__module__]
-    return module.ALL_ATTENTION_FUNCTIONS.get_interface(  # type: ignore[no-any-return]
+    return module.ALL_ATTENTION_FUNCTIONS.get_interface(
         self.config._attn_implementation, module.eager_attention_forward
     )
 
@@ -123,7 +123,7 @@ def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> t
         return call(modules["q_proj"], x, of), call(modules["k_proj"], x, of), call(modules["v_proj"], x, of)
     keys = self.num_key_value_heads * self.head_dim
     sizes = [self.config.num_attention_heads * self.head_dim, keys, keys]
-    return call(modules["qkv_proj"], x, of).split(sizes, -1)  # type: ignore[no-any-return]
+    return call(modules["qkv_proj"], x, of).split(sizes, -1)
 
 
 def formula_of(norm: Any, x: Tensor) -> Formula | None:

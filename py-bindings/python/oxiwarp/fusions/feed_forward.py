@@ -24,7 +24,7 @@ def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
         return gelu_product(self.proj, hidden_states)
     projected = self.proj(hidden_states)
     if not packed(projected):
-        return self.gelu(projected)  # type: ignore[no-any-return]
+        return self.gelu(projected)
     return (gelu_tanh if self.approximate == "tanh" else gelu)(projected, mode=how.mode)
 
 
@@ -51,7 +51,7 @@ def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     if packed(projected):
         return geglu(projected, mode=how.mode)
     first, gate = projected.chunk(2, dim=-1)
-    return first * self.gelu(gate)  # type: ignore[no-any-return]
+    return first * self.gelu(gate)
 
 
 def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
     if packed(projected):
         return swiglu(projected, mode=how.mode)
     first, gate = projected.chunk(2, dim=-1)
-    return first * self.activation(gate)  # type: ignore[no-any-return]
+    return first * self.activation(gate)
 
 
 def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:

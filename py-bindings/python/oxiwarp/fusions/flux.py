@@ -74,9 +74,7 @@ def single_block(
     def attended(out: Tensor | None) -> Tensor:
         attn = self.attn
         give_place(attn, normed, out)
-        return attn(  # type: ignore[no-any-return]
-            hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {})
-        )
+        return attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
 
     hidden_states = gated_residual(
         hidden_states,

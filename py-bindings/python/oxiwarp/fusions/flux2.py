@@ -134,7 +134,7 @@ def attention(
     projected = _get_qkv_projections(attn, hidden_states, encoder_hidden_states)
     attended = attend(self, how, attn, projected, attention_mask, image_rotary_emb)
     if encoder_hidden_states is None:
-        return attn.to_out[1](attn.to_out[0](attended))  # type: ignore[no-any-return]
+        return attn.to_out[1](attn.to_out[0](attended))
     text = encoder_hidden_states.shape[1]
     attended_text = attn.to_add_out(attended[:, :text])
     return attn.to_out[1](attn.to_out[0](attended[:, text:])), attended_text
@@ -160,7 +160,7 @@ def parallel_attention(
 
     first, activation = of_attention // 3, attn.mlp_act_fn
     both = side_by_side(attended, first, inner, activation, how, swiglu_of(activation), share=2)
-    return attn.to_out(both)  # type: ignore[no-any-return]
+    return attn.to_out(both)
 
 
 def swiglu_of(activation: Any) -> Any:

@@ -137,12 +137,12 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """`HunyuanVideoAttnProcessor2_0.__call__`."""
     image, heads = hidden_states.shape[1], (attn.heads, -1)
-    tables = (None, None) if image_rotary_emb is None else image_rotary_emb
+    cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     if attn.add_q_proj is None:
         hidden_states = joined(hidden_states, encoder_hidden_states)
     query, key, value = (project(hidden_states).unflatten(2, heads) for project in (attn.to_q, attn.to_k, attn.to_v))
     turned = None if image_rotary_emb is None or attn.add_q_proj is not None else 0
-    streams = [Stream(query, key, attn.norm_q, attn.norm_k, *tables, offset=turned)]
+    streams = [Stream(query, key, attn.norm_q, attn.norm_k, cos, sin, turned)]
     if attn.add_q_proj is not None:
         text_query, text_key, text_value = (
             project(encoder_hidden_states).unflatten(2, heads)

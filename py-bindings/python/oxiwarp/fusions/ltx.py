@@ -124,7 +124,7 @@ def once(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     if found is None or found[0] is not sin:
         return cos, sin
     untouched = compiling() or cos.is_inference() or cos._version == sin._version == 0
-    return found[1:] if untouched else (cos, sin)  # type: ignore[no-any-return]
+    return found[1:] if untouched else (cos, sin)
 
 
 def accepts_attention(

@@ -49,19 +49,19 @@ class Stream:
     def normed(self, norm: Any, scale: Modulation | None = None, shift: Modulation | None = None) -> Tensor:
         """The tokens' norm, modulated; without a scale by 1 + 0, which changes no bit."""
         branch, (gate, gate_table) = self.branch, self.gate
-        scale, shift = scale or (zeros(self.x), None), shift or (None, None)
+        scale, added = scale or (zeros(self.x), None), shift or (None, None)
         options: dict[str, Any] = {
             "norm": "rms_norm",
             "eps": norm.eps,
             "scale_table": scale[1],
-            "shift_table": shift[1],
+            "shift_table": added[1],
             "mode": self.how.mode,
         }
         if branch is None:
-            return ada_norm(self.x, scale[0], shift[0], **options)
+            return ada_norm(self.x, scale[0], added[0], **options)
         self.branch = None
         normed, self.x = gated_residual_ada_norm(
-            self.x, branch, gate, scale[0], shift[0], gate_table=gate_table, **options
+            self.x, branch, gate, scale[0], added[0], gate_table=gate_table, **options
         )
         return normed
 

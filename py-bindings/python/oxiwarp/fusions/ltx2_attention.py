@@ -43,7 +43,7 @@ def attention(
             attended = torch.lerp(value, attended, perturbation_mask)
     if gates is not None:
         attended = (attended.unflatten(2, (attn.heads, -1)) * gates.unsqueeze(-1)).flatten(2, 3)
-    return attn.to_out[1](attn.to_out[0](attended))  # type: ignore[no-any-return]
+    return attn.to_out[1](attn.to_out[0](attended))
 
 
 def attend(
@@ -113,9 +113,9 @@ def fit(attn: Any, x: Tensor, tables: Tables) -> bool:
     """Whether tables are those of `x`'s tokens, in float32 on its device."""
     batch, tokens, _ = x.shape
     inner = attn.inner_dim
-    shape = (batch, tokens, inner)
+    shape: tuple[int, ...] = (batch, tokens, inner)
     if attn.rope_type == "split":
-        shape = (batch, attn.heads, tokens, inner // attn.heads // 2)  # type: ignore[assignment]
+        shape = (batch, attn.heads, tokens, inner // attn.heads // 2)
     return len(tables) == 2 and all(
         table.shape == shape and table.dtype == torch.float32 and table.device == x.device for table in tables
     )

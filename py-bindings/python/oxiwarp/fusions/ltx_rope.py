@@ -38,7 +38,8 @@ def embedding(
     key = *size, *(getattr(self, name) for name in CONSTANTS), device
 
     def make() -> Tables:
-        cos, sin = base_of(self).forward(self, hidden_states[:1], *size)  # type: ignore[attr-defined]
+        base: Any = base_of(self)
+        cos, sin = base.forward(self, hidden_states[:1], *size)
         return cos, sin, cos[..., ::2].contiguous(), sin[..., ::2].contiguous()
 
     if torch.compiler.is_compiling():

@@ -115,7 +115,7 @@ def attention(
     attended = sdpa(how, query, key, value, dropout_p=0.0, is_causal=False)
     attended = attended.transpose(1, 2).flatten(2).to(query.dtype)
     if encoder_hidden_states is None:
-        return attn.to_out[1](attn.to_out[0](attended))  # type: ignore[no-any-return]
+        return attn.to_out[1](attn.to_out[0](attended))
     tokens = hidden_states.shape[1]
     attended, attended_text = attended[:, :tokens], attended[:, tokens:]
     if not attn.context_pre_only:

@@ -147,7 +147,8 @@ def attention(
         assert encoder_hidden_states is not None
         image_length = encoder_hidden_states.shape[1] - 512  # what remains are the text encoder's tokens
         image, encoder_hidden_states = encoder_hidden_states[:, :image_length], encoder_hidden_states[:, image_length:]
-    query, key, value = _get_qkv_projections(attn, hidden_states, encoder_hidden_states)
+    source: Any = encoder_hidden_states  # or None, of which diffusers' annotation does not know
+    query, key, value = _get_qkv_projections(attn, hidden_states, source)
     heads = {"eps": attn.norm_q.eps, "across_heads": True, "head_dim": query.shape[-1] // attn.heads, "mode": how.mode}
     if rotary_emb is not None:
         cos, sin = rotary_emb

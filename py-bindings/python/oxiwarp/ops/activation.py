@@ -68,7 +68,7 @@ class Activation(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
-        return op(x, bias, kind, exact)  # type: ignore[no-any-return]
+        return op(x, bias, kind, exact)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -92,8 +92,8 @@ def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str, out: 
             write(name, op_out, (x, bias, kind, exact), (out,), needs_grad(x, bias))
             return out
         if needs_grad(x, bias):
-            return Activation.apply(x, bias, kind, exact)  # type: ignore[no-any-return, no-untyped-call]
-        return op(x, bias, kind, exact)  # type: ignore[no-any-return]
+            return Activation.apply(x, bias, kind, exact)
+        return op(x, bias, kind, exact)
     except RuntimeError as error:
         explain(error, name, 1, x, bias=bias)
         raise

@@ -132,10 +132,8 @@ def ada_norm(
     try:
         if needs_grad(x, scale, scale_table, shift, shift_table, weight, bias):
             refuse_forward_mode(name)
-            return _AdaNorm.apply(  # type: ignore[no-any-return,no-untyped-call]
-                x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact
-            )
-        return op(x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)  # type: ignore[no-any-return]
+            return _AdaNorm.apply(x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
+        return op(x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
     except RuntimeError as error:
         by = {"scale": scale, "shift": shift, "scale_table": scale_table, "shift_table": shift_table}
         explain(error, name, 1, x, **by, weight=weight, bias=bias)

@@ -58,9 +58,7 @@ class _AdaNormPair(torch.autograd.Function):
         eps: float,
         exact: bool,
     ) -> tuple[Tensor, Tensor]:
-        return op(  # type: ignore[no-any-return]
-            x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact
-        )
+        return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -119,12 +117,8 @@ def ada_norm_pair(
     try:
         if needs_grad(x, scale, shift, scale2, shift2, weight, bias):
             refuse_forward_mode(name)
-            return _AdaNormPair.apply(  # type: ignore[no-any-return,no-untyped-call]
-                x, scale, shift, scale2, shift2, weight, bias, rms, eps, exact
-            )
-        return op(  # type: ignore[no-any-return]
-            x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact
-        )
+            return _AdaNormPair.apply(x, scale, shift, scale2, shift2, weight, bias, rms, eps, exact)
+        return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact)
     except RuntimeError as error:
         by = {"scale": scale, "shift": shift, "scale2": scale2, "shift2": shift2}
         explain(error, name, 2, x, **by, weight=weight, bias=bias)

@@ -42,7 +42,7 @@ class _AddRmsNorm(torch.autograd.Function):
     def forward(
         x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool
     ) -> tuple[Tensor, Tensor]:
-        return op(x, residual, weight, eps, weight_offset, round_before_weight)  # type: ignore[no-any-return]
+        return op(x, residual, weight, eps, weight_offset, round_before_weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -97,10 +97,8 @@ def add_rms_norm(
     try:
         if needs_grad(x, residual, weight):
             refuse_forward_mode("add_rms_norm")
-            return _AddRmsNorm.apply(  # type: ignore[no-any-return,no-untyped-call]
-                x, residual, weight, eps, weight_offset, before
-            )
-        return op(x, residual, weight, eps, weight_offset, before)  # type: ignore[no-any-return]
+            return _AddRmsNorm.apply(x, residual, weight, eps, weight_offset, before)
+        return op(x, residual, weight, eps, weight_offset, before)
     except RuntimeError as error:
         explain(error, "add_rms_norm", 2, x, residual=residual, weight=weight)
         raise

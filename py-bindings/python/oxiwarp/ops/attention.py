@@ -99,7 +99,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, *params: Any) -> tuple[Tensor, Tensor]:
-        return op(q, k, v, *params)  # type: ignore[no-any-return]
+        return op(q, k, v, *params)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -71,7 +71,7 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: Tensor, target: Tensor, *params: float) -> tuple[Tensor, Tensor]:
-        return op(logits, target, *params)  # type: ignore[no-any-return]
+        return op(logits, target, *params)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

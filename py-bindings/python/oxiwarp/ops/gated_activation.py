@@ -73,7 +73,7 @@ class GatedActivation(torch.autograd.Function):
         threshold: float,
         exact: bool,
     ) -> Tensor:
-        return op(x, second, bias, kind, gate_first, threshold, exact)  # type: ignore[no-any-return]
+        return op(x, second, bias, kind, gate_first, threshold, exact)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -122,10 +122,8 @@ def _call(
             )
             return out
         if needs_grad(x, second, bias):
-            return GatedActivation.apply(  # type: ignore[no-any-return, no-untyped-call]
-                x, second, bias, kind, gate_first, threshold, exact
-            )
-        return op(x, second, bias, kind, gate_first, threshold, exact)  # type: ignore[no-any-return]
+            return GatedActivation.apply(x, second, bias, kind, gate_first, threshold, exact)
+        return op(x, second, bias, kind, gate_first, threshold, exact)
     except RuntimeError as error:
         explain(error, name, 1, x, **{"up" if gate_first else "gate": second, "bias": bias})
         raise

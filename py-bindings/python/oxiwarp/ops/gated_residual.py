@@ -41,7 +41,7 @@ class _GatedResidual(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
-        return op(x, y, gate, gate_table, exact, clip)  # type: ignore[no-any-return]
+        return op(x, y, gate, gate_table, exact, clip)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -98,10 +98,8 @@ def gated_residual(
     try:
         if needs_grad(x, y, gate, gate_table):
             refuse_forward_mode(name)
-            return _GatedResidual.apply(  # type: ignore[no-any-return,no-untyped-call]
-                x, y, gate, gate_table, exact, clip
-            )
-        return op(x, y, gate, gate_table, exact, clip)  # type: ignore[no-any-return]
+            return _GatedResidual.apply(x, y, gate, gate_table, exact, clip)
+        return op(x, y, gate, gate_table, exact, clip)
     except RuntimeError as error:
         explain(error, name, 1, x, y=y, gate=gate, gate_table=gate_table)
         raise

@@ -76,9 +76,7 @@ class _GatedResidualAdaNorm(torch.autograd.Function):
         exact: bool,
         clip: bool,
     ) -> tuple[Tensor, Tensor]:
-        return op(  # type: ignore[no-any-return]
-            x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
-        )
+        return op(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -154,12 +152,10 @@ def gated_residual_ada_norm(
     try:
         if needs_grad(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
             refuse_forward_mode(NAME)
-            return _GatedResidualAdaNorm.apply(  # type: ignore[no-any-return,no-untyped-call]
+            return _GatedResidualAdaNorm.apply(
                 x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
             )
-        return op(  # type: ignore[no-any-return]
-            x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
-        )
+        return op(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip)
     except RuntimeError as error:
         modulations = {"gate": gate, "gate_table": gate_table, "shift": shift, "shift_table": shift_table}
         affine_of = {"weight": weight, "bias": bias}

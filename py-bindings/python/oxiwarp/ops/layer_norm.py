@@ -24,7 +24,7 @@ class _LayerNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-        return op(x, weight, bias, eps)  # type: ignore[no-any-return]
+        return op(x, weight, bias, eps)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -77,8 +77,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     try:
         if needs_grad(x, weight, bias):
             refuse_forward_mode("layer_norm")
-            return _LayerNorm.apply(x, weight, bias, eps)  # type: ignore[no-any-return,no-untyped-call]
-        return op(x, weight, bias, eps)  # type: ignore[no-any-return]
+            return _LayerNorm.apply(x, weight, bias, eps)
+        return op(x, weight, bias, eps)
     except RuntimeError as error:
         explain(error, "layer_norm", 1, x, weight=weight, bias=bias)
         raise

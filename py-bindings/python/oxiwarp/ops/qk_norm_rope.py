@@ -95,8 +95,8 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor | None, *args: Any) -> Any:
-        q_weight, k_weight, q_bias, k_bias, norm, across_heads, eps, *how = args
-        how = Rotation(*how)
+        q_weight, k_weight, q_bias, k_bias, norm, across_heads, eps, *rest = args
+        how = Rotation(*rest)
         ctx.save_for_backward(q, k, q_weight, k_weight, q_bias, k_bias, how.cos, how.sin)
         ctx.norm = norm, across_heads, eps
         ctx.how = how._replace(cos=None, sin=None, conjugate=True)

@@ -74,7 +74,7 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
         _check(NAME, x, x_res, gate, eps)
         return _formula(x, x_res, gate, eps)
     try:
-        return op(x, x_res, gate, eps)  # type: ignore[no-any-return]
+        return op(x, x_res, gate, eps)
     except RuntimeError as error:
         explain(error, NAME, 1, x, x_res=x_res, gate=gate)
         raise
@@ -108,7 +108,7 @@ def residual_tanh_gated_rms_norm_modulated(
         out = _formula(x, x_res, gate, eps)
         return (_rms(out, eps) * (1 + scale.float())).to(x.dtype), out
     try:
-        return op_chained(x, x_res, gate, scale, None, eps)  # type: ignore[no-any-return]
+        return op_chained(x, x_res, gate, scale, None, eps)
     except RuntimeError as error:
         explain(error, CHAINED, 2, x, x_res=x_res, gate=gate, scale=scale)
         raise

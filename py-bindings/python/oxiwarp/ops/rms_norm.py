@@ -64,7 +64,7 @@ define_lazy("rms_norm_out", _resolve_out)
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
     """The operator with nothing checked in Python but the allocation of its output."""
     try:
-        return op(x, weight, eps, weight_offset, round_before_weight)  # type: ignore[no-any-return]
+        return op(x, weight, eps, weight_offset, round_before_weight)
     except RuntimeError as error:
         explain(error, "rms_norm", 1, x, weight=weight)
         raise
@@ -77,7 +77,7 @@ class _RmsNorm(torch.autograd.Function):
     def forward(
         x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool
     ) -> Tensor:
-        return op(x, weight, eps, weight_offset, round_before_weight)  # type: ignore[no-any-return]
+        return op(x, weight, eps, weight_offset, round_before_weight)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -151,7 +151,7 @@ def rms_norm(
         return call(x, weight, eps, weight_offset, before)
     if out is None:
         try:
-            return _RmsNorm.apply(x, weight, eps, weight_offset, before)  # type: ignore[no-any-return,no-untyped-call]
+            return _RmsNorm.apply(x, weight, eps, weight_offset, before)
         except RuntimeError as error:
             explain(error, "rms_norm", 1, x, weight=weight)
             raise

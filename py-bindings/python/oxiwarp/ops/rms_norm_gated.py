@@ -52,7 +52,7 @@ def _gated(x: Tensor, gate: Tensor, sigmoid: bool) -> Tensor:
     """`x * f(gate)`, rounded once."""
     if sigmoid:
         return (x.float() * torch.sigmoid(gate.float())).to(x.dtype)
-    return op_gated(x, gate, None, SILU, False, 0.0, False)  # type: ignore[no-any-return]
+    return op_gated(x, gate, None, SILU, False, 0.0, False)
 
 
 def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tuple[Tensor, Tensor]:
@@ -71,7 +71,7 @@ class _RmsNormGated(torch.autograd.Function):
     def forward(
         x: Tensor, gate: Tensor, weight: Tensor | None, eps: float, before: bool, sigmoid: bool, gate_first: bool
     ) -> Tensor:
-        return op(x, gate, weight, eps, before, sigmoid, gate_first)  # type: ignore[no-any-return]
+        return op(x, gate, weight, eps, before, sigmoid, gate_first)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -146,10 +146,8 @@ def rms_norm_gated(
     try:
         if needs_grad(x, gate, weight):
             refuse_forward_mode(NAME)
-            return _RmsNormGated.apply(  # type: ignore[no-any-return,no-untyped-call]
-                x, gate, weight, eps, before, sigmoid, gate_first
-            )
-        return op(x, gate, weight, eps, before, sigmoid, gate_first)  # type: ignore[no-any-return]
+            return _RmsNormGated.apply(x, gate, weight, eps, before, sigmoid, gate_first)
+        return op(x, gate, weight, eps, before, sigmoid, gate_first)
     except RuntimeError as error:
         explain(error, NAME, 1, x, gate=gate, weight=weight)
         raise

@@ -68,9 +68,17 @@ def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
 
 
 @overload
-def rope(q: Tensor, k: None, cos: Tensor, sin: Tensor | None = None, **options: Any) -> Tensor: ...
+def rope(
+    q: Tensor, k: None, cos: Tensor, sin: Tensor | None = None, *, interleaved: bool = True,
+    rotary_dim: int | None = None, offset: int | None = None, mode: str = "exact", heads_first: bool = False,
+    head_dim: int | None = None,
+) -> Tensor: ...  # fmt: skip
 @overload
-def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None = None, **options: Any) -> tuple[Tensor, Tensor]: ...
+def rope(
+    q: Tensor, k: Tensor, cos: Tensor, sin: Tensor | None = None, *, interleaved: bool = True,
+    rotary_dim: int | None = None, offset: int | None = None, mode: str = "exact", heads_first: bool = False,
+    head_dim: int | None = None,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 def rope(
     q: Tensor,
     k: Tensor | None,

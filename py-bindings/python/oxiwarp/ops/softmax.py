@@ -28,7 +28,7 @@ class _Softmax(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, log: bool) -> Tensor:
-        return op(x, log)  # type: ignore[no-any-return]
+        return op(x, log)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
@@ -77,7 +77,7 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     if not isinstance(x, Tensor):
         refuse_types("softmax", {"x": x}, {})
     try:
-        return _Softmax.apply(x, log) if needs_grad(x) else op(x, log)  # type: ignore[no-any-return,no-untyped-call]
+        return _Softmax.apply(x, log) if needs_grad(x) else op(x, log)
     except RuntimeError as error:
         explain(error, "softmax", 1, x)
         raise
