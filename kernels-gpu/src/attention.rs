@@ -16,6 +16,7 @@ pub mod backward;
 mod band;
 pub mod decode;
 pub mod decode_combine;
+mod decode_part;
 pub(crate) mod forward;
 mod keys;
 pub(crate) mod mask;

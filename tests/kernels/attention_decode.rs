@@ -67,11 +67,7 @@ fn other_calls(device: &Device) {
         attention_decode_workspace(&AttentionInputs { q, k, v: k, mask: None, cu_seqlens: None }, &params)
     };
     let plain = Attention::default();
-    assert_eq!(
-        wanted(1, 1024, plain),
-        Some(2 * 4 * 16 * 9),
-        "two parts of four warps, with a number for each row"
-    );
+    assert_eq!(wanted(1, 1024, plain), Some(2 * 16 * 9), "two parts, with a number for each row");
     assert_eq!(wanted(1, 1023, plain), None, "few keys");
     assert_eq!(wanted(33, 1024, plain), None, "many queries");
     assert_eq!(wanted(1, 1024, Attention { softcap: Some(2.0), ..plain }), None);
@@ -87,5 +83,5 @@ fn refuses(device: &Device) {
     let (out, workspace) = (out.view_mut(&[1, 1, 1, 8]).unwrap(), workspace.view_mut(&[64]).unwrap());
     let result =
         attention_decode(device, inputs, out, None, workspace, Attention::default(), Stream::default());
-    says(result, "attention_decode: workspace has shape [64], expected [1152]");
+    says(result, "attention_decode: workspace has shape [64], expected [288]");
 }

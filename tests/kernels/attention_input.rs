@@ -2,7 +2,7 @@
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Error, Stream, View,
-    ViewMut, attention, attention_backward, attention_decode,
+    ViewMut, attention, attention_backward, attention_decode, attention_decode_workspace,
 };
 
 use crate::Test;
@@ -174,9 +174,10 @@ fn decode_overlaps(device: &Device) {
     let mut out = device.upload(&[f16::ONE; 8]).unwrap();
     let [q, k, v] = [(0, 1), (1, 1024), (2, 1024)].map(|(at, s)| tensors[at].view(&[1, s, 1, 8]).unwrap());
     for (other, name) in [(&q, "q"), (&k, "k"), (&v, "v")] {
-        let workspace = same_memory(other, Dtype::F32, &[1152]);
-        let out = out.view_mut(&[1, 1, 1, 8]).unwrap();
         let (inputs, params) = (inputs([q, k, v], None, None), Attention::default());
+        let numbers = attention_decode_workspace(&inputs, &params).unwrap();
+        let workspace = same_memory(other, Dtype::F32, &[numbers]);
+        let out = out.view_mut(&[1, 1, 1, 8]).unwrap();
         let result = attention_decode(device, inputs, out, None, workspace, params, Stream::default());
         says(result, &format!("attention_decode: workspace overlaps {name}"));
     }

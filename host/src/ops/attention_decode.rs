@@ -15,14 +15,14 @@ const OP: &str = "attention_decode";
 /// Queries of all heads that share keys: more of them have work enough for the kernels without parts.
 const MAX_ROWS: u32 = 32;
 /// Fewer keys are not worth a second launch.
-const MIN_KEYS: u32 = 2 * SPLIT;
+const MIN_KEYS: u32 = 1024;
 
 /// How the keys of a call are shared out.
 struct Plan {
     /// Tiles of rows of each head of the keys, and parts of its keys.
     tiles: u32,
     splits: u32,
-    /// Results of warps, of all.
+    /// Results of blocks, of all.
     parts: i64,
 }
 
@@ -35,8 +35,7 @@ impl Plan {
             return None;
         }
         let (tiles, splits) = (rows.div_ceil(ROWS), keys.div_ceil(SPLIT));
-        let parts =
-            batches.checked_mul(kv_heads * i64::from(tiles) * i64::from(splits) * i64::from(WARPS))?;
+        let parts = batches.checked_mul(kv_heads * i64::from(tiles) * i64::from(splits))?;
         i32::try_from(parts).ok().filter(|&parts| parts > 0)?;
         Some(Self { tiles, splits, parts })
     }
@@ -105,7 +104,7 @@ pub fn attention_decode(
         partial,
         partial_lse: partial.wrapping_add((plan.parts * i64::from(ROWS) * i64::from(a.dim)) as usize),
     };
-    let (blocks, rows) = (plan.parts as u32 / WARPS, a.batches * a.heads * a.queries);
+    let (blocks, rows) = (plan.parts as u32, a.batches * a.heads * a.queries);
     // SAFETY: the views were checked to be what the kernels' arguments mean.
     unsafe {
         device.launch(kernel, a.dtype, block_shape(blocks, WARPS * 32, bytes), stream, args![p])?;

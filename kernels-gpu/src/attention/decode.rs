@@ -1,14 +1,14 @@
 //! Few queries and many keys: each block has a part of the keys, and each of its warps a quarter of that; a second kernel adds
-//! up what they found (arXiv:2307.08691, "flash decoding").
+//! up what the blocks found (arXiv:2307.08691, "flash decoding").
 //!
 //! The queries of all heads that share keys are rows of one matrix, so that keys and values are read once. Parts are of
 //! [`SPLIT`] keys whatever the launch: a query's result does not depend on the batch.
 use cuda_std::copy;
-use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::band::Band;
+use super::decode_part::Found;
 use super::forward::accumulate;
 use super::output::Sums;
 use super::place::Place;
@@ -34,7 +34,7 @@ pub struct DecodeParams {
     pub forward: Params,
     /// Blocks that share the keys.
     pub splits: u32,
-    /// A result for each warp and row: `[parts, ROWS, dim]`.
+    /// A result for each block and row: `[parts, ROWS, dim]`.
     pub partial: *mut f32,
     /// The logarithm of each one's sum of exponentials: `[parts, ROWS]`.
     pub partial_lse: *mut f32,
@@ -110,8 +110,13 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         block::sync();
         key += KEYS;
     }
-    // SAFETY: the host checked that there is room for each warp's part.
-    unsafe { keep(&p, (above * p.splits + split) * WARPS + own, first, &softmax, &out) };
+    let found = Found::<DIM16>::of_block((f.queries * f.group - first).min(ROWS), f.dim);
+    // SAFETY: nobody reads tiles after the last barrier; the host checked that there is room for the block's part.
+    unsafe {
+        found.keep(own, &softmax, &out);
+        block::sync();
+        found.add_up(&p, above * p.splits + split);
+    }
 }
 
 /// Copies the block's rows: row `member * queries + query` is of that member of the heads that share keys.
@@ -149,45 +154,6 @@ fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
                 let key = (key + 8 * side as u32 + warp::lane() % 4 * 2 + odd as u32) as i32;
                 if key < seen[half][0] || key >= seen[half][1] {
                     scores[0][0][side][2 * half + odd] = f32::NEG_INFINITY;
-                }
-            }
-        }
-    }
-}
-
-/// Writes a warp's part, number `part`.
-///
-/// # Safety
-/// There is room for it.
-#[inline(always)]
-unsafe fn keep<const DIM16: usize>(
-    p: &DecodeParams,
-    part: u32,
-    first: u32,
-    softmax: &Softmax<1>,
-    out: &Sums<1, DIM16>,
-) {
-    let (lane, f) = (warp::lane(), &p.forward);
-    for half in 0..2 {
-        let [inverse, lse] = softmax.finish(0, half);
-        let row = 8 * half as u32 + lane / 4;
-        if first + row >= f.queries * f.group {
-            continue;
-        }
-        let line = part as usize * ROWS as usize + row as usize;
-        if lane.is_multiple_of(4) {
-            // SAFETY: as the caller promises.
-            unsafe { mem::store_u32(p.partial_lse.wrapping_add(line).cast(), lse.to_bits(), Store::Default) };
-        }
-        for pair in 0..DIM16 {
-            for side in 0..2 {
-                let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
-                if col < f.dim {
-                    let c = out[0][pair][side];
-                    let words = [c[2 * half] * inverse, c[2 * half + 1] * inverse].map(f32::to_bits);
-                    let to = p.partial.wrapping_add(line * f.dim as usize + col as usize);
-                    // SAFETY: as the caller promises; columns are even.
-                    unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
                 }
             }
         }

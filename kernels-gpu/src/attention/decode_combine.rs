@@ -4,7 +4,6 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::WARPS;
 use super::decode::{DecodeParams, ROWS};
 use super::place::Place;
 use crate::heads::divide;
@@ -122,7 +121,9 @@ impl Parts<'_> {
     }
 }
 
-fn weight(lse: f32, shift: f32) -> f32 {
+/// What a part counts beside one whose logarithm is `shift`.
+#[inline(always)]
+pub(super) fn weight(lse: f32, shift: f32) -> f32 {
     ex2_ftz((lse - shift) * core::f32::consts::LOG2_E)
 }
 
@@ -143,7 +144,7 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let (kv_head, member) = divide(head, f.group);
     let (tile, line) = divide(member * f.queries + query, ROWS);
     let heads = batch * divide(f.heads, f.group).0 + kv_head;
-    let count = p.splits * WARPS;
+    let count = p.splits;
     let parts = Parts { p: &p, first: (heads * f.tiles + tile) * count, count, line };
 
     let thread = thread::index()[0];

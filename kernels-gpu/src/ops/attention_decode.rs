@@ -18,8 +18,8 @@ pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [
 /// # Safety
 /// As [`decode`].
 #[inline(always)]
-unsafe fn bounded<T: MatrixElem, const DIM16: usize>(p: DecodeParams) {
-    thread::launch_bounds::<{ WARPS * warp::SIZE }, 2>();
+unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: DecodeParams) {
+    thread::launch_bounds::<{ WARPS * warp::SIZE }, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { decode::<T, DIM16>(p) }
 }
@@ -34,8 +34,8 @@ unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
 }
 
 entry! {
-    attention_decode_64<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 4>(p);
-    attention_decode_128<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 8>(p);
-    attention_decode_256<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 16>(p);
+    attention_decode_64<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 4, 5>(p);
+    attention_decode_128<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 8, 3>(p);
+    attention_decode_256<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 16, 2>(p);
     attention_decode_combine<T: [f16, bf16]>(p: DecodeParams) => bounded_combine::<T>(p)
 }
