@@ -57,13 +57,13 @@ hub: $(VENV)/.wheel $(VENV)/.demo ## the wheel's content as a kernel repository 
 bundle: $(VENV)/.wheel $(VENV)/.test ## one folder with all that a GPU machine without network needs
 	PYTHON=$(PY) scripts/bundle.sh
 
-lint: $(VENV)/.wheel $(VENV)/.test ## formatting, clippy, ruff, stubs, documentation: no warnings
+lint: $(VENV)/.wheel $(VENV)/.test ## formatting, clippy, ruff, types, stubs, documentation: no warnings
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	$(PY) -m ruff check --config py-bindings/pyproject.toml .
 	$(PY) -m ruff format --check --config py-bindings/pyproject.toml .
-	cd py-bindings && ../$(PY) -m mypy python/oxiwarp
+	$(PY) -m mypy --config-file py-bindings/pyproject.toml py-bindings/python/oxiwarp
 	$(PY) -m mypy.stubtest oxiwarp._native
 
 clean: ## remove everything that these targets made
