@@ -85,8 +85,8 @@ def test_older_gpus(queries, cuda):
 
 @pytest.mark.parametrize("kind", INPUTS)
 def test_bench(kind, device, capsys):
-    """The benchmark's errors, and what it calls wrong: of its own sizes, since with few numbers torch's errors are up to
-    5 % off. Providers that do not run here are named."""
+    """The benchmark's errors, and what it calls wrong: of its own sizes, since torch's errors of few numbers are up
+    to 5 % off. Providers that do not run here are named."""
     rows = bench.accuracy(kind, bench.ACCURACY_SIZES[0] if device.type == "cuda" else SIZES[0], device)
     missing = [name for name in (bench.OURS, bench.CUDNN, "FlashAttention-2") if name not in {x.provider for x in rows}]
     assert all(f"{kind}, {name}: not measured" in capsys.readouterr().out for name in missing)
