@@ -1,5 +1,5 @@
-"""What torch.compile asks of a patched model before each call, while a GPU waits: no more than of the stock one, and
-nothing in Python. Where objects shared a recipe it was asked of each whether it has that."""
+"""What torch.compile asks of a patched model before each call, while a GPU waits: about what it asks of the stock
+one, and nothing more in Python. Where objects shared a recipe it was asked of each whether it has that."""
 
 import copy
 import re
