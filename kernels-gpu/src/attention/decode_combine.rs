@@ -9,7 +9,7 @@ use super::place::Place;
 use crate::heads::divide;
 
 /// Warps of a block, which is for one query of one head. Each adds up every `COMBINERS`th part: one warp alone waits for
-/// memory as often as there are parts, 100 µs of 32,768 keys.
+/// memory as often as there are parts.
 pub const COMBINERS: u32 = 16;
 /// Columns of the widest head, a lane has 4 at a time, [`TURNS`] times.
 const COLS: u32 = 256;

@@ -43,7 +43,7 @@ def profile(step: Callable[[], object]) -> Profile:
         torch.cuda.synchronize()
     times, launched = Counter[str](), 0
     for event in profiler.events() or ():
-        if event.device_type == torch._C._autograd.DeviceType.CUDA and not event.is_user_annotation:
+        if event.device_type.name == "CUDA" and not event.is_user_annotation:
             times[event.name] += event.self_device_time_total / 1e3
             launched += 1
     sums, other = Counter[str](), Counter[str]()

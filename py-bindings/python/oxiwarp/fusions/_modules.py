@@ -12,7 +12,7 @@ compiling = torch.compiler.is_compiling
 Kind = tuple[type, tuple[tuple[str, bool], ...]]
 """A module's class, its own where it is replaced, and its parameters by name: whether they are there."""
 
-NORM = (("weight", None), ("bias", None))
+NORM: tuple[tuple[str, bool | None], ...] = (("weight", None), ("bias", None))
 """The parameters of a norm, each of which may be there."""
 
 
@@ -78,12 +78,12 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
     whose class was. Another of the same class may be there: weights are read at each call, but where there were none
     the work is done without any. Without a kind the module is a norm.
     """
-    if kind is not None and not is_exactly(module, kind[0]):
-        return False
+    parameters, known = module._parameters, NORM
+    if kind is not None:
+        cls, known = kind
+        if not is_exactly(module, cls) or len(parameters) != len(known):
+            return False
     if has_hooks(module):
-        return False
-    parameters, known = module._parameters, NORM if kind is None else kind[1]
-    if kind is not None and len(parameters) != len(known):
         return False
     for name, there in known:
         parameter = parameters.get(name)
