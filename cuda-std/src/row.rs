@@ -129,6 +129,12 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
+    /// The thread's first column.
+    #[inline(always)]
+    pub fn first(&self) -> *const T {
+        self.start.wrapping_add(self.columns.base(Pack::<T>::LEN) as usize)
+    }
+
     /// The thread's pack of `tile`; zeros past the end.
     #[inline(always)]
     pub fn load(&self, tile: u32, hint: Load) -> Pack<T> {
@@ -140,7 +146,7 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         if !self.columns.has(offset, len) {
             return Pack::ZERO;
         }
-        let at = self.start.wrapping_add(self.columns.base(len) as usize).wrapping_add(offset as usize);
+        let at = self.first().wrapping_add(offset as usize);
         // SAFETY: whole packs fill the row (`of`), and this one starts inside it.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }

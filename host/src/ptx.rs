@@ -103,10 +103,14 @@ impl Text {
             module.push_str(&self.text[end..range.start]);
             if range == wanted {
                 let entry = &self.text[range.clone()];
-                // Before the body there is no brace.
-                let (head, body) = entry.split_at(entry.find('{')? + 1);
-                let [wait, trigger] = overlap.head();
-                module.extend([head, wait, trigger, body]);
+                let begin = overlap.begin();
+                if entry.contains(Overlap::WAIT_LINE) {
+                    module += &entry.replace(Overlap::WAIT_LINE, &begin);
+                } else {
+                    // Before the body there is no brace.
+                    let (head, body) = entry.split_at(entry.find('{')? + 1);
+                    module.extend([head, &begin, body]);
+                }
             }
             end = range.end;
         }
@@ -190,9 +194,17 @@ mod tests {
     fn a_kernel_that_overlaps_waits_before_anything_else() {
         let text = ".version 8.0\n.visible .entry a(\n\t.param .align 8 .b8 a_param_0[16]\n)\n.maxntid 64, 1, 1\n{\n\tret;\n}\n";
         let ptx = Ptx::new(Arch::Sm90, &[("", text)]);
-        for overlap in [Overlap::Never, Overlap::Before, Overlap::Both] {
+        for overlap in [Overlap::Never, Overlap::Plain, Overlap::Before, Overlap::Both] {
             let module = ptx.module("a", overlap).unwrap().into_string().unwrap();
-            assert_eq!(module, text.replace("{\n", &format!("{{{}\n", overlap.head().concat())));
+            assert_eq!(module, text.replace("{\n", &format!("{{{}\n", overlap.begin())));
+            let placed = text.replace("\tret", "\tmov.b32 %r1, 0;\n\tgriddepcontrol.wait;\n\tret");
+            let module =
+                Ptx::new(Arch::Sm90, &[("", &placed)]).module("a", overlap).unwrap().into_string().unwrap();
+            assert_eq!(
+                module,
+                placed.replace("\n\tgriddepcontrol.wait;", &overlap.begin()),
+                "where it says so"
+            );
             assert_eq!(module.contains("griddepcontrol.wait;"), overlap != Overlap::Never);
             assert_eq!(module.contains("griddepcontrol.launch_dependents;"), overlap == Overlap::Both);
         }
@@ -201,10 +213,11 @@ mod tests {
     #[test]
     fn which_kernels_overlap() {
         let of = |op| Overlap::of(&format!("{op}_bf16"));
-        assert_eq!(["activation", "activation_backward"].map(of), [Overlap::Never; 2]);
+        assert_eq!(["activation", "activation_backward"].map(of), [Overlap::Plain; 2]);
         let before = ["layer_norm_block10", "layer_norm_backward", "add_rms_norm", "rms_norm_backward_sums"];
         assert_eq!(before.map(of), [Overlap::Before; 4]);
-        assert_eq!(["rms_norm_hold2", "gated_activation", "ada_norm", "rope"].map(of), [Overlap::Both; 4]);
+        let both = ["rms_norm_hold2", "gated_activation", "ada_norm", "rope", "layer_norm_held5"];
+        assert_eq!(both.map(of), [Overlap::Both; 5]);
     }
 
     #[test]

@@ -13,6 +13,9 @@ use crate::chains::Held;
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 
+/// Coherent, since such a load stays behind the wait for earlier launches by itself: `Overlap::Plain` of the host.
+const LOAD: Load = Load::Default;
+
 /// Blocks for which a multiprocessor should have registers: `wanted`, but a Turing one has 1024 threads.
 pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
@@ -121,7 +124,7 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
         if VECTOR {
             let at = self.place(self.first).of::<T>(rows);
             // SAFETY: as the caller promises.
-            return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), Load::ReadOnly) });
+            return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), LOAD) });
         }
         // SAFETY: as the caller promises.
         Pack::from_lanes(unsafe { self.lanes::<T>(rows) })
@@ -145,7 +148,7 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
             let within = i % Pack::<E>::LEN as usize;
             if within == 0 {
                 // SAFETY: as the caller promises.
-                held = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), Load::ReadOnly) });
+                held = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), LOAD) });
             }
             held.get(within)
         })
@@ -186,7 +189,7 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
 /// As [`mem::load_u32`].
 #[inline(always)]
 unsafe fn load_element<E: Elem>(at: *const E) -> E {
-    let (at, hint) = (at.cast(), Load::ReadOnly);
+    let (at, hint) = (at.cast(), LOAD);
     // SAFETY: as the caller promises.
     E::from_bits(unsafe {
         if size_of::<E>() == 2 { mem::load_u16(at, hint).into() } else { mem::load_u32(at, hint) }

@@ -33,6 +33,8 @@ pub(crate) trait Source<T: Elem>: Copy {
     const FETCH_EARLY: usize;
     /// The thread's part of a tile.
     type Held: Held<T>;
+    /// What the thread reads first.
+    fn first(&self) -> *const T;
     /// That of `tile`, for the first time.
     fn load(&self, tile: u32) -> Self::Held;
     /// The same again.
@@ -75,6 +77,10 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
     const FETCH_EARLY: usize = 4;
     type Held = Pack<T>;
     #[inline(always)]
+    fn first(&self) -> *const T {
+        Row::first(self)
+    }
+    #[inline(always)]
     fn load(&self, tile: u32) -> Pack<T> {
         // Allocating in L1 although read once: `L1::no_allocate` measures slower on an H200.
         Row::load(self, tile, Load::ReadOnly)
@@ -85,11 +91,12 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
     }
 }
 
-/// The tiles of `source` that stay in registers, loaded if `wanted`.
+/// The tiles of `source` that stay in registers, loaded if `wanted`: the kernel's first access to global memory.
 #[inline(always)]
 pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(source: X, wanted: bool) -> [X::Held; HELD] {
     let mut held = [X::Held::empty(); HELD];
     if wanted {
+        thread::wait_for_earlier_launches(source.first());
         for tile in 0..HELD {
             held[tile] = source.load(tile as u32);
         }

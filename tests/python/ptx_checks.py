@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 PTXAS_VERSION = "13.0.88"
 NEWEST_ISA = (9, 0)  # what driver R580 takes
@@ -25,13 +26,24 @@ _USAGE = re.compile(
     r"ptxas info\s*:\s*Used (?P<registers>\d+) registers"
 )
 _REMARK = re.compile(r"^ptxas info\s*: \(C\d+\) (.*)$", re.M)
-_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?(?P<opcode>[A-Z]\w*)(?P<modifiers>(?:\.\w+)*)", re.M)
+_INSTRUCTION = re.compile(
+    r"^\s*/\*(?P<address>[0-9a-f]+)\*/\s+(?P<predicate>@!?\w+\s+)?(?P<opcode>[A-Z]\w*)(?P<modifiers>(?:\.\w+)*)"
+    r"(?P<operands>[^;]*)",
+    re.M,
+)
 
-_WAIT = ("ACQBULK", "BAR", "B2R")
-_BEFORE = {"LDC", "ULDC", "LDCU", "ISETP", "UISETP", "MOV", "UMOV", "IMAD", "NOP"}
 
-# By entry, (opcode, modifiers) of each instruction: ("LDG", ".E.128.CONSTANT").
-Sass = dict[str, list[tuple[str, str]]]
+class Instruction(NamedTuple):
+    """One of machine code: `LDG`, `.E.128.CONSTANT`; where it is, where a branch goes, has it no predicate?"""
+
+    opcode: str
+    modifiers: str
+    address: int
+    target: int | None
+    always: bool
+
+
+Sass = dict[str, list[Instruction]]  # by entry
 
 
 class PtxasError(Exception):
@@ -118,12 +130,16 @@ def assemble(ptx: str, arch: str, folder: Path) -> Module:
     path = {"PATH": f"{nvdisasm.parent}:/usr/bin:/bin"}  # where cuobjdump looks for nvdisasm
     dump = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=True, env=path).stdout
     _, *functions = re.split(r"^\s*Function : (\w+)$", dump, flags=re.M)
-    sass = {
-        name: [(match["opcode"], match["modifiers"]) for match in _INSTRUCTION.finditer(body)]
-        for name, body in zip(functions[::2], functions[1::2], strict=True)
-    }
+    bodies = zip(functions[::2], functions[1::2], strict=True)
+    sass = {name: [_instruction(match) for match in _INSTRUCTION.finditer(body)] for name, body in bodies}
     module = parse(ptx)
     return replace(module, usage=usage, sass=sass, remarks=tuple(_REMARK.findall(run.stderr)))
+
+
+def _instruction(match: re.Match[str]) -> Instruction:
+    target = re.search(r"0x([0-9a-f]+)\s*$", match["operands"]) if match["opcode"] in {"BRA", "CALL"} else None
+    places = int(match["address"], 16), int(target[1], 16) if target else None
+    return Instruction(match["opcode"], match["modifiers"], *places, always=match["predicate"] is None)
 
 
 def merge(modules: Iterable[Module]) -> Module:
@@ -209,23 +225,6 @@ def check_serial(module: Module) -> list[str]:
     return [remark for remark in module.remarks if "wgmma" in remark and "serialized" in remark]
 
 
-def check_wait(sass: Sass) -> list[str]:
-    """Every kernel waits for the launches before it, then passes an exit that needs a barrier and that no thread takes.
-
-    In front of that nothing but constants is read, and nothing branches. ptxas moves some loads in front of a
-    `griddepcontrol.wait` alone: `ld.global.nc`.
-    """
-    problems = []
-    for name, code in sass.items():
-        opcodes = [opcode for opcode, _ in code]
-        head = opcodes[: opcodes.index("EXIT")] if "EXIT" in opcodes else opcodes
-        if [opcode for opcode in head if opcode in _WAIT] != list(_WAIT):
-            problems.append(f"{name}: does not wait")
-        elif early := sorted(set(head) - _BEFORE.union(_WAIT)):
-            problems.append(f"{name}: {', '.join(early)} before the wait is over")
-    return problems
-
-
 def check_width(sass: Sass) -> list[str]:
     """Kernels that hold a row move it, and the weight, 16 bytes at a time.
 
@@ -235,7 +234,7 @@ def check_width(sass: Sass) -> list[str]:
     accesses = {"LDG", "STG", "LD", "ST", "LDGSTS"}
     problems = _count(held, "narrow access", lambda opcode, modifiers: opcode in accesses and ".128" not in modifiers)
     for name, code in held.items():
-        wide = {opcode for opcode, modifiers in code if ".128" in modifiers}
+        wide = {opcode for opcode, modifiers, *_ in code if ".128" in modifiers}
         problems += [f"{name}: no {opcode}.128" for opcode in ("LDG", "STG") if opcode not in wide]
     return problems
 
@@ -244,7 +243,7 @@ def _count(sass: Sass, what: str, is_bad: Callable[[str, str], bool]) -> list[st
     """One line for each entry that has such instructions: how many and which."""
     problems = []
     for name, code in sass.items():
-        bad = [opcode + modifiers for opcode, modifiers in code if is_bad(opcode, modifiers)]
+        bad = [opcode + modifiers for opcode, modifiers, *_ in code if is_bad(opcode, modifiers)]
         if bad:
             problems.append(f"{name}: {what}: {len(bad)} x {', '.join(sorted(set(bad)))}")
     return problems

@@ -22,7 +22,6 @@ from ptx_checks import (
     check_memory,
     check_registers,
     check_serial,
-    check_wait,
     check_width,
     declared_entries,
     find_tool,
@@ -30,6 +29,7 @@ from ptx_checks import (
     parse,
     ptxas_version,
 )
+from ptx_wait import check_wait
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx")
@@ -71,8 +71,15 @@ def overlapping(units: dict[str, str]) -> dict[str, str]:
     if not source.exists():
         pytest.skip("no source tree here")
     wait, trigger = re.findall(r'^const \w+: &str = "(.*?)";', source.read_text(), re.M | re.S)
-    body = re.compile(r"\.visible \.entry [^{]*\{")
-    return {op: body.sub(lambda found: found[0] + wait + trigger, text) for op, text in units.items()}
+    plain = re.findall(r'is_any\(&\["(\w+)"\]\) \{\s*Self::Plain', source.read_text())
+    line = "\n\tgriddepcontrol.wait;"
+
+    def begun(entry: re.Match[str]) -> str:
+        begin = line if entry["name"].startswith(tuple(plain)) else wait + trigger
+        return entry[0].replace(line, begin) if line in entry[0] else entry["head"] + begin + entry["body"]
+
+    entry = re.compile(r"(?P<head>\.visible \.entry (?P<name>\w+)[^{]*\{)(?P<body>.*?^\})", re.M | re.S)
+    return {op: entry.sub(begun, text) for op, text in units.items()}
 
 
 def need_tools() -> None:

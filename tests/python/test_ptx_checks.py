@@ -16,11 +16,11 @@ from ptx_checks import (
     check_memory,
     check_registers,
     check_serial,
-    check_wait,
     check_width,
     declared_entries,
     parse,
 )
+from ptx_wait import check_wait
 from test_ptx import need_tools, overlapping
 
 
@@ -116,14 +116,23 @@ def test_checks_report_products_one_after_the_other() -> None:
 def test_checks_report_accesses_before_the_wait(tmp_path: Path) -> None:
     need_tools()
     body = "ld.volatile.global.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;"
-    texts = {"bare": entry("bare", body), "alone": entry("alone", "griddepcontrol.wait;" + body)}
+    constant = "ld.global.nc.u32 %r1, [%rd1]; st.global.u32 [%rd2], %r1;"
+    texts = {"bare": entry("bare", body), "plain": entry("plain", "griddepcontrol.wait;" + body)}
+    texts["alone"] = entry("alone", "griddepcontrol.wait;" + constant)
+    # One of two paths waits.
+    branch = "setp.eq.u64 %p1, %rd1, 16; @%p1 bra skip;\n\tgriddepcontrol.wait;\nskip:"
+    texts["branch"] = entry("branch", f".reg .pred %p<2>; {branch} {body}")
+    placed = {name: entry(name, "\n\tgriddepcontrol.wait;" + constant) for name in ("placed", "activation")}
+    texts |= overlapping(placed)
     texts |= overlapping({name: entry(name, body) for name in ("right", "early")})
     load = (
         "{ .reg .b64 %p; .reg .b32 %v; ld.param.u64 %p, [in]; ld.volatile.global.u32 %v, [%p]; } griddepcontrol.wait;"
     )
     texts["early"] = texts["early"].replace("griddepcontrol.wait;", load)
     module = assemble(HEADER.replace("8.0", "8.1") + "".join(texts.values()), "sm_90", tmp_path)
-    problems = ["alone: does not wait", "bare: does not wait", "early: LDG before the wait is over"]
+    early = ["activation", "alone", "bare", "branch", "early"]
+    what = dict.fromkeys(early, "LDG") | {"bare": "LDG, STG", "branch": "LDG, STG"}
+    problems = [f"{name}: {what[name]} before the wait is over" for name in early]
     assert sorted(check_wait(module.sass)) == problems
 
 

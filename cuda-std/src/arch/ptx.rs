@@ -82,6 +82,19 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     };
 }
 
+/// The exit, which nobody takes, keeps ptxas from waiting first and finding the address then. The host knows the line with the
+/// wait, and writes there what else it takes (`host/src/ptx/overlap.rs`).
+#[inline(always)]
+pub fn wait_for_earlier_launches(address: u64) {
+    if cfg!(target_feature = "sm_90") {
+        // SAFETY: waits; no access to memory is moved in front of it.
+        unsafe {
+            asm!("{{ .reg .pred none; setp.eq.u64 none, {}, 0; @none exit; }}", "\tgriddepcontrol.wait;",
+                in(reg64) address, options(nostack));
+        }
+    }
+}
+
 #[inline(always)]
 pub fn sync_threads() {
     // SAFETY: a barrier; that all threads reach it is tested on the CPU executor.

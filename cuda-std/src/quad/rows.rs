@@ -30,6 +30,12 @@ impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
         Self { start: start::<T, ACCESS>(rows, at), columns }
     }
 
+    /// Where the row starts, for the thread's columns.
+    #[inline(always)]
+    pub fn first(&self) -> *const T {
+        self.start
+    }
+
     /// The thread's quad of `tile`; zeros past the end.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Quad<T> {

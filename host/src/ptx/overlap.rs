@@ -4,11 +4,13 @@
 /// it still run, and waits: what is gained is the start of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
-    /// Blocks are so short that placing them is what takes time, which is slower then.
+    /// Not where the user, the GPU or the driver does not want it.
     Never,
     /// With the launch before it. The one behind it starts when it ends: an H200 places 0.83 blocks in a nanosecond of a kernel
     /// that lets the next one start, of others about 1.
     Before,
+    /// The same for a kernel without `ld.global.nc`, whose blocks are so short that more than the wait alone would show.
+    Plain,
     /// With both.
     Both,
 }
@@ -38,7 +40,9 @@ impl Overlap {
     pub fn of(kernel: &str) -> Self {
         let is_any = |ops: &[&str]| ops.iter().any(|op| kernel.starts_with(op));
         if is_any(&["activation"]) {
-            Self::Never
+            Self::Plain
+        } else if is_any(&["layer_norm_held5"]) {
+            Self::Both
         } else if is_any(&["add_rms_norm", "layer_norm", "rms_norm_backward"]) {
             Self::Before
         } else {
@@ -46,12 +50,16 @@ impl Overlap {
         }
     }
 
-    /// What the body of an entry begins with.
-    pub fn head(self) -> [&'static str; 2] {
+    /// What a kernel's `thread::wait_for_earlier_launches` compiles to.
+    pub const WAIT_LINE: &str = "\n\tgriddepcontrol.wait;";
+
+    /// What stands there, or at the beginning of a kernel that does not say where.
+    pub fn begin(self) -> String {
         match self {
-            Self::Never => ["", ""],
-            Self::Before => [WAIT, ""],
-            Self::Both => [WAIT, TRIGGER],
+            Self::Never => String::new(),
+            Self::Plain => Self::WAIT_LINE.into(),
+            Self::Before => WAIT.into(),
+            Self::Both => [WAIT, TRIGGER].concat(),
         }
     }
 }

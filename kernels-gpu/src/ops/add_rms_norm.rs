@@ -33,6 +33,10 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
         self.sum.store(tile, sum, Store::Default);
         sum
     }
+    #[inline(always)]
+    fn first(&self) -> *const T {
+        self.x.first()
+    }
     /// Adds again: two reads from L2, where reading the sum back would wait for its write.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {

@@ -2,7 +2,7 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, HELD_BLOCK, WHOLE, shared};
+use cuda_std::quad::{HELD, HELD_BLOCK, WHOLE, held as tiles_held, shared};
 
 use crate::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
 use crate::moments::{LayerNorm, Stats};
@@ -20,7 +20,8 @@ struct Scale<T, A, const ACCESS: u32> {
 impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> {
     const GROUPED: bool = A::GROUPED;
     // Weight and bias of four quads would have the registers of some of the blocks that share a multiprocessor.
-    const AHEAD: usize = if shared(ACCESS) { 1 } else { 4 };
+    const AHEAD: usize =
+        if shared(ACCESS) || is_tight::<T>(ACCESS) && size_of::<A::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = A::Fetched;
     const EMPTY: A::Fetched = A::EMPTY;
 
@@ -36,6 +37,11 @@ impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> 
     }
 }
 
+/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a time.
+const fn is_tight<T>(access: u32) -> bool {
+    tiles_held(access) == 5 && size_of::<T>() == 2
+}
+
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the type that
 /// their kind says, all as `ACCESS` says, that `y` overlaps nothing else, and that `p.form` is theirs.
@@ -45,12 +51,15 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
+        thread::wait_for_earlier_launches(x.first());
         let [weight, bias] = [&affine.weight, &affine.bias].map(|operand| operand.kind != Operand::NONE);
         let single = size_of::<T>() == 2 && p.form == Params::SINGLE;
         match (weight, bias) {
             _ if ACCESS < WHOLE => run::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, affine, y),
             (false, false) => run::<T, (), ACCESS>(&passes, x, affine, y),
-            (true, true) if single => run::<T, PlainAffine<f32, ACCESS, true>, ACCESS>(&passes, x, affine, y),
+            (true, true) if single && !is_tight::<T>(ACCESS) => {
+                run::<T, PlainAffine<f32, ACCESS, true>, ACCESS>(&passes, x, affine, y)
+            }
             (true, true) => run::<T, PlainAffine<T, ACCESS, true>, ACCESS>(&passes, x, affine, y),
             _ if single => run::<T, PlainAffine<f32, ACCESS, false>, ACCESS>(&passes, x, affine, y),
             _ => run::<T, PlainAffine<T, ACCESS, false>, ACCESS>(&passes, x, affine, y),
@@ -117,7 +126,7 @@ unsafe fn of_block<T: Elem, const ACCESS: u32, const TURING: u32, const MIN_BLOC
 entry! {
     layer_norm<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => any_layout::<T>(x, affine, y, p);
     layer_norm_held5<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, { HELD + 5 }, 16>(x, affine, y, p);
+        => held::<T, { HELD + 5 }, 20>(x, affine, y, p);
     layer_norm_held5<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
         => held::<T, { HELD + 5 }, 10>(x, affine, y, p);
     layer_norm_held10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)

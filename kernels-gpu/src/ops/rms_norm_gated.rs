@@ -91,6 +91,10 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T,
         Packs { x, gate, sigmoid: self.sigmoid, ..Packs::empty() }
     }
     #[inline(always)]
+    fn first(&self) -> *const T {
+        self.x.first()
+    }
+    #[inline(always)]
     fn load_again(&self, tile: u32) -> Self::Held {
         self.load(tile)
     }

@@ -3,6 +3,9 @@
 //! One team of threads a row, everything in f32, one rounding. Rows whose tiles fit into the registers of a block, or (from
 //! sm_90 on) of the eight blocks of a cluster, stay there, as loaded, and are read once. Longer ones are read twice: the
 //! second time from their end, which is what the caches still hold of a row that is too long for them.
+use core::f32::consts::LOG2_E;
+
+use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::prelude::*;
 
 use crate::exp_sum::{ExpSum, Params, exp, ln, logits};
@@ -14,7 +17,7 @@ const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "s
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
-    /// `1 / sum`, or `ln(sum)`.
+    /// Of the logarithm `ln(sum)`; of what becomes 16 bits `-log2(sum)`, an addend of the exponent; else `1 / sum`.
     sum: f32,
     log: bool,
 }
@@ -25,7 +28,12 @@ impl Finish {
     fn of<T: Elem>(own: ExpSum, team: Team, p: Params) -> Self {
         let ExpSum { max, sum } = own.fold::<T>(team);
         let log = p.log != 0;
-        Self { max, sum: if log { ln(sum) } else { 1.0 / sum }, log }
+        let sum = match size_of::<T>() {
+            _ if log => ln(sum),
+            2 => -lg2(sum),
+            _ => 1.0 / sum,
+        };
+        Self { max, sum, log }
     }
 
     #[inline(always)]
@@ -33,6 +41,8 @@ impl Finish {
         let from_max = pack.lanes().map(|x| x - self.max);
         Pack::from_lanes(if self.log {
             from_max.map(|x| x - self.sum)
+        } else if size_of::<T>() == 2 {
+            from_max.map(|x| ex2_ftz(fma(x, LOG2_E, self.sum)))
         } else {
             from_max.map(|x| exp::<T>(x) * self.sum)
         })
@@ -56,6 +66,7 @@ unsafe fn softmax<T: Elem, const HELD: usize, const STEP: usize, const VECTOR: b
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };
+    thread::wait_for_earlier_launches(x.first());
     if HELD > 0 {
         let held = logits::<T, HELD, VECTOR>(x, 0);
         let finish = Finish::of::<T>(ExpSum::EMPTY.with(held), team, p);
