@@ -27,7 +27,6 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     let columns = [lanes.column, lanes.column + DIM / 2];
     let turns = rotary.rotates(share.token, 0);
     let mut angles = [Angles::NONE; 2];
-    thread::wait_for_earlier_launches(lanes.x);
     // SAFETY: as the caller promises; the heads are the warp's own.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();

@@ -142,7 +142,6 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
             p,
             norm: PhantomData,
         };
-        thread::wait_for_earlier_launches(lanes.x);
         for tile in 0..TILES {
             let columns = QuadColumns::of_one(lanes.column(tile), p.dim);
             // SAFETY: a row of the head's columns.

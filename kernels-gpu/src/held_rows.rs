@@ -31,7 +31,6 @@ pub(crate) unsafe fn held_rows<T: Elem, const HELD: usize>(q: Side, k: Side, rot
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
     let side = if team < p.shares[0] { &q } else { &k };
     let token = Token { batch, number };
-    thread::wait_for_earlier_launches(side.x.at::<T>(token, 0));
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let row = HeldRow::<T, HELD>::read(side, token, rank);

@@ -33,7 +33,6 @@ pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(q: Side, k: Side, rota
     let columns = [column, column + DIM / 2];
     let sides = [&q, &k];
     let has = sides.map(|side| head < side.heads);
-    thread::wait_for_earlier_launches(q.x.at::<T>(token, head));
     let mut x = [[Quad::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
     // SAFETY: as the caller promises; a head's columns are its lanes' alone.

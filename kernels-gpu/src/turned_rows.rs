@@ -23,11 +23,10 @@ pub(crate) unsafe fn turned_rows<T: Elem>(q: Side, k: Side, rotary: Rotary, p: P
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
     let place = |tensor: &Heads| tensor.at::<T>(token, head);
-    let (query, key) = (place(&q.x), place(&k.x));
-    thread::wait_for_earlier_launches(query);
     // SAFETY: as the caller promises; the columns are this thread's alone.
     unsafe {
-        let (query, key) = (quad_at::<T>(query, column, is_query), quad_at::<T>(key, column, is_key));
+        let (query, key) =
+            (quad_at::<T>(place(&q.x), column, is_query), quad_at::<T>(place(&k.x), column, is_key));
         let mut angles = [Angles::NONE];
         if turns && (is_query || is_key) {
             angles = rotary.quads::<T, 1>(token, head, [column]);

@@ -45,7 +45,6 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let source = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
-        thread::wait_for_earlier_launches(source.first());
         let normed = Normed::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
         in_form::<T, OUTPUTS, ACCESS>(Both { passes, normed }, p);
     }

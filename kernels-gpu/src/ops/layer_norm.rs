@@ -37,7 +37,8 @@ impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> 
     }
 }
 
-/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a time.
+/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a time, and a norm
+/// without both is no body of its own.
 const fn is_tight<T>(access: u32) -> bool {
     tiles_held(access) == 5 && size_of::<T>() == 2
 }
@@ -51,15 +52,15 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
         let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
-        thread::wait_for_earlier_launches(x.first());
+        if !shared(ACCESS) {
+            thread::wait_for_earlier_launches(x.first());
+        }
         let [weight, bias] = [&affine.weight, &affine.bias].map(|operand| operand.kind != Operand::NONE);
         let single = size_of::<T>() == 2 && p.form == Params::SINGLE;
         match (weight, bias) {
             _ if ACCESS < WHOLE => run::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, affine, y),
-            (false, false) => run::<T, (), ACCESS>(&passes, x, affine, y),
-            (true, true) if single && !is_tight::<T>(ACCESS) => {
-                run::<T, PlainAffine<f32, ACCESS, true>, ACCESS>(&passes, x, affine, y)
-            }
+            (false, false) if !is_tight::<T>(ACCESS) => run::<T, (), ACCESS>(&passes, x, affine, y),
+            (true, true) if single => run::<T, PlainAffine<f32, ACCESS, true>, ACCESS>(&passes, x, affine, y),
             (true, true) => run::<T, PlainAffine<T, ACCESS, true>, ACCESS>(&passes, x, affine, y),
             _ if single => run::<T, PlainAffine<f32, ACCESS, false>, ACCESS>(&passes, x, affine, y),
             _ => run::<T, PlainAffine<T, ACCESS, false>, ACCESS>(&passes, x, affine, y),

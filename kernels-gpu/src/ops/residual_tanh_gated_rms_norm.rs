@@ -63,7 +63,6 @@ unsafe fn residual<T: Elem, const ACCESS: u32>(gated: TanhGated, chained: Option
             normed: QuadRowMut::<T, ACCESS>::of(&normed, at, columns),
         }
     });
-    thread::wait_for_earlier_launches(sum.branch.first());
     if held(ACCESS) > 0 {
         return run_held(&passes, sum, sink);
     }
