@@ -14,6 +14,9 @@ pub const TESTS: &[Test] = &[
     ("layer_norm::f32_against_f64", against_f64::<f32>),
     ("layer_norm::f16_against_f64", against_f64::<f16>),
     ("layer_norm::bf16_against_f64", against_f64::<bf16>),
+    ("layer_norm::f32_parameters", parameters::<f32>),
+    ("layer_norm::f16_parameters", parameters::<f16>),
+    ("layer_norm::bf16_parameters", parameters::<bf16>),
     ("layer_norm::f32_layouts", layouts::<f32>),
     ("layer_norm::f16_layouts", layouts::<f16>),
     ("layer_norm::bf16_layouts", layouts::<bf16>),
@@ -97,6 +100,17 @@ fn against_f64<T: Element>(device: &Device) {
                 let layouts = [Layout::dense(shape.cols); 2];
                 check::<T>(device, seed, [shape.rows, shape.cols], layouts, parameters, mean);
             }
+        }
+    }
+}
+
+/// Every form of weight and bias with each kernel: any rows, of whole tiles, in registers of a warp and of a block.
+fn parameters<T: Element>(device: &Device) {
+    let seed = seed();
+    for cols in [100, 512, 640, 1280, 3072, 4096, 5120] {
+        for parameters in PARAMETERS {
+            eprintln!("{cols} columns, {parameters:?}, OXIWARP_SEED={seed}");
+            check::<T>(device, seed, [3, cols], [Layout::dense(cols); 2], parameters, 1.0);
         }
     }
 }
