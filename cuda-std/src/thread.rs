@@ -45,9 +45,9 @@ pub fn forget_address<T>(address: *const T) -> *const T {
 }
 
 /// Waits until everything that was launched earlier is done and written, where the launch overlaps with it. `first` is what
-/// the thread accesses first: the arithmetic that finds it, the longest part of what a kernel begins with, is
-/// done while earlier launches still run. All threads of a block that have not returned call this, once, before they access
-/// global memory. From sm_90 on; a kernel without it waits when it begins.
+/// the thread accesses first: the arithmetic that finds it, the longest part of what a kernel begins with, is done while
+/// earlier launches still run. All threads of a block that have not returned call this, once, before they access global
+/// memory. From sm_90 on; a kernel without it waits when it begins.
 #[inline(always)]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
     arch::wait_for_earlier_launches(first as u64);
