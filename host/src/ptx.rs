@@ -102,15 +102,7 @@ impl Text {
         for range in ranges {
             module.push_str(&self.text[end..range.start]);
             if range == wanted {
-                let entry = &self.text[range.clone()];
-                let begin = overlap.begin();
-                if entry.contains(Overlap::WAIT_LINE) {
-                    module += &entry.replace(Overlap::WAIT_LINE, &begin);
-                } else {
-                    // Before the body there is no brace.
-                    let (head, body) = entry.split_at(entry.find('{')? + 1);
-                    module.extend([head, &begin, body]);
-                }
+                module += &overlap.place(&self.text[range.clone()])?;
             }
             end = range.end;
         }

@@ -70,13 +70,12 @@ def overlapping(units: dict[str, str]) -> dict[str, str]:
     source = ROOT / "host" / "src" / "ptx" / "overlap.rs"
     if not source.exists():
         pytest.skip("no source tree here")
-    wait, trigger = re.findall(r'^const \w+: &str = "(.*?)";', source.read_text(), re.M | re.S)
-    plain = re.findall(r'is_any\(&\["(\w+)"\]\) \{\s*Self::Plain', source.read_text())
-    line = "\n\tgriddepcontrol.wait;"
+    wait, leave, trigger = re.findall(r'^const \w+: &str = "(.*?)";$', source.read_text(), re.M | re.S)
+    [plain] = re.findall(r'is_any\(&\["(\w+)"\]\) \{\s*Self::Plain', source.read_text())
 
     def begun(entry: re.Match[str]) -> str:
-        begin = line if entry["name"].startswith(tuple(plain)) else wait + trigger
-        return entry[0].replace(line, begin) if line in entry[0] else entry["head"] + begin + entry["body"]
+        begin = wait if entry["name"].startswith(plain) else wait + leave + trigger
+        return entry[0].replace(wait, begin) if wait in entry[0] else entry["head"] + begin + entry["body"]
 
     entry = re.compile(r"(?P<head>\.visible \.entry (?P<name>\w+)[^{]*\{)(?P<body>.*?^\})", re.M | re.S)
     return {op: entry.sub(begun, text) for op, text in units.items()}

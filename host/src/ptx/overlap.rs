@@ -15,12 +15,14 @@ pub(crate) enum Overlap {
     Both,
 }
 
-/// Waits until everything that was launched before is done and written.
-///
+/// Waits until everything that was launched before is done and written: what a kernel's `thread::wait_for_earlier_launches`
+/// compiles to.
+const WAIT: &str = "
+	griddepcontrol.wait;";
+
 /// `ld.global.nc` promises that nothing writes there while the kernel runs, and so ptxas moves it in front of the wait. It does not
 /// move a load in front of an exit, and this one, which no thread takes, needs what a barrier behind the wait says.
-const WAIT: &str = "
-	griddepcontrol.wait;
+const LEAVE: &str = "
 	{
 	.reg .pred %never, %leave;
 	.reg .b32 %bytes;
@@ -50,16 +52,24 @@ impl Overlap {
         }
     }
 
-    /// What a kernel's `thread::wait_for_earlier_launches` compiles to.
-    pub const WAIT_LINE: &str = "\n\tgriddepcontrol.wait;";
-
-    /// What stands there, or at the beginning of a kernel that does not say where.
+    /// What stands where a kernel waits.
     pub fn begin(self) -> String {
         match self {
             Self::Never => String::new(),
-            Self::Plain => Self::WAIT_LINE.into(),
-            Self::Before => WAIT.into(),
-            Self::Both => [WAIT, TRIGGER].concat(),
+            Self::Plain => WAIT.into(),
+            Self::Before => [WAIT, LEAVE].concat(),
+            Self::Both => [WAIT, LEAVE, TRIGGER].concat(),
         }
+    }
+
+    /// The entry of a kernel as it is loaded: with that where the kernel says so, or at its beginning.
+    pub fn place(self, entry: &str) -> Option<String> {
+        let begin = self.begin();
+        if entry.contains(WAIT) {
+            return Some(entry.replace(WAIT, &begin));
+        }
+        // Before the body there is no brace.
+        let (head, body) = entry.split_at(entry.find('{')? + 1);
+        Some([head, &begin, body].concat())
     }
 }
