@@ -50,6 +50,7 @@ pub mod elem;
 mod entry;
 #[cfg(target_arch = "nvptx64")]
 pub mod hopper;
+pub mod l2;
 pub mod libdevice;
 pub mod math;
 pub mod mem;

@@ -3,6 +3,7 @@
 //! Row kernels go through [`Row`](crate::row::Row); these are for what does not fit it. A vector access wants its
 //! address aligned to its size: the GPU faults otherwise, and so does the CPU executor.
 use crate::arch;
+use crate::l2::Policy;
 
 /// How a load uses the caches.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -13,6 +14,9 @@ pub enum Load {
     ReadOnly,
     /// `ld.global.nc.L1::no_allocate`: read-only and read once; leaves L1 to the rest.
     Once,
+    /// `ld.global.nc.L2::cache_hint`: read-only, and in L2 as the policy says ([`Passage`](crate::l2::Passage)). Before sm_90
+    /// as `ReadOnly`.
+    By(Policy),
 }
 
 /// How a store uses the caches.

@@ -11,6 +11,7 @@
 //! Both orders visit each column once, so a kernel that treats columns alike is written once for both. Columns past
 //! the end read as zero and are not written.
 use crate::elem::{Elem, Lanes};
+use crate::l2;
 use crate::mem::{self, Load, Store};
 use crate::pack::Pack;
 use crate::team::Team;
@@ -48,6 +49,15 @@ impl Rows {
             && aligned(self.inner_stride)
             && aligned(self.outer_stride)
             && aligned(i64::from(cols))
+    }
+
+    /// Do rows of `bytes` begin and end with a line of L2?
+    pub fn is_lines(&self, bytes: u64, element: usize) -> bool {
+        let aligned = |elements: i64| (elements * element as i64) % i64::from(l2::LINE) == 0;
+        (self.base as usize).is_multiple_of(l2::LINE as usize)
+            && aligned(self.inner_stride)
+            && aligned(self.outer_stride)
+            && bytes.is_multiple_of(l2::LINE.into())
     }
 
     /// Are strides numbers of 32 bits, so that one multiplication finds a row of few? See [`RowAt::of_few`].
@@ -149,6 +159,21 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         let at = self.first().wrapping_add(offset as usize);
         // SAFETY: whole packs fill the row (`of`), and this one starts inside it.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
+    }
+
+    /// Gives back the lines that begin with the thread's pack of `tile`, if they are kept: see [`Passage`](crate::l2::Passage).
+    ///
+    /// # Safety
+    /// Rows begin and end with a line.
+    #[inline(always)]
+    pub unsafe fn give_back(&self, tile: u32) {
+        let len = Pack::<T>::LEN;
+        let offset = self.columns.offset(tile, len);
+        let begins = ((self.columns.base(len) + offset) * size_of::<T>() as u32).is_multiple_of(l2::LINE);
+        if VECTOR && begins && self.columns.has(offset, len) {
+            // SAFETY: all of the line is in the row.
+            unsafe { l2::give_back(self.first().wrapping_add(offset as usize).cast()) };
+        }
     }
 
     /// The thread's columns of `tile` as f32, where another operand's packs have `L::LEN` elements: a weight in f32

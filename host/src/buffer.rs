@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
-/// The alignment of buffers on the CPU: that of the widest access. (The driver aligns its own to 256.)
-const ALIGN: usize = 16;
+/// The alignment of buffers on the CPU: that of a line of L2, more than any access wants. (The driver aligns its own to 256.)
+const ALIGN: usize = cuda_std::l2::LINE as usize;
 
 /// `len` elements of `T` on a device.
 pub struct Buffer<T> {

@@ -115,6 +115,14 @@ impl Device {
         }
     }
 
+    /// Its L2, if what kernels read once is to be kept there ([`Passage`](cuda_std::l2::Passage)).
+    pub(crate) fn l2_bytes(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::Cuda(cuda) => cuda.l2_bytes,
+            Kind::Cpu => Some(cpu::L2_BYTES),
+        }
+    }
+
     /// The memory that its kernels reach.
     pub(crate) fn place(&self) -> Place {
         match &self.kind {

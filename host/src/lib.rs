@@ -29,6 +29,7 @@ mod head_launch;
 mod head_plans;
 mod heads;
 mod kernels;
+mod l2;
 mod ladder;
 mod launch;
 mod modulation;

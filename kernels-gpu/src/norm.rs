@@ -1,5 +1,6 @@
 //! What kernels that normalise rows by their root mean square share: where a row comes from, what of it is held, the
 //! reduction, the scaled result.
+use cuda_std::l2::Passage;
 use cuda_std::prelude::*;
 
 use crate::weight::{AnyKind, Applied, Same, Scale, Weight};
@@ -22,6 +23,8 @@ pub struct Params {
     pub weight: Applied,
     /// Are all operands, the weight included, `Rows::is_vector`? 0 or 1.
     pub vector: u32,
+    /// How rows that are [`kept`] pass through L2.
+    pub passage: Passage,
 }
 
 /// Where the rows to be normalised come from.
@@ -36,9 +39,18 @@ pub(crate) trait Source<T: Elem>: Copy {
     /// What the thread reads first.
     fn first(&self) -> *const T;
     /// That of `tile`, for the first time.
-    fn load(&self, tile: u32) -> Self::Held;
+    fn load(&self, tile: u32, how: Load) -> Self::Held;
     /// The same again.
     fn load_again(&self, tile: u32) -> Self::Held;
+    /// Do its rows pass through L2 as the launch says, if they are long enough? Then `give_back` gives back the lines that begin in
+    /// `tile`.
+    const KEPT: bool = false;
+    /// See [`Source::KEPT`].
+    ///
+    /// # Safety
+    /// As [`Row::give_back`].
+    #[inline(always)]
+    unsafe fn give_back(&self, _tile: u32) {}
     /// What is written for the normalised and scaled `lanes` of `held`.
     #[inline(always)]
     fn finish(&self, _held: Self::Held, lanes: T::Lanes) -> T::Lanes {
@@ -76,29 +88,45 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
     const LOAD_FIRST: usize = 2;
     const FETCH_EARLY: usize = 4;
     type Held = Pack<T>;
+    const KEPT: bool = true;
     #[inline(always)]
     fn first(&self) -> *const T {
         Row::first(self)
     }
     #[inline(always)]
-    fn load(&self, tile: u32) -> Pack<T> {
+    fn load(&self, tile: u32, how: Load) -> Pack<T> {
         // Allocating in L1 although read once: `L1::no_allocate` measures slower on an H200.
-        Row::load(self, tile, Load::ReadOnly)
+        Row::load(self, tile, how)
     }
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
         Row::load(self, tile, Load::ReadOnly)
     }
+    #[inline(always)]
+    unsafe fn give_back(&self, tile: u32) {
+        // SAFETY: as the caller promises.
+        unsafe { Row::give_back(self, tile) }
+    }
+}
+
+/// Do rows of which a thread holds so much pass through L2 as the launch says? Shorter ones were no faster on an H200.
+const fn kept<T: Elem, const HELD: usize, X: Source<T>>() -> bool {
+    X::KEPT && HELD >= 4
 }
 
 /// The tiles of `source` that stay in registers, loaded if `wanted`: the kernel's first access to global memory.
 #[inline(always)]
-pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(source: X, wanted: bool) -> [X::Held; HELD] {
+pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(
+    source: X,
+    wanted: bool,
+    p: &Params,
+) -> [X::Held; HELD] {
     let mut held = [X::Held::empty(); HELD];
     if wanted {
         thread::wait_for_earlier_launches(source.first());
+        let how = if kept::<T, HELD, X>() { p.passage.load() } else { Load::ReadOnly };
         for tile in 0..HELD {
-            held[tile] = source.load(tile as u32);
+            held[tile] = source.load(tile as u32, how);
         }
     }
     held
@@ -147,7 +175,7 @@ fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<
     team: Team,
     p: Params,
 ) {
-    let mut held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true) };
+    let mut held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true, &p) };
     // Where there are registers for it, the weight is there when the sum is.
     let fetch_early = HELD <= X::FETCH_EARLY;
     let mut fetched = [S::EMPTY; HELD];
@@ -163,7 +191,7 @@ fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<
     }
     let streamed = if HELD == 0 { y.tiles() } else { 0 };
     for tile in 0..streamed {
-        squares = squares.zip(source.load(tile).lanes(), |sum, x| fma(x, x, sum));
+        squares = squares.zip(source.load(tile, Load::ReadOnly).lanes(), |sum, x| fma(x, x, sum));
     }
     let mean = team.sum(squares.sum(), &mut SharedMemory::of_launch()) * p.inv_cols;
     let inv_rms = rsqrt(mean + p.eps);
@@ -176,6 +204,12 @@ fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<
     for tile in 0..HELD {
         let weight = if fetch_early { fetched[tile] } else { weight.fetch(tile as u32) };
         put(tile as u32, held[tile], held[tile].lanes_again(), weight);
+    }
+    if kept::<T, HELD, X>() && p.passage.gives_back() {
+        for tile in 0..HELD {
+            // SAFETY: a host that has lines kept checked where rows begin and end.
+            unsafe { source.give_back(tile as u32) };
+        }
     }
     for tile in 0..streamed {
         let mut again = source.load_again(tile);

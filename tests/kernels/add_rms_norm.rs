@@ -13,6 +13,7 @@ pub const TESTS: &[Test] = &[
     ("add_rms_norm::f16", table::<f16>),
     ("add_rms_norm::bf16", table::<bf16>),
     ("add_rms_norm::layouts", layouts),
+    ("add_rms_norm::rows_kept_in_l2", kept),
 ];
 
 /// One shape and layout, with a weight of the element type.
@@ -54,6 +55,12 @@ pub fn check<T: Element>(
 /// Rows of which both ops are promised to make the same bits: the same access, and up to 32 KiB.
 fn dense_short<T: Element>([_, cols]: [i64; 2], [read, write]: [Layout; 2]) -> bool {
     read == write && cols as usize * size_of::<T>() <= 32 << 10
+}
+
+/// More rows than L2 holds; those of the norm alone, which reads half as much, it does hold.
+fn kept(device: &Device) {
+    let rows = if device.arch().is_some() { 5_001 } else { 5 };
+    check::<bf16>(device, seed(), [rows, 4_096], [Layout::dense(4_096); 2], RmsNorm::default());
 }
 
 fn table<T: Element>(device: &Device) {

@@ -16,6 +16,7 @@ pub const TESTS: &[Test] = &[
     ("rms_norm::f16_layouts", layouts::<f16>),
     ("rms_norm::bf16_layouts", layouts::<bf16>),
     ("rms_norm::rows_do_not_depend_on_each_other", batch_invariance),
+    ("rms_norm::rows_kept_in_l2", kept),
     ("rms_norm::two_levels_of_rows", two_levels),
     ("rms_norm::nan_and_infinity_stay_in_their_row", not_finite),
     ("rms_norm::several_threads", threads),
@@ -135,6 +136,23 @@ fn batch_invariance(device: &Device) {
     rows_stand_alone(&[5, 128, 1536, 3072, 9000], |x, shape| {
         [run(device, x, None, shape, [Layout::dense(shape[1]); 2], RmsNorm::default())]
     });
+}
+
+/// More rows than L2 holds: each has the bits that it has among few, whose launch leaves L2 alone.
+fn kept(device: &Device) {
+    let seed = seed();
+    let cases =
+        if device.arch().is_some() { [(9_001, 4_096), (1_201, 32_768)] } else { [(9, 4_096), (5, 32_768)] };
+    for (rows, cols) in cases {
+        eprintln!("{rows} rows of {cols} columns, OXIWARP_SEED={seed}");
+        let x: Vec<bf16> = values(&mut random(seed), rows * cols);
+        let run = |x: &[bf16]| {
+            let shape = [(x.len() / cols) as i64, cols as i64];
+            run(device, x, None, shape, [Layout::dense(shape[1]); 2], RmsNorm::default())
+        };
+        let few = x.chunks(rows / 4 * cols).flat_map(run).collect::<Vec<_>>();
+        same_bits(&run(&x), &few);
+    }
 }
 
 /// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.

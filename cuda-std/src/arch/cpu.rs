@@ -15,6 +15,7 @@ mod mma;
 pub use mma::{load_matrices, load_matrices_transposed, mma_bf16, mma_f16};
 
 use crate::cpu::{FaultKind, Operation, exchange, note, with};
+use crate::l2::LINE;
 use crate::mem::{Load, Store};
 
 macro_rules! reads {
@@ -44,6 +45,19 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
             block.raise(FaultKind::LaunchBounds { threads, declared: MAX_THREADS });
         }
     });
+}
+
+/// There is no L2.
+pub fn l2_policy(_keeps: bool) -> u64 {
+    0
+}
+
+/// # Safety
+/// A line begins at `ptr`: its ends are read, so that a tool that checks addresses sees one that nobody has.
+pub unsafe fn l2_give_back(ptr: *const u8) {
+    check_aligned(ptr.addr(), LINE as usize);
+    // SAFETY: as the caller promises.
+    unsafe { std::hint::black_box([ptr.read(), ptr.wrapping_add(LINE as usize - 1).read()]) };
 }
 
 /// A launch is done when it returns.

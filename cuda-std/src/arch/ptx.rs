@@ -96,6 +96,29 @@ pub fn wait_for_earlier_launches(address: u64) {
 }
 
 #[inline(always)]
+pub fn l2_policy(keeps: bool) -> u64 {
+    let (mut last, mut normal) = (0, 0);
+    if cfg!(target_feature = "sm_90") {
+        // SAFETY: encodes a policy.
+        unsafe {
+            asm!("createpolicy.fractional.L2::evict_last.b64 {}, 1.0;", out(reg64) last, options(pure, nomem, nostack));
+            asm!("createpolicy.fractional.L2::evict_normal.b64 {}, 1.0;", out(reg64) normal, options(pure, nomem, nostack));
+        }
+    }
+    if keeps { last } else { normal }
+}
+
+/// # Safety
+/// A line of global memory begins at `ptr`.
+#[inline(always)]
+pub unsafe fn l2_give_back(ptr: *const u8) {
+    if cfg!(target_feature = "sm_90") {
+        // SAFETY: a hint for memory that may be read.
+        unsafe { asm!("applypriority.global.L2::evict_normal [{}], 128;", in(reg64) ptr, options(nostack)) };
+    }
+}
+
+#[inline(always)]
 pub fn sync_threads() {
     // SAFETY: a barrier; that all threads reach it is tested on the CPU executor.
     unsafe { nv::_syncthreads() }
@@ -157,9 +180,13 @@ macro_rules! accesses {
             // SAFETY: the caller vouches for the address.
             unsafe {
                 match hint {
+                    Load::By(policy) if cfg!(target_feature = "sm_90") =>
+                        asm!(concat!("ld.global.nc.L2::cache_hint", $suffix, " ", $list, ", [{p}], {policy};"),
+                            $($r = out($class) $r,)* p = in(reg64) ptr, policy = in(reg64) policy.0,
+                            options(pure, readonly, nostack)),
                     Load::Default => asm!(concat!("ld.global", $suffix, " ", $list, ", [{p}];"),
                         $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
-                    Load::ReadOnly => asm!(concat!("ld.global.nc", $suffix, " ", $list, ", [{p}];"),
+                    Load::ReadOnly | Load::By(_) => asm!(concat!("ld.global.nc", $suffix, " ", $list, ", [{p}];"),
                         $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
                     Load::Once => asm!(concat!("ld.global.nc.L1::no_allocate", $suffix, " ", $list, ", [{p}];"),
                         $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),

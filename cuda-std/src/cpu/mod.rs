@@ -41,6 +41,8 @@ pub(crate) use warp::{Operation, exchange};
 
 /// Most bytes of shared memory that a block may ask for: what compute capability 9.0 has.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
+/// Of an L2 that is not there, in bytes: so few that the rows of a test are more.
+pub const L2_BYTES: u64 = 4 << 10;
 
 /// A kernel that the executor can launch; [`entry!`](crate::entry!) makes these.
 #[derive(Clone, Copy, Debug)]

@@ -54,6 +54,11 @@ impl Gpu {
         self.numbered_attribute(sys::MAX_SHARED_OPT_IN)
     }
 
+    /// Its L2 cache.
+    pub fn l2_bytes(self) -> Result<u32> {
+        self.attribute(DeviceAttribute::L2CacheSize)
+    }
+
     pub fn multiprocessors(self) -> Result<u32> {
         self.attribute(DeviceAttribute::MultiprocessorCount)
     }

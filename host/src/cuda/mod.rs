@@ -43,6 +43,8 @@ pub(crate) struct Cuda {
     /// PTX with instructions of this architecture alone (`sm_90a`), from which kernels are taken first.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
+    /// Its L2, on GPUs where keeping there what is read once was measured to be faster.
+    pub l2_bytes: Option<u64>,
     pub capability: (u32, u32),
     /// May a launch begin before the one ahead of it in the stream ends? Then kernels wait for that themselves.
     overlaps: bool,
@@ -136,6 +138,7 @@ impl Cuda {
         let native = ptx::native(capability, ptx);
         let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
         let max_shared_bytes = gpu.max_shared_bytes()?;
+        let l2_bytes = if capability.0 == 9 { Some(gpu.l2_bytes()?.into()) } else { None };
         let functions = RwLock::default();
         let overlaps = ptx.arch >= Arch::Sm90
             && std::env::var_os("OXIWARP_OVERLAP").is_none_or(|value| value != "0")
@@ -147,6 +150,7 @@ impl Cuda {
             max_shared_bytes,
             native,
             multiprocessors,
+            l2_bytes,
             capability,
             overlaps,
             context,

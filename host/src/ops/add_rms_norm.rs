@@ -39,7 +39,8 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
     let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
-    let (p, [x, residual, y, sum]) = (kernel_params(&layout, params), layout.operands);
+    let p = kernel_params(&layout, params, layout.passage(device, rung, &[0, 1]));
+    let [x, residual, y, sum] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         launch_rows(

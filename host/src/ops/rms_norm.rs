@@ -1,4 +1,5 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
+use cuda_std::l2::Passage;
 use kernels_gpu::norm::Params;
 use kernels_gpu::weight::{Applied, Weight};
 
@@ -62,7 +63,7 @@ pub fn rms_norm(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
-    let (p, [x, y]) = (kernel_params(&layout, params), layout.operands);
+    let (p, [x, y]) = (kernel_params(&layout, params, layout.passage(device, rung, &[0])), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])
@@ -106,7 +107,11 @@ pub(super) fn check<const N: usize>(
     Ok(Weight { base: weight.ptr().cast(), kind })
 }
 
-pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, params: RmsNorm) -> Params {
+pub(super) fn kernel_params<const N: usize>(
+    layout: &RowLayout<N>,
+    params: RmsNorm,
+    passage: Passage,
+) -> Params {
     Params {
         rows: layout.rows,
         inner: layout.inner,
@@ -118,5 +123,6 @@ pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, params: RmsNo
             round_before: u32::from(params.rounding == Rounding::BeforeWeight),
         },
         vector: u32::from(layout.vector),
+        passage,
     }
 }

@@ -2,6 +2,8 @@
 use kernels_gpu::ops::rms_norm_gated::Gate;
 use kernels_gpu::weight::Weight;
 
+use cuda_std::l2::Passage;
+
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
 use crate::ladder::{HeldRows, Ladder, SHORT_ROWS, rung};
 use crate::launch::args;
@@ -77,7 +79,7 @@ pub fn rms_norm_gated(
     let inputs = [Some(("x", &x)), Some(("gate", &gate)), weight.as_ref().map(|weight| ("weight", weight))];
     expect_disjoint(OP, ("out", y), &inputs)?;
     let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
-    let (p, [x, gate, y]) = (kernel_params(&layout, params.norm), layout.operands);
+    let (p, [x, gate, y]) = (kernel_params(&layout, params.norm, Passage::PLAIN), layout.operands);
     let before_weight = params.norm.rounding == Rounding::BeforeWeight;
     let gate = Gate {
         rows: gate,

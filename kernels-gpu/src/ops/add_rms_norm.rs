@@ -17,8 +17,8 @@ struct Add<T, const VECTOR: bool> {
 
 impl<T: Elem, const VECTOR: bool> Add<T, VECTOR> {
     #[inline(always)]
-    fn add(&self, tile: u32) -> Pack<T> {
-        let (x, residual) = (self.x.load(tile, Load::ReadOnly), self.residual.load(tile, Load::ReadOnly));
+    fn add(&self, tile: u32, how: Load) -> Pack<T> {
+        let (x, residual) = (self.x.load(tile, how), self.residual.load(tile, how));
         Pack::from_lanes(x.lanes().zip(residual.lanes(), |x, residual| x + residual))
     }
 }
@@ -27,9 +27,10 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
     const LOAD_FIRST: usize = 4;
     const FETCH_EARLY: usize = 2;
     type Held = Pack<T>;
+    const KEPT: bool = true;
     #[inline(always)]
-    fn load(&self, tile: u32) -> Pack<T> {
-        let sum = self.add(tile);
+    fn load(&self, tile: u32, how: Load) -> Pack<T> {
+        let sum = self.add(tile, how);
         self.sum.store(tile, sum, Store::Default);
         sum
     }
@@ -40,7 +41,15 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
     /// Adds again: two reads from L2, where reading the sum back would wait for its write.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
-        self.add(tile)
+        self.add(tile, Load::ReadOnly)
+    }
+    #[inline(always)]
+    unsafe fn give_back(&self, tile: u32) {
+        // SAFETY: as the caller promises.
+        unsafe {
+            self.x.give_back(tile);
+            self.residual.give_back(tile);
+        }
     }
 }
 
@@ -65,7 +74,7 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
             residual: Row::<T, VECTOR>::of(&residual, team, at, p.cols),
             sum: RowMut::<T, VECTOR>::of(&sum, team, at, p.cols),
         };
-        let held = hold::<T, HELD, _>(source, HELD <= Add::<T, VECTOR>::LOAD_FIRST);
+        let held = hold::<T, HELD, _>(source, HELD <= Add::<T, VECTOR>::LOAD_FIRST, &p);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
         normalize::<T, HELD, VECTOR, _>(source, held, weight, y, team, p);
     }

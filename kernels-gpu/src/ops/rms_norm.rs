@@ -24,7 +24,7 @@ unsafe fn rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
-        let held = hold::<T, HELD, _>(x, HELD <= Row::<T, VECTOR>::LOAD_FIRST);
+        let held = hold::<T, HELD, _>(x, HELD <= Row::<T, VECTOR>::LOAD_FIRST, &p);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
         normalize::<T, HELD, VECTOR, _>(x, held, weight, y, team, p);
     }

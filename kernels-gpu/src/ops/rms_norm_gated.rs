@@ -86,8 +86,8 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T,
     const FETCH_EARLY: usize = 2;
     type Held = Packs<T, GATE_FIRST>;
     #[inline(always)]
-    fn load(&self, tile: u32) -> Self::Held {
-        let (x, gate) = (self.x.load(tile, Load::ReadOnly), self.gate.load(tile, Load::ReadOnly));
+    fn load(&self, tile: u32, how: Load) -> Self::Held {
+        let (x, gate) = (self.x.load(tile, how), self.gate.load(tile, how));
         Packs { x, gate, sigmoid: self.sigmoid, ..Packs::empty() }
     }
     #[inline(always)]
@@ -96,7 +96,7 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T,
     }
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Self::Held {
-        self.load(tile)
+        self.load(tile, Load::ReadOnly)
     }
     #[inline(always)]
     fn finish(&self, held: Self::Held, lanes: T::Lanes) -> T::Lanes {
@@ -129,7 +129,7 @@ unsafe fn in_order<T: Elem, const HELD: usize, const VECTOR: bool, const GATE_FI
             sigmoid: gate.sigmoid != 0,
             round: gate.round != 0,
         };
-        let held = hold::<T, HELD, _>(source, HELD <= Gated::<T, VECTOR, GATE_FIRST>::LOAD_FIRST);
+        let held = hold::<T, HELD, _>(source, HELD <= Gated::<T, VECTOR, GATE_FIRST>::LOAD_FIRST, &p);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
         normalize::<T, HELD, VECTOR, _>(source, held, weight, y, team, p);
     }

@@ -1,0 +1,57 @@
+//! What a launch has kept in L2: large inputs that are read once.
+use cuda_std::l2::Passage;
+
+use crate::Device;
+use crate::ladder::Rung;
+use crate::rows::RowLayout;
+
+impl<const N: usize> RowLayout<N> {
+    /// How the rows of the operands `inputs`, read once by a kernel that is launched as `rung` says, pass through L2.
+    ///
+    /// Kept if they are more than fit there, and given back where half of that remains to be read: with a quarter of L2 or all of it
+    /// the kernel and those behind it take as long (docs/ladders.md).
+    pub fn passage(&self, device: &Device, rung: Rung, inputs: &[usize]) -> Passage {
+        let element = self.dtype.size();
+        let row = u64::from(self.cols) * element as u64;
+        let lines = inputs.iter().all(|&input| self.operands[input].is_lines(row, element));
+        let (read, Some(l2)) = (row * inputs.len() as u64, device.l2_bytes()) else { return Passage::PLAIN };
+        if read == 0 || !lines || self.rows.saturating_mul(read) < l2 {
+            return Passage::PLAIN;
+        }
+        let row = self.rows.saturating_sub((l2 / 2).div_ceil(read));
+        let block = row / u64::from(rung.teams) * u64::from(rung.cluster.max(1));
+        u32::try_from(block).map_or(Passage::PLAIN, Passage::kept_until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::{cluster, rung};
+
+    #[test]
+    fn the_last_half_of_l2_is_given_back() {
+        let device = Device::cpu();
+        let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
+        // 4 KiB of L2, rows of 512 bytes: the last 2 KiB are four rows, of two inputs two rows of each.
+        let passage = |offset, rows, cols, rung, inputs: &[usize]| {
+            let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
+            RowLayout::of("op", &device, [("x", &view), ("y", &view)]).unwrap().passage(&device, rung, inputs)
+        };
+        let one = rung(32, 4, 32, 32);
+        // Buffers begin with a line: see `cuda_std::l2::LINE`.
+        assert_eq!(passage(0, 100, 128, one, &[0]), Passage::kept_until(96));
+        assert_eq!(passage(0, 100, 128, one, &[0, 1]), Passage::kept_until(98));
+        assert_eq!(
+            passage(0, 99, 128, rung(32, 4, 32, 128), &[0]),
+            Passage::kept_until(23),
+            "95 rows, four a block"
+        );
+        assert_eq!(passage(0, 100, 128, cluster(32, 32), &[0]), Passage::kept_until(8 * 96));
+        assert_eq!(passage(0, 8, 128, one, &[0]), Passage::kept_until(4));
+        assert_eq!(passage(0, 7, 128, one, &[0]), Passage::PLAIN, "L2 holds them");
+        assert_eq!(passage(4, 100, 128, one, &[0]), Passage::PLAIN, "they begin within a line");
+        assert_eq!(passage(0, 100, 120, one, &[0]), Passage::PLAIN, "they end within one");
+        assert_eq!(passage(0, 100, 128, one, &[]), Passage::PLAIN);
+    }
+}
