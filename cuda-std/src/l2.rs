@@ -13,23 +13,24 @@ pub const LINE: u32 = 128;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
+    policy: Policy,
     /// The first block, in x, that gives its lines back.
     give_back_from: u32,
 }
 
 impl Passage {
     /// As the GPU does by itself.
-    pub const PLAIN: Self = Self { give_back_from: u32::MAX };
+    pub const PLAIN: Self = Self { policy: Policy::NORMAL, give_back_from: u32::MAX };
 
     /// Lines are kept, and given back by all blocks from number `first` on. Rows begin and end with a line.
     pub const fn kept_until(first: u32) -> Self {
-        Self { give_back_from: first }
+        Self { policy: Policy::LAST, give_back_from: first }
     }
 
     /// How the rows are loaded.
     #[inline(always)]
     pub fn load(self) -> Load {
-        Load::By(Policy(arch::l2_policy(self != Self::PLAIN)))
+        Load::By(self.policy)
     }
 
     /// Does the calling block give its lines back?
@@ -39,9 +40,18 @@ impl Passage {
     }
 }
 
-/// What becomes of a line in L2, as the GPU encodes it.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Policy(pub(crate) u64);
+/// What becomes of a line in L2: what `createpolicy.fractional` makes for all lines. As a number it costs a kernel nothing;
+/// made there, and chosen, it took longer than anything else in front of the first load.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy(pub u64);
+
+impl Policy {
+    /// `evict_normal`.
+    pub const NORMAL: Self = Self(0x16f0_0000_0000_0000);
+    /// `evict_last`.
+    pub const LAST: Self = Self(0x14f0_0000_0000_0000);
+}
 
 /// Gives a kept line back.
 ///

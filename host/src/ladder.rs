@@ -94,7 +94,8 @@ const FEW_PACKS: &[Rung] = &[
 /// The number of threads decides in which order a row is summed. Ops that share this ladder give the same bits for the
 /// same row, fused or not.
 pub(crate) const SHORT_ROWS: &[Rung] = &[
-    rung(256, 4, 64, 64),
+    rung(192, 4, 64, 64),
+    rung(256, 2, 128, 128),
     rung(384, 4, 96, 96),
     rung(512, 4, 128, 128),
     rung(640, 4, 160, 160),

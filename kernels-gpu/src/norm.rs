@@ -205,7 +205,7 @@ fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<
         let weight = if fetch_early { fetched[tile] } else { weight.fetch(tile as u32) };
         put(tile as u32, held[tile], held[tile].lanes_again(), weight);
     }
-    if kept::<T, HELD, X>() && p.passage.gives_back() {
+    if kept::<T, HELD, X>() && !team.cluster && p.passage.gives_back() {
         for tile in 0..HELD {
             // SAFETY: a host that has lines kept checked where rows begin and end.
             unsafe { source.give_back(tile as u32) };

@@ -47,11 +47,6 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     });
 }
 
-/// There is no L2.
-pub fn l2_policy(_keeps: bool) -> u64 {
-    0
-}
-
 /// # Safety
 /// A line begins at `ptr`: its ends are read, so that a tool that checks addresses sees one that nobody has.
 pub unsafe fn l2_give_back(ptr: *const u8) {

@@ -95,19 +95,6 @@ pub fn wait_for_earlier_launches(address: u64) {
     }
 }
 
-#[inline(always)]
-pub fn l2_policy(keeps: bool) -> u64 {
-    let (mut last, mut normal) = (0, 0);
-    if cfg!(target_feature = "sm_90") {
-        // SAFETY: encodes a policy.
-        unsafe {
-            asm!("createpolicy.fractional.L2::evict_last.b64 {}, 1.0;", out(reg64) last, options(pure, nomem, nostack));
-            asm!("createpolicy.fractional.L2::evict_normal.b64 {}, 1.0;", out(reg64) normal, options(pure, nomem, nostack));
-        }
-    }
-    if keeps { last } else { normal }
-}
-
 /// # Safety
 /// A line of global memory begins at `ptr`.
 #[inline(always)]

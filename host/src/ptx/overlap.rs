@@ -43,7 +43,12 @@ impl Overlap {
         let is_any = |ops: &[&str]| ops.iter().any(|op| kernel.starts_with(op));
         if is_any(&["activation"]) {
             Self::Plain
-        } else if is_any(&["layer_norm_held10", "layer_norm_backward", "rms_norm_backward"]) {
+        } else if is_any(&[
+            "add_rms_norm_hold2",
+            "layer_norm_held10",
+            "layer_norm_backward",
+            "rms_norm_backward",
+        ]) {
             Self::Before
         } else {
             Self::Both
