@@ -7,9 +7,9 @@ pub const LINE: u32 = 128;
 
 /// How what a kernel reads once passes through L2: a kernel argument.
 ///
-/// Lines that are kept (`evict_last`) although nobody reads them again leave the memory 1 to 3 % more for the rest, measured on an
-/// H200 (`docs/ladders.md`). They would stay until others are kept, and whoever comes behind had that much less of L2: so the blocks
-/// at the end give theirs back (`applypriority`), by when the earlier lines have made room for them.
+/// Kernels that keep such lines (`evict_last`), although nobody reads them again, take 1 to 4 % less time on an H200
+/// (`docs/ladders.md`). But the lines stay until others are kept, and whoever comes behind has that much less of L2: so the blocks at the
+/// end give theirs back (`applypriority`), when these have taken the places of the earlier ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
@@ -40,8 +40,8 @@ impl Passage {
     }
 }
 
-/// What becomes of a line in L2: what `createpolicy.fractional` makes for all lines. As a number it costs a kernel nothing;
-/// made there, and chosen, it took longer than anything else in front of the first load.
+/// What becomes of a line in L2, as `createpolicy.fractional` encodes it on sm_90. A number that the host passes is read with the other
+/// arguments; made and chosen in the kernel, it would stand in front of the first load.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(pub u64);
