@@ -23,7 +23,7 @@ pub struct Params {
     pub weight: Applied,
     /// Are all operands, the weight included, `Rows::is_vector`? 0 or 1.
     pub vector: u32,
-    /// How rows that are [`kept`] pass through L2.
+    /// How rows of which a thread holds 4 packs and more pass through L2, where the op has them kept.
     pub passage: Passage,
 }
 
