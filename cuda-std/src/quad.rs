@@ -195,10 +195,6 @@ impl QuadColumns {
 impl Rows {
     /// May rows of `cols` elements of `element` bytes be accessed four elements at a time?
     pub fn is_quads(&self, cols: u32, element: usize) -> bool {
-        let by_four = |elements: i64| elements % 4 == 0;
-        (self.base as usize).is_multiple_of(4 * element)
-            && by_four(self.inner_stride)
-            && by_four(self.outer_stride)
-            && by_four(i64::from(cols))
+        self.is_aligned(cols, element, LEN as usize * element)
     }
 }

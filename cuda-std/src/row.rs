@@ -44,20 +44,21 @@ impl Rows {
 
     /// May rows of `cols` elements of `element` bytes be accessed 16 bytes at a time?
     pub fn is_vector(&self, cols: u32, element: usize) -> bool {
-        let aligned = |elements: i64| (elements * element as i64) % 16 == 0;
-        (self.base as usize).is_multiple_of(16)
+        self.is_aligned(cols, element, 16)
+    }
+
+    /// Do rows of `cols` elements of `element` bytes begin and end with a line of L2?
+    pub fn is_lines(&self, cols: u32, element: usize) -> bool {
+        self.is_aligned(cols, element, l2::LINE as usize)
+    }
+
+    /// Do they begin and end at a multiple of `bytes`?
+    pub(crate) fn is_aligned(&self, cols: u32, element: usize, bytes: usize) -> bool {
+        let aligned = |elements: i64| (elements * element as i64) % bytes as i64 == 0;
+        (self.base as usize).is_multiple_of(bytes)
             && aligned(self.inner_stride)
             && aligned(self.outer_stride)
             && aligned(i64::from(cols))
-    }
-
-    /// Do rows of `bytes` begin and end with a line of L2?
-    pub fn is_lines(&self, bytes: u64, element: usize) -> bool {
-        let aligned = |elements: i64| (elements * element as i64) % i64::from(l2::LINE) == 0;
-        (self.base as usize).is_multiple_of(l2::LINE as usize)
-            && aligned(self.inner_stride)
-            && aligned(self.outer_stride)
-            && bytes.is_multiple_of(l2::LINE.into())
     }
 
     /// Are strides numbers of 32 bits, so that one multiplication finds a row of few? See [`RowAt::of_few`].

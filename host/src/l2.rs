@@ -12,10 +12,10 @@ impl<const N: usize> RowLayout<N> {
     /// the kernel and those behind it take as long (docs/ladders.md). Clusters are no faster with it.
     pub fn passage(&self, device: &Device, rung: Rung, inputs: &[usize]) -> Passage {
         let element = self.dtype.size();
-        let row = u64::from(self.cols) * element as u64;
-        let lines = inputs.iter().all(|&input| self.operands[input].is_lines(row, element));
-        let (read, Some(l2)) = (row * inputs.len() as u64, device.l2_bytes()) else { return Passage::PLAIN };
-        if read == 0 || rung.cluster > 0 || !lines || self.rows.saturating_mul(read) < l2 {
+        let read = u64::from(self.cols) * (element * inputs.len()) as u64;
+        let lines = || inputs.iter().all(|&input| self.operands[input].is_lines(self.cols, element));
+        let Some(l2) = device.l2_bytes() else { return Passage::PLAIN };
+        if rung.cluster > 0 || self.rows.saturating_mul(read) < l2 || !lines() {
             return Passage::PLAIN;
         }
         let row = self.rows.saturating_sub((l2 / 2).div_ceil(read));

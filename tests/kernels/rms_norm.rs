@@ -138,7 +138,7 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// More rows than L2 holds: each has the bits that it has among few, whose launch leaves L2 alone.
+/// More rows than L2 holds: each has the bits that it has among few, whose launch leaves a GPU's L2 alone.
 fn kept(device: &Device) {
     let seed = seed();
     let cases =
