@@ -81,11 +81,11 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Writes the lanes of a block that is one team.
+    /// Writes the lanes of a block that is one team of whole warps.
     #[inline(always)]
     pub fn put<L: Lanes>(&self, tile: u32, lanes: L) {
         if self.wanted {
-            self.write.store_lanes(tile, lanes);
+            self.write.store_lanes_of_warps(tile, lanes);
         }
     }
 
@@ -96,7 +96,9 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
             return;
         }
         let sum = over_teams(lanes, team, memory);
-        if team.row == 0 {
+        if team.row == 0 && team.size.is_multiple_of(warp::SIZE) {
+            self.write.store_lanes_of_warps(tile, sum);
+        } else if team.row == 0 {
             self.write.store_lanes(tile, sum);
         }
     }

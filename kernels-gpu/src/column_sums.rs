@@ -28,9 +28,9 @@ pub struct Params {
 pub const COLUMNS: u32 = 32;
 /// Threads of a column, which take its rows by turns.
 pub const STRIPES: u32 = 16;
-/// Rows of a thread whose loads are in flight together: with its column's others those that 132 blocks leave, one for each
+/// Rows of a thread whose loads are in flight together: with its column's others those that 264 blocks leave, two for each
 /// multiprocessor of an H100.
-const STEP: usize = 9;
+const STEP: usize = 17;
 
 /// Block `[x, y, z]` adds up the `x`-th 32 columns of group `y`, of the first or the second workspace by `z`.
 ///

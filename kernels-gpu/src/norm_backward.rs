@@ -119,11 +119,6 @@ unsafe fn held<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool
         // SAFETY: as the caller promises; a team's row is its own.
         let (line, _) = unsafe { Line::<T, VECTOR, LAYER>::of(share, &operands, weight, at, &p) };
         let pairs = line.load::<HELD>(0);
-        if VECTOR {
-            let next = [(first + share.step) as u32, thread::block_dim()[1], share.end as u32];
-            // SAFETY: as the caller promises.
-            unsafe { ahead::bring::<T>(&operands, next, &p) };
-        }
         let [mut mean, mut offset] = [0.0; 2];
         if LAYER {
             let mut sum = Sum::ZERO;
@@ -135,6 +130,11 @@ unsafe fn held<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool
         let mut sum = Sum::ZERO;
         for tile in 0..HELD {
             sum = line.products(tile as u32, pairs[tile], mean, sum);
+        }
+        if VECTOR {
+            let next = [(first + share.step) as u32, thread::block_dim()[1], share.end as u32];
+            // SAFETY: as the caller promises.
+            unsafe { ahead::bring::<T>(&operands, next, &p) };
         }
         let stats = Stats::of(mean, offset, folds.means(sum, p.inv_cols), p.eps, at);
         // Addresses that are worked out anew are not in the way of the reductions.

@@ -2,6 +2,7 @@
 use crate::elem::{Elem, Lanes};
 use crate::mem::{self, Store};
 use crate::pack::Pack;
+use crate::warp;
 
 use super::{Row, RowMut};
 
@@ -47,5 +48,33 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
                 unsafe { mem::store_u32(at, lanes.get(i as usize).to_bits(), Store::Default) };
             }
         }
+    }
+
+    /// The same, by teams of whole warps: of eight lanes, two threads beside each other exchange halves, so that a store fills sectors of
+    /// 32 bytes, of which L2 takes a half no faster than a whole. Every thread of the warp must call it.
+    #[inline(always)]
+    pub fn store_lanes_of_warps<L: Lanes>(&self, tile: u32, lanes: L) {
+        if !VECTOR || L::LEN != 8 {
+            return self.store_lanes(tile, lanes);
+        }
+        let is_odd = self.columns.rank % 2 == 1;
+        let choose = |odd: [u32; 4], even: [u32; 4]| -> [u32; 4] {
+            core::array::from_fn(|i| if is_odd { odd[i] } else { even[i] })
+        };
+        let low = core::array::from_fn(|i| lanes.get(i).to_bits());
+        let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
+        let sent = choose(low, high);
+        let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
+        // First the columns of the even thread, then those of the odd one, which follow.
+        let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
+        let put = |column: u32, words: [u32; 4]| {
+            if column < self.columns.cols {
+                let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
+                // SAFETY: `L::LEN` columns from `column` on lie in the row (`of`), of which nobody else writes this half.
+                unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
+            }
+        };
+        put(first, choose(other, low));
+        put(first + L::LEN, choose(high, other));
     }
 }

@@ -1,5 +1,8 @@
 //! The rows that a block comes to next, on their way to the L2 cache while it works on others: for their packs there are no
 //! registers, and the latency of memory is what a block waits for most.
+//!
+//! A kernel asks when it has added up what it loaded and is about to wait for the other warps' sums. To ask keeps a warp busy: before
+//! the loads, all would wait for the one that asks (`docs/ladders.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 

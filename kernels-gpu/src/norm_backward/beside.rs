@@ -66,7 +66,7 @@ impl<T: Elem> Place<T> {
     /// The thread's pack of `tile`; of a row that is not there a `dy` that adds nothing to a sum.
     #[inline(always)]
     fn load(&self, tile: u32) -> [Pack<T>; 2] {
-        let (x, dy) = (self.x.load(tile, Load::Once), self.dy.load(tile, Load::Once));
+        let (x, dy) = (self.x.load(tile, Load::ReadOnly), self.dy.load(tile, Load::ReadOnly));
         [x, if self.exists { dy } else { Pack::ZERO }]
     }
 }
@@ -141,8 +141,6 @@ pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const
     let [mut dweight, mut dbias] = [[T::Lanes::splat(0.0); HELD]; 2];
     while first < end {
         // SAFETY: as the caller promises.
-        unsafe { ahead::bring::<T>(&operands, [first + step, ROWS as u32, end], &p) };
-        // SAFETY: as the caller promises.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
         let pairs = places.load::<HELD>();
         let shifts = places.shifts();
@@ -153,6 +151,8 @@ pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const
                 values[row * OF_ROW + i] = sums[i];
             }
         }
+        // SAFETY: as the caller promises.
+        unsafe { ahead::bring::<T>(&operands, [first + step, ROWS as u32, end], &p) };
         let means = fold.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
             let of_this = core::array::from_fn(|i| means[row * OF_ROW + i]);
