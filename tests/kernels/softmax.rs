@@ -1,6 +1,8 @@
 //! `softmax` and its logarithm against f64: the table of shapes, layouts, rows that overflow a naive formula.
+use std::f64::consts::{LN_2, LOG2_E};
+
 use half::{bf16, f16};
-use oxiwarp::{Device, Element, Stream, View, softmax};
+use oxiwarp::{Device, Dtype, Element, Stream, View, softmax};
 use oxiwarp_tests::alone::rows_stand_alone;
 use oxiwarp_tests::compare::ulp;
 use oxiwarp_tests::shapes::shapes;
@@ -39,10 +41,10 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
 ///
 /// A 16-bit result is off by its rounding too. In units of 2^-23 of the result: up to 0.5 of `|x - max|` for the
 /// subtraction, 3 for the sum of exponentials, and for f32 3 for the exponential, 0.5 each for the sum's reciprocal and the
-/// product. In 16 bits the sum's logarithm is in the exponent: 2 for `ex2.approx`, 0.5 of `|ln y|` for the rounding of its argument,
-/// and 2 of `ln(sum)`, 1.4 at least, for `lg2.approx`: 2 ulp, or 2^-22 up to 2 (CUDA C++ Programming Guide, intrinsic functions). A logarithm has the
-/// absolute errors of its terms: those of the difference and the sum, 2 of the logarithm of the sum, which is smaller than the
-/// result, and 0.5 of the result.
+/// product. In 16 bits the sum's logarithm is in the exponent: 2 for `ex2.approx`; half an ulp of its argument, `log2(y)`; and
+/// 2 ulp of `log2(sum)`, or 2^-22 where the sum is 2 or less, for `lg2.approx` (CUDA C++ Programming Guide, `__log2f`). A
+/// logarithm has the absolute errors of its terms: those of the difference and the sum, 2 of the logarithm of the sum, which is
+/// smaller than the result, and 0.5 of the result.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
     for (r, (x, got)) in x.chunks(cols).zip(got.chunks(cols)).enumerate() {
@@ -55,8 +57,11 @@ pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
                 (true, _) => (1.0, 2.5 * expected.abs()),
                 (false, true) => (expected, 4.0),
                 (false, false) => {
-                    let ln = -expected.max(f64::MIN_POSITIVE).ln();
-                    (expected, 2.0 + 0.5 * ln + 2.0 * (ln - from_max).max(0.7))
+                    // What errors of a power of 2 are of the result, in these units.
+                    let units = |error: f64| error * LN_2 / f64::from(f32::EPSILON);
+                    let exponent = -expected.max(f64::MIN_POSITIVE).log2();
+                    let sum = 2.0 * ulp(Dtype::F32, exponent - from_max * LOG2_E);
+                    (expected, 2.0 + units(0.5 * ulp(Dtype::F32, exponent) + sum.max((-22f64).exp2())))
                 }
             };
             let single = f64::from(f32::EPSILON) * unit * (3.0 + own + 0.5 * from_max);

@@ -17,7 +17,8 @@ const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "s
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
-    /// Of the logarithm `ln(sum)`; of what becomes 16 bits `-log2(sum)`, an addend of the exponent; else `1 / sum`.
+    /// Of the logarithm `ln(sum)`; of what becomes 16 bits `-log2(sum)`, an addend of the exponent; else `1 / sum`. In 16 bits the
+    /// exponent is off by up to 2.5 ulp, and the result by some 2e-6 of it, which decides what is half-way between two numbers.
     sum: f32,
     log: bool,
 }
