@@ -12,6 +12,7 @@ from torch import nn
 
 import oxiwarp
 from oxiwarp import _few
+from oxiwarp.replacement import is_replaced
 
 BF16 = torch.bfloat16
 CACHED = [(name, BF16) for name in ("Llama", "Mistral", "Qwen2", "Gemma2", "Gemma3Text", "Phi3", "Granite", "Mixtral")]
@@ -59,6 +60,47 @@ def test_one_by_one(name, monkeypatch):
     with torch.enable_grad():
         model(input_ids=IDS)
     assert calls["Linear"] == 14 and calls["Attention"] == calls["MLP"] == 2
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_subclass_in_another_module(grad):
+    """It inherits everything from a known class, and transformers' functions are not in its module."""
+    model = build("Llama")
+    for layer in model.layers:
+        layer.self_attn.__class__ = type("Inherited", (type(layer.self_attn),), {"__module__": __name__})
+    with torch.set_grad_enabled(grad):
+        own = model(input_ids=IDS).last_hidden_state
+        report = oxiwarp.patch(model, cpu_kernels=True)
+        assert all(row.status == "replaced" for row in report if row.module_class.endswith(".Inherited"))
+        assert is_replaced(model.layers[0].self_attn)
+        torch.testing.assert_close(model(input_ids=IDS).last_hidden_state, own)
+
+
+def test_attributes_over_parameters():
+    """Decoding does not call the modules: it reads the same weights as their own forward."""
+    model = build("Llama")
+    oxiwarp.patch(model, cpu_kernels=True)
+    attention, norm = model.layers[0].self_attn, model.layers[0].input_layernorm
+    attention.q_proj.__dict__["weight"] = torch.randn_like(attention.q_proj.weight)
+    norm.__dict__["weight"] = torch.randn_like(norm.weight)
+    with torch.enable_grad():
+        called = decode(model, 9)
+    assert torch.equal(decode(model, 9), called)
+    oxiwarp.unpatch(model)
+    torch.testing.assert_close(decode(model, 9), called)
+
+
+def test_linear_with_other_parameters():
+    """A weight that is no parameter, and a parameter of another name."""
+    model = build("Llama")
+    linear = model.layers[0].mlp.down_proj
+    weight = linear.weight.detach()
+    del linear.weight
+    linear.weight = weight
+    linear.register_parameter("scale", nn.Parameter(torch.ones(1), requires_grad=False))
+    own = decode(model, 9)
+    oxiwarp.patch(model, cpu_kernels=True)
+    torch.testing.assert_close(decode(model, 9), own)
 
 
 def graphs(model, *steps, dynamic=None):

@@ -1,8 +1,12 @@
 """A patched model is still that model: state dict, copies, pickle, hooks, offloading, moves, training."""
 
 import copy
+import gc
 import io
 import pickle
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -13,6 +17,7 @@ from torch.nn.utils import parametrize
 
 import oxiwarp
 from oxiwarp import replacement
+from oxiwarp.norms import NormRecipe
 
 
 def patched_net(**options):
@@ -238,3 +243,92 @@ def test_forward_mode(grad):
             with pytest.raises(RuntimeError, match="rms_norm: called in forward-mode AD"):
                 torch.func.jvp(call, (x,), (tangent,))
     oxiwarp.rms_norm(x)
+
+
+class Chain(nn.Module):
+    """A replaced norm and a linear that no kernel is for."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = BeforeWeightRMSNorm(64), nn.Linear(64, 64)
+
+
+def parametrized_linear():
+    model = Chain()
+    nn.utils.parametrizations.weight_norm(model.linear)
+    return model
+
+
+def parametrized_norm():
+    model = Chain()
+    model.norm = nn.LayerNorm(64)
+    parametrize.register_parametrization(model.norm, "weight", nn.Identity())
+    return model
+
+
+def parametrized_block():
+    block = ltx().transformer_blocks[0]
+    parametrize.register_parametrization(block, "scale_shift_table", nn.Identity())
+    return block
+
+
+def parametrized_in_a_block():
+    block = ltx().transformer_blocks[0]
+    parametrize.register_parametrization(block.attn1.norm_q, "weight", nn.Identity())
+    return block
+
+
+def class_of_a_function():
+    class LocalRMSNorm(BeforeWeightRMSNorm):
+        pass
+
+    model = Chain()
+    model.norm = LocalRMSNorm(64)
+    return model
+
+
+@pytest.mark.parametrize("unpatch", [True, False], ids=["unpatched", "patched"])
+@pytest.mark.parametrize(
+    "make", [parametrized_linear, parametrized_norm, parametrized_block, parametrized_in_a_block, class_of_a_function]
+)
+def test_a_patched_module_is_freed(make, unpatch):
+    """With its parameters, and with classes that were made for it alone."""
+    model = make()
+    oxiwarp.patch(model, cpu_kernels=True)
+    if unpatch:
+        oxiwarp.unpatch(model)
+    alive = [weakref.ref(part) for part in (*model.modules(), *model.parameters())]
+    own = {replacement.base_of(part) for part in model.modules()}
+    classes = [weakref.ref(cls) for cls in own if not replacement.is_importable(cls)]
+    del model, own
+    for _ in range(3):  # a class goes one collection after its subclass
+        gc.collect()
+    assert [ref() for ref in (*alive, *classes) if ref() is not None] == []
+
+
+def test_an_unpatched_module_gets_its_class_again():
+    """torch.compile has code for it."""
+    model = patched_net()
+    before = weakref.ref(type(model.before))
+    oxiwarp.unpatch(model)
+    gc.collect()
+    oxiwarp.patch(model, cpu_kernels=True)
+    assert type(model.before) is before()
+
+
+def test_threads_that_patch_at_once(monkeypatch):
+    """They make one class for a recipe, so every object can be copied."""
+    methods = NormRecipe.methods
+
+    def slow(recipe, base):
+        time.sleep(0.05)  # long enough for all threads to come here
+        return methods(recipe, base)
+
+    monkeypatch.setattr(NormRecipe, "methods", slow)
+    cls = type("RacyRMSNorm", (BeforeWeightRMSNorm,), {})
+    modules = [cls(64) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda module: oxiwarp.patch(module, cpu_kernels=True), modules))
+    assert len({type(module) for module in modules}) == 1
+    for module in modules:
+        assert replacement.is_replaced(copy.deepcopy(module))

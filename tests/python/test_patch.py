@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers import DTYPES, random, same_roundings
+from image_models import sdxl
 from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input, qwen, t5
 from torch import nn
 
@@ -213,6 +214,78 @@ def test_nothing_to_replace():
 def test_shared_module_counts_once():
     norm = nn.RMSNorm(8)
     assert oxiwarp.patch(nn.Sequential(norm, norm)).replaced == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "replaced"), [({"only": "b"}, True), ({"skip": "b"}, False), ({"skip": "c"}, True)]
+)
+def test_patterns_take_every_name_of_a_module(options, replaced):
+    model = nn.Module()
+    model.a = model.b = nn.RMSNorm(64)
+    oxiwarp.patch(model, allow_empty=True, **options)
+    assert replacement.is_replaced(model.a) is replaced
+
+
+def test_unpatch_reaches_processors_that_a_model_keeps_for_later():
+    model = sdxl()
+    oxiwarp.patch(model, cpu_kernels=True)
+    assert any(map(replacement.is_replaced, model.attn_processors.values()))
+    model.fuse_qkv_projections()
+    oxiwarp.unpatch(model)
+    model.unfuse_qkv_projections()
+    assert not any(map(replacement.is_replaced, model.attn_processors.values()))
+
+
+class Wrapped:
+    """A user's processor that calls another."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __call__(self, attn, *args, **kwargs):
+        return self.inner(attn, *args, **kwargs)
+
+
+def test_unpatch_reaches_processors_within_processors():
+    model = ltx()
+    attention = model.transformer_blocks[0].attn1
+    own = type(attention.processor)
+    oxiwarp.patch(model, cpu_kernels=True)
+    attention.processor = Wrapped(attention.processor)
+    assert replacement.is_replaced(attention.processor.inner)
+    oxiwarp.unpatch(model)
+    assert type(attention.processor.inner) is own
+
+
+@pytest.mark.parametrize("make", [lambda: nn.LayerNorm(64, elementwise_affine=False), lambda: nn.RMSNorm(64)])
+def test_another_width_raises_as_the_own_forward(make):
+    module, x = make(), torch.randn(2, 32)
+    with pytest.raises(RuntimeError) as own:
+        module(x)
+    oxiwarp.patch(module, cpu_kernels=True)
+    with pytest.raises(RuntimeError) as got:
+        module(x)
+    assert str(got.value) == str(own.value)
+
+
+def test_a_weight_that_broadcasts():
+    module, x = BeforeWeightRMSNorm(64), torch.randn(5, 1)
+    own = module(x)
+    oxiwarp.patch(module, cpu_kernels=True)
+    assert torch.equal(module(x), own) and own.shape == (5, 64)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [(BeforeWeightRMSNorm(64), "variance_epsilon"), (nn.LayerNorm(64), "eps"), (nn.RMSNorm(64), "eps")],
+)
+def test_a_negative_eps_runs_the_own_forward(module, name):
+    oxiwarp.patch(module, cpu_kernels=True)
+    setattr(module, name, -1e-9)
+    x = torch.randn(5, 64)
+    y = module(x)
+    oxiwarp.unpatch(module)
+    assert torch.equal(y, module(x))
 
 
 def test_attention_by_itself():

@@ -156,10 +156,8 @@ def test_time_of_patching():
     diffusers = pytest.importorskip("diffusers")
     with torch.device("meta"):
         model = diffusers.FluxTransformer2DModel()
-    from oxiwarp import recognise
     from oxiwarp.fusions import _source
 
-    recognise._probed.clear()
     _source.fingerprint.cache_clear()
     start = time.perf_counter()
     report = oxiwarp.patch(model)

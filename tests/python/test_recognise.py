@@ -1,12 +1,20 @@
 """How a class's roundings are found, on the classes of diffusers and transformers and on odd ones."""
 
 import importlib
+from types import MethodType
 
 import pytest
 import torch
+from models import BeforeWeightRMSNorm
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import oxiwarp
+from oxiwarp import norms, replacement
+from oxiwarp import recognise as recognise_module
+from oxiwarp.probe import probe
 from oxiwarp.recognise import Formula, Unsuitable, recognise
 
 ONCE, OFFSET, BEFORE = Formula(True, 0.0, False), Formula(True, 1.0, False), Formula(True, 0.0, True)
@@ -141,6 +149,7 @@ def channels_first(self, x):
         (channels_first, "for a tensor of rank 4"),
         (lambda self, x: good(self, x) if x.dim() > 2 else x, "for a tensor of rank 1"),
         (lambda self, x: good(self, x) if x.dim() != 2 else x, "for a tensor of rank 2"),
+        (lambda self, x: good(self, x) if x.dim() != 5 else x, "for a tensor of rank 5"),
     ],
 )
 def test_depends_on_more_than_rows(forward, reason):
@@ -243,3 +252,111 @@ def test_default_dtype(dtype):
     finally:
         torch.set_default_dtype(before)
     assert found == usual
+
+
+class GainRMSNorm(nn.Module):
+    """The formula depends on a private attribute, and on a method that forward calls."""
+
+    def __init__(self, gain=0.0):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(64))
+        self.eps = 1e-6
+        self._gain = gain
+
+    def scale(self):
+        return self.weight.float() + self._gain
+
+    def forward(self, x):
+        return (self.scale() * chain(x, self.eps)).type_as(x)
+
+
+def assert_own(module, x):
+    """The module is replaced and gives what its class gives."""
+    assert replacement.is_replaced(module)
+    torch.testing.assert_close(module(x), GainRMSNorm.forward(module, x))
+
+
+def test_private_attributes_make_another_formula():
+    x, model = torch.randn(5, 64), nn.ModuleList([GainRMSNorm(), GainRMSNorm(1.0)])
+    assert oxiwarp.patch(model, cpu_kernels=True).replaced == 2
+    for module in model:
+        assert_own(module, x)
+
+
+def test_methods_on_the_instance_make_another_formula():
+    x, model = torch.randn(5, 64), nn.ModuleList([GainRMSNorm(), GainRMSNorm()])
+    model[1].scale = MethodType(lambda self: 1.0 + self.weight.float(), model[1])
+    assert oxiwarp.patch(model, cpu_kernels=True).replaced == 2
+    for module in model:
+        assert_own(module, x)
+
+
+def test_methods_replaced_in_the_class_between_two_patches(monkeypatch):
+    x, first, second = torch.randn(5, 64), GainRMSNorm(), GainRMSNorm()
+    oxiwarp.patch(first, cpu_kernels=True)
+    monkeypatch.setattr(GainRMSNorm, "scale", lambda self: 1.0 + self.weight.float())
+    oxiwarp.patch(second, cpu_kernels=True)
+    assert_own(second, x)
+    oxiwarp.patch(first, cpu_kernels=True)
+    assert_own(first, x)
+
+
+def test_patching_again_probes_again():
+    x, module = torch.randn(5, 64), GainRMSNorm()
+    oxiwarp.patch(module, cpu_kernels=True)
+    module._gain = 1.0
+    oxiwarp.patch(module, cpu_kernels=True)
+    assert_own(module, x)
+
+
+def test_equal_norms_are_probed_once(monkeypatch):
+    probed = []
+    monkeypatch.setattr(recognise_module, "probe", lambda *args: probed.append(args) or probe(*args))
+    oxiwarp.patch(nn.ModuleList([GainRMSNorm() for _ in range(4)]), cpu_kernels=True)
+    assert len(probed) == 1
+
+
+def test_ranks_that_are_not_probed_keep_the_own_forward(monkeypatch):
+    module = GainRMSNorm()
+    oxiwarp.patch(module, cpu_kernels=True)
+    calls, call = [], norms.call
+    monkeypatch.setattr(norms, "call", lambda x, *rest: calls.append(x.dim()) or call(x, *rest))
+    with torch.no_grad():
+        for rank in range(1, 9):
+            module(torch.ones([1] * (rank - 1) + [64]))
+    assert calls == [1, 2, 3, 4, 5]
+
+
+def test_the_callers_modes_do_not_take_part():
+    """Fake tensors have no values to compare: the probe runs outside of their mode."""
+    with FakeTensorMode():
+        module = GainRMSNorm()
+        oxiwarp.patch(module, cpu_kernels=True)
+    assert replacement.is_replaced(module)
+
+
+def test_a_probe_changes_neither_the_module_nor_the_random_state():
+    def forward(self, x):
+        self.seen.append(x.shape)
+        self.last["x"] = nn.functional.dropout(x, 0.5)
+        return good(self, x)
+
+    module = norm_class(forward, seen=[], last={})()
+    state = torch.get_rng_state()
+    oxiwarp.patch(module, cpu_kernels=True)
+    assert replacement.is_replaced(module)
+    assert module.seen == [] and module.last == {} and torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_norm_that_fsdp2_holds():
+    """`fully_shard` gives the norm a class whose `__new__` needs the arguments of its `__init__`."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        module, x = BeforeWeightRMSNorm(64), torch.randn(5, 64)
+        weight = nn.init.normal_(module.weight).clone()
+        fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
+        oxiwarp.patch(module, cpu_kernels=True)
+        assert replacement.is_replaced(module)
+        torch.testing.assert_close(module(x), oxiwarp.rms_norm(x, weight, 1e-6))
+    finally:
+        torch.distributed.destroy_process_group()

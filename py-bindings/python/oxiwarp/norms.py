@@ -2,7 +2,7 @@
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,9 @@ from torch.autograd import forward_ad
 from ._few import is_decoders, is_few
 from ._register import PLAIN, needs_grad
 from .ops.rms_norm import call, rms_norm
-from .probe import DtypePair, Formula
+from .probe import MAX_RANK, DtypePair, Formula
 from .recognise import DEFAULT_EPS, input_name
 from .replacement import RECIPE
-
-MAX_RANK = 8  # of a tensor that the host takes
 
 
 @dataclass(frozen=True)
@@ -25,6 +23,8 @@ class NormRecipe:
     formulas: dict[DtypePair, Formula]
     eps_name: str
     cpu_kernels: bool = False
+
+    classes: ClassVar[tuple[type, ...]] = ()
 
     def __hash__(self) -> int:
         return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels))
@@ -58,10 +58,17 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
         shape = module.__dict__.get("normalized_shape")
         if isinstance(shape, tuple) and shape[-1:] != x.shape[-1:]:  # of which the own forward complains
             return None
-    elif type(weight) not in PLAIN or weight.device != x.device or not weight.is_contiguous():
+    elif (
+        type(weight) not in PLAIN
+        or weight.device != x.device
+        or not weight.is_contiguous()
+        or weight.shape != x.shape[-1:]  # a weight that broadcasts, or one that the own forward refuses
+    ):
         return None
+    eps = getattr(module, recipe.eps_name)
+    eps = DEFAULT_EPS if eps is None else eps
     formula = recipe.formulas.get((x.dtype, None if weight is None else weight.dtype))
-    if formula is None or torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
+    if formula is None or not eps >= 0 or torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return None
     order = None
     if not x.is_contiguous():
@@ -69,8 +76,6 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
         if order is None:
             return None
         x = x.permute(order)
-    eps = getattr(module, recipe.eps_name)
-    eps = DEFAULT_EPS if eps is None else eps
     used, offset = weight if formula.uses_weight else None, formula.weight_offset
     if needs_grad(x, used):
         rounding = "before_weight" if formula.round_before_weight else "once"

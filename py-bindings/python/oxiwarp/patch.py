@@ -17,8 +17,8 @@ from . import fusions
 from ._few import is_decoders
 from .norms import NormRecipe
 from .probe import DtypePair, Formula
-from .recognise import is_candidate, recognise
-from .replacement import Recipe, Unsuitable, base_of, recipe_of, replace, restore
+from .recognise import Probed, is_candidate, recognise
+from .replacement import Recipe, Unsuitable, base_of, is_replaced, recipe_of, replace, restore
 from .report import Report
 
 # Per mode: what the kernel promises against the module's own eager forward. Both modes have the same casts in the same
@@ -80,16 +80,19 @@ def patch(
     wanted = mode == "fast" if attention is None else attention
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
+    probed: Probed = {}
     done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
     inner: dict[str, str] = {}  # what replaced blocks call in their own method only, and what the report says of it
     try:
+        names = names_of(x)
         for name, part in candidates(x):
             cls, before = base_of(part), recipe_of(part)
-            if not matches(only, name, cls) or matches(skip, name, cls):
+            own = names.get(id(part), [name])
+            if not matches(only, own, cls) or matches(skip, own, cls):
                 what = {"reason": EXCLUDED} if before is None else {**outcome(before, mode), "reason": PATCHED_BEFORE}
                 report.add(name, fusions.dotted(cls), **what)
                 continue
-            recipe = replace_one(report, name, part, settings, inner.get(name, ""))
+            recipe = replace_one(report, name, part, settings, probed, inner.get(name, ""))
             if recipe is not None:
                 done.append((part, before))
                 inner.update(not_called(name, recipe))
@@ -107,7 +110,7 @@ def patch(
 
 def unpatch(x: Any) -> int:
     """Give everything in `x` that `patch` replaced its own method back, exactly. Returns how many there were."""
-    return sum(restore(part) for _, part in named_parts(x))
+    return sum(restore(part) for part in replaced_parts(x))
 
 
 @contextmanager
@@ -115,19 +118,20 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
     """`patch` for the length of a `with` block; `options` as for `patch`. What was replaced before stays replaced."""
     # With the parts themselves: one that the block takes out is put back too, and its id is not another's meanwhile.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
+    before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
     try:
         yield report
     finally:
-        for part, recipe in ({id(part): (part, None) for _, part in named_parts(x)} | before).values():
+        for part, recipe in ({id(part): (part, None) for part in replaced_parts(x)} | before).values():
             put_back(part, recipe)
 
 
-def replace_one(report: Report, name: str, part: Any, settings: Settings, remark: str) -> Recipe | None:
+def replace_one(report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str) -> Recipe | None:
     """Replace one object and say so in the report, or say why not, with no recipe."""
     path = fusions.dotted(base_of(part))
     try:
-        recipe = recipe_for(part, settings)
+        recipe = recipe_for(part, settings, probed)
         replace(part, recipe)
     except Unsuitable as why:
         report.add(name, path, reason=str(why))
@@ -147,15 +151,14 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
         replace(x, recipe)
 
 
-def recipe_for(x: Any, settings: Settings) -> Recipe:
+def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
     """How `x` is replaced. Raises `Unsuitable` with the reason where it is not."""
     found = fusions.find(base_of(x))
     if found is not None:
         fusion, known = found
         fusion.check(x, base_of(x), known)
         return fusions.FusedRecipe(fusion.name, *settings, fusion.kinds(x))
-    before = recipe_of(x)  # what was found when it was replaced before
-    formulas, eps_name = (before.formulas, before.eps_name) if before is not None else recognise(x)
+    formulas, eps_name = recognise(x, probed)
     return NormRecipe(formulas, eps_name, settings.cpu_kernels)
 
 
@@ -196,6 +199,39 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
             yield f"{name}.processor" if name else "processor", processor
 
 
+def replaced_parts(x: Any) -> list[Any]:
+    """Every replaced object that `x` has, each once: modules and processors, and processors that these hold or a model
+    keeps for later (`fuse_qkv_projections` keeps those from before)."""
+    found: dict[int, Any] = {}
+    pending = [part for _, part in named_parts(x)]
+    seen = {id(part) for part in pending}
+    while pending:
+        part = pending.pop()
+        if is_replaced(part):
+            found[id(part)] = part
+        for value in vars(part).values():
+            for inner in value.values() if type(value) is dict else (value,):
+                # A processor has no class in common with others: what is followed is what holds one that is replaced.
+                if id(inner) not in seen and (is_replaced(inner) or is_processor(inner)):
+                    seen.add(id(inner))
+                    pending.append(inner)
+    return list(found.values())
+
+
+def is_processor(x: Any) -> bool:
+    """Whether this may be an attention processor of any library: an object that is called, and no module or class."""
+    return callable(x) and not isinstance(x, (nn.Module, type)) and type(getattr(x, "__dict__", None)) is dict
+
+
+def names_of(x: Any) -> dict[int, list[str]]:
+    """All dotted names of each module in `x`, by its `id`: a module may be held in several places."""
+    names: dict[int, list[str]] = {}
+    for prefix, root in roots(x):
+        for name, module in root.named_modules(prefix=prefix, remove_duplicate=False):
+            names.setdefault(id(module), []).append(name)
+    return names
+
+
 def named_modules(x: Any) -> Iterator[tuple[str, nn.Module]]:
     """Dotted name and module of everything in `x`, each module once."""
     seen: set[nn.Module] = set()
@@ -228,9 +264,9 @@ def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: li
     return made
 
 
-def matches(patterns: Iterable[str], name: str, cls: type) -> bool:
-    """Whether a pattern fits the dotted name or the class name."""
-    return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (name, cls.__name__))
+def matches(patterns: Iterable[str], names: list[str], cls: type) -> bool:
+    """Whether a pattern fits a dotted name or the class name."""
+    return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (*names, cls.__name__))
 
 
 def remark(formulas: dict[DtypePair, Formula]) -> str:

@@ -4,18 +4,25 @@ Rows of several magnitudes show where `eps` is added and what is clamped; random
 same rows in training, and in tensors of other ranks, must come to the same.
 """
 
+import copy
 import warnings
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
-from .replacement import Unsuitable
+from .replacement import RECIPE, Unsuitable, base_of
 
 PROBE_COLS = 64  # for a module that does not say how wide its input is
 HALVES = (torch.bfloat16, torch.float16)
+MAX_RANK = 5
+"""The largest rank that is probed, and so the largest that a kernel takes: `[B, T, H, W, C]`."""
+CONTAINERS = (list, dict, set, bytearray)
 
 DtypePair = tuple[torch.dtype, torch.dtype | None]
 
@@ -36,7 +43,12 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Formula] = {}
-    with torch.no_grad(), torch.autocast("cpu", enabled=False), warnings.catch_warnings():
+    with ExitStack() as stack:
+        # Neither the caller's modes (fake tensors cannot be compared) nor the caller's random state take part.
+        for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
+            stack.enter_context(manager)
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # torch.nn.RMSNorm warns about a weight of another dtype
         for pair in pairs(weight is not None):
             x, w = probe_tensors(cols, pair, eps)
@@ -53,7 +65,8 @@ def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> N
     """Raise `Unsuitable` unless the rows of `x` come to those of `y` in training and in other ranks too."""
     if not same_values(own_forward(module, x, w, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
-    for rows, result in ((x[0, 0], y[0, 0]), (x[0], y[0]), (x[:, None], y[:, None])):
+    ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
+    for rows, result in ((of_rank(x), of_rank(y)) for of_rank in ranks):
         if not same_values(own_forward(module, rows, w), result):
             raise Unsuitable(f"its own forward differs for a tensor of rank {rows.dim()}")
 
@@ -81,18 +94,29 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
 
 def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool = False) -> Any:
     """The class's `forward` on a copy of the module with `w` as its weight, or the error that it raises."""
-    cls = type(module)
-    copy = cls.__new__(cls)
-    copy.__dict__.update(module.__dict__, training=training)
+    cls: Any = base_of(module)
+    # `object.__new__`: FSDP2 gives a module a class whose `__new__` makes and initialises another.
+    probed: Any = object.__new__(cls)
+    probed.__dict__.update({name: own_value(value, module, probed) for name, value in module.__dict__.items()})
+    probed.__dict__.pop(RECIPE, None)
+    probed.__dict__["training"] = training
     for name in ("_parameters", "_buffers"):
         held = dict(module.__dict__[name])
         if held.get("weight") is not None:
             held["weight"] = nn.Parameter(w, requires_grad=False) if name == "_parameters" and w is not None else w
-        copy.__dict__[name] = held
+        probed.__dict__[name] = held
     try:
-        return cls.forward(copy, x)
+        return cls.forward(probed, x)
     except Exception as error:  # noqa: BLE001  whatever it raises, it is not a formula
         return error
+
+
+def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
+    """An attribute of `module` for its copy `probed`: containers are copied, since a forward may write into them, and
+    methods of the module become methods of the copy."""
+    if isinstance(value, MethodType) and value.__self__ is module:
+        return MethodType(value.__func__, probed)
+    return copy.copy(value) if isinstance(value, CONTAINERS) else value
 
 
 def match(y: Any, x: Tensor, w: Tensor | None, eps: float) -> Formula | None:
@@ -136,4 +160,4 @@ def same_roundings(y: Tensor, r: Tensor) -> bool:
     return bool(off.max() <= 1 and (off != 0).float().mean() <= 0.01)
 
 
-__all__ = ["DtypePair", "Formula", "probe"]
+__all__ = ["MAX_RANK", "DtypePair", "Formula", "probe"]

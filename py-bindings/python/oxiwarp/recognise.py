@@ -18,11 +18,16 @@ from torch import Tensor, nn
 
 from ._register import PLAIN
 from .probe import DtypePair, Formula, probe
-from .replacement import Unsuitable
+from .replacement import RECIPE, Unsuitable, base_of
 
 NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
 EPS_NAMES = ("eps", "variance_epsilon")
 DEFAULT_EPS = torch.finfo(torch.float32).eps  # torch.nn.RMSNorm with eps=None
+Probed = dict[Any, dict[DtypePair, Formula]]
+"""Results of probes by `cache_key`. One `patch` call has one: between two calls, methods of a class may be replaced."""
+
+# No forward reads these. Another tool's forward on the instance is not the class's, which is what a probe runs.
+NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
 def is_candidate(module: nn.Module) -> bool:
@@ -30,27 +35,27 @@ def is_candidate(module: nn.Module) -> bool:
     return NAME.search(type(module).__name__) is not None
 
 
-def recognise(module: nn.Module) -> tuple[dict[DtypePair, Formula], str]:
-    """Formulas per pair of dtypes and the name of the eps attribute. Raises `Unsuitable` with the reason."""
-    check_forward(type(module))
+def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Formula], str]:
+    """Formulas per pair of dtypes and the name of the eps attribute. Raises `Unsuitable` with the reason.
+
+    Modules with the same key in `probed` are probed once.
+    """
+    check_forward(base_of(module))
     eps_name, eps = eps_of(module)
     if any(True for _ in module.children()):
         raise Unsuitable("it is made of other modules, which are looked at one by one")
     weight = check_tensors(module)
-    key = cache_key(module, weight)
-    formulas = _probed.get(key) if key is not None else None
+    key = None if probed is None else cache_key(module, weight)
+    formulas = None if probed is None or key is None else probed.get(key)
     if formulas is None:
         formulas = probe(module, weight, eps)
-        if key is not None:
-            _probed[key] = formulas
+        if probed is not None and key is not None:
+            probed[key] = formulas
     if not formulas:
         raise Unsuitable("its own forward rounds in a way that no kernel has")
     if weight is not None and not any(pair[1] == weight.dtype for pair in formulas):
         raise Unsuitable(f"its own forward rounds in a way that no kernel has for {weight.dtype} weights")
     return formulas, eps_name
-
-
-_probed: dict[Any, dict[DtypePair, Formula]] = {}
 
 
 def input_name(cls: type[nn.Module]) -> str:
@@ -114,14 +119,12 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
-    """What a probe depends on: class and its forward (which other tools replace), weight, plain attributes. None: do
-    not cache."""
-    own = {k: v for k, v in module.__dict__.items() if not k.startswith("_") and k not in ("training", "forward")}
-    if not all(isinstance(v, (int, float, str, bool, tuple, torch.dtype, type(None))) for v in own.values()):
+    """All that the class's forward can read of the module. None: it can read more than plain values; do not cache."""
+    own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
+    if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):
         return None
     key = (
-        type(module),
-        type(module).forward,
+        base_of(module),
         None if weight is None else len(weight),
         weight is not None and weight.dtype,
         *sorted(own.items()),
@@ -137,4 +140,4 @@ def _hashable(value: Any) -> bool:
     return True
 
 
-__all__ = ["DEFAULT_EPS", "Formula", "input_name", "is_candidate", "recognise"]
+__all__ = ["DEFAULT_EPS", "Formula", "Probed", "input_name", "is_candidate", "recognise"]

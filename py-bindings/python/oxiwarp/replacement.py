@@ -15,9 +15,11 @@ anew; where an instance has any other forward, it is left alone.
 import copy
 import copyreg
 import sys
+import threading
 from collections.abc import Iterator
 from types import MethodType
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from torch import nn
 
@@ -35,11 +37,20 @@ class Unsuitable(Exception):
 class Recipe(Protocol):
     """How an object is replaced; can be hashed and pickled."""
 
+    @property
+    def classes(self) -> tuple[type, ...]:
+        """The classes of modules that the recipe refers to."""
+
     def methods(self, base: Any) -> dict[str, Any]:
         """Those of the subclass for a class, by name. They run `base`'s own where an object has no `RECIPE`."""
 
 
-_classes: dict[tuple[type, Recipe], type] = {}
+# The subclasses that objects have, by class and recipe. A subclass without objects stays if its classes can be
+# imported, since those live as long as the process: an object that is patched again gets the class for which
+# torch.compile has code. Other classes are freed: torch's parametrisations make a class that refers to a module.
+_classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
+_lasting: set[type] = set()
+_lock = threading.RLock()
 
 
 class Alike(type):
@@ -137,23 +148,41 @@ def rebind(x: Any, old: type, new: type) -> None:
 
 def class_for(base: type, recipe: Recipe) -> type:
     """The subclass of `base` with the recipe's methods, one: objects that are replaced alike stay of one class."""
-    key = base, recipe
-    if key not in _classes:
-        members = {
-            **recipe.methods(base),
-            "__reduce_ex__": make_reduce(base, recipe),
-            "__module__": base.__module__,
-            "__qualname__": base.__qualname__,
-            "__doc__": base.__doc__,
-            "_oxiwarp_base": base,
-        }
-        if issubclass(base, nn.Module):
-            members["extra_repr"] = lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp")))
-            members["_apply"] = make_apply(base)
-        metaclass: Any = type(base) if issubclass(base, nn.Module) or type(base) is not type else Alike
-        _classes[key] = metaclass(base.__name__, (base,), members)
-        tell_diffusers(base, _classes[key])
-    return _classes[key]
+    with _lock:
+        of_base = _classes.setdefault(base, WeakValueDictionary())
+        made = of_base.get(recipe)
+        if made is None:
+            made = of_base[recipe] = subclass_of(base, recipe)
+            tell_diffusers(base, made)
+            if all(is_importable(cls) for cls in (base, *recipe.classes)):
+                _lasting.add(made)
+    return made
+
+
+def subclass_of(base: type, recipe: Recipe) -> type:
+    """A new subclass of `base` with the recipe's methods."""
+    members = {
+        **recipe.methods(base),
+        "__reduce_ex__": make_reduce(base, recipe),
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "_oxiwarp_base": base,
+    }
+    if issubclass(base, nn.Module):
+        members["extra_repr"] = lambda self: ", ".join(filter(None, (base.extra_repr(self), "oxiwarp")))
+        members["_apply"] = make_apply(base)
+    metaclass: Any = type(base) if issubclass(base, nn.Module) or type(base) is not type else Alike
+    made: type = metaclass(base.__name__, (base,), members)
+    return made
+
+
+def is_importable(cls: type) -> bool:
+    """Whether the class is what its module has under its name."""
+    found: Any = sys.modules.get(cls.__module__)
+    for name in cls.__qualname__.split("."):
+        found = getattr(found, name, None)
+    return found is cls
 
 
 def make_apply(base: Any) -> Any:
@@ -186,7 +215,7 @@ def make_reduce(base: type, recipe: Recipe) -> Any:
     """
 
     def reduce(self: Any, protocol: int) -> Any:
-        ours: Any = _classes[base, recipe]
+        ours: Any = class_for(base, recipe)
         reduced: Any = super(ours, self).__reduce_ex__(protocol)
         function, arguments, *rest = reduced
         if function is copyreg.__newobj__ and arguments[0] is ours:  # type: ignore[attr-defined]

@@ -52,7 +52,7 @@ def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
     held = module.__dict__
     if type(module) is nn.Linear and bare(held) and nn.Linear.forward is LINEAR:
         parameters = held["_parameters"]
-        if len(parameters) == 2:
+        if "weight" in parameters and "bias" in parameters and not ("weight" in held or "bias" in held):
             return F.linear(x, parameters["weight"], parameters["bias"])
     return called(module, x, tokens)
 
@@ -61,11 +61,13 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
     """`called(module, x, tokens)` where `direct()`, for contiguous rows in memory that the kernels take."""
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
+    if "weight" in held:  # an attribute over the parameter, which the own forward reads
+        return called(module, x, tokens)
     if type(recipe) is NormRecipe and bare(held) and type(weight) in PLAIN and recipe.eps_name in held:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]
         taken = x.is_cuda or recipe.cpu_kernels
-        if taken and formula is not None and formula.uses_weight and weight.device == x.device:
-            eps = DEFAULT_EPS if eps is None else eps
+        eps = DEFAULT_EPS if eps is None else eps
+        if taken and formula is not None and formula.uses_weight and weight.device == x.device and eps >= 0:
             return rms_norm(x, weight, eps, formula.weight_offset, formula.round_before_weight)
     return called(module, x, tokens)
 

@@ -4,6 +4,7 @@ import functools
 import sys
 from fnmatch import fnmatchcase
 
+from .._cache import cache_weakly
 from ._fusion import Fusion
 
 TRANSFORMERS = "transformers.models."
@@ -11,15 +12,22 @@ DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "
 """Its modules that the fusions of decoders are for, besides copies."""
 
 
-@functools.cache
 def find(cls: type) -> tuple[Fusion, type] | None:
     """The fusion for objects of a class, and the class that it is for, from which this one may be derived.
 
-    Where several are for classes of this name it is the one that knows the method, or the first that is meant for it.
+    If several are for classes of this name, the one that knows the method, or the first that is meant for the class.
     """
+    found = found_for(cls)
+    return None if found is None else (found[0], cls.__mro__[found[1]])
+
+
+@cache_weakly
+def found_for(cls: type) -> tuple[Fusion, int] | None:
+    """The same, with the position of the class that the fusion is for in `cls.__mro__`: results name no class."""
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
-    return next(iter(known_ones or (found for found in named if is_meant(*found))), None)
+    found = next(iter(known_ones or (found for found in named if is_meant(*found))), None)
+    return None if found is None else (found[0], cls.__mro__.index(found[1]))
 
 
 def named_like(cls: type) -> list[tuple[Fusion, type]]:

@@ -22,6 +22,7 @@ from ._modules import Kind, hooks_everywhere, is_plain, kind_of, submodule
 from ._source import fingerprint, resolve
 
 SOURCE = "_oxiwarp_source"  # of a replaced object's class: the fingerprint of its own method
+MODULE = "_oxiwarp_module"  # the module of the class that the fusion knows, where the method finds its functions
 SEQUENCES = (tuple, list)
 compiling = torch.compiler.is_compiling
 
@@ -112,13 +113,19 @@ class FusedRecipe:
     kinds: tuple[Kind | None, ...] | None = None
     """What `Fusion.fits` saw under the names of `Fusion.skips`."""
 
-    def methods(self, base: Any) -> dict[str, Any]:
-        """The fused method, and the fingerprint of the own one."""
-        from . import FUSIONS
+    @property
+    def classes(self) -> tuple[type, ...]:
+        """Those of the modules that `run` does not call."""
+        return tuple(kind[0] for kind in self.kinds or () if kind is not None)
 
-        fusion = FUSIONS[self.fusion]
+    def methods(self, base: Any) -> dict[str, Any]:
+        """The fused method, the fingerprint of the original one, and the module of the class that is known."""
+        from . import FUSIONS, find
+
+        fusion, found = FUSIONS[self.fusion], find(base)
         run = fused(self, fusion, getattr(base, fusion.method))
-        return {fusion.method: run, SOURCE: fingerprint(resolve(fusion.method, base, base))}
+        known = base if found is None else found[1]
+        return {fusion.method: run, SOURCE: fingerprint(resolve(fusion.method, base, base)), MODULE: known.__module__}
 
 
 def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,4 +198,4 @@ def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
     return True
 
 
-__all__ = ["SOURCE", "FusedRecipe", "Fusion", "same_dtype"]
+__all__ = ["MODULE", "SOURCE", "FusedRecipe", "Fusion", "same_dtype"]

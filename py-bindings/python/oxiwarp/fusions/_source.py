@@ -1,6 +1,5 @@
 """Knowing a function word for word: a hash of its source."""
 
-import functools
 import hashlib
 import importlib
 import inspect
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
+
+from .._cache import cache_weakly
 
 LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
@@ -33,7 +34,7 @@ def unwrapped(found: Any) -> Any:
     return functions[0] if len(functions) == 1 else None
 
 
-@functools.cache
+@cache_weakly
 def fingerprint(function: Any) -> str:
     """That of a function's source; "unknown" where there is no source."""
     try:

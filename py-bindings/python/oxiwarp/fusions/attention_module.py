@@ -5,11 +5,12 @@ Python as long as launching several kernels, once or twice in a block. Here a ca
 knows goes straight to it.
 """
 
-import functools
 import inspect
 from inspect import Parameter
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
+from .._cache import cache_weakly
 from ._fusion import FusedRecipe, Fusion
 
 PROCESSOR = "diffusers.models.attention_processor"
@@ -34,7 +35,6 @@ class Signature(NamedTuple):
 NONE = Signature(frozenset(), (), -1)
 
 
-@functools.cache
 def signature(module: type[Any], processor: type[Any]) -> Signature:
     """What a processor of this class takes as the module does: the module's arguments, in its order, then its own."""
     try:
@@ -51,6 +51,12 @@ def signature(module: type[Any], processor: type[Any]) -> Signature:
     return Signature(frozenset(b.name for b in theirs if b.kind in named), needed, len(own))
 
 
+@cache_weakly
+def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
+    """The signatures for a class of modules, by the class of the processor."""
+    return WeakKeyDictionary()
+
+
 def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
     """The module's `forward`."""
     return self.processor(self, *args, **kwargs)
@@ -60,7 +66,11 @@ def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     """Whether the processor takes the call as it is: nothing to drop and warn of, no default to fill in."""
     module: type = type(self)
     processor: type = type(self.processor)
-    names, needed, most = signature(module, processor)
+    known = signatures(module)
+    found = known.get(processor)
+    if found is None:
+        found = known[processor] = signature(module, processor)
+    names, needed, most = found
     if len(args) > most:
         return False
     for name in kwargs:

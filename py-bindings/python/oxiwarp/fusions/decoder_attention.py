@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..norms import NormRecipe
 from ..recognise import Formula
-from ..replacement import RECIPE, base_of
+from ..replacement import RECIPE
 from ._calls import called, linear
 from ._chains import qk_norm_rope, rope
-from ._fusion import SOURCE, FusedRecipe, Fusion, same_dtype
+from ._fusion import MODULE, SOURCE, FusedRecipe, Fusion, same_dtype
 from ._modules import is_plain
 from ._source import fingerprint
 
@@ -94,7 +94,7 @@ def attention_of(
 
 def interface_of(self: Any) -> Callable[..., Any]:
     """The attention that the model's configuration names."""
-    module = sys.modules[base_of(self).__module__]
+    module = sys.modules[getattr(type(self), MODULE)]
     return module.ALL_ATTENTION_FUNCTIONS.get_interface(
         self.config._attn_implementation, module.eager_attention_forward
     )
@@ -113,7 +113,7 @@ def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
             return False
     if "softcap" in BESIDES[getattr(type(self), SOURCE)]:  # which that function refuses
         return False
-    return fingerprint(sys.modules[base_of(self).__module__].ALL_ATTENTION_FUNCTIONS["sdpa"]) in SDPA
+    return fingerprint(sys.modules[getattr(type(self), MODULE)].ALL_ATTENTION_FUNCTIONS["sdpa"]) in SDPA
 
 
 def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> tuple[Tensor, ...]:
