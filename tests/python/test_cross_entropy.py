@@ -199,3 +199,17 @@ def test_graph(cuda):
     assert torch.equal(loss, oxiwarp.cross_entropy(logits, target))
     expected = gradient(oxiwarp.cross_entropy, logits, target, torch.ones((), device=cuda))
     assert torch.equal(static.grad, expected)
+
+
+@pytest.mark.parametrize("ignore_index", [2**32, 2**32 + 1, -(2**40), 2**31, -(2**31) - 1])
+def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
+    """It ignores no row, in a mean either, as with int64 targets."""
+    x = random((3, 5), torch.float32, device).requires_grad_()
+    target = torch.tensor([0, 1, 0], device=device)
+    with torch.enable_grad():
+        for dtype in (torch.int32, torch.int64):
+            loss = oxiwarp.cross_entropy(x, target.to(dtype), ignore_index=ignore_index)
+            expected = F.cross_entropy(x, target, ignore_index=ignore_index)
+            torch.testing.assert_close(loss, expected)
+            got, own = (torch.autograd.grad(value, x)[0] for value in (loss, expected))
+            torch.testing.assert_close(got, own)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers import random
 from joint_models import FAMILIES, build
-from models import NORMS, net, net_input
+from models import NORMS, ltx, ltx_input, net, net_input, qwen
 from public_calls import calls
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -20,7 +20,6 @@ NAMES = list(calls("cpu"))
 # Mochi's residuals run torch's operators where a gradient is wanted.
 GRADIENTS_OF_TORCH = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
 SLOW = pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch has no vmap of its attention
-UNSUPPORTED = ("does not have vmap support", "must override the setup_context")
 
 
 def test_every_operator_is_called():
@@ -41,19 +40,41 @@ def test_vmap(name, device):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_under_vmap(name, device):
-    """Gradients for each element of a batch: those of a loop, or an error that says what is missing."""
+    """Gradients for each element of a batch: those of a loop."""
     call, x = calls(device)[name]
 
     def gradient(t):
         return torch.func.grad(lambda z: call(z).square().sum())(t)
 
     with torch.enable_grad():
-        try:
-            batched = torch.func.vmap(gradient)(torch.stack([x, x + 1]))
-        except RuntimeError as error:
-            assert any(part in str(error) for part in UNSUPPORTED)
-            return
+        batched = torch.func.vmap(gradient)(torch.stack([x, x + 1]))
         assert torch.allclose(batched, torch.stack([gradient(x), gradient(x + 1)]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gradients_of_a_function(name, device):
+    """`torch.func.grad` gives the gradient that autograd gives."""
+    call, x = calls(device)[name]
+    with torch.enable_grad():
+        leaf = x.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(call(leaf).float().square().sum(), leaf)
+        assert torch.equal(torch.func.grad(lambda z: call(z).float().square().sum())(x), expected)
+
+
+# torch's own division of a number for each element of no batch raises, in `torch.nn.functional.cross_entropy` too.
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "cross_entropy"])
+def test_vmap_of_no_elements(name, device):
+    call, x = calls(device)[name]
+    assert torch.func.vmap(call)(x.new_empty(0, *x.shape)).shape == (0, *call(x).shape)
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_vmap_over_parameters(dim, device):
+    """Elements of a dimension that is not the first have gaps; a weight of the caller's has none."""
+    x, weight = random((3, 5, 8), torch.float32, device), random((3, 8), torch.float32, device, 1)
+    loop = torch.stack([oxiwarp.rms_norm(a, b) for a, b in zip(x, weight, strict=True)])
+    batched = torch.func.vmap(oxiwarp.rms_norm, in_dims=(dim, dim))(x.movedim(0, dim), weight.movedim(0, dim))
+    assert torch.equal(batched, loop)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,6 +108,27 @@ def test_patched_models(device):
         )
     for name, gradient in own.items():
         torch.testing.assert_close(ours[name], gradient, rtol=1e-4, atol=1e-4)
+
+
+def token_ids(device):
+    return {"input_ids": torch.arange(10, device=device)[None]}
+
+
+@pytest.mark.parametrize(("make", "arguments"), [(ltx, ltx_input), (qwen, token_ids)], ids=["ltx", "qwen"])
+def test_patched_models_with_rotations(make, arguments, device):
+    """`torch.func.grad` of a whole model, with its parameters as an argument."""
+    models, inputs = (make(device=device), make(device=device)), arguments(device=device)
+    oxiwarp.patch(models[1], cpu_kernels=True)
+
+    def gradients(model):
+        call = lambda p: torch.func.functional_call(model, p, (), inputs)[0].square().sum()  # noqa: E731
+        return torch.func.grad(call)(dict(model.named_parameters()))
+
+    with torch.enable_grad():
+        own, got = map(gradients, models)
+    for name, gradient in own.items():
+        largest = gradient.abs().max().item()
+        torch.testing.assert_close(got[name], gradient, rtol=1e-3, atol=1e-4 * largest)
 
 
 @SLOW

@@ -61,15 +61,47 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
+    # Elements of another dimension than the first have gaps, which the caller's tensors need not have.
+    batched = [
+        value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
+        for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
+    ]
+    dims = [
+        dim if dim is None or argument.is_write else 0
+        for argument, dim in zip(op._schema.arguments, in_dims, strict=True)
+    ]
     results = [
-        op(*(value if dim is None else value.select(dim, at) for value, dim in zip(arguments, in_dims, strict=True)))
+        op(*(value if dim is None else value.select(dim, at) for value, dim in zip(batched, dims, strict=True)))
         for at in range(info.batch_size)
     ]
+    if not results:
+        return empty_batch(op, batched, dims)
     if results[0] is None:
         return None, None
     if not isinstance(results[0], tuple):
         return torch.stack(results), 0
     return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+
+
+def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
+    """The results of `one_by_one` for a batch of no elements, with the shapes that an element's would have."""
+    device = next(value.device for value in arguments if isinstance(value, Tensor))
+    element = [
+        value
+        if not isinstance(value, Tensor)
+        else value.to("meta")
+        if dim is None
+        else value.new_empty(value.shape[:dim] + value.shape[dim + 1 :], device="meta")
+        for value, dim in zip(arguments, dims, strict=True)
+    ]
+    made = op(*element)
+    if made is None:
+        return None, None
+    results = tuple(
+        torch.empty((0, *one.shape), dtype=one.dtype, device=device)
+        for one in (made if isinstance(made, tuple) else (made,))
+    )
+    return (results, (0,) * len(results)) if isinstance(made, tuple) else (results[0], 0)
 
 
 def define_lazy(name: str, resolve: Callable[..., Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._operands import is_exact
 from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
@@ -63,7 +64,7 @@ def sum_rows(gradient: Tensor) -> Tensor:
     return gradient.reshape(-1, gradient.shape[-1]).sum(0)
 
 
-class Activation(torch.autograd.Function):
+class Activation(Function):
     """The operator with its gradients."""
 
     @staticmethod
@@ -92,7 +93,7 @@ def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str, out: 
             write(name, op_out, (x, bias, kind, exact), (out,), needs_grad(x, bias))
             return out
         if needs_grad(x, bias):
-            return Activation.apply(x, bias, kind, exact)
+            return apply(Activation, x, bias, kind, exact)
         return op(x, bias, kind, exact)
     except RuntimeError as error:
         explain(error, name, 1, x, bias=bias)

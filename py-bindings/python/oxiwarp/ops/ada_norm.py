@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._modulation_backward import Norm, ada_norm_gradients, modulations
 from .._once import once
 from .._operands import check_modulation, check_norm, is_exact, is_rms
@@ -48,7 +48,7 @@ op = define(
 )
 
 
-class _AdaNorm(torch.autograd.Function):
+class _AdaNorm(Function):
     """Keeps its operands; the norm is made again from x."""
 
     @staticmethod
@@ -132,7 +132,7 @@ def ada_norm(
     try:
         if needs_grad(x, scale, scale_table, shift, shift_table, weight, bias):
             refuse_forward_mode(name)
-            return _AdaNorm.apply(x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
+            return apply(_AdaNorm, x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
         return op(x, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact)
     except RuntimeError as error:
         by = {"scale": scale, "shift": shift, "scale_table": scale_table, "shift_table": shift_table}

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._modulation_backward import Norm, ada_norm_gradients, modulations
 from .._once import once
 from .._operands import is_exact, is_rms
@@ -42,7 +42,7 @@ op = define(
 )
 
 
-class _AdaNormPair(torch.autograd.Function):
+class _AdaNormPair(Function):
     """Keeps its operands; the gradient of x for one modulation is added to the other's as that is made."""
 
     @staticmethod
@@ -117,7 +117,7 @@ def ada_norm_pair(
     try:
         if needs_grad(x, scale, shift, scale2, shift2, weight, bias):
             refuse_forward_mode(name)
-            return _AdaNormPair.apply(x, scale, shift, scale2, shift2, weight, bias, rms, eps, exact)
+            return apply(_AdaNormPair, x, scale, shift, scale2, shift2, weight, bias, rms, eps, exact)
         return op(x, scale, None, shift, None, scale2, None, shift2, None, weight, bias, rms, eps, exact)
     except RuntimeError as error:
         by = {"scale": scale, "shift": shift, "scale2": scale2, "shift2": shift2}

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._operands import check_eps
 from .._register import (
@@ -35,7 +35,7 @@ op = define(
 )
 
 
-class _AddRmsNorm(torch.autograd.Function):
+class _AddRmsNorm(Function):
     """Keeps the sum and the weight; what comes back for the sum is added in the pass that makes its gradient."""
 
     @staticmethod
@@ -97,7 +97,7 @@ def add_rms_norm(
     try:
         if needs_grad(x, residual, weight):
             refuse_forward_mode("add_rms_norm")
-            return _AddRmsNorm.apply(x, residual, weight, eps, weight_offset, before)
+            return apply(_AddRmsNorm, x, residual, weight, eps, weight_offset, before)
         return op(x, residual, weight, eps, weight_offset, before)
     except RuntimeError as error:
         explain(error, "add_rms_norm", 2, x, residual=residual, weight=weight)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
 from .activation import check as check_beside
@@ -94,7 +95,7 @@ op_backward = define(
 )
 
 
-class _Attention(torch.autograd.Function):
+class _Attention(Function):
     """Keeps the inputs, the result and a number for each row: the gradient works the weights out again."""
 
     @staticmethod
@@ -238,7 +239,8 @@ def attention(
         if out is not None:
             write("attention", op_out, (q, k, v, *params), (out,), recorded)
             return out
-        out, lse = (_Attention.apply if recorded else op)(q, k, v, *params, recorded or return_lse)
+        arguments = (q, k, v, *params, recorded or return_lse)
+        out, lse = apply(_Attention, *arguments) if recorded else op(*arguments)
     except RuntimeError as error:
         explain(error, "attention", 1, q, "q", k=k, v=v, mask=mask)
         _check("attention", q, k, v, mask, starts, LAYOUTS[layout])  # says more of dtypes than what reads the tensors

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._register import FLOATS, define, explain, needs_grad, refuse_types
 
@@ -66,7 +67,7 @@ op_backward = define(
 )
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _CrossEntropy(Function):
     """Keeps the logits and a number for each row; the gradient reads them again and writes its own tensor."""
 
     @staticmethod
@@ -88,6 +89,12 @@ class _CrossEntropy(torch.autograd.Function):
         except RuntimeError as error:
             explain(error, "cross_entropy_backward", 1, logits)
             raise
+
+
+def counted(target: Tensor, ignore_index: int) -> Tensor | int:
+    """The number of rows that are not ignored. torch would wrap an `ignore_index` that `target`'s dtype cannot hold."""
+    limits = torch.iinfo(target.dtype)
+    return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
 
 
 def cross_entropy(
@@ -137,9 +144,9 @@ def cross_entropy(
         refuse_types("cross_entropy", {"logits": logits, "target": target}, {})
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'")
-    run = _CrossEntropy.apply if needs_grad(logits) else op
+    arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
     try:
-        loss, lse = run(logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
+        loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
     except RuntimeError:
         for name, tensor in (("logits", logits), ("target", target)):
             if tensor.layout is not torch.strided:
@@ -150,7 +157,7 @@ def cross_entropy(
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
-        loss = loss / (target != ignore_index).sum()
+        loss = loss / counted(target, ignore_index)
     loss = loss.to(logits.dtype)
     return (loss, lse) if return_lse else loss
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._operands import is_exact
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
@@ -60,7 +60,7 @@ op_out = define(f"gated_activation_out({_ARGUMENTS}, Tensor(a!) out) -> ()", _fa
 op_backward = define(f"gated_activation_backward(Tensor dy, {_ARGUMENTS}) -> Tensor", _fake_backward)
 
 
-class GatedActivation(torch.autograd.Function):
+class GatedActivation(Function):
     """The operator with its gradients: those of two tensors are two halves of one."""
 
     @staticmethod
@@ -122,7 +122,7 @@ def _call(
             )
             return out
         if needs_grad(x, second, bias):
-            return GatedActivation.apply(x, second, bias, kind, gate_first, threshold, exact)
+            return apply(GatedActivation, x, second, bias, kind, gate_first, threshold, exact)
         return op(x, second, bias, kind, gate_first, threshold, exact)
     except RuntimeError as error:
         explain(error, name, 1, x, **{"up" if gate_first else "gate": second, "bias": bias})

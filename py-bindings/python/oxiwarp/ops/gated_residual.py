@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._modulation_backward import Modulation, gated
 from .._once import once
 from .._operands import check_modulation, is_exact
@@ -36,7 +37,7 @@ def unclipped(
     return torch.where(total.abs() <= CLIP, dtotal, 0)
 
 
-class _GatedResidual(torch.autograd.Function):
+class _GatedResidual(Function):
     """Keeps y and the gate, and x where the sum may be clamped."""
 
     @staticmethod
@@ -98,7 +99,7 @@ def gated_residual(
     try:
         if needs_grad(x, y, gate, gate_table):
             refuse_forward_mode(name)
-            return _GatedResidual.apply(x, y, gate, gate_table, exact, clip)
+            return apply(_GatedResidual, x, y, gate, gate_table, exact, clip)
         return op(x, y, gate, gate_table, exact, clip)
     except RuntimeError as error:
         explain(error, name, 1, x, y=y, gate=gate, gate_table=gate_table)

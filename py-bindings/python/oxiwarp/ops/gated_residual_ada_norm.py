@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._modulation_backward import Modulation, Norm, ada_norm_gradients, gated, modulations
 from .._once import once
 from .._operands import check_modulation, check_norm, is_exact, is_rms
@@ -56,7 +56,7 @@ op = define(
 )
 
 
-class _GatedResidualAdaNorm(torch.autograd.Function):
+class _GatedResidualAdaNorm(Function):
     """Keeps its operands but x, and the sum; what comes back for the sum is added as the norm's gradient is made."""
 
     @staticmethod
@@ -152,8 +152,22 @@ def gated_residual_ada_norm(
     try:
         if needs_grad(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias):
             refuse_forward_mode(NAME)
-            return _GatedResidualAdaNorm.apply(
-                x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip
+            return apply(
+                _GatedResidualAdaNorm,
+                x,
+                y,
+                gate,
+                gate_table,
+                scale,
+                scale_table,
+                shift,
+                shift_table,
+                weight,
+                bias,
+                rms,
+                eps,
+                exact,
+                clip,
             )
         return op(x, y, gate, gate_table, scale, scale_table, shift, shift_table, weight, bias, rms, eps, exact, clip)
     except RuntimeError as error:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._operands import check_norm
 from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
@@ -19,7 +19,7 @@ def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> 
 op = define("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor", _fake)
 
 
-class _LayerNorm(torch.autograd.Function):
+class _LayerNorm(Function):
     """Keeps x and the parameters: the gradients are made of them and of what comes back."""
 
     @staticmethod
@@ -77,7 +77,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     try:
         if needs_grad(x, weight, bias):
             refuse_forward_mode("layer_norm")
-            return _LayerNorm.apply(x, weight, bias, eps)
+            return apply(_LayerNorm, x, weight, bias, eps)
         return op(x, weight, bias, eps)
     except RuntimeError as error:
         explain(error, "layer_norm", 1, x, weight=weight, bias=bias)

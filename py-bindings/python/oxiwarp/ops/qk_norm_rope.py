@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._heads import ROTATION, Rotation, check_heads, readable, rotation, sizes, tables_want_grad, tensors_only
 from .._once import once
 from .._operands import check_eps
@@ -90,17 +91,20 @@ def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
     return op_one(q, *args) if k is None else op(q, k, *args)
 
 
-class _Function(torch.autograd.Function):
+class _Function(Function):
     """Undoes the rotation by the kernel of `rope`; then the gradient of the norm by its own, from q and k."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor | None, *args: Any) -> Any:
-        q_weight, k_weight, q_bias, k_bias, norm, across_heads, eps, *rest = args
+    def forward(q: Tensor, k: Tensor | None, *args: Any) -> Any:
+        return _forward(q, k, args)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        q, k, q_weight, k_weight, q_bias, k_bias, norm, across_heads, eps, *rest = inputs
         how = Rotation(*rest)
         ctx.save_for_backward(q, k, q_weight, k_weight, q_bias, k_bias, how.cos, how.sin)
         ctx.norm = norm, across_heads, eps
         ctx.how = how._replace(cos=None, sin=None, conjugate=True)
-        return _forward(q, k, args)
 
     @staticmethod
     @once
@@ -213,7 +217,7 @@ def qk_norm_rope(
     try:
         if out is not None:
             return _write(q, k, args, out, wants_grad)
-        return _Function.apply(q, k, *args) if wants_grad else _forward(q, k, args)
+        return apply(_Function, q, k, *args) if wants_grad else _forward(q, k, args)
     except RuntimeError as error:
         explain(error, name, 1 if k is None else 2, q, "q", k=k)
         raise

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._operands import check_eps
 from .._register import (
@@ -70,7 +70,7 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
         raise
 
 
-class _RmsNorm(torch.autograd.Function):
+class _RmsNorm(Function):
     """Keeps x and the weight: the gradients are made of them and of what comes back."""
 
     @staticmethod
@@ -151,7 +151,7 @@ def rms_norm(
         return call(x, weight, eps, weight_offset, before)
     if out is None:
         try:
-            return _RmsNorm.apply(x, weight, eps, weight_offset, before)
+            return apply(_RmsNorm, x, weight, eps, weight_offset, before)
         except RuntimeError as error:
             explain(error, "rms_norm", 1, x, weight=weight)
             raise

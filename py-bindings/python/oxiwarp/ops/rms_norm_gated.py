@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._operands import check_eps
 from .._register import (
@@ -64,7 +65,7 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
     return dx, dgate
 
 
-class _RmsNormGated(torch.autograd.Function):
+class _RmsNormGated(Function):
     """Keeps its operands, and makes what lies between norm and gate again."""
 
     @staticmethod
@@ -146,7 +147,7 @@ def rms_norm_gated(
     try:
         if needs_grad(x, gate, weight):
             refuse_forward_mode(NAME)
-            return _RmsNormGated.apply(x, gate, weight, eps, before, sigmoid, gate_first)
+            return apply(_RmsNormGated, x, gate, weight, eps, before, sigmoid, gate_first)
         return op(x, gate, weight, eps, before, sigmoid, gate_first)
     except RuntimeError as error:
         explain(error, NAME, 1, x, gate=gate, weight=weight)

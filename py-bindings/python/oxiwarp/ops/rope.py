@@ -5,6 +5,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._heads import (
     FREQUENCIES,
     ROTATION,
@@ -36,15 +37,18 @@ op = define(f"rope(Tensor q, {ROTATION}) -> Tensor", _fake)
 op_pair = define(f"rope_pair(Tensor q, Tensor k, {ROTATION}) -> (Tensor, Tensor)", _fake_pair)
 
 
-class _Rope(torch.autograd.Function):
+class _Rope(Function):
     """The gradient of a rotation is the rotation by the negative angle, by the same kernel."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor | None, *args: Any) -> Any:
-        how = Rotation(*args)
+    def forward(q: Tensor, k: Tensor | None, *how: Any) -> Any:
+        return op(q, *how) if k is None else op_pair(q, k, *how)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        how = Rotation(*inputs[2:])
         ctx.save_for_backward(how.cos, how.sin)
         ctx.how = how._replace(cos=None, sin=None, conjugate=not how.conjugate)
-        return op(q, *how) if k is None else op_pair(q, k, *how)
 
     @staticmethod
     @once
@@ -60,7 +64,7 @@ def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
     tables_want_grad("rope", how.cos, how.sin)
     try:
         if needs_grad(q, k):
-            return _Rope.apply(q, k, *how)
+            return apply(_Rope, q, k, *how)
         return op(q, *how) if k is None else op_pair(q, k, *how)
     except RuntimeError as error:
         explain(error, "rope", 1 if k is None else 2, q, "q", k=k)

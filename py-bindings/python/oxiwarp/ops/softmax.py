@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from .._function import Function, apply
 from .._once import once
 from .._register import check_rows, define, explain, needs_grad, refuse_types
 
@@ -23,7 +23,7 @@ op = define("softmax(Tensor x, bool log) -> Tensor", _fake)
 op_backward = define("softmax_backward(Tensor y, Tensor dy, bool log) -> Tensor", _fake_backward)
 
 
-class _Softmax(torch.autograd.Function):
+class _Softmax(Function):
     """Keeps its result alone: the gradient is made of that and of what comes back for it."""
 
     @staticmethod
@@ -77,7 +77,7 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     if not isinstance(x, Tensor):
         refuse_types("softmax", {"x": x}, {})
     try:
-        return _Softmax.apply(x, log) if needs_grad(x) else op(x, log)
+        return apply(_Softmax, x, log) if needs_grad(x) else op(x, log)
     except RuntimeError as error:
         explain(error, "softmax", 1, x)
         raise
