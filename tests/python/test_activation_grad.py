@@ -150,7 +150,7 @@ def test_meta():
     y = oxiwarp.geglu(x)
     assert y.shape == (3, 4) and y.dtype == x.dtype and y.device.type == "meta"
     assert oxiwarp.swiglu(x, x).shape == x.shape
-    with pytest.raises(RuntimeError, match=r"^gated_activation: x has shape \[3, 7\], expected an even last dimension"):
+    with pytest.raises(RuntimeError, match=r"^geglu: x has shape \[3, 7\], expected an even last dimension"):
         oxiwarp.geglu(x[:, :7])
 
 
@@ -160,21 +160,21 @@ F32, BF16 = torch.float32, torch.bfloat16
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: oxiwarp.gelu(x.double()), "activation: x is float64, expected f32, f16 or bf16"),
-        (lambda x: oxiwarp.gelu(x, x[0, :7]), "activation: bias has shape [7], expected [8]"),
-        (lambda x: oxiwarp.gelu(x, x), "activation: bias has shape [3, 8], expected [8]"),
-        (lambda x: oxiwarp.gelu(x, x[0].bfloat16()), "activation: bias is bf16, expected f32"),
-        (lambda x: oxiwarp.gelu(x[0, 0], x[0, :1]), "activation: x has shape [], expected at least one dimension"),
-        (lambda x: oxiwarp.gelu(x, x[:, 0].repeat(6)[::2][:8]), "activation: bias of shape [8] has strides [2]"),
-        (lambda x: oxiwarp.gelu(x.t()), "activation: x of shape [8, 3] has strides [1, 8]"),
-        (lambda x: oxiwarp.geglu(x[:, :7]), "gated_activation: x has shape [3, 7], expected an even last dimension"),
-        (lambda x: oxiwarp.geglu(x[0, 0]), "gated_activation: x has shape [], expected"),
-        (lambda x: oxiwarp.geglu(x, x[:2]), "gated_activation: gate has shape [2, 8], expected [3, 8]"),
-        (lambda x: oxiwarp.silu_and_mul(x, x[:2]), "gated_activation: up has shape [2, 8], expected [3, 8]"),
-        (lambda x: oxiwarp.geglu(x, x.half()), "gated_activation: gate is f16, expected f32"),
-        (lambda x: oxiwarp.geglu(x, bias=x[0, :4]), "gated_activation: bias has shape [4], expected [8]"),
-        (lambda x: oxiwarp.geglu(x, x, x[0]), "gated_activation: bias has shape [8], expected [16]"),
-        (lambda x: oxiwarp.geglu(x[:, ::2]), "gated_activation: x of shape [3, 4] has strides [8, 2]"),
+        (lambda x: oxiwarp.gelu(x.double()), "gelu: x is float64, expected f32, f16 or bf16"),
+        (lambda x: oxiwarp.gelu(x, x[0, :7]), "gelu: bias has shape [7], expected [8]"),
+        (lambda x: oxiwarp.gelu(x, x), "gelu: bias has shape [3, 8], expected [8]"),
+        (lambda x: oxiwarp.gelu(x, x[0].bfloat16()), "gelu: bias is bf16, expected f32"),
+        (lambda x: oxiwarp.gelu(x[0, 0], x[0, :1]), "gelu: x has shape [], expected at least one dimension"),
+        (lambda x: oxiwarp.gelu(x, x[:, 0].repeat(6)[::2][:8]), "gelu: bias of shape [8] has strides [2]"),
+        (lambda x: oxiwarp.gelu(x.t()), "gelu: x of shape [8, 3] has strides [1, 8]"),
+        (lambda x: oxiwarp.geglu(x[:, :7]), "geglu: x has shape [3, 7], expected an even last dimension"),
+        (lambda x: oxiwarp.geglu(x[0, 0]), "geglu: x has shape [], expected"),
+        (lambda x: oxiwarp.geglu(x, x[:2]), "geglu: gate has shape [2, 8], expected [3, 8]"),
+        (lambda x: oxiwarp.silu_and_mul(x, x[:2]), "silu_and_mul: up has shape [2, 8], expected [3, 8]"),
+        (lambda x: oxiwarp.geglu(x, x.half()), "geglu: gate is f16, expected f32"),
+        (lambda x: oxiwarp.geglu(x, bias=x[0, :4]), "geglu: bias has shape [4], expected [8]"),
+        (lambda x: oxiwarp.geglu(x, x, x[0]), "geglu: bias has shape [8], expected [16]"),
+        (lambda x: oxiwarp.geglu(x[:, ::2]), "geglu: x of shape [3, 4] has strides [8, 2]"),
         (lambda x: OPS.activation(x, None, 9, True), "activation: kind is 9, expected 0 to 7"),
     ],
 )

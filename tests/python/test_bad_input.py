@@ -6,6 +6,7 @@ import re
 import resource
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
 from helpers import make_weight, poisoned_like, random, reference
@@ -245,4 +246,69 @@ def test_not_tensors():
     refused(lambda: oxiwarp.rms_norm(x, 3), f"^rms_norm: weight is int, {rest}", error=TypeError)
     refused(lambda: oxiwarp.rms_norm(x, out=bad), f"^rms_norm: out is list, {rest}", error=TypeError)
     refused(lambda: oxiwarp.add_rms_norm(x, None), f"^add_rms_norm: residual is NoneType, {rest}", error=TypeError)
-    refused(lambda: oxiwarp.rms_norm(x, eps="small"), "Expected a value of type 'float' for argument 'eps'")
+    refused(lambda: oxiwarp.rms_norm(x, eps="small"), "^rms_norm: eps is str, expected a number$", error=TypeError)
+    refused(lambda: oxiwarp.rms_norm(x, eps=None), "^rms_norm: eps is NoneType, expected a number$", error=TypeError)
+    logits, target = torch.ones(2, 8), torch.zeros(2, dtype=torch.int64)
+    refused(
+        lambda: oxiwarp.cross_entropy(logits, target, ignore_index=1.5),
+        "^cross_entropy: ignore_index is float, expected an integer$",
+        error=TypeError,
+    )
+    q = torch.ones(1, 4, 2, 8)
+    refused(
+        lambda: oxiwarp.rope_1d(q, interleaved="yes"), "^rope: interleaved is str, expected a bool$", error=TypeError
+    )
+
+
+def test_shared_operators_name_the_function():
+    """gelu and geglu run operators that other functions run too."""
+    x = torch.ones(2, 8)
+    refused(lambda: oxiwarp.gelu(x.double()), "^gelu: x is float64")
+    refused(lambda: oxiwarp.silu_and_mul(x, x, out=x), "^silu_and_mul: out overlaps")
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors is in prototype stage")
+def test_nested_logits():
+    logits, target = torch.nested.nested_tensor([torch.ones(2, 8), torch.ones(3, 8)]), torch.zeros(5, dtype=torch.int64)
+    refused(lambda: oxiwarp.cross_entropy(logits, target), "^cross_entropy: logits is a nested")
+
+
+def test_heads_and_tables_that_do_not_belong_together():
+    q, w = torch.ones(1, 4, 2, 8), torch.ones(8)
+    angles = torch.ones(4, 4)
+    for call in (
+        lambda: oxiwarp.rope(q, None, angles, angles, head_dim=4),
+        lambda: oxiwarp.rope_1d(q, head_dim=4),
+        lambda: oxiwarp.rope_3d(q, grid=(1, 2, 2), head_dim=4),
+        lambda: oxiwarp.qk_norm_rope(q, None, angles, angles, head_dim=4),
+    ):
+        refused(call, r"head_dim is 4, expected 8 \(or None\): q has shape \[1, 4, 2, 8\]", error=ValueError)
+    refused(lambda: oxiwarp.qk_norm_rope(q, norm=None, q_weight=w), "norm is None, expected a norm", error=ValueError)
+    for options in (dict(rotary_dim=4), dict(offset=1)):
+        refused(lambda o=options: oxiwarp.qk_norm_rope(q, **o), "cos is None, expected tables", error=ValueError)
+
+
+def test_options_of_other_types():
+    q = torch.ones(1, 4, 2, 8)
+    refused(lambda: oxiwarp.qk_norm_rope(q, norm=[]), r"^qk_norm_rope: norm is \[\], expected one of", error=ValueError)
+    refused(lambda: oxiwarp.qk_norm_rope(q, out=3), "^qk_norm_rope: out is int, expected", error=TypeError)
+    refused(lambda: oxiwarp.qk_norm_rope(q, out=(q, q, q)), "^qk_norm_rope: out has 3 tensors", error=ValueError)
+    refused(lambda: oxiwarp.rope_1d(q, theta=[1]), "^rope: theta is list, expected a number", error=TypeError)
+    refused(lambda: oxiwarp.rope_3d(q, grid=(1, 2, 2), theta=[1]), "^rope: theta is list", error=TypeError)
+    for dtype in (torch.complex64, torch.bool):
+        positions = torch.ones(4, dtype=dtype)
+        refused(lambda p=positions: oxiwarp.rope_1d(q, positions=p), "^rope: positions is torch.*, expected integers")
+    coordinates = torch.ones(4, 3, dtype=torch.complex64)
+    refused(lambda: oxiwarp.rope_3d(q[:, :, 0], coordinates=coordinates), "^rope: coordinates is torch.complex64")
+
+
+def test_grids_without_tokens():
+    q = torch.randn(1, 4, 2, 8)
+    assert oxiwarp.rope_3d(q[:, :0], grid=(0, 1, 1)).shape == (1, 0, 2, 8)
+    assert torch.equal(oxiwarp.rope_3d(q, grid=(1, 1, 0), offset=2), q)
+
+
+def test_windows_of_numpys_integers():
+    q = torch.randn(1, 8, 2, 16).bfloat16()
+    assert torch.equal(oxiwarp.attention(q, q, q, window=numpy.int64(2)), oxiwarp.attention(q, q, q, window=2))
+    refused(lambda: oxiwarp.attention(q, q, q, causal=numpy.bool_(True)), "causal is numpy.bool_?,", error=TypeError)

@@ -75,6 +75,12 @@ def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset:
             raise ValueError(f"{op}: {name} is {value}, expected {least} or more")
 
 
+def check_head_dim(op: str, q: Tensor, head_dim: int) -> None:
+    """Raise ValueError where heads are a dimension of `q` and have another number of columns."""
+    if q.dim() == 4 and q.shape[-1] != head_dim:
+        raise ValueError(f"{op}: head_dim is {head_dim}, expected {q.shape[-1]} (or None): q has shape {list(q.shape)}")
+
+
 def tensors_only(op: str, q: Any, **others: Any) -> None:
     """Raise TypeError for a `q` that is no tensor, or another argument that is neither a tensor nor None."""
     if not isinstance(q, Tensor):
@@ -222,4 +228,14 @@ def readable(grad: Tensor) -> Tensor:
     return grad if grad.stride(-1) == 1 or grad.shape[-1] == 1 else grad.contiguous()
 
 
-__all__ = ["FREQUENCIES", "ROTATION", "Rotation", "check_heads", "readable", "rotation", "sizes", "tensors_only"]
+__all__ = [
+    "FREQUENCIES",
+    "ROTATION",
+    "Rotation",
+    "check_head_dim",
+    "check_heads",
+    "readable",
+    "rotation",
+    "sizes",
+    "tensors_only",
+]

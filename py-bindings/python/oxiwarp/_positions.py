@@ -13,6 +13,7 @@ from torch import Tensor
 from ._heads import INTEGERS
 from ._register import FLOATS
 
+NUMBERS = (float, int, torch.SymFloat, torch.SymInt)  # others go through `check_theta`: no cache can hold a list
 Three = tuple[int, int, int]
 
 
@@ -72,6 +73,8 @@ def check_coordinates(
         raise RuntimeError(
             f"rope: coordinates has shape {list(shape)}, expected [{tokens}, 3] or [{batches}, {tokens}, 3]"
         )
+    if coordinates.is_complex():
+        raise RuntimeError(f"rope: coordinates is {coordinates.dtype}, expected integers or floats")
     if coordinates.device != q.device:
         raise RuntimeError(f"rope: coordinates is on {coordinates.device}, expected {q.device}, the device of q")
 
@@ -94,4 +97,4 @@ def check_theta(theta: float, one: bool = True) -> None:
         raise ValueError(f"rope: theta is {theta}, expected a finite number above 0{'' if one else ' that is not 1'}")
 
 
-__all__ = ["check_coordinates", "check_inv_freq", "check_theta", "checked_grid", "checked_splits", "sizes"]
+__all__ = ["NUMBERS", "check_coordinates", "check_inv_freq", "check_theta", "checked_grid", "checked_splits", "sizes"]

@@ -5,6 +5,7 @@ An op module calls `define` once and adds a public function. Nothing else in the
 
 import functools
 import os
+import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -19,6 +20,17 @@ from . import _native
 from ._namespace import NAMESPACE
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_SCHEMA_ERROR = re.compile(
+    r"Expected a value of type '(\w+)[^']*' for argument '(\w+)' but instead found type '([\w.]+)'"
+)
+_KINDS = {
+    "float": "a number",
+    "int": "an integer",
+    "bool": "a bool",
+    "Tensor": "a torch.Tensor",
+    "Optional": "a torch.Tensor",
+}
+_defined: set[str] = set()
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it was given lives as long as it does
 ROUNDINGS = {"once": False, "before_weight": True}
 # Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
@@ -39,6 +51,7 @@ def define(schema: str, fake: Callable[..., Any]) -> Any:
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
+    _defined.add(name)
     torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
     return op
 
@@ -198,7 +211,9 @@ def explain(
 
     A failed allocation becomes torch's own OutOfMemoryError: libtorch's C shim reports a number only, but asking torch
     for the same memory raises it. A layout without kernels is torch's dispatcher's error, a page that names no
-    argument. (Raising `error` itself here would tie it to this frame, and the tensors to the garbage collector.)
+    argument. (Raising `error` itself here would tie it to this frame, and the tensors to the garbage collector.) An
+    argument that is no number is the schema's error, with the whole schema. An operator that several functions share
+    names itself, not the function.
     `called`: the operator's name of `x`.
     """
     for name, tensor in {called: x, **others}.items():
@@ -209,6 +224,13 @@ def explain(
     if "could not allocate" in str(error):
         held = [torch.empty(x.shape, dtype=x.dtype, device=x.device) for _ in range(outputs)]
         del held
+    wrong = _SCHEMA_ERROR.search(str(error))
+    if wrong is not None:
+        expected, name, got = wrong.groups()
+        raise TypeError(f"{op}: {name} is {got}, expected {_KINDS.get(expected, expected)}") from None
+    operator, colon, rest = str(error).partition(": ")
+    if colon and operator != op and operator in _defined:
+        raise RuntimeError(f"{op}: {rest}") from None
 
 
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:

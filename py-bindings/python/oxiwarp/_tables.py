@@ -146,7 +146,7 @@ def grid_tables(
         base = 1.0 / (theta ** (torch.arange(0, split, 2, dtype=torch.float64, device=device) / split))
         angles = torch.outer(torch.arange(size, device=device, dtype=torch.float64), base)
         shape = [size if i == axis else 1 for i in range(len(grid))]
-        parts.append(angles.view(*shape, -1).expand(*grid, -1))
+        parts.append(angles.view(*shape, angles.shape[-1]).expand(*grid, -1))
     angles = torch.cat(parts, dim=-1).flatten(0, -2)
     return angles.cos().float(), angles.sin().float()
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -124,7 +124,9 @@ class _Attention(Function):
 def _refuse_options(causal: Any, **numbers: Any) -> None:
     """Raise TypeError for options that the operator would take for others, or refuse by a page."""
     if not isinstance(causal, (bool, torch.SymBool)):
-        raise TypeError(f"attention: causal is {type(causal).__name__}, expected a bool")
+        kind = type(causal)  # numpy has a bool of its own
+        name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+        raise TypeError(f"attention: causal is {name}, expected a bool")
     for name, value in numbers.items():
         if not isinstance(value, (*NUMBER, Real, torch.SymInt, torch.SymFloat)):
             raise TypeError(f"attention: {name} is {type(value).__name__}, expected a number")
@@ -136,8 +138,8 @@ def _limits(window: Any) -> list[int]:
     for limit in pair:
         if limit is None:
             limits.append(-1)
-        elif isinstance(limit, int) and limit is not True and limit is not False and limit >= 0:
-            limits.append(limit if limit < MOST_KEYS else MOST_KEYS)
+        elif isinstance(limit, (int, Integral)) and limit is not True and limit is not False and int(limit) >= 0:
+            limits.append(min(int(limit), MOST_KEYS))
     if len(pair) != 2 or len(limits) != 2:
         raise ValueError(f"attention: window is {window!r}, expected numbers of keys, 0 or more, or None")
     return limits

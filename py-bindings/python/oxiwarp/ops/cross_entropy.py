@@ -147,12 +147,8 @@ def cross_entropy(
     arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
     try:
         loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
-    except RuntimeError:
-        for name, tensor in (("logits", logits), ("target", target)):
-            if tensor.layout is not torch.strided:
-                raise RuntimeError(
-                    f"cross_entropy: {name} has layout {tensor.layout}, expected torch.strided"
-                ) from None
+    except RuntimeError as error:
+        explain(error, "cross_entropy", 0, logits, "logits", target=target)
         raise
     if reduction != "none":
         loss = loss.sum()

@@ -1,13 +1,24 @@
 """Normalised and rotated queries and keys: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
 
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._function import Function, apply
-from .._heads import ROTATION, Rotation, check_heads, readable, rotation, sizes, tables_want_grad, tensors_only
+from .._heads import (
+    ROTATION,
+    Rotation,
+    check_head_dim,
+    check_heads,
+    readable,
+    rotation,
+    sizes,
+    tables_want_grad,
+    tensors_only,
+)
 from .._once import once
 from .._operands import check_eps
 from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
@@ -167,7 +178,8 @@ def qk_norm_rope(
             "layer_norm", torch.nn.LayerNorm (CogVideoX, GLM); "rms_norm", torch.nn.RMSNorm (Flux, LTX-Video, Wan), one
             rounding; "llama_rms_norm", that of Llama, Qwen and diffusers' RMSNorm, which round before the weight
             multiplies and after; "mochi_rms_norm", written out like it, with one rounding; None, no norm.
-        q_weight, k_weight: `[D]`, or `[heads * D]` with `across_heads`, in `q`'s dtype or float32; None: no weight.
+        q_weight, k_weight: contiguous `[D]`, or `[heads * D]` with `across_heads`, in `q`'s dtype or float32; None: no
+            weight. Without `k`, `k_weight` and `k_bias` are not read.
         q_bias, k_bias: the same, for "layer_norm".
         eps: added to the variance or the mean of squares; 0 or more.
         across_heads: normalise all heads of a token together (LTX-Video, Wan); they lie side by side in memory.
@@ -197,8 +209,14 @@ def qk_norm_rope(
     biases = isinstance(q_bias, OPTIONAL) and isinstance(k_bias, OPTIONAL)
     if not (operands and isinstance(sin, OPTIONAL) and weights and biases):
         tensors_only(name, q, k=k, cos=cos, sin=sin, q_weight=q_weight, k_weight=k_weight, q_bias=q_bias, k_bias=k_bias)
-    if norm not in NORMS:
+    if not isinstance(norm, (str, NoneType)) or norm not in NORMS:
         raise ValueError(f"{name}: norm is {norm!r}, expected one of {', '.join(map(repr, NORMS))}")
+    if norm is None and (q_weight is not None or k_weight is not None or q_bias is not None or k_bias is not None):
+        raise ValueError(f"{name}: norm is None, expected a norm for a weight or a bias")
+    if cos is None and (rotary_dim is not None or offset is not None):
+        raise ValueError(f"{name}: cos is None, expected tables for rotary_dim or offset")
+    if head_dim is not None:
+        check_head_dim(name, q, head_dim)
     how = rotation(
         name,
         cos,
@@ -225,8 +243,13 @@ def qk_norm_rope(
 
 def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_grad: bool) -> Any:
     """The operator with outputs of the caller's."""
-    q_out, k_out = out if isinstance(out, tuple | list) else (out, None)
-    tensors_only("qk_norm_rope", q_out, k_out=k_out)
+    outs = list(out) if isinstance(out, tuple | list) else [out]
+    for one in outs:
+        if one is not None and not isinstance(one, Tensor):
+            raise TypeError(f"qk_norm_rope: out is {type(one).__name__}, expected a torch.Tensor or a pair of them")
+    if len(outs) > 2 or not outs or outs[0] is None:
+        raise ValueError(f"qk_norm_rope: out has {len(outs)} tensors, expected one, or two with k")
+    q_out, k_out = outs[0], outs[1] if len(outs) == 2 else None
     if (k is None) != (k_out is None):
         raise ValueError("qk_norm_rope: out has another number of tensors than there are inputs")
     write("qk_norm_rope", op_out, (q, k, *args), (q_out, k_out), wants_grad)

@@ -10,6 +10,7 @@ from .._heads import (
     FREQUENCIES,
     ROTATION,
     Rotation,
+    check_head_dim,
     check_heads,
     check_numbers,
     readable,
@@ -18,7 +19,7 @@ from .._heads import (
     tensors_only,
 )
 from .._once import once
-from .._positions import check_coordinates, check_inv_freq, checked_grid, checked_splits, sizes
+from .._positions import NUMBERS, check_coordinates, check_inv_freq, check_theta, checked_grid, checked_splits, sizes
 from .._register import define, explain, needs_grad
 from .._tables import frequencies, grid_tables, ltx_tables
 
@@ -132,6 +133,8 @@ def rope(
     tensors_only("rope", q, k=k, cos=cos, sin=sin)
     if cos is None:
         raise TypeError("rope: cos is NoneType, expected a torch.Tensor")
+    if head_dim is not None:
+        check_head_dim("rope", q, head_dim)
     how = rotation(
         "rope",
         cos,
@@ -174,13 +177,19 @@ def rope_1d(
     """
     tensors_only("rope", q, k=k, positions=positions, inv_freq=inv_freq)
     check_numbers("rope", rotary_dim, head_dim, None)
+    if not isinstance(theta, NUMBERS):
+        check_theta(theta)
     sizes(q, heads_first)
+    if head_dim is not None:
+        check_head_dim("rope", q, head_dim)
     columns = rotary_dim or head_dim or q.shape[-1]
     if inv_freq is None:
         inv_freq = frequencies(columns, theta, q.device)
     else:
         check_inv_freq(inv_freq, columns)
     if positions is not None:
+        if positions.is_complex() or positions.dtype is torch.bool:
+            raise RuntimeError(f"rope: positions is {positions.dtype}, expected integers or floats")
         positions = positions.to(torch.float32)
     how = rotation(
         "rope",
@@ -235,7 +244,11 @@ def rope_3d(
     """
     tensors_only("rope", q, k=k, coordinates=coordinates)
     check_numbers("rope", None, head_dim, offset)
+    if not isinstance(theta, NUMBERS):
+        check_theta(theta)
     _, tokens = sizes(q, heads_first)
+    if head_dim is not None:
+        check_head_dim("rope", q, head_dim)
     dim = head_dim or q.shape[-1]
     if grid is not None or coordinates is None:
         grid = checked_grid(grid, tokens, offset)
