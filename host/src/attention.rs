@@ -113,7 +113,7 @@ impl AttentionLayout {
             let sizes: &[i64] = &[batches, heads, queries];
             check::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
-        let sequences = check::sequences(op, device, cu_seqlens.as_ref())?;
+        let sequences = check::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
         // Kernels look for a token's sequence among those that there are.
         if sequences == Some(0) && queries + keys > 0 {
             let expected = "one sequence at least: two numbers".into();

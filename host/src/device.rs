@@ -53,11 +53,23 @@ impl Device {
 
     /// GPU number `index` with PTX text of the caller's, written for `arch`: to try out kernels edited by hand.
     ///
+    /// # Safety
+    /// Ops launch the entries of this text with the arguments of this crate's kernels: an entry with the name of a kernel
+    /// takes the kernel's arguments and accesses the same memory.
+    ///
     /// # Errors
     /// As [`Device::cuda`]. PTX that the driver refuses shows at the first launch, with the driver's log.
-    pub fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
+    pub unsafe fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
         let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, &[("", text)])));
         Cuda::new(index, Some(arch), Some(own)).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
+    }
+
+    /// Name of GPU number `index` and the PTX that it would load, without a context on it.
+    ///
+    /// # Errors
+    /// As [`Device::cuda`].
+    pub fn describe(index: usize) -> Result<(String, Arch)> {
+        crate::cuda::describe(index)
     }
 
     /// The CPU executor.

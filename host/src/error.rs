@@ -82,6 +82,20 @@ pub enum Error {
         /// Its range.
         expected: &'static str,
     },
+    /// An element of an argument that is outside its range. Only the CPU executor's arguments are read for this.
+    #[error("{op}: {arg}[{index}] is {got}, expected {expected}")]
+    Element {
+        /// The op.
+        op: &'static str,
+        /// The argument.
+        arg: &'static str,
+        /// The element's index.
+        index: usize,
+        /// Its value.
+        got: i64,
+        /// Its range.
+        expected: String,
+    },
     /// What this device, or this build, does not do.
     #[error("{op}: {why}")]
     Unsupported {

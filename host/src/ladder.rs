@@ -34,6 +34,13 @@ impl Rung {
         }
     }
 
+    /// Whether a block can have its teams: what [`rung`] asserts, for rungs that are not made by it.
+    pub(crate) fn is_block(&self) -> bool {
+        let team = self.team.is_multiple_of(32) || self.team.is_power_of_two() && self.team < 32;
+        let threads = self.team.checked_mul(self.teams).unwrap_or(u32::MAX);
+        team && threads.is_multiple_of(32) && (32..=1_024).contains(&threads)
+    }
+
     /// Does it hold the rows of `layout` on this architecture? Asked of a rung that no ladder chose.
     fn expect_holds<const N: usize>(
         self,
@@ -46,7 +53,7 @@ impl Rung {
         let is_cluster = self.cluster == blocks && [7, 8].contains(&self.held) && self.teams == 1;
         let held = u64::from(self.held) * u64::from(self.team) * u64::from(self.cluster.max(1));
         let fits = self.held == 0 || layout.vector && layout.packs() <= held;
-        if fits && (self.cluster == 0 || is_cluster) && self.number() < kernels.len() {
+        if fits && self.is_block() && (self.cluster == 0 || is_cluster) && self.number() < kernels.len() {
             return Ok(self);
         }
         let (got, expected) = (f64::from(self.held), "packs that hold an aligned row");

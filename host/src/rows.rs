@@ -223,7 +223,9 @@ fn interleaved(a: &View, b: &View) -> bool {
         return false;
     }
     let (cols, pitch) = (a.shape()[rank - 1], a.strides()[rank - 2]);
+    // A dimension of one element may have any stride.
+    let Some(pitch_bytes) = pitch.max(1).checked_mul(size) else { return false };
     let nested = (0..rank - 2).all(|dim| pitch > 0 && a.strides()[dim] % pitch == 0);
-    let apart = (b.ptr() as i64 - a.ptr() as i64).rem_euclid(pitch.max(1) * size);
+    let apart = (b.ptr() as i64 - a.ptr() as i64).rem_euclid(pitch_bytes);
     nested && apart >= cols * size && apart <= (pitch - cols) * size
 }

@@ -35,12 +35,17 @@ impl<'a> View<'a> {
     /// readable at every element that shape and strides reach.
     ///
     /// # Errors
-    /// More than [`MAX_RANK`] dimensions, a negative size or stride, or not one stride for each size.
+    /// More than [`MAX_RANK`] dimensions, a negative size or stride, not one stride for each size, or sizes whose product
+    /// (a size of 0 counts as 1) is 2^63 or more.
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         let natural = shape.iter().chain(strides).all(|&number| number >= 0);
-        let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural;
+        // Empty tensors too: products of some of the sizes are taken.
+        let counted = shape.iter().try_fold(1_i64, |count, &size| count.checked_mul(size.max(1))).is_some();
+        let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural && counted;
         if !fits {
-            let expected = format!("at most {MAX_RANK} sizes and a stride for each, none negative");
+            let expected = format!(
+                "at most {MAX_RANK} sizes of less than 2^63 elements and a stride for each, none negative"
+            );
             return Err(Error::Shape { op: "View", arg: "shape", got: shape.to_vec(), expected });
         }
         let dims = |of: &[i64]| std::array::from_fn(|i| of.get(i).copied().unwrap_or(0));

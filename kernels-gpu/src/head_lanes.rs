@@ -135,7 +135,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
             x_step: at_once * side.x.head_stride,
             y_step: at_once * side.y.head_stride,
             parameters: [Parameters::NONE; TILES],
-            cols: Cols { count: p.dim as f32, inv: side.inv_cols },
+            cols: Cols { count: p.dim as f32, inv: side.inv_cols, by_fours: true },
             token,
             group,
             rotary,

@@ -129,13 +129,14 @@ impl HeadNorm for Layer {
             for head in 0..HEADS {
                 heads[head].push(x[head][tile].lanes(), (cols.count as u32).saturating_sub(first));
             }
-            let heads = group.fold(heads, Welford::fold_step);
+            let heads = group.fold(heads, |all, distance| all.fold_step(distance, cols.by_fours));
             for head in 0..HEADS {
                 warps[head][tile] = heads[head];
             }
         }
         warps.map(|[a, b, c, d]| {
-            let stats = a.with(c).with(b.with(d)).stats(cols, how.eps);
+            let both = |lower: Welford, upper| lower.with(upper, cols.by_fours);
+            let stats = both(both(a, c), both(b, d)).stats(cols, how.eps);
             Stats { mean: group.from(0, stats.mean), inv: group.from(0, stats.inv) }
         })
     }

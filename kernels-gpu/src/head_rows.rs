@@ -1,7 +1,7 @@
 //! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team, then rotated
 //! head by head and written. Queries and keys of a token are neighbouring rows, so that its angles come from L1.
 use cuda_std::prelude::*;
-use cuda_std::quad::SCALAR;
+use cuda_std::quad::{LEN, SCALAR};
 
 use crate::affine::AffineRow;
 use crate::head_lanes::{Params, Side};
@@ -107,7 +107,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const ACCESS: u32>(
     let exists = number < u64::from(p.rows) * u64::from(p.shares[0] + p.shares[1]);
     // SAFETY: as the caller promises.
     let x = unsafe { TeamRow::<T, ACCESS>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
-    let stats = N::of_row(&x, &mut memory, Cols { count: cols as f32, inv }, p.norm);
+    let by_fours = ACCESS != SCALAR || cols.is_multiple_of(LEN);
+    let stats = N::of_row(&x, &mut memory, Cols { count: cols as f32, inv, by_fours }, p.norm);
     for tile in x.own_tiles() {
         let (at, columns) = (x.first(tile), x.columns(tile));
         if ACCESS == SCALAR {

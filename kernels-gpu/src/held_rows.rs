@@ -42,7 +42,7 @@ pub(crate) unsafe fn held_rows<T: Elem, const HELD: usize>(q: Side, k: Side, rot
             let column = if repeats { row.at(0) & (p.dim - 1) } else { row.at(0) };
             angles = rotary.quads::<T, 2>(token, 0, [column, column + 4]);
         }
-        let cols = Cols { count: side.cols as f32, inv: side.inv_cols };
+        let cols = Cols { count: side.cols as f32, inv: side.inv_cols, by_fours: true };
         let stats = row.stats(&mut memory, cols, p.norm);
         let turn = |y: [[f32; 4]; 2], angles: &[Angles; 2]| {
             if turns { rotary.turn::<T, 2>(y, y.map(neighbours), angles) } else { y }

@@ -4,7 +4,7 @@
 //! row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
 //! a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the same number modulo 4 are of
 //! the same warp, and a thread plays its four namesakes. For rows that torch would not vectorise (columns not
-//! divisible by 4) torch takes another order; these keep theirs.
+//! divisible by 4) torch takes another order of elements; these keep theirs, and combine means as torch does there.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::quad::SCALAR;
@@ -30,6 +30,8 @@ pub(crate) struct Cols {
     pub inv: f32,
     /// Do whole tiles fill the row, so that every thread has seen as many elements of each of torch's warps?
     pub even: bool,
+    /// Is their number a multiple of 4? See [`Welford::with`].
+    pub by_fours: bool,
 }
 
 /// A reduction of a row by a warp.
@@ -63,20 +65,20 @@ impl LayerNorm {
 
     /// Folds each of torch's warps over its lanes, then them; lane 0 has the result.
     #[inline(always)]
-    fn fold_uneven(self) -> Welford {
+    fn fold_uneven(self, by_fours: bool) -> Welford {
         let mut warps = self.warps();
         let mut distance = warp::SIZE / 2;
         while distance > 0 {
             let down = |value| warp::shuffle_down(warp::ALL, value, distance);
             for warp in 0..GROUP {
                 let Welford { mean, m2, count } = warps[warp];
-                warps[warp] =
-                    warps[warp].with(Welford { mean: down(mean), m2: down(m2), count: down(count) });
+                let upper = Welford { mean: down(mean), m2: down(m2), count: down(count) };
+                warps[warp] = warps[warp].with(upper, by_fours);
             }
             distance /= 2;
         }
         let [a, b, c, d] = warps;
-        a.with(c).with(b.with(d))
+        a.with(c, by_fours).with(b.with(d, by_fours), by_fours)
     }
 
     /// Folds all, where all threads have seen as many elements of each warp, one at least; lane 0 has the result.
@@ -90,8 +92,8 @@ impl LayerNorm {
         let of = |warp: Welford| warp.count * warp::SIZE as f32;
         // Lane 0 has a, lane 8 b, lane 16 c, lane 24 d.
         let upper = if warp::lane() & 8 == 0 { of(c) } else { of(d) };
-        let pair = own.with(own.above(16, upper));
-        pair.with(pair.above(8, of(b) + of(d)))
+        let pair = own.with(own.above(16, upper), true);
+        pair.with(pair.above(8, of(b) + of(d)), true)
     }
 
     #[inline(always)]
@@ -138,7 +140,7 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn finish(self, cols: Cols, eps: f32) -> Stats {
-        let all = if cols.even { self.fold_even() } else { self.fold_uneven() };
+        let all = if cols.even { self.fold_even() } else { self.fold_uneven(cols.by_fours) };
         let (mean, m2) = (warp::shuffle(warp::ALL, all.mean, 0), warp::shuffle(warp::ALL, all.m2, 0));
         Stats { mean, inv: rsqrt(m2 / cols.count + eps) }
     }

@@ -90,7 +90,7 @@ impl PartMoments for Welford {
             Self { mean, m2, count: (tiles * TILE) as f32 }
         };
         let both =
-            |lower: Self, upper| if even { lower.with_as_many(upper, half) } else { lower.with(upper) };
+            |lower: Self, upper| if even { lower.with_as_many(upper, half) } else { lower.with(upper, true) };
         let all = both(both(warp(0), warp(2)), both(warp(1), warp(3)));
         Stats { mean: all.mean, inv: rsqrt(all.m2 / cols + eps) }
     }

@@ -5,7 +5,7 @@
 //! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
 //! and short ones stay in registers: see `held_passes`.
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, TEAM, TILE, WHOLE, held, shared};
+use cuda_std::quad::{LEN, SCALAR, TEAM, TILE, WHOLE, held, shared};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 use crate::params::Params;
@@ -164,7 +164,12 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// What a row is divided by.
     #[inline(always)]
     pub fn cols(&self) -> Cols {
-        Cols { count: self.p.cols as f32, inv: self.p.inv_cols, even: ACCESS >= WHOLE }
+        Cols {
+            count: self.p.cols as f32,
+            inv: self.p.inv_cols,
+            even: ACCESS >= WHOLE,
+            by_fours: ACCESS != SCALAR || self.p.cols.is_multiple_of(LEN),
+        }
     }
 
     /// Both passes.

@@ -12,6 +12,8 @@ pub(crate) struct Cols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
+    /// Is their number a multiple of 4? See [`Welford::with`].
+    pub by_fours: bool,
 }
 
 impl Cols {
@@ -41,9 +43,9 @@ pub(crate) const MOST: usize = 8;
 impl Welford {
     /// With what the lane `distance` above has.
     #[inline(always)]
-    pub(crate) fn fold_step(self, distance: u32) -> Self {
+    pub(crate) fn fold_step(self, distance: u32, by_fours: bool) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
-        self.with(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) })
+        self.with(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) }, by_fours)
     }
 
     /// What a row of `cols` columns is normalised with, of which this is all.
@@ -73,12 +75,13 @@ impl TeamMoments for Welford {
         let mut folded = self;
         let mut distance = warp::SIZE / 2;
         while distance > 0 {
-            folded = folded.fold_step(distance);
+            folded = folded.fold_step(distance, cols.by_fours);
             distance /= 2;
         }
         let [mean, m2, count] = warps_of(team, memory, [folded.mean, folded.m2, folded.count]);
         let warp = |i: usize| Self { mean: mean[i], m2: m2[i], count: count[i] };
-        warp(0).with(warp(2)).with(warp(1).with(warp(3))).stats(cols, eps)
+        let both = |lower: Self, upper| lower.with(upper, cols.by_fours);
+        both(both(warp(0), warp(2)), both(warp(1), warp(3))).stats(cols, eps)
     }
 }
 

@@ -34,8 +34,12 @@ impl Welford {
     }
 
     /// Of the elements of both, `self` being the lower thread's or warp's.
+    ///
+    /// torch has two formulas for the mean. The vectorised kernel, for rows of a multiple of 4 columns (`by_fours`),
+    /// takes the weighted sum of both means, which can differ from two equal means by a rounding. The other kernel adds a
+    /// part of their difference, so that a constant row has a variance of exactly 0.
     #[inline(always)]
-    pub fn with(self, upper: Self) -> Self {
+    pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
         if count <= 0.0 {
             return Self::EMPTY;
@@ -43,9 +47,18 @@ impl Welford {
         let inv_count = reciprocal(count);
         let (own, theirs) = (self.count * inv_count, upper.count * inv_count);
         let delta = self.mean - upper.mean;
+        let mut between = upper.count * (delta * delta);
+        if !by_fours && upper.count == 0.0 {
+            // The square may be infinite.
+            between = 0.0;
+        }
         Self {
-            mean: fma(upper.mean, theirs, own * self.mean),
-            m2: fma(own, upper.count * (delta * delta), upper.m2 + self.m2),
+            mean: if by_fours {
+                fma(upper.mean, theirs, own * self.mean)
+            } else {
+                fma(-delta, theirs, self.mean)
+            },
+            m2: fma(own, between, upper.m2 + self.m2),
             count,
         }
     }

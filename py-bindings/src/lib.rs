@@ -19,7 +19,7 @@ use std::ffi::CString;
 #[pymodule(name = "_native")]
 mod oxiwarp_native {
     use super::*;
-    use oxiwarp::{Arch, Device};
+    use oxiwarp::Device;
     use pyo3::exceptions::PyRuntimeError;
     use pyo3::types::PyDict;
 
@@ -46,16 +46,17 @@ mod oxiwarp_native {
         oxiwarp::kernel_info().into_iter().map(row).collect()
     }
 
-    /// One dict per CUDA device: index, name, ptx (the PTX that it runs), error (why it runs none). Raises without a driver.
+    /// One dict per CUDA device: index, name, ptx (the PTX that it runs), error (why it runs none). Makes no context on a
+    /// device. Raises without a driver.
     #[pyfunction]
     fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         let count = Device::count().map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
         let row = |index: usize| {
             let dict = PyDict::new(py);
             dict.set_item("index", index)?;
-            let device = Device::cuda(index);
-            dict.set_item("name", device.as_ref().ok().map(Device::name))?;
-            dict.set_item("ptx", device.as_ref().ok().and_then(Device::arch).map(Arch::name))?;
+            let device = Device::describe(index);
+            dict.set_item("name", device.as_ref().ok().map(|(name, _)| name))?;
+            dict.set_item("ptx", device.as_ref().ok().map(|(_, arch)| arch.name()))?;
             dict.set_item("error", device.err().map(|error| error.to_string()))?;
             Ok(dict)
         };

@@ -82,12 +82,9 @@ impl Launch {
         if self.block.contains(&0) {
             return Err(format!("block is {:?}, expected at least one thread in each dimension", self.block));
         }
-        if self.threads() > 1_024 {
-            return Err(format!(
-                "block is {:?}, {} threads, expected at most 1024",
-                self.block,
-                self.threads()
-            ));
+        // Each by itself first: the product of larger ones may be past 64 bits.
+        if self.block.iter().any(|&threads| threads > 1_024) || self.threads() > 1_024 {
+            return Err(format!("block is {:?}, expected at most 1024 threads", self.block));
         }
         if self.block[2] > 64 {
             return Err(format!("block is {:?}, expected at most 64 in z", self.block));

@@ -8,8 +8,9 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use corosensei::stack::{self, DefaultStack, StackPointer};
 
-/// Room for a kernel's frames in a debug build and for the panic machinery; untouched pages cost nothing.
-const STACK_BYTES: usize = 64 * 1024;
+/// Room for a kernel's frames in a debug build and for the process's panic hook, which runs on the stack of the thread that
+/// panicked and may capture a backtrace there. Untouched pages cost nothing.
+const STACK_BYTES: usize = 256 * 1024;
 
 /// Most stacks that idle host threads keep between them, and that running blocks have between them.
 const STACKS: usize = 12 * 1024;

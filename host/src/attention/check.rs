@@ -35,17 +35,41 @@ pub(crate) fn sizes(
     Ok(())
 }
 
-/// The number of packed sequences, if they are.
+/// The number of packed sequences, if they are. `tokens` are those of queries and of keys.
 pub(crate) fn sequences(
     op: &'static str,
     device: &Device,
     cu_seqlens: Option<&[View; 2]>,
+    tokens: [i64; 2],
 ) -> Result<Option<i64>> {
     let Some([q, k]) = cu_seqlens else { return Ok(None) };
     let starts = q.shape().first().map_or(1, |&len| len.max(1));
     contiguous(op, device, ("cu_seqlens_q", q), Dtype::I32, &[starts])?;
     contiguous(op, device, ("cu_seqlens_k", k), Dtype::I32, &[starts])?;
+    if device.arch().is_none() {
+        ascending(op, ("cu_seqlens_q", q), tokens[0])?;
+        ascending(op, ("cu_seqlens_k", k), tokens[1])?;
+    }
     Ok(Some(starts - 1))
+}
+
+/// Refuses starts of sequences, in the memory of the CPU, that are not 0 and then ascending numbers of `tokens` at most.
+/// Two sequences with the same rows would be written by two blocks at once. (A GPU's memory is not read here: that would
+/// wait for all work given to it.)
+fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
+    let len = view.shape().first().map_or(0, |&len| len as usize);
+    // SAFETY: a contiguous i32 tensor of `len` elements, as `contiguous` checked, in the memory of the CPU.
+    let starts = unsafe { std::slice::from_raw_parts(view.ptr().cast::<i32>(), len) };
+    let mut least = 0;
+    for (index, got) in starts.iter().map(|&start| i64::from(start)).enumerate() {
+        let most = if index == 0 { 0 } else { tokens };
+        if got < least || got > most {
+            let expected = if index == 0 { "0".into() } else { format!("{least} to {tokens}") };
+            return Err(Error::Element { op, arg, index, got, expected });
+        }
+        least = got;
+    }
+    Ok(())
 }
 
 /// A tensor of heads as batch, token, head and column, and where they lie.

@@ -2,7 +2,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
 use super::{Cuda, Raw, Relaxed, sys};
 use crate::arch::Arch;
@@ -11,7 +11,10 @@ use crate::ptx::Overlap;
 use crate::{Dtype, Error, Result};
 
 /// Kernels that are not of this crate, by name.
-pub(crate) struct OwnKernels(HashMap<&'static str, Raw>);
+///
+/// With each function the largest limit of shared memory that a launch has asked for: it only rises, so that of two threads
+/// none takes away what the other's launch needs.
+pub(crate) struct OwnKernels(HashMap<&'static str, (Raw, Mutex<u32>)>);
 
 impl Raw {
     /// Launches a function of the current context.
@@ -125,7 +128,8 @@ impl Cuda {
         let _current = self.current()?;
         let wrong = |_| Error::NoKernel("PTX with a NUL in it".into());
         let module = self.load_text("PTX", arch, &CString::new(text).map_err(wrong)?)?;
-        let functions = names.map(|name| Ok((name, module.function(name)?))).collect::<Result<_>>()?;
+        let function = |name| Ok((name, (module.function(name)?, Mutex::new(0))));
+        let functions = names.map(function).collect::<Result<_>>()?;
         module.keep();
         Ok(OwnKernels(functions))
     }
@@ -143,8 +147,15 @@ impl Cuda {
         args: &[*const c_void],
     ) -> Result<()> {
         let _current = self.current()?;
-        let function = *kernels.0.get(kernel).ok_or_else(|| Error::NoKernel(kernel.into()))?;
-        function.prepare(shape)?; // each time: these are not known to want the same
+        let (function, limit) = kernels.0.get(kernel).ok_or_else(|| Error::NoKernel(kernel.into()))?;
+        {
+            let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
+            let shared_bytes = shape.shared_bytes.max(*limit);
+            if shared_bytes > *limit || shape.carveout.is_some() {
+                function.prepare(&Launch { shared_bytes, ..*shape })?;
+                *limit = shared_bytes;
+            }
+        }
         // SAFETY: as the caller promises. PTX that does not wait for the launch before it must not overlap with it.
         unsafe { function.launch(shape, stream, Overlap::Never, args) }
     }

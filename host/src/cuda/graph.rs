@@ -174,21 +174,25 @@ impl Event {
         Ok(Self(event))
     }
 
-    /// GPU time from `start` to this event; waits for it.
+    /// GPU time from `start` to this event; waits for both.
     ///
     /// # Errors
-    /// A kernel that failed.
+    /// A kernel that failed, or a start that came after this event.
     pub fn since(&self, start: &Self) -> Result<Duration> {
         let _current = self.0.cuda.current()?;
         let mut milliseconds = 0.0;
         // SAFETY: both events were recorded.
         unsafe {
+            sys::check("cuEventSynchronize", sys::cuEventSynchronize(start.0.raw))?;
             sys::check("cuEventSynchronize", sys::cuEventSynchronize(self.0.raw))?;
             sys::check(
                 "cuEventElapsedTime",
                 sys::cuEventElapsedTime(&mut milliseconds, start.0.raw, self.0.raw),
             )?;
         }
-        Ok(Duration::from_secs_f64(f64::from(milliseconds) * 1e-3))
+        Duration::try_from_secs_f64(f64::from(milliseconds) * 1e-3).map_err(|_| {
+            let why = format!("the start was recorded {} ms after the end", -milliseconds);
+            Error::Unsupported { op: "Event::since", why }
+        })
     }
 }

@@ -1,13 +1,14 @@
 //! Device memory.
 use std::ffi::c_void;
 
-use super::{Cuda, sys};
+use super::{Cuda, Relaxed, sys};
 use crate::{Error, Result, Stream};
 
 impl Cuda {
     /// Device memory, uninitialised.
     pub fn alloc(&self, bytes: usize) -> Result<u64> {
-        let _current = self.current()?;
+        // A stream that is being captured must not keep its thread from allocating and freeing.
+        let (_current, _relaxed) = (self.current()?, Relaxed::new());
         let mut address = 0;
         // SAFETY: writes the address.
         match unsafe { sys::cuMemAlloc_v2(&mut address, bytes.max(1)) } {
@@ -20,6 +21,7 @@ impl Cuda {
     /// `address` is from [`Cuda::alloc`] and no longer used.
     pub unsafe fn free(&self, address: u64) {
         if let Ok(_current) = self.current() {
+            let _relaxed = Relaxed::new();
             // SAFETY: as the caller promises.
             unsafe { sys::cuMemFree_v2(address) };
         }

@@ -33,6 +33,39 @@ pub(crate) fn count() -> Result<usize> {
     }
 }
 
+/// GPU number `index`.
+fn gpu(index: usize) -> Result<Gpu> {
+    let count = count()?;
+    if index < count { Gpu::get(index) } else { Err(Error::NoDevice { index, count }) }
+}
+
+/// Name and compute capability of a GPU, and the PTX that it loads; none of these needs a context.
+fn description(
+    gpu: Gpu,
+    arch: Option<Arch>,
+    own: Option<&'static Ptx>,
+) -> Result<(String, (u32, u32), &'static Ptx)> {
+    let (name, capability) = (gpu.name()?, gpu.capability()?);
+    match own.or_else(|| ptx::choose(capability, arch)) {
+        Some(ptx) => Ok((name, capability, ptx)),
+        None => Err(Error::Capability { device: name, capability, available: ptx::available() }),
+    }
+}
+
+/// Name of GPU number `index`, and the architecture of the PTX that it would load.
+pub(crate) fn describe(index: usize) -> Result<(String, Arch)> {
+    let (name, _, ptx) = description(gpu(index)?, forced_arch()?, None)?;
+    Ok((name, ptx.arch))
+}
+
+/// The place of a GPU that is opened once.
+#[derive(Default)]
+struct Slot {
+    open: OnceLock<Arc<Cuda>>,
+    /// Taken by the thread that opens it.
+    opening: Mutex<()>,
+}
+
 /// One GPU with one PTX.
 pub(crate) struct Cuda {
     pub index: usize,
@@ -111,30 +144,31 @@ impl Drop for Relaxed {
 impl Cuda {
     /// GPU number `index`, opened once in a process.
     pub fn open(index: usize) -> Result<Arc<Self>> {
-        static OPEN: Mutex<Vec<Option<Arc<Cuda>>>> = Mutex::new(Vec::new());
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Some(cuda)) = open.get(index) {
+        // Opening takes a second or more: calls on GPUs that are open, and those that open others, do not wait for it.
+        static SLOTS: OnceLock<Box<[Slot]>> = OnceLock::new();
+        let slots = match SLOTS.get() {
+            Some(slots) => slots,
+            None => {
+                let count = count()?;
+                SLOTS.get_or_init(|| (0..count).map(|_| Slot::default()).collect())
+            }
+        };
+        let slot = slots.get(index).ok_or(Error::NoDevice { index, count: slots.len() })?;
+        if let Some(cuda) = slot.open.get() {
+            return Ok(cuda.clone());
+        }
+        let _opening = slot.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(cuda) = slot.open.get() {
             return Ok(cuda.clone());
         }
         let cuda = Arc::new(Self::new(index, forced_arch()?, None)?);
-        if open.len() <= index {
-            open.resize(index + 1, None);
-        }
-        open[index] = Some(cuda.clone());
-        Ok(cuda)
+        Ok(slot.open.get_or_init(|| cuda).clone())
     }
 
     /// GPU number `index` with `own` PTX, the PTX of `arch`, or the newest that it can run.
     pub fn new(index: usize, arch: Option<Arch>, own: Option<&'static Ptx>) -> Result<Self> {
-        let count = count()?;
-        if index >= count {
-            return Err(Error::NoDevice { index, count });
-        }
-        let gpu = Gpu::get(index)?;
-        let (name, capability) = (gpu.name()?, gpu.capability()?);
-        let Some(ptx) = own.or_else(|| ptx::choose(capability, arch)) else {
-            return Err(Error::Capability { device: name, capability, available: ptx::available() });
-        };
+        let gpu = gpu(index)?;
+        let (name, capability, ptx) = description(gpu, arch, own)?;
         let native = ptx::native(capability, ptx);
         let (context, multiprocessors) = (Raw(gpu.primary_context()?), gpu.multiprocessors()?);
         let max_shared_bytes = gpu.max_shared_bytes()?;

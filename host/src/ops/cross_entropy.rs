@@ -50,7 +50,7 @@ const LADDER: &[Rung] = &[
 /// The first rung that takes the rows of `layout`, or the device's choice: those of one kernel for any layout, which a row
 /// passes once.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
-    if let Some(rung) = device.choice().rung.filter(|rung| rung.held == 0) {
+    if let Some(rung) = device.choice().rung.filter(|rung| rung.held == 0 && rung.is_block()) {
         return rung;
     }
     let last = LADDER[LADDER.len() - 1];

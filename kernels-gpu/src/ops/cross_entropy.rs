@@ -39,14 +39,15 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     // SAFETY: a target for each row.
     let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
-    let (mut own, mut total) = (ExpSum::EMPTY, 0.0);
+    // The mean of the logits, for the classes that smoothing adds: their sum would overflow before they do.
+    let (mut own, mut mean, inv_cols) = (ExpSum::EMPTY, 0.0, 1.0 / p.cols as f32);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
         own = own.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
             // Again, with zeros past the end: from L1, and only for those who smooth.
             for i in 0..STEP {
-                total += x.load(first + i as u32, Load::ReadOnly).lanes().sum();
+                mean += x.load(first + i as u32, Load::ReadOnly).lanes().map(|x| x * inv_cols).sum();
             }
         }
     }
@@ -59,7 +60,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     let ExpSum { max, sum } = own.fold::<T>(team);
     if smoothed {
         block::sync();
-        total = team.sum(total, &mut SharedMemory::of_launch());
+        mean = team.sum(mean, &mut SharedMemory::of_launch());
     }
     if !writes {
         return;
@@ -70,7 +71,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     // Not `lse - hit`: where the logits are large, `lse` has lost what the loss is made of.
     let mut loss = log_sum - (hit - max);
     if smoothed {
-        let others = log_sum - (total / p.cols as f32 - max);
+        let others = log_sum - (mean - max);
         loss = (1.0 - p.label_smoothing) * loss + p.label_smoothing * others;
     }
     if p.z_loss != 0.0 {

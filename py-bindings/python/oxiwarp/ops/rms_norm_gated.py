@@ -87,9 +87,13 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy = dy.contiguous()
         if gate_first:
-            product = _gated(x, gate, sigmoid)
-            dproduct, dweight = op_backward(dy, product, weight, None, eps, 0.0, wants_weight)
-            dx, dgate = _gated_gradients(dproduct, x, gate, sigmoid)
+            # float16 holds numbers up to 65504, and the forward's product is never rounded to it.
+            wide = [tensor.float() if x.dtype == torch.float16 else tensor for tensor in (dy, x, gate)]
+            scale = weight if weight is None or x.dtype != torch.float16 else weight.float()
+            product = _gated(wide[1], wide[2], sigmoid)
+            dproduct, dweight = op_backward(wide[0], product, scale, None, eps, 0.0, wants_weight)
+            dx, dgate = (grad.to(x.dtype) for grad in _gated_gradients(dproduct, wide[1], wide[2], sigmoid))
+            dweight = dweight if weight is None else dweight.to(weight.dtype)
         else:
             normed = op_norm(x, weight, eps, 0.0, before)
             dnormed, dgate = _gated_gradients(dy, normed, gate, sigmoid)
@@ -127,8 +131,9 @@ def rms_norm_gated(
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's result does not depend on how many rows there are.
 
-    Gradients are computed by the kernels of norm and gate one after the other, with a rounding between them; that of a
-    sigmoid by torch's operators. Once, not twice, and not in forward-mode AD.
+    Gradients are computed by the kernels of norm and gate one after the other. What lies between them is rounded to `x`'s
+    dtype, but in float16 with `gate_first` it is float32. The gradient of a sigmoid is computed by torch's operators. There
+    is no second derivative and no forward-mode AD.
 
     Raises:
         RuntimeError, TypeError, torch.OutOfMemoryError: as `rms_norm`.
