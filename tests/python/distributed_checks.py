@@ -1,6 +1,6 @@
 """What each process of `test_patch_distributed.py` runs: a patched model against the same one on a single device."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from unittest import mock
 
 import pytest
@@ -157,9 +157,10 @@ def enable(model: nn.Module, how: str, place: Place) -> None:
         shape = (1, WORLD) if how == "ulysses" else (WORLD, 1)
         mesh = place.mesh(*shape, names=("ring", "ulysses"))
         config = ContextParallelConfig(ring_degree=shape[0], ulysses_degree=shape[1], mesh=mesh)
-    # diffusers counts accelerators even where it is given a mesh without any.
-    count = mock.patch("torch.accelerator.device_count", return_value=WORLD)
-    with count if place.device.type == "cpu" else nullcontext():
+    with ExitStack() as stack:
+        if place.device.type == "cpu":  # diffusers supports accelerators only: the CPU stands for one
+            stack.enter_context(mock.patch("torch.accelerator.device_count", return_value=WORLD))
+            stack.enter_context(mock.patch("diffusers.hooks.tensor_parallel._SUPPORTED_TP_DEVICES", ("cpu",)))
         model.enable_parallelism(config=config)
 
 
