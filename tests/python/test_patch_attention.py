@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fused_checks import Operators
 from image_models import sdxl, sdxl_input
 from joint_models import FAMILIES, build, step
@@ -266,6 +267,28 @@ def test_two_attentions_of_the_same_tokens(measured):
         attn.set_processor(Guided(attn.processor, copies))
         results.append((step(family, model, dtype)[0], attn.processor.kept))
     assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("name", ["ltx", "sdxl"])
+def test_replaced_sdpa(name, calls, measured, monkeypatch):
+    """Another function in the place of torch's SDPA, as torch's `context_parallel` puts there, is called."""
+    model, inputs = (
+        (ltx(torch.bfloat16), ltx_input(torch.bfloat16))
+        if name == "ltx"
+        else (
+            sdxl(torch.bfloat16),
+            sdxl_input(torch.bfloat16),
+        )
+    )
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    seen, own = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **kw: seen.append(args) or own(*args, **kw))
+    model(**inputs)
+    assert seen and calls["attention"] == 0
+    monkeypatch.setattr(F, "scaled_dot_product_attention", own)
+    seen.clear()
+    model(**inputs)
+    assert not seen and calls["attention"]
 
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])

@@ -7,7 +7,15 @@ the published ones.
 import pytest
 import torch
 from distributed import WORLD, Ranks
-from distributed_checks import distributed_activations, parallel, parallel_training, refused, train
+from distributed_checks import (
+    distributed_activations,
+    keys_of_one_rank,
+    parallel,
+    parallel_training,
+    refused,
+    sharded_rows,
+    train,
+)
 from public_calls import calls
 
 pytest.importorskip("diffusers")
@@ -56,5 +64,18 @@ def test_distributed_tensors(name, ranks):
     ranks.run(refused, name)
 
 
+@pytest.mark.xfail(
+    strict=True, raises=pytest.fail.Exception, reason="review D3: operators have no DTensor sharding rules"
+)
+def test_sharded_rows(ranks):
+    ranks.run(sharded_rows)
+
+
 def test_distributed_activations(ranks):
     ranks.run(distributed_activations)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_context_parallel_of_torch(compiled, ranks):
+    """`attn_implementation="oxiwarp"` attends to the keys that it is given: torch's exchange of keys is not its own."""
+    ranks.run(keys_of_one_rank, compiled)
