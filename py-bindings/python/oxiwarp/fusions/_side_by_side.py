@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._register import PLAIN, define_in_place, may_write, needs_grad
+from .._register import FLOATS, PLAIN, define_in_place, may_write, needs_grad
 from ..ops import gelu, gelu_tanh
 from ..replacement import RECIPE
 from ._fusion import FusedRecipe
@@ -104,7 +104,9 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
 def writes_beside(projected: Tensor) -> bool:
     """Whether an operator may write the activation of this to a part of another tensor. Autograd and transforms need
     the copy of a concatenation."""
-    return type(projected) in PLAIN and not needs_grad(projected) and may_write(projected)
+    if type(projected) not in PLAIN or projected.dtype not in FLOATS or projected.stride(-1) != 1:
+        return False
+    return not needs_grad(projected) and may_write(projected)
 
 
 def side_by_side(
