@@ -246,6 +246,22 @@ def test_gradients(change):
     close(*gradients[::-1])
 
 
+def called(model, inputs):
+    """Names of the linears, activations, attentions and feed-forwards of a model, in the order of their calls."""
+    order, kinds = [], (nn.Linear, nn.GELU, nn.SiLU)
+    for name, module in model.named_modules():
+        if isinstance(module, kinds) or branches(name, module):
+            module.register_forward_hook(lambda module, args, y, name=name: order.append(name))
+    model(**inputs)
+    return order
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_order_of_calls(name):
+    stock, ours = pair(name)
+    assert called(ours, MODELS[name][1]()) == called(stock, MODELS[name][1]())
+
+
 def test_errors_stay(device):
     """What torch refuses raises, with the operator's message."""
     from oxiwarp.fusions._chains import gated_residual
