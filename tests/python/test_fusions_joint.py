@@ -136,3 +136,12 @@ def test_changed_source(name, monkeypatch):
             reasons = [row.reason for row in report if row.module_class.endswith(f".{cls.__name__}")]
             assert reasons and all(f"{method} is not the one that {fusion} knows" in reason for reason in reasons)
             oxiwarp.unpatch(model)
+
+
+@pytest.mark.parametrize(("name", "taken"), [("qwen_image", False), ("sd3.5", True)])
+def test_attention_modules_that_a_processor_understands(name, taken):
+    """Qwen-Image's processor has another third argument than the module: each call would look its signature up."""
+    report = oxiwarp.patch(build(FAMILIES[name]), cpu_kernels=True)
+    (row,) = [row for row in report if row.module_class.endswith("attention_processor.Attention")]
+    assert (row.status == "replaced") is taken
+    assert taken or "QwenDoubleStreamAttnProcessor2_0 has other arguments" in row.reason
