@@ -37,19 +37,29 @@ NONE = Signature(frozenset(), (), -1)
 
 @functools.cache
 def signature(module: type[Any], processor: type[Any]) -> Signature:
-    """What a processor of this class takes as the module does: the module's arguments, in its order, then its own."""
+    """What a processor of this class takes as the module does: the module's arguments, in its order or by name, then
+    its own."""
     try:
         _, *own = inspect.signature(module.forward).parameters.values()
         _, _, *theirs = inspect.signature(processor.__call__).parameters.values()
     except (TypeError, ValueError):  # it has no signature, or fewer arguments
         return NONE
     own = [parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    pairs = list(zip(own, theirs, strict=False))
-    if len(pairs) < len(own) or any((a.name, a.kind) != (b.name, b.kind) for a, b in pairs):
+    named = {b.name: b for b in theirs if b.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+    alike = 0
+    for a, b in zip(own, theirs, strict=False):
+        if (a.name, a.kind) != (b.name, b.kind):
+            break
+        alike += 1
+    if alike < len(own) and not (hands_on_by_name(module) and all(a.name in named for a in own)):
         return NONE
-    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    needed = tuple((at, a.name) for at, (a, b) in enumerate(pairs) if a.default is not b.default)
-    return Signature(frozenset(b.name for b in theirs if b.kind in named), needed, len(own))
+    needed = tuple((at, a.name) for at, a in enumerate(own) if a.default is not named[a.name].default)
+    return Signature(frozenset(named), needed, alike)
+
+
+def hands_on_by_name(module: type[Any]) -> bool:
+    """Whether the module's own forward calls the processor with names: `Attention`, not the classes of one model."""
+    return any((cls.__module__, cls.__name__) == (PROCESSOR, "Attention") for cls in module.__mro__)
 
 
 def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
