@@ -1,6 +1,6 @@
 """What each process of `test_patch_distributed.py` runs: a patched model against the same one on a single device."""
 
-from contextlib import nullcontext
+from contextlib import ExitStack
 from unittest import mock
 
 import pytest
@@ -14,9 +14,11 @@ from public_calls import calls
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
+from torch.distributed.tensor.experimental import context_parallel
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import oxiwarp
+from oxiwarp import transformers_attention
 
 
 def train(place: Place, name: str, how: str, order: str) -> None:
@@ -157,9 +159,10 @@ def enable(model: nn.Module, how: str, place: Place) -> None:
         shape = (1, WORLD) if how == "ulysses" else (WORLD, 1)
         mesh = place.mesh(*shape, names=("ring", "ulysses"))
         config = ContextParallelConfig(ring_degree=shape[0], ulysses_degree=shape[1], mesh=mesh)
-    # diffusers counts accelerators even where it is given a mesh without any.
-    count = mock.patch("torch.accelerator.device_count", return_value=WORLD)
-    with count if place.device.type == "cpu" else nullcontext():
+    with ExitStack() as stack:
+        if place.device.type == "cpu":  # diffusers supports accelerators only: the CPU stands for one
+            stack.enter_context(mock.patch("torch.accelerator.device_count", return_value=WORLD))
+            stack.enter_context(mock.patch("diffusers.hooks.tensor_parallel._SUPPORTED_TP_DEVICES", ("cpu",)))
         model.enable_parallelism(config=config)
 
 
@@ -168,6 +171,31 @@ def refused(place: Place, name: str) -> None:
     call, x = calls(place.device)[name]
     with pytest.raises((RuntimeError, NotImplementedError), match="oxiwarp|DTensor"):
         call(distribute_tensor(x, place.mesh(), [Shard(0)]))
+
+
+def sharded_rows(place: Place) -> None:
+    """An operator on rows that are sharded over the ranks runs, and its result is sharded alike."""
+    x, weight = (random(shape, torch.float32, place.device) for shape in ((4, 16), (16,)))
+    mesh = place.mesh()
+    y = oxiwarp.rms_norm(distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(weight, mesh, [Replicate()]))
+    assert isinstance(y, DTensor) and y.placements == (Shard(0),)
+    assert torch.equal(y.full_tensor(), oxiwarp.rms_norm(x, weight))
+
+
+def keys_of_one_rank(place: Place, compiled: bool) -> None:
+    """`attn_implementation="oxiwarp"` raises within torch's `context_parallel`, and computes again after it."""
+    q, module = random((1, 2, 8, 64), torch.bfloat16, place.device), nn.Module()
+    torch.compiler.reset()
+    attend = transformers_attention.forward
+    attend = torch.compile(attend, fullgraph=True, backend="eager") if compiled else attend
+    expected, _ = attend(module, q, q, q, None)
+    shard = q.clone()
+    with context_parallel(place.mesh(), buffers=[shard], buffer_seq_dims=[2]):
+        assert shard.shape[2] == 8 // WORLD
+        with pytest.raises(RuntimeError, match="context_parallel is active"):
+            attend(module, shard, shard, shard, None)
+    assert torch.equal(attend(module, q, q, q, None)[0], expected)
+    torch.compiler.reset()
 
 
 @torch.no_grad()

@@ -1,16 +1,19 @@
 """`patch(..., attention=True)`."""
 
+import copy
 import math
 from collections import Counter
 from itertools import product
 
 import pytest
 import torch
+import torch.nn.functional as F
 from fused_checks import Operators
 from image_models import sdxl, sdxl_input
 from joint_models import FAMILIES, build, step
 from models import ltx, ltx_input
 from test_compile import counting
+from torch import nn
 
 import oxiwarp
 from oxiwarp import fusions
@@ -201,6 +204,46 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
     assert not torch.equal(halved, y) and halved.isfinite().all()
 
 
+def first_halves(linear, dim, sizes):
+    """A linear with the first half of each of these blocks of rows (0) or columns (1): a rank's part of two."""
+    parts = [torch.arange(size // 2) + sum(sizes[:at]) for at, size in enumerate(sizes)]
+    index = torch.cat(parts).to(linear.weight.device)
+    made = copy.deepcopy(linear)
+    made.weight = nn.Parameter(linear.weight.index_select(dim, index), requires_grad=False)
+    if dim == 0 and linear.bias is not None:
+        made.bias = nn.Parameter(linear.bias[index], requires_grad=False)
+    return made
+
+
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize("name", ["flux", "flux2"])
+def test_part_of_the_heads(name, ours, measured, device):
+    """Linears with half of the heads and half of the feed-forward, as on one of two ranks of tensor parallelism."""
+    family, dtype, results = FAMILIES[name], torch.bfloat16, []
+    for patched in (False, True):
+        model = build(family, dtype, device)
+        for block in model.single_transformer_blocks:
+            attn = block.attn
+            if name == "flux":
+                inner, hidden = attn.inner_dim, block.mlp_hidden_dim
+                for projection in ("to_q", "to_k", "to_v"):
+                    setattr(attn, projection, first_halves(getattr(attn, projection), 0, [inner]))
+                block.proj_mlp = first_halves(block.proj_mlp, 0, [hidden])
+                block.proj_out = first_halves(block.proj_out, 1, [inner, hidden])
+            else:
+                inner, hidden = attn.inner_dim, attn.mlp_hidden_dim
+                attn.to_qkv_mlp_proj = first_halves(attn.to_qkv_mlp_proj, 0, [inner] * 3 + [hidden] * 2)
+                attn.to_out = first_halves(attn.to_out, 1, [inner, hidden])
+        if patched:
+            oxiwarp.patch(model, cpu_kernels=True, attention=ours)
+        with Operators() as operators:
+            results.append(step(family, model, dtype, device)[0])
+    torch.testing.assert_close(*results[::-1], rtol=0.02, atol=0.02)
+    assert operators.calls["attention_out"] == (2 if ours else 0)
+    written = operators.calls["activation_out"] + operators.calls["gated_activation_out"]
+    assert written == len(model.single_transformer_blocks)
+
+
 class Guided:
     """Perturbed attention guidance: a processor that calls another twice for the same tokens, and keeps the first."""
 
@@ -224,6 +267,28 @@ def test_two_attentions_of_the_same_tokens(measured):
         attn.set_processor(Guided(attn.processor, copies))
         results.append((step(family, model, dtype)[0], attn.processor.kept))
     assert all(map(torch.equal, *results))
+
+
+@pytest.mark.parametrize("name", ["ltx", "sdxl"])
+def test_replaced_sdpa(name, calls, measured, monkeypatch):
+    """Another function in the place of torch's SDPA, as torch's `context_parallel` puts there, is called."""
+    model, inputs = (
+        (ltx(torch.bfloat16), ltx_input(torch.bfloat16))
+        if name == "ltx"
+        else (
+            sdxl(torch.bfloat16),
+            sdxl_input(torch.bfloat16),
+        )
+    )
+    oxiwarp.patch(model, cpu_kernels=True, attention=True)
+    seen, own = [], F.scaled_dot_product_attention
+    monkeypatch.setattr(F, "scaled_dot_product_attention", lambda *args, **kw: seen.append(args) or own(*args, **kw))
+    model(**inputs)
+    assert seen and calls["attention"] == 0
+    monkeypatch.setattr(F, "scaled_dot_product_attention", own)
+    seen.clear()
+    model(**inputs)
+    assert not seen and calls["attention"]
 
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])

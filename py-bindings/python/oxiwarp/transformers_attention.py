@@ -16,6 +16,10 @@ from ._register import FLOATS, needs_grad
 from .ops import attention
 
 NAME = "oxiwarp"
+SDPA = torch._C._nn.scaled_dot_product_attention
+"""What `F.scaled_dot_product_attention` is as long as no other function replaces it."""
+CONTEXT_PARALLEL = "torch.distributed.tensor.experimental."
+"""Package of the function that replaces it within torch's `context_parallel`."""
 REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 
 
@@ -53,9 +57,11 @@ def forward(
     at, as in transformers' function for SDPA.
 
     Raises RuntimeError with what the kernels do not have: a dropout, sinks of attention, a paged cache, a gradient for
-    the bias of positions.
+    the bias of positions; and within torch's `context_parallel`, where each rank has only a part of the keys.
     """
     check(dropout, position_bias, others)
+    if F.scaled_dot_product_attention is not SDPA:
+        check_context_parallel()
     causal = attention_mask is None and query.shape[2] > 1
     causal = bool(causal and (getattr(module, "is_causal", True) if is_causal is None else is_causal))
     queries, keys = query.shape[2], key.shape[2]
@@ -92,6 +98,15 @@ def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) 
             raise RuntimeError(f"oxiwarp: the model gives {name}, and the attention has {lacking}")
     if position_bias is not None and needs_grad(position_bias):
         raise RuntimeError("oxiwarp: position_bias needs a gradient, and the attention has none for it")
+
+
+def check_context_parallel() -> None:
+    """Raise RuntimeError within torch's `context_parallel`: this attention does not exchange keys between ranks."""
+    if (getattr(F.scaled_dot_product_attention, "__module__", None) or "").startswith(CONTEXT_PARALLEL):
+        raise RuntimeError(
+            "oxiwarp: torch's context_parallel is active, and the attention sees the keys of one rank only: set "
+            'attn_implementation to "sdpa"'
+        )
 
 
 def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ from ._attention_table import FASTER, MEASURED, Region, Sizes
 from ._source import fingerprint
 
 NOWHERE: Sizes = ({}, {})
+SDPA = torch._C._nn.scaled_dot_product_attention
+"""`F.scaled_dot_product_attention` as torch has it. torch's `context_parallel` puts another function in its place."""
 PREPARE = "747a2a6ba451"  # `AttentionModuleMixin.prepare_attention_mask` of diffusers
 
 
@@ -71,7 +73,7 @@ def dispatched(
     **options: Any,
 ) -> Tensor:
     """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless a backend was chosen for the model, another
-    than torch's for all of them, or there is a dropout or a causal mask among the options.
+    than torch's for all of them, SDPA was replaced, or there is a dropout or a causal mask among the options.
 
     `out` is where the result should be; only ours writes to it, and returns it.
     """
@@ -83,7 +85,7 @@ def dispatched(
 
     active, _ = _AttentionBackendRegistry.get_active_backend()
     native = backend is None and active is AttentionBackendName.NATIVE
-    plain = native and parallel_config is None and not any(options.values())
+    plain = native and parallel_config is None and not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 1):
         attended: Any = attention(query, key, value, mask=attn_mask, out=out)
         return attended
@@ -94,8 +96,9 @@ def dispatched(
 def sdpa(
     how: Any, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` for `[B, H, S, D]`."""
-    if not any(options.values()) and is_ours(how, query, key, value, attn_mask, 2):
+    """`F.scaled_dot_product_attention` for `[B, H, S, D]`: ours under the conditions of `dispatched`."""
+    plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
+    if plain and is_ours(how, query, key, value, attn_mask, 2):
         attended: Any = attention(query, key, value, mask=attn_mask, layout="bhsd")
         return attended
     return F.scaled_dot_product_attention(query, key, value, attn_mask=attn_mask, **options)

@@ -2,7 +2,7 @@
 
 There such a chain is written in torch, in the roundings of the models' own code, and becomes one kernel with whatever
 is elementwise around it. Every other operator stays a kernel of ours in the compiled graph. Fused blocks import all
-operators from here; eager, these are those of `oxiwarp.ops`.
+operators from here; eager, these are those of `oxiwarp.ops`, which `_fit.py` gives operands that they take.
 """
 
 import torch
@@ -10,12 +10,14 @@ from torch import Tensor
 
 from .. import ops
 from ..ops import *  # noqa: F403
+from ._fit import FITTING
 
 # Which, and the time of Inductor's kernel as a share of ours on one H200:
 # benches/results/nvidia-h200/2026-11-20/9c4024c/elementwise.txt.
 INDUCTOR = {"gelu_quick": "0.99"}
 
 compiling = torch.compiler.is_compiling
+globals().update(FITTING)
 
 
 def gelu_quick(  # type: ignore[no-redef]

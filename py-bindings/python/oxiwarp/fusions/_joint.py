@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from .._register import define_in_place, may_write, needs_grad
 from ..replacement import base_of
 from ._chains import gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ._fit import as_rows
 from ._fusion import FusedRecipe, same_dtype
 from ._modules import is_exactly, is_plain
 from .feed_forward import in_epilogue
@@ -122,12 +123,6 @@ def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) ->
     return temb.dim() in dims and all(
         x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
     )
-
-
-def as_rows(x: Tensor) -> Tensor:
-    """`x`, in memory row by row: what a convolution made of patches lies column by column, and so does what is added
-    to it."""
-    return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._register import PLAIN, define_in_place, may_write, needs_grad
+from .._register import FLOATS, PLAIN, define_in_place, may_write, needs_grad
 from ..ops import gelu, gelu_tanh
 from ..replacement import RECIPE
 from ._fusion import FusedRecipe
@@ -41,12 +41,41 @@ def in_chunks(x: Tensor) -> bool:
 
 add_product = define_in_place("add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_)
 copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chunks)
-Attend = Callable[[Tensor | None], Tensor]
-"""An attention, `[B, S, columns]`; where it can it writes into the tensor that it is given, and returns that."""
+
+
+class Place:
+    """Memory for an attention `[B, S, columns]` and, after its columns, those of a feed-forward.
+
+    It is allocated when the attention asks for its columns. A rank of tensor parallelism has only a part of the heads,
+    so the width of the tokens does not tell how many columns there are.
+    """
+
+    def __init__(self, projected: Tensor, others: int) -> None:
+        self.projected, self.others = projected, others
+        self.both: Tensor | None = None
+        self.first: Tensor | None = None
+
+    def columns(self, count: int) -> Tensor:
+        """The first `count` columns, for the attention."""
+        if self.first is None or self.first.shape[2] != count:
+            batch, tokens, _ = self.projected.shape
+            self.both = self.projected.new_empty(batch, tokens, count + self.others)
+            self.first = self.both[..., :count]
+        return self.first
+
+    def heads(self, query: Tensor) -> Tensor | None:
+        """The attention's columns as heads, `[B, S, H, D]` as `query`; None if its result does not fit there."""
+        if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
+            return None
+        return self.columns(query.shape[2] * query.shape[3]).unflatten(2, query.shape[2:])
+
+
+Attend = Callable[[Place | None], Tensor]
+"""An attention, `[B, S, columns]`. It may write to a `Place` that it is given, and then returns `Place.first`."""
 
 
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
-    """`project(torch.cat([attention, activation(expand(x))], 2))`.
+    """`project(torch.cat([attention, activation(expand(x))], 2))`; the activation is called before the attention.
 
     In mode "fast" a GELU is part of the product before it, and the projection is two products, each of one branch's
     columns: nothing is put side by side.
@@ -57,8 +86,11 @@ def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, proj
         if type(attended) in PLAIN and attended.dtype == x.dtype and not needs_grad(attended):
             return of_both(project, attended, inner)
         return project(torch.cat([attended, inner], dim=2))
-    both = side_by_side(attend, x.shape[2], expand(x), activation, how, gelu_of(activation))
-    return project(both)
+    inner, op = expand(x), gelu_of(activation)
+    if op is None or not writes_beside(inner):
+        inner = activation(inner)
+        return project(torch.cat([attend(None), inner], dim=2))
+    return project(side_by_side(attend, inner, how, op))
 
 
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
@@ -69,42 +101,42 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
     return y.view(*attended.shape[:-1], -1)
 
 
-def side_by_side(
-    attend: Attend,
-    first: int,
-    projected: Tensor,
-    activation: Any,
-    how: FusedRecipe,
-    op: Callable[..., Tensor] | None,
-    share: int = 1,
-) -> Tensor:
-    """`torch.cat([attention, activation(projected)], 2)`, where the attention has `first` columns.
+def writes_beside(projected: Tensor) -> bool:
+    """Whether an operator may write the activation of this to a part of another tensor. Autograd and transforms need
+    the copy of a concatenation."""
+    if type(projected) not in PLAIN or projected.dtype not in FLOATS or projected.stride(-1) != 1:
+        return False
+    return not needs_grad(projected) and may_write(projected)
 
-    `op` is our operator for the activation, if it is one that is known, which leaves `1 / share` of the columns. It
-    writes where the concatenation would copy to, and our attention does. Autograd and transforms need that copy.
+
+def side_by_side(
+    attend: Attend, projected: Tensor, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
+) -> Tensor:
+    """`torch.cat([attention, op(projected)], 2)` for a `projected` that `writes_beside` takes.
+
+    `op` is an operator for an activation, which leaves `1 / share` of the columns. It writes where the concatenation
+    would copy to, and `oxiwarp.attention` does.
     """
-    if op is None or needs_grad(projected) or type(projected) not in PLAIN or not may_write(projected):
-        return torch.cat([attend(None), activation(projected)], dim=2)
-    batch, tokens, columns = projected.shape
-    both = projected.new_empty(batch, tokens, first + columns // share)
-    place = both[..., :first]
+    place = Place(projected, projected.shape[2] // share)
     attended = attend(place)
-    if attended is not place:
-        if attended.dtype != both.dtype or attended.shape != place.shape or needs_grad(attended):
-            return torch.cat([attended, activation(projected)], dim=2)
-        copy_into(place, attended)
-    op(projected, mode=how.mode, out=both[..., first:])
+    if attended is not place.first:
+        same = type(attended) in PLAIN and attended.dtype == projected.dtype and not needs_grad(attended)
+        if not same or attended.shape[:2] != projected.shape[:2]:
+            return torch.cat([attended, op(projected, mode=how.mode)], dim=2)
+        copy_into(place.columns(attended.shape[2]), attended)
+    both: Any = place.both
+    op(projected, mode=how.mode, out=both[..., both.shape[2] - place.others :])
     return both
 
 
-def give_place(attn: Any, x: Tensor, out: Tensor | None) -> None:
+def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
     """Have an attention of `x` write to `out`: if its result is that of one call of our processor, and nobody else's to
     keep or to change."""
     if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
         setattr(x, PLACE, out)
 
 
-def take_place(x: Tensor) -> Tensor | None:
+def take_place(x: Tensor) -> Place | None:
     """Where to write an attention of `x`; another of the same tokens has a tensor of its own."""
     out = getattr(x, PLACE, None)
     if out is not None:
@@ -124,4 +156,4 @@ def is_tanh(activation: Any) -> bool:
     return gelu_of(activation) is gelu_tanh
 
 
-__all__ = ["CHAIN", "both_projected", "gelu_of", "give_place", "side_by_side", "take_place"]
+__all__ = ["CHAIN", "Place", "both_projected", "gelu_of", "give_place", "side_by_side", "take_place", "writes_beside"]

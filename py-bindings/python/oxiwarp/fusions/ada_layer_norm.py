@@ -45,6 +45,9 @@ def continuous(self: Any, how: FusedRecipe, x: Tensor, conditioning_embedding: T
 def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None = None) -> tuple[Tensor, ...]:
     """`SD35AdaLayerNormZeroX.forward`."""
     shift, scale, *rest, shift2, scale2, gate2 = self.linear(self.silu(emb)).chunk(9, dim=1)
+    if scale.dtype != hidden_states.dtype:
+        first, second = (modulated(self, how, hidden_states, *by) for by in ((scale, shift), (scale2, shift2)))
+        return first, *rest, second, gate2
     by = (part.unsqueeze(1) for part in (scale, shift, scale2, shift2))
     first, second = ada_norm_pair(as_rows(hidden_states), *by, eps=self.norm.eps, mode=how.mode)
     return first, *rest, second, gate2
@@ -53,6 +56,8 @@ def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None
 def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     """The module's norm of `x`, modulated by `[B, D]`."""
     norm = self.norm
+    if scale.dtype != x.dtype:  # the linear may be another module by now; torch promotes
+        return norm(x) * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
     return ada_norm(
         as_rows(x),
         scale.unsqueeze(1),

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .._cache import cache_weakly
+from ..replacement import base_of
 from ._fusion import FusedRecipe, Fusion
 
 PROCESSOR = "diffusers.models.attention_processor"
@@ -36,19 +37,29 @@ NONE = Signature(frozenset(), (), -1)
 
 
 def signature(module: type[Any], processor: type[Any]) -> Signature:
-    """What a processor of this class takes as the module does: the module's arguments, in its order, then its own."""
+    """What a processor of this class takes as the module does: the module's arguments, in its order or by name, then
+    its own."""
     try:
         _, *own = inspect.signature(module.forward).parameters.values()
         _, _, *theirs = inspect.signature(processor.__call__).parameters.values()
     except (TypeError, ValueError):  # it has no signature, or fewer arguments
         return NONE
     own = [parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    pairs = list(zip(own, theirs, strict=False))
-    if len(pairs) < len(own) or any((a.name, a.kind) != (b.name, b.kind) for a, b in pairs):
+    named = {b.name: b for b in theirs if b.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+    alike = 0
+    for a, b in zip(own, theirs, strict=False):
+        if (a.name, a.kind) != (b.name, b.kind):
+            break
+        alike += 1
+    if alike < len(own) and not (hands_on_by_name(module) and all(a.name in named for a in own)):
         return NONE
-    named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-    needed = tuple((at, a.name) for at, (a, b) in enumerate(pairs) if a.default is not b.default)
-    return Signature(frozenset(b.name for b in theirs if b.kind in named), needed, len(own))
+    needed = tuple((at, a.name) for at, a in enumerate(own) if a.default is not named[a.name].default)
+    return Signature(frozenset(named), needed, alike)
+
+
+def hands_on_by_name(module: type[Any]) -> bool:
+    """Whether the module's own forward calls the processor with names: `Attention`, not the classes of one model."""
+    return any((cls.__module__, cls.__name__) == (PROCESSOR, "Attention") for cls in module.__mro__)
 
 
 @cache_weakly
@@ -82,6 +93,13 @@ def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
+def fits(self: Any) -> str | None:
+    """A processor that takes the module's arguments: for no other does `accepts` take a call."""
+    processor = self.processor
+    known = signature(base_of(self), base_of(processor)) is not NONE
+    return None if known else f"its {base_of(processor).__name__} has other arguments"
+
+
 FUSIONS = (
     Fusion(
         name="attention_module",
@@ -98,6 +116,7 @@ FUSIONS = (
         ),
         run=call,
         accepts=accepts,
+        fits=fits,
         kernels=False,
         sources={"forward": FORWARDS},
         exactness={"exact": "bit-exact", "fast": "bit-exact"},

@@ -9,6 +9,7 @@ from ..recognise import DEFAULT_EPS, is_candidate
 from ..replacement import RECIPE, base_of
 from ._calls import called, direct, linear, norm, recipe_for
 from ._chains import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from ._fit import as_rows
 from ._fusion import FusedRecipe, Fusion
 from ._modules import hooked
 from .decoder_attention import attention_of, formula_of, has_angles
@@ -56,7 +57,7 @@ def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwar
 def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
     """The layer of these modules where `direct()`."""
     batch, tokens, columns = hidden_states.shape
-    sizes, rows = (batch, tokens), hidden_states.reshape(-1, columns)
+    sizes, rows = (batch, tokens), as_rows(hidden_states).reshape(-1, columns)
     normed = norm(modules["input_layernorm"], rows, sizes)
     attended = attend(modules["self_attn"], normed, sizes, options)
     normed, total = add_and_norm(attended, rows, modules["post_attention_layernorm"])
@@ -65,7 +66,7 @@ def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, A
     if how is not None and has_gate(feed) and not hooked(feed._modules["act_fn"]):
         fed = mlp(feed, how, normed, sizes)
     else:
-        fed = called(feed, normed, sizes)
+        fed = rows_of(feed(normed.unflatten(0, sizes)), sizes)
     total = total.add_(fed) if fed.dtype == total.dtype else total + fed
     return total.view(batch, tokens, columns)
 
@@ -74,8 +75,13 @@ def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, An
     """A layer's attention of rows where `direct()`."""
     how = recipe_for(module, "decoder.attention", x)
     if how is None or not has_angles(x, options.get("position_embeddings")):
-        return module(hidden_states=x.unflatten(0, sizes), **options)[0].flatten(0, 1)
+        return rows_of(module(hidden_states=x.unflatten(0, sizes), **options)[0], sizes)
     return attention_of(module, how, x, sizes, linear, **options)[0]
+
+
+def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
+    """The rows of what a module gave for so many batches and tokens; a hook may have left one of either."""
+    return (y if y.shape[:2] == sizes else y.expand(*sizes, -1)).flatten(0, 1)
 
 
 def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:

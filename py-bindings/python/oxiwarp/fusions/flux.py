@@ -24,7 +24,7 @@ from ._joint import (
     streams_fit,
     tables_fit,
 )
-from ._side_by_side import CHAIN, both_projected, give_place, take_place
+from ._side_by_side import CHAIN, Place, both_projected, give_place, take_place
 
 MODULE = "diffusers.models.transformers.transformer_flux"
 Tables = tuple[Tensor, Tensor]
@@ -71,7 +71,7 @@ def single_block(
     hidden_states = joined(encoder_hidden_states, hidden_states)
     normed, gate = self.norm(hidden_states, emb=temb)
 
-    def attended(out: Tensor | None) -> Tensor:
+    def attended(out: Place | None) -> Tensor:
         attn = self.attn
         give_place(attn, normed, out)
         return attn(hidden_states=normed, image_rotary_emb=image_rotary_emb, **(joint_attention_kwargs or {}))
@@ -137,10 +137,10 @@ def attend(
     projected: Sequence[Any],
     attention_mask: Tensor | None,
     image_rotary_emb: Tables | None,
-    out: Tensor | None = None,
+    out: Place | None = None,
 ) -> Tensor:
     """Attention over text tokens, if there are any, and image tokens: `[B, S, heads * D]`, from their projections. It
-    is `out` where it was written there."""
+    is `out.first` if it was written there."""
     of_image, of_text = projected[:3], [x for x in projected[3:] if isinstance(x, Tensor)]
     cos, sin = (None, None) if image_rotary_emb is None else image_rotary_emb
     streams, first = [], 0
@@ -156,7 +156,7 @@ def attend(
         streams.append(Stream(query, key, *(getattr(attn, norm) for norm in norms), *tables))
         first = tokens.stop
     query, key = queries_and_keys(streams, how, "rms_norm")
-    heads = None if out is None else out.unflatten(2, query.shape[2:])
+    heads = None if out is None else out.heads(query)
     attended = dispatched(
         how,
         query,
@@ -167,8 +167,8 @@ def attend(
         parallel_config=self._parallel_config,
         out=heads,
     )
-    if out is not None and attended is heads:
-        return out
+    if out is not None and out.first is not None and attended is heads:  # `heads` is a view of `out.first`
+        return out.first
     flat: Tensor = attended.flatten(2, 3).to(query.dtype)
     return flat
 

@@ -11,7 +11,7 @@ from ._chains import ada_norm, gated_residual
 from ._fusion import FusedRecipe, Fusion
 from ._joint import affine_norm, after_attention, apart, as_rows, joined, norms_fit, streams_fit, tables_fit
 from ._modules import hooked
-from ._side_by_side import CHAIN, side_by_side
+from ._side_by_side import CHAIN, Place, side_by_side, writes_beside
 from .flux import Tables, accepts_attention, attend
 
 MODULE = "diffusers.models.transformers.transformer_flux2"
@@ -155,12 +155,13 @@ def parallel_attention(
     of_attention = projected.shape[-1] * of_attention // whole  # a part of them where the layer is split over GPUs
     qkv, inner = projected.split([of_attention, projected.shape[-1] - of_attention], dim=-1)
 
-    def attended(out: Tensor | None) -> Tensor:
+    def attended(out: Place | None) -> Tensor:
         return attend(self, how, attn, qkv.chunk(3, dim=-1), attention_mask, image_rotary_emb, out)
 
-    first, activation = of_attention // 3, attn.mlp_act_fn
-    both = side_by_side(attended, first, inner, activation, how, swiglu_of(activation), share=2)
-    return attn.to_out(both)
+    op = swiglu_of(attn.mlp_act_fn)
+    if op is None or not writes_beside(inner):
+        return attn.to_out(torch.cat([attended(None), attn.mlp_act_fn(inner)], dim=2))
+    return attn.to_out(side_by_side(attended, inner, how, op, share=2))
 
 
 def swiglu_of(activation: Any) -> Any:

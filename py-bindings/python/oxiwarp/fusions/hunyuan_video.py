@@ -21,7 +21,7 @@ from ._joint import (
     streams_fit,
     tables_fit,
 )
-from ._side_by_side import CHAIN, both_projected
+from ._side_by_side import CHAIN, Place, both_projected
 from ._stream import residual_layer_norm
 
 MODULE = "diffusers.models.transformers.transformer_hunyuan_video"
@@ -102,7 +102,7 @@ def both_branches(
 ) -> Tensor:
     """The attention and the feed-forward of a block of one stream, projected together."""
 
-    def attended(_: Tensor | None) -> Tensor:
+    def attended(_: Place | None) -> Tensor:
         streams = self.attn(
             hidden_states=normed[:, :image],
             encoder_hidden_states=normed[:, image:],

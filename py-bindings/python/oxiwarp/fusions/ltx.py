@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ._attention import dispatched, mask_of_heads
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ._fit import as_rows
 from ._fusion import FusedRecipe, Fusion, compiling, same_dtype
 from ._modules import is_exactly, resident
 
@@ -24,6 +25,7 @@ def block(
     encoder_attention_mask: Tensor | None = None,
 ) -> Tensor:
     """`LTXVideoTransformerBlock.forward`."""
+    hidden_states = as_rows(hidden_states)
     table = self.scale_shift_table.unbind(0)
     values = temb.unflatten(-1, (len(table), -1)).unbind(2)
     (shift_msa, scale_msa, gate_msa, shift_mlp, scale_mlp, gate_mlp) = values

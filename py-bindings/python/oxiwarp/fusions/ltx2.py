@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..replacement import base_of
 from ._chains import ada_norm, gated_residual, gated_residual_ada_norm
+from ._fit import as_rows
 from ._fusion import FusedRecipe, Fusion, same_dtype
 from ._modules import resident
 from ._stream import zeros
@@ -102,7 +103,7 @@ def block(
     all_perturbed: bool | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`LTX2VideoTransformerBlock.forward`."""
-    video, audio = Stream(hidden_states, how), Stream(audio_hidden_states, how)
+    video, audio = Stream(as_rows(hidden_states), how), Stream(as_rows(audio_hidden_states), how)
     how_to: dict[str, Any] = {"encoder_hidden_states": None}
     if self.perturbed_attn:
         how_to.update(perturbation_mask=perturbation_mask, all_perturbed=all_perturbed)

@@ -21,15 +21,28 @@ def attention(
     attention_mask: Tensor | None = None,
     query_rotary_emb: Tables | None = None,
     key_rotary_emb: Tables | None = None,
+) -> Tensor:
+    """`LTX2AudioVideoAttnProcessor.__call__`."""
+    source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
+    query, key, value = attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source)
+    query, key = turned(attn, how, query, key, query_rotary_emb, key_rotary_emb)
+    return projected(attn, attend(self, how, attn, query, key, value, attention_mask), gates)
+
+
+def perturbed_attention(
+    self: Any,
+    how: FusedRecipe,
+    attn: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    query_rotary_emb: Tables | None = None,
+    key_rotary_emb: Tables | None = None,
     perturbation_mask: Tensor | None = None,
     all_perturbed: Any = None,
 ) -> Tensor:
-    """`LTX2PerturbedAttnProcessor.__call__`, which without its last two arguments is that of
-    `LTX2AudioVideoAttnProcessor`."""
-    source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
-    if attention_mask is not None:
-        attention_mask = mask_of_heads(attn, attention_mask, source)
-    gates = None if attn.to_gate_logits is None else 2.0 * torch.sigmoid(attn.to_gate_logits(hidden_states))
+    """`LTX2PerturbedAttnProcessor.__call__`, which projects the values first."""
+    source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
     value = attn.to_v(source)
     if all_perturbed is None:
         all_perturbed = perturbation_mask is not None and bool(torch.all(perturbation_mask == 0))
@@ -41,9 +54,24 @@ def attention(
         attended = attend(self, how, attn, query, key, value, attention_mask)
         if perturbation_mask is not None:
             attended = torch.lerp(value, attended, perturbation_mask)
+    return projected(attn, attended, gates)
+
+
+def prepared(
+    attn: Any, x: Tensor, encoder_hidden_states: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Tokens of keys and values, the mask of heads, and the gates of heads, if the model has any."""
+    source = x if encoder_hidden_states is None else encoder_hidden_states
+    mask = None if mask is None else mask_of_heads(attn, mask, source)
+    return source, mask, None if attn.to_gate_logits is None else 2.0 * torch.sigmoid(attn.to_gate_logits(x))
+
+
+def projected(attn: Any, attended: Tensor, gates: Tensor | None) -> Tensor:
+    """The attention's output from its heads."""
     if gates is not None:
         attended = (attended.unflatten(2, (attn.heads, -1)) * gates.unsqueeze(-1)).flatten(2, 3)
-    return attn.to_out[1](attn.to_out[0](attended))
+    projected: Tensor = attn.to_out[1](attn.to_out[0](attended))
+    return projected
 
 
 def attend(
@@ -141,7 +169,7 @@ FUSIONS = (
         name="ltx2.perturbed_attention",
         classes=(f"{MODULE}.LTX2PerturbedAttnProcessor",),
         method="__call__",
-        run=attention,
+        run=perturbed_attention,
         accepts=accepts,
         skips=("norm_q", "norm_k"),
         sources={
