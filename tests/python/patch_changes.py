@@ -1,7 +1,8 @@
 """The table of changes that tests/python/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
 
-A change is a generator function of a model. It changes the model, yields once, and takes the change back. What it yields
-is called in the model's place: None for the model itself, a copy or a wrapper of it, or a function of its arguments.
+A change is a generator function of a model. It changes the model, yields once, and takes the change back. The value
+that it yields is called in the model's place: None for the model itself, a copy or a wrapper, or a function of its
+arguments.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,6 +41,8 @@ class Change(NamedTuple):
     leaves: bool = False
     """It keeps a class or a method of oxiwarp that it found. After `unpatch` these run the original forward."""
     orders: tuple[str, ...] = tuple(ORDERS)
+    slow: bool = False
+    """Only `--matrix=all` has it."""
     known: dict[str, str] = {}
     """Reasons of cells that fail, by a pattern for order and model: `before-*`, `*-flux`."""
 

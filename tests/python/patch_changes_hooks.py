@@ -34,7 +34,11 @@ class Watched:
         return y, {name: list(self.seen[name]) for name in sorted(self.seen)}
 
 
-@change()
+# Gemma 3 turns queries and keys to heads first before their norms.
+TOKENS_FIRST = {"*-gemma3text": "the norms of Gemma 3's queries and keys are called with tokens first"}
+
+
+@change(known=TOKENS_FIRST)
 def watched(model):
     """Each module is called with the stock arguments, by the same names, and gives the stock result."""
     made = Watched(model)
@@ -116,14 +120,14 @@ class Backwards:
         return self.model(**inputs), before
 
 
-@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None)
+@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None, known=TOKENS_FIRST)
 def backward_hooks(model):
     made = Backwards(model)
     with hooked(module.register_full_backward_hook(made.hook) for module in model.modules()):
         yield made
 
 
-@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None)
+@change("-cogvideox", "-cogvideox-packed", grad=True, kernels=None, known=TOKENS_FIRST)
 def backward_pre_hooks(model):
     made = Backwards(model)
     with hooked(module.register_full_backward_pre_hook(made.hook) for module in model.modules()):

@@ -1,6 +1,7 @@
 """What transformers does with a decoder: generation, attention implementations, training."""
 
 import functools
+import tempfile
 
 import pytest
 import torch
@@ -114,9 +115,7 @@ def attention_implementation(model, implementation, options):
 change("decoder", name="eager-attention")(
     functools.partial(attention_implementation, implementation="eager", options={"output_attentions": True})
 )
-change("decoder", name="sdpa-attention")(
-    functools.partial(attention_implementation, implementation="sdpa", options={})
-)
+change("decoder", name="sdpa-attention")(functools.partial(attention_implementation, implementation="sdpa", options={}))
 
 
 def checkpointing(model, use_reentrant):
@@ -141,3 +140,19 @@ def is_causal(model):
     yield
     for module in old:
         module.is_causal = True
+
+
+@change("decoder", kernels=None, bits=False, orders=("before", "after"), slow=True)
+def trainer(model):
+    """Two steps of transformers' `Trainer`, which checkpoints the layers."""
+    transformers = pytest.importorskip("transformers")
+    whole = with_head(model).requires_grad_()
+
+    def call(input_ids, **_):
+        options = dict(use_cpu=True, report_to=[], max_steps=2, disable_tqdm=True, save_strategy="no")
+        with tempfile.TemporaryDirectory() as folder, torch.enable_grad():
+            arguments = transformers.TrainingArguments(folder, gradient_checkpointing=True, **options)
+            data = [{"input_ids": x, "labels": x} for x in input_ids]
+            return torch.tensor(transformers.Trainer(whole, arguments, train_dataset=data).train().training_loss)
+
+    yield call

@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Model(NamedTuple):
-    """How to make a model and the arguments of a call, and what it is: changes name the kinds or models that they fit."""
+    """How to make a model and the arguments of a call, and its name and kinds, by which changes say what they fit."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Any]]

@@ -1,5 +1,5 @@
-"""Every change that is made to models in practice, with `oxiwarp.patch` before or after it: the results of the stock
-model with that change, and after `unpatch` the stock model's objects.
+"""Changes that models get in practice, before or after `oxiwarp.patch`: the patched model gives what the stock model
+with the change gives, and is, after `unpatch`, in the stock model's state.
 
 The rows are in patch_changes*.py, the columns in patch_models.py. `--matrix=all` runs all cells.
 """
@@ -8,160 +8,40 @@ import contextlib
 import difflib
 import fnmatch
 import functools
-import warnings
-from collections import Counter
 
 import patch_changes_calls  # noqa: F401
 import patch_changes_diffusers  # noqa: F401
 import patch_changes_hooks  # noqa: F401
 import patch_changes_modules  # noqa: F401
+import patch_changes_parts  # noqa: F401
 import patch_changes_peft  # noqa: F401
 import patch_changes_transformers  # noqa: F401
+import patch_changes_transforms  # noqa: F401
+import patch_changes_weights  # noqa: F401
 import pytest
-import torch
-from fused_checks import Operators, close
 from patch_changes import CHANGES, ORDERS, Change, fits
+from patch_matrix import Subject, choose, same
 from patch_models import MODELS
-from patch_state import state
-from torch import nn
 
-import oxiwarp
-
-COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
 PLAIN = Change(contextlib.nullcontext, ())
 
 
 def cells(everything):
-    """Change, order and model of each test.
-
-    By default a change has three orders, each with another model: the one with the fewest cells so far.
-    """
-    used = Counter()
+    """Change, order and model of each test. By default a change has three orders, each with another model."""
+    rows = {}
     for at, (change, row) in enumerate(CHANGES.items()):
-        columns = [name for name, model in MODELS.items() if fits(row, model.kinds)]
         left_out = ("around", "within")[at % 2]
         for order in row.orders:
-            chosen = columns if everything else [min(columns, key=lambda name: (used[change, name], used[name]))]
-            for name in chosen if everything or order != left_out else ():
-                used[name] += 1
-                used[change, name] += 1
-                yield change, order, name
+            if everything or not (order == left_out or row.slow):
+                rows[change, order] = [name for name, model in MODELS.items() if fits(row, model.kinds)]
+    return [(*row, name) for row, name in choose(rows, 1, everything)]
 
 
 def pytest_generate_tests(metafunc):
     if "cell" in metafunc.fixturenames:
-        found = list(cells(metafunc.config.getoption("matrix") == "all"))
+        found = cells(metafunc.config.getoption("matrix") == "all")
         ids = [f"{change}-{order}-patch-{name}" for change, order, name in found]
         metafunc.parametrize("cell", found, ids=ids)
-
-
-def leaves(x, path=""):
-    """The values of a result, by path."""
-    if isinstance(x, dict):
-        return {key: value for k, v in x.items() for key, value in leaves(v, f"{path}.{k}").items()}
-    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
-        return {key: value for k, v in enumerate(x) for key, value in leaves(v, f"{path}[{k}]").items()}
-    return {path: x}
-
-
-class Subject:
-    """A model that takes the steps of an order, and what its calls and states were."""
-
-    def __init__(self, row, column, patched):
-        self.row, self.column, self.patched = row, column, patched
-        self.model = column.make()
-        if row.grad:
-            self.model.requires_grad_()
-        self.target = self.called = self.model  # what is patched, and what is called
-        self.undoing = contextlib.ExitStack()
-        self.mode, self.changed, self.found = None, False, []
-        self.warned, self.operators = set(), Counter()
-
-    def take(self, steps):
-        """Take these steps. Returns what the calls and states of them are, with the mode at that time."""
-        for step in steps.split():
-            if self.patched or step not in ("patch", "fast", "unpatch"):
-                made = getattr(self, step)()
-                if made is not None:
-                    self.found.append((step, self.mode, made))
-        return self.found
-
-    def change(self):
-        torch.manual_seed(0)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            made = self.undoing.enter_context(self.row.make(self.model))
-        self.changed, self.called = True, self.model if made is None else made
-        self.target = made if isinstance(made, nn.Module) else self.model
-
-    def undo(self):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.undoing.close()
-        self.changed, self.called = False, self.model
-
-    def patch(self, mode="exact"):
-        self.mode = mode
-        oxiwarp.patch(self.target, mode=mode, cpu_kernels=True, allow_empty=True)
-
-    def fast(self):
-        self.patch("fast")
-
-    def unpatch(self):
-        self.mode = None
-        for module in {self.target, self.model}:
-            oxiwarp.unpatch(module)
-
-    def state(self):
-        return state(self.model)
-
-    def call(self):
-        """What a call gives, and the gradients that it leaves, each by name."""
-        torch.manual_seed(1)
-        counts = self.mode and self.changed and self.row.kernels is not None
-        counted = Operators() if counts else contextlib.nullcontext()
-        with torch.set_grad_enabled(self.row.grad), warnings.catch_warnings(record=True) as seen, counted:
-            warnings.simplefilter("always")
-            results, gradients = leaves(self.called(**self.column.inputs())), {}
-            losses = [loss(x) for x in results.values() if getattr(x, "requires_grad", False)]
-            if losses:
-                sum(losses).backward()
-                gradients = {name: parameter.grad for name, parameter in self.model.named_parameters()}
-                self.model.zero_grad()
-        self.warned |= {str(warning.message) for warning in seen}
-        self.operators += getattr(counted, "calls", {})
-        return results, gradients
-
-
-def loss(x):
-    """A sum with different weights: that of the squares of a normalised tensor has no gradient."""
-    return x.float().flatten() @ torch.linspace(-1, 1, x.numel())
-
-
-def same(ours, own, bits, off, right):
-    """Compare values by name. `right`: what the model gives in float32, for those in 16 bits.
-
-    In float32: `off` of the largest element, and for what cancels to nothing, eps of the largest of all tensors.
-    """
-    assert ours.keys() == own.keys()
-    wide = [x.abs().max().item() for x in own.values() if is_float32(x)]
-    for path, x in own.items():
-        y = ours[path]
-        if not isinstance(x, torch.Tensor):
-            assert type(y) is type(x) and (y == x or not isinstance(x, COMPARED)), (path, y, x)
-            continue
-        assert (y.dtype, y.shape, y.requires_grad) == (x.dtype, x.shape, x.requires_grad), path
-        if bits or not x.is_floating_point():
-            assert torch.equal(y, x), f"{path}: {(y != x).sum()} of {x.numel()} differ"
-        elif is_float32(x):
-            far, allowed = (y - x).abs().max().item(), off * x.abs().max().item() + 1e-7 * max(wide)
-            assert far <= allowed, f"{path}: {far} off, {allowed} allowed"
-        else:
-            close(y, x, right()[path].double())
-
-
-def is_float32(x):
-    return isinstance(x, torch.Tensor) and x.dtype == torch.float32
 
 
 def test_change(cell, request):
@@ -181,11 +61,19 @@ def test_change(cell, request):
         found = ours.take(ORDERS[order])
     right = functools.cache(lambda: Subject(PLAIN, model, patched=False).call()[0])
     for (step, mode, y), (_, _, x) in zip(found, expected, strict=True):
-        if step == "call":
-            bits = row.bits and mode is None
-            for got, own in zip(y, x, strict=True):
-                same(got, own, bits, row.off, right)
-        elif not row.leaves:
+        if step == "state" and not row.leaves:
             assert y == x, "\n".join(difflib.unified_diff(x, y, "stock", "unpatched", lineterm="", n=0))
+        for got, own in zip(y, x, strict=True) if step == "call" else ():
+            same(got, own, row.bits and mode is None, row.off, right)
     assert ours.warned <= stock.warned
     assert row.kernels is None or bool(ours.operators) is row.kernels
+
+
+def test_selection():
+    """The default run has each change on two models or more, if it fits two, and each model with many changes."""
+    found = cells(everything=False)
+    for change, row in CHANGES.items():
+        fitting = sum(fits(row, model.kinds) for model in MODELS.values())
+        assert row.slow or len({model for name, _, model in found if name == change}) >= min(2, fitting), change
+    for model in MODELS:
+        assert len([cell for cell in found if cell[2] == model]) >= 8, model
