@@ -6,6 +6,15 @@ import torch
 NO_CUDA = "no CUDA device"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--matrix",
+        choices=("some", "all"),
+        default="some",
+        help="cells of test_patch_matrix.py: some for each change and each model, or all",
+    )
+
+
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest) -> torch.device:
     if request.param == "cuda" and not torch.cuda.is_available():

@@ -1,0 +1,147 @@
+"""Changes of a whole model: copies, other weights, dtypes, memory, what is trained."""
+
+import copy
+import functools
+import itertools
+import pickle
+
+import test_decoder
+import torch
+from helpers import random
+from patch_changes import change, linears, norms
+from torch import nn
+
+
+@change()
+def deepcopy(model):
+    yield copy.deepcopy(model)
+
+
+# transformers makes a class of the others in a function.
+@change(*(f"-{name.lower()}" for name in test_decoder.CALLS if name != "Phi3"))
+def pickled(model):
+    yield pickle.loads(pickle.dumps(model))
+
+
+@change()
+def weights_assigned(model):
+    """`load_state_dict(assign=True)`: other parameters, of which the model's modules know nothing."""
+    old = model.state_dict()
+    other = {key: x + random(x.shape, x.dtype, "cpu", seed, 0.05) for seed, (key, x) in enumerate(old.items())}
+    model.load_state_dict(other, assign=True)
+    yield
+    model.load_state_dict(old, assign=True)
+
+
+@change()
+def through_meta(model):
+    """To meta, to empty memory, and loaded. What modules share they no longer share."""
+
+    def values():
+        every = {"remove_duplicate": False}
+        return dict(itertools.chain(model.named_parameters(**every), model.named_buffers(**every)))
+
+    old = {name: x.clone() for name, x in values().items()}
+    nn.Module.to(model, "meta")
+    model.to_empty(device="cpu")
+    for name, x in values().items():
+        x.data.copy_(old[name])
+    yield
+
+
+@change()
+def tensors_swapped(model):
+    """A conversion that swaps parameters instead of their data."""
+    own = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    nn.Module.double(model)
+    nn.Module.float(model)
+    torch.__future__.set_swap_module_params_on_conversion(own)
+    yield
+
+
+@change()
+def shared_memory(model):
+    yield model.share_memory()
+
+
+def converted(x, dtype):
+    """The floating tensors of the arguments of a call in this dtype."""
+    if isinstance(x, dict):
+        return {key: converted(value, dtype) for key, value in x.items()}
+    if isinstance(x, tuple):
+        return tuple(converted(value, dtype) for value in x)
+    return x.to(dtype) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+
+
+def in_dtype(model, dtype, wider=lambda model: ()):
+    """Another dtype, but for the modules of these names. Back in float32 the weights stay rounded."""
+    nn.Module.to(model, dtype)
+    for path in wider(model):
+        model.get_submodule(path).float()
+    yield lambda **inputs: model(**converted(inputs, dtype))
+    nn.Module.float(model)
+
+
+change(name="float64", kernels=None)(functools.partial(in_dtype, dtype=torch.float64))
+change(name="bfloat16")(functools.partial(in_dtype, dtype=torch.bfloat16))
+change(name="float16")(functools.partial(in_dtype, dtype=torch.float16))
+change(name="bfloat16-with-wider-norms")(functools.partial(in_dtype, dtype=torch.bfloat16, wider=norms))
+
+
+@change("sdxl", "sd15", "pixart")
+def channels_last(model):
+    yield nn.Module.to(model, memory_format=torch.channels_last)
+    nn.Module.to(model, memory_format=torch.contiguous_format)
+
+
+@change(grad=True)
+def train_mode(model):
+    yield model.train()
+    model.eval()
+
+
+@change(grad=True)
+def dropout(model):
+    """All dropouts at work. They draw the same numbers: the modules are called in the same order."""
+    dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    for module in dropouts:
+        module.p = 0.5
+    yield model.train()
+    for module in dropouts:
+        module.p = 0.0
+    model.eval()
+
+
+def learn(model, wanted):
+    """Train only the parameters of these names."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(wanted(name))
+
+
+@change(grad=True)
+def norms_trained(model):
+    learn(model, lambda name: name.rpartition(".")[0] in norms(model))
+    yield
+
+
+@change(grad=True)
+def linears_trained(model):
+    learn(model, lambda name: name.rpartition(".")[0] in linears(model))
+    yield
+
+
+@change("diffusers", grad=True)
+def tables_trained(model):
+    """What is no linear's and no norm's: tables of modulations, embeddings, convolutions."""
+    known = {*linears(model), *norms(model)}
+    learn(model, lambda name: name.rpartition(".")[0] not in known)
+    yield
+
+
+@change(grad=True)
+def half_trained(model):
+    """Every second parameter."""
+    chosen = {name for name, _ in list(model.named_parameters())[::2]}
+    learn(model, chosen.__contains__)
+    yield

@@ -1,0 +1,109 @@
+"""Adapters of peft, and quantised linears."""
+
+import functools
+
+import pytest
+import torch
+from patch_changes import change, linears, norms
+
+# By change: the class of the configuration, and its options. Weights that start as zeros are random.
+ADAPTERS = {
+    "lora": ("LoraConfig", dict(r=2, init_lora_weights=False)),
+    "dora": ("LoraConfig", dict(r=2, init_lora_weights=False, use_dora=True)),
+    "rslora": ("LoraConfig", dict(r=2, lora_alpha=2, init_lora_weights=False, use_rslora=True)),
+    "loha": ("LoHaConfig", dict(r=2, init_weights=False)),
+    "lokr": ("LoKrConfig", dict(r=2, init_weights=False)),
+    "oft": ("OFTConfig", dict(oft_block_size=4, init_weights=False)),
+    "ia3": ("IA3Config", dict(feedforward_modules=[], init_ia3_weights=False)),
+    "vera": ("VeraConfig", dict(r=2, init_weights=False)),
+}
+
+
+def adapted(model, kind="lora", **options):
+    """The model with an adapter at each linear of its blocks, in peft's wrapper."""
+    peft = pytest.importorskip("peft")
+    cls, own = ADAPTERS[kind]
+    return peft.get_peft_model(model, getattr(peft, cls)(target_modules=linears(model), **own, **options))
+
+
+def adapter(model, kind):
+    made = adapted(model, kind)
+    yield made
+    made.unload()
+
+
+for kind in ADAPTERS:
+    change("-cogvideox-packed", name=kind, grad=True)(functools.partial(adapter, kind=kind))
+
+
+@change(grad=True)
+def lora_with_dropout(model):
+    made = adapted(model, lora_dropout=0.5)
+    yield made.train()
+    made.eval().unload()
+
+
+@change("-net", grad=True)
+def lora_and_saved_norms(model):
+    """`modules_to_save`: copies of the norms, in wrappers, which are trained."""
+    made = adapted(model, modules_to_save=norms(model))
+    yield made
+    made.unload()
+
+
+@change()
+def lora_disabled(model):
+    made = adapted(model)
+    made.base_model.disable_adapter_layers()
+    yield made
+    made.unload()
+
+
+@change()
+def lora_merged(model):
+    """Into the weights of the linears, and out of them."""
+    made = adapted(model)
+    made.merge_adapter()
+    yield made
+    made.unmerge_adapter()
+    made.unload()
+
+
+@change()
+def lora_for_good(model):
+    yield adapted(model).merge_and_unload()
+
+
+@change(grad=True)
+def two_loras(model):
+    """Two adapters, of which the second is chosen."""
+    made = adapted(model)
+    made.add_adapter("second", made.peft_config["default"])
+    made.set_adapter("second")
+    yield made
+    made.unload()
+
+
+@change(kernels=None, off=0.03)
+def quantize_dynamic(model):
+    """torch's int8 linears."""
+    from torch.ao.quantization import quantize_dynamic
+
+    quantize_dynamic(model, set(linears(model)), dtype=torch.qint8, inplace=True)
+    yield
+
+
+def quantized(model, config):
+    """torchao's linears: of a class of tensors, not of modules."""
+    quantization = pytest.importorskip("torchao.quantization")
+    chosen = set(linears(model))
+    quantization.quantize_(model, getattr(quantization, config)(), filter_fn=lambda module, name: name in chosen)
+    yield
+
+
+for name, config in {
+    "torchao-int8": "Int8WeightOnlyConfig",
+    "torchao-float8": "Float8WeightOnlyConfig",
+    "torchao-int8-activations": "Int8DynamicActivationInt8WeightConfig",
+}.items():
+    change(name=name, kernels=None, off=0.03)(functools.partial(quantized, config=config))

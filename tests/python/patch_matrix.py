@@ -1,0 +1,139 @@
+"""Which cells of a matrix of models run, a model that takes the steps of a cell, and how what it gives is compared."""
+
+import contextlib
+import warnings
+from collections import Counter
+
+import torch
+from fused_checks import Operators, close
+from patch_state import state
+from torch import nn
+
+import oxiwarp
+
+COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
+
+
+def choose(rows, count, everything):
+    """Cells of a matrix: with each row some of its columns, those with the fewest cells so far, or all of them.
+
+    Rows are tuples. Those with the same first element share as few columns as they can.
+    """
+    used = Counter()
+    for row, columns in rows.items():
+        for _ in range(count if not everything else 0):
+            name = min(columns, key=lambda name: (used[row[0], name], used[name]))
+            used[name] += 1
+            used[row[0], name] += 1
+            yield row, name
+        for name in columns if everything else ():
+            yield row, name
+
+
+def leaves(x, path=""):
+    """The values of a result, by path."""
+    if isinstance(x, dict):
+        return {key: value for k, v in x.items() for key, value in leaves(v, f"{path}.{k}").items()}
+    if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
+        return {key: value for k, v in enumerate(x) for key, value in leaves(v, f"{path}[{k}]").items()}
+    return {path: x}
+
+
+class Subject:
+    """A model that takes the steps of an order, and what its calls and states were."""
+
+    def __init__(self, row, column, patched):
+        self.row, self.column, self.patched = row, column, patched
+        self.model = column.make()
+        if row.grad:
+            self.model.requires_grad_()
+        self.target = self.called = self.model  # what is patched, and what is called
+        self.undoing = contextlib.ExitStack()
+        self.mode, self.changed, self.found = None, False, []
+        self.warned, self.operators = set(), Counter()
+
+    def take(self, steps):
+        """Take these steps. Returns what the calls and states of them are, with the mode at that time."""
+        for step in steps.split():
+            if self.patched or step not in ("patch", "fast", "unpatch"):
+                made = getattr(self, step)()
+                if made is not None:
+                    self.found.append((step, self.mode, made))
+        return self.found
+
+    def change(self):
+        torch.manual_seed(0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            made = self.undoing.enter_context(self.row.make(self.model))
+        self.changed, self.called = True, self.model if made is None else made
+        self.target = made if isinstance(made, nn.Module) else self.model
+
+    def undo(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.undoing.close()
+        self.changed, self.called = False, self.model
+
+    def patch(self, mode="exact"):
+        self.mode = mode
+        oxiwarp.patch(self.target, mode=mode, cpu_kernels=True, allow_empty=True)
+
+    def fast(self):
+        self.patch("fast")
+
+    def unpatch(self):
+        self.mode = None
+        for module in {self.target, self.model}:
+            oxiwarp.unpatch(module)
+
+    def state(self):
+        return state(self.model)
+
+    def call(self):
+        """What a call gives, and the gradients that it leaves, each by name."""
+        torch.manual_seed(1)
+        counts = self.mode and self.changed and self.row.kernels is not None
+        counted = Operators() if counts else contextlib.nullcontext()
+        with torch.set_grad_enabled(self.row.grad), warnings.catch_warnings(record=True) as seen, counted:
+            warnings.simplefilter("always")
+            results, gradients = leaves(self.called(**self.column.inputs())), {}
+            losses = [loss(x) for x in results.values() if getattr(x, "requires_grad", False)]
+            if losses:
+                sum(losses).backward()
+                gradients = {name: parameter.grad for name, parameter in self.model.named_parameters()}
+                self.model.zero_grad()
+        self.warned |= {str(warning.message) for warning in seen}
+        self.operators += getattr(counted, "calls", {})
+        return results, gradients
+
+
+def loss(x):
+    """A sum with different weights: that of the squares of a normalised tensor has no gradient."""
+    return x.float().flatten() @ torch.linspace(-1, 1, x.numel())
+
+
+def same(ours, own, bits, off=1e-4, right=None):
+    """Compare values by name. `right`: gives what the model gives in float32, for those in 16 bits.
+
+    In float32: `off` of the largest element, and for what cancels to nothing, eps of the largest of all tensors.
+    """
+    assert ours.keys() == own.keys()
+    wide = [x.abs().max().item() for x in own.values() if is_float32(x) and x.numel()]
+    for path, x in own.items():
+        y = ours[path]
+        if not isinstance(x, torch.Tensor):
+            assert type(y) is type(x) and (y == x or not isinstance(x, COMPARED)), (path, y, x)
+            continue
+        assert (y.dtype, y.shape, y.requires_grad) == (x.dtype, x.shape, x.requires_grad), path
+        if bits or not x.is_floating_point() or not x.numel():
+            assert torch.equal(y, x), f"{path}: {(y != x).sum()} of {x.numel()} differ"
+        elif is_float32(x):
+            far, allowed = (y - x).abs().max().item(), off * x.abs().max().item() + 1e-7 * max(wide)
+            assert far <= allowed, f"{path}: {far} off, {allowed} allowed"
+        else:
+            close(y, x, right()[path].double())
+
+
+def is_float32(x):
+    return isinstance(x, torch.Tensor) and x.dtype == torch.float32
