@@ -116,3 +116,31 @@ def test_names(bad):
         oxiwarp.rms_norm_gated(x, x, activation=bad)
     with pytest.raises(ValueError, match=rf"^rms_norm_gated: rounding is {re.escape(repr(bad))}, expected 'once' or"):
         oxiwarp.rms_norm_gated(x, x, rounding=bad)
+
+
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+def test_gradients_of_products_beyond_float16(activation, device):
+    """`x * activation(gate)` is normalised in float32; neither it nor its gradient is rounded to float16."""
+    x = (random((8, 64), torch.float32, device) * 2e4).clamp(-6e4, 6e4)
+    gate = random((8, 64), torch.float32, device, 1).abs() * 20
+    f = torch.nn.functional.silu if activation == "silu" else torch.sigmoid
+
+    def gradients(call, *leaves):
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+        call(*leaves).sum().backward()
+        return [leaf.grad for leaf in leaves]
+
+    def reference(x, gate):
+        product = x * f(gate)
+        return product * torch.rsqrt(product.square().mean(-1, keepdim=True) + 1e-6)
+
+    half = [x.half(), gate.half()]
+    with torch.enable_grad():
+        expected = gradients(reference, *[leaf.double() for leaf in half])
+        got = gradients(
+            lambda x, gate: oxiwarp.rms_norm_gated(x, gate, gate_first=True, rounding="once", activation=activation),
+            *half,
+        )
+    assert (half[0].double() * f(half[1].double())).abs().max() > 2 * 65504 or activation == "sigmoid"
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=2e-3, atol=2e-3 * b.abs().max().item())

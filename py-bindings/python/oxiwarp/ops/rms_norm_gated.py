@@ -131,9 +131,9 @@ def rms_norm_gated(
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's result does not depend on how many rows there are.
 
-    Gradients are computed by the kernels of norm and gate one after the other. What lies between them is rounded to `x`'s
-    dtype, but in float16 with `gate_first` it is float32. The gradient of a sigmoid is computed by torch's operators. There
-    is no second derivative and no forward-mode AD.
+    Gradients are computed by the kernels of norm and gate one after the other. The values between them are rounded to
+    `x`'s dtype, but in float16 with `gate_first` they are float32. The gradient of a sigmoid is computed by torch's
+    operators. There is no second derivative and no forward-mode AD.
 
     Raises:
         RuntimeError, TypeError, torch.OutOfMemoryError: as `rms_norm`.
