@@ -34,7 +34,9 @@ fn build() -> Result<(), Box<dyn error::Error>> {
         writeln!(table, "(Arch::{arch:?}, &[")?;
         for op in ops {
             let text = fs::read_to_string(built.unit(arch, op).expect("it was asked for"))?;
-            let (head, code) = text.split_at(text.find(".address_size").unwrap_or(0));
+            let head =
+                text.find(".address_size").ok_or_else(|| format!("{arch}/{op}.ptx has no .address_size"))?;
+            let (head, code) = text.split_at(head);
             let at = codes.iter().position(|known| known == code).unwrap_or(codes.len());
             if at == codes.len() {
                 codes.push(code.to_string());

@@ -1,14 +1,13 @@
 //! The nested cargo: a device crate or a unit of it, one architecture, one PTX.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 use std::{fs, thread};
 
 use crate::record::{Compiled, Record};
-use crate::{Arch, Error, arguments, comments, entry, files, toolchain};
+use crate::{Arch, Error, arguments, comments, entry, files, stamp, toolchain};
 
 /// What the device crate is built with, beyond the architecture.
 ///
@@ -33,7 +32,9 @@ const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false 
 /// How to build a device crate, for any architecture.
 pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
-    /// Holds one build folder per architecture.
+    /// The name of its package.
+    pub(crate) package: &'a str,
+    /// Holds one build folder per architecture. No other crate has the same.
     pub(crate) target_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
     /// What the compiler says of itself.
@@ -44,6 +45,7 @@ pub(crate) struct Compilation<'a> {
 
 /// A whole build: the PTX by architecture, then by unit.
 pub(crate) struct Texts {
+    /// With stamps.
     pub(crate) ptx: Vec<String>,
     /// Every file that went in.
     pub(crate) inputs: Vec<PathBuf>,
@@ -80,7 +82,10 @@ impl Compilation<'_> {
         let build_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
         let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
-        let key = format!("{} {:x} {flags:?} {:?}", self.rustc, finishing(), cargo.get_args());
+        let args: Vec<_> = cargo.get_args().collect();
+        let key = format!("{} {} {:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
+        // Builds with other flags write the same files: until these are read and kept, no other build may start.
+        let _lock = files::lock(&build_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };
         if let Some(kept) = record.load() {
             return Ok(kept);
@@ -98,9 +103,15 @@ impl Compilation<'_> {
         let dep_info = ptx.with_extension("d");
         let sources = fs::read_to_string(&dep_info).map_err(Error::io("read", &dep_info))?;
         let text = fs::read_to_string(&ptx).map_err(Error::io("read", &ptx))?;
+        let text = self.finish(&text).map_err(|source| Error::Entry { arch, source })?;
+        let sources = files::own_sources(files::dep_info(&sources));
+        // What a build script of the device crate wrote is not there where the PTX is taken.
+        let written: Vec<_> =
+            sources.iter().filter(|path| !path.starts_with(self.target_dir)).cloned().collect();
+        let label = stamp::label(self.package, unit, arch, self.rustc_args);
         let compiled = Compiled {
-            ptx: self.finish(&text).map_err(|source| Error::Entry { arch, source })?,
-            inputs: files::inputs(&files::dep_info(&sources), self.crate_dir),
+            ptx: stamp::add(&label, &text, self.crate_dir, &written, start),
+            inputs: files::inputs(&sources, self.crate_dir),
             warnings: warnings(&said),
         };
         record.save(&compiled, start)?;
@@ -147,18 +158,17 @@ impl Compilation<'_> {
     }
 }
 
-/// Stands for the source of [`Compilation::finish`]: what an older one made is not to be kept.
-fn finishing() -> u64 {
-    let mut hasher = DefaultHasher::new();
+/// A hash of the source that makes a record's text from the compiler's: what an older one made is not to be kept.
+fn finishing() -> String {
     let sources = [
         include_str!("arguments.rs"),
         include_str!("comments.rs"),
         include_str!("entry.rs"),
         include_str!("files.rs"),
         include_str!("scan.rs"),
+        include_str!("stamp.rs"),
     ];
-    sources.hash(&mut hasher);
-    hasher.finish()
+    stamp::hash(sources.concat().as_bytes())
 }
 
 /// The PTX file that cargo's messages name.
