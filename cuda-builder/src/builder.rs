@@ -209,7 +209,13 @@ impl CudaBuilder {
             rustc_args: &self.rustc_args,
             line_info: self.line_info || env::var_os(LINE_INFO).is_some_and(|value| value == "1"),
         };
-        compilation.run_all(&self.archs, &self.parts())
+        let mut built = compilation.run_all(&self.archs, &self.parts())?;
+        // Settings may appear in the crate's folder. cargo watches a folder with all that is in it, so not one with a
+        // target folder: the root of a workspace has a lock file, and most have a target folder too.
+        if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
+            built.inputs.push(crate_dir.into());
+        }
+        Ok(built)
     }
 
     /// The target folder of the outer build.

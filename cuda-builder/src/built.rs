@@ -47,7 +47,8 @@ impl Built {
         &self.copies
     }
 
-    /// The files on which the PTX depends: what `cargo:rerun-if-changed` was printed for.
+    /// The files on which the PTX depends: what `cargo:rerun-if-changed` was printed for. The folder of the device crate
+    /// is one of them if cargo is to notice new files there.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
     }

@@ -83,7 +83,9 @@ impl Compilation<'_> {
         let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
         let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
         let args: Vec<_> = cargo.get_args().collect();
-        let key = format!("{} {} {:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
+        let settings = files::settings(self.crate_dir);
+        let key =
+            format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
         // Builds with other flags write the same files: until these are read and kept, no other build may start.
         let _lock = files::lock(&build_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };

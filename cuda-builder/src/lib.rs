@@ -26,7 +26,8 @@
 //!   [`entry`]; so does the address of an argument, as tensor maps need it (`arguments.rs`);
 //! - the PTX has no comments: they are more than a quarter of what the compiler writes;
 //! - the build script runs again when a source of the device crate or of its path dependencies changes,
-//!   and files are only written when their content did.
+//!   and files are only written when their content did. cargo cannot watch for a file that does not exist: a new
+//!   `.cargo/config.toml` above the device crate is noticed at the next run of the build script.
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
 //!

@@ -208,3 +208,30 @@ fn prebuilt_ptx_is_of_this_crate_and_of_its_sources() {
     let inputs = ["prebuilt/alphas/sm_80.ptx", "a/src/lib.rs"].map(|name| folder.path(name));
     assert_eq!(built.inputs(), inputs, "a change of these runs the check again");
 }
+
+#[test]
+fn settings_that_appear_reach_the_ptx() {
+    let folder = Folder::new("settings");
+    folder.add_crate("kernels", "kernels", "alpha");
+    let build = || folder.builder("kernels").build().unwrap();
+    let built = build();
+    assert!(
+        built.inputs().contains(&folder.path("kernels")),
+        "cargo is to notice new files: {:?}",
+        built.inputs()
+    );
+    build();
+    assert_eq!(folder.calls("kernels"), 1);
+    folder.write("kernels/.cargo/config.toml", "");
+    build();
+    assert_eq!(folder.calls("kernels"), 2, "the record is for other settings");
+    folder.write(".cargo/config.toml", "");
+    build();
+    assert_eq!(folder.calls("kernels"), 3, "so it is with settings above the crate");
+
+    folder.write("kernels/Cargo.lock", "");
+    assert!(
+        !build().inputs().contains(&folder.path("kernels")),
+        "the root of a workspace has a target folder"
+    );
+}
