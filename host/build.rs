@@ -24,7 +24,7 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     let (hopper, ops): (Vec<_>, Vec<_>) = ops()?.into_iter().partition(|op| op.ends_with(HOPPER));
     let out_dir = env::var("OUT_DIR")?;
     let build = |archs: &[Arch], ops: &[String]| {
-        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).build()
+        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked().build()
     };
     let (common, native) = (build(&ARCHS, &ops)?, build(&[Arch::Sm90a], &hopper)?);
     let all = ARCHS.map(|arch| (arch, &ops, &common)).into_iter().chain([(Arch::Sm90a, &hopper, &native)]);

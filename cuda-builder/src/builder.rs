@@ -19,6 +19,7 @@ pub struct CudaBuilder {
     toolchain: Option<String>,
     rustc_args: Vec<String>,
     line_info: bool,
+    locked: bool,
     out_dir: Option<PathBuf>,
     target_dir: Option<PathBuf>,
     copy_to: Copy,
@@ -44,6 +45,7 @@ impl CudaBuilder {
             toolchain: None,
             rustc_args: Vec::new(),
             line_info: false,
+            locked: false,
             out_dir: None,
             target_dir: None,
             copy_to: Copy::TargetFolder,
@@ -90,6 +92,14 @@ impl CudaBuilder {
     /// reads it at a kernel's first launch: hence not by default.
     pub fn line_info(mut self, keep: bool) -> CudaBuilder {
         self.line_info = keep;
+        self
+    }
+
+    /// Runs the nested cargo with `--locked`: a lock file that is missing or out of date is an error. The flags
+    /// `--locked` and `--frozen` of the outer cargo do not reach the nested one, nor does `--offline`;
+    /// `CARGO_NET_OFFLINE=true` does.
+    pub fn locked(mut self) -> CudaBuilder {
+        self.locked = true;
         self
     }
 
@@ -208,6 +218,7 @@ impl CudaBuilder {
             rustc: &rustc,
             rustc_args: &self.rustc_args,
             line_info: self.line_info || env::var_os(LINE_INFO).is_some_and(|value| value == "1"),
+            locked: self.locked,
         };
         let mut built = compilation.run_all(&self.archs, &self.parts())?;
         // Settings may appear in the crate's folder. cargo watches a folder with all that is in it, so not one with a

@@ -29,6 +29,9 @@ const PROFILE: [&str; 7] = [
 /// each of its branches: both made kernels of a megabyte.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
+/// The one argument that does not decide the PTX.
+const LOCKED: &str = "--locked";
+
 /// How to build a device crate, for any architecture.
 pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
@@ -41,6 +44,8 @@ pub(crate) struct Compilation<'a> {
     pub(crate) rustc: &'a str,
     pub(crate) rustc_args: &'a [String],
     pub(crate) line_info: bool,
+    /// Whether the nested cargo must leave the lock file as it is.
+    pub(crate) locked: bool,
 }
 
 /// A whole build: the PTX by architecture, then by unit.
@@ -82,7 +87,7 @@ impl Compilation<'_> {
         let build_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
         let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
-        let args: Vec<_> = cargo.get_args().collect();
+        let args: Vec<_> = cargo.get_args().filter(|&argument| argument != LOCKED).collect();
         let settings = files::settings(self.crate_dir);
         let key =
             format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
@@ -129,7 +134,7 @@ impl Compilation<'_> {
         let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
         cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target=nvptx64-nvidia-cuda"]);
         cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
-        cargo.arg("--target-dir").arg(target_dir);
+        cargo.arg("--target-dir").arg(target_dir).args(self.locked.then_some(LOCKED));
         // Not `line-tables-only`: that writes `.target …, debug`, which turns ptxas' optimisation off.
         let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
         for setting in PROFILE.iter().chain([&debug]) {

@@ -235,3 +235,20 @@ fn settings_that_appear_reach_the_ptx() {
         "the root of a workspace has a target folder"
     );
 }
+
+#[test]
+fn the_lock_file_may_be_locked() {
+    let folder = Folder::new("locked");
+    folder.add_crate("kernels", "kernels", "alpha");
+    folder.builder("kernels").units(["x"]).locked().build().unwrap();
+    let calls = folder.read("kernels/calls");
+    let (of_cargo, of_rustc) = calls.split_once(" -- ").expect("a unit has an argument for rustc");
+    assert!(
+        of_cargo.split(' ').any(|argument| argument == "--locked") && !of_rustc.contains("locked"),
+        "{calls}"
+    );
+    folder.builder("kernels").units(["x"]).build().unwrap();
+    assert_eq!(folder.calls("kernels"), 1, "the PTX is the same");
+    folder.builder("kernels").build().unwrap();
+    assert_eq!(folder.read("kernels/calls").matches("--locked").count(), 1, "only if asked for");
+}
