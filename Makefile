@@ -44,9 +44,10 @@ exactness: $(VENV)/.wheel $(VENV)/.test ## every op's bits beside those of the m
 curve: $(VENV)/.wheel $(VENV)/.test ## every op's time against bytes, past 2^32 elements; needs a GPU
 	$(PY) benches/python/curve.py
 
-ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx
+KERNELS := target/ptx/oxiwarp-kernels-gpu/*/*.ptx
+ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx/oxiwarp-kernels-gpu
 	cargo check -p oxiwarp
-	@ls target/ptx/*/*.ptx 2>/dev/null || { touch host/build.rs; cargo check -p oxiwarp; ls target/ptx/*/*.ptx; }
+	@ls $(KERNELS) 2>/dev/null || { touch host/build.rs; cargo check -p oxiwarp; ls $(KERNELS); }
 
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl

@@ -24,7 +24,7 @@ fn build() -> Result<(), Box<dyn error::Error>> {
     let (hopper, ops): (Vec<_>, Vec<_>) = ops()?.into_iter().partition(|op| op.ends_with(HOPPER));
     let out_dir = env::var("OUT_DIR")?;
     let build = |archs: &[Arch], ops: &[String]| {
-        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).build()
+        CudaBuilder::new("../kernels-gpu").archs(archs.iter().copied()).units(ops).locked().build()
     };
     let (common, native) = (build(&ARCHS, &ops)?, build(&[Arch::Sm90a], &hopper)?);
     let all = ARCHS.map(|arch| (arch, &ops, &common)).into_iter().chain([(Arch::Sm90a, &hopper, &native)]);
@@ -34,7 +34,9 @@ fn build() -> Result<(), Box<dyn error::Error>> {
         writeln!(table, "(Arch::{arch:?}, &[")?;
         for op in ops {
             let text = fs::read_to_string(built.unit(arch, op).expect("it was asked for"))?;
-            let (head, code) = text.split_at(text.find(".address_size").unwrap_or(0));
+            let head =
+                text.find(".address_size").ok_or_else(|| format!("{arch}/{op}.ptx has no .address_size"))?;
+            let (head, code) = text.split_at(head);
             let at = codes.iter().position(|known| known == code).unwrap_or(codes.len());
             if at == codes.len() {
                 codes.push(code.to_string());

@@ -10,9 +10,8 @@ limit_mb=50
 shopt -s nullglob
 wheel=(dist/oxiwarp-*.whl)
 [ ${#wheel[@]} -eq 1 ] || { echo "bundle: expected one dist/oxiwarp-*.whl, found ${#wheel[@]}: run make wheel" >&2; exit 1; }
-ptx=(target/ptx/*/)
-ptx=("${ptx[@]#target/ptx/}")
-[ ${#ptx[@]} -gt 0 ] || { echo "bundle: nothing in target/ptx: run make ptx" >&2; exit 1; }
+ptx=target/ptx/oxiwarp-kernels-gpu
+[ -d "$ptx" ] || { echo "bundle: there is no $ptx: run make ptx" >&2; exit 1; }
 
 rm -rf "$bundle"
 mkdir -p "$bundle"/{wheels,tests,benches}
@@ -46,7 +45,7 @@ programs test --no-run -p oxiwarp --lib
 programs test --no-run -p own-kernel --test l2_normalize
 
 # Every program holds all PTX: in one archive whose dictionary is larger than a program it is there once.
-cp -r "${ptx[@]/#/target/ptx/}" "$unpacked/ptx"
+cp -r "$ptx" "$unpacked/ptx"
 "$python" -c '
 import lzma, sys, tarfile
 how = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 64 << 20}]

@@ -1,4 +1,6 @@
-"""How much each kernel that holds rows has on the way, by architecture: `python scripts/occupancy.py target/ptx`.
+"""How much each kernel that holds rows has on the way, by architecture.
+
+`python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu`
 
 For every bf16 kernel whose threads hold n packs of a row (`…_hold<n>`, `…_beside<n>`: of one of its rows) or n quads
 (`…_held<n>`, `…_team<n>`, `…_block<n>`): registers and spills as ptxas says, the threads of the largest block that its

@@ -1,5 +1,5 @@
-//! The PTX of some units of a device crate for one architecture, copied into a folder: seconds, where all of it takes
-//! minutes. To read what an edit does, or, into a copy of `target/ptx` and with `OXIWARP_PTX_DIR`, to run it.
+//! Compiles units of a device crate for one architecture and copies their PTX into a folder: seconds, where the whole
+//! crate takes minutes. The folder is one to read, or, as a copy of `target/ptx`, one for `OXIWARP_PTX_DIR`.
 //!
 //! `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
 use std::path::Path;
@@ -8,19 +8,22 @@ use std::{env, error, fs};
 use cuda_builder::{Arch, CudaBuilder};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
+    // SAFETY: there is no other thread yet.
+    unsafe { env::remove_var("OXIWARP_PTX_DIR") };
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [device_crate, arch, folder, units @ ..] = &arguments[..] else {
         return Err("expected <device crate> <architecture> <folder> <unit>...".into());
     };
     let arch = Arch::from_name(arch).ok_or_else(|| format!("{arch} is no architecture"))?;
-    let (target, folder) = (env::current_dir()?.join("target"), Path::new(folder).join(arch.name()));
+    let target = env::current_dir()?.join("target");
+    let work = target.join("cuda-builder/units");
     let builder = CudaBuilder::new(env::current_dir()?.join(device_crate)).arch(arch).units(units);
-    let built = builder.target_dir(&target).out_dir(target.join("cuda-builder/units")).no_copy().build()?;
-    fs::create_dir_all(&folder)?;
-    for file in built.files() {
-        let copy = folder.join(file.path.file_name().ok_or("a file without a name")?);
-        fs::copy(&file.path, &copy)?;
-        println!("{}", copy.display());
+    let built = builder.target_dir(&target).out_dir(work.join("out")).copy_to(&work).build()?;
+    for copy in built.copies() {
+        let to = Path::new(folder).join(copy.path.strip_prefix(&work)?);
+        fs::create_dir_all(to.parent().ok_or("a file without a folder")?)?;
+        fs::copy(&copy.path, &to)?;
+        println!("{}", to.display());
     }
     Ok(())
 }

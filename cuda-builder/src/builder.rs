@@ -4,10 +4,7 @@ use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::cargo::{Compilation, Texts};
-use crate::{Arch, Built, Error, PtxFile, files, toolchain};
-
-/// The environment variable that replaces the build by files.
-const PREBUILT: &str = "OXIWARP_PTX_DIR";
+use crate::{Arch, Built, Error, PtxFile, files, prebuilt, stamp, toolchain};
 
 /// The environment variable that asks for line information.
 const LINE_INFO: &str = "OXIWARP_LINE_INFO";
@@ -22,6 +19,7 @@ pub struct CudaBuilder {
     toolchain: Option<String>,
     rustc_args: Vec<String>,
     line_info: bool,
+    locked: bool,
     out_dir: Option<PathBuf>,
     target_dir: Option<PathBuf>,
     copy_to: Copy,
@@ -47,6 +45,7 @@ impl CudaBuilder {
             toolchain: None,
             rustc_args: Vec::new(),
             line_info: false,
+            locked: false,
             out_dir: None,
             target_dir: None,
             copy_to: Copy::TargetFolder,
@@ -96,6 +95,14 @@ impl CudaBuilder {
         self
     }
 
+    /// Runs the nested cargo with `--locked`: a lock file that is missing or out of date is an error. The flags
+    /// `--locked` and `--frozen` of the outer cargo do not reach the nested one, nor does `--offline`;
+    /// `CARGO_NET_OFFLINE=true` does.
+    pub fn locked(mut self) -> CudaBuilder {
+        self.locked = true;
+        self
+    }
+
     /// Writes the PTX into this folder, not into `OUT_DIR`.
     pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.out_dir = Some(folder.into());
@@ -108,7 +115,8 @@ impl CudaBuilder {
         self
     }
 
-    /// Copies the PTX into this folder, not into `ptx` in the target folder.
+    /// Copies the PTX into a folder of the package's name in this folder, not in `ptx` in the target folder. What older
+    /// builds of the package copied for the same architectures is removed.
     pub fn copy_to(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Copy::To(folder.into());
         self
@@ -120,7 +128,7 @@ impl CudaBuilder {
         self
     }
 
-    /// Takes the PTX from this folder, as `OXIWARP_PTX_DIR` does.
+    /// Takes the PTX from this folder, as `OXIWARP_PTX_DIR` does: from copies that the builder made of the same crate.
     pub fn prebuilt(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.prebuilt = Some(folder.into());
         self
@@ -132,32 +140,48 @@ impl CudaBuilder {
         if self.archs.is_empty() {
             return Err(Error::NoArch);
         }
-        println!("cargo:rerun-if-env-changed={PREBUILT}");
-        println!("cargo:rerun-if-env-changed={LINE_INFO}");
+        for variable in [prebuilt::FOLDER, prebuilt::STALE, LINE_INFO] {
+            println!("cargo:rerun-if-env-changed={variable}");
+        }
         let out_dir = self.out_dir.clone().or_else(|| env::var_os("OUT_DIR").map(PathBuf::from));
         let out_dir = out_dir.ok_or(Error::NotABuildScript("OUT_DIR"))?;
-        let files = self.files(&out_dir);
-        let variable = env::var_os(PREBUILT).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let Texts { ptx, inputs, warnings } = match self.prebuilt.clone().or(variable) {
-            Some(folder) => self.take(&folder)?,
-            None => self.compile()?,
+        let found =
+            fs::canonicalize(&self.crate_dir).ok().filter(|folder| folder.join("Cargo.toml").is_file());
+        let crate_dir = found.ok_or_else(|| Error::NoCrate(self.crate_dir.clone()))?;
+        let package = files::package(&crate_dir);
+        let prebuilt = self.prebuilt.clone().or_else(prebuilt::folder);
+        let Texts { ptx, inputs, warnings } = match &prebuilt {
+            Some(folder) => {
+                let label = |arch, unit: Option<&str>| stamp::label(&package, unit, arch, &self.rustc_args);
+                prebuilt::take(folder, self.files(&folder.join(&package)), label, &crate_dir)?
+            }
+            None => self.compile(&crate_dir, &package)?,
         };
         for input in &inputs {
             println!("cargo:rerun-if-changed={}", input.display());
         }
-        let copies = match &self.copy_to {
-            Copy::TargetFolder => self.files(&self.target()?.join("ptx")),
-            Copy::Nowhere => Vec::new(),
-            Copy::To(folder) => self.files(folder),
+        for warning in &warnings {
+            println!("cargo:warning={package}: {warning}");
+        }
+        let copy_to = match &self.copy_to {
+            Copy::TargetFolder => Some(self.target()?.join("ptx")),
+            Copy::Nowhere => None,
+            Copy::To(folder) => Some(folder.clone()),
         };
-        for (file, text) in files.iter().zip(&ptx).chain(copies.iter().zip(&ptx)) {
-            files::write_if_changed(&file.path, text)?;
+        let is_source = |folder: &PathBuf| prebuilt.iter().any(|from| files::is_same_folder(from, folder));
+        let copy_to = copy_to.filter(|folder| !is_source(folder));
+        let copies = copy_to.map_or(Vec::new(), |folder| self.files(&folder.join(&package)));
+        let files = self.files(&out_dir);
+        for (file, text) in files.iter().zip(&ptx) {
+            files::write_if_changed(&file.path, stamp::remove(text))?;
+        }
+        for (copy, text) in copies.iter().zip(&ptx) {
+            files::write_if_changed(&copy.path, text)?;
         }
         if !self.units.is_empty() {
-            files::remove_others(&files);
-            files::remove_others(&copies);
+            files::remove_old_copies(&copies, &package);
         }
-        Ok(Built { files, inputs, warnings })
+        Ok(Built { files, copies, inputs, warnings })
     }
 
     /// What is compiled for each architecture: every unit, or the whole crate.
@@ -180,39 +204,27 @@ impl CudaBuilder {
         files
     }
 
-    /// What a folder of PTX files holds.
-    fn take(&self, folder: &Path) -> Result<Texts, Error> {
-        let wrong = |reason: String| Error::Prebuilt { dir: folder.into(), reason };
-        if folder.is_relative() {
-            return Err(wrong("give an absolute path: a build script runs in its package's folder".into()));
-        }
-        let paths: Vec<PathBuf> = self.files(folder).into_iter().map(|file| file.path).collect();
-        let read = |path: &PathBuf| {
-            let name = path.strip_prefix(folder).unwrap_or(path).display();
-            fs::read_to_string(path).map_err(|error| wrong(format!("cannot read {name}: {error}")))
-        };
-        let ptx = paths.iter().map(read).collect::<Result<_, _>>()?;
-        Ok(Texts { ptx, inputs: paths, warnings: Vec::new() })
-    }
-
     /// What the nested cargo makes.
-    fn compile(&self) -> Result<Texts, Error> {
-        let found =
-            fs::canonicalize(&self.crate_dir).ok().filter(|folder| folder.join("Cargo.toml").is_file());
-        let crate_dir = found.ok_or_else(|| Error::NoCrate(self.crate_dir.clone()))?;
-        let rustc = toolchain::check(&crate_dir, self.toolchain.as_deref())?;
-        let name = crate_dir.file_name().unwrap_or_default();
+    fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
+        let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
+        // Two crates may have the same name.
+        let name = format!("{package}-{}", stamp::hash(crate_dir.as_os_str().as_encoded_bytes()));
+        let target = self.target()?;
         let compilation = Compilation {
-            crate_dir: &crate_dir,
-            target_dir: &self.target()?.join("cuda-builder").join(name),
+            crate_dir,
+            package,
+            target_dir: &target.join("cuda-builder").join(name),
             toolchain: self.toolchain.as_deref(),
             rustc: &rustc,
             rustc_args: &self.rustc_args,
             line_info: self.line_info || env::var_os(LINE_INFO).is_some_and(|value| value == "1"),
+            locked: self.locked,
         };
-        let built = compilation.run_all(&self.archs, &self.parts())?;
-        for warning in &built.warnings {
-            println!("cargo:warning={}: {warning}", compilation.name());
+        let mut built = compilation.run_all(&self.archs, &self.parts())?;
+        // Settings may appear in the crate's folder. cargo watches a folder with all that is in it, so not one with a
+        // target folder: the root of a workspace has a lock file, and most have a target folder too.
+        if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
+            built.inputs.push(crate_dir.into());
         }
         Ok(built)
     }

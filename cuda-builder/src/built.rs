@@ -20,6 +20,7 @@ pub struct PtxFile {
 #[derive(Clone, Debug)]
 pub struct Built {
     pub(crate) files: Vec<PtxFile>,
+    pub(crate) copies: Vec<PtxFile>,
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) warnings: Vec<String>,
 }
@@ -40,12 +41,19 @@ impl Built {
         &self.files
     }
 
-    /// The files on which the PTX depends: what `cargo:rerun-if-changed` was printed for.
+    /// The copies of these files, in the same order. A copy starts with comments: what it was compiled from. There are
+    /// none if [`no_copy`](crate::CudaBuilder::no_copy) was called, or if the PTX was taken from the folder of the copies.
+    pub fn copies(&self) -> &[PtxFile] {
+        &self.copies
+    }
+
+    /// The files on which the PTX depends: what `cargo:rerun-if-changed` was printed for. The folder of the device crate
+    /// is one of them if cargo is to notice new files there.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
     }
 
-    /// What the compiler warned of, each once: what `cargo:warning` was printed for.
+    /// What the compiler warned of, each once, or that prebuilt PTX is stale: what `cargo:warning` was printed for.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -1,14 +1,13 @@
 //! The nested cargo: a device crate or a unit of it, one architecture, one PTX.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 use std::{fs, thread};
 
 use crate::record::{Compiled, Record};
-use crate::{Arch, Error, arguments, comments, entry, files, toolchain};
+use crate::{Arch, Error, arguments, comments, entry, files, stamp, toolchain};
 
 /// What the device crate is built with, beyond the architecture.
 ///
@@ -30,20 +29,28 @@ const PROFILE: [&str; 7] = [
 /// each of its branches: both made kernels of a megabyte.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
+/// The one argument that does not decide the PTX.
+const LOCKED: &str = "--locked";
+
 /// How to build a device crate, for any architecture.
 pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
-    /// Holds one build folder per architecture.
+    /// The name of its package.
+    pub(crate) package: &'a str,
+    /// Holds one build folder per architecture. No other crate has the same.
     pub(crate) target_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
     /// What the compiler says of itself.
     pub(crate) rustc: &'a str,
     pub(crate) rustc_args: &'a [String],
     pub(crate) line_info: bool,
+    /// Whether the nested cargo must leave the lock file as it is.
+    pub(crate) locked: bool,
 }
 
 /// A whole build: the PTX by architecture, then by unit.
 pub(crate) struct Texts {
+    /// With stamps.
     pub(crate) ptx: Vec<String>,
     /// Every file that went in.
     pub(crate) inputs: Vec<PathBuf>,
@@ -80,7 +87,12 @@ impl Compilation<'_> {
         let build_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
         let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
-        let key = format!("{} {:x} {flags:?} {:?}", self.rustc, finishing(), cargo.get_args());
+        let args: Vec<_> = cargo.get_args().filter(|&argument| argument != LOCKED).collect();
+        let settings = files::settings(self.crate_dir);
+        let key =
+            format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
+        // Builds with other flags write the same files: until these are read and kept, no other build may start.
+        let _lock = files::lock(&build_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };
         if let Some(kept) = record.load() {
             return Ok(kept);
@@ -98,9 +110,15 @@ impl Compilation<'_> {
         let dep_info = ptx.with_extension("d");
         let sources = fs::read_to_string(&dep_info).map_err(Error::io("read", &dep_info))?;
         let text = fs::read_to_string(&ptx).map_err(Error::io("read", &ptx))?;
+        let text = self.finish(&text).map_err(|source| Error::Entry { arch, source })?;
+        let sources = files::own_sources(files::dep_info(&sources));
+        // What a build script of the device crate wrote is not there where the PTX is taken.
+        let written: Vec<_> =
+            sources.iter().filter(|path| !path.starts_with(self.target_dir)).cloned().collect();
+        let label = stamp::label(self.package, unit, arch, self.rustc_args);
         let compiled = Compiled {
-            ptx: self.finish(&text).map_err(|source| Error::Entry { arch, source })?,
-            inputs: files::inputs(&files::dep_info(&sources), self.crate_dir),
+            ptx: stamp::add(&label, &text, self.crate_dir, &written, start),
+            inputs: files::inputs(&sources, self.crate_dir),
             warnings: warnings(&said),
         };
         record.save(&compiled, start)?;
@@ -116,7 +134,7 @@ impl Compilation<'_> {
         let mut cargo = toolchain::tool("cargo", self.crate_dir, self.toolchain);
         cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target=nvptx64-nvidia-cuda"]);
         cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
-        cargo.arg("--target-dir").arg(target_dir);
+        cargo.arg("--target-dir").arg(target_dir).args(self.locked.then_some(LOCKED));
         // Not `line-tables-only`: that writes `.target …, debug`, which turns ptxas' optimisation off.
         let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
         for setting in PROFILE.iter().chain([&debug]) {
@@ -147,18 +165,17 @@ impl Compilation<'_> {
     }
 }
 
-/// Stands for the source of [`Compilation::finish`]: what an older one made is not to be kept.
-fn finishing() -> u64 {
-    let mut hasher = DefaultHasher::new();
+/// A hash of the source that makes a record's text from the compiler's: what an older one made is not to be kept.
+fn finishing() -> String {
     let sources = [
         include_str!("arguments.rs"),
         include_str!("comments.rs"),
         include_str!("entry.rs"),
         include_str!("files.rs"),
         include_str!("scan.rs"),
+        include_str!("stamp.rs"),
     ];
-    sources.hash(&mut hasher);
-    hasher.finish()
+    stamp::hash(sources.concat().as_bytes())
 }
 
 /// The PTX file that cargo's messages name.

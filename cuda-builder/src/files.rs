@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::fs::File;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, process};
 
-use crate::{Error, PtxFile};
+use crate::{Error, PtxFile, stamp};
 
 /// Writes `text`, unless the file already holds it: what depends on the file is then not rebuilt.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
@@ -21,15 +23,48 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     fs::rename(&new, path).map_err(Error::io("write", path))
 }
 
-/// Removes what is no longer made from the folders of these units' PTX: a unit may be renamed or deleted.
-pub(crate) fn remove_others(units: &[PtxFile]) {
-    let folders: BTreeSet<&Path> = units.iter().filter_map(|file| file.path.parent()).collect();
+/// Removes from the folders of these copies what an older build of the same package copied there, and this one does
+/// not: a unit may be renamed or deleted.
+pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
+    let folders: BTreeSet<&Path> = copies.iter().filter_map(|file| file.path.parent()).collect();
     for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
-        let (path, ptx) = (entry.path(), Some(OsStr::new("ptx")));
-        if path.extension() == ptx && units.iter().all(|file| file.path != path) {
+        let path = entry.path();
+        let is_old =
+            path.extension() == Some(OsStr::new("ptx")) && copies.iter().all(|file| file.path != path);
+        if is_old && fs::read_to_string(&path).is_ok_and(|text| stamp::is_of(&text, package)) {
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// True if both folders exist and are the same one.
+pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
+    fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
+}
+
+/// The file, locked until it is dropped or the process ends.
+pub(crate) fn lock(path: &Path) -> Result<File, Error> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
+    }
+    let file = File::create(path).map_err(Error::io("create", path))?;
+    match file.lock() {
+        // Some network file systems have no locks. cargo then builds without them too.
+        Err(error) if error.kind() != ErrorKind::Unsupported => Err(Error::io("lock", path)(error)),
+        _ => Ok(file),
+    }
+}
+
+/// The name of the package in this folder. A manifest without a plain `name` is that of a workspace, or generated: then
+/// the name of the folder.
+pub(crate) fn package(crate_dir: &Path) -> String {
+    let manifest = fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap_or_default();
+    let section = manifest.lines().map(str::trim).skip_while(|line| !line.starts_with("[package]")).skip(1);
+    let mut settings =
+        section.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once('='));
+    let name = settings.find(|(key, _)| key.trim() == "name");
+    let name = name.and_then(|(_, value)| value.split(['"', '\'']).nth(1)).map(str::to_string);
+    name.unwrap_or_else(|| crate_dir.file_name().unwrap_or_default().to_string_lossy().into())
 }
 
 /// The nearest folder, from `start` upwards, that holds a file of this name.
@@ -57,26 +92,37 @@ pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     list.split_whitespace().map(|path| PathBuf::from(path.replace('\0', " "))).collect()
 }
 
-/// What decides the PTX besides the compiler's arguments: the sources that are not part of the
-/// toolchain or the registry, the manifests of their crates and workspaces, the lock file, and cargo's settings.
-pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
-    let fixed = |path: &Path| {
+/// The sources that may change: those that are not part of the toolchain or the registry.
+pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
+    let fixed = |path: &PathBuf| {
         let path = path.to_string_lossy();
         path.contains("/lib/rustlib/src/") || path.contains("/registry/src/")
     };
-    let mut inputs: Vec<PathBuf> = sources.iter().filter(|path| !fixed(path)).cloned().collect();
-    let folders: Vec<PathBuf> =
-        inputs.iter().filter_map(|path| path.parent()).map(Path::to_path_buf).collect();
-    inputs.extend(folders.iter().map(PathBuf::as_path).chain([crate_dir]).flat_map(manifests));
-    for name in ["Cargo.lock", "rust-toolchain.toml", "rust-toolchain"] {
-        inputs.extend(ancestor_with(crate_dir, name).map(|folder| folder.join(name)));
-    }
-    for name in [".cargo/config.toml", ".cargo/config"] {
-        inputs.extend(crate_dir.ancestors().map(|folder| folder.join(name)).filter(|path| path.is_file()));
-    }
+    sources.into_iter().filter(|path| !fixed(path)).collect()
+}
+
+/// What decides the PTX besides the compiler's arguments: the sources, the manifests of their crates and workspaces,
+/// the lock file, and cargo's and rustup's settings.
+pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
+    let folders = sources.iter().filter_map(|path| path.parent()).chain([crate_dir]);
+    let mut inputs: Vec<PathBuf> = folders.flat_map(manifests).collect();
+    inputs.extend_from_slice(sources);
+    inputs.extend(ancestor_with(crate_dir, "Cargo.lock").map(|folder| folder.join("Cargo.lock")));
+    inputs.extend(settings(crate_dir));
     inputs.sort();
     inputs.dedup();
     inputs
+}
+
+/// The files with settings of cargo and rustup that govern a folder.
+pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
+    let nearest = |name| ancestor_with(crate_dir, name).map(|folder| folder.join(name));
+    let mut settings: Vec<_> =
+        ["rust-toolchain.toml", "rust-toolchain"].into_iter().filter_map(nearest).collect();
+    for name in [".cargo/config.toml", ".cargo/config"] {
+        settings.extend(crate_dir.ancestors().map(|folder| folder.join(name)).filter(|path| path.is_file()));
+    }
+    settings
 }
 
 /// The manifests above a source, up to that of a workspace: versions, features and profiles may stand in any of them.
@@ -136,6 +182,20 @@ mod tests {
     }
 
     #[test]
+    fn a_package_has_the_name_of_its_manifest() {
+        let folder = std::env::temp_dir().join(format!("cuda-builder-package-{}", process::id()));
+        let name = |manifest: &str| {
+            write_if_changed(&folder.join("Cargo.toml"), manifest).unwrap();
+            package(&folder)
+        };
+        assert_eq!(name("[lib]\nname = \"a\"\n\n[package]\nversion = \"1\"\nname=\"b-c\" # d\n"), "b-c");
+        assert_eq!(name("[package] # e\nname = 'f'\n"), "f");
+        let fallback = folder.file_name().unwrap().to_str().unwrap();
+        assert_eq!(name("[package]\nversion = \"1\"\n[lib]\nname = \"a\"\n"), fallback);
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
     fn the_target_folder_is_above_the_profile() {
         let root = std::env::temp_dir().join(format!("cuda-builder-target-{}", process::id()));
         for (profile, triple) in [("debug", ""), ("debug", "x86_64"), ("x86_64/release", "x86_64")] {
@@ -169,7 +229,7 @@ mod tests {
         write_if_changed(&root.join("Cargo.toml"), "").unwrap();
         let toolchains = PathBuf::from("/r/lib/rustlib/src/rust/library/core/src/lib.rs");
         let sources = [path("kernels/src/lib.rs"), path("base/src/lib.rs"), toolchains];
-        assert_eq!(inputs(&sources, &path("kernels")), decides);
+        assert_eq!(inputs(&own_sources(sources.into()), &path("kernels")), decides);
         fs::remove_dir_all(root).unwrap();
     }
 

@@ -15,8 +15,8 @@
 //! built by a nested cargo for `nvptx64-nvidia-cuda`, with the toolchain of the `rust-toolchain.toml`
 //! that governs it, whatever toolchain builds the host:
 //! - all architectures side by side, each in a build folder of its own
-//!   (`<target>/cuda-builder/<crate>/<arch>`): no lock is shared with the outer cargo, and a debug and
-//!   a release build of the host share one set of PTX;
+//!   (`<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`): no lock is shared with the outer cargo,
+//!   and a debug and a release build of the host share one set of PTX;
 //! - whole, or in units ([`CudaBuilder::units`]): a crate of many kernels takes long to compile, a feature that
 //!   stands for one of them does not. What did not change since the last build is not compiled, nor is cargo
 //!   asked about it;
@@ -26,11 +26,20 @@
 //!   [`entry`]; so does the address of an argument, as tensor maps need it (`arguments.rs`);
 //! - the PTX has no comments: they are more than a quarter of what the compiler writes;
 //! - the build script runs again when a source of the device crate or of its path dependencies changes,
-//!   and files are only written when their content did.
+//!   and files are only written when their content did. cargo cannot watch for a file that does not exist: a new
+//!   `.cargo/config.toml` above the device crate is noticed at the next run of the build script.
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
-//! With `OXIWARP_PTX_DIR=<folder>` nothing is compiled: `<arch>.ptx`, or `<arch>/<unit>.ptx`, are taken from there,
-//! and the host needs no nightly toolchain.
+//!
+//! # Prebuilt PTX
+//! The builder copies all PTX to `<target>/ptx/<package>/<arch>.ptx`, or `<arch>/<unit>.ptx`. With
+//! `OXIWARP_PTX_DIR=<folder>` nothing is compiled: the PTX comes from such a folder, and the host needs no nightly
+//! toolchain. The folder has a folder for each device crate.
+//!
+//! A copy starts with comments that name its package, unit, architecture and sources, with hashes. The build fails if
+//! the file is for something else, if it was edited, or if a source has changed since it was compiled: the host might
+//! launch its kernels with other arguments than they expect. `OXIWARP_PTX_STALE=1` turns the last two into a warning.
+//! Changes of manifests, of the lock file and of the toolchain are not checked.
 
 mod arch;
 mod arguments;
@@ -42,8 +51,10 @@ pub mod entry;
 mod env;
 mod error;
 mod files;
+mod prebuilt;
 mod record;
 mod scan;
+mod stamp;
 mod toolchain;
 
 pub use arch::Arch;

@@ -11,6 +11,7 @@ use crate::{Error, files};
 
 /// What came out of a compilation, ready to be written.
 pub(crate) struct Compiled {
+    /// The text with its stamp.
     pub(crate) ptx: String,
     /// Every file that went in, the toolchain's aside.
     pub(crate) inputs: Vec<PathBuf>,
@@ -60,6 +61,11 @@ impl Record<'_> {
         }
         files::write_if_changed(self.file, &(text + "\n" + &compiled.ptx))
     }
+}
+
+/// True for a file that was last written before `time`.
+pub(crate) fn is_older(path: &Path, time: SystemTime) -> bool {
+    modified(path).is_some_and(|written| written < nanoseconds(time))
 }
 
 /// When a file was last written.

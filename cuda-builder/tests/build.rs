@@ -100,6 +100,20 @@ impl Fixture {
         builder.out_dir(self.path("out")).target_dir(self.path("target")).copy_to(self.path("copy"))
     }
 
+    /// The build folder of `kernels`.
+    fn build_folder(&self) -> String {
+        let folders = fs::read_dir(self.path("target/cuda-builder")).unwrap();
+        let mut names = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
+        let name = names.find(|name| name.starts_with("device-kernels-"));
+        format!("target/cuda-builder/{}", name.expect("the package's name and a hash"))
+    }
+
+    /// A copy's text, without the comments at its start.
+    fn copy(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.path("copy/device-kernels").join(name)).unwrap();
+        text[text.find(".version").unwrap()..].to_string()
+    }
+
     /// When each of these files was last written.
     fn times<const N: usize>(&self, files: [&str; N]) -> [SystemTime; N] {
         files.map(|file| fs::metadata(self.path(file)).unwrap().modified().unwrap())
@@ -119,6 +133,9 @@ fn set_var(name: &str, value: impl AsRef<std::ffi::OsStr>) {
 #[test]
 fn from_device_crate_to_ptx() {
     let fixture = Fixture::new();
+    for name in ["OXIWARP_PTX_DIR", "OXIWARP_LINE_INFO"] {
+        set_var(name, "");
+    }
     // What `cargo clippy`, or a host that is built with flags of its own, would pass on.
     set_var("RUSTFLAGS", "--no-such-flag");
     set_var("RUSTC_WORKSPACE_WRAPPER", "/no/such/wrapper");
@@ -126,8 +143,8 @@ fn from_device_crate_to_ptx() {
 
     let built = fixture.builder().build().unwrap();
     check_texts(&fixture, &built);
-    let cargos = "target/cuda-builder/kernels/sm_90/nvptx64-nvidia-cuda/release/device_kernels.ptx";
-    let files = ["out/sm_75.ptx", "out/sm_90.ptx", "copy/sm_75.ptx", cargos];
+    let cargos = fixture.build_folder() + "/sm_90/nvptx64-nvidia-cuda/release/device_kernels.ptx";
+    let files = ["out/sm_75.ptx", "out/sm_90.ptx", "copy/device-kernels/sm_75.ptx", &cargos];
     let times = fixture.times(files);
     fixture.builder().build().unwrap();
     assert_eq!(fixture.times(files), times, "nothing changed, so nothing was to be written");
@@ -163,15 +180,15 @@ fn units(fixture: &Fixture) {
             ptx.contains(&format!(".entry {unit}(")) && !ptx.contains(&format!(".entry {other}(")),
             "{ptx}"
         );
-        assert_eq!(ptx, fs::read_to_string(fixture.path(&format!("copy/sm_90/{unit}.ptx"))).unwrap());
+        assert_eq!(ptx, fixture.copy(&format!("sm_90/{unit}.ptx")));
     }
     let [warning] = built.warnings() else { panic!("one warning, once: {:?}", built.warnings()) };
     assert!(warning.contains("`unused`") && warning.ends_with("kernels/src/shared.rs:3:9"), "{warning}");
 
     // cargo would put this folder back.
-    let cargos = fixture.path("target/cuda-builder/kernels/sm_90/units/scale/nvptx64-nvidia-cuda");
+    let cargos = fixture.path(&(fixture.build_folder() + "/sm_90/units/scale/nvptx64-nvidia-cuda"));
     fs::remove_dir_all(&cargos).unwrap();
-    let files = ["out/sm_90/scale.ptx", "copy/sm_90/scale.ptx"];
+    let files = ["out/sm_90/scale.ptx", "copy/device-kernels/sm_90/scale.ptx"];
     let times = fixture.times(files);
     fixture.write("kernels/src/shift.rs", &SHIFT.replace("1.0", "3.0"));
     let built = builder().build().unwrap();
@@ -197,8 +214,7 @@ fn check_texts(fixture: &Fixture, built: &Built) {
         assert!(body.contains(".loc") && !ptx.contains("//"), "{ptx}");
         assert!(ptx.contains("\"kernels/src/scale.rs\""), "{ptx}");
         assert!(!ptx.contains(&*fixture.0.to_string_lossy()) && !ptx.contains(".rustup"), "{ptx}");
-        let copy = fixture.path("copy").join(format!("{arch}.ptx"));
-        assert_eq!(ptx, fs::read_to_string(copy).unwrap());
+        assert_eq!(ptx, fixture.copy(&format!("{arch}.ptx")));
     }
     for input in [
         "kernels/src/lib.rs",
@@ -218,16 +234,25 @@ fn check_texts(fixture: &Fixture, built: &Built) {
 fn take_prebuilt(fixture: &Fixture) {
     set_var("OXIWARP_PTX_DIR", fixture.path("copy"));
     let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
+    // All copies were compiled before the last edit of `shift.rs`, which does not compile.
+    let error = builder.clone().build().unwrap_err().to_string();
+    let stale = "2 of 2 files are stale: device-kernels/sm_75.ptx was compiled before ";
+    assert!(error.contains(stale) && error.contains("OXIWARP_PTX_STALE=1"), "{error}");
+    set_var("OXIWARP_PTX_STALE", "1");
     let taken = builder.clone().build().unwrap();
-    assert_eq!(text(&taken, Arch::Sm90), fs::read_to_string(fixture.path("copy/sm_90.ptx")).unwrap());
-    assert_eq!(taken.inputs(), [fixture.path("copy/sm_75.ptx"), fixture.path("copy/sm_90.ptx")]);
+    assert_eq!(text(&taken, Arch::Sm90), fixture.copy("sm_90.ptx"));
+    assert!(taken.warnings()[0].contains(stale), "{:?}", taken.warnings());
+    let inputs =
+        ["copy/device-kernels/sm_75.ptx", "copy/device-kernels/sm_90.ptx"].map(|name| fixture.path(name));
+    assert!(inputs.iter().all(|input| taken.inputs().contains(input)), "{:?}", taken.inputs());
     let units = builder.clone().units(["scale", "shift"]).build().unwrap();
     let taken = units.unit(Arch::Sm75, "shift").map(|path| fs::read_to_string(path).unwrap());
-    assert_eq!(taken.unwrap(), fs::read_to_string(fixture.path("copy/sm_75/shift.ptx")).unwrap());
+    assert_eq!(taken.unwrap(), fixture.copy("sm_75/shift.ptx"));
     let error = builder.clone().units(["other"]).build().unwrap_err().to_string();
-    assert!(error.contains("cannot read sm_75/other.ptx"), "{error}");
+    assert!(error.contains("cannot read device-kernels/sm_75/other.ptx"), "{error}");
     let error = builder.arch(Arch::Sm120).build().unwrap_err().to_string();
-    let expected = format!("OXIWARP_PTX_DIR={}: cannot read sm_120.ptx", fixture.path("copy").display());
+    let folder = fixture.path("copy").display().to_string();
+    let expected = format!("OXIWARP_PTX_DIR={folder}: cannot read device-kernels/sm_120.ptx");
     assert!(error.starts_with(&expected), "{error}");
     set_var("OXIWARP_PTX_DIR", "relative");
     let error = fixture.builder().build().unwrap_err().to_string();

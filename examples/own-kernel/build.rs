@@ -2,6 +2,6 @@
 use cuda_builder::{Arch, CudaBuilder, Error};
 
 fn main() -> Result<(), Error> {
-    CudaBuilder::new("kernels").archs([Arch::Sm75, Arch::Sm80, Arch::Sm90]).no_copy().build()?;
+    CudaBuilder::new("kernels").archs([Arch::Sm75, Arch::Sm80, Arch::Sm90]).build()?;
     Ok(())
 }

@@ -30,7 +30,8 @@ struct Unit {
     text: OnceLock<Text>,
 }
 
-/// A PTX text with its entries by name: each from its directive to the brace that closes it, alone on a line.
+/// A PTX text with its entries by name. An entry starts with its directive and ends with the first `}` at the start of
+/// a line, or where the next entry starts: no two overlap.
 struct Text {
     text: String,
     entries: BTreeMap<String, Range<usize>>,
@@ -84,13 +85,14 @@ impl Unit {
 
 impl Text {
     fn new(text: String) -> Self {
-        let starts = text.match_indices(ENTRY).map(|(start, _)| start);
-        let range = |start: usize| {
-            let body = &text[start..];
+        let starts: Vec<usize> = text.match_indices(ENTRY).map(|(start, _)| start).collect();
+        let limits = starts.iter().copied().skip(1).chain([text.len()]);
+        let range = |(&start, limit)| {
+            let body = &text[start..limit];
             let name = body[ENTRY.len()..].split('(').next().unwrap_or_default().trim();
             (name.to_string(), start..start + body.find("\n}").map_or(body.len(), |end| end + 2))
         };
-        let entries = starts.map(range).collect();
+        let entries = starts.iter().zip(limits).map(range).collect();
         Self { text, entries }
     }
 
@@ -180,6 +182,17 @@ mod tests {
         assert!(module.contains(".version") && module.contains(".global") && module.contains(".entry b("));
         assert!(!module.contains(".entry a("));
         assert!(ptx.module("c", Overlap::Never).is_none());
+    }
+
+    #[test]
+    fn an_entry_on_one_line_ends_before_the_next() {
+        let (a, b) = (".visible .entry a() { ret; }\n", ".visible .entry b()\n{\n\tret;\n}\n");
+        let text = [".version 8.0\n", a, b, ".visible .entry c() { ret; }"].concat();
+        let ptx = Ptx::new(Arch::Sm90, &[("", &text)]);
+        let module = |kernel| ptx.module(kernel, Overlap::Never).expect(kernel).into_string().unwrap();
+        assert_eq!(module("a"), [".version 8.0\n", a, "\n"].concat());
+        assert_eq!(module("b"), [".version 8.0\n", b].concat());
+        assert_eq!(module("c"), ".version 8.0\n\n.visible .entry c() { ret; }");
     }
 
     #[test]

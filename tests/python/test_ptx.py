@@ -1,7 +1,8 @@
 """The PTX that the wheel embeds: complete, in registers, 16 bytes at a time. No GPU needed.
 
-`make ptx` leaves `target/ptx/<arch>/<op>.ptx`; `OXIWARP_PTX_DIR` names another folder. Where the files or the tools are
-missing the tests are skipped with the reason, except in CI, where that is a failure.
+`make ptx` leaves `target/ptx/oxiwarp-kernels-gpu/<arch>/<op>.ptx`; `OXIWARP_PTX_DIR` names another folder than
+`target/ptx`. Where the files or the tools are missing the tests are skipped with the reason, except in CI, where that
+is a failure.
 """
 
 import os
@@ -32,7 +33,7 @@ from ptx_checks import (
 from ptx_wait import check_wait
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx")
+FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx") / "oxiwarp-kernels-gpu"
 ARCHES = ("sm_75", "sm_80", "sm_90")
 # `mma.m16n8k16` begins with sm_80: sm_75 has no entry.
 TENSOR_CORES = ("attention", "attention_backward", "attention_decode")

@@ -1,0 +1,147 @@
+//! Comments at the head of a copied PTX text that say what it is and which sources it was compiled from.
+//!
+//! ```text
+//! // PTX of oxiwarp-kernels-gpu (rope) for sm_90
+//! // text 6f0b1c9b6a2f14d5
+//! // source 0f44f3a1b4b7c3d2 src/ops/rope.rs
+//! .version 8.1
+//! ```
+//!
+//! The host launches prebuilt PTX with argument structs of today's sources. PTX of older sources may expect other
+//! arguments, so the builder compares the hashes before it takes a file. They cover the sources of the crate and of its
+//! path dependencies. They do not cover manifests, the lock file and the toolchain: changes of the host change these
+//! too.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write;
+use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
+use std::{fs, iter};
+
+use crate::{Arch, record};
+
+const COMMENT: &str = "// ";
+
+/// What a PTX text is: the first line of its stamp.
+pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &[String]) -> String {
+    let unit = unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
+    let args = rustc_args.iter().map(|arg| format!(" {arg}")).collect::<String>();
+    let with = if args.is_empty() { "" } else { ", with" };
+    format!("{}{unit} for {arch}{with}{args}", start(package))
+}
+
+/// The start of the label of every PTX text of a package.
+fn start(package: &str) -> String {
+    format!("PTX of {package}")
+}
+
+/// True for a text that the builder compiled from a package of this name.
+pub(crate) fn is_of(stamped: &str, package: &str) -> bool {
+    let rest = stamped.strip_prefix(COMMENT).and_then(|label| label.strip_prefix(&start(package)));
+    rest.is_some_and(|rest| rest.starts_with(' '))
+}
+
+/// The text with its stamp. A source that changed after `start`, when the compiler was started, matches no hash.
+pub(crate) fn add(
+    label: &str,
+    text: &str,
+    crate_dir: &Path,
+    sources: &[PathBuf],
+    start: SystemTime,
+) -> String {
+    let mut stamped = format!("{COMMENT}{label}\n{COMMENT}text {}\n", hash(text.as_bytes()));
+    for source in sources {
+        let hash = hash_file(source).filter(|_| record::is_older(source, start));
+        let (hash, path) = (hash.as_deref().unwrap_or("changed"), relative(source, crate_dir));
+        let _ = writeln!(stamped, "{COMMENT}source {hash} {}", path.display());
+    }
+    stamped + text
+}
+
+/// The lines of the stamp, and the text after it.
+fn split(stamped: &str) -> (Vec<&str>, &str) {
+    let (mut lines, mut text) = (Vec::new(), stamped);
+    while let Some((line, rest)) = text.strip_prefix(COMMENT).and_then(|line| line.split_once('\n')) {
+        lines.push(line);
+        text = rest;
+    }
+    (lines, text)
+}
+
+/// The text without its stamp.
+pub(crate) fn remove(stamped: &str) -> &str {
+    split(stamped).1
+}
+
+/// Why a PTX file is not taken.
+pub(crate) enum Flaw {
+    /// The file is for something else, or the builder did not write it.
+    Wrong(String),
+    /// The file or a source has changed since it was compiled. The user may allow this.
+    Stale(String),
+}
+
+/// Compares stamped texts with the sources of a crate.
+pub(crate) struct Checker<'a> {
+    crate_dir: &'a Path,
+    /// The hash of each source, `None` if it does not exist: many texts have the same sources.
+    hashes: HashMap<PathBuf, Option<String>>,
+}
+
+impl<'a> Checker<'a> {
+    pub(crate) fn new(crate_dir: &'a Path) -> Checker<'a> {
+        Checker { crate_dir, hashes: HashMap::new() }
+    }
+
+    /// Checks that a text has this label, is PTX for `arch` and was compiled from today's sources.
+    pub(crate) fn check(&mut self, stamped: &str, label: &str, arch: Arch) -> Result<(), Flaw> {
+        let (lines, text) = split(stamped);
+        let mut lines = lines.into_iter();
+        match lines.next() {
+            Some(found) if found == label => {}
+            Some(found) => return Err(Flaw::Wrong(format!("is {found}, expected {label}"))),
+            None => return Err(Flaw::Wrong(format!("has no stamp of cuda-builder, expected {label}"))),
+        }
+        let target = text.lines().find_map(|line| line.strip_prefix(".target ")?.split(',').next());
+        if target.map(str::trim) != Some(arch.name()) {
+            let found = target.map_or("no .target".into(), |target| format!(".target {target}"));
+            return Err(Flaw::Wrong(format!("has {found}, expected .target {arch}")));
+        }
+        if lines.next() != Some(&format!("text {}", hash(text.as_bytes()))) {
+            return Err(Flaw::Stale("was edited after it was compiled".into()));
+        }
+        for (compiled, path) in lines.filter_map(|line| line.strip_prefix("source ")?.split_once(' ')) {
+            let source = self.crate_dir.join(path);
+            let now = self.hashes.entry(source).or_insert_with_key(|source| hash_file(source));
+            if now.as_deref() != Some(compiled) {
+                return Err(Flaw::Stale(format!("was compiled before {path} changed")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The sources of all texts that were checked, as far as they exist.
+    pub(crate) fn sources(self) -> BTreeSet<PathBuf> {
+        self.hashes.into_iter().filter_map(|(path, hash)| hash.map(|_| path)).collect()
+    }
+}
+
+fn hash_file(path: &Path) -> Option<String> {
+    fs::read(path).ok().map(|bytes| hash(&bytes))
+}
+
+/// FNV-1a, in 64 bits. The hash is the same on every machine and with every toolchain, which std's is not.
+pub(crate) fn hash(bytes: &[u8]) -> String {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for &byte in bytes {
+        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    format!("{hash:016x}")
+}
+
+/// `path` as seen from `base`; both are absolute.
+fn relative(path: &Path, base: &Path) -> PathBuf {
+    let common = path.components().zip(base.components()).take_while(|(path, base)| path == base).count();
+    let up = iter::repeat_n(Component::ParentDir, base.components().count() - common);
+    up.chain(path.components().skip(common)).collect()
+}

@@ -1,0 +1,254 @@
+//! Several device crates and builds in one target folder, prebuilt PTX, and what the nested cargo is asked for.
+//!
+//! Nothing is compiled: a script stands in for cargo. It writes PTX with an entry that is named after the crate's
+//! source or after its `--cfg`.
+#![cfg(unix)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::thread;
+
+use cuda_builder::{Arch, Built, CudaBuilder};
+
+/// With `--cfg=one` it reads its result late: after `--cfg=two`, if that may run at the same time.
+const CARGO: &str = r#"#!/bin/sh
+echo "$@" >>calls
+while [ $# -gt 0 ]; do
+    case $1 in --target-dir) dir=$2 ;; --features) unit=$2 ;; esac
+    shift
+done
+arch=${CARGO_ENCODED_RUSTFLAGS#*target-cpu=}
+arch=$(expr "$arch" : '\(sm_[0-9]*\)')
+entry=$(cat src/lib.rs)${unit:+_$unit}
+case $CARGO_ENCODED_RUSTFLAGS in
+*--cfg=one*) entry=one ;;
+*--cfg=two*) entry=two; sleep 0.5 ;;
+esac
+mkdir -p "$dir/lib"
+ptx=$dir/lib/k.ptx
+printf '.version 7.4\n.target %s\n.address_size 64\n.visible .entry %s(\n)\n{\n\tret;\n}\n' $arch $entry >"$ptx"
+echo "$ptx: $PWD/src/lib.rs" >"${ptx%.ptx}.d"
+[ $entry != one ] || sleep 1.5
+echo "{\"filenames\":[\"$ptx\"]}"
+"#;
+
+/// Puts the script first in `PATH`.
+static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
+    let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake cargo");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(bin.join("cargo"), CARGO).unwrap();
+    fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    // SAFETY: std's lock orders this with reads by Rust code. No C code here reads the environment.
+    unsafe {
+        std::env::set_var("PATH", path);
+        for name in ["OXIWARP_PTX_DIR", "OXIWARP_PTX_STALE", "OXIWARP_LINE_INFO"] {
+            std::env::remove_var(name);
+        }
+    }
+});
+
+/// An empty folder in cargo's folder for these tests.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        LazyLock::force(&FAKE_CARGO);
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Folder(folder)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.path(name).parent().unwrap()).unwrap();
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
+    }
+
+    /// A device crate. Its entry is named `entry`.
+    fn add_crate(&self, folder: &str, package: &str, entry: &str) {
+        self.write(
+            &format!("{folder}/Cargo.toml"),
+            &format!("[package]\nname = \"{package}\"\n[workspace]\n"),
+        );
+        self.write(&format!("{folder}/src/lib.rs"), entry);
+        // A record is only kept if the sources are older than the compilation.
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+
+    /// A builder of the crate in `folder`; all builders have one target folder.
+    fn builder(&self, folder: &str) -> CudaBuilder {
+        let builder = CudaBuilder::new(self.path(folder)).arch(Arch::Sm80);
+        builder.out_dir(self.path("out").join(folder)).target_dir(self.path("target"))
+    }
+
+    /// How often cargo ran for a crate.
+    fn calls(&self, folder: &str) -> usize {
+        self.read(&format!("{folder}/calls")).lines().count()
+    }
+}
+
+fn has_entry(built: &Built, entry: &str) -> bool {
+    let text = fs::read_to_string(&built.files()[0].path).unwrap();
+    text.starts_with(".version") && text.contains(&format!(".entry {entry}("))
+}
+
+#[test]
+fn crates_of_one_name_get_their_own_ptx() {
+    let folder = Folder::new("one-name");
+    folder.add_crate("a/kernels", "kernels", "alpha");
+    folder.add_crate("b/kernels", "kernels", "beta");
+    for _ in 0..2 {
+        for (name, entry) in [("a/kernels", "alpha"), ("b/kernels", "beta")] {
+            let built = folder.builder(name).build().unwrap();
+            assert!(has_entry(&built, entry), "{name}");
+            assert!(built.inputs().contains(&folder.path(name).join("src/lib.rs")), "{:?}", built.inputs());
+        }
+    }
+    assert_eq!(["a/kernels", "b/kernels"].map(|name| folder.calls(name)), [1, 1]);
+}
+
+#[test]
+fn builds_with_other_flags_at_the_same_time_get_their_own_ptx() {
+    let folder = Folder::new("flags");
+    folder.add_crate("kernels", "kernels", "alpha");
+    let build = |flag: &str| {
+        let builder = folder.builder("kernels").rustc_arg(format!("--cfg={flag}")).no_copy();
+        has_entry(&builder.out_dir(folder.path(flag)).build().unwrap(), flag)
+    };
+    thread::scope(|scope| {
+        let both = ["one", "two"].map(|flag| scope.spawn(move || build(flag)));
+        for (thread, flag) in both.into_iter().zip(["one", "two"]) {
+            assert!(thread.join().unwrap(), "--cfg={flag}");
+        }
+    });
+    assert!(["one", "two"].into_iter().all(build), "later, from the record");
+}
+
+#[test]
+fn copies_of_other_crates_and_other_files_stay() {
+    let folder = Folder::new("copies");
+    folder.add_crate("a", "alphas", "alpha");
+    folder.add_crate("b", "betas", "beta");
+    let a = |units: &[&str]| folder.builder("a").units(units.iter().copied());
+    let b = || folder.builder("b").units(["x"]);
+    a(&["x", "y"]).build().unwrap();
+    folder.write("target/ptx/alphas/sm_80/mine.ptx", "// mine");
+    b().build().unwrap();
+    a(&["y"]).build().unwrap();
+    assert!(!folder.path("target/ptx/alphas/sm_80/x.ptx").exists(), "this unit is gone");
+    let copies = ["alphas/sm_80/y.ptx", "alphas/sm_80/mine.ptx", "betas/sm_80/x.ptx"];
+    let read = || copies.map(|copy| folder.read(&format!("target/ptx/{copy}")));
+    let before = read();
+
+    let ptx = folder.path("target/ptx");
+    let built = a(&["y"]).prebuilt(&ptx).build().unwrap();
+    assert!(has_entry(&built, "alpha_y") && built.copies().is_empty());
+    assert!(has_entry(&b().prebuilt(ptx.join("../ptx")).build().unwrap(), "beta_x"));
+    assert_eq!(read(), before, "where copies are taken from, nothing is written or removed");
+    assert_eq!(["a", "b"].map(|name| folder.calls(name)), [2, 1]);
+}
+
+#[test]
+fn prebuilt_ptx_is_of_this_crate_and_of_its_sources() {
+    let folder = Folder::new("prebuilt");
+    folder.add_crate("a", "alphas", "alpha");
+    folder.add_crate("b", "betas", "beta");
+    let builder = || folder.builder("a").prebuilt(folder.path("prebuilt")).no_copy();
+    let refused = |builder: CudaBuilder, expected: &str| {
+        let error = builder.build().expect_err(expected).to_string();
+        assert!(error.contains(expected), "{error}");
+        assert!(
+            error.starts_with(&format!("OXIWARP_PTX_DIR={}: ", folder.path("prebuilt").display())),
+            "{error}"
+        );
+    };
+    refused(builder(), "cannot read alphas/sm_80.ptx");
+
+    for (name, package) in [("a", "alphas"), ("b", "betas")] {
+        let builder = folder.builder(name).arch(Arch::Sm90).copy_to(folder.path("prebuilt"));
+        let built = builder.build().unwrap();
+        let copies = ["sm_80", "sm_90"].map(|arch| folder.path(&format!("prebuilt/{package}/{arch}.ptx")));
+        assert_eq!(built.copies().iter().map(|copy| &copy.path).collect::<Vec<_>>(), copies.each_ref());
+    }
+    let good = folder.read("prebuilt/alphas/sm_80.ptx");
+    assert!(has_entry(&builder().build().unwrap(), "alpha"));
+
+    let put = |text: &str| folder.write("prebuilt/alphas/sm_80.ptx", text);
+    put(".version 8.6\n.target sm_80\n.address_size 64\n");
+    refused(builder(), "alphas/sm_80.ptx has no stamp of cuda-builder, expected PTX of alphas for sm_80");
+    put(&folder.read("prebuilt/betas/sm_80.ptx"));
+    refused(builder(), "alphas/sm_80.ptx is PTX of betas for sm_80, expected PTX of alphas for sm_80");
+    put(&folder.read("prebuilt/alphas/sm_90.ptx"));
+    refused(builder(), "alphas/sm_80.ptx is PTX of alphas for sm_90, expected PTX of alphas for sm_80");
+    put(&good.replace(".target sm_80", ".target sm_100"));
+    refused(builder(), "alphas/sm_80.ptx has .target sm_100, expected .target sm_80");
+    put(good.split_once(".version").unwrap().0);
+    refused(builder(), "alphas/sm_80.ptx has no .target, expected .target sm_80");
+    put(&good.replace(".entry alpha(", ".entry alpha2("));
+    refused(builder(), "1 of 1 files are stale: alphas/sm_80.ptx was edited after it was compiled\n");
+
+    put(&good);
+    refused(builder().rustc_arg("--cfg=one"), "expected PTX of alphas for sm_80, with --cfg=one");
+    folder.write("a/src/lib.rs", "alpha ");
+    refused(builder(), "stale: alphas/sm_80.ptx was compiled before src/lib.rs changed\n");
+    folder.write("a/src/lib.rs", "alpha");
+    let built = builder().build().unwrap();
+    assert!(has_entry(&built, "alpha"), "the same source as before, whenever it was written");
+    let inputs = ["prebuilt/alphas/sm_80.ptx", "a/src/lib.rs"].map(|name| folder.path(name));
+    assert_eq!(built.inputs(), inputs, "a change of these runs the check again");
+}
+
+#[test]
+fn settings_that_appear_reach_the_ptx() {
+    let folder = Folder::new("settings");
+    folder.add_crate("kernels", "kernels", "alpha");
+    let build = || folder.builder("kernels").build().unwrap();
+    let built = build();
+    assert!(
+        built.inputs().contains(&folder.path("kernels")),
+        "cargo is to notice new files: {:?}",
+        built.inputs()
+    );
+    build();
+    assert_eq!(folder.calls("kernels"), 1);
+    folder.write("kernels/.cargo/config.toml", "");
+    build();
+    assert_eq!(folder.calls("kernels"), 2, "the record is for other settings");
+    folder.write(".cargo/config.toml", "");
+    build();
+    assert_eq!(folder.calls("kernels"), 3, "so it is with settings above the crate");
+
+    folder.write("kernels/Cargo.lock", "");
+    assert!(
+        !build().inputs().contains(&folder.path("kernels")),
+        "the root of a workspace has a target folder"
+    );
+}
+
+#[test]
+fn the_lock_file_may_be_locked() {
+    let folder = Folder::new("locked");
+    folder.add_crate("kernels", "kernels", "alpha");
+    folder.builder("kernels").units(["x"]).locked().build().unwrap();
+    let calls = folder.read("kernels/calls");
+    let (of_cargo, of_rustc) = calls.split_once(" -- ").expect("a unit has an argument for rustc");
+    assert!(
+        of_cargo.split(' ').any(|argument| argument == "--locked") && !of_rustc.contains("locked"),
+        "{calls}"
+    );
+    folder.builder("kernels").units(["x"]).build().unwrap();
+    assert_eq!(folder.calls("kernels"), 1, "the PTX is the same");
+    folder.builder("kernels").build().unwrap();
+    assert_eq!(folder.read("kernels/calls").matches("--locked").count(), 1, "only if asked for");
+}
