@@ -1,6 +1,6 @@
 """Compare the machine code of two folders of PTX: `python scripts/compare_sass.py <before> <after>`.
 
-Each folder has the layout of `target/ptx`: `<arch>/<op>.ptx`. ptxas assembles every file that differs, and the SASS of
+Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file that differs, and the SASS of
 each entry is compared: instructions, encodings and registers, with the data of its module. Names of symbols do not
 count, because module paths are part of them. An entry that has only another name in the second folder is "renamed".
 
