@@ -1,8 +1,8 @@
 """Compare the machine code of two folders of PTX: `python scripts/compare_sass.py <before> <after>`.
 
-Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file that differs, and the SASS of
-each entry is compared: instructions, encodings and registers, with the data of its module. Names of symbols do not
-count, because module paths are part of them. An entry that has only another name in the second folder is "renamed".
+Each folder has the layout of `target/ptx/<crate>`: `<arch>/<op>.ptx`. ptxas assembles every file that differs, and the
+SASS of each entry is compared: instructions, encodings and registers, with the data of its module. Names of symbols do
+not count, because module paths are part of them. An entry that has only another name in the second folder is "renamed".
 
 Prints a line for each entry that changed, was added, removed or renamed, then a summary for each architecture. Exits
 with 1 if the SASS of an entry changed or an entry has no counterpart, otherwise with 0. Needs ptxas, cuobjdump and

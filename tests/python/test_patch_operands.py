@@ -271,3 +271,27 @@ def test_errors_stay(device):
         gated_residual(x, x[:, :2], gate)
     with pytest.raises(RuntimeError, match="gated_residual: x is float64"):
         gated_residual(x.double(), x.double(), gate)
+
+
+class Traced(nn.Module):
+    """A model as a function of one of its inputs."""
+
+    def __init__(self, model, inputs, key):
+        super().__init__()
+        self.model, self.inputs, self.key = model, inputs, key
+
+    def forward(self, x):
+        return self.model(**{**self.inputs, self.key: x})[0]
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("name", ["Llama", "Gemma2", "wan", "flux"])
+def test_jit_trace(name):
+    make, make_input = MODELS[name]
+    model, inputs = make(), make_input()
+    oxiwarp.patch(model, cpu_kernels=True)
+    key = "input_ids" if "input_ids" in inputs else "hidden_states"
+    model.config.return_dict = False
+    whole = Traced(model, {**inputs, "return_dict": False}, key)
+    traced = torch.jit.trace(whole, inputs[key], check_trace=False)
+    torch.testing.assert_close(traced(inputs[key]), whole(inputs[key]))

@@ -175,7 +175,8 @@ def ready(
         return False
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
-    if hooks_everywhere():
+    # torch.jit.trace records sizes as tensors, which operators do not take.
+    if hooks_everywhere() or torch._C._get_tracing_state() is not None:
         return False
     owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # a processor's module
     kinds, device = how.kinds, first.device

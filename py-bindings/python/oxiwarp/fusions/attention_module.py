@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .._cache import cache_weakly
-from ..replacement import base_of
 from ._fusion import FusedRecipe, Fusion
 
 PROCESSOR = "diffusers.models.attention_processor"
@@ -93,13 +92,6 @@ def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def fits(self: Any) -> str | None:
-    """A processor that takes the module's arguments: for no other does `accepts` take a call."""
-    processor = self.processor
-    known = signature(base_of(self), base_of(processor)) is not NONE
-    return None if known else f"its {base_of(processor).__name__} has other arguments"
-
-
 FUSIONS = (
     Fusion(
         name="attention_module",
@@ -116,7 +108,6 @@ FUSIONS = (
         ),
         run=call,
         accepts=accepts,
-        fits=fits,
         kernels=False,
         sources={"forward": FORWARDS},
         exactness={"exact": "bit-exact", "fast": "bit-exact"},
