@@ -7,7 +7,11 @@ use crate::Test;
 use crate::attention_case::row_is_close;
 
 pub const TESTS: &[Test] =
-    &[("attention::packed_sequences", packed), ("attention::packed_heads_first", packed_heads_first)];
+    &[
+        ("attention::packed_sequences", packed),
+        ("attention::packed_heads_first", packed_heads_first),
+        ("attention::packed_starts_that_are_wrong", wrong_starts),
+    ];
 
 /// Queries and keys of each sequence: several tiles, none of either, one, and as many as a tile has.
 const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];
@@ -92,5 +96,40 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
         assert!(got.iter().all(|x| x.to_bits() == 0), "seed {seed}, query {i}, in no sequence: {got:?}");
         let lse = lse[head * queries + i];
         assert_eq!(lse, f32::NEG_INFINITY, "seed {seed}, query {i}, in no sequence");
+    }
+}
+
+/// The CPU executor refuses starts that are not 0 and then ascending: two sequences would have the same rows. A GPU's are not
+/// read; there the first start counts as 0, so that every row is written.
+fn wrong_starts(device: &Device) {
+    const TOKENS: i64 = 64;
+    let mut rng = random(seed());
+    let x: Vec<bf16> = values(&mut rng, TOKENS as usize * 16);
+    let x = device.upload(&x).expect("memory");
+    let run = |starts: &[i32]| {
+        let starts = device.upload(starts).expect("memory");
+        let mut out = device.upload(&vec![bf16::NAN; x.len()]).expect("memory");
+        let view = || x.view(&[TOKENS, 1, 16]).expect("dense");
+        let of_starts = || starts.view(&[starts.len() as i64]).expect("dense");
+        let cu_seqlens = Some([of_starts(), of_starts()]);
+        let inputs = AttentionInputs { q: view(), k: view(), v: view(), mask: None, cu_seqlens };
+        let out_view = out.view_mut(&[TOKENS, 1, 16]).expect("dense");
+        attention(device, inputs, out_view, None, Attention::default(), Stream::default())?;
+        out.download()
+    };
+    let all = run(&[0, 64]).expect("right");
+    let wrong = [
+        (vec![5, 64], "attention: cu_seqlens_q[0] is 5, expected 0"),
+        (vec![-5, 64], "attention: cu_seqlens_q[0] is -5, expected 0"),
+        (vec![0, 60, 0, 60], "attention: cu_seqlens_q[2] is 0, expected 60 to 64"),
+        (vec![0, 65], "attention: cu_seqlens_q[1] is 65, expected 0 to 64"),
+    ];
+    for (starts, message) in wrong {
+        if device.arch().is_none() {
+            assert_eq!(run(&starts).expect_err(message).to_string(), message);
+        } else if starts.len() == 2 {
+            let got = run(&starts).expect("a launch");
+            assert!(got.iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{starts:?}");
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! What is refused, with what words; nothing is written, and the device still works.
 use half::{bf16, f16};
-use oxiwarp::{Choice, Device, Error, RmsNorm, Stream, View, ViewMut, add_rms_norm, rms_norm, rung};
+use oxiwarp::{
+    Choice, Device, Error, RmsNorm, Rung, Stream, View, ViewMut, add_rms_norm, rms_norm, rung, softmax,
+};
 
 use crate::Test;
 
@@ -91,6 +93,9 @@ fn overlap(device: &Device, params: RmsNorm) {
     says(run(at(0, &shape, &dense).0, at(0, &shape, &dense).1), "rms_norm: out overlaps x");
     says(run(at(0, &shape, &dense).0, at(32, &shape, &dense).1), "rms_norm: out overlaps x");
     says(run(at(0, &shape, &wide).0, at(8, &shape, &wide).1), "rms_norm: out overlaps x");
+    // torch gives a dimension of one element any stride.
+    let far = [1 << 62, 1];
+    says(run(at(0, &[1, 4], &far).0, at(2, &[1, 4], &far).1), "rms_norm: out overlaps x");
     run(at(0, &shape, &wide).0, at(16, &shape, &wide).1).expect("halves of a row do not overlap");
     let row = &memory.download().unwrap()[..32];
     assert_eq!(row[..16], [2.0; 16], "x is as it was");
@@ -125,6 +130,13 @@ fn small_rung(device: &Device) {
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
+    // Blocks without threads, and teams that are neither a power of two nor whole warps.
+    for (team, teams) in [(64, 0), (48, 2), (3, 32), (2_048, 1), (0, 64)] {
+        let made = Rung { team, teams, ..rung(u32::MAX, 0, 64, 64) };
+        let device = device.with_choice(Choice { rung: Some(made), ..Choice::default() });
+        let (x, y) = (x.view(&[1, 64]).unwrap(), y.view_mut(&[1, 64]).unwrap());
+        says(softmax(&device, x, y, false, Stream::default()), "softmax: rung is 0, expected");
+    }
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 }
 
@@ -145,5 +157,10 @@ fn buffer_refuses(device: &Device) {
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));
     x.view(&[64]).expect("all of it");
+    // Of no element, but ops multiply some of the sizes.
+    let empty = device.reserve::<f32>(8).unwrap();
+    for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40]] {
+        says(empty.view(&shape).map(|_| ()), "expected at most 8 sizes of less than 2^63 elements");
+    }
     assert!(matches!(device.reserve::<f32>(1 << 62), Err(Error::OutOfMemory { .. })));
 }

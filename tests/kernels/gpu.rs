@@ -1,6 +1,6 @@
 //! What only a GPU can do: streams, graphs, and PTX that does not load.
 use half::bf16;
-use oxiwarp::{Buffer, Device, Error, OwnedStream, Result, RmsNorm, Stream, rms_norm};
+use oxiwarp::{Buffer, Device, Error, Event, OwnedStream, Result, RmsNorm, Stream, rms_norm};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
@@ -13,6 +13,9 @@ pub const TESTS: &[Test] = &[
     ("gpu::ptx_that_does_not_load", broken_ptx),
     ("gpu::memory_of_another_device", other_device),
     ("gpu::more_memory_than_there_is", out_of_memory),
+    ("gpu::memory_freed_inside_a_capture", free_in_capture),
+    ("gpu::events_in_any_order", events),
+    ("gpu::a_description_makes_no_context", description),
 ];
 
 const SHAPE: [i64; 2] = [257, 3072];
@@ -111,4 +114,46 @@ fn other_device(device: &Device) {
     }
     y.copy_from(&here, Stream::default()).expect("it still works");
     run(device, &here, &mut y, Stream::default()).expect("it still works");
+}
+
+/// Scratch memory of launches that are captured.
+fn free_in_capture(device: &Device) {
+    let x = input(device);
+    let mut y = device.alloc::<bf16>(x.len()).unwrap();
+    run(device, &x, &mut y, Stream::default()).unwrap();
+    let stream = OwnedStream::new(device).unwrap();
+    let graph = stream.capture(|stream| {
+        let scratch = device.reserve::<bf16>(1 << 20)?;
+        run(device, &x, &mut y, stream)?;
+        drop(scratch);
+        Ok(())
+    });
+    // SAFETY: `x` and `y` are there until after the wait.
+    unsafe { graph.expect("a capture").launch(&stream) }.unwrap();
+    stream.synchronize().unwrap();
+    assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
+}
+
+/// A time that is negative is an error; a start on another stream is waited for.
+fn events(device: &Device) {
+    let x = input(device);
+    let mut y = device.alloc::<bf16>(x.len()).unwrap();
+    let [stream, other] = [(); 2].map(|()| OwnedStream::new(device).unwrap());
+    let first = Event::record(&stream).unwrap();
+    for _ in 0..100 {
+        run(device, &x, &mut y, stream.as_stream()).unwrap();
+    }
+    let second = Event::record(&stream).unwrap();
+    let elsewhere = Event::record(&other).unwrap();
+    let _ = elsewhere.since(&second).map_err(|error| error.to_string());
+    assert!(second.since(&first).unwrap() > std::time::Duration::ZERO);
+    let error = first.since(&second).expect_err("the start is later").to_string();
+    assert!(error.starts_with("Event::since: the start was recorded"), "{error}");
+}
+
+fn description(device: &Device) {
+    let (name, arch) = Device::describe(0).unwrap();
+    assert_eq!(name, device.name());
+    assert!(arch >= device.arch().unwrap(), "{arch:?}");
+    assert!(matches!(Device::describe(999), Err(Error::NoDevice { index: 999, .. })));
 }

@@ -23,6 +23,7 @@ pub const TESTS: &[Test] = &[
     ("layer_norm::rows_do_not_depend_on_each_other", batch_invariance),
     ("layer_norm::two_levels_of_rows", two_levels),
     ("layer_norm::nan_and_infinity_stay_in_their_row", not_finite),
+    ("layer_norm::constant_rows", constant_rows),
 ];
 
 const EPS: f32 = 1e-5;
@@ -164,4 +165,23 @@ fn not_finite(device: &Device) {
     assert!(y[cols..4 * cols].iter().all(|y| y.is_nan()), "there is no mean");
     same_bits(&y[..cols], &right[..cols]);
     same_bits(&y[4 * cols..], &right[4 * cols..]);
+}
+
+/// Rows that torch's vectorised kernel does not take: their variance is exactly 0, as in torch.
+fn constant_rows(device: &Device) {
+    for cols in [5_i64, 7, 9, 11, 13, 17, 33, 127, 1001, 2305] {
+        for value in [3e4_f32, 1000.1, 0.1, -7.3] {
+            let x = device.upload(&vec![value; 3 * cols as usize]).expect("memory");
+            let run = |eps| {
+                let mut y = device.alloc::<f32>(x.len()).expect("memory");
+                let (x, y_view) =
+                    (x.view(&[3, cols]).expect("dense"), y.view_mut(&[3, cols]).expect("dense"));
+                layer_norm(device, x, Affine::default(), y_view, eps, Stream::default()).expect("valid");
+                y.download().expect("ran")
+            };
+            let y = run(EPS);
+            assert!(y.iter().all(|&y| y == 0.0), "{cols} columns of {value}: {}", y[0]);
+            assert!(run(0.0).iter().all(|y| y.is_nan()), "{cols} columns of {value} without eps");
+        }
+    }
 }

@@ -213,3 +213,14 @@ def test_ignore_index_that_the_targets_dtype_cannot_hold(ignore_index, device):
             torch.testing.assert_close(loss, expected)
             got, own = (torch.autograd.grad(value, x)[0] for value in (loss, expected))
             torch.testing.assert_close(got, own)
+
+
+def test_smoothing_of_logits_whose_sum_overflows(device):
+    """The mean of the logits is finite, so the loss is no NaN. (torch's loss is infinite: it adds up logarithms.)"""
+    x = torch.full((2, 129), 3.4e38, device=device)
+    x[:, 1::2] *= -1
+    x.requires_grad_()
+    with torch.enable_grad():
+        loss = oxiwarp.cross_entropy(x, torch.tensor([0, 1], device=device), label_smoothing=0.1, reduction="none")
+        loss.sum().backward()
+    assert (loss > 0).all() and torch.isfinite(x.grad).all()

@@ -128,3 +128,17 @@ def test_out_of_memory_cpu():
     x = torch.ones(1, 64).expand(2**42, 64)
     with pytest.raises(RuntimeError, match="can't allocate memory|not enough memory"):
         oxiwarp.layer_norm(x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", [5, 7, 9, 17, 33, 1001])
+def test_constant_rows(cols, dtype, device):
+    """Of columns that torch's vectorised kernel does not take: the variance is exactly 0, as in torch."""
+    x = torch.full((2, cols), 1000.1, device=device).to(dtype)
+    scale, shift = torch.zeros(2, cols, dtype=x.dtype, device=device), torch.ones(cols, dtype=x.dtype, device=device)
+    assert (oxiwarp.layer_norm(x) == 0).all()
+    assert (oxiwarp.ada_norm(x, scale, shift) == 1).all()
+    heads = x.unsqueeze(0).unsqueeze(2)
+    assert (oxiwarp.qk_norm_rope(heads, norm="layer_norm") == 0).all()
+    assert oxiwarp.layer_norm(x, eps=0.0).isnan().all()
+    assert torch.nn.functional.layer_norm(x, (cols,)).abs().max() == 0

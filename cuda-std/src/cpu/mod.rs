@@ -66,8 +66,9 @@ pub struct Launch {
 }
 
 impl Launch {
-    fn threads(&self) -> u64 {
-        self.block.iter().map(|&n| u64::from(n)).product()
+    /// In 128 bits, which hold the product of any three sizes.
+    fn threads(&self) -> u128 {
+        self.block.iter().map(|&n| u128::from(n)).product()
     }
 
     /// Why a driver would refuse this shape.
@@ -82,9 +83,12 @@ impl Launch {
         if self.block.contains(&0) {
             return Err(format!("block is {:?}, expected at least one thread in each dimension", self.block));
         }
-        // Each by itself first: the product of larger ones may be past 64 bits.
-        if self.block.iter().any(|&threads| threads > 1_024) || self.threads() > 1_024 {
-            return Err(format!("block is {:?}, expected at most 1024 threads", self.block));
+        if self.threads() > 1_024 {
+            return Err(format!(
+                "block is {:?}, {} threads, expected at most 1024",
+                self.block,
+                self.threads()
+            ));
         }
         if self.block[2] > 64 {
             return Err(format!("block is {:?}, expected at most 64 in z", self.block));

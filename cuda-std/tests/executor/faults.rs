@@ -152,6 +152,7 @@ fn shapes_that_a_driver_refuses() {
         ([1; 3], [32, 0, 1], 0, "block is [32, 0, 1], expected at least one thread in each dimension"),
         ([1; 3], [1_025, 1, 1], 0, "block is [1025, 1, 1], 1025 threads, expected at most 1024"),
         ([1; 3], [u32::MAX, u32::MAX, 1], 0, "threads, expected at most 1024"),
+        ([1; 3], [1 << 31, 1 << 31, 4], 0, "18446744073709551616 threads, expected at most 1024"),
         ([1; 3], [1, 1, 65], 0, "block is [1, 1, 65], expected at most 64 in z"),
         ([1; 3], [32, 1, 1], 232_449, "232449 bytes of shared memory, expected at most 232448"),
     ];
