@@ -54,9 +54,11 @@ def tensors_swapped(model):
     """A conversion that swaps parameters instead of their data."""
     own = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
-    nn.Module.double(model)
-    nn.Module.float(model)
-    torch.__future__.set_swap_module_params_on_conversion(own)
+    try:
+        nn.Module.double(model)
+        nn.Module.float(model)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(own)
     yield
 
 

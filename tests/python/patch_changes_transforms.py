@@ -61,8 +61,10 @@ def compiled(model):
     torch.compiler.reset()
 
 
-@change(kernels=None, bits=False, orders=("after",))
+@change(kernels=None, bits=False, orders=("before", "after"))
 def exported(model):
+    """At each call."""
+
     def call(**inputs):
         return torch.export.export(model, (), inputs, strict=False).module()(**inputs)
 
