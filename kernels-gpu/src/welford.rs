@@ -47,20 +47,16 @@ impl Welford {
         let inv_count = reciprocal(count);
         let (own, theirs) = (self.count * inv_count, upper.count * inv_count);
         let delta = self.mean - upper.mean;
-        let mut between = upper.count * (delta * delta);
-        if !by_fours && upper.count == 0.0 {
-            // The square may be infinite.
-            between = 0.0;
+        if by_fours {
+            return Self {
+                mean: fma(upper.mean, theirs, own * self.mean),
+                m2: fma(own, upper.count * (delta * delta), upper.m2 + self.m2),
+                count,
+            };
         }
-        Self {
-            mean: if by_fours {
-                fma(upper.mean, theirs, own * self.mean)
-            } else {
-                fma(-delta, theirs, self.mean)
-            },
-            m2: fma(own, between, upper.m2 + self.m2),
-            count,
-        }
+        // Without elements above, the square may be infinite and the product NaN.
+        let between = if upper.count > 0.0 { upper.count * (delta * delta) } else { 0.0 };
+        Self { mean: fma(-delta, theirs, self.mean), m2: fma(own, between, upper.m2 + self.m2), count }
     }
 
     /// Takes in the quad of number `nth`, which is known when the kernel is compiled, and so are the reciprocals of

@@ -6,12 +6,11 @@ use oxiwarp_tests::tensor::{random, seed, values, wide};
 use crate::Test;
 use crate::attention_case::row_is_close;
 
-pub const TESTS: &[Test] =
-    &[
-        ("attention::packed_sequences", packed),
-        ("attention::packed_heads_first", packed_heads_first),
-        ("attention::packed_starts_that_are_wrong", wrong_starts),
-    ];
+pub const TESTS: &[Test] = &[
+    ("attention::packed_sequences", packed),
+    ("attention::packed_heads_first", packed_heads_first),
+    ("attention::packed_starts_that_are_wrong", wrong_starts),
+];
 
 /// Queries and keys of each sequence: several tiles, none of either, one, and as many as a tile has.
 const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];

@@ -115,7 +115,7 @@ class Processor:
         return self.inner(attn, hidden_states, *args, **kwargs)
 
 
-@change("diffusers", known={"after-*": "review py 27"})
+@change("diffusers")
 def processors_wrapped(model):
     old = [(module, module.processor) for module in model.modules() if hasattr(module, "processor")]
     for module, processor in old:

@@ -40,7 +40,7 @@ def forward_mode(model):
     yield call
 
 
-@change(kernels=None, known={"*": "review py 10"})
+@change(kernels=None)
 def functional_gradients(model):
     """`torch.func.grad` of the parameters."""
 

@@ -17,7 +17,7 @@ class Scale(nn.Module):
         return x * 1.5
 
 
-@change(leaves=True, orders=("before", "after", "around"), known={"before-*": PATCHED_OVER})
+@change(leaves=True, orders=("after", "around"))
 def norms_parametrized(model):
     paths = norms(model)
     for path in paths:
