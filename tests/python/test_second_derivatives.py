@@ -120,5 +120,6 @@ def test_compiled():
     f = torch.compile(lambda z: oxiwarp.softmax(z).sum(), fullgraph=True, backend="aot_eager")
     with torch.enable_grad():
         (first,) = torch.autograd.grad(f(leaf), leaf, create_graph=True)
-        with pytest.raises(RuntimeError, match="double backward"):
+        # Before torch 2.11 a compiled gradient has no history at all.
+        with pytest.raises(RuntimeError, match="double backward|does not require grad"):
             first.sum().backward()

@@ -102,7 +102,7 @@ def ada_norm(
             `[B, S, N]` for a token, `[N]`, or strided slices such as those of `[B, S, 6, N]`; in `x`'s dtype or in
             float32. No shift: none is added. `x` and all of them must be reachable by two strides of rows.
         norm: "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
-        weight, bias: the norm's own parameters, `[N]` in `x`'s dtype or float32, or None.
+        weight, bias: the norm's own parameters, contiguous `[N]` in `x`'s dtype or float32, or None.
         eps: added to the variance or the mean of squares; 0 or more.
         scale_table, shift_table: `[N]`, added to scale and shift in the kernel: diffusers' `scale_shift_table + temb`.
         mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm,

@@ -194,7 +194,9 @@ def attention(
         layout: "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` `[B, Hkv, Sk, D]`.
         cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last
             ends; a pair for queries and keys if they differ. The tensors then have no B, and there is no mask. Tokens
-            behind the last sequence see nothing and are seen by none.
+            behind the last sequence see nothing and are seen by none. The numbers begin with 0 and ascend: others
+            raise on the CPU. A GPU does not read them before the launch; it takes the first as 0, and results for
+            numbers that do not ascend are unspecified.
         out: a tensor of `q`'s shape, dtype and device to write to, such as heads of a wider buffer, with D contiguous;
             it must not overlap an input. Without gradients, and without `return_lse`.
 
@@ -202,7 +204,10 @@ def attention(
         A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts, or `out`; with `return_lse` one of
         float32 too, `[B, H, Sq]` (`[H, Sq]` packed), without a gradient. A query that sees no key gets zeros, and -inf.
         One that an added mask hides from all keys by finite numbers, such as the minimum of float32 or bfloat16, gets
-        the mean of the values; its `lse` is the mask's, and from -8e6 on it passes no gradient.
+        the mean of the values; its `lse` is the mask's (-2.3e38 at least), and from -8e6 on it passes no gradient.
+        Hidden keys and values must be finite: a key that a mask hides gives NaN if it is NaN, and so does, in queries
+        of the same tile, a value that a mask, `causal` or a window hides (as in torch). Other sequences of `cu_seqlens`
+        and other positions of `causal` and windows do not read a key. A query whose scores are all -inf gets zeros.
 
     Has gradients for `q`, `k` and `v`, once, not twice; they are the same bits every time. A CUDA tensor runs on
     torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor,

@@ -224,8 +224,8 @@ def fatrelu_and_mul(
 ) -> Tensor:
     """`threshold(first, threshold, 0) * second`: 0 where the first half is not greater than `threshold`.
 
-    The threshold is rounded to `x`'s dtype, as torch.nn.functional.threshold does; 0 gives ReGLU. Arguments, result and
-    errors as `geglu`.
+    The threshold is rounded to `x`'s dtype, as torch's CUDA kernel of threshold does; 0 gives ReGLU. Arguments, result
+    and errors as `geglu`.
     """
     return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
 

@@ -54,12 +54,14 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     Args:
         x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The last
             dimension must have stride 1; the leading ones may be strided as far as two strides describe them.
-        weight, bias: `[N]` in `x`'s dtype or float32, or None. In float32 beside a 16-bit `x` the result is that of
-            diffusers' FP32LayerNorm.
+        weight, bias: contiguous `[N]` in `x`'s dtype or float32, or None. In float32 beside a 16-bit `x` the result is
+            that of diffusers' FP32LayerNorm.
         eps: added to the variance; 0 or more.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and the parameters alone.
+        A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and the parameters alone. A
+        constant row gives the bias if N is not divisible by 4; if it is, rounding can give the mean an error, as in
+        torch. A variance that overflows float32 gives NaN (torch: for N divisible by 4, else 0).
 
     Gradients are computed in float32 from `x`, and rounded once; those of weight and bias, sums over rows, have the
     same bits each time. Once, not twice, and not in forward-mode AD.

@@ -114,7 +114,7 @@ def rms_norm(
         x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or a CUDA
             device. The last dimension must have stride 1; the leading ones may be strided as far as two strides
             describe them (slices and chunks of a contiguous tensor). No rows is fine.
-        weight: `[N]` in `x`'s dtype or float32, or None for no weight (no tensor of ones is needed).
+        weight: contiguous `[N]` in `x`'s dtype or float32, or None for no weight (no tensor of ones is needed).
         eps: added to the mean of squares; 0 or more.
         weight_offset: added to the weight in float32: 1.0 for Gemma's zero-centred weights.
         rounding: "once", a single cast to `x`'s dtype at the end, as torch.nn.RMSNorm, Gemma and Olmo do; or

@@ -114,12 +114,13 @@ def rms_norm_gated(
 ) -> Tensor:
     """`rms_norm(x, weight, eps) * activation(gate)` over the last dimension, in one pass.
 
-    The norm is `rms_norm`'s; the activation is computed in float32 and not rounded.
+    The norm is `rms_norm`'s; the activation is computed in float32 and not rounded. In float16 and bfloat16 it is
+    that of `silu` in mode "fast": 0 for gates below -87.3.
 
     Args:
         x, gate: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last
             dimension of stride 1 and leading dimensions as for `rms_norm`.
-        weight: `[N]` in `x`'s dtype or float32, or None.
+        weight: contiguous `[N]` in `x`'s dtype or float32, or None.
         eps: added to the mean of squares; 0 or more.
         rounding: where else than at the end a cast to `x`'s dtype is made. "before_weight": of the normalised value,
             and of its product with a weight of that dtype, as transformers' Qwen3-Next, Qwen3.5 and OLMo hybrid (and,

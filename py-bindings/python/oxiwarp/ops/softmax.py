@@ -61,7 +61,8 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
         A contiguous tensor of `x`'s shape and dtype. A row of -inf alone, or with a NaN or +inf in it, is NaN, as in
         torch; float32 results below 2^-126 are 0.
 
-    Has a gradient: `y * (dy - sum(dy * y))`, of the logarithm `dy - exp(y) * sum(dy)`; once, not twice. A CUDA tensor
+    Has a gradient: `y * (dy - sum(dy * y))`, of the logarithm `dy - exp(y) * sum(dy)`; once, not twice. It is computed
+    from the rounded result `y`, as torch's is, so a large sum of `dy` shows this rounding in 16 bits. A CUDA tensor
     runs on torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU
     executor, which is meant for tests: it is slow. A row's result does not depend on how many rows there are.
 
