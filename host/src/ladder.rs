@@ -37,7 +37,7 @@ impl Rung {
     /// Whether a block can have its teams: what [`rung`] asserts, for rungs that are not made by it.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.team.is_multiple_of(32) || self.team.is_power_of_two() && self.team < 32;
-        let threads = self.team.checked_mul(self.teams).unwrap_or(u32::MAX);
+        let threads = self.team.saturating_mul(self.teams);
         team && threads.is_multiple_of(32) && (32..=1_024).contains(&threads)
     }
 

@@ -61,7 +61,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and the parameters alone. A
         constant row gives the bias if N is not divisible by 4; if it is, rounding can give the mean an error, as in
-        torch. A variance that overflows float32 gives NaN (torch: for N divisible by 4, else 0).
+        torch. If the variance overflows float32, a row gives NaN for N divisible by 4 and the bias otherwise, also as
+        in torch.
 
     Gradients are computed in float32 from `x`, and rounded once; those of weight and bias, sums over rows, have the
     same bits each time. Once, not twice, and not in forward-mode AD.

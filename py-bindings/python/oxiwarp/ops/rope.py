@@ -165,8 +165,8 @@ def rope_1d(
 
     There are no tables: the kernel reads D/2 frequencies and computes sine and cosine once for several heads of a
     token. Frequency, angle and both functions are float32 as in the eager modules. Sine and cosine are off by at most
-    2^-23 for angles up to 10^6, and have the bits of torch's CUDA kernels up to 105,615. The error grows to 5e-6 at
-    6 * 10^6. Results for angles above 8 * 10^6 are wrong.
+    2^-23 for angles up to 10^6, and have the bits of torch's CUDA kernels up to 105,615. The error is at most 1e-5
+    up to 6.5 * 10^6. Results for larger angles are wrong.
 
     Args:
         q, k, interleaved, rotary_dim, heads_first, head_dim: as for `rope`.
