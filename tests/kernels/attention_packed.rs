@@ -98,8 +98,8 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
     }
 }
 
-/// The CPU executor refuses starts that are not 0 and then ascending: two sequences would have the same rows. A GPU's are not
-/// read; there the first start counts as 0, so that every row is written.
+/// Starts that are not 0 and then ascending are refused: two sequences would have the same rows. Those of a GPU are not read
+/// before the launch.
 fn wrong_starts(device: &Device) {
     const TOKENS: i64 = 64;
     let mut rng = random(seed());
@@ -116,7 +116,10 @@ fn wrong_starts(device: &Device) {
         attention(device, inputs, out_view, None, Attention::default(), Stream::default())?;
         out.download()
     };
-    let all = run(&[0, 64]).expect("right");
+    run(&[0, 64]).expect("right");
+    if device.arch().is_some() {
+        return;
+    }
     let wrong = [
         (vec![5, 64], "attention: cu_seqlens_q[0] is 5, expected 0"),
         (vec![-5, 64], "attention: cu_seqlens_q[0] is -5, expected 0"),
@@ -124,11 +127,6 @@ fn wrong_starts(device: &Device) {
         (vec![0, 65], "attention: cu_seqlens_q[1] is 65, expected 0 to 64"),
     ];
     for (starts, message) in wrong {
-        if device.arch().is_none() {
-            assert_eq!(run(&starts).expect_err(message).to_string(), message);
-        } else if starts.len() == 2 {
-            let got = run(&starts).expect("a launch");
-            assert!(got.iter().zip(&all).all(|(a, b)| a.to_bits() == b.to_bits()), "{starts:?}");
-        }
+        assert_eq!(run(&starts).expect_err(message).to_string(), message);
     }
 }

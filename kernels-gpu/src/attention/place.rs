@@ -59,10 +59,10 @@ impl Place {
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
-        // Wrong starts must not lead outside of the tensors, nor leave rows unwritten: the first start counts as 0.
+        // Starts that are none must not lead outside the tensors.
         let span = |starts: *const i32, at: u32, there: u32| {
-            let first = if at == 0 { 0 } else { start(starts, at).min(there) };
-            (first, start(starts, at + 1).min(there).saturating_sub(first))
+            let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
+            (first, end.saturating_sub(first))
         };
         let starts = if keys { p.key_starts } else { p.query_starts };
         let (mut sequence, mut end) = (0, p.batches);

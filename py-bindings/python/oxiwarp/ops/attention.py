@@ -195,8 +195,8 @@ def attention(
         cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last
             ends; a pair for queries and keys if they differ. The tensors then have no B, and there is no mask. Tokens
             behind the last sequence see nothing and are seen by none. The numbers begin with 0 and ascend: others
-            raise on the CPU. A GPU does not read them before the launch; it takes the first as 0, and results for
-            numbers that do not ascend are unspecified.
+            raise on the CPU. On a GPU, where they are not read before the launch, rows before the first number are not
+            written, and results for numbers that do not ascend are unspecified.
         out: a tensor of `q`'s shape, dtype and device to write to, such as heads of a wider buffer, with D contiguous;
             it must not overlap an input. Without gradients, and without `return_lse`.
 
