@@ -52,6 +52,35 @@ def test_gradients_under_vmap(name, device):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_gradients_through_vmap(name, device):
+    """The gradient of a batched call, by torch.func.grad and by autograd: that of a loop."""
+    call, x = calls(device)[name]
+    batch = torch.stack([x, x + 1])
+
+    def total(function):
+        return lambda t: function(t).float().square().sum()
+
+    with torch.enable_grad():
+        leaf = batch.clone().requires_grad_()
+        (expected,) = torch.autograd.grad(total(lambda t: torch.stack([call(t[0]), call(t[1])]))(leaf), leaf)
+        assert expected.abs().max() > 0
+        by_grad = torch.func.grad(total(torch.func.vmap(call)))(batch)
+        (by_autograd,) = torch.autograd.grad(total(torch.func.vmap(call))(leaf), leaf)
+        nested = torch.func.grad(total(torch.func.vmap(torch.func.vmap(call))))(batch[None])[0]
+    for got in (by_grad, by_autograd, nested):
+        assert torch.allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_gradient_that_is_not_recorded(device):
+    """An operator without a gradient under vmap, with an input that requires grad: an error and no zeros."""
+    x = torch.ones(2, 3, 8, device=device, requires_grad=True)
+    with torch.enable_grad(), pytest.raises(RuntimeError, match="softmax: an input under torch.vmap requires grad"):
+        torch.func.vmap(lambda t: torch.ops.oxiwarp.softmax(t, False))(x)
+    with torch.no_grad():
+        torch.func.vmap(lambda t: torch.ops.oxiwarp.softmax(t, False))(x)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_gradients_of_a_function(name, device):
     """`torch.func.grad` gives the gradient that autograd gives."""
     call, x = calls(device)[name]

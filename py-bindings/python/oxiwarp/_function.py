@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
 
 compiling = torch.compiler.is_compiling
 
@@ -11,17 +12,35 @@ compiling = torch.compiler.is_compiling
 class Function(torch.autograd.Function):
     """A function whose `forward` and `backward` call operators.
 
-    `forward` takes no context, and `setup_context` saves for the backward: torch.func's transforms ask for this form.
-    torch.vmap maps both functions by the operators' own rules, one call for each element of the batch.
+    `forward` takes no context, and `setup_context` saves tensors for the backward: the transforms of torch.func require
+    this form. torch.vmap maps both functions by the operators' own rules, with one call for each element of the batch.
     """
 
     generate_vmap_rule = True
+    eager: type[torch.autograd.Function]
+    """The same function with `forward(ctx, ...)`. torch binds the arguments of the other form to the signature of
+    `forward`, which takes about 20 us a call."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        run: Any = cls.forward
+        save: Any = cls.setup_context
+
+        def forward(ctx: Any, *arguments: Any) -> Any:
+            output = run(*arguments)
+            save(ctx, arguments, output)
+            return output
+
+        members = {"forward": staticmethod(forward), "backward": staticmethod(cls.backward)}
+        cls.eager = type(cls.__name__, (torch.autograd.Function,), members)
 
 
 def apply(function: type[Function], *arguments: Any) -> Any:
-    """`function.apply(*arguments)`, also under torch.compile with one tensor in several places."""
+    """Calls `function` so that autograd records it: in eager code, under torch.compile and under torch.func."""
     if compiling():
-        arguments = distinct(arguments)
+        return function.apply(*distinct(arguments))
+    if peek_interpreter_stack() is None:
+        return function.eager.apply(*arguments)
     return function.apply(*arguments)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor, peek_interpreter_stack
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
@@ -71,6 +71,12 @@ def define_in_place(schema: str, run: Callable[..., Any]) -> Any:
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
     """An operator under torch.vmap: one call for each element of the batch, which writes to that element of `out`."""
+    # Functions with a gradient call operators without grad mode. Any other call would lose the gradient silently.
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+        raise RuntimeError(
+            f"{op._schema.name.partition('::')[2]}: an input under torch.vmap requires grad, and this call records no "
+            "gradient: take the gradient outside of torch.compile, or call under torch.no_grad()"
+        )
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
@@ -144,6 +150,18 @@ def needs_grad(*tensors: Tensor | None) -> bool:
         return False
     for tensor in tensors:  # noqa: SIM110  a generator costs 0.3 µs a call
         if tensor is not None and tensor.requires_grad:
+            return True
+    # A tensor of torch.vmap does not require grad, but the tensor that it wraps may. torch.compile cannot trace this.
+    if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
+        return False
+    return any(tensor is not None and _wraps_grad(tensor) for tensor in tensors)
+
+
+def _wraps_grad(tensor: Tensor) -> bool:
+    """Whether one of the tensors that a tensor of torch.func wraps requires grad."""
+    while is_functorch_wrapped_tensor(tensor):
+        tensor = get_unwrapped(tensor)
+        if tensor.requires_grad:
             return True
     return False
 
