@@ -101,7 +101,7 @@ impl Function {
     #[inline(always)]
     pub(crate) fn fast<T: Elem>(self, x: T::Lanes) -> T::Lanes {
         match self.kind {
-            Self::SIGMOID => x.map(|x| x * rcp_ftz(1.0 + self.exp(x))),
+            Self::SIGMOID => x.map(|x| brief::over_one_plus(x, self.exp(x))),
             Self::GELU if is_bf16::<T>() => x.map(brief::gelu),
             Self::GELU | Self::GELU_CUDA_13_2 => x.map(|x| gelu(x, Erf::CUDA_12)),
             _ => x.map(|x| self.fatrelu(x)),

@@ -57,23 +57,24 @@ pub(crate) fn tanh(x: f32) -> f32 {
     fma(rcp_ftz(ex2_ftz(x * (2.0 * LOG2_E)) + 1.0), -2.0, 1.0)
 }
 
-/// `1 / (1 + e^-x) * 2^8`: so much larger that no normal number has a subnormal reciprocal.
+/// `x / (1 + exp)` for `exp >= 0`, by an approximate reciprocal. Both sides of the division are scaled by 2^-8: the
+/// reciprocal of the largest float32 would be subnormal, and `rcp.approx.ftz` returns 0 for it.
 #[inline(always)]
-fn enlarged_sigmoid(x: f32) -> f32 {
-    rcp_ftz(fma(ex2_ftz(-LOG2_E * x), SMALL, SMALL))
+pub(crate) fn over_one_plus(x: f32, exp: f32) -> f32 {
+    const SCALE: f32 = 1.0 / 256.0;
+    (x * SCALE) * rcp_ftz(fma(exp, SCALE, SCALE))
 }
-const SMALL: f32 = 1.0 / 256.0;
 
 /// `1 / (1 + e^-x)`, of a bf16.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    enlarged_sigmoid(x) * SMALL
+    over_one_plus(1.0, ex2_ftz(-LOG2_E * x))
 }
 
 /// `x / (1 + e^-x)`, of a bf16.
 #[inline(always)]
 pub(crate) fn silu(x: f32) -> f32 {
-    (x * SMALL) * enlarged_sigmoid(x)
+    over_one_plus(x, ex2_ftz(-LOG2_E * x))
 }
 
 #[cfg(test)]

@@ -158,3 +158,19 @@ def test_large(rows, cols, cuda):
         assert same_bits(z[at], first * torch.nn.functional.gelu(second))
     for y_part, x_part in zip(y.chunk(64), x.chunk(64), strict=True):
         assert same_bits(y_part, torch.nn.functional.gelu(x_part))
+
+
+def test_fast_silu_of_the_smallest_exponentials(device):
+    """The result of gates from which 1 + e^-x exceeds 2^126 is small and not 0: an infinite factor stays infinite."""
+    x = torch.tensor([-86.0, -87.0, -87.5, -88.0, -88.5], device=device)
+    expected = x.double() / (1 + torch.exp(-x.double()))
+    assert (oxiwarp.silu(x, mode="fast").double() / expected - 1).abs().max() < 1e-4
+    gate = torch.tensor([-88.0, -88.0, -88.0, -88.0], device=device)
+    up = torch.tensor([torch.inf, -torch.inf, 1.0, 3e38], device=device)
+    by_torch = torch.nn.functional.silu(gate) * up
+    assert torch.allclose(oxiwarp.silu_and_mul(gate, up, mode="fast"), by_torch, rtol=1e-4, atol=0)
+    for dtype in (torch.float16, torch.bfloat16):
+        rows = torch.tensor([[torch.inf, 1.0, 1.0, 2.0]], device=device, dtype=dtype)
+        gates = torch.tensor([[-88.0, 1.0, 1.0, 1.0]], device=device, dtype=dtype)
+        got = oxiwarp.rms_norm_gated(rows, gates, gate_first=True)
+        assert torch.isnan(got).tolist() == [[True, False, False, False]]

@@ -19,6 +19,23 @@ pub struct Losses {
     pub lse: *mut u8,
 }
 
+/// The scale of the sum of logits, from which label smoothing takes their mean. A sum of 2^32 of the largest float32
+/// does not overflow, and a power of two changes no bit of a sum that would not overflow without it.
+const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
+
+/// `SCALE` times the sum of the lanes, as a balanced tree.
+#[inline(always)]
+fn sum_scaled<L: Lanes>(lanes: L) -> f32 {
+    let half = L::LEN as usize / 2;
+    let mut sums = L::from_fn(|i| if i < half { fma(lanes.get(i), SCALE, lanes.get(i + half) * SCALE) } else { 0.0 });
+    let mut width = half / 2;
+    while width > 0 {
+        sums = L::from_fn(|i| if i < width { sums.get(i) + sums.get(i + width) } else { 0.0 });
+        width /= 2;
+    }
+    sums.get(0)
+}
+
 /// A row goes by in steps of `STEP` tiles whose loads are in flight together.
 ///
 /// # Safety
@@ -39,15 +56,14 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     // SAFETY: a target for each row.
     let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
-    // The mean of the logits, for the classes that smoothing adds: their sum would overflow before they do.
-    let (mut own, mut mean, inv_cols) = (ExpSum::EMPTY, 0.0, 1.0 / p.cols as f32);
+    let (mut own, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
         own = own.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
             // Again, with zeros past the end: from L1, and only for those who smooth.
             for i in 0..STEP {
-                mean += x.load(first + i as u32, Load::ReadOnly).lanes().map(|x| x * inv_cols).sum();
+                scaled_sum += sum_scaled(x.load(first + i as u32, Load::ReadOnly).lanes());
             }
         }
     }
@@ -60,7 +76,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     let ExpSum { max, sum } = own.fold::<T>(team);
     if smoothed {
         block::sync();
-        mean = team.sum(mean, &mut SharedMemory::of_launch());
+        scaled_sum = team.sum(scaled_sum, &mut SharedMemory::of_launch());
     }
     if !writes {
         return;
@@ -71,6 +87,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     // Not `lse - hit`: where the logits are large, `lse` has lost what the loss is made of.
     let mut loss = log_sum - (hit - max);
     if smoothed {
+        let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);
         let others = log_sum - (mean - max);
         loss = (1.0 - p.label_smoothing) * loss + p.label_smoothing * others;
     }

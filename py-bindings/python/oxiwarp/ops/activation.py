@@ -113,7 +113,7 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         mode: "exact", roundings where torch's operators make them: on a GPU the same bits as torch's eager chain, for
             every input. "fast", one rounding at the end, and no IEEE division: within a few units in the last place
             of float32 before it for inputs from -20 on. Below, the relative error of functions with an exponential
-            grows to 90 units, and `silu` is 0 from -87.3 on (torch: from -88.7 on).
+            grows to 90 units; `silu` is 0 below -88.7, as torch's.
         out: a tensor of `x`'s shape, dtype and device to write to, such as a slice of a wider buffer; it must not
             overlap an input. Without gradients.
 
