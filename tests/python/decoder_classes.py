@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from oxiwarp.fusions import FUSIONS, find, fingerprint_of
+from oxiwarp.patching.fusions import FUSIONS, find, fingerprint_of
 
 CLASS = re.compile(r"^class (\w+).*?(?=^[^\s)])", re.MULTILINE | re.DOTALL)
 

@@ -6,7 +6,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import oxiwarp
-from oxiwarp.fusions._chains import INDUCTOR
+from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 
 class Operators(TorchDispatchMode):
@@ -111,7 +111,7 @@ def check_gradients(model, inputs, expected):
 
 def check_unknown_source(monkeypatch, model, classes, fusions):
     """Objects whose method is another are left, with the reason, and the rest is as before."""
-    from oxiwarp.fusions import FUSIONS
+    from oxiwarp.patching.fusions import FUSIONS
 
     for cls, name in zip(classes, fusions, strict=True):
         method = FUSIONS[name].method

@@ -13,8 +13,8 @@ from models import ltx, ltx_input
 from torch import nn
 from video_models import cogvideox, cogvideox_input, mochi, mochi_input, vace, vace_input, wan, wan_input
 
-from oxiwarp.fusions import FUSIONS, FusedRecipe
-from oxiwarp.replacement import recipe_of
+from oxiwarp.patching.class_swap import recipe_of
+from oxiwarp.patching.fusions import FUSIONS, FusedRecipe
 
 pytest.importorskip("diffusers")
 SINGLE = "transformer_sd3.SD3SingleTransformerBlock"

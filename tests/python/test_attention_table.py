@@ -15,8 +15,8 @@ from attention_regions import common  # noqa: E402
 from attention_table import Row, by_kind  # noqa: E402
 from timing import Time  # noqa: E402
 
-from oxiwarp.fusions import attention_note  # noqa: E402
-from oxiwarp.fusions._attention_table import FASTER, MEASURED  # noqa: E402
+from oxiwarp.patching.fusions import attention_note  # noqa: E402
+from oxiwarp.patching.fusions.core.attention_table import FASTER, MEASURED  # noqa: E402
 
 
 def faster(rows):

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from oxiwarp.__main__ import main
-from oxiwarp.bench import command
-from oxiwarp.bench.graphs import replay
-from oxiwarp.bench.measure import VARIANTS
-from oxiwarp.bench.profile import category
-from oxiwarp.bench.workloads import WORKLOADS
+from oxiwarp.cli.bench import command
+from oxiwarp.cli.bench.graphs import replay
+from oxiwarp.cli.bench.measure import VARIANTS
+from oxiwarp.cli.bench.profile import category
+from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
 def alike(result):
@@ -57,7 +57,7 @@ def test_cuda_graphs(tmp_path, cuda):
 def test_stopped(tmp_path, monkeypatch):
     """What was measured is kept where a later part is stopped."""
     pytest.importorskip("diffusers")
-    bench = importlib.import_module("oxiwarp.bench")
+    bench = importlib.import_module("oxiwarp.cli.bench")
     measure = bench.measure
 
     def stopped(*args):
@@ -79,7 +79,7 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
     assert main(["bench", *options]) == 0
     said = [line.rpartition(": ")[0] for line in capsys.readouterr().out.splitlines()]
     assert said == [f"qwen3, {variant.name}" for variant in VARIANTS if variant.compiled]
-    bench = importlib.import_module("oxiwarp.bench")
+    bench = importlib.import_module("oxiwarp.cli.bench")
     compile_stock = bench.compile_one
 
     def compile_one(workload, variant, *rest):
@@ -135,7 +135,7 @@ def test_a_token_again():
 
 def test_agreement():
     """PSNR by its definition, where it has none too."""
-    compare = importlib.import_module("oxiwarp.bench.measure").compare
+    compare = importlib.import_module("oxiwarp.cli.bench.measure").compare
     reference = torch.tensor([0.0, 1.0, 4.0, 2.0])
     equal, psnr = compare(reference + torch.tensor([0.0, 0.5, 0.0, 0.0]), reference)
     assert equal == 0.75 and math.isclose(psnr, 10 * math.log10(16 / 0.0625))

@@ -7,7 +7,8 @@ import torch
 from helpers import random
 
 import oxiwarp
-from oxiwarp.fusions import _chains, notes
+from oxiwarp.patching.fusions import notes
+from oxiwarp.patching.fusions.core import ops
 
 WIDE = torch.float32
 
@@ -29,9 +30,9 @@ def test_same_as_the_operators(dtype, device, monkeypatch):
     seen = set()
     for name, args, options in cases(dtype, device):
         expected = flat(getattr(oxiwarp, name)(*args, **options))
-        assert all(map(torch.equal, flat(getattr(_chains, name)(*args, **options)), expected)), "eager: the operator"
-        monkeypatch.setattr(_chains, "compiling", lambda: True)
-        made = flat(getattr(_chains, name)(*args, **options))
+        assert all(map(torch.equal, flat(getattr(ops, name)(*args, **options)), expected)), "eager: the operator"
+        monkeypatch.setattr(ops, "compiling", lambda: True)
+        made = flat(getattr(ops, name)(*args, **options))
         monkeypatch.undo()
         seen.add(name)
         for y, own in zip(made, expected, strict=True):
@@ -39,26 +40,26 @@ def test_same_as_the_operators(dtype, device, monkeypatch):
             assert y.dtype == own.dtype and y.shape == own.shape
             assert torch.allclose(y, own, rtol=close, atol=close), (name, options.keys())
             assert device.type == "cpu" or dtype == WIDE or torch.equal(y, own), (name, options.keys())
-    assert seen == _chains.INDUCTOR.keys()
+    assert seen == ops.INDUCTOR.keys()
 
 
 def test_signatures():
     """Fused blocks import every operator from here, and call it as the public one."""
     for name in oxiwarp.ops.__all__:
-        ours, public = getattr(_chains, name), getattr(oxiwarp, name)
+        ours, public = getattr(ops, name), getattr(oxiwarp, name)
         assert inspect.signature(ours) == inspect.signature(public), name
 
 
 def test_the_others_are_the_operators():
     """Only what is faster with Inductor is written anew."""
     for name in oxiwarp.ops.__all__:
-        ours = inspect.unwrap(getattr(_chains, name))
-        assert (ours is getattr(oxiwarp, name)) == (name not in _chains.INDUCTOR), name
+        ours = inspect.unwrap(getattr(ops, name))
+        assert (ours is getattr(oxiwarp, name)) == (name not in ops.INDUCTOR), name
 
 
 def test_the_report_names_them():
     """Those among the operators of a model."""
-    for name in _chains.INDUCTOR:
+    for name in ops.INDUCTOR:
         (note,) = notes({name, "rms_norm"}, decoder=False)
         assert note == f"left to Inductor under torch.compile: {name}"
     assert notes({"rms_norm"}, decoder=False) == []

@@ -7,7 +7,7 @@ import torch
 from helpers import random
 
 import oxiwarp
-from oxiwarp.fusions import decoder, decoder_attention, falcon
+from oxiwarp.patching.fusions.transformers import decoder, decoder_attention, falcon
 
 SIZES = dict(
     vocab_size=64,

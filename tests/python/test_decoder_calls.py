@@ -11,8 +11,8 @@ from test_decoder import IDS, build
 from torch import nn
 
 import oxiwarp
-from oxiwarp import _few
-from oxiwarp.replacement import is_replaced
+from oxiwarp.patching import inductor
+from oxiwarp.patching.class_swap import is_replaced
 
 BF16 = torch.bfloat16
 CACHED = [(name, BF16) for name in ("Llama", "Mistral", "Qwen2", "Gemma2", "Gemma3Text", "Phi3", "Granite", "Mixtral")]
@@ -179,8 +179,8 @@ def test_few_rows(monkeypatch):
     oxiwarp.patch(model, cpu_kernels=True)
     step = lambda: dict(input_ids=IDS, use_cache=False)  # noqa: E731
     assert all(ours > 0 for ours, _ in graphs(model, step))
-    monkeypatch.setattr(_few, "on_gpu", lambda x: True)
+    monkeypatch.setattr(inductor, "on_gpu", lambda x: True)
     assert [ours for ours, _ in graphs(model, step)] == [0]
     assert all(ours > 0 for ours, _ in graphs(model, step, dynamic=True))
-    monkeypatch.setattr(_few, "MOST", 1)
+    monkeypatch.setattr(inductor, "MOST", 1)
     assert all(ours > 0 for ours, _ in graphs(model, step))

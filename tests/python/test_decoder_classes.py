@@ -12,8 +12,8 @@ from test_decoder import SIZES
 from torch import nn
 
 import oxiwarp
-from oxiwarp.fusions import _find
-from oxiwarp.fusions.decoder_attention import is_sdpa
+from oxiwarp.patching.fusions.core import registry
+from oxiwarp.patching.fusions.transformers.decoder_attention import is_sdpa
 
 CONFIG = dict(
     hidden_size=64,
@@ -163,10 +163,10 @@ def test_known_models_of_another_version(monkeypatch):
     config = source.Qwen2Config(**SIZES)
     for cls in (source.Qwen2Attention, source.Qwen2MLP, source.Qwen2DecoderLayer):
         monkeypatch.setattr(cls, "forward", lambda self, x: x)
-    _find.found_for.cache_clear()
+    registry.found_for.cache_clear()
     with torch.device("meta"):
         report = oxiwarp.patch(source.Qwen2Model(config))
-    _find.found_for.cache_clear()
+    registry.found_for.cache_clear()
     assert {row.module_class.rpartition(".")[2] for row in report if "is not the one that decoder" in row.reason} == {
         "Qwen2Attention",
         "Qwen2MLP",

@@ -10,7 +10,7 @@ from test_decoder_calls import BF16, decode
 from torch import nn
 
 import oxiwarp
-from oxiwarp.fusions import _calls
+from oxiwarp.patching.fusions.core import direct_calls
 
 PARTS = ["input_layernorm", "self_attn", "self_attn.q_proj", "self_attn.o_proj", "mlp", "mlp.up_proj", "mlp.down_proj"]
 
@@ -158,4 +158,4 @@ def test_changed_linear(monkeypatch):
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: seen.append(self) or own(self, x))
     model(input_ids=IDS)
     assert len(seen) == 14
-    assert _calls.LINEAR is own
+    assert direct_calls.LINEAR is own

@@ -6,7 +6,7 @@ from helpers import DTYPES, random
 from torch import nn
 
 import oxiwarp
-from oxiwarp.fusions import feed_forward
+from oxiwarp.patching.fusions.shared import feed_forward
 
 activations = pytest.importorskip("diffusers.models.activations")
 flux2 = pytest.importorskip("diffusers.models.transformers.transformer_flux2")
@@ -180,7 +180,7 @@ def test_calls_of_the_own_forward(ran):
 @pytest.mark.parametrize("op", MAKERS)
 def test_compiled(op, device):
     """One graph; with Inductor's share of the operators in torch, the others as ours."""
-    from oxiwarp.fusions._chains import INDUCTOR
+    from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
     module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)
     own, graphs = module(x), []

@@ -14,8 +14,8 @@ from torch import nn
 from video_models import cogvideox, cogvideox_input, mochi, mochi_input, wan, wan_input
 
 import oxiwarp
-from oxiwarp.fusions import FUSIONS
-from oxiwarp.replacement import base_of, is_replaced
+from oxiwarp.patching.class_swap import base_of, is_replaced
+from oxiwarp.patching.fusions import FUSIONS
 
 VIDEO = {
     "ltx": (ltx, ltx_input),

@@ -11,8 +11,9 @@ from helpers import random
 from models import ltx, ltx_input
 
 import oxiwarp
-from oxiwarp import fusions, replacement
-from oxiwarp.fusions import FUSIONS, _source
+from oxiwarp.patching import class_swap, fusions
+from oxiwarp.patching.fusions import FUSIONS
+from oxiwarp.patching.fusions.core import source
 
 transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
 Block = transformer_ltx.LTXVideoTransformerBlock
@@ -57,7 +58,7 @@ def the_same(a, b):
 def test_fingerprint():
     """The same in every version of Python, whatever the layout; a name more is another."""
     assert fusions.fingerprint(an_f_string) == "ed9f7a9eef1c"
-    words = [list(_source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
+    words = [list(source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
     differ = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
     assert differ == [("an_f_string", "the_same")]
     assert fusions.fingerprint(len) == fusions.fingerprint(None) == "unknown"
@@ -210,7 +211,7 @@ def test_copies_and_two_models():
     model, report = patched()
     expected, other = forward(model), ltx()
     stock = forward(other)
-    assert not any(map(replacement.is_replaced, other.modules()))
+    assert not any(map(class_swap.is_replaced, other.modules()))
     for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(forward(made), expected) and oxiwarp.unpatch(made) == report.replaced
         assert torch.equal(forward(made), stock)
@@ -226,7 +227,7 @@ def test_processor_shared_by_two_modules():
     shared = model.transformer_blocks[0].attn1.processor
     model.transformer_blocks[1].attn1.set_processor(shared)
     report = oxiwarp.patch(model, only="LTXVideoAttnProcessor")
-    assert report.replaced == 3 and replacement.is_replaced(shared) and oxiwarp.unpatch(model) == 3
+    assert report.replaced == 3 and class_swap.is_replaced(shared) and oxiwarp.unpatch(model) == 3
 
 
 def test_set_processor_afterwards():

@@ -12,7 +12,7 @@ from torch import nn
 from video_models import build
 
 import oxiwarp
-from oxiwarp.replacement import is_replaced
+from oxiwarp.patching.class_swap import is_replaced
 
 SDXL = {"layer_norm": 8, "gated_residual_ada_norm": 16}  # two blocks down, two in the middle, two times two up
 PIXART = {"ada_norm": 2, "gated_residual": 4, "gated_residual_ada_norm": 2}

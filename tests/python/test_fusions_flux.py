@@ -9,9 +9,11 @@ from test_compile import counting
 from torch import nn
 
 import oxiwarp
-from oxiwarp.fusions import FusedRecipe, _joint, _modules, _side_by_side
+from oxiwarp.patching.fusions import FusedRecipe
+from oxiwarp.patching.fusions.core import modules
+from oxiwarp.patching.fusions.shared import mmdit, parallel_block
 
-of_both = _side_by_side.of_both
+of_both = parallel_block.of_both
 FLUX = FAMILIES["flux"]
 
 
@@ -158,12 +160,12 @@ def test_wrapped_linears():
 def test_fast_single_blocks(monkeypatch, device):
     """GELUs in products and a projection in two parts: as near to float32 as the stock model, and nothing beside."""
     family, dtype = FLUX, torch.bfloat16
-    monkeypatch.setattr(_side_by_side, "in_epilogue", plain_on_any_device)
-    monkeypatch.setattr(_side_by_side, "gelu_product", gelu_in_two)
+    monkeypatch.setattr(parallel_block, "in_epilogue", plain_on_any_device)
+    monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
     stock, model = build(family, dtype, device), build(family, dtype, device)
     oxiwarp.patch(model, mode="fast", cpu_kernels=True, attention=False)
     calls = []
-    monkeypatch.setattr(_side_by_side, "of_both", lambda *args: calls.append(args) or of_both(*args))
+    monkeypatch.setattr(parallel_block, "of_both", lambda *args: calls.append(args) or of_both(*args))
     got, own = step(family, model, dtype, device)[0], step(family, stock, dtype, device)[0]
     assert len(calls) == 2
     right = step(family, build(family, torch.float32, device), torch.float32, device)[0]
@@ -192,16 +194,16 @@ def test_compiled_attention_beside(device):
 
 def test_learned_attention_beside(monkeypatch):
     """An attention that needs a gradient is put beside the feed-forward, which autograd follows."""
-    monkeypatch.setattr(_side_by_side, "in_epilogue", lambda *_: True)
-    monkeypatch.setattr(_side_by_side, "gelu_product", gelu_in_two)
+    monkeypatch.setattr(parallel_block, "in_epilogue", lambda *_: True)
+    monkeypatch.setattr(parallel_block, "gelu_product", gelu_in_two)
     expand, project, activation = nn.Linear(8, 24), nn.Linear(32, 8), nn.GELU(approximate="tanh")
     x, attended = random((2, 3, 8), torch.float32, "cpu"), random((2, 3, 8), torch.float32, "cpu", seed=1)
     how = FusedRecipe("flux.single_block", "fast", True, None)
     args = (expand.requires_grad_(False), activation, project.requires_grad_(False), how)
     expected = project(torch.cat([attended, activation(expand(x))], 2))
-    torch.testing.assert_close(_side_by_side.both_projected(x, lambda _: attended, *args), expected)
+    torch.testing.assert_close(parallel_block.both_projected(x, lambda _: attended, *args), expected)
     with torch.enable_grad():
-        y = _side_by_side.both_projected(x, lambda _: attended.requires_grad_(), *args)
+        y = parallel_block.both_projected(x, lambda _: attended.requires_grad_(), *args)
         y.sum().backward()
     torch.testing.assert_close(y, expected)
     torch.testing.assert_close(attended.grad, project.weight[:, :8].sum(0).expand_as(attended))
@@ -210,16 +212,16 @@ def test_learned_attention_beside(monkeypatch):
 def test_values_of_both(monkeypatch, device):
     """Of one picture, values of text and image are written into one tensor; adapters and hooks are called."""
     family = FLUX
-    monkeypatch.setattr(_joint, "in_epilogue", plain_on_any_device)
+    monkeypatch.setattr(mmdit, "in_epilogue", plain_on_any_device)
     stock, model = build(family, torch.bfloat16, device), build(family, torch.bfloat16, device)
     oxiwarp.patch(model, cpu_kernels=True)
     written = []
-    write = _joint.write_product
-    monkeypatch.setattr(_joint, "write_product", lambda *args: written.append(args) or write(*args))
+    write = mmdit.write_product
+    monkeypatch.setattr(mmdit, "write_product", lambda *args: written.append(args) or write(*args))
     inputs = family.inputs(torch.bfloat16, device)
     inputs = {key: x[:1] if x.shape[0] == BATCH else x for key, x in inputs.items()}
     own = stock(**inputs, return_dict=False)[0]
-    monkeypatch.setattr(_joint, "ALIGNED", 32)
+    monkeypatch.setattr(mmdit, "ALIGNED", 32)
     got = model(**inputs, return_dict=False)[0]
     assert len(written) == 2
     torch.testing.assert_close(got, own, rtol=0.02, atol=0.02)
@@ -229,7 +231,7 @@ def test_values_of_both(monkeypatch, device):
     got, own = model(**inputs, return_dict=False)[0], stock(**inputs, return_dict=False)[0]
     torch.testing.assert_close(got, own, rtol=0.02, atol=0.02)
     hook.remove()
-    monkeypatch.setattr(_joint, "ALIGNED", 1 << 20)
+    monkeypatch.setattr(mmdit, "ALIGNED", 1 << 20)
     model(**inputs, return_dict=False)
     model(**family.inputs(torch.bfloat16, device), return_dict=False)
     assert not written, "hooked, not aligned, a batch of two"
@@ -237,7 +239,7 @@ def test_values_of_both(monkeypatch, device):
 
 def plain_on_any_device(proj, x):
     """`in_epilogue`, on the CPU too."""
-    return type(proj) is nn.Linear and not _modules.hooked(proj) and x.dtype == proj.weight.dtype
+    return type(proj) is nn.Linear and not modules.hooked(proj) and x.dtype == proj.weight.dtype
 
 
 def gelu_in_two(proj, x):

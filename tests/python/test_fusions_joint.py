@@ -11,8 +11,8 @@ from joint_models import FAMILIES, build, ran, step
 from test_compile import counting
 
 import oxiwarp
-from oxiwarp.fusions import FUSIONS
-from oxiwarp.fusions._chains import INDUCTOR
+from oxiwarp.patching.fusions import FUSIONS
+from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 LEFT = {*INDUCTOR, "layer_norm"}  # not in every compiled graph: a norm by itself is torch's own there
 FAMILY = pytest.mark.parametrize("name", FAMILIES)

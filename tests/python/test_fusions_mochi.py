@@ -10,7 +10,7 @@ from helpers import DTYPES
 from video_models import mochi, mochi_input
 
 import oxiwarp
-from oxiwarp.fusions.mochi import tokens_of
+from oxiwarp.patching.fusions.diffusers.mochi import tokens_of
 
 ADA, MIDDLE, END = "ada_norm", "residual_tanh_gated_rms_norm_modulated", "residual_tanh_gated_rms_norm"
 EXPECTED = {ADA: 7, MIDDLE: 5, END: 5}  # ada_norm: two a block, and norm_out

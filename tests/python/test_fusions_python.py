@@ -8,7 +8,8 @@ from helpers import random
 from models import ltx, ltx_input
 
 import oxiwarp
-from oxiwarp.fusions import _attention, attention_module, timesteps
+from oxiwarp.patching.fusions.core import attention as _attention
+from oxiwarp.patching.fusions.diffusers import attention_module, timesteps
 
 transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
 processors = pytest.importorskip("diffusers.models.attention_processor")

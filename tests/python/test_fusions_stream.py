@@ -8,8 +8,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
-from oxiwarp.fusions import _stream
-from oxiwarp.fusions._stream import residual_layer_norm, zeros
+from oxiwarp.patching.fusions.shared import residual_layer_norm as _stream
+from oxiwarp.patching.fusions.shared.residual_layer_norm import residual_layer_norm, zeros
 
 
 @pytest.fixture(autouse=True)

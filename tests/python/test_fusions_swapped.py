@@ -13,7 +13,7 @@ from torch import nn
 from video_models import mochi, mochi_input
 
 import oxiwarp
-from oxiwarp.fusions import FUSIONS
+from oxiwarp.patching.fusions import FUSIONS
 
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi asks for it

@@ -83,7 +83,7 @@ def test_variants_have_the_known_source():
     at, as its tables are others."""
     from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
 
-    from oxiwarp import fusions
+    from oxiwarp.patching import fusions
 
     for module in (transformer_chronoedit, transformer_wan_animate):
         block = module.WanTransformerBlock(48, 64, 2, cross_attn_norm=True)

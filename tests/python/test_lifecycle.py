@@ -16,8 +16,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import oxiwarp
-from oxiwarp import replacement
-from oxiwarp.norms import NormRecipe
+from oxiwarp.patching import class_swap
+from oxiwarp.patching.norms.forward import NormRecipe
 
 
 def patched_net(**options):
@@ -27,7 +27,7 @@ def patched_net(**options):
 
 
 def assert_patched(model, expected):
-    assert [replacement.is_replaced(getattr(model, name)) for name in NORMS] == [True] * 4
+    assert [class_swap.is_replaced(getattr(model, name)) for name in NORMS] == [True] * 4
     assert torch.equal(model(net_input()), expected)
 
 
@@ -64,7 +64,7 @@ def test_save_pretrained(tmp_path):
     oxiwarp.patch(model, cpu_kernels=True)
     model.save_pretrained(tmp_path)
     fresh = type(model).from_pretrained(tmp_path).eval()
-    assert not any(map(replacement.is_replaced, fresh.modules()))
+    assert not any(map(class_swap.is_replaced, fresh.modules()))
     assert torch.equal(fresh(**ltx_input())[0], stock)
 
 
@@ -193,8 +193,8 @@ def test_copies_of_such_a_subclass(how, patch_again):
         oxiwarp.patch(model, cpu_kernels=True)
     other = how(model.before)
     assert type(other) is type(model.before) and isinstance(other, WrappedRMSNorm)
-    assert replacement.is_replaced(other) and torch.equal(other(x), model.before(x))
-    assert oxiwarp.unpatch(other) == 1 and replacement.is_replaced(model.before)
+    assert class_swap.is_replaced(other) and torch.equal(other(x), model.before(x))
+    assert oxiwarp.unpatch(other) == 1 and class_swap.is_replaced(model.before)
 
 
 def test_patched_again_after_a_parametrization():
@@ -298,8 +298,8 @@ def test_a_patched_module_is_freed(make, unpatch):
     if unpatch:
         oxiwarp.unpatch(model)
     alive = [weakref.ref(part) for part in (*model.modules(), *model.parameters())]
-    own = {replacement.base_of(part) for part in model.modules()}
-    classes = [weakref.ref(cls) for cls in own if not replacement.is_importable(cls)]
+    own = {class_swap.base_of(part) for part in model.modules()}
+    classes = [weakref.ref(cls) for cls in own if not class_swap.is_importable(cls)]
     del model, own
     for _ in range(3):  # a class goes one collection after its subclass
         gc.collect()
@@ -331,4 +331,4 @@ def test_threads_that_patch_at_once(monkeypatch):
         list(pool.map(lambda module: oxiwarp.patch(module, cpu_kernels=True), modules))
     assert len({type(module) for module in modules}) == 1
     for module in modules:
-        assert replacement.is_replaced(copy.deepcopy(module))
+        assert class_swap.is_replaced(copy.deepcopy(module))

@@ -10,9 +10,9 @@ from models import ltx, ltx_input
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
-from oxiwarp._tables import _of_objects as kept
-from oxiwarp.fusions import ltx as fused_ltx
-from oxiwarp.fusions import ltx_rope
+from oxiwarp.ops._rope_tables import _of_objects as kept
+from oxiwarp.patching.fusions.diffusers import ltx as fused_ltx
+from oxiwarp.patching.fusions.diffusers import ltx_rope
 
 transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
 

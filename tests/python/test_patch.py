@@ -11,7 +11,8 @@ from models import NORMS, BeforeWeightRMSNorm, ltx, ltx_input, net, net_input, q
 from torch import nn
 
 import oxiwarp
-from oxiwarp import norms, replacement
+from oxiwarp.patching import class_swap
+from oxiwarp.patching.norms import forward as norms
 
 
 @pytest.fixture
@@ -86,13 +87,13 @@ def test_patched_context():
     model, x = net(), net_input()
     stock = model(x)
     with oxiwarp.patched(model, cpu_kernels=True) as report:
-        assert report.replaced == 4 and replacement.is_replaced(model.before)
-    assert not replacement.is_replaced(model.before) and torch.equal(model(x), stock)
+        assert report.replaced == 4 and class_swap.is_replaced(model.before)
+    assert not class_swap.is_replaced(model.before) and torch.equal(model(x), stock)
     oxiwarp.patch(model.before)
     with pytest.raises(KeyError), oxiwarp.patched(model, cpu_kernels=True):
         raise KeyError
-    assert replacement.is_replaced(model.before) and not model.before._oxiwarp.cpu_kernels
-    assert not replacement.is_replaced(model.offset)
+    assert class_swap.is_replaced(model.before) and not model.before._oxiwarp.cpu_kernels
+    assert not class_swap.is_replaced(model.offset)
 
 
 def test_twice():
@@ -223,17 +224,17 @@ def test_patterns_take_every_name_of_a_module(options, replaced):
     model = nn.Module()
     model.a = model.b = nn.RMSNorm(64)
     oxiwarp.patch(model, allow_empty=True, **options)
-    assert replacement.is_replaced(model.a) is replaced
+    assert class_swap.is_replaced(model.a) is replaced
 
 
 def test_unpatch_reaches_processors_that_a_model_keeps_for_later():
     model = sdxl()
     oxiwarp.patch(model, cpu_kernels=True)
-    assert any(map(replacement.is_replaced, model.attn_processors.values()))
+    assert any(map(class_swap.is_replaced, model.attn_processors.values()))
     model.fuse_qkv_projections()
     oxiwarp.unpatch(model)
     model.unfuse_qkv_projections()
-    assert not any(map(replacement.is_replaced, model.attn_processors.values()))
+    assert not any(map(class_swap.is_replaced, model.attn_processors.values()))
 
 
 class Wrapped:
@@ -252,7 +253,7 @@ def test_unpatch_reaches_processors_within_processors():
     own = type(attention.processor)
     oxiwarp.patch(model, cpu_kernels=True)
     attention.processor = Wrapped(attention.processor)
-    assert replacement.is_replaced(attention.processor.inner)
+    assert class_swap.is_replaced(attention.processor.inner)
     oxiwarp.unpatch(model)
     assert type(attention.processor.inner) is own
 

@@ -16,10 +16,11 @@ from test_compile import counting
 from torch import nn
 
 import oxiwarp
-from oxiwarp import fusions
-from oxiwarp.fusions import _attention, _side_by_side
-from oxiwarp.fusions._attention import was_faster
-from oxiwarp.fusions._attention_table import FASTER
+from oxiwarp.patching import fusions
+from oxiwarp.patching.fusions.core import attention as _attention
+from oxiwarp.patching.fusions.core.attention import was_faster
+from oxiwarp.patching.fusions.core.attention_table import FASTER
+from oxiwarp.patching.fusions.shared import parallel_block
 
 
 @pytest.fixture
@@ -304,5 +305,5 @@ def test_kept_results(name, measured):
     handle.remove()
     assert kept[0].untyped_storage().nbytes() == kept[0].nbytes
     x, place = torch.zeros(2), torch.zeros(2)
-    _side_by_side.give_place(block.attn, x, place)
-    assert _side_by_side.take_place(x) is place and _side_by_side.take_place(x) is None
+    parallel_block.give_place(block.attn, x, place)
+    assert parallel_block.take_place(x) is place and parallel_block.take_place(x) is None

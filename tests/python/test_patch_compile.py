@@ -9,7 +9,7 @@ from models import ltx, ltx_input, net, net_input
 from test_compile import backends
 
 import oxiwarp
-from oxiwarp.fusions._chains import INDUCTOR
+from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 
 def forward(model, **changes):
@@ -156,9 +156,9 @@ def test_time_of_patching():
     diffusers = pytest.importorskip("diffusers")
     with torch.device("meta"):
         model = diffusers.FluxTransformer2DModel()
-    from oxiwarp.fusions import _source
+    from oxiwarp.patching.fusions.core import source
 
-    _source.fingerprint.cache_clear()
+    source.fingerprint.cache_clear()
     start = time.perf_counter()
     report = oxiwarp.patch(model)
     assert time.perf_counter() - start < 0.5

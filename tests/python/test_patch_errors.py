@@ -8,7 +8,7 @@ from models import NORMS, BareRMSNorm, net, net_input
 from torch import nn
 
 import oxiwarp
-from oxiwarp import replacement
+from oxiwarp.patching import class_swap
 
 
 class FinalRMSNorm(BareRMSNorm):
@@ -57,23 +57,23 @@ def test_atomic_keeps_earlier_patches():
     oxiwarp.patch(model, only="before", cpu_kernels=True)
     with pytest.raises(RuntimeError, match="^patch: last"):
         oxiwarp.patch(with_final(model))
-    assert [replacement.is_replaced(getattr(model, name)) for name in NORMS] == [True, False, False, False]
+    assert [class_swap.is_replaced(getattr(model, name)) for name in NORMS] == [True, False, False, False]
     assert model.before._oxiwarp.cpu_kernels
 
 
 def test_atomic_when_interrupted(monkeypatch):
     """Ctrl-C too, as itself."""
-    model, replace = net(), replacement.replace
+    model, replace = net(), class_swap.replace
 
     def interrupted(module, recipe):
         if module is model.bare:
             raise KeyboardInterrupt
         replace(module, recipe)
 
-    monkeypatch.setattr(importlib.import_module("oxiwarp.patch"), "replace", interrupted)
+    monkeypatch.setattr(importlib.import_module("oxiwarp.patching"), "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         oxiwarp.patch(model)
-    assert not any(map(replacement.is_replaced, model.modules()))
+    assert not any(map(class_swap.is_replaced, model.modules()))
 
 
 def test_unpatched_in_the_block():
@@ -95,8 +95,8 @@ def test_taken_out_in_the_block():
         first, second = model
         model[0], model[1] = BareRMSNorm(), nn.Linear(64, 64)
         oxiwarp.patch(model)
-    assert type(first) is BareRMSNorm and not replacement.is_replaced(first)
-    assert replacement.recipe_of(second).cpu_kernels
+    assert type(first) is BareRMSNorm and not class_swap.is_replaced(first)
+    assert class_swap.recipe_of(second).cpu_kernels
     assert [type(part) for part in model] == [BareRMSNorm, nn.Linear]
 
 
@@ -107,4 +107,4 @@ def test_patterns_are_strings(argument, bad):
     got = "3" if "3" in str(bad) else "the class RMSNorm"
     with pytest.raises(TypeError, match=f"^patch: {argument} has {got}, expected class names or dotted names"):
         oxiwarp.patch(model, **{argument: bad})
-    assert not any(map(replacement.is_replaced, model.modules()))
+    assert not any(map(class_swap.is_replaced, model.modules()))

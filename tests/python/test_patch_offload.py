@@ -95,7 +95,7 @@ def test_group_offload(order, offload_type, device):
 def test_group_offload_counts_on_the_kernels(monkeypatch):
     """Under block-level hooks the fused blocks run."""
     hooks = pytest.importorskip("diffusers.hooks")
-    from oxiwarp.fusions import FUSIONS
+    from oxiwarp.patching.fusions import FUSIONS
 
     model, seen = ltx(), []
     run = FUSIONS["ltx.block"].run

@@ -264,7 +264,7 @@ def test_order_of_calls(name):
 
 def test_errors_stay(device):
     """What torch refuses raises, with the operator's message."""
-    from oxiwarp.fusions._chains import gated_residual
+    from oxiwarp.patching.fusions.core.ops import gated_residual
 
     x, gate = random((2, 3, 8), torch.float32, device), random((2, 1, 8), torch.float32, device)
     with pytest.raises(RuntimeError, match="gated_residual: y has shape"):

@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import oxiwarp
-from oxiwarp import norms
-from oxiwarp.fusions import FUSIONS
+from oxiwarp.patching.fusions import FUSIONS
+from oxiwarp.patching.norms import forward as norms
 
 # Roundings of float32 in another order, on values around 1 and gradients of all sizes below.
 CLOSE = dict(rtol=1e-4, atol=1e-6)

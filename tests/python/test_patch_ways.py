@@ -11,7 +11,7 @@ from patch_state import state
 from torch import nn
 
 import oxiwarp
-from oxiwarp.replacement import is_replaced
+from oxiwarp.patching.class_swap import is_replaced
 
 MOCHI = "ignore:In CPU autocast"  # which Mochi asks for
 

@@ -140,7 +140,7 @@ def test_demo_arguments(arguments, capsys):
 
 def test_demo_can_fail():
     """The bound is a bound: a module that is off by one part in a hundred does not pass."""
-    from oxiwarp.demo import Job, Outcome
+    from oxiwarp.cli.demo import Job, Outcome
 
     stock = random((1, 8, 4), torch.float32, "cpu")
     job = Job({}, (1, 2, 4), torch.bfloat16, 1)

@@ -12,10 +12,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import oxiwarp
-from oxiwarp import norms, replacement
-from oxiwarp import recognise as recognise_module
-from oxiwarp.probe import probe
-from oxiwarp.recognise import Formula, Unsuitable, recognise
+from oxiwarp.patching import class_swap
+from oxiwarp.patching.norms import forward as norms
+from oxiwarp.patching.norms import recognise as recognise_module
+from oxiwarp.patching.norms.probe import probe
+from oxiwarp.patching.norms.recognise import Formula, Unsuitable, recognise
 
 ONCE, OFFSET, BEFORE = Formula(True, 0.0, False), Formula(True, 1.0, False), Formula(True, 0.0, True)
 NONE = Formula(False, 0.0, False)
@@ -272,7 +273,7 @@ class GainRMSNorm(nn.Module):
 
 def assert_own(module, x):
     """The module is replaced and gives what its class gives."""
-    assert replacement.is_replaced(module)
+    assert class_swap.is_replaced(module)
     torch.testing.assert_close(module(x), GainRMSNorm.forward(module, x))
 
 
@@ -332,7 +333,7 @@ def test_the_callers_modes_do_not_take_part():
     with FakeTensorMode():
         module = GainRMSNorm()
         oxiwarp.patch(module, cpu_kernels=True)
-    assert replacement.is_replaced(module)
+    assert class_swap.is_replaced(module)
 
 
 def test_a_probe_changes_neither_the_module_nor_the_random_state():
@@ -344,7 +345,7 @@ def test_a_probe_changes_neither_the_module_nor_the_random_state():
     module = norm_class(forward, seen=[], last={})()
     state = torch.get_rng_state()
     oxiwarp.patch(module, cpu_kernels=True)
-    assert replacement.is_replaced(module)
+    assert class_swap.is_replaced(module)
     assert module.seen == [] and module.last == {} and torch.equal(torch.get_rng_state(), state)
 
 
@@ -356,7 +357,7 @@ def test_a_norm_that_fsdp2_holds():
         weight = nn.init.normal_(module.weight).clone()
         fully_shard(module, mesh=init_device_mesh("cpu", (1,)))
         oxiwarp.patch(module, cpu_kernels=True)
-        assert replacement.is_replaced(module)
+        assert class_swap.is_replaced(module)
         torch.testing.assert_close(module(x), oxiwarp.rms_norm(x, weight, 1e-6))
     finally:
         torch.distributed.destroy_process_group()

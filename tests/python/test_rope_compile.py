@@ -5,7 +5,7 @@ import torch
 from helpers import DTYPES, random
 
 import oxiwarp
-from oxiwarp._heads import FREQUENCIES, Rotation
+from oxiwarp.ops._checks.heads import FREQUENCIES, Rotation
 
 OPS = torch.ops.oxiwarp
 

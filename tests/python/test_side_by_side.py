@@ -5,8 +5,8 @@ import torch
 from helpers import random
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from oxiwarp.fusions import _side_by_side
-from oxiwarp.fusions._side_by_side import copy_chunks
+from oxiwarp.patching.fusions.shared import parallel_block
+from oxiwarp.patching.fusions.shared.parallel_block import copy_chunks
 
 BF16 = torch.bfloat16
 
@@ -24,7 +24,7 @@ def beside(columns, first=0, dtype=BF16, device="cpu"):
 def test_copy(columns, first, dtype, chunks, device):
     """Every element, and nothing beside."""
     (whole, y), x = beside(columns, first, dtype, device), random((2, 3, columns), dtype, device)
-    assert _side_by_side.in_chunks(y) == chunks and _side_by_side.in_chunks(x) == (columns % 8 == 0 or chunks)
+    assert parallel_block.in_chunks(y) == chunks and parallel_block.in_chunks(x) == (columns % 8 == 0 or chunks)
     copy_chunks(y, x)
     assert torch.equal(y, x) and whole.isnan().sum() == whole.numel() - x.numel()
 

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from video_models import mochi, mochi_input
 
 import oxiwarp
-from oxiwarp.fusions._joint import apart, joined
+from oxiwarp.patching.fusions.shared.mmdit import apart, joined
 
 NAMES = list(calls("cpu"))
 # Mochi's residuals run torch's operators where a gradient is wanted.
