@@ -1,6 +1,6 @@
 """What docs/ shows of the fusions, made from them: `python scripts/fused_chains.py` writes it anew.
 
-`tests/python/test_docs.py` fails where they are stale.
+`tests/python/tools/test_docs.py` fails where they are stale.
 """
 
 import re

@@ -2,12 +2,12 @@
 
 import inspect
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from checkout import ROOT
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "python"))
+sys.path.append(str(ROOT / "benches" / "python"))
 
 import exactness  # noqa: E402
 import ops  # noqa: E402

@@ -8,8 +8,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "run.sh"
+SCRIPT = ROOT / "scripts" / "run.sh"
 PYTHON = """#!/bin/sh
 echo "commit $OXIWARP_COMMIT: $*"
 case "$*" in *"--fail"*) exit 3 ;; esac

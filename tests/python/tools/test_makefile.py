@@ -2,11 +2,9 @@
 
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parents[2]
+from checkout import ROOT
 
 
 @pytest.mark.skipif(not (ROOT / "Makefile").exists(), reason="the bundle has no Makefile")

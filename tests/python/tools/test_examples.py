@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 SMALL_VIDEO = "--small --num-frames 9 --height 64 --width 64 --steps 2"
 RUNS = {
     "generate_video": (

@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from test_ptx import need_tools
 from test_ptx_checks import HEADER, entry
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "compare_sass.py"
+SCRIPT = ROOT / "scripts" / "compare_sass.py"
 ADD = "ld.global.u32 %r1, [%rd1]; add.u32 %r2, %r1, 1; st.global.u32 [%rd2], %r2;"
 TABLE = ".global .align 4 .b8 {name}[8] = {{1, 0, 0, 0, 2, 0, 0, 0}};\n"
 LOOK_UP = "mov.u64 %rd3, {name}; ld.global.u32 %r1, [%rd3+4]; st.global.u32 [%rd2], %r1;"

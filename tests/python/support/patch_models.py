@@ -1,4 +1,4 @@
-"""The models of tests/python/test_patch_matrix.py: all tiny models of this folder, by name."""
+"""The models of tests/python/patch/test_patch_matrix.py: all tiny models of this folder, by name."""
 
 import functools
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """The float64 reference, torch's own chains, and how results are compared."""
 
 import json
-from pathlib import Path
 
 import torch
+from checkout import ROOT
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -14,7 +14,7 @@ SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # ex
 # the root; rsqrt.approx 2^-22.9 = 1.07; the product with x 0.5; offset + weight 0.5: 2.57 in all. The last product is
 # rounded by 0.5 ulp: 5.65, and the rest is for the sum. Measured on the CPU executor, whose rsqrt is exact: up to 3.7.
 LEAST = {torch.float32: 6.0, torch.float16: 1.0, torch.bfloat16: 1.0}
-TABLE = json.loads((Path(__file__).parent.parent / "shapes.json").read_text())
+TABLE = json.loads((ROOT / "tests" / "shapes.json").read_text())
 SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
 GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
 

@@ -1,12 +1,11 @@
 """The table from which `patch` chooses the attention: the rule that makes it, and that it was made from its results."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from checkout import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT / "benches" / "python"))
 
 import attention_regions  # noqa: E402

@@ -1,12 +1,12 @@
 """The curve's points, and its comparison of tokens with calls on them alone, without a GPU."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
+from checkout import ROOT
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "python"))
+sys.path.append(str(ROOT / "benches" / "python"))
 
 import curve  # noqa: E402
 from forms import Source  # noqa: E402

@@ -3,11 +3,11 @@
 import dataclasses
 import math
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from checkout import ROOT
 from helpers import random
 from test_attention import HALVES, heads
 from test_cuda import fresh
@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import oxiwarp
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "python"))
+sys.path.append(str(ROOT / "benches" / "python"))
 
 import attention as bench  # noqa: E402
 from attention_inputs import INPUTS, flash, relative_error  # noqa: E402

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from checkout import ROOT
 from ptx_checks import (
     PTXAS_VERSION,
     Module,
@@ -32,7 +33,6 @@ from ptx_checks import (
 )
 from ptx_wait import check_wait
 
-ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("OXIWARP_PTX_DIR") or ROOT / "target" / "ptx") / "oxiwarp-kernels-gpu"
 ARCHES = ("sm_75", "sm_80", "sm_90")
 # `mma.m16n8k16` begins with sm_80: sm_75 has no entry.

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkout import ROOT
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "benches" / "python"))
+sys.path.append(str(ROOT / "benches" / "python"))
 
 import attention  # noqa: E402
 import bench  # noqa: E402

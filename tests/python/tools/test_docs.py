@@ -2,14 +2,13 @@
 
 import importlib.util
 import re
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 from test_readme import run_blocks
 
 import oxiwarp
 
-ROOT = Path(__file__).parents[2]
 DOCS = sorted((ROOT / "docs").glob("*.md"))
 PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(#[^)]*)?\)")

@@ -17,7 +17,7 @@ SHAPE, HEADS = (1, 100, 2048), (1, 100, 16, 128)
 
 @pytest.mark.parametrize("name", TESTS)
 def test_overlap(name, cuda):
-    environment = os.environ | {"OXIWARP_OVERLAP": "1"}
+    environment = os.environ | {"OXIWARP_OVERLAP": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, __file__, name], capture_output=True, text=True, timeout=300, env=environment
     )

@@ -1,4 +1,4 @@
-"""The table of changes that tests/python/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
+"""The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
 
 A change is a generator function of a model. It changes the model, yields once, and takes the change back. The value
 that it yields is called in the model's place: None for the model itself, a copy or a wrapper, or a function of its
