@@ -12,8 +12,10 @@ from helpers import random
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
+from oxiwarp import _cache
+from oxiwarp._cache import KEPT, keep, kept, lasts
 from oxiwarp.ops import _rope_tables
-from oxiwarp.ops._rope_tables import KEPT, frequencies, keep, kept, lasts
+from oxiwarp.ops._rope_tables import frequencies
 
 
 @pytest.fixture
@@ -82,7 +84,7 @@ def test_grids():
     _rope_tables.grid_tables.store.clear()
     for width in range(8, 8 + KEPT):
         _rope_tables.grid_tables((21, 160, width), (44, 42, 42), 10000.0, torch.device("meta"))
-    assert sum(map(_rope_tables.bytes_of, _rope_tables.grid_tables.store.values())) <= _rope_tables.MOST_BYTES
+    assert sum(map(_cache.bytes_of, _rope_tables.grid_tables.store.values())) <= _cache.MOST_BYTES
     _rope_tables.grid_tables.store.clear()
     _rope_tables.grid_tables.store.update(before)
 
@@ -123,7 +125,7 @@ def test_graphs_find_what_any_stream_made(halves, monkeypatch):
     """Captured calls cannot copy from the CPU, and what they read is never let go; what depends on more than its
     arguments they make anew."""
     device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
-    monkeypatch.setattr(_rope_tables, "stream_of", lambda device: stream.now)
+    monkeypatch.setattr(_cache, "stream_of", lambda device: stream.now)
 
     def get(graphs):
         return keep(store, 1, ("key",), device, lambda: torch.ones(3), graphs=graphs)
@@ -134,21 +136,21 @@ def test_graphs_find_what_any_stream_made(halves, monkeypatch):
     assert other is not made
     stream.now = None
     assert get(False) is not other and get(True) is other
-    assert get(True) is other and sum(held is other for held in _rope_tables._of_graphs) == 1
+    assert get(True) is other and sum(held is other for held in _cache._of_graphs) == 1
     store.clear()
     assert get(True) is not other and not store
-    assert any(held is other for held in _rope_tables._of_graphs)
+    assert any(held is other for held in _cache._of_graphs)
 
 
 def test_what_graphs_hold(monkeypatch):
     """Large tables up to a limit, beyond which a graph makes its own; small ones, which it may not be able to make."""
     store, device = {}, torch.device("cuda")
-    monkeypatch.setattr(_rope_tables, "_of_graphs", [])
-    monkeypatch.setattr(_rope_tables, "SMALL", 8)
-    monkeypatch.setattr(_rope_tables, "MOST_BYTES", 32)
+    monkeypatch.setattr(_cache, "_of_graphs", [])
+    monkeypatch.setattr(_cache, "SMALL", 8)
+    monkeypatch.setattr(_cache, "MOST_BYTES", 32)
     found = []
     for stream in (7, None):
-        monkeypatch.setattr(_rope_tables, "stream_of", lambda device, stream=stream: stream)
+        monkeypatch.setattr(_cache, "stream_of", lambda device, stream=stream: stream)
         for count in (4, 5, 6, 2):
             found.append(keep(store, KEPT, count, device, lambda n=count: torch.ones(n), graphs=True))
     eager, captured = found[:4], found[4:]
@@ -157,7 +159,7 @@ def test_what_graphs_hold(monkeypatch):
 
 def test_frequencies_of_graphs():
     """Those of any head are held whatever graphs hold: a graph could not make them."""
-    assert frequencies(8192, 10000.0, torch.device("cpu")).nbytes <= _rope_tables.SMALL
+    assert frequencies(8192, 10000.0, torch.device("cpu")).nbytes <= _cache.SMALL
 
 
 def test_streams_and_graphs(halves, cuda):

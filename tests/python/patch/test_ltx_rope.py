@@ -10,7 +10,7 @@ from models import ltx, ltx_input
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import oxiwarp
-from oxiwarp.ops._rope_tables import _of_objects as kept
+from oxiwarp._cache import _of_objects as kept
 from oxiwarp.patching.fusions.diffusers import ltx as fused_ltx
 from oxiwarp.patching.fusions.diffusers import ltx_rope
 

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from torch import nn
 
-from ..ops._rope_tables import forget
+from .._cache import forget
 
 RECIPE = "_oxiwarp"
 BOUND = ("forward", "_old_forward")  # where an instance may hold a bound forward; the second is accelerate's

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....ops._rope_tables import MOST_BYTES, keep, store_of
+from ...._cache import MOST_BYTES, keep, store_of
 from ...class_swap import base_of
 from ..core.fusion import FusedRecipe, Fusion
 from ..core.modules import hooked

@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from ...._cache import keep, lasts
 from ....ops._register import may_write
-from ....ops._rope_tables import keep, lasts
 from ..core.attention import sdpa
 from ..core.fusion import FusedRecipe, Fusion, same_dtype
 from ..core.modules import is_exactly, resident

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ....ops._rope_tables import kept
+from ...._cache import kept
 from ..core.fusion import FusedRecipe, Fusion
 
 MODULE = "diffusers.models.embeddings"

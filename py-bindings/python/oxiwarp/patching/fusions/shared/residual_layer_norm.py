@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ....ops._rope_tables import kept
+from ...._cache import kept
 from ..core.fusion import same_dtype
 from ..core.ops import compiling, gated_residual_ada_norm
 
