@@ -3,9 +3,10 @@
 from ..inductor import MOST
 from .core.attention import attention_note
 from .core.attention import measured as attention_measured
-from .core.fusion import FusedRecipe, Fusion
+from .core.fusion import Fusion
 from .core.ops import INDUCTOR
-from .core.registry import dotted, find
+from .core.recipe import FusedRecipe
+from .core.registry import FUSIONS, dotted, find
 from .core.source import fingerprint, fingerprint_of
 from .diffusers import (
     attention_module,
@@ -54,7 +55,7 @@ FAMILIES = (
     timesteps,
     wan,
 )
-FUSIONS: dict[str, Fusion] = {fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS}
+FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
 
 
 def notes(ops: set[str], decoder: bool) -> list[str]:

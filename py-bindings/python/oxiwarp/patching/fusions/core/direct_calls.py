@@ -19,7 +19,7 @@ from ....ops.rms_norm import call as rms_norm
 from ...class_swap import RECIPE
 from ...norms.forward import NormRecipe
 from ...norms.recognise import DEFAULT_EPS
-from .fusion import FusedRecipe
+from .recipe import FusedRecipe
 
 compiling = torch.compiler.is_compiling
 LINEAR = nn.Linear.forward

@@ -11,6 +11,9 @@ TRANSFORMERS = "transformers.models."
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")
 """Its modules that the fusions of decoders are for, besides copies."""
 
+FUSIONS: dict[str, Fusion] = {}
+"""By name, in the order in which they are asked; `patching/fusions/__init__.py` fills it."""
+
 
 def find(cls: type) -> tuple[Fusion, type] | None:
     """The fusion for objects of a class, and the class that it is for, from which this one may be derived.
@@ -32,8 +35,6 @@ def found_for(cls: type) -> tuple[Fusion, int] | None:
 
 def named_like(cls: type) -> list[tuple[Fusion, type]]:
     """The fusions that are for classes of this name or one that it is derived from, and these."""
-    from .. import FUSIONS
-
     return [
         (fusion, known)
         for known in cls.__mro__
@@ -67,4 +68,4 @@ def dotted(cls: type) -> str:
     return f"{cls.__module__}.{cls.__qualname__}"
 
 
-__all__ = ["dotted", "find"]
+__all__ = ["FUSIONS", "dotted", "find"]

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ...._cache import cache_weakly
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
+from ..core.recipe import FusedRecipe
 
 PROCESSOR = "diffusers.models.attention_processor"
 MODELS = "diffusers.models.transformers.transformer"

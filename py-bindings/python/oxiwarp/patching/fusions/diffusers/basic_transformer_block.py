@@ -9,9 +9,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.attention import mask_of_heads, sdpa
-from ..core.fusion import FusedRecipe, Fusion, same_dtype
+from ..core.fusion import Fusion, same_dtype
 from ..core.modules import idle, is_exactly, is_plain, resident
 from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm
+from ..core.recipe import FusedRecipe
 from ..shared.mmdit import as_rows
 from ..shared.residual_layer_norm import residual_layer_norm
 

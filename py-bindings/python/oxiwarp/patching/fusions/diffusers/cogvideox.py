@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from ..core.attention import sdpa
-from ..core.fusion import FusedRecipe, Fusion, same_dtype
+from ..core.fusion import Fusion, same_dtype
 from ..core.modules import is_exactly, resident
 from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ..core.recipe import FusedRecipe
 
 MODELS = "diffusers.models.transformers"
 PROCESSORS = "diffusers.models.attention_processor"

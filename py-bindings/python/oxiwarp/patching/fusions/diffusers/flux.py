@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.attention import dispatched
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.ops import gated_residual
+from ..core.recipe import FusedRecipe
 from ..shared.mmdit import (
     Stream,
     affine_norm,

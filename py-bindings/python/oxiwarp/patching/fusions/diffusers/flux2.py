@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from ....ops import silu_and_mul
 from ...class_swap import base_of
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.modules import hooked
 from ..core.ops import ada_norm, gated_residual
+from ..core.recipe import FusedRecipe
 from ..shared.mmdit import affine_norm, after_attention, apart, as_rows, joined, norms_fit, streams_fit, tables_fit
 from ..shared.parallel_block import CHAIN, Place, side_by_side, writes_beside
 from .flux import Tables, accepts_attention, attend

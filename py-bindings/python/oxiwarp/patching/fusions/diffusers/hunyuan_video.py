@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from ...class_swap import base_of
 from ..core.attention import dispatched
-from ..core.fusion import FusedRecipe, Fusion, same_dtype
+from ..core.fusion import Fusion, same_dtype
 from ..core.ops import gated_residual
+from ..core.recipe import FusedRecipe
 from ..shared.mmdit import (
     Stream,
     affine_norm,

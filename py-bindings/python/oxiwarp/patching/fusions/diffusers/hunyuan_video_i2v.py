@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.ops import gated_residual, gated_residual_ada_norm
+from ..core.recipe import FusedRecipe
 from ..shared.ada_layer_norm import ONCE, fits, modulated
 from ..shared.mmdit import after_attention, as_rows, joined
 from ..shared.parallel_block import CHAIN

@@ -5,9 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.modules import resident
 from ..core.ops import layer_norm
+from ..core.recipe import FusedRecipe
 
 
 def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:

@@ -5,10 +5,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..core.attention import dispatched, mask_of_heads
-from ..core.fusion import FusedRecipe, Fusion, compiling, same_dtype
+from ..core.fusion import Fusion, compiling, same_dtype
 from ..core.modules import is_exactly, resident
 from ..core.operands import as_rows
 from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.transformers.transformer_ltx"
 ONCE = "_oxiwarp_once"

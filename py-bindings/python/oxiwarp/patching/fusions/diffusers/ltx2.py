@@ -7,10 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from ...class_swap import base_of
-from ..core.fusion import FusedRecipe, Fusion, same_dtype
+from ..core.fusion import Fusion, same_dtype
 from ..core.modules import resident
 from ..core.operands import as_rows
 from ..core.ops import ada_norm, gated_residual, gated_residual_ada_norm
+from ..core.recipe import FusedRecipe
 from ..shared.residual_layer_norm import zeros
 
 MODULE = "diffusers.models.transformers.transformer_ltx2"

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ..core.attention import dispatched, mask_of_heads
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.ops import qk_norm_rope
+from ..core.recipe import FusedRecipe
 from ..shared.mmdit import norms_fit
 from .ltx2 import MODULE, Tables
 

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ...._cache import MOST_BYTES, keep, store_of
 from ...class_swap import base_of
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.modules import hooked
+from ..core.recipe import FusedRecipe
 from .ltx import MODULE, ONCE
 
 CONSTANTS = ("dim", "base_num_frames", "base_height", "base_width", "patch_size", "patch_size_t", "theta")

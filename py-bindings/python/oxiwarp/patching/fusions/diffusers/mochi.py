@@ -11,7 +11,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ...._cache import keep, lasts
 from ....ops._register import may_write
 from ..core.attention import sdpa
-from ..core.fusion import FusedRecipe, Fusion, same_dtype
+from ..core.fusion import Fusion, same_dtype
 from ..core.modules import is_exactly, resident
 from ..core.ops import (
     modulated_rms_norm,
@@ -19,6 +19,7 @@ from ..core.ops import (
     residual_tanh_gated_rms_norm,
     residual_tanh_gated_rms_norm_modulated,
 )
+from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.transformers.transformer_mochi"
 NORMS = ("norm1", "norm1_context", "norm2", "norm2_context", "norm3", "norm3_context", "norm4", "norm4_context")

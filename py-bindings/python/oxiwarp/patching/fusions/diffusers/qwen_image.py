@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ..core.attention import dispatched
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.ops import ada_norm
+from ..core.recipe import FusedRecipe
 from ..shared.mmdit import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
 MODULE = "diffusers.models.transformers.transformer_qwenimage"

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from ..core.attention import sdpa
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.ops import gated_residual
+from ..core.recipe import FusedRecipe
 from ..shared.mmdit import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
 
 MODULE = "diffusers.models.attention_processor"

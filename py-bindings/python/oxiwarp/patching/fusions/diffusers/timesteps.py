@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ...._cache import kept
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
+from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.embeddings"
 MAX_PERIOD = 10000

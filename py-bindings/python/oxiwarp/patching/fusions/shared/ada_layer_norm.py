@@ -5,8 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...class_swap import base_of
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.ops import ada_norm, ada_norm_pair
+from ..core.recipe import FusedRecipe
 from .mmdit import as_rows
 
 MODULE = "diffusers.models.normalization"

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ....ops._register import FLOATS, PLAIN, may_write, needs_grad
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.modules import hooked, resident
 from ..core.ops import geglu, gelu, gelu_quick, gelu_tanh, silu_and_mul, swiglu
+from ..core.recipe import FusedRecipe
 
 MODULE = "diffusers.models.activations"
 

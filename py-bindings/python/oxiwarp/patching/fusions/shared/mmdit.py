@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from ....ops._register import define_in_place, may_write, needs_grad
 from ...class_swap import base_of
-from ..core.fusion import FusedRecipe, same_dtype
+from ..core.fusion import same_dtype
 from ..core.modules import is_exactly, is_plain
 from ..core.operands import as_rows
 from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ..core.recipe import FusedRecipe
 from .feed_forward import in_epilogue
 
 ALIGNED = 128  # numbers of 16 bits: as far as cuBLASLt's choice of a kernel asks

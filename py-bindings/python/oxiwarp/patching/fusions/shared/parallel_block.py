@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ....ops import gelu, gelu_tanh
 from ....ops._register import FLOATS, PLAIN, define_in_place, may_write, needs_grad
 from ...class_swap import RECIPE
-from ..core.fusion import FusedRecipe
 from ..core.modules import hooked
+from ..core.recipe import FusedRecipe
 from .feed_forward import gelu_product, in_epilogue
 
 CHAIN = "activation of the feed-forward, written beside the attention: {}"

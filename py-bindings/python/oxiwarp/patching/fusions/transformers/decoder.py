@@ -8,10 +8,11 @@ from torch import Tensor
 from ...class_swap import RECIPE, base_of
 from ...norms.recognise import DEFAULT_EPS, is_candidate
 from ..core.direct_calls import called, direct, linear, norm, recipe_for
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.modules import hooked
 from ..core.operands import as_rows
 from ..core.ops import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from ..core.recipe import FusedRecipe
 from .decoder_attention import attention_of, formula_of, has_angles
 
 GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTanh": gelu_tanh_and_mul}

@@ -12,9 +12,10 @@ from ...class_swap import RECIPE
 from ...norms.forward import NormRecipe
 from ...norms.recognise import Formula
 from ..core.direct_calls import called, linear
-from ..core.fusion import MODULE, SOURCE, FusedRecipe, Fusion, same_dtype
+from ..core.fusion import MODULE, SOURCE, Fusion, same_dtype
 from ..core.modules import is_plain
 from ..core.ops import qk_norm_rope, rope
+from ..core.recipe import FusedRecipe
 from ..core.source import fingerprint
 
 ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ...class_swap import base_of
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
+from ..core.recipe import FusedRecipe
 
 NO_MASK = {"full_attention": None}
 CAUSAL = ("sdpa", "oxiwarp")  # implementations of attention that take None for a causal mask

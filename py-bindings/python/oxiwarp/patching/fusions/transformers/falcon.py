@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from ..core.attention import sdpa
-from ..core.fusion import FusedRecipe, Fusion
+from ..core.fusion import Fusion
 from ..core.ops import rope
+from ..core.recipe import FusedRecipe
 from .decoder_attention import has_angles
 
 MODULE = "transformers.models.falcon.modeling_falcon"
