@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
 
-from .. import _native
 from .._namespace import NAMESPACE
+from .._native import register
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _SCHEMA_ERROR = re.compile(
@@ -131,7 +131,7 @@ def register_kernels() -> None:
     """Give every defined operator its kernels. Raises ImportError where this torch cannot take them."""
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     try:
-        _native.register(path, NAMESPACE)
+        register(path, NAMESPACE)
     except RuntimeError as error:
         raise ImportError(f"oxiwarp needs torch 2.10 or newer (this is {torch.__version__}): {error}") from None
 
