@@ -12,7 +12,7 @@ from rich.progress import track
 from rich.table import Table
 
 from oxiwarp.__main__ import steps as count  # an argument's type: a whole number of 1 or more
-from oxiwarp.bench.measure import synchronize
+from oxiwarp.cli.bench.measure import synchronize
 
 console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 

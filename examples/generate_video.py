@@ -17,7 +17,7 @@ from common import console, count, default_device, plot, show
 from diffusers import AutoencoderKLLTXVideo, FlowMatchEulerDiscreteScheduler, LTXPipeline, LTXVideoTransformer3DModel
 
 import oxiwarp
-from oxiwarp.bench.measure import synchronize
+from oxiwarp.cli.bench.measure import synchronize
 
 MODEL = "Lightricks/LTX-Video"
 SMALL_TRANSFORMER = dict(

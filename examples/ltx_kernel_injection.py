@@ -10,7 +10,7 @@ import torch
 from common import console, count, default_device, milliseconds, plot, show
 
 import oxiwarp
-from oxiwarp.bench.workloads import WORKLOADS
+from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """What docs/ shows of the fusions, made from them: `python scripts/fused_chains.py` writes it anew.
 
-`tests/python/test_docs.py` fails where they are stale.
+`tests/python/tools/test_docs.py` fails where they are stale.
 """
 
 import re
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from oxiwarp import patch
-from oxiwarp.fusions import FAMILIES, Fusion
-from oxiwarp.fusions._chains import INDUCTOR
+from oxiwarp.patching.fusions import FAMILIES, Fusion
+from oxiwarp.patching.fusions.core.ops import INDUCTOR
 
 DOCS = Path(__file__).parents[1] / "docs"
 TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # what ends a family's name in the first sentence of its module

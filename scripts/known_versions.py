@@ -14,7 +14,7 @@ import zipfile
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from oxiwarp.fusions import FUSIONS, fingerprint_of
+from oxiwarp.patching.fusions import FUSIONS, fingerprint_of
 
 
 def functions(wheel: Path, package: str) -> dict[str, dict[str, str]]:

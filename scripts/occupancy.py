@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python" / "support"))
 from ptx_checks import REGISTER_FILE, find_tool, parse, ptxas_version
 
 BYTES = {"hold": 16, "beside": 16, "held": 8, "team": 8, "block": 8}  # of a pack and of a quad

@@ -1,6 +1,6 @@
 """docs/operators.md, made of signatures and docstrings: `python scripts/operators.py` writes it anew.
 
-`tests/python/test_docs.py` fails where it is stale.
+`tests/python/tools/test_docs.py` fails where it is stale.
 """
 
 import inspect

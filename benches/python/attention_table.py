@@ -26,7 +26,7 @@ from environment import ROOT, begin
 from forms import DTYPE, Inputs
 from timing import calls_for, capture, race, sets_for
 
-TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "fusions" / "_attention_table.py"
+TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / "core" / "attention_table.py"
 COLUMNS = (64, 128)  # of the heads of the models whose processors are fused
 QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)

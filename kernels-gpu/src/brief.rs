@@ -2,7 +2,7 @@
 //! 8 or 11 bits does not need 24.
 //!
 //! bf16 has 65,536 values, so that a function has the bits of CUDA's library for all of them is a test
-//! (`every_value_has_the_bits_of_the_library`, and `tests/python/test_activation.py` on a GPU). f16 is three bits more:
+//! (`every_value_has_the_bits_of_the_library`, and `tests/python/ops/test_activation.py` on a GPU). f16 is three bits more:
 //! only the `tanh` to which a chain of operators adds 1 has the same bits there.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;

@@ -1,6 +1,6 @@
 //! `oxiwarp._native`: what the Python package needs from Rust.
 //!
-//! [`register`](oxiwarp_native::register) gives the operators that `oxiwarp/_register.py` defined their CPU and CUDA
+//! [`register`](oxiwarp_native::register) gives the operators that `oxiwarp/ops/_register.py` defined their CPU and CUDA
 //! kernels, through libtorch's C shim (`shim.rs`), so one shared object serves every torch from 2.10 on. The other
 //! functions answer questions: which kernels are embedded, which devices can run them, which driver there is.
 

@@ -7,7 +7,7 @@ from rotary import wan
 from torch import Tensor, float32
 
 import oxiwarp
-from oxiwarp._tables import grid_tables
+from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
 HEIGHT, WIDTH = 30, 52  # of Wan's 480p latents, in patches

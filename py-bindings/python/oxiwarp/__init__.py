@@ -11,10 +11,11 @@ Importing it registers the operators `torch.ops.oxiwarp.*`; nothing touches a GP
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from . import _native, _register, ops
+from . import _native, ops
 from .ops import *  # noqa: F403  the operators' public functions, listed there
-from .patch import patch, patched, unpatch
-from .report import Report, Row
+from .ops import _register
+from .patching import patch, patched, unpatch
+from .patching.report import Report, Row
 
 try:
     __version__ = version("oxiwarp")

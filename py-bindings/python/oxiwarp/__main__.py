@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(build(options.folder))
         return 0
     if options.command == "bench":
-        from .bench import bench, compile_only
+        from .cli.bench import bench, compile_only
 
         models, place = options.model or ["ltx"], options.device or default_device()
         chosen = options.variant or names()
@@ -36,17 +36,17 @@ def main(arguments: list[str] | None = None) -> int:
         graphs = options.graphs and place.startswith("cuda")
         return bench(models, chosen, options.rounds, place, options.small, graphs, options.out)
     if options.command == "demo":
-        from .demo import demo as run_demo
+        from .cli.demo import demo as run_demo
 
         return run_demo(steps=options.steps, device=options.device, out=options.out)
-    from . import doctor
+    from .cli import doctor
 
     return doctor.info() if options.command == "info" else doctor.doctor()
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
     """Those of `bench`."""
-    from .bench.workloads import WORKLOADS
+    from .cli.bench.workloads import WORKLOADS
 
     parser.add_argument("--model", action="append", choices=list(WORKLOADS), help="may be given again (default: ltx)")
     parser.add_argument("--variant", action="append", choices=names(), help="may be given again (default: all)")
@@ -66,7 +66,7 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 def names() -> list[str]:
     """What `bench` can compare."""
-    from .bench.measure import VARIANTS
+    from .cli.bench.measure import VARIANTS
 
     return [variant.name for variant in VARIANTS]
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._register import FLOATS, needs_grad
 from .ops import attention
+from .ops._register import FLOATS, needs_grad
 
 NAME = "oxiwarp"
 SDPA = torch._C._nn.scaled_dot_product_attention

@@ -17,8 +17,8 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent
 # Of the package: the operators and what they import, which is nothing but torch, as Kernels demands.
 TAKEN = ("_[a-z]*.py", "_native.*", "ops", "py.typed")
-INIT = """from . import _register
-from .ops import *  # noqa: F403
+INIT = """from .ops import *  # noqa: F403
+from .ops import _register
 
 _register.register_kernels()
 """

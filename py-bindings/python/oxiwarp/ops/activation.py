@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._function import Function, apply
-from .._once import once
-from .._operands import is_exact
-from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
+from ._checks.rows import is_exact
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
 
 # The operators' `kind`. GELU's erf has other last bits in torch's builds with CUDA 13.2 and newer.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])

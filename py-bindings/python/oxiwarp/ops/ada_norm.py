@@ -4,11 +4,11 @@ from typing import Any
 
 from torch import Tensor
 
-from .._function import Function, apply
-from .._modulation_backward import Norm, ada_norm_gradients, modulations
-from .._once import once
-from .._operands import check_modulation, check_norm, is_exact, is_rms
-from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._checks.rows import check_modulation, check_norm, is_exact, is_rms
+from ._function import Function, apply
+from ._modulation_backward import Norm, ada_norm_gradients, modulations
+from ._once_differentiable import once
+from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 
 
 def check(

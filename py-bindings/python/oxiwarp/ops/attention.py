@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._function import Function, apply
-from .._once import once
-from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
 from .activation import check as check_beside
 
 NUMBER = (float, int, type(None))

@@ -5,9 +5,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._function import Function, apply
-from .._once import once
-from .._register import FLOATS, define, explain, needs_grad, refuse_types
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import FLOATS, define, explain, needs_grad, refuse_types
 
 REDUCTIONS = ("none", "mean", "sum")
 INDICES = (torch.int64, torch.int32)

@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from .._function import Function, apply
-from .._once import once
-from .._operands import is_exact
-from .._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
+from ._checks.rows import is_exact
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
 from .activation import FATRELU, GELU, GELU_TANH, SILU, check, sum_rows
 
 _ARGUMENTS = "Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact"

@@ -5,11 +5,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._function import Function, apply
-from .._modulation_backward import Modulation, gated
-from .._once import once
-from .._operands import check_modulation, is_exact
-from .._register import OPTIONAL, check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._checks.rows import check_modulation, is_exact
+from ._function import Function, apply
+from ._modulation_backward import Modulation, gated
+from ._once_differentiable import once
+from ._register import OPTIONAL, check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
 
 CLIP = 65504.0
 

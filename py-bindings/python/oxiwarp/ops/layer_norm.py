@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from .._function import Function, apply
-from .._once import once
-from .._operands import check_norm
-from .._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._checks.rows import check_norm
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
 from .layer_norm_backward import op as op_backward
 
 

@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from .._norm_backward import check, like
-from .._register import define
+from ._norm_backward import check, like
+from ._register import define
 
 
 def _fake(

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._function import Function, apply
-from .._heads import (
+from . import rope
+from ._checks.heads import (
     ROTATION,
     Rotation,
     check_head_dim,
@@ -19,10 +19,10 @@ from .._heads import (
     tables_want_grad,
     tensors_only,
 )
-from .._once import once
-from .._operands import check_eps
-from .._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
-from . import rope
+from ._checks.rows import check_eps
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
 from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm_backward import op as rms_norm_backward
 

@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from .._operands import check_eps, check_modulation
-from .._register import check_rows, define, explain, needs_grad, refuse_types
+from ._checks.rows import check_eps, check_modulation
+from ._register import check_rows, define, explain, needs_grad, refuse_types
 from .modulated_rms_norm import per_batch
 
 NAME = "residual_tanh_gated_rms_norm"

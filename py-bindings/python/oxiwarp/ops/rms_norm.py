@@ -4,10 +4,10 @@ from typing import Any
 
 from torch import Tensor
 
-from .._function import Function, apply
-from .._once import once
-from .._operands import check_eps
-from .._register import (
+from ._checks.rows import check_eps
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import (
     OPTIONAL,
     before_weight,
     check_rows,

@@ -5,8 +5,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from .._function import Function, apply
-from .._heads import (
+from ._checks.heads import (
     FREQUENCIES,
     ROTATION,
     Rotation,
@@ -18,10 +17,19 @@ from .._heads import (
     tables_want_grad,
     tensors_only,
 )
-from .._once import once
-from .._positions import NUMBERS, check_coordinates, check_inv_freq, check_theta, checked_grid, checked_splits, sizes
-from .._register import define, explain, needs_grad
-from .._tables import frequencies, grid_tables, ltx_tables
+from ._checks.positions import (
+    NUMBERS,
+    check_coordinates,
+    check_inv_freq,
+    check_theta,
+    checked_grid,
+    checked_splits,
+    sizes,
+)
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import define, explain, needs_grad
+from ._rope_tables import frequencies, grid_tables, ltx_tables
 
 
 def _fake(q: Tensor, *how: Any) -> Tensor:

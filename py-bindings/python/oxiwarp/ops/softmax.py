@@ -4,9 +4,9 @@ from typing import Any
 
 from torch import Tensor
 
-from .._function import Function, apply
-from .._once import once
-from .._register import check_rows, define, explain, needs_grad, refuse_types
+from ._function import Function, apply
+from ._once_differentiable import once
+from ._register import check_rows, define, explain, needs_grad, refuse_types
 
 
 def _fake(x: Tensor, log: bool) -> Tensor:

@@ -2,6 +2,9 @@
 
 Functions have the signatures of `kernels-community/activation` (`out` first) and of `kernels-community/rotary`;
 `layers` holds what `kernelize` and transformers' `KernelConfig` take. The other operators are those of the package.
+
+`layers` and `activation` import `_oxiwarp` from here, while this file imports them: two import cycles, which go no
+further than these three files.
 """
 
 from . import layers

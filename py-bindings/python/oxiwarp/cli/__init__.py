@@ -1,0 +1,1 @@
+"""What `python -m oxiwarp` runs, beside the kernel repository: that is `hub`."""

@@ -1,0 +1,235 @@
+"""`python -m oxiwarp demo`: a real diffusion transformer, stock and patched, step by step.
+
+diffusers' LTXVideoTransformer3DModel with seeded random weights and its own flow-matching scheduler: on a GPU the real
+28-layer model in bf16 on the latents of 49 frames of 512 x 768 with classifier-free guidance (2 x 2688 tokens), on the
+CPU a small one, in float32 and bf16, whose norms run on the CPU executor.
+
+The bound on the difference is measured in the same run. The stock model also runs in the next wider type, which shows
+how far its own roundings take its latents: E. The patched model rounds in the same places and only sums rows in another
+order, so it is as far from the wider type as the stock model, and the two are at most 2 E from each other, on average
+and at the worst latent. Beyond that something else than rounding is going on, and the demo fails.
+"""
+
+import importlib
+import math
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import _native, patched
+from .bench.measure import synchronize
+
+GUIDANCE = 3.0
+WIDER = {torch.bfloat16: torch.float32, torch.float32: torch.float64}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One model and one size of latents."""
+
+    config: dict[str, int]
+    grid: tuple[int, int, int]  # latent frames, height, width
+    dtype: torch.dtype
+    steps: int
+
+    @property
+    def title(self) -> str:
+        """For headings."""
+        tokens = math.prod(self.grid)
+        layers = self.config.get("num_layers", 28)
+        return f"LTX-Video, {layers} layers, {str(self.dtype)[6:]}, 2 x {tokens} tokens, {self.steps} steps"
+
+
+@dataclass
+class Outcome:
+    """What one job gave."""
+
+    job: Job
+    wide: Tensor
+    stock: Tensor
+    patched: Tensor
+    stock_times: list[float]
+    patched_times: list[float]
+
+    @property
+    def difference(self) -> Tensor:
+        """Patched against stock."""
+        return (self.patched.double() - self.stock.double()).abs()
+
+    @property
+    def own_error(self) -> Tensor:
+        """Stock against the wider type: what rounding does to this model."""
+        return (self.stock.double() - self.wide.double()).abs()
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Of the mean and of the largest difference."""
+        return 2 * self.own_error.mean().item(), 2 * self.own_error.max().item()
+
+    def problem(self) -> str:
+        """Why the outputs differ too much, or nothing."""
+        finite = all(bool(latents.isfinite().all()) for latents in (self.wide, self.stock, self.patched))
+        mean, largest = self.difference.mean().item(), self.difference.max().item()
+        mean_bound, largest_bound = self.bounds
+        if not finite:
+            return "latents are not finite"
+        if mean > mean_bound or largest > largest_bound:
+            return (
+                f"the latents differ by {largest:.3g} at most, {mean:.3g} on average; "
+                f"the bounds are {largest_bound:.3g} and {mean_bound:.3g}"
+            )
+        return ""
+
+
+def jobs(device: torch.device, steps: int | None) -> list[Job]:
+    """The real model on a GPU, a small one twice on the CPU."""
+    if device.type == "cuda":
+        return [Job({}, (7, 16, 24), torch.bfloat16, steps or 8)]
+    small = dict(
+        num_layers=3, num_attention_heads=4, attention_head_dim=32, cross_attention_dim=128, caption_channels=64
+    )
+    return [Job(small, (2, 4, 6), dtype, steps or 4) for dtype in (torch.float32, torch.bfloat16)]
+
+
+def build(job: Job, device: torch.device) -> Any:
+    """The model, seeded."""
+    diffusers: Any = importlib.import_module("diffusers")
+    torch.manual_seed(0)
+    with device:
+        model = diffusers.LTXVideoTransformer3DModel(**job.config)
+    return cast(model, job.dtype).eval().requires_grad_(False)
+
+
+def cast(model: Any, dtype: torch.dtype) -> Any:
+    """All of the model in one type. (diffusers' own `.to` warns about modules to keep in float32: none here.)"""
+    return torch.nn.Module.to(model, dtype)
+
+
+def denoise(job: Job, model: Any, device: torch.device, on_step: Callable[[], None]) -> tuple[Tensor, list[float]]:
+    """Latents after all steps, from the same noise each time, and the seconds of each step."""
+    diffusers: Any = importlib.import_module("diffusers")
+    dtype, (frames, height, width) = model.dtype, job.grid
+    generator = torch.Generator("cpu").manual_seed(1)
+    channels, caption = model.config.in_channels, model.config.caption_channels
+    latents = torch.randn(1, math.prod(job.grid), channels, generator=generator).to(device)
+    prompts = torch.randn(2, 128, caption, generator=generator).to(job.dtype).to(device, dtype)
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler()
+    scheduler.set_timesteps(job.steps, device=device)
+    times = []
+    for timestep in scheduler.timesteps:
+        synchronize(device)
+        started = time.perf_counter()
+        unconditional, conditional = model(
+            hidden_states=torch.cat([latents, latents]).to(job.dtype).to(dtype),
+            encoder_hidden_states=prompts,
+            timestep=timestep.expand(2),
+            encoder_attention_mask=torch.ones(2, prompts.shape[1], device=device),
+            num_frames=frames,
+            height=height,
+            width=width,
+            return_dict=False,
+        )[0].chunk(2)
+        velocity = unconditional + GUIDANCE * (conditional - unconditional)
+        latents = scheduler.step(velocity.to(latents.dtype), timestep, latents, return_dict=False)[0]
+        synchronize(device)
+        times.append(time.perf_counter() - started)
+        on_step()
+    return latents.cpu(), times
+
+
+def run(job: Job, device: torch.device, console: Any) -> Outcome:
+    """One job: the wider type, stock, patched; each stage with a progress bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console.print(f"\n{job.title}, on {device}", style="bold")
+    model = build(job, device)
+    columns = (TextColumn("{task.description:26}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with torch.inference_mode(), Progress(*columns, console=console) as progress:
+
+        def stage(name: str, count: int) -> Callable[[], None]:
+            task = progress.add_task(name, total=count)
+            return lambda: progress.advance(task)
+
+        wider = WIDER[job.dtype]
+        wide, _ = denoise(job, cast(model, wider), device, stage(f"stock in {str(wider)[6:]}", job.steps))
+        cast(model, job.dtype)
+        warm = Job(job.config, job.grid, job.dtype, 2)
+        denoise(warm, model, device, stage("warm-up, stock", 2))
+        stock, stock_times = denoise(job, model, device, stage("stock", job.steps))
+        with patched(model, cpu_kernels=device.type == "cpu") as report:
+            denoise(warm, model, device, stage("warm-up, patched", 2))
+            ours, patched_times = denoise(job, model, device, stage("patched", job.steps))
+    console.print(report)
+    return Outcome(job, wide, stock, ours, stock_times, patched_times)
+
+
+def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
+    """The figures of one job, as a table."""
+    from rich.table import Table
+
+    difference, own = outcome.difference, outcome.own_error
+    table = Table("", "mean", "largest", title="differences of the latents", title_justify="left")
+    for name, mean, largest in (
+        ("patched - stock", difference.mean().item(), difference.max().item()),
+        (f"stock - stock in {str(WIDER[outcome.job.dtype])[6:]}", own.mean().item(), own.max().item()),
+        ("bound: twice that", *outcome.bounds),
+    ):
+        table.add_row(name, f"{mean:.3g}", f"{largest:.3g}")
+    console.print(table)
+    stock, ours = (median(times) * 1e3 for times in (outcome.stock_times, outcome.patched_times))
+    console.print(f"time per step (median): stock {stock:.2f} ms, patched {ours:.2f} ms ({stock / ours:.2f} x)")
+    console.print(f"ran on {where(device)}", soft_wrap=True)
+
+
+def where(device: torch.device) -> str:
+    """Which device and which PTX."""
+    if device.type != "cuda":
+        return "the CPU executor: the same kernels, thread by thread; it is for checking, not for speed"
+    found = _native.devices()[device.index or 0]
+    return f"{found['name']} ({device}), {found['ptx']} PTX, torch {torch.__version__}"
+
+
+def median(values: list[float]) -> float:
+    """The middle one (the upper of two)."""
+    return sorted(values)[len(values) // 2]
+
+
+def demo(steps: int | None = None, device: str | None = None, out: str = "demo.png") -> int:
+    """Run it all. Returns 0, or 1 with the reason printed."""
+    try:
+        importlib.import_module("diffusers")
+        from rich.console import Console
+
+        from .png import save
+    except ImportError as error:
+        print(f"demo: {error}: pip install diffusers transformers accelerate matplotlib", file=sys.stderr)
+        return 1
+    console = Console(highlight=False)
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if place.type == "cuda" and place.index is None:
+        place = torch.device("cuda", torch.cuda.current_device())
+    outcomes, problems = [], []
+    for job in jobs(place, steps):
+        outcome = run(job, place, console)
+        describe(outcome, place, console)
+        outcomes.append(outcome)
+        if problem := outcome.problem():
+            problems.append(f"{job.title}: {problem}")
+    try:
+        save(outcomes, where(place), out)
+        console.print(f"\npicture: {out}")
+    except ModuleNotFoundError as error:
+        console.print(f"\nno picture: {error.name} is missing")
+    for problem in problems:
+        print(f"demo: FAILED: {problem}")
+    if not problems:
+        print("demo: ok")
+    return 1 if problems else 0
+
+
+__all__ = ["demo"]

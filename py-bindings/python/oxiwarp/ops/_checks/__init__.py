@@ -1,0 +1,1 @@
+"""What the operators ask of their arguments: the words of errors are the same in each."""

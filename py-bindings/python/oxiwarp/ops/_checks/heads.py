@@ -1,0 +1,241 @@
+"""What the operators on queries and keys share: their rotation arguments, their checks, the norm's gradient."""
+
+from numbers import Integral
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .._register import FLOATS, needs_grad
+from .rows import is_exact
+
+# The rotation's part of every schema here, and of the calls: see `Rotation`.
+ROTATION = (
+    "Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate, "
+    "bool heads_first, int head_dim"
+)
+TABLES, COMPLEX, FREQUENCIES = range(3)
+INTEGERS = (int, torch.SymInt, Integral)  # the last for numpy's
+
+
+class Rotation(NamedTuple):
+    """The operators' rotation arguments. `cos` None: no rotation; 0 stands for all columns, -1 for all tokens."""
+
+    cos: Tensor | None
+    sin: Tensor | None
+    angles: int
+    rotary_dim: int
+    interleaved: bool
+    offset: int
+    exact: bool
+    conjugate: bool
+    heads_first: bool
+    head_dim: int
+
+
+def rotation(
+    op: str,
+    cos: Tensor | None,
+    sin: Tensor | None,
+    *,
+    interleaved: bool,
+    rotary_dim: int | None,
+    offset: int | None,
+    mode: str,
+    heads_first: bool,
+    head_dim: int | None,
+    angles: int = TABLES,
+) -> Rotation:
+    """The operators' arguments for a public function's: a complex table becomes a real one."""
+    exact = is_exact(op, mode)
+    if rotary_dim is not None or head_dim is not None or offset is not None:
+        check_numbers(op, rotary_dim, head_dim, offset)
+    if cos is not None and cos.is_complex():
+        if sin is not None:
+            raise ValueError(f"{op}: sin is given beside a complex table")
+        if cos.dtype != torch.complex64:
+            raise RuntimeError(f"{op}: cos is {cos.dtype}, expected complex64 or real tables")
+        cos, angles = torch.view_as_real(cos.resolve_conj()).flatten(-2), COMPLEX
+    elif angles == TABLES and (cos is None) != (sin is None):
+        raise ValueError(f"{op}: one of cos and sin is None, expected both or neither")
+    return Rotation(
+        cos, sin, angles, rotary_dim or 0, interleaved, -1 if offset is None else offset, exact, False, heads_first,
+        head_dim or 0,
+    )  # fmt: skip
+
+
+def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset: int | None) -> None:
+    """Raise TypeError for what is neither an integer nor None, ValueError for an integer that is too small."""
+    for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
+        if value is None:
+            continue
+        if not isinstance(value, INTEGERS):
+            raise TypeError(f"{op}: {name} is {type(value).__name__}, expected an integer or None")
+        if value < least:
+            raise ValueError(f"{op}: {name} is {value}, expected {least} or more")
+
+
+def check_head_dim(op: str, q: Tensor, head_dim: int) -> None:
+    """Raise ValueError where heads are a dimension of `q` and have another number of columns."""
+    if q.dim() == 4 and q.shape[-1] != head_dim:
+        raise ValueError(f"{op}: head_dim is {head_dim}, expected {q.shape[-1]} (or None): q has shape {list(q.shape)}")
+
+
+def tensors_only(op: str, q: Any, **others: Any) -> None:
+    """Raise TypeError for a `q` that is no tensor, or another argument that is neither a tensor nor None."""
+    if not isinstance(q, Tensor):
+        raise TypeError(f"{op}: q is {type(q).__name__}, expected a torch.Tensor")
+    for name, value in others.items():
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{op}: {name} is {type(value).__name__}, expected a torch.Tensor or None")
+
+
+def tables_want_grad(op: str, *tables: Tensor | None) -> None:
+    """Raise where autograd would have to differentiate a table."""
+    if needs_grad(*tables) and any(table is not None and table.requires_grad for table in tables):
+        raise RuntimeError(f"{op}: a table requires grad, and there is no gradient of tables: detach it")
+
+
+def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Tensor | None) -> None:
+    """Raise RuntimeError for queries and keys that the kernels refuse, from shapes, dtypes and devices alone."""
+    for name, x in (("q", q), ("k", k)):
+        if x is None:
+            continue
+        if x.dtype not in FLOATS:
+            raise RuntimeError(f"{op}: {name} is {x.dtype}, expected f32, f16 or bf16")
+        if x.dtype != q.dtype:
+            raise RuntimeError(f"{op}: {name} is {FLOATS[x.dtype]}, expected {FLOATS[q.dtype]}")
+        _same_device(op, name, x, q)
+        if x.dim() not in (3, 4) or (x.dim() == 3 and how.heads_first):
+            raise RuntimeError(
+                f"{op}: {name} has shape {list(x.shape)}, expected four dimensions, or three without heads"
+            )
+        dim = how.head_dim or x.shape[-1]
+        if x.dim() == 3 and (dim < 1 or x.shape[-1] % dim):
+            expected = f"a last dimension of heads of {dim} columns"
+            raise RuntimeError(f"{op}: {name} has shape {list(x.shape)}, expected {expected}")
+        if x.shape[-1] < 1:
+            expected = "heads of between 1 and 2^31 - 1 columns together"
+            raise RuntimeError(f"{op}: {name} has shape {list(x.shape)}, expected {expected}")
+    batches, tokens, _, dim = sizes(q, how)
+    if k is not None and (batches, tokens, dim) != (*sizes(k, how)[:2], sizes(k, how)[3]):
+        expected = f"the batches, tokens and columns of q: [{batches}, {tokens}, .., {dim}]"
+        raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected {expected}")
+    for name, out in outs.items():
+        x = q if name == "q_out" else k
+        if out is not None and x is not None:
+            _same_device(op, name, out, q)
+            if out.shape != x.shape or out.dtype != x.dtype:
+                raise RuntimeError(f"{op}: {name} has shape {list(out.shape)}, expected {list(x.shape)}")
+    check_tables(op, q, k, how)
+
+
+def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
+    """Batches, tokens, heads and columns of a head."""
+    if x.dim() == 3:
+        batches, tokens, columns = x.shape
+        dim = how.head_dim or columns
+        return batches, tokens, columns // dim, dim
+    batches, tokens, heads, dim = x.shape
+    return (batches, heads, tokens, dim) if how.heads_first else (batches, tokens, heads, dim)
+
+
+def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
+    """Raise RuntimeError for tables, or frequencies and positions, that do not fit `q`."""
+    cos, sin = how.cos, how.sin
+    if cos is None:
+        return
+    dim = sizes(q, how)[3]
+    columns = how.rotary_dim or dim
+    if columns < 2 or columns % 2 or columns > dim:
+        raise RuntimeError(f"{op}: rotary_dim is {columns}, expected an even number of columns, at most a head's")
+    if how.angles == FREQUENCIES:
+        _expect(op, "frequencies", cos, q, (torch.float32,), "f32", (columns // 2,))
+        if sin is None:
+            return
+        if sin.dim() not in (1, 2):
+            raise RuntimeError(f"{op}: positions has shape {list(sin.shape)}, expected [S] or [B, S]")
+        _expect(op, "positions", sin, q, (torch.float32,), "f32")
+        _check_broadcast(op, "positions", sin, (sin.shape[0] if sin.dim() == 2 else 1, sin.shape[-1], 1), (q, k), how)
+        return
+    if how.angles == COMPLEX and not how.interleaved:
+        raise RuntimeError(f"{op}: interleaved is 0, expected true for complex tables")
+    _expect(op, "cos", cos, q, (q.dtype, torch.float32), f"{FLOATS[q.dtype]} (as the heads) or f32")
+    if sin is not None:
+        _expect(op, "sin", sin, q, (cos.dtype,), FLOATS[cos.dtype], tuple(cos.shape))
+    shape, rank = cos.shape, cos.dim()
+    if rank not in (2, 3, 4):
+        raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected two to four dimensions")
+    widths = [columns] if how.angles == COMPLEX else [columns, columns // 2]
+    if shape[-1] not in widths:
+        raise RuntimeError(f"{op}: cos has shape {list(shape)}, expected a last dimension of one of {widths}")
+    at_heads = 1 if how.heads_first else 2
+    held = (
+        shape[0] if rank > 2 else 1,
+        shape[-2] if rank < 4 else shape[3 - at_heads],
+        shape[at_heads] if rank == 4 else 1,
+    )
+    _check_broadcast(op, "cos", cos, held, (q, k), how)
+
+
+def _expect(
+    op: str,
+    name: str,
+    tensor: Tensor,
+    q: Tensor,
+    dtypes: tuple[torch.dtype, ...],
+    expected: str,
+    shape: tuple[int, ...] | None = None,
+) -> None:
+    """Raise RuntimeError for another device than q's, another dtype or another shape."""
+    _same_device(op, name, tensor, q)
+    if tensor.dtype not in dtypes:
+        raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {expected}")
+    if shape is not None and tuple(tensor.shape) != shape:
+        raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(shape)}")
+
+
+def _check_broadcast(
+    op: str,
+    name: str,
+    table: Tensor,
+    held: tuple[int, int, int],
+    tensors: tuple[Tensor, Tensor | None],
+    how: Rotation,
+) -> None:
+    """Raise RuntimeError unless batches, tokens and heads of a table are those of the tensors, or one."""
+    q, k = tensors
+    batches, tokens, heads, _ = sizes(q, how)
+    if k is not None and sizes(k, how)[2] != heads:
+        heads = 1
+    got = f"{op}: {name} has shape {list(table.shape)}"
+    if held[0] not in (1, batches) or held[2] not in (1, heads):
+        raise RuntimeError(f"{got}, expected one for {batches} batches and {heads} heads, or for all of them")
+    if how.offset < 0 and held[1] != tokens:
+        raise RuntimeError(f"{got}, expected {tokens} tokens")
+    if how.offset >= 0 and how.offset + held[1] > tokens:
+        expected = "the number of a token, with those of the tables behind it"
+        raise RuntimeError(f"{op}: offset is {how.offset}, expected {expected}")
+
+
+def _same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
+    if tensor.device != q.device:
+        raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {q.device}, the device of q")
+
+
+def readable(grad: Tensor) -> Tensor:
+    """A gradient that the kernels can read: autograd makes expanded ones."""
+    return grad if grad.stride(-1) == 1 or grad.shape[-1] == 1 else grad.contiguous()
+
+
+__all__ = [
+    "FREQUENCIES",
+    "ROTATION",
+    "Rotation",
+    "check_head_dim",
+    "check_heads",
+    "readable",
+    "rotation",
+    "sizes",
+    "tensors_only",
+]

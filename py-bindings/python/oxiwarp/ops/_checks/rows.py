@@ -1,0 +1,86 @@
+"""What the norms of diffusion transformers have in common: their operands' checks.
+
+The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile.
+"""
+
+import torch
+from torch import Tensor
+
+from .._register import FLOATS, check_rows
+
+MODES = {"exact": True, "fast": False}
+NORMS = {"layer_norm": False, "rms_norm": True}
+
+
+def is_exact(op: str, mode: str) -> bool:
+    """The operators' `exact` for a name in `MODES`."""
+    try:
+        return MODES[mode]
+    except (KeyError, TypeError):
+        raise ValueError(f"{op}: mode is {mode!r}, expected 'exact' or 'fast'") from None
+
+
+def is_rms(op: str, norm: str) -> bool:
+    """The operators' `rms` for a name in `NORMS`."""
+    try:
+        return NORMS[norm]
+    except (KeyError, TypeError):
+        raise ValueError(f"{op}: norm is {norm!r}, expected 'layer_norm' or 'rms_norm'") from None
+
+
+def check_eps(op: str, eps: float) -> None:
+    """Raise RuntimeError for a negative or NaN eps."""
+    if not eps >= 0:
+        raise RuntimeError(f"{op}: eps is {eps:g}, expected 0 or more")
+
+
+def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
+    """Raise RuntimeError unless `vector` is None or `[x.shape[-1]]`, in x's dtype or float32."""
+    if vector is None:
+        return
+    _check_kind(op, name, vector, x)
+    if vector.dim() != 1 or vector.shape[0] != x.shape[-1]:
+        raise RuntimeError(f"{op}: {name} has shape {list(vector.shape)}, expected [{x.shape[-1]}]")
+
+
+def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
+    """Raise RuntimeError unless `value` is None or broadcasts against x, in its dtype or float32.
+
+    Its table is a vector, and there is none without it.
+    """
+    if value is None:
+        if table is not None:
+            raise RuntimeError(f"{op}: {name}_table is given without {name}")
+        return
+    _check_kind(op, name, value, x)
+    fits = value.dim() <= x.dim() and all(
+        own in (1, wanted) for own, wanted in zip(reversed(value.shape), reversed(x.shape), strict=False)
+    )
+    if not fits:
+        raise RuntimeError(
+            f"{op}: {name} has shape {list(value.shape)}, expected one that broadcasts to {list(x.shape)}"
+        )
+    if value.dim() == 0 or value.shape[-1] != x.shape[-1]:
+        raise RuntimeError(f"{op}: {name} has shape {list(value.shape)}, expected a last dimension of {x.shape[-1]}")
+    check_vector(op, f"{name}_table", table, x)
+
+
+def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
+    if tensor.device != x.device:
+        raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {x.device}, the device of x")
+    if tensor.dtype not in (x.dtype, torch.float32):
+        got = FLOATS.get(tensor.dtype, tensor.dtype)
+        raise RuntimeError(f"{op}: {name} is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
+
+
+def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
+    """Raise RuntimeError for an x, weight, bias, eps or other tensor like x that the host refuses."""
+    check_rows(op, x, None, **others)
+    check_vector(op, "weight", weight, x)
+    check_vector(op, "bias", bias, x)
+    check_eps(op, eps)
+
+
+def summed(value: Tensor, table: Tensor | None) -> Tensor:
+    """A modulation with its table added, as `scale_shift_table + temb`."""
+    return value if table is None else table + value

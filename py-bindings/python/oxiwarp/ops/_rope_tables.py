@@ -1,0 +1,44 @@
+"""Frequencies and tables of rotary embeddings, by torch."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from .._cache import kept
+from ._checks.positions import check_theta
+
+
+@kept
+def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
+    """`theta**(-2i/dim)` in float32, as transformers' rotary embeddings compute them: on the CPU."""
+    check_theta(theta)
+    return (1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))).to(device)
+
+
+@kept
+def grid_tables(
+    grid: tuple[int, ...], splits: tuple[int, ...], theta: float, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Cosines and sines `[S, D / 2]`, float32, for the tokens of a grid whose axes have these columns of a head."""
+    check_theta(theta)
+    parts = []
+    for axis, (size, split) in enumerate(zip(grid, splits, strict=True)):
+        base = 1.0 / (theta ** (torch.arange(0, split, 2, dtype=torch.float64, device=device) / split))
+        angles = torch.outer(torch.arange(size, device=device, dtype=torch.float64), base)
+        shape = [size if i == axis else 1 for i in range(len(grid))]
+        parts.append(angles.view(*shape, angles.shape[-1]).expand(*grid, -1))
+    angles = torch.cat(parts, dim=-1).flatten(0, -2)
+    return angles.cos().float(), angles.sin().float()
+
+
+def ltx_tables(coordinates: Tensor, dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """LTX-Video's cosines and sines `[.., S, dim / 2]`, float32, for coordinates `[.., S, 3]`."""
+    check_theta(theta, one=False)
+    low, high = (math.log(end, theta) for end in (1.0, theta))
+    base = theta ** torch.linspace(low, high, dim // 6, device=coordinates.device, dtype=torch.float32)
+    angles = (base * math.pi / 2.0) * (coordinates.float().unsqueeze(-1) * 2 - 1)
+    angles = angles.transpose(-1, -2).flatten(-2)
+    still = (dim % 6 // 2, 0)
+    cos = torch.nn.functional.pad(angles.cos(), still, value=1.0)
+    return cos, torch.nn.functional.pad(angles.sin(), still)

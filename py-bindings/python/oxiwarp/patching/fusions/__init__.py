@@ -1,0 +1,85 @@
+"""Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
+
+from ..inductor import MOST
+from .core.attention import attention_note
+from .core.attention import measured as attention_measured
+from .core.fusion import Fusion
+from .core.ops import INDUCTOR
+from .core.recipe import FusedRecipe
+from .core.registry import FUSIONS, dotted, find
+from .core.source import fingerprint, fingerprint_of
+from .diffusers import (
+    attention_module,
+    basic_transformer_block,
+    cogvideox,
+    flux,
+    flux2,
+    hunyuan_video,
+    hunyuan_video_i2v,
+    layer_norm,
+    ltx,
+    ltx2,
+    ltx2_attention,
+    ltx_rope,
+    mochi,
+    qwen_image,
+    sd3,
+    timesteps,
+    wan,
+)
+from .shared import ada_layer_norm, feed_forward
+from .transformers import decoder, decoder_attention, decoder_model, falcon
+
+FAMILIES = (
+    ada_layer_norm,
+    attention_module,
+    basic_transformer_block,
+    cogvideox,
+    decoder,
+    decoder_attention,
+    decoder_model,
+    falcon,
+    feed_forward,
+    flux,
+    flux2,
+    hunyuan_video,
+    hunyuan_video_i2v,
+    layer_norm,
+    ltx,
+    ltx2,
+    ltx2_attention,
+    ltx_rope,
+    mochi,
+    qwen_image,
+    sd3,
+    timesteps,
+    wan,
+)
+FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.FUSIONS})
+
+
+def notes(ops: set[str], decoder: bool) -> list[str]:
+    """What a report says of these operators besides its rows; `decoder`: some serve a model of transformers."""
+    given = sorted(ops & INDUCTOR.keys())
+    if "layer_norm" in ops:
+        given.append(
+            "layer_norm by itself or with a sum before it that has no gate"
+        )  # see layer_norm.py, residual_layer_norm.py
+    if decoder:
+        given.append(f"up to {MOST} elements on a GPU, in models of transformers")  # see inductor.py
+    return [f"left to Inductor under torch.compile: {', '.join(given)}"] if given else []
+
+
+__all__ = [
+    "FAMILIES",
+    "FUSIONS",
+    "FusedRecipe",
+    "Fusion",
+    "attention_measured",
+    "attention_note",
+    "dotted",
+    "find",
+    "fingerprint",
+    "fingerprint_of",
+    "notes",
+]

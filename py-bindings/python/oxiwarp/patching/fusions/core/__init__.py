@@ -1,0 +1,1 @@
+"""What every fusion is made of."""

@@ -1,0 +1,157 @@
+"""Operands that an operator refuses and that torch's operators take, made operands that it takes.
+
+A fused method calls modules (linears, feed-forwards, attentions), which may be other modules by now: an adapter, one
+that computes in float32, one with a hook. Their results, and the arguments of a call, may have another dtype than the
+stream, a batch of 1, or a last dimension that is not contiguous. torch's operators promote, broadcast and read any
+strides. The functions here do the same before the kernel runs: they widen, expand and copy.
+
+An operator checks its operands anyway, so the functions run only after it has raised. A call that fits costs nothing
+more than the call of the wrapper.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .... import ops
+from ....ops.modulated_rms_norm import per_batch
+
+WIDE = torch.float32
+MODULATED = {"ada_norm": 1, "ada_norm_pair": 1}
+RESIDUAL = {"gated_residual": 2, "gated_residual_ada_norm": 2}
+PER_BATCH = {"modulated_rms_norm": 1, "residual_tanh_gated_rms_norm": 2, "residual_tanh_gated_rms_norm_modulated": 2}
+SUM = {"add_rms_norm": 2}
+GATED = {"silu_and_mul": 2, "gelu_and_mul": 2, "gelu_tanh_and_mul": 2}
+ROWS = MODULATED | RESIDUAL | PER_BATCH | SUM | GATED
+"""By operator, how many of its first arguments are rows of one shape and dtype. The others broadcast to these."""
+HEADS = ("qk_norm_rope", "rope")
+"""Operators of queries, keys, cosines and sines: these are copied if their last dimension is not contiguous."""
+
+compiling = torch.compiler.is_compiling
+
+
+def as_rows(x: Tensor) -> Tensor:
+    """`x` with a contiguous last dimension. A convolution over patches leaves its result column by column."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
+    """The shape that these broadcast to; None if there is none."""
+    shape = tuple(tensors[0].shape)
+    for x in tensors[1:]:
+        if tuple(x.shape) == shape:
+            continue
+        pairs = list(itertools.zip_longest(reversed(shape), reversed(x.shape), fillvalue=1))
+        if any(a != b and 1 not in (a, b) for a, b in pairs):
+            return None
+        shape = tuple(b if a == 1 else a for a, b in reversed(pairs))
+    return shape
+
+
+def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The first `count` in their common dtype and in the shape that all broadcast to, the others in that dtype or
+    float32; each with a contiguous last dimension. The operands themselves if they do not broadcast."""
+    tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
+    first = [x for x in operands[:count] if isinstance(x, Tensor)]
+    dtype = functools.reduce(torch.promote_types, [x.dtype for x in first])
+    shape = common_shape(tensors)
+    if shape is None:
+        return operands
+    made: list[Any] = []
+    for at, x in enumerate(operands):
+        if isinstance(x, Tensor) and x.dim() > 0:
+            if at < count:
+                x = x if x.dtype == dtype else x.to(dtype)
+                x = x if tuple(x.shape) == shape else x.expand(shape)
+            elif x.dtype not in (dtype, WIDE):
+                x = x.to(WIDE)
+            x = as_rows(x)
+        made.append(x)
+    return tuple(made)
+
+
+def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """The result of an operator for operands that it refuses; `NotImplemented` if they fit, or do not with this."""
+    op = getattr(ops, name)
+    if name in HEADS:
+        made = tuple(as_rows(x) if isinstance(x, Tensor) else x for x in args)
+        tables = {key: as_rows(x) for key, x in options.items() if key in ("cos", "sin") and x is not None}
+        if same(made, args) and all(x is options[key] for key, x in tables.items()):
+            return NotImplemented
+        return op(*made, **options | tables)
+    count = ROWS[name]
+    operands = (*args[:count], *[per_batch(x, args[0]) for x in args[count:]]) if name in PER_BATCH else args
+    made = as_row_operands(count, operands)
+    if same(made, operands):
+        return NotImplemented
+    if name in RESIDUAL and args[0].dtype != made[0].dtype:
+        return promoted(name, args, options)
+    return op(*made, **widened(options, made[0].dtype))
+
+
+def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A gated residual whose branch has a wider dtype than the stream, then the norm of the sum.
+
+    The sum has the wider dtype. With a float32 modulation (Wan) models cast it to the dtype of the stream.
+    """
+    x, y, gate, *by = args
+    table, clip = options.get("gate_table"), options.get("clip", False)
+    by_sum = {"gate_table": table, "clip": clip, "mode": options.get("mode", "exact")}
+    made = as_row_operands(2, (x, y, gate))
+    if gate is None:
+        total = made[0] + made[1]
+    else:
+        total = ops.gated_residual(*made, **widened(by_sum, made[0].dtype))
+        if WIDE in (gate.dtype, None if table is None else table.dtype):
+            total = total.to(x.dtype)
+    if name == "gated_residual":
+        return total
+    options = {key: value for key, value in options.items() if key not in ("gate_table", "clip")}
+    by = list(as_row_operands(1, (total, *by)))
+    return ops.ada_norm(*by, **widened(options, total.dtype)), total
+
+
+def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
+    """Tables, weights and biases in this dtype or float32."""
+    return {
+        key: x.to(WIDE) if isinstance(x, Tensor) and x.dtype not in (dtype, WIDE) else x for key, x in options.items()
+    }
+
+
+def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
+    """Whether these are the same objects."""
+    return all(a is b for a, b in zip(made, args, strict=True))
+
+
+def looked_at(name: str, op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """The operator's result under torch.compile, which does not trace `except`: the operands are checked first."""
+    made = refitted(name, args, options)
+    return op(*args, **options) if made is NotImplemented else made
+
+
+def fitting(op: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator, for operands that torch's operators take."""
+    name = op.__name__
+
+    @functools.wraps(op)
+    def run(*args: Any, **options: Any) -> Any:
+        if compiling():
+            return looked_at(name, op, args, options)
+        try:
+            return op(*args, **options)
+        except RuntimeError:
+            made = refitted(name, args, options)
+            if made is NotImplemented:
+                raise
+            return made
+
+    return run
+
+
+FITTING = {name: fitting(getattr(ops, name)) for name in (*ROWS, *HEADS)}
+
+__all__ = ["FITTING", "as_rows"]

@@ -1,0 +1,1 @@
+"""The models of diffusers, one file for each family."""

@@ -1,0 +1,117 @@
+"""The attention modules of diffusers: what arguments a processor has is looked up once, not at every call.
+
+Their own forward calls `inspect.signature`, to drop keyword arguments that the processor does not know. That takes
+Python as long as launching several kernels, once or twice in a block. Here a call that gives the processor what it
+knows goes straight to it.
+"""
+
+import inspect
+from inspect import Parameter
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ...._cache import cache_weakly
+from ..core.fusion import Fusion
+from ..core.recipe import FusedRecipe
+
+PROCESSOR = "diffusers.models.attention_processor"
+MODELS = "diffusers.models.transformers.transformer"
+FORWARDS = (
+    *("52757ae59bd5", "f7591fc2704c", "da955de3cf32", "34680a2e00e6", "35553156b0d7", "f3b637f914f2"),
+    *("55719bfef25a", "775053703060", "709e71bfbc64", "de5760aa6cb4", "a94d1e5bf50f"),  # with Optional: diffusers 0.36
+)
+
+
+class Signature(NamedTuple):
+    """Which calls a module and its processor understand alike."""
+
+    names: frozenset[str]
+    """Of keyword arguments."""
+    needed: tuple[tuple[int, str], ...]
+    """Place and name of what must be given: the two have other defaults there."""
+    most: int
+    """Arguments by place."""
+
+
+NONE = Signature(frozenset(), (), -1)
+
+
+def signature(module: type[Any], processor: type[Any]) -> Signature:
+    """What a processor of this class takes as the module does: the module's arguments, in its order or by name, then
+    its own."""
+    try:
+        _, *own = inspect.signature(module.forward).parameters.values()
+        _, _, *theirs = inspect.signature(processor.__call__).parameters.values()
+    except (TypeError, ValueError):  # it has no signature, or fewer arguments
+        return NONE
+    own = [parameter for parameter in own if parameter.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    named = {b.name: b for b in theirs if b.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)}
+    alike = 0
+    for a, b in zip(own, theirs, strict=False):
+        if (a.name, a.kind) != (b.name, b.kind):
+            break
+        alike += 1
+    if alike < len(own) and not (hands_on_by_name(module) and all(a.name in named for a in own)):
+        return NONE
+    needed = tuple((at, a.name) for at, a in enumerate(own) if a.default is not named[a.name].default)
+    return Signature(frozenset(named), needed, alike)
+
+
+def hands_on_by_name(module: type[Any]) -> bool:
+    """Whether the module's own forward calls the processor with names: `Attention`, not the classes of one model."""
+    return any((cls.__module__, cls.__name__) == (PROCESSOR, "Attention") for cls in module.__mro__)
+
+
+@cache_weakly
+def signatures(module: type) -> WeakKeyDictionary[type, Signature]:
+    """The signatures for a class of modules, by the class of the processor."""
+    return WeakKeyDictionary()
+
+
+def call(self: Any, how: FusedRecipe, *args: Any, **kwargs: Any) -> Any:
+    """The module's `forward`."""
+    return self.processor(self, *args, **kwargs)
+
+
+def accepts(self: Any, *args: Any, **kwargs: Any) -> bool:
+    """Whether the processor takes the call as it is: nothing to drop and warn of, no default to fill in."""
+    module: type = type(self)
+    processor: type = type(self.processor)
+    known = signatures(module)
+    found = known.get(processor)
+    if found is None:
+        found = known[processor] = signature(module, processor)
+    names, needed, most = found
+    if len(args) > most:
+        return False
+    for name in kwargs:
+        if name not in names:
+            return False
+    for at, name in needed:  # noqa: SIM110  a generator costs as much as what it asks
+        if at >= len(args) and name not in kwargs:
+            return False
+    return True
+
+
+FUSIONS = (
+    Fusion(
+        name="attention_module",
+        classes=(
+            f"{PROCESSOR}.Attention",
+            f"{MODELS}_bria_fibo.BriaFiboAttention",
+            f"{MODELS}_flux.FluxAttention",
+            f"{MODELS}_flux2.Flux2Attention",
+            f"{MODELS}_flux2.Flux2ParallelSelfAttention",
+            f"{MODELS}_longcat_image.LongCatImageAttention",
+            f"{MODELS}_ltx.LTXAttention",
+            f"{MODELS}_ltx2.LTX2Attention",
+            f"{MODELS}_ovis_image.OvisImageAttention",
+        ),
+        run=call,
+        accepts=accepts,
+        kernels=False,
+        sources={"forward": FORWARDS},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
+        chains=("arguments of the processor, looked up once",),
+    ),
+)

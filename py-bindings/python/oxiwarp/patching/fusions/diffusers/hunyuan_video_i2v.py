@@ -1,0 +1,194 @@
+"""HunyuanVideo's blocks that replace tokens (image to video): those of the first frame have a modulation of their own.
+
+Each kernel runs for those tokens and for the others.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.fusion import Fusion
+from ..core.ops import gated_residual, gated_residual_ada_norm
+from ..core.recipe import FusedRecipe
+from ..shared.ada_layer_norm import ONCE, fits, modulated
+from ..shared.mmdit import after_attention, as_rows, joined
+from ..shared.parallel_block import CHAIN
+from .hunyuan_video import MODULE, Tables, accepts_block, both_branches, fits_block
+
+
+def norm(
+    self: Any,
+    how: FusedRecipe,
+    hidden_states: Tensor,
+    emb: Tensor,
+    token_replace_emb: Tensor,
+    first_frame_num_tokens: int,
+) -> tuple[Tensor, ...]:
+    """`HunyuanVideoTokenReplaceAdaLayerNormZero.forward`: the norm, then both modulations' rest."""
+    normed, of_others, of_first = both_modulated(
+        self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 6
+    )
+    return normed, *of_others, *of_first
+
+
+def single_norm(
+    self: Any,
+    how: FusedRecipe,
+    hidden_states: Tensor,
+    emb: Tensor,
+    token_replace_emb: Tensor,
+    first_frame_num_tokens: int,
+) -> tuple[Tensor, ...]:
+    """`HunyuanVideoTokenReplaceAdaLayerNormZeroSingle.forward`."""
+    normed, of_others, of_first = both_modulated(
+        self, how, hidden_states, emb, token_replace_emb, first_frame_num_tokens, 3
+    )
+    return normed, *of_others, *of_first
+
+
+def both_modulated(
+    self: Any, how: FusedRecipe, x: Tensor, emb: Tensor, of_first: Tensor, first: int, chunks: int
+) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
+    """The norm of `x`, whose first tokens are modulated by another embedding; the rest of both modulations."""
+    parts = [self.linear(self.silu(each)).chunk(chunks, dim=1) for each in (emb, of_first)]
+    (shift, scale, *rest), (first_shift, first_scale, *first_rest) = parts
+    x = as_rows(x)
+    normed = [
+        modulated(self, how, x[:, :first], first_scale, first_shift),
+        modulated(self, how, x[:, first:], scale, shift),
+    ]
+    return torch.cat(normed, dim=1), rest, first_rest
+
+
+def accepts_norm(
+    self: Any, hidden_states: Tensor, emb: Tensor, token_replace_emb: Tensor | None, first_frame_num_tokens: int | None
+) -> bool:
+    """Tokens of which some are first, and two embeddings of one dtype."""
+    return (
+        token_replace_emb is not None
+        and first_frame_num_tokens is not None
+        and 0 < first_frame_num_tokens < hidden_states.shape[1]
+        and hidden_states.dtype == emb.dtype == token_replace_emb.dtype
+    )
+
+
+def block(
+    self: Any,
+    how: FusedRecipe,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor,
+    temb: Tensor,
+    attention_mask: Tensor | None = None,
+    freqs_cis: Tables | None = None,
+    token_replace_emb: Tensor | None = None,
+    num_tokens: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`HunyuanVideoTokenReplaceTransformerBlock.forward`."""
+    normed, *modulation = self.norm1(hidden_states, temb, token_replace_emb, num_tokens)
+    normed_text, *text_modulation = self.norm1_context(encoder_hidden_states, emb=temb)
+    attended, attended_text = self.attn(
+        hidden_states=normed,
+        encoder_hidden_states=normed_text,
+        attention_mask=attention_mask,
+        image_rotary_emb=freqs_cis,
+    )
+    sizes = [num_tokens, hidden_states.shape[1] - num_tokens]  # type: ignore[operator]
+    streams = as_rows(hidden_states).split(sizes, 1), attended.split(sizes, 1)
+    gates, done = [], []
+    for x, y, by in zip(*streams, (modulation[4:], modulation[:4]), strict=True):
+        gate_msa, shift, scale, gate = (part.unsqueeze(1) for part in by)
+        done.append(gated_residual_ada_norm(x, y, gate_msa, scale, shift, eps=self.norm2.eps, mode=how.mode))
+        gates.append(gate)
+    forwarded = self.ff(torch.cat([normed for normed, _ in done], dim=1)).split(sizes, 1)
+    sums = [gated_residual(x, y, gate, mode=how.mode) for (_, x), y, gate in zip(done, forwarded, gates, strict=True)]
+    return torch.cat(sums, dim=1), after_attention(
+        encoder_hidden_states, attended_text, text_modulation, self.norm2_context, self.ff_context, how
+    )
+
+
+def single_block(
+    self: Any,
+    how: FusedRecipe,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor,
+    temb: Tensor,
+    attention_mask: Tensor | None = None,
+    image_rotary_emb: Tables | None = None,
+    token_replace_emb: Tensor | None = None,
+    num_tokens: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`HunyuanVideoTokenReplaceSingleTransformerBlock.forward`."""
+    image = hidden_states.shape[1]
+    hidden_states = joined(hidden_states, encoder_hidden_states)
+    normed, gate, first_gate = self.norm(hidden_states, temb, token_replace_emb, num_tokens)
+    projected = both_branches(self, how, normed, image, attention_mask, image_rotary_emb)
+    sums = [
+        gated_residual(hidden_states[:, tokens], projected[:, tokens], by.unsqueeze(1), mode=how.mode)
+        for by, tokens in ((first_gate, slice(num_tokens)), (gate, slice(num_tokens, None)))
+    ]
+    hidden_states = torch.cat(sums, dim=1)
+    return hidden_states[:, :image], hidden_states[:, image:]
+
+
+def accepts(
+    self: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor,
+    temb: Tensor,
+    attention_mask: Tensor | None = None,
+    rotary_emb: Tables | None = None,
+    token_replace_emb: Tensor | None = None,
+    num_tokens: int | None = None,
+    **tables: Any,
+) -> bool:
+    """Two streams of tokens, of which some are first, and two embeddings of one dtype."""
+    return accepts_norm(self, hidden_states, temb, token_replace_emb, num_tokens) and accepts_block(
+        self, hidden_states, encoder_hidden_states, temb
+    )
+
+
+FUSIONS = (
+    Fusion(
+        name="hunyuan_video.replace_norm",
+        classes=(f"{MODULE}.HunyuanVideoTokenReplaceAdaLayerNormZero",),
+        run=norm,
+        accepts=accepts_norm,
+        fits=fits,
+        skips=("norm",),
+        sources={"forward": ("ba1fd3dde0b0",)},
+        chains=(ONCE,),
+    ),
+    Fusion(
+        name="hunyuan_video.replace_single_norm",
+        classes=(f"{MODULE}.HunyuanVideoTokenReplaceAdaLayerNormZeroSingle",),
+        run=single_norm,
+        accepts=accepts_norm,
+        fits=fits,
+        skips=("norm",),
+        sources={"forward": ("33654304ac7b",)},
+        chains=(ONCE,),
+    ),
+    Fusion(
+        name="hunyuan_video.replace_block",
+        classes=(f"{MODULE}.HunyuanVideoTokenReplaceTransformerBlock",),
+        run=block,
+        accepts=accepts,
+        fits=fits_block,
+        skips=("norm2", "norm2_context"),
+        sources={"forward": ("387a38e50ee1",)},
+        chains=(
+            "gate and residual of attn, norm2, modulation: gated_residual_ada_norm",
+            "gate and residual of ff: gated_residual",
+        ),
+    ),
+    Fusion(
+        name="hunyuan_video.replace_single_block",
+        classes=(f"{MODULE}.HunyuanVideoTokenReplaceSingleTransformerBlock",),
+        run=single_block,
+        accepts=accepts,
+        sources={"forward": ("9ba5dc491e58",)},
+        chains=(CHAIN.format("gelu_tanh"), "gate and residual of proj_out: gated_residual"),
+    ),
+)

@@ -1,0 +1,57 @@
+"""torch.nn.LayerNorm, and diffusers' FP32LayerNorm, by themselves: what blocks of no known source still gain from."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.fusion import Fusion
+from ..core.modules import resident
+from ..core.ops import layer_norm
+from ..core.recipe import FusedRecipe
+
+
+def run(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
+    """`LayerNorm.forward`."""
+    return layer_norm(x, self.weight, self.bias, self.eps)
+
+
+def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
+    """Contiguous rows, and parameters in the input's dtype; torch takes float32 ones too, but rounds otherwise on CUDA.
+    Inductor fuses a LayerNorm into what follows. Each class has its own name for the input."""
+    if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
+        return False
+    if x.shape[-1:] != self.normalized_shape or not self.eps >= 0:  # the own forward complains, or takes it
+        return False
+    return resident(x.device, self.weight, self.bias) and all(
+        parameter is None or parameter.dtype == x.dtype for parameter in (self.weight, self.bias)
+    )
+
+
+def fits(self: Any) -> str | None:
+    """Over the last dimension."""
+    return None if len(self.normalized_shape) == 1 else f"it normalises {len(self.normalized_shape)} dimensions"
+
+
+FUSIONS = (
+    Fusion(
+        name="layer_norm",
+        classes=("torch.nn.modules.normalization.LayerNorm",),
+        run=run,
+        accepts=accepts,
+        fits=fits,
+        sources={"forward": ("061ac68b21ec",)},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
+        chains=("LayerNorm by itself: layer_norm",),
+    ),
+    Fusion(
+        name="fp32_layer_norm",
+        classes=("diffusers.models.normalization.FP32LayerNorm",),
+        run=run,
+        accepts=accepts,
+        fits=fits,
+        sources={"forward": ("878c87be861d",)},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
+        chains=("LayerNorm in float32, cast back: layer_norm",),
+    ),
+)

@@ -1,0 +1,184 @@
+"""The attention of LTX-2 (diffusers: models/transformers/transformer_ltx2.py)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..core.attention import dispatched, mask_of_heads
+from ..core.fusion import Fusion
+from ..core.ops import qk_norm_rope
+from ..core.recipe import FusedRecipe
+from ..shared.mmdit import norms_fit
+from .ltx2 import MODULE, Tables
+
+
+def attention(
+    self: Any,
+    how: FusedRecipe,
+    attn: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    query_rotary_emb: Tables | None = None,
+    key_rotary_emb: Tables | None = None,
+) -> Tensor:
+    """`LTX2AudioVideoAttnProcessor.__call__`."""
+    source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
+    query, key, value = attn.to_q(hidden_states), attn.to_k(source), attn.to_v(source)
+    query, key = turned(attn, how, query, key, query_rotary_emb, key_rotary_emb)
+    return projected(attn, attend(self, how, attn, query, key, value, attention_mask), gates)
+
+
+def perturbed_attention(
+    self: Any,
+    how: FusedRecipe,
+    attn: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    query_rotary_emb: Tables | None = None,
+    key_rotary_emb: Tables | None = None,
+    perturbation_mask: Tensor | None = None,
+    all_perturbed: Any = None,
+) -> Tensor:
+    """`LTX2PerturbedAttnProcessor.__call__`, which projects the values first."""
+    source, attention_mask, gates = prepared(attn, hidden_states, encoder_hidden_states, attention_mask)
+    value = attn.to_v(source)
+    if all_perturbed is None:
+        all_perturbed = perturbation_mask is not None and bool(torch.all(perturbation_mask == 0))
+    if all_perturbed:
+        attended = value
+    else:
+        query, key = attn.to_q(hidden_states), attn.to_k(source)
+        query, key = turned(attn, how, query, key, query_rotary_emb, key_rotary_emb)
+        attended = attend(self, how, attn, query, key, value, attention_mask)
+        if perturbation_mask is not None:
+            attended = torch.lerp(value, attended, perturbation_mask)
+    return projected(attn, attended, gates)
+
+
+def prepared(
+    attn: Any, x: Tensor, encoder_hidden_states: Tensor | None, mask: Tensor | None
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Tokens of keys and values, the mask of heads, and the gates of heads, if the model has any."""
+    source = x if encoder_hidden_states is None else encoder_hidden_states
+    mask = None if mask is None else mask_of_heads(attn, mask, source)
+    return source, mask, None if attn.to_gate_logits is None else 2.0 * torch.sigmoid(attn.to_gate_logits(x))
+
+
+def projected(attn: Any, attended: Tensor, gates: Tensor | None) -> Tensor:
+    """The attention's output from its heads."""
+    if gates is not None:
+        attended = (attended.unflatten(2, (attn.heads, -1)) * gates.unsqueeze(-1)).flatten(2, 3)
+    projected: Tensor = attn.to_out[1](attn.to_out[0](attended))
+    return projected
+
+
+def attend(
+    self: Any, how: FusedRecipe, attn: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
+) -> Tensor:
+    """The attention itself, `[B, S, heads * D]`."""
+    query, key, value = (x.unflatten(2, (attn.heads, -1)) for x in (query, key, value))
+    attended: Tensor = dispatched(
+        how,
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=0.0,
+        is_causal=False,
+        backend=self._attention_backend,
+        parallel_config=self._parallel_config,
+    )
+    return attended.flatten(2, 3).to(query.dtype)
+
+
+def turned(
+    attn: Any, how: FusedRecipe, query: Tensor, key: Tensor, tables: Tables | None, key_tables: Tables | None
+) -> tuple[Tensor, Tensor]:
+    """Queries and keys, normalised across heads, then rotated: neighbouring columns before heads are split, or the
+    halves of each head."""
+    options: dict[str, Any] = {"eps": attn.norm_q.eps, "mode": how.mode}
+    weights = attn.norm_q.weight, attn.norm_k.weight
+    if tables is not None and attn.rope_type == "split":
+        options.update(across_heads=True, interleaved=False, head_dim=tables[0].shape[-1] * 2)
+        tables = tables[0].transpose(1, 2), tables[1].transpose(1, 2)
+        if key_tables is not None:
+            key_tables = key_tables[0].transpose(1, 2), key_tables[1].transpose(1, 2)
+    if tables is not None and key_tables is None:
+        both: tuple[Tensor, Tensor] = qk_norm_rope(
+            query, key, *tables, q_weight=weights[0], k_weight=weights[1], **options
+        )
+        return both
+    of_query, of_key = ((), ()) if tables is None or key_tables is None else (tables, key_tables)
+    query = qk_norm_rope(query, None, *of_query, q_weight=weights[0], **options)
+    key = qk_norm_rope(key, None, *of_key, q_weight=weights[1], **options)
+    return query, key
+
+
+def accepts(
+    self: Any,
+    attn: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    query_rotary_emb: Tables | None = None,
+    key_rotary_emb: Tables | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> bool:
+    """torch's norms with weights in the dtype of the input, and float32 tables for all tokens."""
+    source = hidden_states if encoder_hidden_states is None else encoder_hidden_states
+    if not norms_fit(hidden_states, nn.RMSNorm, (attn.norm_q, attn.norm_k)) or source.dtype != hidden_states.dtype:
+        return False
+    if query_rotary_emb is None:
+        return True
+    of_key = query_rotary_emb if key_rotary_emb is None else key_rotary_emb
+    return fit(attn, hidden_states, query_rotary_emb) and fit(attn, source, of_key)
+
+
+def fit(attn: Any, x: Tensor, tables: Tables) -> bool:
+    """Whether tables are those of `x`'s tokens, in float32 on its device."""
+    batch, tokens, _ = x.shape
+    inner = attn.inner_dim
+    shape: tuple[int, ...] = (batch, tokens, inner)
+    if attn.rope_type == "split":
+        shape = (batch, attn.heads, tokens, inner // attn.heads // 2)
+    return len(tables) == 2 and all(
+        table.shape == shape and table.dtype == torch.float32 and table.device == x.device for table in tables
+    )
+
+
+FUSIONS = (
+    Fusion(
+        name="ltx2.attention",
+        classes=(f"{MODULE}.LTX2AudioVideoAttnProcessor",),
+        method="__call__",
+        run=attention,
+        accepts=accepts,
+        skips=("norm_q", "norm_k"),
+        sources={
+            "__call__": ("46ef98a6f3d9",),
+            ":apply_interleaved_rotary_emb": ("97db520fafe3",),
+            ":apply_split_rotary_emb": ("184e275de88b",),
+        },
+        exactness="same roundings",  # torch's addcmul, for halves of heads, rounds once what is rounded twice here
+        chains=("norm_q, norm_k, rotary embedding: qk_norm_rope",),
+    ),
+    Fusion(
+        name="ltx2.perturbed_attention",
+        classes=(f"{MODULE}.LTX2PerturbedAttnProcessor",),
+        method="__call__",
+        run=perturbed_attention,
+        accepts=accepts,
+        skips=("norm_q", "norm_k"),
+        sources={
+            "__call__": ("d7997928a329",),
+            ":apply_interleaved_rotary_emb": ("97db520fafe3",),
+            ":apply_split_rotary_emb": ("184e275de88b",),
+        },
+        exactness="same roundings",
+        chains=("norm_q, norm_k, rotary embedding: qk_norm_rope",),
+    ),
+)

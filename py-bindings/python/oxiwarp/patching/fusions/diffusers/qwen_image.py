@@ -1,0 +1,184 @@
+"""Qwen-Image (diffusers: models/transformers/transformer_qwenimage.py)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..core.attention import dispatched
+from ..core.fusion import Fusion
+from ..core.ops import ada_norm
+from ..core.recipe import FusedRecipe
+from ..shared.mmdit import Stream, affine_norm, after_attention, as_rows, norms_fit, queries_and_keys, streams_fit
+
+MODULE = "diffusers.models.transformers.transformer_qwenimage"
+Tables = tuple[Tensor, Tensor]
+NORMS = ("img_norm1", "img_norm2", "txt_norm1", "txt_norm2")
+
+
+def block(
+    self: Any,
+    how: FusedRecipe,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor,
+    encoder_hidden_states_mask: Tensor | None,
+    temb: Tensor,
+    image_rotary_emb: Tables | None = None,
+    joint_attention_kwargs: dict[str, Any] | None = None,
+    modulate_index: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`QwenImageTransformerBlock.forward`."""
+    first, second = self.img_mod(temb).chunk(2, dim=-1)
+    of_text, of_text_mlp = self.txt_mod(temb.chunk(2)[0] if self.zero_cond_t else temb).chunk(2, dim=-1)
+    shift, scale, gate = by_token(first, modulate_index)
+    text_shift, text_scale, text_gate = by_token(of_text)
+    eps, text_eps = self.img_norm1.eps, self.txt_norm1.eps
+    attended, attended_text = self.attn(
+        hidden_states=ada_norm(as_rows(hidden_states), scale, shift, eps=eps, mode=how.mode),
+        encoder_hidden_states=ada_norm(
+            as_rows(encoder_hidden_states), text_scale, text_shift, eps=text_eps, mode=how.mode
+        ),
+        encoder_hidden_states_mask=encoder_hidden_states_mask,
+        image_rotary_emb=image_rotary_emb,
+        **(joint_attention_kwargs or {}),
+    )
+    clip = hidden_states.dtype == torch.float16
+    modulation = gate, *by_token(second, modulate_index)
+    hidden_states = after_attention(hidden_states, attended, modulation, self.img_norm2, self.img_mlp, how, clip)
+    modulation = text_gate, *by_token(of_text_mlp)
+    encoder_hidden_states = after_attention(
+        encoder_hidden_states, attended_text, modulation, self.txt_norm2, self.txt_mlp, how, clip
+    )
+    return encoder_hidden_states, hidden_states
+
+
+def by_token(modulation: Tensor, index: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Shift, scale and gate `[B, 1, D]` of a modulation `[B, 3 D]`.
+
+    With an index `[B, S]` they are `[B, S, D]`, of a modulation `[2 B, 3 D]`: a token's is in the first half of the
+    batches where its index is 0, otherwise in the second.
+    """
+    modulation = modulation.unsqueeze(1)
+    if index is not None:
+        half = modulation.shape[0] // 2
+        modulation = torch.where(index.unsqueeze(-1) == 0, modulation[:half], modulation[half:])
+    return modulation.chunk(3, dim=-1)
+
+
+def accepts_block(
+    self: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor,
+    encoder_hidden_states_mask: Tensor | None,
+    temb: Tensor,
+    *args: Any,
+    **kwargs: Any,
+) -> bool:
+    """Two streams of tokens and an embedding of one dtype."""
+    return streams_fit(temb, hidden_states, encoder_hidden_states)
+
+
+def fits_block(self: Any) -> str | None:
+    """LayerNorms without weights, as in all published models."""
+    return affine_norm(self, *NORMS)
+
+
+def attention(
+    self: Any,
+    how: FusedRecipe,
+    attn: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor,
+    encoder_hidden_states_mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    image_rotary_emb: Tables | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`QwenDoubleStreamAttnProcessor2_0.__call__`."""
+    if encoder_hidden_states_mask is not None:
+        everywhere = torch.ones(hidden_states.shape[:2], dtype=torch.bool, device=hidden_states.device)
+        attention_mask = torch.cat([encoder_hidden_states_mask, everywhere], dim=1)[:, None, None, :]
+    heads = (-1, attn.inner_dim // attn.heads)
+    query, key, value = (project(hidden_states).unflatten(-1, heads) for project in (attn.to_q, attn.to_k, attn.to_v))
+    text_query, text_key, text_value = (
+        project(encoder_hidden_states).unflatten(-1, heads)
+        for project in (attn.add_q_proj, attn.add_k_proj, attn.add_v_proj)
+    )
+    of_image, of_text = (None, None) if image_rotary_emb is None else image_rotary_emb
+    streams = [
+        Stream(text_query, text_key, attn.norm_added_q, attn.norm_added_k, of_text),
+        Stream(query, key, attn.norm_q, attn.norm_k, of_image),
+    ]
+    query, key = queries_and_keys(streams, how, "llama_rms_norm")
+    attended = dispatched(
+        how,
+        query,
+        key,
+        torch.cat([text_value, value], dim=1),
+        attn_mask=attention_mask,
+        dropout_p=0.0,
+        is_causal=False,
+        backend=self._attention_backend,
+        parallel_config=self._parallel_config,
+    )
+    attended = attended.flatten(2, 3).to(query.dtype)
+    text = encoder_hidden_states.shape[1]
+    image = attn.to_out[0](attended[:, text:].contiguous())
+    if len(attn.to_out) > 1:
+        image = attn.to_out[1](image)
+    return image, attn.to_add_out(attended[:, :text].contiguous())
+
+
+def accepts_attention(
+    self: Any,
+    attn: Any,
+    hidden_states: Tensor,
+    encoder_hidden_states: Tensor | None = None,
+    encoder_hidden_states_mask: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    image_rotary_emb: Tables | None = None,
+) -> bool:
+    """diffusers' RMSNorms with weights in the dtype of the input, and complex tables for the tokens of each stream."""
+    from diffusers.models.normalization import RMSNorm
+
+    if encoder_hidden_states is None or attention_mask is not None:
+        return False
+    if hidden_states.dtype != encoder_hidden_states.dtype:
+        return False
+    if image_rotary_emb is not None:
+        columns = attn.inner_dim // attn.heads // 2
+        for table, x in zip(image_rotary_emb, (hidden_states, encoder_hidden_states), strict=True):
+            right = table.dtype == torch.complex64 and table.device == x.device
+            if not right or table.shape != (x.shape[1], columns):
+                return False
+    return norms_fit(hidden_states, RMSNorm, (attn.norm_q, attn.norm_k), (attn.norm_added_q, attn.norm_added_k))
+
+
+FUSIONS = (
+    Fusion(
+        name="qwen_image.block",
+        classes=(f"{MODULE}.QwenImageTransformerBlock",),
+        run=block,
+        accepts=accepts_block,
+        fits=fits_block,
+        skips=NORMS,
+        sources={"forward": ("1376a0083b78",), "_modulate": ("1f396a3e2448",)},
+        chains=(
+            "norm1, modulation: ada_norm",
+            "gate and residual of attn, norm2, modulation: gated_residual_ada_norm",
+            "gate and residual of mlp: gated_residual",
+        ),
+    ),
+    Fusion(
+        name="qwen_image.attention",
+        classes=(f"{MODULE}.QwenDoubleStreamAttnProcessor2_0",),
+        method="__call__",
+        run=attention,
+        accepts=accepts_attention,
+        sources={
+            "__call__": ("a396ee5c3927",),
+            ":apply_rotary_emb_qwen": ("f2ba3223d11e",),
+            "diffusers.models.normalization:RMSNorm.forward": ("84e432f4e63b",),
+        },
+        chains=("norms of queries and keys, rotary embedding, concatenation: qk_norm_rope",),
+    ),
+)

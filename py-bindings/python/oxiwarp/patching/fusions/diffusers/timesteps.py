@@ -1,0 +1,54 @@
+"""The sinusoidal embedding of a timestep (diffusers: models/embeddings.py), in half as many kernels.
+
+Every step begins with it, while the GPU waits. Its frequencies, which follow from its width, are made once, and cosines
+and sines are put beside each other in their order.
+"""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...._cache import kept
+from ..core.fusion import Fusion
+from ..core.recipe import FusedRecipe
+
+MODULE = "diffusers.models.embeddings"
+MAX_PERIOD = 10000
+
+
+def embedding(self: Any, how: FusedRecipe, timesteps: Tensor) -> Tensor:
+    """`Timesteps.forward`."""
+    count, shift = self.num_channels // 2, self.downscale_freq_shift
+    angles = timesteps[:, None].float() * frequencies(count, shift, timesteps.device)
+    if self.scale != 1:
+        angles = self.scale * angles
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, sin) if self.flip_sin_to_cos else (sin, cos), dim=-1)
+
+
+@kept
+def frequencies(count: int, shift: float, device: torch.device) -> Tensor:
+    """`get_timestep_embedding`'s, `[1, count]`."""
+    exponent = -math.log(MAX_PERIOD) * torch.arange(0, count, dtype=torch.float32, device=device)
+    return torch.exp(exponent / (count - shift))[None]
+
+
+def accepts(self: Any, timesteps: Tensor) -> bool:
+    """An even width."""
+    return type(timesteps) is Tensor and timesteps.dim() == 1 and self.num_channels % 2 == 0
+
+
+FUSIONS = (
+    Fusion(
+        name="timesteps",
+        classes=(f"{MODULE}.Timesteps",),
+        run=embedding,
+        accepts=accepts,
+        kernels=False,
+        sources={"forward": ("cea8c275dd64",), ":get_timestep_embedding": ("5de8c4c9bf64",)},
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
+        chains=("frequencies of the sinusoidal embedding, made once",),
+    ),
+)

@@ -1,0 +1,1 @@
+"""Parts of blocks that several families of models have."""

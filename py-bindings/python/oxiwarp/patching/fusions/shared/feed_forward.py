@@ -1,0 +1,150 @@
+"""Feed-forwards of diffusers, up to their second linear (diffusers: models/activations.py).
+
+Exact, the first linear is called and its result activated in one pass. `GELU(approximate="tanh")` in mode "fast" is one
+matrix product of cuBLASLt, which adds the bias and activates before its one rounding. `LinearActivation` is left alone:
+torch's SiLU is as fast.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....ops._register import FLOATS, PLAIN, may_write, needs_grad
+from ..core.fusion import Fusion
+from ..core.modules import hooked, resident
+from ..core.ops import geglu, gelu, gelu_quick, gelu_tanh, silu_and_mul, swiglu
+from ..core.recipe import FusedRecipe
+
+MODULE = "diffusers.models.activations"
+
+
+def gelu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
+    """`GELU.forward`."""
+    if how.mode == "fast" and self.approximate == "tanh" and in_epilogue(self.proj, hidden_states):
+        return gelu_product(self.proj, hidden_states)
+    projected = self.proj(hidden_states)
+    if not packed(projected):
+        return self.gelu(projected)
+    return (gelu_tanh if self.approximate == "tanh" else gelu)(projected, mode=how.mode)
+
+
+def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
+    """A linear and its GELU by the hyperbolic tangent, in one product."""
+    made = torch._addmm_activation(proj.bias, x.reshape(-1, x.shape[-1]), proj.weight.t(), use_gelu=True)
+    return made.view(*x.shape[:-1], made.shape[-1])
+
+
+def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
+    """Whether one product of cuBLASLt does all that calling the linear on `x` does; it has no gradient and no vmap."""
+    if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
+        return False
+    if x.dtype == torch.float32:  # measured on an H200: twenty times as far from float64 as the eager chain
+        return False
+    if not (x.dtype == proj.weight.dtype == proj.bias.dtype) or needs_grad(x, proj.weight, proj.bias):
+        return False
+    return may_write(x) and resident(x.device, proj.weight, proj.bias)
+
+
+def geglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
+    """`GEGLU.forward`."""
+    projected = self.proj(hidden_states)
+    if packed(projected):
+        return geglu(projected, mode=how.mode)
+    first, gate = projected.chunk(2, dim=-1)
+    return first * self.gelu(gate)
+
+
+def swiglu_block(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
+    """`SwiGLU.forward`."""
+    projected = self.proj(hidden_states)
+    if packed(projected):
+        return swiglu(projected, mode=how.mode)
+    first, gate = projected.chunk(2, dim=-1)
+    return first * self.activation(gate)
+
+
+def quick_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
+    """`ApproximateGELU.forward`."""
+    projected = self.proj(x)
+    return gelu_quick(projected, mode=how.mode) if packed(projected) else projected * torch.sigmoid(1.702 * projected)
+
+
+def silu_and_mul_block(self: Any, how: FusedRecipe, x: Tensor) -> Tensor:
+    """`Flux2SwiGLU.forward`."""
+    return silu_and_mul(x, mode=how.mode)
+
+
+def packed(projected: Any) -> bool:
+    """Whether the kernels take what a linear gave, which may be another module's by now (LoRA, quantised, sharded)."""
+    return type(projected) in PLAIN and projected.dtype in FLOATS and projected.is_contiguous()
+
+
+def accepts_one(self: Any, *args: Any, **kwargs: Any) -> bool:
+    """One argument; what the linear makes of it is looked at then."""
+    return len(args) + len(kwargs) == 1
+
+
+def accepts_halves(self: Any, x: Tensor) -> bool:
+    """Two halves in rows that two strides describe, such as a slice of a fused projection."""
+    return x.dim() > 0 and x.shape[-1] % 2 == 0 and x.stride(-1) == 1 and (x.dim() <= 3 or x.is_contiguous())
+
+
+def fits_gelu(self: Any) -> str | None:
+    """The two forms that torch has."""
+    return None if self.approximate in ("none", "tanh") else f"its approximate is {self.approximate!r}"
+
+
+def fits_swiglu(self: Any) -> str | None:
+    """Gated by SiLU."""
+    gate = self.activation if hasattr(self, "activation") else self.gate_fn
+    return None if type(gate) is nn.SiLU else f"its gate is a {type(gate).__name__}, expected SiLU"
+
+
+FUSIONS = (
+    Fusion(
+        name="feed_forward.gelu",
+        classes=(f"{MODULE}.GELU",),
+        run=gelu_block,
+        accepts=accepts_one,
+        fits=fits_gelu,
+        sources={"forward": ("c222df871f75",), "gelu": ("76724fca0a7c",)},
+        chains=("GELU: gelu", "GELU, tanh (mode fast, no gradient: in the linear's epilogue): gelu_tanh"),
+    ),
+    Fusion(
+        name="feed_forward.geglu",
+        classes=(f"{MODULE}.GEGLU",),
+        run=geglu_block,
+        accepts=accepts_one,
+        sources={"forward": ("9bf39bdecf44",), "gelu": ("f472e2dcaa7a",)},
+        chains=("GELU of the second half, product: geglu",),
+    ),
+    Fusion(
+        name="feed_forward.swiglu",
+        classes=(f"{MODULE}.SwiGLU",),
+        run=swiglu_block,
+        accepts=accepts_one,
+        fits=fits_swiglu,
+        skips=("activation",),
+        sources={"forward": ("4463ee70089e",)},
+        chains=("SiLU of the second half, product: swiglu",),
+    ),
+    Fusion(
+        name="feed_forward.gelu_quick",
+        classes=(f"{MODULE}.ApproximateGELU",),
+        run=quick_block,
+        accepts=accepts_one,
+        sources={"forward": ("bd990f7b26a3",)},
+        chains=("x * sigmoid(1.702 x): gelu_quick",),
+    ),
+    Fusion(
+        name="feed_forward.silu_and_mul",
+        classes=("diffusers.models.transformers.transformer_flux[23].Flux[23]SwiGLU",),
+        run=silu_and_mul_block,
+        accepts=accepts_halves,
+        fits=fits_swiglu,
+        skips=("gate_fn",),
+        sources={"forward": ("10a68f258ccb",)},
+        chains=("SiLU of the first half, product: silu_and_mul",),
+    ),
+)

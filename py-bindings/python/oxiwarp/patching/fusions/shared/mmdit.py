@@ -1,0 +1,206 @@
+"""What blocks that attend over text and image tokens together have in common (MMDiT: Flux, SD3, Qwen-Image, …)."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from ....ops._register import define_in_place, may_write, needs_grad
+from ...class_swap import base_of
+from ..core.fusion import same_dtype
+from ..core.modules import is_exactly, is_plain
+from ..core.operands import as_rows
+from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
+from ..core.recipe import FusedRecipe
+from .feed_forward import in_epilogue
+
+ALIGNED = 128  # numbers of 16 bits: as far as cuBLASLt's choice of a kernel asks
+PART = "_oxiwarp_part"
+"""The attribute of a tensor that is a part of another: that one, and which part."""
+
+
+class Stream(NamedTuple):
+    """Queries and keys of one kind of tokens, `[B, S, heads, D]`, with their norms and what they are turned by."""
+
+    query: Tensor
+    key: Tensor
+    norm_q: Any = None
+    norm_k: Any = None
+    cos: Tensor | None = None
+    sin: Tensor | None = None
+    offset: int | None = None
+    """The first token that turns, where the tables are not for all of them."""
+
+
+def queries_and_keys(
+    streams: Sequence[Stream], how: FusedRecipe, norm: str, heads_first: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Normalised and rotated queries and keys of all streams, one after the other along the tokens.
+
+    Each stream is written where it belongs, which saves the concatenation; where autograd or a transform needs one, it
+    is made.
+    """
+    if len(streams) == 1:
+        return normed(streams[0], how, norm, heads_first)
+    dim = 2 if heads_first else 1
+    recorded = torch.is_grad_enabled() and any(wants_grad(stream) for stream in streams)
+    if recorded or not may_write(streams[0].query):
+        both = [normed(stream, how, norm, heads_first) for stream in streams]
+        return torch.cat([query for query, _ in both], dim), torch.cat([key for _, key in both], dim)
+    sizes = [stream.query.shape[dim] for stream in streams]
+    shape = list(streams[0].query.shape)
+    shape[dim] = sum(sizes)
+    query, key = streams[0].query.new_empty(shape), streams[0].key.new_empty(shape)
+    for stream, *out in zip(streams, query.split(sizes, dim), key.split(sizes, dim), strict=True):
+        normed(stream, how, norm, heads_first, out)
+    return query, key
+
+
+def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: Any = None) -> tuple[Tensor, Tensor]:
+    """One stream's queries and keys, normalised and rotated; written to `out`, if that is given."""
+    query, key, norm_q, norm_k, cos, sin, offset = stream
+    norms = (
+        {"norm": None}
+        if norm_q is None
+        else {"norm": norm, "q_weight": norm_q.weight, "k_weight": norm_k.weight, "eps": norm_q.eps}
+    )
+    found: tuple[Tensor, Tensor] = qk_norm_rope(
+        query, key, cos, sin, **norms, offset=offset, heads_first=heads_first, mode=how.mode, out=out
+    )
+    return found
+
+
+def wants_grad(stream: Stream) -> bool:
+    """Whether autograd has to record what is made of a stream."""
+    norms = [part.weight for part in (stream.norm_q, stream.norm_k) if part is not None]
+    return needs_grad(stream.query, stream.key, *norms)
+
+
+def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
+    """Whether each pair of query and key norms is one that `normed` takes: of this class, alike, in `x`'s dtype, not
+    hooked."""
+    for pair in pairs:
+        for part in pair:
+            if not (is_exactly(part, cls) and is_plain(part, x.device)) or part.eps is None or part.eps != pair[0].eps:
+                return False
+            if part._parameters.get("bias") is not None or not same_dtype(x, part.weight):
+                return False
+    return True
+
+
+def tables_fit(tables: Any, tokens: int, columns: int, x: Tensor) -> bool:
+    """Whether a rotary embedding is none, or cosines and sines `[tokens, columns]` in float32 on `x`'s device."""
+    return tables is None or (
+        len(tables) == 2
+        and all(
+            table.dtype == torch.float32 and table.shape == (tokens, columns) and table.device == x.device
+            for table in tables
+        )
+    )
+
+
+def after_attention(
+    x: Tensor,
+    attended: Tensor,
+    modulation: Sequence[Tensor],
+    norm: Any,
+    feed_forward: Any,
+    how: FusedRecipe,
+    clip: bool = False,
+) -> Tensor:
+    """The rest of a block for one stream: gated residual, modulated norm, feed-forward, gated residual.
+
+    `modulation` has the attention's gate and shift, scale and gate of the feed-forward, each `[B, D]` or `[B, S, D]`.
+    """
+    gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
+    normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
+    return gated_residual(x, feed_forward(normed), gate, clip=clip, mode=how.mode)
+
+
+def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
+    """Whether these are streams of tokens `[B, S, D]` and an embedding with so many dimensions, of one dtype on one
+    device."""
+    return temb.dim() in dims and all(
+        x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
+    )
+
+
+def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
+    """`torch.cat([linear(x) for linear, x in parts], 1)`, with each product written where it belongs; None: that is not
+    for these. The bits are the linears' own where what is written is aligned as a tensor of its own."""
+    linear, x = parts[0]
+    sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0
+    if x.shape[0] != 1 or width == 0 or any(size * width % ALIGNED for size in sizes[:-1]):
+        return None
+    if not all(in_epilogue(linear, x) for linear, x in parts):
+        return None
+    both = x.new_empty(1, sum(sizes), width)
+    for (linear, x), out in zip(parts, both[0].split(sizes), strict=True):
+        write_product(linear.bias, x[0], linear.weight.t(), out)
+    return both
+
+
+def into(bias: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
+    """`a @ b + bias`, written to `out`."""
+    torch.addmm(bias, a, b, out=out)
+
+
+write_product = define_in_place("write_product(Tensor bias, Tensor a, Tensor b, Tensor(a!) out) -> ()", into)
+
+
+def joined(first: Tensor, second: Tensor) -> Tensor:
+    """`torch.cat((first, second), 1)`; without a copy where they are what one tensor was split into.
+
+    Blocks of a single stream take two, and give two: what one concatenates, the one before it has split.
+    """
+    if torch.compiler.is_compiling():
+        whole, other = getattr(first, PART, None), getattr(second, PART, None)
+        if whole is not None and other is not None and whole[0] is other[0] and (whole[1], other[1]) == (0, 1):
+            return whole[0]
+        return torch.cat((first, second), 1)
+    batch, tokens, columns = first.shape
+    both = tokens + second.shape[1]
+    if (
+        not needs_grad(first, second)
+        and may_write(first)
+        and may_write(second)
+        and first.stride() == second.stride() == (both * columns, columns, 1)
+        and second.storage_offset() == first.storage_offset() + tokens * columns
+        and second.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+    ):
+        return first.as_strided((batch, both, columns), first.stride())
+    return torch.cat((first, second), 1)
+
+
+def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
+    """The first tokens and the others. torch.compile does not see where tensors lie: there, they say what of."""
+    parts = both[:, :tokens], both[:, tokens:]
+    if torch.compiler.is_compiling():
+        for at, part in enumerate(parts):
+            setattr(part, PART, (both, at))
+    return parts
+
+
+def affine_norm(block: Any, *names: str) -> str | None:
+    """Why norms of a block cannot be fused with what follows: they are no plain LayerNorm."""
+    for name in names:
+        part = getattr(block, name)
+        if base_of(part) is not nn.LayerNorm or part.weight is not None or part.bias is not None:
+            return f"its {name} is not torch's LayerNorm without weight and bias"
+    return None
+
+
+__all__ = [
+    "Stream",
+    "affine_norm",
+    "after_attention",
+    "apart",
+    "as_rows",
+    "joined",
+    "norms_fit",
+    "products",
+    "queries_and_keys",
+    "streams_fit",
+    "tables_fit",
+]

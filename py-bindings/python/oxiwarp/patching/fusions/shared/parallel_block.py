@@ -1,0 +1,159 @@
+"""Attention and feed-forward of a block of one stream, side by side for the projection that they share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ....ops import gelu, gelu_tanh
+from ....ops._register import FLOATS, PLAIN, define_in_place, may_write, needs_grad
+from ...class_swap import RECIPE
+from ..core.modules import hooked
+from ..core.recipe import FusedRecipe
+from .feed_forward import gelu_product, in_epilogue
+
+CHAIN = "activation of the feed-forward, written beside the attention: {}"
+"""A line of `Fusion.chains`."""
+
+PLACE = "_oxiwarp_place"
+"""The attribute of what a block gives its attention that says where the result should be, past the module's call."""
+
+CHUNK = torch.complex128
+"""A dtype of 16 bytes."""
+
+
+def copy_chunks(y: Tensor, x: Tensor) -> None:
+    """`y.copy_(x)`. Between tensors that are not contiguous torch copies an element at a time: here it has 16 bytes."""
+    if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
+        y, x = y.view(CHUNK), x.view(CHUNK)
+    y.copy_(x)
+
+
+def in_chunks(x: Tensor) -> bool:
+    """Whether every row is aligned to 16 bytes and whole numbers of them long, in memory that can be looked at."""
+    if type(x) is not Tensor or x.stride(-1) != 1:
+        return False
+    sizes = (x.shape[-1], *x.stride()[:-1], x.storage_offset())
+    whole = all(size * x.element_size() % CHUNK.itemsize == 0 for size in sizes)
+    return whole and x.data_ptr() % CHUNK.itemsize == 0
+
+
+add_product = define_in_place("add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_)
+copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chunks)
+
+
+class Place:
+    """Memory for an attention `[B, S, columns]` and, after its columns, those of a feed-forward.
+
+    It is allocated when the attention asks for its columns. A rank of tensor parallelism has only a part of the heads,
+    so the width of the tokens does not tell how many columns there are.
+    """
+
+    def __init__(self, projected: Tensor, others: int) -> None:
+        self.projected, self.others = projected, others
+        self.both: Tensor | None = None
+        self.first: Tensor | None = None
+
+    def columns(self, count: int) -> Tensor:
+        """The first `count` columns, for the attention."""
+        if self.first is None or self.first.shape[2] != count:
+            batch, tokens, _ = self.projected.shape
+            self.both = self.projected.new_empty(batch, tokens, count + self.others)
+            self.first = self.both[..., :count]
+        return self.first
+
+    def heads(self, query: Tensor) -> Tensor | None:
+        """The attention's columns as heads, `[B, S, H, D]` as `query`; None if its result does not fit there."""
+        if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
+            return None
+        return self.columns(query.shape[2] * query.shape[3]).unflatten(2, query.shape[2:])
+
+
+Attend = Callable[[Place | None], Tensor]
+"""An attention, `[B, S, columns]`. It may write to a `Place` that it is given, and then returns `Place.first`."""
+
+
+def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
+    """`project(torch.cat([attention, activation(expand(x))], 2))`; the activation is called before the attention.
+
+    In mode "fast" a GELU is part of the product before it, and the projection is two products, each of one branch's
+    columns: nothing is put side by side.
+    """
+    if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
+        inner = gelu_product(expand, x)
+        attended = attend(None)
+        if type(attended) in PLAIN and attended.dtype == x.dtype and not needs_grad(attended):
+            return of_both(project, attended, inner)
+        return project(torch.cat([attended, inner], dim=2))
+    inner, op = expand(x), gelu_of(activation)
+    if op is None or not writes_beside(inner):
+        inner = activation(inner)
+        return project(torch.cat([attend(None), inner], dim=2))
+    return project(side_by_side(attend, inner, how, op))
+
+
+def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
+    """A linear of two tensors side by side. The sum over the first's columns is rounded before the second's join it."""
+    weight, first = project.weight.t(), attended.shape[-1]
+    y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
+    add_product(y, inner.reshape(-1, inner.shape[-1]), weight[first:])
+    return y.view(*attended.shape[:-1], -1)
+
+
+def writes_beside(projected: Tensor) -> bool:
+    """Whether an operator may write the activation of this to a part of another tensor. Autograd and transforms need
+    the copy of a concatenation."""
+    if type(projected) not in PLAIN or projected.dtype not in FLOATS or projected.stride(-1) != 1:
+        return False
+    return not needs_grad(projected) and may_write(projected)
+
+
+def side_by_side(
+    attend: Attend, projected: Tensor, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
+) -> Tensor:
+    """`torch.cat([attention, op(projected)], 2)` for a `projected` that `writes_beside` takes.
+
+    `op` is an operator for an activation, which leaves `1 / share` of the columns. It writes where the concatenation
+    would copy to, and `oxiwarp.attention` does.
+    """
+    place = Place(projected, projected.shape[2] // share)
+    attended = attend(place)
+    if attended is not place.first:
+        same = type(attended) in PLAIN and attended.dtype == projected.dtype and not needs_grad(attended)
+        if not same or attended.shape[:2] != projected.shape[:2]:
+            return torch.cat([attended, op(projected, mode=how.mode)], dim=2)
+        copy_into(place.columns(attended.shape[2]), attended)
+    both: Any = place.both
+    op(projected, mode=how.mode, out=both[..., both.shape[2] - place.others :])
+    return both
+
+
+def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
+    """Have an attention of `x` write to `out`: if its result is that of one call of our processor, and nobody else's to
+    keep or to change."""
+    if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
+        setattr(x, PLACE, out)
+
+
+def take_place(x: Tensor) -> Place | None:
+    """Where to write an attention of `x`; another of the same tokens has a tensor of its own."""
+    out = getattr(x, PLACE, None)
+    if out is not None:
+        setattr(x, PLACE, None)
+    return out
+
+
+def gelu_of(activation: Any) -> Callable[..., Tensor] | None:
+    """Our operator for a module that is torch's GELU, if it is that."""
+    if type(activation) is not nn.GELU or hooked(activation):
+        return None
+    return gelu_tanh if activation.approximate == "tanh" else gelu
+
+
+def is_tanh(activation: Any) -> bool:
+    """Whether a module is torch's GELU by the hyperbolic tangent, which a product of cuBLASLt has in its epilogue."""
+    return gelu_of(activation) is gelu_tanh
+
+
+__all__ = ["CHAIN", "Place", "both_projected", "gelu_of", "give_place", "side_by_side", "take_place", "writes_beside"]

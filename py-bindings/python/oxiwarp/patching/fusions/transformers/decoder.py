@@ -1,0 +1,196 @@
+"""Decoders of transformers: Llama, Mistral, Qwen 2 and 3, Gemma 1 to 3, Phi-3, and every other model whose layers have
+the same source, which transformers copies from model to model."""
+
+from typing import Any
+
+from torch import Tensor
+
+from ...class_swap import RECIPE, base_of
+from ...norms.recognise import DEFAULT_EPS, is_candidate
+from ..core.direct_calls import called, direct, linear, norm, recipe_for
+from ..core.fusion import Fusion
+from ..core.modules import hooked
+from ..core.operands import as_rows
+from ..core.ops import add_rms_norm, gelu_and_mul, gelu_tanh_and_mul, silu_and_mul
+from ..core.recipe import FusedRecipe
+from .decoder_attention import attention_of, formula_of, has_angles
+
+GATED = {"SiLUActivation": silu_and_mul, "GELUActivation": gelu_and_mul, "GELUTanh": gelu_tanh_and_mul}
+
+
+def mlp(self: Any, how: FusedRecipe, x: Tensor, tokens: tuple[int, ...] | None = None) -> Tensor:
+    """`LlamaMLP.forward`; on rows of so many `tokens` where `direct()`."""
+    modules, call = self._modules, linear if direct() else called
+    gated = GATED[type(modules["act_fn"]).__name__]
+    y = gated(call(modules["gate_proj"], x, tokens), call(modules["up_proj"], x, tokens), mode=how.mode)
+    return call(modules["down_proj"], y, tokens)
+
+
+def packed_mlp(self: Any, how: FusedRecipe, hidden_states: Tensor) -> Tensor:
+    """`Phi3MLP.forward`."""
+    gated = GATED[type(self.activation_fn).__name__]
+    return self.down_proj(gated(self.gate_up_proj(hidden_states), mode=how.mode))
+
+
+def gates(self: Any) -> str | None:
+    """An activation that has a kernel."""
+    name = type(self.act_fn if hasattr(self, "act_fn") else self.activation_fn).__name__
+    return None if name in GATED else f"its activation is {name}"
+
+
+def has_gate(self: Any, *args: Any, **kwargs: Any) -> bool:
+    """The same of a call: it may be another by now."""
+    modules = self._modules
+    return type(modules.get("act_fn", modules.get("activation_fn"))).__name__ in GATED
+
+
+def layer(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`LlamaDecoderLayer.forward`; that of Phi-3 has dropouts besides."""
+    modules, options = self._modules, named(args, kwargs)
+    if direct() and "resid_attn_dropout" not in modules and hidden_states.dim() == 3:
+        return in_rows(modules, hidden_states, options)
+    attended, _ = modules["self_attn"](hidden_states=modules["input_layernorm"](hidden_states), **options)
+    attended = dropped(self, "resid_attn_dropout", attended)
+    normed, total = add_and_norm(attended, hidden_states, modules["post_attention_layernorm"])
+    return total + dropped(self, "resid_mlp_dropout", modules["mlp"](normed))
+
+
+def in_rows(modules: dict[str, Any], hidden_states: Tensor, options: dict[str, Any]) -> Tensor:
+    """The layer of these modules where `direct()`."""
+    batch, tokens, columns = hidden_states.shape
+    sizes, rows = (batch, tokens), as_rows(hidden_states).reshape(-1, columns)
+    normed = norm(modules["input_layernorm"], rows, sizes)
+    attended = attend(modules["self_attn"], normed, sizes, options)
+    normed, total = add_and_norm(attended, rows, modules["post_attention_layernorm"])
+    feed = modules["mlp"]
+    how = recipe_for(feed, "decoder.mlp", normed)
+    if how is not None and has_gate(feed) and not hooked(feed._modules["act_fn"]):
+        fed = mlp(feed, how, normed, sizes)
+    else:
+        fed = rows_of(feed(normed.unflatten(0, sizes)), sizes)
+    total = total.add_(fed) if fed.dtype == total.dtype else total + fed
+    return total.view(batch, tokens, columns)
+
+
+def attend(module: Any, x: Tensor, sizes: tuple[int, int], options: dict[str, Any]) -> Tensor:
+    """A layer's attention of rows where `direct()`."""
+    how = recipe_for(module, "decoder.attention", x)
+    if how is None or not has_angles(x, options.get("position_embeddings")):
+        return rows_of(module(hidden_states=x.unflatten(0, sizes), **options)[0], sizes)
+    return attention_of(module, how, x, sizes, linear, **options)[0]
+
+
+def rows_of(y: Tensor, sizes: tuple[int, int]) -> Tensor:
+    """The rows of what a module gave for so many batches and tokens; a hook may have left one of either."""
+    return (y if y.shape[:2] == sizes else y.expand(*sizes, -1)).flatten(0, 1)
+
+
+def sandwich(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """`Gemma3DecoderLayer.forward`: a norm before and after both halves."""
+    attended, _ = self.self_attn(hidden_states=self.input_layernorm(hidden_states), **kwargs)
+    attended = self.post_attention_layernorm(attended)
+    normed, total = add_and_norm(attended, hidden_states, self.pre_feedforward_layernorm)
+    return total + self.post_feedforward_layernorm(self.mlp(normed))
+
+
+LAYER_ARGUMENTS = ("attention_mask", "position_ids", "past_key_values", "use_cache", "position_embeddings")
+
+
+def named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """A layer's arguments after the first, by name, as it hands them to its attention."""
+    return {**dict(zip(LAYER_ARGUMENTS, args, strict=False)), **kwargs} if args else kwargs
+
+
+def dropped(self: Any, name: str, x: Tensor) -> Tensor:
+    """`x` after the dropout of this name, if the layer has it; `getattr` of what a module lacks takes a microsecond."""
+    dropout = self._modules.get(name)
+    return x if dropout is None else dropout(x)
+
+
+def add_and_norm(x: Tensor, residual: Tensor, norm: Any) -> tuple[Tensor, Tensor]:
+    """`norm(x + residual)` in the module's roundings, and the sum. A hook or an adapter may give `x` another dtype."""
+    formula = formula_of(norm, x)
+    if formula is None or x.dtype != residual.dtype:
+        total = residual + x
+        return norm(total), total
+    rounding = "before_weight" if formula.round_before_weight else "once"
+    eps = getattr(norm, norm.__dict__[RECIPE].eps_name)
+    eps = DEFAULT_EPS if eps is None else eps
+    return add_rms_norm(x, residual, norm.weight, eps, weight_offset=formula.weight_offset, rounding=rounding)
+
+
+def accepts_layer(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
+    """A norm after the attention that is replaced too."""
+    return formula_of(self.post_attention_layernorm, hidden_states) is not None
+
+
+def accepts_sandwich(self: Any, hidden_states: Tensor, *args: Any, **kwargs: Any) -> bool:
+    """The norm before the MLP is replaced too; only the first argument may come without a name."""
+    return not args and formula_of(self.pre_feedforward_layernorm, hidden_states) is not None
+
+
+def fits_layer(self: Any) -> str | None:
+    """An RMSNorm after the attention: Starcoder 2 has LayerNorms in a layer that is Llama's word for word."""
+    return not_rms("post_attention_layernorm", self.post_attention_layernorm)
+
+
+def fits_sandwich(self: Any) -> str | None:
+    """The same before the MLP."""
+    return not_rms("pre_feedforward_layernorm", self.pre_feedforward_layernorm)
+
+
+def not_rms(name: str, norm: Any) -> str | None:
+    """Why this norm, replaced or not, will be none for `formula_of`."""
+    if not is_candidate(norm):
+        return f"its {name} is of class {base_of(norm).__name__}"
+    return None if "weight" in norm._parameters else f"its {name} has no weight of its own"
+
+
+FUSIONS = (
+    Fusion(
+        name="decoder.layer",
+        classes=("transformers.models.*DecoderLayer",),
+        run=layer,
+        accepts=accepts_layer,
+        fits=fits_layer,
+        few="hidden_states",
+        skips=("post_attention_layernorm",),
+        sources={"forward": ("c99d9f66d290", "4dda312a3c0a")},
+        chains=("residual of attention, post_attention_layernorm: add_rms_norm",),
+        exactness="same roundings",
+    ),
+    Fusion(
+        name="decoder.sandwich",
+        classes=("transformers.models.gemma*DecoderLayer",),
+        run=sandwich,
+        accepts=accepts_sandwich,
+        fits=fits_sandwich,
+        few="hidden_states",
+        skips=("pre_feedforward_layernorm",),
+        sources={"forward": ("c33a00e8d837", "b7872c1040a7", "b11679cc66c8")},
+        chains=("residual of attention, pre_feedforward_layernorm: add_rms_norm",),
+        exactness="same roundings",
+    ),
+    Fusion(
+        name="decoder.mlp",
+        classes=("transformers.models.*MLP",),
+        run=mlp,
+        accepts=has_gate,
+        few="x",
+        skips=("act_fn",),
+        fits=gates,
+        sources={"forward": ("4b6ed1049e7f",)},
+        chains=("activation, product of gate and up: silu_and_mul",),
+    ),
+    Fusion(
+        name="decoder.packed_mlp",
+        classes=("transformers.models.phi*MLP",),
+        run=packed_mlp,
+        accepts=has_gate,
+        few="hidden_states",
+        skips=("activation_fn",),
+        fits=gates,
+        sources={"forward": ("fe139a4b147f", "a27e3437e8db")},
+        chains=("activation, product of gate and up: silu_and_mul",),
+    ),
+)

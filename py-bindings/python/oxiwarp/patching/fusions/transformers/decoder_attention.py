@@ -1,0 +1,187 @@
+"""Attention of transformers' decoders: that of all layers in `decoder.py`, and of others with the same source."""
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...class_swap import RECIPE
+from ...norms.forward import NormRecipe
+from ...norms.recognise import Formula
+from ..core.direct_calls import called, linear
+from ..core.fusion import MODULE, SOURCE, Fusion, same_dtype
+from ..core.modules import is_plain
+from ..core.ops import qk_norm_rope, rope
+from ..core.recipe import FusedRecipe
+from ..core.source import fingerprint
+
+ROTATION = {":apply_rotary_pos_emb": ("5b72a18e3c8f", "05a4eb9d2426"), ":rotate_half": ("316f106bf0b7",)}
+SDPA = ("d6c8021e82de",)  # `sdpa_attention_forward` of transformers
+HANDED_ON = {"position_ids", "use_cache"}  # what a layer gives its attention, and no attention looks at
+
+
+def own_window(self: Any) -> int | None:
+    """The window of this layer."""
+    return self.sliding_window
+
+
+def models_window(self: Any) -> int | None:
+    """That of all layers."""
+    return getattr(self.config, "sliding_window", None)
+
+
+# What a forward hands to the attention besides the usual, by its fingerprint: classes of other names have it, too.
+BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "7818b08f0bc1": {},  # Llama, Gemma, Granite
+    "80c074687dd5": {"sliding_window": models_window},  # Mistral, Mixtral
+    "98180a6c232f": {"sliding_window": own_window},  # Qwen 2
+    "b1270ad83a92": {"sliding_window": own_window},  # Qwen 3
+    "dd97e355390c": {"sliding_window": own_window, "softcap": lambda self: self.attn_logit_softcapping},  # Gemma 2
+    "e8785e7a79ba": {"sliding_window": own_window},  # Gemma 3
+    "bf8ad02d298d": {"sliding_window": models_window},  # Phi-3
+}
+
+
+def attention(self: Any, how: FusedRecipe, hidden_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+    """`LlamaAttention.forward`, and what the others have besides: norms of queries and keys, a window, a soft cap."""
+    sizes = hidden_states.shape[0], hidden_states.shape[1]
+    return attention_of(self, how, hidden_states, sizes, called, *args, **kwargs)
+
+
+def attention_of(
+    self: Any,
+    how: FusedRecipe,
+    x: Tensor,
+    sizes: tuple[int, int],
+    call: Callable[..., Tensor],
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    attention_mask: Tensor | None = None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Any]:
+    """`x` are tokens or, with `linear` as `call`, rows; `sizes` is how many batches and tokens."""
+    assert position_embeddings is not None, "accepts() asked for it"
+    (cos, sin), (batch, tokens), modules = position_embeddings, sizes, self._modules
+    of, one = sizes if x.dim() == 2 else None, tokens == 1
+    # Of one token, heads first and tokens first are the same.
+    shape = (batch, -1, 1, self.head_dim) if one else (batch, tokens, -1, self.head_dim)
+    query, key, value = [y.view(shape) for y in projections(self, x, of, call)]
+    options: dict[str, Any] = dict(interleaved=False, rotary_dim=cos.shape[-1], mode=how.mode, heads_first=one)
+    if llama_norms(self, query):
+        q_norm, k_norm = modules["q_norm"], modules["k_norm"]
+        norms = {"q_weight": q_norm._parameters["weight"], "k_weight": k_norm._parameters["weight"]}
+        eps = q_norm.variance_epsilon
+        query, key = qk_norm_rope(query, key, cos, sin, norm="llama_rms_norm", eps=eps, **norms, **options)
+    else:
+        if "q_norm" in modules:
+            query, key = modules["q_norm"](query), modules["k_norm"](key)
+        query, key = rope(query, key, cos, sin, **options)
+    if not one:
+        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if past_key_values is not None:
+        key, value = past_key_values.update(key, value, self.layer_idx)
+    if one and attention_mask is None and call is linear and is_sdpa(self, kwargs):
+        shared, weights = self.num_key_value_groups > 1, None
+        attended = F.scaled_dot_product_attention(query, key, value, scale=self.scaling, enable_gqa=shared)
+    else:
+        interface, options = interface_of(self), particulars(self)
+        options |= {"dropout": self.attention_dropout if self.training else 0.0, "scaling": self.scaling}
+        attended, weights = interface(self, query, key, value, attention_mask, **options, **kwargs)
+    return call(modules["o_proj"], attended.reshape(*x.shape[:-1], -1).contiguous(), of), weights
+
+
+def interface_of(self: Any) -> Callable[..., Any]:
+    """The attention that the model's configuration names."""
+    module = sys.modules[getattr(type(self), MODULE)]
+    return module.ALL_ATTENTION_FUNCTIONS.get_interface(
+        self.config._attn_implementation, module.eager_attention_forward
+    )
+
+
+def is_sdpa(self: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether a query that sees all keys is one call of SDPA: transformers' function for it does nothing else here.
+
+    A configuration's attributes are looked up in Python, some microseconds each: this one as it is kept.
+    """
+    kept = object.__getattribute__(self.config, "__dict__")
+    if kept.get("_attn_implementation_internal") != "sdpa" or self.training or self.head_dim > 256:
+        return False
+    for name in kwargs:
+        if name not in HANDED_ON:
+            return False
+    if "softcap" in BESIDES[getattr(type(self), SOURCE)]:  # which that function refuses
+        return False
+    return fingerprint(sys.modules[getattr(type(self), MODULE)].ALL_ATTENTION_FUNCTIONS["sdpa"]) in SDPA
+
+
+def projections(self: Any, x: Tensor, of: Any, call: Callable[..., Tensor]) -> tuple[Tensor, ...]:
+    """Queries, keys and values, `[..., heads * head_dim]`."""
+    modules = self._modules
+    if "qkv_proj" not in modules:
+        return call(modules["q_proj"], x, of), call(modules["k_proj"], x, of), call(modules["v_proj"], x, of)
+    keys = self.num_key_value_heads * self.head_dim
+    sizes = [self.config.num_attention_heads * self.head_dim, keys, keys]
+    return call(modules["qkv_proj"], x, of).split(sizes, -1)
+
+
+def formula_of(norm: Any, x: Tensor) -> Formula | None:
+    """How an RMSNorm that `patch` replaced computes, or None."""
+    recipe, weight = norm.__dict__.get(RECIPE), norm._parameters.get("weight")
+    if type(recipe) is not NormRecipe or weight is None:
+        return None
+    formula = recipe.formulas.get((x.dtype, weight.dtype))
+    return formula if formula is not None and formula.uses_weight else None
+
+
+def llama_norms(self: Any, query: Tensor) -> bool:
+    """Whether queries and keys have norms that round as Llama's and can be taken together with the rotation."""
+    norms = self._modules.get("q_norm"), self._modules.get("k_norm")
+    return norms[0] is not None and is_llama(norms[0], query) and is_llama(norms[1], query)
+
+
+def is_llama(norm: Any, x: Tensor) -> bool:
+    """Whether a norm rounds before its weight multiplies (in float32 that is no rounding), and may be skipped."""
+    formula = formula_of(norm, x)
+    if formula is None or formula.weight_offset != 0 or norm._parameters["weight"].dtype != x.dtype:
+        return False
+    return (formula.round_before_weight or x.dtype == torch.float32) and is_plain(norm, x.device)
+
+
+def particulars(self: Any) -> dict[str, Any]:
+    """What this source hands to the attention besides the usual."""
+    return {name: found(self) for name, found in BESIDES[getattr(type(self), SOURCE)].items()}
+
+
+def has_angles(x: Tensor, position_embeddings: tuple[Tensor, Tensor] | None) -> bool:
+    """Angles for each token in the dtype of the input."""
+    return position_embeddings is not None and position_embeddings[0].dim() == 3 and same_dtype(x, *position_embeddings)
+
+
+def accepts_attention(
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor] | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> bool:
+    """Tokens, and angles for each."""
+    return hidden_states.dim() == 3 and has_angles(hidden_states, position_embeddings)
+
+
+FUSIONS = (
+    Fusion(
+        name="decoder.attention",
+        classes=("transformers.models.*Attention",),
+        run=attention,
+        accepts=accepts_attention,
+        few="hidden_states",
+        sources={
+            "forward": tuple(BESIDES),
+            **ROTATION,
+        },
+        chains=("rotary embedding of queries and keys: rope", "with norms as Qwen 3's, and these: qk_norm_rope"),
+    ),
+)

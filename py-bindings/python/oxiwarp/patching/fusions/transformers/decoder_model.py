@@ -1,0 +1,79 @@
+"""Masks of transformers' decoders: none where attention is causal and nothing else.
+
+Attention has fast kernels for a causal mask that goes without saying, and for a query that sees all keys, and none for
+one that is written out. In eager torch transformers leaves such a mask out, after a look at the positions that waits
+for the GPU; under torch.compile it does so from torch 2.14 on. Here the arguments alone tell.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...class_swap import base_of
+from ..core.fusion import Fusion
+from ..core.recipe import FusedRecipe
+
+NO_MASK = {"full_attention": None}
+CAUSAL = ("sdpa", "oxiwarp")  # implementations of attention that take None for a causal mask
+MODELS = "transformers.models"
+
+
+def forward(
+    self: Any,
+    how: FusedRecipe,
+    input_ids: Tensor | None = None,
+    attention_mask: None = None,
+    position_ids: Tensor | None = None,
+    past_key_values: Any = None,
+    inputs_embeds: Tensor | None = None,
+    **kwargs: Any,
+) -> Any:
+    """`Qwen3Model.forward` with its masks, by type of layer, as they may be given to it."""
+    kwargs |= {"position_ids": position_ids, "past_key_values": past_key_values, "inputs_embeds": inputs_embeds}
+    own: Any = base_of(self)
+    return own.forward(self, input_ids=input_ids, attention_mask=dict(NO_MASK), **kwargs)
+
+
+def accepts(
+    self: Any,
+    input_ids: Tensor | None = None,
+    attention_mask: Any = None,
+    position_ids: Tensor | None = None,
+    past_key_values: Any = None,
+    inputs_embeds: Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> bool:
+    """Whether each token sees those before it and itself: no padding, no window, no sequences packed into one."""
+    tokens, config = inputs_embeds if input_ids is None else input_ids, self.config
+    if attention_mask is not None or tokens is None or args or torch.compiler._is_exporting_flag:
+        return False
+    if config._attn_implementation not in CAUSAL or self.has_sliding_layers:
+        return False
+    if kwargs.get("is_causal") is False or not getattr(config, "is_causal", True):
+        return False
+    if past_key_values is None:
+        return position_ids is None
+    if type(past_key_values).__name__ != "DynamicCache":
+        return False
+    return tokens.shape[1] == 1 or past_key_values.get_seq_length() == 0
+
+
+FUSIONS = (
+    Fusion(
+        name="decoder.model",
+        classes=(
+            f"{MODELS}.qwen2.modeling_qwen2.Qwen2Model",
+            f"{MODELS}.qwen3.modeling_qwen3.Qwen3Model",
+            f"{MODELS}.smollm3.modeling_smollm3.SmolLM3Model",
+        ),
+        run=forward,
+        accepts=accepts,
+        kernels=False,
+        traced=True,
+        sources={"forward": ("1fb4309a0e8a",)},
+        chains=("no mask where it is causal and attention knows it",),
+        exactness={"exact": "bit-exact", "fast": "bit-exact"},
+    ),
+)

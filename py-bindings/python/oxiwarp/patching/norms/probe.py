@@ -1,0 +1,163 @@
+"""What a norm's own forward computes: the formula that gives what it makes of a small random tensor.
+
+Rows of several magnitudes show where `eps` is added and what is clamped; random weights show offsets and casts. The
+same rows in training, and in tensors of other ranks, must come to the same.
+"""
+
+import copy
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..class_swap import RECIPE, Unsuitable, base_of
+
+PROBE_COLS = 64  # for a module that does not say how wide its input is
+HALVES = (torch.bfloat16, torch.float16)
+MAX_RANK = 5
+"""The largest rank that is probed, and so the largest that a kernel takes: `[B, T, H, W, C]`."""
+CONTAINERS = (list, dict, set, bytearray)
+
+DtypePair = tuple[torch.dtype, torch.dtype | None]
+
+
+@dataclass(frozen=True)
+class Formula:
+    """Arguments of `oxiwarp.rms_norm` that round as a module does."""
+
+    uses_weight: bool
+    weight_offset: float
+    round_before_weight: bool
+
+
+def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePair, Formula]:
+    """Run the class's own forward for every pair of dtypes and find the formula that it computes."""
+    shape = getattr(module, "normalized_shape", None)
+    # A weight without elements is one that FSDP or ZeRO-3 gathers for the call.
+    cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
+    cols = cols or PROBE_COLS
+    found: dict[DtypePair, Formula] = {}
+    with ExitStack() as stack:
+        # Neither the caller's modes (fake tensors cannot be compared) nor the caller's random state take part.
+        for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
+            stack.enter_context(manager)
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # torch.nn.RMSNorm warns about a weight of another dtype
+        for pair in pairs(weight is not None):
+            x, w = probe_tensors(cols, pair, eps)
+            y = own_forward(module, x, w)
+            formula = match(y, x, w, eps)
+            if formula is not None:
+                if not found:
+                    check_steady(module, x, w, y)
+                found[pair] = formula
+    return found
+
+
+def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> None:
+    """Raise `Unsuitable` unless the rows of `x` come to those of `y` in training and in other ranks too."""
+    if not same_values(own_forward(module, x, w, training=True), y):
+        raise Unsuitable("its own forward differs between training and evaluation")
+    ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
+    for rows, result in ((of_rank(x), of_rank(y)) for of_rank in ranks):
+        if not same_values(own_forward(module, rows, w), result):
+            raise Unsuitable(f"its own forward differs for a tensor of rank {rows.dim()}")
+
+
+def pairs(with_weight: bool) -> Iterator[DtypePair]:
+    """The pairs (input, weight) that have a kernel."""
+    for dtype in (torch.float32, *HALVES):
+        yield dtype, dtype if with_weight else None
+        if with_weight and dtype in HALVES:
+            yield dtype, torch.float32
+
+
+def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
+    """`[2, 5, cols]` random values with rows of magnitude 1, 30, sqrt(eps), 0.03 and about the largest whose squares
+    float32 holds, and a weight around 1 with some negative values."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # neither may be the caller's default
+    small, large = (1e-12, 1e4) if pair[0] == torch.float16 else (1e-30, 1e15)
+    scale = torch.tensor([1.0, 30.0, max(eps, small) ** 0.5, 0.03, large], **of)[None, :, None]
+    x = torch.randn(2, 5, cols, generator=generator, **of) * scale
+    w = torch.randn(cols, generator=generator, **of) * 0.5 + 1.0
+    w[1::8] *= -4
+    return x.to(pair[0]), None if pair[1] is None else w.to(pair[1])
+
+
+def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool = False) -> Any:
+    """The class's `forward` on a copy of the module with `w` as its weight, or the error that it raises."""
+    cls: Any = base_of(module)
+    # `object.__new__`: FSDP2 gives a module a class whose `__new__` makes and initialises another.
+    probed: Any = object.__new__(cls)
+    probed.__dict__.update({name: own_value(value, module, probed) for name, value in module.__dict__.items()})
+    probed.__dict__.pop(RECIPE, None)
+    probed.__dict__["training"] = training
+    for name in ("_parameters", "_buffers"):
+        held = dict(module.__dict__[name])
+        if held.get("weight") is not None:
+            held["weight"] = nn.Parameter(w, requires_grad=False) if name == "_parameters" and w is not None else w
+        probed.__dict__[name] = held
+    try:
+        return cls.forward(probed, x)
+    except Exception as error:  # noqa: BLE001  whatever it raises, it is not a formula
+        return error
+
+
+def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
+    """An attribute of `module` for its copy `probed`: containers are copied, since a forward may write into them, and
+    methods of the module become methods of the copy."""
+    if isinstance(value, MethodType) and value.__self__ is module:
+        return MethodType(value.__func__, probed)
+    return copy.copy(value) if isinstance(value, CONTAINERS) else value
+
+
+def match(y: Any, x: Tensor, w: Tensor | None, eps: float) -> Formula | None:
+    """The formula that gives `y`, or None."""
+    if not isinstance(y, Tensor) or y.dtype != x.dtype or y.shape != x.shape:
+        return None
+    weighted = [Formula(True, offset, before) for offset in (0.0, 1.0) for before in (False, True)]
+    for formula in [*(weighted if w is not None else []), Formula(False, 0.0, False)]:
+        if same_roundings(y, reference(x, w, eps, formula)):
+            return formula
+    return None
+
+
+def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tensor:
+    """`oxiwarp.rms_norm` in plain torch, cast by cast."""
+    h = x.float()
+    n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    if w is None or not formula.uses_weight:
+        return n.to(x.dtype)
+    if formula.round_before_weight:
+        n = n.to(x.dtype).float()
+    return (n * (w.float() + formula.weight_offset)).to(x.dtype)
+
+
+def same_values(y: Any, r: Tensor) -> bool:
+    """Whether a result is `r` but for the last bits."""
+    if not isinstance(y, Tensor) or y.shape != r.shape:
+        return False
+    return torch.allclose(y.float(), r.float(), rtol=max(2e-6, 2 * torch.finfo(r.dtype).eps), atol=1e-30)
+
+
+def same_roundings(y: Tensor, r: Tensor) -> bool:
+    """Whether two results differ by no more than the order of a float32 sum explains.
+
+    In 16 bits such a difference flips fewer than one value in a thousand, by one unit in the last place; a cast more or
+    less flips every fourth. One in a hundred separates the two.
+    """
+    if y.dtype == torch.float32:
+        return torch.allclose(y, r, rtol=2e-6, atol=1e-30)
+    off = (y.view(torch.int16).int() - r.view(torch.int16).int()).abs()
+    return bool(off.max() <= 1 and (off != 0).float().mean() <= 0.01)
+
+
+__all__ = ["MAX_RANK", "DtypePair", "Formula", "probe"]

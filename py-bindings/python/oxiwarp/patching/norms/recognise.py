@@ -1,0 +1,143 @@
+"""How a norm module rounds, found by asking the module itself.
+
+There are some 200 RMSNorm classes in transformers and diffusers, in half a dozen roundings that their names do not
+tell. So no table of classes is kept. A module whose class name says RMSNorm (or ends with T5LayerNorm) is *probed*: its
+class's own `forward` runs on a small random CPU tensor, with random weights of the module's shape, for each pair of
+dtypes (input, weight) that has a kernel, and the result is compared with the formulas that the kernel can compute. A
+pair gets a kernel where a formula reproduces the module's own output; every other pair keeps the module's own forward.
+
+The module itself is only read: no weight is touched (it may be on a GPU, offloaded or on meta), no random state moves.
+"""
+
+import inspect
+import re
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...ops._register import PLAIN
+from ..class_swap import RECIPE, Unsuitable, base_of
+from .probe import DtypePair, Formula, probe
+
+NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
+EPS_NAMES = ("eps", "variance_epsilon")
+DEFAULT_EPS = torch.finfo(torch.float32).eps  # torch.nn.RMSNorm with eps=None
+Probed = dict[Any, dict[DtypePair, Formula]]
+"""Results of probes by `cache_key`. One `patch` call has one: between two calls, methods of a class may be replaced."""
+
+# No forward reads these. Another tool's forward on the instance is not the class's, which is what a probe runs.
+NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
+
+
+def is_candidate(module: nn.Module) -> bool:
+    """Whether the class name says that this is an RMSNorm."""
+    return NAME.search(type(module).__name__) is not None
+
+
+def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Formula], str]:
+    """Formulas per pair of dtypes and the name of the eps attribute. Raises `Unsuitable` with the reason.
+
+    Modules with the same key in `probed` are probed once.
+    """
+    check_forward(base_of(module))
+    eps_name, eps = eps_of(module)
+    if any(True for _ in module.children()):
+        raise Unsuitable("it is made of other modules, which are looked at one by one")
+    weight = check_tensors(module)
+    key = None if probed is None else cache_key(module, weight)
+    formulas = None if probed is None or key is None else probed.get(key)
+    if formulas is None:
+        formulas = probe(module, weight, eps)
+        if probed is not None and key is not None:
+            probed[key] = formulas
+    if not formulas:
+        raise Unsuitable("its own forward rounds in a way that no kernel has")
+    if weight is not None and not any(pair[1] == weight.dtype for pair in formulas):
+        raise Unsuitable(f"its own forward rounds in a way that no kernel has for {weight.dtype} weights")
+    return formulas, eps_name
+
+
+def input_name(cls: type[nn.Module]) -> str:
+    """Name of the only argument of a class's forward; `Unsuitable` where there are others."""
+    _self, *parameters = inspect.signature(cls.forward).parameters.values()
+    names = ", ".join(str(parameter) for parameter in parameters)
+    if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+        raise Unsuitable(f"its forward takes ({names}), expected one tensor")
+    return parameters[0].name
+
+
+def check_forward(cls: type[nn.Module]) -> None:
+    """Raise `Unsuitable` unless `cls.forward` takes one tensor."""
+    try:
+        input_name(cls)
+    except (TypeError, ValueError) as error:
+        raise Unsuitable(f"the signature of its forward cannot be read: {error}") from None
+
+
+def eps_of(module: nn.Module) -> tuple[str, float]:
+    """The name of the eps attribute, and its value. Raises `Unsuitable` where the operator would refuse it."""
+    name = next((name for name in EPS_NAMES if hasattr(module, name)), None)
+    if name is None:
+        raise Unsuitable("it has neither eps nor variance_epsilon")
+    eps = getattr(module, name)
+    if eps is None:
+        return name, DEFAULT_EPS
+    if not isinstance(eps, (int, float)):
+        raise Unsuitable(f"its {name} is a {type(eps).__name__}, expected a number")
+    if not eps >= 0:
+        raise Unsuitable(f"its {name} is {eps:g}, expected 0 or more")
+    return name, float(eps)
+
+
+def check_tensors(module: nn.Module) -> Tensor | None:
+    """The module's weight, if it has one. Raises `Unsuitable` for other tensors and for weights that are not rows."""
+    tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
+    weight = tensors.pop("weight", None)
+    if tensors:
+        raise Unsuitable(f"it has {', '.join(sorted(tensors))} besides a weight")
+    if weight is None:
+        if isinstance(getattr(module, "weight", None), Tensor):
+            raise Unsuitable("its weight is neither a parameter nor a buffer")
+        return None
+    if type(weight) not in PLAIN and not is_sharded(weight):
+        raise Unsuitable(f"its weight is a {type(weight).__name__}")
+    if weight.dim() != 1:
+        raise Unsuitable(f"its weight has shape {list(weight.shape)}, expected one dimension")
+    if len(weight) == 1:
+        raise Unsuitable("its weight is a single number, which broadcasts over a row of any width")
+    return weight
+
+
+def is_sharded(weight: Tensor) -> bool:
+    """Whether FSDP2 holds the weight, which is whole during a call."""
+    if not torch.distributed.is_available():
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return isinstance(weight, DTensor)
+
+
+def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
+    """All that the class's forward can read of the module. None: it can read more than plain values; do not cache."""
+    own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
+    if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):
+        return None
+    key = (
+        base_of(module),
+        None if weight is None else len(weight),
+        weight is not None and weight.dtype,
+        *sorted(own.items()),
+    )
+    return key if all(_hashable(part) for part in key) else None
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+__all__ = ["DEFAULT_EPS", "Formula", "Probed", "input_name", "is_candidate", "recognise"]

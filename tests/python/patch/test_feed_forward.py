@@ -1,0 +1,195 @@
+"""The first halves of diffusers' feed-forwards, patched: their results, and what else may be in the linear's place."""
+
+import pytest
+import torch
+from helpers import DTYPES, random
+from torch import nn
+
+import oxiwarp
+from oxiwarp.patching.fusions.shared import feed_forward
+
+activations = pytest.importorskip("diffusers.models.activations")
+flux2 = pytest.importorskip("diffusers.models.transformers.transformer_flux2")
+MAKERS = {
+    "gelu": lambda: activations.GELU(16, 40),
+    "gelu_tanh": lambda: activations.GELU(16, 40, approximate="tanh"),
+    "geglu": lambda: activations.GEGLU(16, 40),
+    "swiglu": lambda: activations.SwiGLU(16, 40, bias=False),
+    "gelu_quick": lambda: activations.ApproximateGELU(16, 40),
+    "silu_and_mul": lambda: flux2.Flux2SwiGLU(),
+}
+
+
+class LoRA(nn.Module):
+    """What an adapter library puts in a linear's place."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.down, self.up = base, nn.Linear(16, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+class Quantised(nn.Linear):
+    """A linear whose weight is not what it multiplies by."""
+
+    def forward(self, x):
+        return nn.functional.linear(x, (self.weight * 8).round() / 8, self.bias)
+
+
+class Wide(nn.Linear):
+    """A linear that answers in float64, which has no kernel."""
+
+    def forward(self, x):
+        return super().forward(x).double()
+
+
+def made(op, dtype=torch.float32, device="cpu"):
+    torch.manual_seed(0)
+    return MAKERS[op]().to(dtype).to(device).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Names of the operators that fused feed-forwards called."""
+    seen = []
+    for name in MAKERS:
+        op = getattr(feed_forward, name)
+        monkeypatch.setattr(
+            feed_forward, name, lambda *args, op=op, name=name, **kwargs: (seen.append(name), op(*args, **kwargs))[1]
+        )
+    return seen
+
+
+def close(y, own):
+    """The CPU executor's exponentials are correctly rounded, torch's are not."""
+    unit = torch.finfo(own.dtype).eps
+    return y.dtype == own.dtype and torch.allclose(y, own, rtol=2 * unit, atol=2 * unit)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", MAKERS)
+def test_each(op, dtype, device, ran):
+    module, x = made(op, dtype, device), random((2, 5, 16), dtype, device)
+    own = module(x)
+    report = oxiwarp.patch(module, cpu_kernels=True)
+    assert report.replaced == 1 and op in report.ops and report.left == 0
+    y = module(x)
+    assert ran == [op] and y.is_contiguous()
+    assert torch.equal(y, own) if device.type == "cuda" else close(y, own)
+    assert module(x[:0]).shape == own[:0].shape
+    oxiwarp.unpatch(module)
+    assert torch.equal(module(x), own) and len(ran) == 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fast(dtype, device):
+    """One rounding; on a GPU the whole of `GELU(approximate="tanh")` is a matrix product."""
+    for op in MAKERS:
+        module, x = made(op, dtype, device), random((2, 5, 16), dtype, device)
+        right, own = made(op, torch.float64, device)(x.double()), module(x)
+        oxiwarp.patch(module, mode="fast", cpu_kernels=True)
+        assert (module(x) - right).abs().mean() <= 1.1 * (own - right).abs().mean() + 1e-7, op
+
+
+def test_epilogue_of_plain_linears_only(monkeypatch):
+    """Whatever calling the linear would do besides, it is called."""
+    x = random((2, 5, 16), torch.bfloat16, "cpu")
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda self: True))
+    plain = nn.Linear(16, 40).bfloat16().requires_grad_(False)
+    assert feed_forward.in_epilogue(plain, x)
+    assert not feed_forward.in_epilogue(nn.Linear(16, 40).requires_grad_(False), x.float()), "less accurate in float32"
+    hooked = nn.Linear(16, 40).bfloat16().requires_grad_(False)
+    hooked.register_forward_hook(lambda *_: None)
+    wrapped = nn.utils.parametrizations.weight_norm(nn.Linear(16, 40)).requires_grad_(False)
+    others = [hooked, wrapped, LoRA(plain), Quantised(16, 40), nn.Linear(16, 40, bias=False), plain.to("meta")]
+    assert not any(feed_forward.in_epilogue(other.bfloat16().requires_grad_(False), x) for other in others)
+    learned = nn.Linear(16, 40).bfloat16()
+    assert feed_forward.in_epilogue(learned, x)
+    with torch.enable_grad():
+        assert not feed_forward.in_epilogue(learned, x)
+    assert not feed_forward.in_epilogue(nn.Linear(16, 40).half(), x) and not feed_forward.in_epilogue(learned, x[:0])
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("linear", [LoRA, Quantised, Wide])
+@pytest.mark.parametrize("op", ["gelu", "gelu_tanh", "geglu", "swiglu", "gelu_quick"])
+def test_other_linears(op, linear, mode, device, ran):
+    """Adapters and quantised linears, put in before or after patching, are called; an odd result runs torch's own."""
+    for patch_first in (False, True):
+        module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)
+        if patch_first:
+            oxiwarp.patch(module, mode=mode, cpu_kernels=True)
+        bias = module.proj.bias is not None
+        args = (module.proj,) if linear is LoRA else (16, module.proj.out_features, bias)
+        module.proj = linear(*args).to(device).requires_grad_(False)
+        if not patch_first:
+            oxiwarp.patch(module, mode=mode, cpu_kernels=True)
+        y = module(x)
+        oxiwarp.unpatch(module)
+        assert torch.allclose(y, module(x), rtol=1e-5, atol=1e-6)
+    assert ran == ([] if linear is Wide else [op] * 2)
+
+
+def test_flux2_slices(device, ran):
+    """A slice of a fused projection is read where it lies; what is no rows runs the own forward."""
+    module, x = made("silu_and_mul"), random((2, 6, 48), torch.float32, device)
+    own = [module(x[..., 16:]), module(x.transpose(0, 2)[:, :, :2]), module(x[..., ::2])]
+    oxiwarp.patch(module, cpu_kernels=True)
+    assert close(module(x[..., 16:]), own[0]) and ran == ["silu_and_mul"]
+    assert torch.equal(module(x.transpose(0, 2)[:, :, :2]), own[1]) and torch.equal(module(x[..., ::2]), own[2])
+    assert ran == ["silu_and_mul"]
+    with pytest.raises(RuntimeError):
+        module(x[..., :7])
+
+
+def test_what_is_left():
+    """A subclass with another method, another gate, a hooked gate, the deprecated argument: its own forward."""
+
+    class Other(activations.GELU):
+        def gelu(self, gate):
+            return gate.relu()
+
+    other = Other(16, 40)
+    swiglu = made("swiglu")
+    swiglu.activation = nn.GELU()
+    report = oxiwarp.patch(nn.ModuleList([other, swiglu]), allow_empty=True)
+    assert report.replaced == 0
+    assert any("gelu is not the one that feed_forward.gelu knows" in row.reason for row in report)
+    assert any("its gate is a GELU" in row.reason for row in report)
+
+
+def test_calls_of_the_own_forward(ran):
+    swiglu, geglu, x = made("swiglu"), made("geglu"), random((2, 5, 16), torch.float32, "cpu")
+    for module in (swiglu, geglu):
+        oxiwarp.patch(module, cpu_kernels=True)
+    gates = []
+    handle = swiglu.activation.register_forward_hook(lambda *_: gates.append(1))
+    swiglu(x)
+    with pytest.warns(FutureWarning, match="scale"):
+        geglu(x, scale=1.0)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert geglu(x).dtype == torch.bfloat16
+    assert gates == [1] and not ran
+    handle.remove()
+    swiglu(hidden_states=x)
+    assert ran == ["swiglu"]
+
+
+@pytest.mark.parametrize("op", MAKERS)
+def test_compiled(op, device):
+    """One graph; with Inductor's share of the operators in torch, the others as ours."""
+    from oxiwarp.patching.fusions.core.ops import INDUCTOR
+
+    module, x = made(op, device=device), random((2, 5, 16), torch.float32, device)
+    own, graphs = module(x), []
+
+    def backend(graph, _):
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return graph.forward
+
+    oxiwarp.patch(module, cpu_kernels=True)
+    y = torch.compile(module, fullgraph=True, backend=backend)(x)
+    assert torch.allclose(y, own, rtol=1e-5, atol=1e-6) and len(graphs) == 1
+    assert any("oxiwarp" in target for target in graphs[0]) == (op not in INDUCTOR)

@@ -1,0 +1,238 @@
+"""What holds for every fusion: known by its source, left where that differs, own method where kernels do not fit."""
+
+import fnmatch
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+import torch
+from helpers import random
+from models import ltx, ltx_input
+
+import oxiwarp
+from oxiwarp.patching import class_swap, fusions
+from oxiwarp.patching.fusions import FUSIONS
+from oxiwarp.patching.fusions.core import source
+
+transformer_ltx = pytest.importorskip("diffusers.models.transformers.transformer_ltx")
+Block = transformer_ltx.LTXVideoTransformerBlock
+
+
+def forward(model):
+    return model(**ltx_input())[0]
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Names of the fusions whose methods ran."""
+    seen = []
+    for name, fusion in FUSIONS.items():
+        run = fusion.run
+        monkeypatch.setitem(
+            fusion.__dict__, "run", lambda *a, run=run, name=name, **k: (seen.append(name), run(*a, **k))[1]
+        )
+    return seen
+
+
+def patched(**options):
+    model = ltx()
+    return model, oxiwarp.patch(model, cpu_kernels=True, **options)
+
+
+# fmt: off
+def an_f_string(a, b):
+    # A comment, and layout, do not count.
+    return f"{a!r:>{b}} {a + b = } {{}}" if a else f"""{
+        a}""", [  1,
+        2]
+
+
+def the_same(a, b):
+
+    return f"{a!r:>{b}} {a + b = } {{}}" if a else f"""{
+        a}""", [1, 2]  # nor here
+# fmt: on
+
+
+def test_fingerprint():
+    """The same in every version of Python, whatever the layout; a name more is another."""
+    assert fusions.fingerprint(an_f_string) == "ed9f7a9eef1c"
+    words = [list(source.words(inspect.getsource(function))) for function in (an_f_string, the_same)]
+    differ = [pair for pair in zip(*words, strict=True) if pair[0] != pair[1]]
+    assert differ == [("an_f_string", "the_same")]
+    assert fusions.fingerprint(len) == fusions.fingerprint(None) == "unknown"
+
+
+DECODERS = [f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen3", "gemma2", "phi3")]
+
+
+def classes_like(pattern):
+    """The installed classes that a pattern of a fusion fits; of all the decoders of transformers, some."""
+    module = pattern.rpartition(".")[0]
+    if module == "transformers.models":
+        modules = DECODERS
+    elif set(module) & set("*?["):
+        head = module[: min(module.find(mark) for mark in "*?[" if mark in module)].rpartition(".")[0]
+        names = [info.name for info in pkgutil.iter_modules(importlib.import_module(head).__path__, f"{head}.")]
+        modules = [name for name in names if fnmatch.fnmatchcase(name, module)]
+    else:
+        modules = [module]
+    for name in modules:
+        for cls in vars(pytest.importorskip(name)).values():
+            if isinstance(cls, type) and fnmatch.fnmatchcase(f"{cls.__module__}.{cls.__qualname__}", pattern):
+                yield cls
+
+
+@pytest.mark.parametrize("name", FUSIONS)
+def test_every_fusion_knows_what_is_installed(name):
+    """Its classes exist, with sources that it knows; of patterns for many models' classes, some do."""
+    fusion = FUSIONS[name]
+    for pattern in fusion.classes:
+        found = {cls: fusion.difference(cls, cls) for cls in classes_like(pattern)}
+        assert found, f"no class is like {pattern}"
+        known = [cls for cls, difference in found.items() if difference is None]
+        assert known if pattern.startswith("transformers.models.") else len(known) == len(found), found
+        assert all(fusions.find(cls) == (fusion, cls) for cls in known)
+
+
+def test_other_source(monkeypatch, ran):
+    """Another version of a block, or of a function whose work it does: left, with what was found."""
+    own = Block.forward
+
+    def changed(self, *args, **kwargs):
+        return own(self, *args, **kwargs)
+
+    monkeypatch.setattr(Block, "forward", changed)
+    model, report = patched()
+    row = next(row for row in report if row.module_class.endswith("LTXVideoTransformerBlock"))
+    assert (row.status, row.count) == ("left", 2) and "forward is not the one that ltx.block knows" in row.reason
+    assert torch.allclose(forward(model), forward(ltx()), atol=1e-5) and "ltx.block" not in ran
+    monkeypatch.undo()
+    monkeypatch.setattr(transformer_ltx, "apply_rotary_emb", lambda x, freqs: x)
+    _, report = patched()
+    row = next(row for row in report if row.module_class.endswith("LTXVideoAttnProcessor"))
+    assert row.status == "left" and "apply_rotary_emb is not the one" in row.reason
+
+
+def test_derived_classes(ran):
+    """A subclass with the same method is fused; one with another is left."""
+
+    class Same(Block):
+        extra = 1
+
+    class Other(Block):
+        def forward(self, hidden_states, *args, **kwargs):
+            return super().forward(hidden_states, *args, **kwargs) * 2
+
+    model = ltx()
+    for block, cls in zip(model.transformer_blocks, (Same, Other), strict=True):
+        block.__class__ = cls
+    stock = forward(model)
+    report = oxiwarp.patch(model, cpu_kernels=True)
+    status = {row.module_class.rpartition(".")[2]: row.status for row in report}
+    assert status["Same"] == "replaced" and status["Other"] == "left"
+    assert torch.allclose(forward(model), stock, atol=1e-5) and ran.count("ltx.block") == 1
+    assert oxiwarp.unpatch(model) == report.replaced and type(model.transformer_blocks[0]) is Same
+
+
+def test_report_of_inner_norms():
+    """A norm that a fused block does itself is listed as what it is there for."""
+    model, report = patched()
+    reasons = {row.reason for row in report if row.op == "rms_norm"}
+    assert reasons == {"used where ltx.block runs its own", "used where ltx.attention runs its own"}
+    assert "left to Inductor under torch.compile: layer_norm by itself" in str(report)
+    _, report = patched(skip=["LTXVideoTransformerBlock", "LTXVideoAttnProcessor"])
+    assert {row.reason for row in report if row.op == "rms_norm"} == {""}
+    block = ltx().transformer_blocks[0]
+    report = oxiwarp.patch(block)
+    assert {row.reason for row in report if row.op == "rms_norm"} == reasons
+    _, report = patched(only="transformer_blocks.1*")
+    assert report.names["transformer_blocks.1.norm1"] == "replaced"
+    assert report.names["transformer_blocks.0.norm1"] == "left"
+
+
+def test_hooks_inside(ran):
+    """A hook on a norm that the fused method does not call: that block runs its own method, and the hook runs."""
+    model, _ = patched()
+    expected, seen = forward(model), []
+    ran.clear()
+    handles = [
+        model.transformer_blocks[0].norm2.register_forward_hook(lambda *_: seen.append("norm2")),
+        model.transformer_blocks[1].attn1.norm_q.register_forward_pre_hook(lambda *_: seen.append("norm_q")),
+    ]
+    assert torch.allclose(forward(model), expected, atol=1e-5)
+    assert seen == ["norm2", "norm_q"] and ran.count("ltx.block") == 1 and ran.count("ltx.attention") == 3
+    for handle in handles:
+        handle.remove()
+    assert torch.equal(forward(model), expected)
+
+
+def test_hooks_around(ran):
+    """Hooks on blocks and on what they call run as before."""
+    model, seen = ltx(), []
+    for part in (model.transformer_blocks[0], model.transformer_blocks[0].attn1, model.transformer_blocks[0].ff.net[0]):
+        part.register_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+    forward(model)
+    stock = list(seen)
+    oxiwarp.patch(model, cpu_kernels=True)
+    seen.clear()
+    forward(model)
+    assert seen == stock and ran.count("ltx.block") == 2
+
+
+@pytest.mark.parametrize("what", ["autocast", "float64", "subclass", "mixed", "no cpu_kernels"])
+def test_calls_for_the_own_method(what, ran):
+    """Calls that the kernels do not take give the stock block's result, bit for bit."""
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    block, x = ltx().transformer_blocks[0], random((1, 6, 32), torch.float32, "cpu")
+    inputs = [x, random((1, 4, 32), torch.float32, "cpu", seed=1), random((1, 1, 6 * 32), torch.float32, "cpu", seed=2)]
+    if what == "float64":
+        block, inputs = block.double(), [value.double() for value in inputs]
+    elif what == "subclass":
+        inputs = [TwoTensor(value, value) for value in inputs]
+    elif what == "mixed":
+        inputs[2] = inputs[2].bfloat16()
+    call = lambda: block(*inputs)  # noqa: E731
+    with torch.autocast("cpu", torch.bfloat16, enabled=what == "autocast"):
+        stock = call()
+        oxiwarp.patch(block, cpu_kernels=what != "no cpu_kernels", only="*Block")
+        y = call()
+    unwrap = (lambda t: t.a) if what == "subclass" else (lambda t: t)
+    assert torch.equal(unwrap(y), unwrap(stock)) and "ltx.block" not in ran
+
+
+def test_copies_and_two_models():
+    """deepcopy and pickle keep blocks and processors patched; patching one model leaves another as it is."""
+    import copy
+    import pickle
+
+    model, report = patched()
+    expected, other = forward(model), ltx()
+    stock = forward(other)
+    assert not any(map(class_swap.is_replaced, other.modules()))
+    for made in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert torch.equal(forward(made), expected) and oxiwarp.unpatch(made) == report.replaced
+        assert torch.equal(forward(made), stock)
+    fast = ltx()
+    oxiwarp.patch(fast, mode="fast", cpu_kernels=True)
+    assert torch.equal(forward(model), expected), "another mode in another model"
+    assert {p._oxiwarp.mode for p in fast.modules() if isinstance(p, Block)} == {"fast"}
+
+
+def test_processor_shared_by_two_modules():
+    """One processor in two places is replaced, and given back, once."""
+    model = ltx()
+    shared = model.transformer_blocks[0].attn1.processor
+    model.transformer_blocks[1].attn1.set_processor(shared)
+    report = oxiwarp.patch(model, only="LTXVideoAttnProcessor")
+    assert report.replaced == 3 and class_swap.is_replaced(shared) and oxiwarp.unpatch(model) == 3
+
+
+def test_set_processor_afterwards():
+    """A processor that is put in later is its own; patching again takes it."""
+    model, _ = patched()
+    model.set_attn_processor(transformer_ltx.LTXVideoAttnProcessor())
+    assert torch.allclose(forward(model), forward(ltx()), atol=1e-5)
+    assert oxiwarp.patch(model, cpu_kernels=True).left == 0

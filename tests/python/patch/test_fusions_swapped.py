@@ -1,0 +1,199 @@
+"""Modules whose work a fused method does itself, which somebody swaps after `patch`: they are called, or are alike."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from fused_checks import Operators
+from helpers import random
+from models import ltx, ltx_input
+from swapped import MODELS, Adapted, Doubled, arguments, close, fused_parts, results, swap
+from torch import nn
+from video_models import mochi, mochi_input
+
+import oxiwarp
+from oxiwarp.patching.fusions import FUSIONS
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi asks for it
+@pytest.mark.parametrize("name", MODELS)
+def test_wrapped_after_patch(name):
+    """Any module that a fused method skips, in a wrapper that has all its attributes: the fused method leaves it to the
+    own one, until it is out of its wrapper."""
+    make, make_input = MODELS[name]
+    stock, ours = make(), make()
+    oxiwarp.patch(ours, cpu_kernels=True)
+    parts = fused_parts(ours)
+    given = arguments(stock, make_input(), set(parts.values()))
+    for (fusion, path), owner in parts.items():
+        pair = [model.get_submodule(owner) for model in (stock, ours)]
+        plain = results(pair[0], given[owner])
+        old = [swap(module, path, Doubled) for module in pair]
+        own, got = (results(module, given[owner]) for module in pair)
+        assert not all(map(torch.equal, own, plain)), f"{fusion}: {path} of {owner} does nothing"
+        try:
+            close(got, own)
+        except AssertionError as error:
+            raise AssertionError(f"{fusion}: {path} of {owner}: {error}") from None
+        for module, inner in zip(pair, old, strict=True):
+            swap(module, path, lambda _, inner=inner: inner)
+        close(results(pair[1], given[owner]), plain)
+
+
+def test_every_skip_is_tried():
+    """By the test above."""
+    tried = set()
+    for make, _ in MODELS.values():
+        model = make()
+        oxiwarp.patch(model)
+        tried |= fused_parts(model).keys()
+    assert tried == {(name, path) for name, fusion in FUSIONS.items() for path in fusion.skips}
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+@pytest.mark.parametrize("name", ["ltx", "mochi", "cogvideox", "pixart", "flux"])
+def test_wrapped_before_patch(name):
+    """Blocks with a module that is not theirs are left."""
+    make, make_input = MODELS[name]
+    stock, ours = make(), make()
+    oxiwarp.patch(stock)
+    parts = {path: owner for (fusion, path), owner in fused_parts(stock).items() if FUSIONS[fusion].method == "forward"}
+    oxiwarp.unpatch(stock)
+    given = arguments(stock, make_input(), set(parts.values()))
+    for path, owner in parts.items():
+        pair = [model.get_submodule(owner) for model in (stock, ours)]
+        old = [swap(module, path, Doubled) for module in pair]
+        report = oxiwarp.patch(pair[1], cpu_kernels=True, allow_empty=True)
+        assert report.names[""] == "left", path
+        close(*(results(module, given[owner]) for module in pair[::-1]))
+        oxiwarp.unpatch(pair[1])
+        for module, inner in zip(pair, old, strict=True):
+            swap(module, path, lambda _, inner=inner: inner)
+
+
+def refiner():
+    """A block whose second norm has parameters; its arguments."""
+    module = pytest.importorskip("diffusers.models.transformers.transformer_hunyuan_video")
+    torch.manual_seed(0)
+    block = module.HunyuanVideoIndividualTokenRefinerBlock(2, 16).eval().requires_grad_(False)
+    return block, ((random((2, 5, 32), torch.float32, "cpu"), random((2, 32), torch.float32, "cpu", seed=1)), {})
+
+
+def ran(module, given):
+    """The results, and whether the fused method made them."""
+    with Operators() as operators:
+        made = results(module, given)
+    return made, "gated_residual_ada_norm" in operators.calls
+
+
+def another_norm(affine=True):
+    """A LayerNorm with other weights and another eps, or with none."""
+    norm = nn.LayerNorm(32, eps=0.1, elementwise_affine=affine).requires_grad_(False)
+    for seed, parameter in enumerate(norm.parameters()):
+        parameter.copy_(random(parameter.shape, torch.float32, "cpu", seed=seed))
+    return norm
+
+
+def copied(module, how):
+    return copy.deepcopy(module) if how == "deepcopy" else pickle.loads(pickle.dumps(module))
+
+
+@pytest.mark.parametrize("how", ["the module", "deepcopy", "pickle"])
+def test_what_is_swapped(how):
+    """Another of the class stays fused, with its weights and eps, patched or not; a tuned one, one without parameters
+    and one in whose class another tool's stands is called. Of copies, too."""
+    stock, given = refiner()
+    ours = copy.deepcopy(stock)
+    oxiwarp.patch(ours, cpu_kernels=True)
+    ours = ours if how == "the module" else copied(ours, how)
+
+    def of_a_tool(norm):
+        norm = copy.deepcopy(norm)
+        norm.__class__ = type("Other", (type(norm),), {"forward": lambda self, x: nn.LayerNorm.forward(self, x) * 2})
+        return norm
+
+    changes = (
+        (lambda _: another_norm(), True),
+        (Adapted, False),
+        (lambda _: another_norm(affine=False), False),
+        (of_a_tool, False),
+    )
+    for change, fused in changes:
+        old = [swap(module, "norm2", change) for module in (stock, ours)]
+        got, by_us = ran(ours, given)
+        close(got, results(stock, given))
+        assert by_us is fused
+        if fused:
+            oxiwarp.patch(ours.norm2, cpu_kernels=True)
+            close(ran(ours, given)[0], got)
+        for module, inner in zip((stock, ours), old, strict=True):
+            module.norm2 = inner
+        assert ran(ours, given)[1]
+    ours.norm2 = None
+    with pytest.raises(TypeError):
+        results(ours, given)
+
+
+def test_weights_where_there_were_none():
+    """A norm of the same class that has a weight, in a block whose kernels take none."""
+    stock, ours = ltx(), ltx()
+    oxiwarp.patch(ours, cpu_kernels=True)
+    for model in (stock, ours):
+        weight = random((32,), torch.float32, "cpu", seed=5)
+        model.transformer_blocks[0].norm1.weight = nn.Parameter(weight, requires_grad=False)
+    close(results(ours, ((), ltx_input())), results(stock, ((), ltx_input())))
+
+
+def test_compiled():
+    """A compiled block sees that a module was swapped; blocks with the same modules share their graphs."""
+    graphs = []
+
+    def backend(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compiler.reset()
+    stock, given = refiner()
+    blocks = [copy.deepcopy(stock) for _ in range(6)]
+    oxiwarp.patch(nn.ModuleList(blocks), cpu_kernels=True)
+    for block in blocks:
+        block.compile(backend=backend, fullgraph=True)
+        close(results(block, given), results(stock, given))
+    assert len(graphs) == 1
+    for module in (stock, blocks[0]):
+        swap(module, "norm2", Adapted)
+    close(results(blocks[0], given), results(stock, given))
+    assert len(graphs) == 2
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")
+def test_eps_changed_after_patch():
+    """Of one of Mochi's norms that a kernel takes together."""
+    stock, ours = mochi(), mochi()
+    oxiwarp.patch(ours, cpu_kernels=True)
+    for model in (stock, ours):
+        model.transformer_blocks[0].norm3.norm.eps = 1.0
+    close(results(ours, ((), mochi_input())), results(stock, ((), mochi_input())))
+
+
+@pytest.mark.filterwarnings("ignore:Unsupported layer type")  # peft's, of any norm
+@pytest.mark.parametrize("name", ["sdxl", "wan", "cogvideox", "hunyuan_video", "ltx"])
+def test_ln_tuning(name):
+    """peft's `LNTuningConfig` of all norms with parameters, after `patch`."""
+    peft = pytest.importorskip("peft")
+    make, make_input = MODELS[name]
+    outputs = []
+    for patched in (False, True):
+        model, inputs = make(), make_input()
+        if patched:
+            oxiwarp.patch(model, cpu_kernels=True)
+        names = [path for path, module in model.named_modules() if "norm" in path.rpartition(".")[2]]
+        names = [path for path in names if getattr(model.get_submodule(path), "weight", None) is not None]
+        tuned = peft.get_peft_model(model, peft.LNTuningConfig(target_modules=names))
+        for at, (path, parameter) in enumerate(tuned.named_parameters()):
+            if "ln_tuning" in path:
+                parameter.requires_grad_(False).add_(random(parameter.shape, torch.float32, "cpu", seed=at, scale=0.5))
+        outputs.append(results(tuned, ((), inputs)))
+    close(*outputs[::-1])

@@ -1,0 +1,134 @@
+"""Wan's blocks and attention with fused kernels."""
+
+import pytest
+import torch
+from fused_checks import check_compiled, check_gradients, check_model, check_unknown_source, counts, run
+from helpers import DTYPES
+from video_models import vace, vace_input, wan, wan_input
+
+import oxiwarp
+
+OF_A_BLOCK = {
+    "ada_norm": 1,
+    "gated_residual_ada_norm": 2,
+    "gated_residual": 1,
+    "qk_norm_rope": 1,
+    "qk_norm_rope_one": 2,
+}
+NO_NORM2 = {"ada_norm": 1, "gated_residual_ada_norm": 1, "gated_residual": 2, "qk_norm_rope": 1, "qk_norm_rope_one": 2}
+
+
+def times(counts, by, **others):
+    return {name: by * count for name, count in counts.items()} | others
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "cast"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_wan(dtype, kept, device):
+    """Wan 2.1, with table and norms in float32 as loaded, or all cast."""
+
+    def make(dtype, device):
+        return wan(dtype, device, kept=kept, cross_attn_norm=True)
+
+    check_model(make, wan_input, dtype, device, times(OF_A_BLOCK, 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_wan_per_token(dtype, device):
+    """Wan 2.2 5B: temb for each token, the table added in the kernels."""
+
+    def make_input(dtype, device):
+        return wan_input(dtype, device, per_token=True)
+
+    for kept in (True, False):
+        check_model(lambda *of: wan(*of, kept=kept), make_input, dtype, device, times(OF_A_BLOCK, 2))  # noqa: B023
+
+
+def test_wan_without_norm2(device):
+    """A model whose cross-attention reads the stream itself."""
+    check_model(lambda *of: wan(*of, cross_attn_norm=False), wan_input, torch.bfloat16, device, times(NO_NORM2, 2))
+
+
+def test_wan_image_to_video(device):
+    """Tokens of an image have keys and values of their own, whose norm is a module's."""
+
+    def make(dtype, device):
+        return wan(dtype, device, cross_attn_norm=True, image_dim=20, added_kv_proj_dim=48)
+
+    def make_input(dtype, device):
+        return wan_input(dtype, device, image=5)
+
+    check_model(make, make_input, torch.bfloat16, device, times(OF_A_BLOCK, 2, rms_norm=2))
+
+
+def test_wan_fused_projections(device):
+    """Queries, keys and values are slices of one projection."""
+
+    def make(dtype, device):
+        model = wan(dtype, device, cross_attn_norm=True)
+        model.fuse_qkv_projections()
+        return model
+
+    check_model(make, wan_input, torch.bfloat16, device, times(OF_A_BLOCK, 2))
+
+
+def test_vace(device):
+    """WanVACE: a second stream of blocks controls the first."""
+    for dtype in DTYPES:
+        check_model(vace, vace_input, dtype, device, times(OF_A_BLOCK, 5))
+
+
+def test_variants_have_the_known_source():
+    """Wan Animate's and ChronoEdit's blocks are Wan's, so that they are replaced; ChronoEdit's processor is not looked
+    at, as its tables are others."""
+    from diffusers.models.transformers import transformer_chronoedit, transformer_wan_animate
+
+    from oxiwarp.patching import fusions
+
+    for module in (transformer_chronoedit, transformer_wan_animate):
+        block = module.WanTransformerBlock(48, 64, 2, cross_attn_norm=True)
+        report = oxiwarp.patch(block)
+        assert report.names[""] == "replaced", str(report)
+    assert fusions.find(transformer_wan_animate.WanAttnProcessor)[0].name == "wan.attention"
+    assert fusions.find(transformer_chronoedit.WanAttnProcessor) is None
+
+
+def test_wan_compiled(device):
+    for options, kept in ((dict(per_token=True), True), ({}, True), ({}, False)):
+        model = wan(torch.bfloat16, device, kept=kept, cross_attn_norm=True)
+        check_compiled(model, wan_input(torch.bfloat16, device, **options), times(OF_A_BLOCK, 2))
+
+
+def test_wan_unknown_source(monkeypatch):
+    from diffusers.models.transformers import transformer_wan as source
+
+    classes = source.WanTransformerBlock, source.WanAttnProcessor
+    check_unknown_source(monkeypatch, wan(), classes, ("wan.block", "wan.attention"))
+
+
+def test_wan_calls_that_run_the_own_method(device):
+    """A hook on a norm that is not called; norms of another kind."""
+    model = wan(torch.bfloat16, device, cross_attn_norm=True)
+    inputs = wan_input(torch.bfloat16, device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    seen = []
+    hooks = [
+        model.blocks[0].norm3.register_forward_hook(lambda *of: seen.append("norm3")),
+        model.blocks[1].attn1.norm_q.register_forward_hook(lambda *of: seen.append("norm_q")),
+    ]
+    _, calls = run(model, inputs)
+    assert seen == ["norm3", "norm_q"]
+    expected = times(OF_A_BLOCK, 1) | {"qk_norm_rope_one": 4, "rms_norm": 2}
+    assert counts(calls, expected) == expected
+    for hook in hooks:
+        hook.remove()
+    assert counts(run(model, inputs)[1], OF_A_BLOCK) == times(OF_A_BLOCK, 2)
+    other = wan()
+    other.blocks[0].norm1 = torch.nn.LayerNorm(48)
+    report = oxiwarp.patch(other)
+    assert report.names["blocks.0"] == "left" and report.names["blocks.1"] == "replaced"
+
+
+def test_wan_gradients(device):
+    model = wan(torch.float32, device, cross_attn_norm=True).requires_grad_()
+    check_gradients(model, wan_input(torch.float32, device), times(OF_A_BLOCK, 2))

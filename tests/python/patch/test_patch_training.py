@@ -1,0 +1,243 @@
+"""Training patched models: the stock gradients, checkpointing, adapters, autocast, second derivatives."""
+
+import functools
+
+import pytest
+import torch
+from helpers import random
+from models import NORMS, ltx, ltx_input, net, net_input
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import oxiwarp
+from oxiwarp.patching.fusions import FUSIONS
+from oxiwarp.patching.norms import forward as norms
+
+# Roundings of float32 in another order, on values around 1 and gradients of all sizes below.
+CLOSE = dict(rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Names of the fusions with kernels whose methods ran, and "norm" for each norm with gradients."""
+    seen = []
+    for name, fusion in FUSIONS.items():
+        if not fusion.kernels:
+            continue
+        run = fusion.run
+        monkeypatch.setitem(
+            fusion.__dict__, "run", lambda *a, run=run, name=name, **k: (seen.append(name), run(*a, **k))[1]
+        )
+    rms_norm = norms.rms_norm
+    monkeypatch.setattr(norms, "rms_norm", lambda *a, **k: (seen.append("norm"), rms_norm(*a, **k))[1])
+    return seen
+
+
+def learning(device="cpu"):
+    """A small LTX-Video transformer whose parameters are learned."""
+    return ltx(device=device).requires_grad_()
+
+
+def gradients(model, inputs):
+    """Of the input and of every parameter, by name."""
+    x = inputs["hidden_states"].clone().requires_grad_()
+    with torch.enable_grad():
+        model(**{**inputs, "hidden_states": x})[0].square().mean().backward()
+    made = {name: parameter.grad for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    return {"x": x.grad, **made}
+
+
+def assert_close(got, expected):
+    assert got.keys() == expected.keys()
+    for name, gradient in expected.items():
+        assert (gradient is None) == (got[name] is None), name
+        if gradient is not None:
+            torch.testing.assert_close(got[name], gradient, **CLOSE, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_norms(dtype, device, ran):
+    """Each kind of norm, by itself, with weights that are learned and with weights that are not."""
+    stock, model, x = net(dtype, device), net(dtype, device), random((3, 7, 64), dtype, device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    for learned in (True, False):
+        for part in (stock, model):
+            part.requires_grad_(learned)
+        for name in NORMS:
+            results = []
+            for part in (stock, model):
+                norm, leaf = getattr(part, name), x.clone().requires_grad_()
+                with torch.enable_grad():
+                    y = norm(leaf)
+                    y.backward(random(y.shape, dtype, device, seed=3))
+                results.append([leaf.grad, *(parameter.grad for parameter in norm.parameters())])
+            for own, ours in zip(*results, strict=True):
+                if own is not None or learned:
+                    tolerance = CLOSE if dtype == torch.float32 else dict(rtol=0.02, atol=0.02)
+                    torch.testing.assert_close(ours, own, **tolerance)
+            stock.zero_grad(), model.zero_grad()
+    assert ran == ["norm"] * 8
+
+
+def test_gradients(device, ran):
+    """Fused blocks, processors and feed-forwards in grad mode: every gradient of the stock model."""
+    stock, model = learning(device), learning(device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    assert_close(gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device)))
+    assert {"ltx.block", "ltx.attention", "feed_forward.gelu"} <= set(ran)
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpointing(use_reentrant, device, ran):
+    """Blocks that are computed again in the backward: the gradients without it."""
+    model = learning(device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    expected = gradients(model, ltx_input(device=device))
+    blocks = ran.count("ltx.block")
+    model.enable_gradient_checkpointing(functools.partial(checkpoint, use_reentrant=use_reentrant))
+    model.train()
+    assert_close(gradients(model, ltx_input(device=device)), expected)
+    assert ran.count("ltx.block") == 3 * blocks
+
+
+class LoRA(nn.Module):
+    """What an adapter library puts in a linear's place."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base = base
+        self.down, self.up = nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+class Quantised(nn.Linear):
+    """A linear whose weight is codes: what it multiplies by is something else."""
+
+    def __init__(self, base):
+        super().__init__(base.in_features, base.out_features, bias=base.bias is not None)
+        self.load_state_dict(base.state_dict())
+        self.step = self.weight.abs().max() / 7
+        self.weight.requires_grad_(False).copy_((self.weight / self.step).round())
+
+    def forward(self, x):
+        return nn.functional.linear(x, self.weight * self.step, self.bias)
+
+
+def replace_linears(model, by):
+    """Every linear of the blocks."""
+    torch.manual_seed(1)
+    for name, module in list(model.named_modules()):
+        if type(module) is nn.Linear and name.startswith("transformer_blocks"):
+            parent, _, last = name.rpartition(".")
+            setattr(model.get_submodule(parent), last, by(module))
+    return model
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("order", ["linears first", "patch first"])
+@pytest.mark.parametrize("linear", [LoRA, Quantised])
+def test_other_linears(linear, order, mode, ran):
+    """Adapters and quantised linears in place of every linear: they are called, and learn, whichever came first."""
+    stock, model = replace_linears(ltx(), linear), ltx()
+    steps = [
+        lambda model: replace_linears(model, linear),
+        lambda model: oxiwarp.patch(model, mode=mode, cpu_kernels=True),
+    ]
+    for step in steps if order == "linears first" else reversed(steps):
+        step(model)
+    assert_close(gradients(model, ltx_input()), gradients(stock, ltx_input()))
+    assert ran.count("ltx.block") == 2 and ran.count("feed_forward.gelu") == 2
+
+
+@pytest.mark.parametrize("order", ["adapters first", "patch first"])
+def test_peft(order, ran):
+    """diffusers' own adapters: add, scale, disable, fuse, remove."""
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, init_lora_weights=False, target_modules=["to_q", "to_k", "to_v", "to_out.0", "proj"])
+
+    def add(model):
+        torch.manual_seed(2)
+        model.add_adapter(config)
+
+    stock, model = ltx(), ltx()
+    add(stock)
+    steps = [add, lambda model: oxiwarp.patch(model, cpu_kernels=True)]
+    for step in steps if order == "adapters first" else reversed(steps):
+        step(model)
+
+    def same():
+        ours, own = model(**ltx_input())[0], stock(**ltx_input())[0]
+        torch.testing.assert_close(ours, own, rtol=1e-5, atol=1e-5)
+        return own
+
+    made = [same()]
+    for change in ("disable_adapters", "enable_adapters", "fuse_lora", "unfuse_lora"):
+        getattr(model, change)(), getattr(stock, change)()
+        made.append(same())
+    assert not torch.equal(made[0], made[1])
+    assert_close(gradients(model, ltx_input()), gradients(stock, ltx_input()))
+    assert "ltx.block" in ran and "feed_forward.gelu" in ran
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_autocast(dtype, device, ran):
+    """Under autocast every block and norm runs its own method: the stock model's gradients, bit for bit."""
+    stock, model = learning(device), learning(device)
+    oxiwarp.patch(model, cpu_kernels=True)
+    with torch.autocast(device.type, dtype):
+        got, expected = gradients(model, ltx_input(device=device)), gradients(stock, ltx_input(device=device))
+    assert not ran
+    for name, gradient in expected.items():
+        assert gradient is got[name] is None or torch.equal(gradient, got[name]), name
+
+
+def test_inference_mode(ran):
+    """Tensors without version counters are as good as others."""
+    model = learning()
+    oxiwarp.patch(model, cpu_kernels=True)
+    expected = model(**ltx_input())[0]
+    with torch.inference_mode():
+        assert torch.equal(model(**ltx_input())[0], expected)
+    model.requires_grad_(False)
+    with torch.inference_mode():
+        assert torch.equal(model(**ltx_input())[0], expected)
+    assert ran.count("ltx.block") == 6
+
+
+def test_second_derivatives():
+    """The kernels have none, and say so; what is left out of patching has."""
+    model, x = net().requires_grad_(), net_input().requires_grad_()
+    oxiwarp.patch(model, cpu_kernels=True)
+
+    def penalty():
+        (gradient,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+        gradient.square().sum().backward()
+
+    with torch.enable_grad():
+        with pytest.raises(RuntimeError, match="differentiate twice"):
+            penalty()
+        oxiwarp.unpatch(model)
+        penalty()
+    assert (model.before.weight.grad != 0).any()
+
+
+def test_steps_of_an_optimizer():
+    """A few steps: the losses of the stock model."""
+    losses = []
+    for patched in (False, True):
+        model = learning()
+        if patched:
+            oxiwarp.patch(model, cpu_kernels=True)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        made = []
+        for _ in range(3):
+            with torch.enable_grad():
+                loss = model(**ltx_input())[0].square().mean()
+                loss.backward()
+            optimizer.step(), optimizer.zero_grad()
+            made.append(loss.item())
+        losses.append(made)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5) and losses[0][2] < losses[0][0]

@@ -1,0 +1,41 @@
+"""`copy_chunks`: what it copies 16 bytes at a time, and that the rest is copied all the same."""
+
+import pytest
+import torch
+from helpers import random
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from oxiwarp.patching.fusions.shared import parallel_block
+from oxiwarp.patching.fusions.shared.parallel_block import copy_chunks
+
+BF16 = torch.bfloat16
+
+
+def beside(columns, first=0, dtype=BF16, device="cpu"):
+    """All of a tensor of poison, and `columns` of its 40 columns from one on."""
+    whole = torch.full((2, 3, 40), torch.nan, device=device, dtype=dtype)
+    return whole, whole[..., first : first + columns]
+
+
+@pytest.mark.parametrize(
+    ("columns", "first", "dtype", "chunks"),
+    [(16, 0, BF16, True), (16, 8, BF16, True), (16, 4, BF16, False), (12, 0, BF16, False), (4, 8, torch.float32, True)],
+)
+def test_copy(columns, first, dtype, chunks, device):
+    """Every element, and nothing beside."""
+    (whole, y), x = beside(columns, first, dtype, device), random((2, 3, columns), dtype, device)
+    assert parallel_block.in_chunks(y) == chunks and parallel_block.in_chunks(x) == (columns % 8 == 0 or chunks)
+    copy_chunks(y, x)
+    assert torch.equal(y, x) and whole.isnan().sum() == whole.numel() - x.numel()
+
+
+def test_other_tensors(device):
+    """Another dtype, columns that are not neighbours, tensors without memory."""
+    (_, y), x = beside(16, device=device), random((2, 3, 16), torch.float32, device)
+    copy_chunks(y, x)
+    assert torch.equal(y, x.to(y.dtype))
+    turned = random((2, 16, 3), y.dtype, device).transpose(1, 2)
+    copy_chunks(y, turned)
+    assert torch.equal(y, turned)
+    with FakeTensorMode():
+        copy_chunks(*[torch.empty(2, 3, 16, device=device) for _ in range(2)])

@@ -1,0 +1,94 @@
+"""The float64 reference, torch's own chains, and how results are compared."""
+
+import json
+
+import torch
+from checkout import ROOT
+from torch import Tensor
+
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # of the fraction
+SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the smallest subnormal
+# Ulps that are fine however close torch comes, which over few elements is luck. 16 bits hide the errors of float32.
+# In float32, in units of eps (one is at most 2 ulp): the mean's division and the addition of eps, 0.5 each, halved by
+# the root; rsqrt.approx 2^-22.9 = 1.07; the product with x 0.5; offset + weight 0.5: 2.57 in all. The last product is
+# rounded by 0.5 ulp: 5.65, and the rest is for the sum. Measured on the CPU executor, whose rsqrt is exact: up to 3.7.
+LEAST = {torch.float32: 6.0, torch.float16: 1.0, torch.bfloat16: 1.0}
+TABLE = json.loads((ROOT / "tests" / "shapes.json").read_text())
+SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
+GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
+
+# weight: None, "same" (as x) or "f32"
+VARIANTS = [
+    dict(weight=None, weight_offset=0.0, rounding="once"),
+    dict(weight="same", weight_offset=0.0, rounding="once"),
+    dict(weight="same", weight_offset=1.0, rounding="once"),
+    dict(weight="same", weight_offset=0.0, rounding="before_weight"),
+    dict(weight="f32", weight_offset=0.0, rounding="once"),
+    dict(weight="f32", weight_offset=1.0, rounding="before_weight"),
+]
+
+
+def random(shape, dtype, device, seed=0, scale=1.0) -> Tensor:
+    """Normal values, the same on every device."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return (torch.randn(shape, generator=generator) * scale).to(dtype).to(device)
+
+
+def make_weight(kind, cols, dtype, device) -> Tensor | None:
+    """A weight around 1, or around 0 where an offset is wanted: any random values do."""
+    if kind is None:
+        return None
+    return random((cols,), torch.float32 if kind == "f32" else dtype, device, seed=1, scale=0.5)
+
+
+def reference(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tensor:
+    """In float64 from the rounded inputs; no rounding in between, whatever `rounding` says."""
+    x = x.double()
+    y = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
+    return y if weight is None else y * (weight.double() + weight_offset)
+
+
+def torch_chain(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tensor:
+    """What model code writes in eager torch, with its casts."""
+    y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = (y.to(x.dtype).float() if rounding == "before_weight" else y) * (weight.float() + weight_offset)
+    return y.to(x.dtype)
+
+
+def ulps(y: Tensor, right: Tensor) -> Tensor:
+    """Distance from the float64 result, in units in the last place of `y`'s type there."""
+    exponent = torch.frexp(right.abs())[1].double() - 1 - BITS[y.dtype]
+    return (y.double() - right).abs() / torch.exp2(exponent.clamp_min(SMALLEST[y.dtype]))
+
+
+def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
+    """Our worst element is at most twice as far off as torch's worst, or within `LEAST`."""
+    if y.numel() == 0:
+        assert y.shape == right.shape
+        return
+    assert y.isfinite().all(), f"{what}: not finite"
+    off, torch_off = ulps(y, right), ulps(own, right).max().item()
+    bound = max(2 * torch_off, LEAST[y.dtype])
+    at = tuple(int(i) for i in torch.unravel_index(off.argmax(), off.shape))
+    assert off[at] <= bound, (
+        f"{what}: worst element {at}: got {y[at].item()!r}, right {right[at].item()!r}, "
+        f"{off[at].item():.2f} ulp; torch's worst is {torch_off:.2f} ulp"
+    )
+
+
+def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
+    """Equal but for the order of a float32 sum: 16-bit values flip by one unit, seldom; float32 within a few units.
+
+    Where products follow the rounding that flipped, each may double it: `units`.
+    """
+    if y.dtype == torch.float32:
+        return torch.allclose(y, own, rtol=2e-6, atol=1e-30)
+    off = (y.cpu().view(torch.int16).int() - own.cpu().view(torch.int16).int()).abs()
+    return bool(off.max() <= units and (off != 0).double().mean() <= 0.01)
+
+
+def poisoned_like(x: Tensor) -> Tensor:
+    """An output full of NaN: an element that a kernel forgets stays NaN."""
+    return torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)

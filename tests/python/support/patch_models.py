@@ -1,0 +1,46 @@
+"""The models of tests/python/patch/test_patch_matrix.py: all tiny models of this folder, by name."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import models
+import swapped
+import test_decoder
+import torch
+from image_models import sdxl, sdxl_input
+from torch import nn
+
+
+class Model(NamedTuple):
+    """How to make a model and the arguments of a call, and its name and kinds, by which changes say what they fit."""
+
+    make: Callable[[], nn.Module]
+    inputs: Callable[[], dict[str, Any]]
+    kinds: frozenset[str]
+
+
+def ids() -> dict[str, Any]:
+    """The arguments of a decoder."""
+    return {"input_ids": test_decoder.IDS.clone(), "use_cache": False}
+
+
+def table() -> dict[str, Model]:
+    """All models, by the name that a test id has."""
+    found = {}
+
+    def add(name, make, inputs, *kinds):
+        found[name] = Model(make, inputs, frozenset({name, *kinds}))
+
+    add("net", models.net, lambda: {"x": models.net_input()})
+    for name, (make, make_input) in swapped.MODELS.items():
+        if name not in test_decoder.CALLS:
+            add(name.replace(" ", "-"), make, make_input, *(["diffusers"] if name != "sd3 single" else []))
+    add("sd15", functools.partial(sdxl, linear=False), sdxl_input, "diffusers")
+    for name in test_decoder.CALLS:
+        add(name.lower(), functools.partial(test_decoder.build, name), ids, "transformers", "decoder")
+    add("t5", models.t5, lambda: {"input_ids": torch.arange(24).view(2, 12)}, "transformers")
+    return found
+
+
+MODELS = table()

@@ -1,0 +1,137 @@
+"""Models with each module that some fusion skips, and ways to put another in its place."""
+
+import copy
+import functools
+
+import pytest
+import test_decoder
+import test_fusions_copies
+import torch
+from image_models import dit, dit_input, pixart, pixart_input, sdxl, sdxl_input
+from joint_models import FAMILIES, build
+from models import ltx, ltx_input
+from torch import nn
+from video_models import cogvideox, cogvideox_input, mochi, mochi_input, vace, vace_input, wan, wan_input
+
+from oxiwarp.patching.class_swap import recipe_of
+from oxiwarp.patching.fusions import FUSIONS, FusedRecipe
+
+pytest.importorskip("diffusers")
+SINGLE = "transformer_sd3.SD3SingleTransformerBlock"
+
+
+def packed():
+    """Queries, keys and values of one projection."""
+    model = cogvideox()
+    model.fuse_qkv_projections()
+    return model
+
+
+MODELS = {
+    "ltx": (ltx, ltx_input),
+    "wan": (functools.partial(wan, cross_attn_norm=True), wan_input),
+    "vace": (vace, vace_input),
+    "mochi": (mochi, mochi_input),
+    "cogvideox": (cogvideox, cogvideox_input),
+    "cogvideox packed": (packed, cogvideox_input),
+    "sdxl": (sdxl, sdxl_input),
+    "pixart": (pixart, pixart_input),
+    "dit": (dit, dit_input),
+    "sd3 single": (
+        lambda: test_fusions_copies.block(SINGLE),
+        lambda: test_fusions_copies.inputs(SINGLE, "cpu", False),
+    ),
+    **{
+        name: (functools.partial(build, family), functools.partial(family.inputs, torch.float32, "cpu"))
+        for name, family in FAMILIES.items()
+    },
+    **{
+        name: (functools.partial(test_decoder.build, name), lambda: {"input_ids": test_decoder.IDS, "use_cache": False})
+        for name in ("Llama", "Gemma2", "Phi3")
+    },
+}
+
+
+class Doubled(nn.Module):
+    """Twice a module, with its attributes."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return self._modules["inner"] if name == "inner" else getattr(self._modules["inner"], name)
+
+    def forward(self, *args, **kwargs):
+        y = self.inner(*args, **kwargs)
+        return (y[0] * 2, *y[1:]) if isinstance(y, tuple) else y * 2
+
+
+class Adapted(nn.Module):
+    """What peft's `LNTuningConfig` makes of a norm: it has nothing of it."""
+
+    def __init__(self, base_layer):
+        super().__init__()
+        self.base_layer = base_layer
+        self.tuned = copy.deepcopy(base_layer).requires_grad_(False)
+        for parameter in self.tuned.parameters():
+            parameter.add_(0.5)
+
+    def forward(self, *args, **kwargs):
+        return self.tuned(*args, **kwargs)
+
+
+def fused_parts(model):
+    """Each fusion of a patched model with each module that it skips: the dotted name of a module that the fusion or its
+    processor is of, by (fusion, name of what is skipped)."""
+    found = {}
+    for name, module in model.named_modules():
+        for part in (module, module.__dict__.get("processor")):
+            recipe = recipe_of(part)
+            if type(recipe) is FusedRecipe:
+                for path in FUSIONS[recipe.fusion].skips:
+                    if has(module, path):
+                        found.setdefault((recipe.fusion, path), name)
+    return found
+
+
+def has(module, path):
+    try:
+        return isinstance(module.get_submodule(path), nn.Module)
+    except AttributeError:
+        return False
+
+
+def swap(module, path, change):
+    """Put what `change` makes of a module in its place. Returns what was there."""
+    parent, _, last = path.rpartition(".")
+    old = module.get_submodule(path)
+    setattr(module.get_submodule(parent), last, change(old))
+    return old
+
+
+def arguments(model, inputs, names):
+    """With what a call of the model calls the modules of these names first."""
+    seen, handles = {}, []
+    for name in names:
+        hook = lambda _, *given, name=name: seen.setdefault(name, copy.deepcopy(given))  # noqa: E731
+        handles.append(
+            model.get_submodule(name).register_forward_pre_hook(
+                lambda *x, hook=hook: hook(*x) and None, with_kwargs=True
+            )
+        )
+    model(**inputs)
+    for handle in handles:
+        handle.remove()
+    return seen
+
+
+def results(module, given):
+    args, kwargs = given
+    y = module(*args, **kwargs)
+    return [x for x in (y if isinstance(y, tuple) else (y,)) if isinstance(x, torch.Tensor)]
+
+
+def close(got, own):
+    for y, right in zip(got, own, strict=True):
+        torch.testing.assert_close(y, right, rtol=1e-4, atol=3e-5 * right.abs().max().item())

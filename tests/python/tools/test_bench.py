@@ -1,0 +1,169 @@
+"""`python -m oxiwarp bench` on models of two layers."""
+
+import importlib
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from oxiwarp.__main__ import main
+from oxiwarp.cli.bench import command
+from oxiwarp.cli.bench.graphs import replay
+from oxiwarp.cli.bench.measure import VARIANTS
+from oxiwarp.cli.bench.profile import category
+from oxiwarp.cli.bench.workloads import WORKLOADS
+
+
+def alike(result):
+    """Is the sample the stock model's, or its difference from that tiny?"""
+    return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
+
+
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi switches it on itself
+@pytest.mark.parametrize("model", WORKLOADS)
+def test_models(model, tmp_path, capsys, monkeypatch):
+    """Every model runs, stock and patched; float32 samples agree to the last bits; figures are kept."""
+    pytest.importorskip("transformers" if model.startswith("qwen") else "diffusers")
+    monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
+    options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
+    assert main(["bench", "--model", model, *options]) == 0
+    record = json.loads((tmp_path / f"{model}.json").read_text())
+    stock, patched = record["results"]
+    assert [stock["variant"]["name"], patched["variant"]["name"]] == ["eager", "patched"]
+    assert all(len(result["milliseconds"]) == 2 and result["median"] > 0 for result in (stock, patched))
+    assert all((result["in_a_row"] is None) == model.startswith("qwen") for result in (stock, patched))
+    assert stock["equal"] == 1 and stock["psnr"] is None and alike(patched)
+    assert record["versions"]["torch"] and record["device"] == "CPU executor"
+    assert record["commit"] == "0123abc"
+    assert "x eager" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's own warning
+def test_cuda_graphs(tmp_path, cuda):
+    """Steps are replayed where that is asked for; one that asks the GPU for a number is left out."""
+    pytest.importorskip("diffusers")
+    options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
+    for asked in ([], ["--graphs"]):
+        assert main(["bench", "--model", "ltx", *options, *asked]) == 0
+        results = json.loads((tmp_path / "ltx.json").read_text())["results"]
+        assert [len(result["replayed"] or ()) for result in results] == ([3, 3] if asked else [0, 0])
+    x = torch.ones(4, device=cuda)
+    timed = replay({0: lambda: x + 1, 1: lambda: x.sum().item()}, 2, lambda call: (call(), 1.0)[1])
+    assert timed == {0: [1.0, 1.0]}
+
+
+def test_stopped(tmp_path, monkeypatch):
+    """What was measured is kept where a later part is stopped."""
+    pytest.importorskip("diffusers")
+    bench = importlib.import_module("oxiwarp.cli.bench")
+    measure = bench.measure
+
+    def stopped(*args):
+        yield next(measure(*args))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "measure", stopped)
+    options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
+    with pytest.raises(KeyboardInterrupt):
+        main(["bench", "--model", "ltx", *options])
+    results = json.loads((tmp_path / "ltx.json").read_text())["results"]
+    assert [len(result["milliseconds"]) for result in results] == [2, 2]
+
+
+def test_compile_only(tmp_path, capsys, monkeypatch):
+    """The compiled variants' first steps, and no figures; one that fails leaves the others."""
+    pytest.importorskip("transformers")
+    options = ["--model", "qwen3", "--small", "--device", "cpu", "--compile-only", "--out", str(tmp_path)]
+    assert main(["bench", *options]) == 0
+    said = [line.rpartition(": ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert said == [f"qwen3, {variant.name}" for variant in VARIANTS if variant.compiled]
+    bench = importlib.import_module("oxiwarp.cli.bench")
+    compile_stock = bench.compile_one
+
+    def compile_one(workload, variant, *rest):
+        if variant.mode is None:
+            raise RuntimeError("no compiler [b]")
+        return compile_stock(workload, variant, *rest)
+
+    monkeypatch.setattr(bench, "compile_one", compile_one)
+    assert main(["bench", *options, "--variant", "torch.compile", "--variant", "patched + compile"]) == 1
+    failed, compiled = capsys.readouterr().out.splitlines()
+    assert failed == "qwen3, torch.compile: not compiled: RuntimeError: no compiler [b]"
+    assert compiled.startswith("qwen3, patched + compile: ") and not list(tmp_path.iterdir())
+
+
+def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
+    """A variant that is not compiled, and a model that does not fit: the figures of the rest, and 1."""
+    pytest.importorskip("transformers")
+    build = WORKLOADS["qwen3"].build
+
+    def too_large(small):
+        raise torch.OutOfMemoryError("CUDA out of memory [a]")
+
+    def no_compiler(*_, **__):
+        raise RuntimeError("no compiler [b]")
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    monkeypatch.setitem(WORKLOADS, "qwen3", replace(WORKLOADS["qwen3"], build=too_large))
+    monkeypatch.setitem(WORKLOADS, "ltx", replace(WORKLOADS["qwen3"], build=build))
+    chosen = ["--model", "qwen3", "--model", "ltx", "--variant", "torch.compile", "--variant", "patched"]
+    assert main(["bench", *chosen, "--small", "--device", "cpu", "--rounds", "2", "--out", str(tmp_path)]) == 1
+    eager, compiled, patched = json.loads((tmp_path / "ltx.json").read_text())["results"]
+    assert compiled["error"] == "RuntimeError: no compiler [b]" and compiled["median"] is None
+    assert not eager["error"] and alike(patched) and len(patched["milliseconds"]) == 2
+    out = capsys.readouterr().out
+    assert "qwen3: not measured: OutOfMemoryError: CUDA out of memory [a]" in out and "x eager" in out
+    assert "torch.compile: not measured: RuntimeError: no compiler [b]" in out
+    assert not (tmp_path / "qwen3.json").exists()
+
+
+def test_a_token_again():
+    """Each step finds the cache as the one before did, to the strides: torch.compile would compile for others anew."""
+    pytest.importorskip("transformers")
+    workload, found = WORKLOADS["qwen3-decode"], []
+    with torch.no_grad():
+        model = workload.build(True).eval()
+        arguments = workload.arguments(model, True, torch.device("cpu"), torch.float32)
+        for _ in range(3):
+            workload.restore(arguments)
+            keys = arguments["past_key_values"].layers[0].keys
+            found.append((keys.shape, keys.stride(), keys.sum().item(), model(**arguments)[0].sum().item()))
+    assert found[0][0][2] == arguments["position_ids"].item() and found == [found[0]] * 3
+
+
+def test_agreement():
+    """PSNR by its definition, where it has none too."""
+    compare = importlib.import_module("oxiwarp.cli.bench.measure").compare
+    reference = torch.tensor([0.0, 1.0, 4.0, 2.0])
+    equal, psnr = compare(reference + torch.tensor([0.0, 0.5, 0.0, 0.0]), reference)
+    assert equal == 0.75 and math.isclose(psnr, 10 * math.log10(16 / 0.0625))
+    assert compare(reference, reference) == (1, math.inf)
+    assert compare(reference.clone().fill_(math.inf), reference) == (0, -math.inf)
+    assert math.isnan(compare(reference.clone().fill_(math.nan), reference)[1])
+    assert compare(torch.ones(4), torch.zeros(4)) == (0, -math.inf)
+
+
+def test_command():
+    """As it can be run again, without a path of this machine."""
+    arguments = ["bench", "--variant", "patched, fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
+    assert command(arguments) == "python -m oxiwarp bench --variant 'patched, fast' --small"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "kind"),
+    [
+        ("ada_norm_rms_bf16", "ours"),
+        ("nvjet_hsh_128x256_64x4_1x2_h_bz_coopA_NTT", "gemm"),
+        ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_3_64x128", "attention"),
+        ("void pytorch_flash::flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128>>", "attention"),
+        ("triton_poi_fused_add_mul_3", "other"),
+        ("triton_poi_fused__scaled_dot_product_flash_attention_clone_4", "other"),
+        ("triton_red_fused_convolution_native_group_norm_7", "other"),
+        ("triton_tem_fused_flex_attention_2", "attention"),
+    ],
+)
+def test_categories(kernel, kind):
+    """Kernels by name."""
+    assert category(kernel, {"ada_norm_rms_bf16"}) == kind

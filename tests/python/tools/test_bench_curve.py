@@ -1,0 +1,72 @@
+"""The curve's points, and its comparison of tokens with calls on them alone, without a GPU."""
+
+import sys
+
+import pytest
+import torch
+from checkout import ROOT
+
+sys.path.append(str(ROOT / "benches" / "python"))
+
+import curve  # noqa: E402
+from forms import Source  # noqa: E402
+
+import oxiwarp  # noqa: E402
+
+POSITIONS = ("rope_1d", "rope_3d")
+
+
+def form_of(op):
+    return next(form for form in curve.selected([op]) if form.timed)
+
+
+@pytest.mark.parametrize("op", [op for op in curve.OPS if not form_of(op).backward])
+def test_every_curve_has_all_its_points(op):
+    form = form_of(op)
+    tokens = curve.tokens_of(form, form.cases[0][1])
+    assert len(tokens) == curve.POINTS and tokens[0] == 1, tokens
+
+
+def test_a_curve_that_tells_tokens_apart(monkeypatch):
+    """What a 32-bit offset does to the last token is found."""
+    form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
+    x = torch.randn(1, 33, 16).bfloat16()
+    right = torch.nn.functional.gelu
+    monkeypatch.setattr("oxiwarp.gelu_tanh", lambda x, mode: right(x, approximate="tanh"))
+    assert curve.tokens_alone(form, {"x": x}, 33)
+    for at in (0, 16, 32):
+
+        def wrong(x, mode, at=at):
+            y = right(x, approximate="tanh")
+            if y.shape[1] == 33:
+                y[:, at] += 1
+            return y
+
+        monkeypatch.setattr("oxiwarp.gelu_tanh", wrong)
+        assert not curve.tokens_alone(form, {"x": x}, 33)
+
+
+@pytest.mark.parametrize("op", POSITIONS)
+def test_tokens_whose_place_counts(op, monkeypatch):
+    """They are given their place, alone; one that has another's angle is found."""
+    form, tokens = form_of(op), 52
+    inputs = form.inputs(Source(torch.device("cpu")), (1, tokens, 2, 128))
+    assert curve.tokens_alone(form, inputs, tokens)
+    right = getattr(oxiwarp, op)
+
+    def wrong(q, k, **how):
+        turned = right(q, k, **how)
+        if q.shape[1] == tokens:
+            turned[1][:, -1] = turned[1][:, -1].flip(-1)
+        return turned
+
+    monkeypatch.setattr(oxiwarp, op, wrong)
+    assert curve.tokens_alone(form, inputs, tokens) is False
+
+
+def test_what_is_not_compared_is_not_claimed():
+    form = form_of("softmax_backward")
+    assert curve.tokens_alone(form, {}, 5) is None
+    point = curve.Point(form.op, 5, 10, 20, 1.0, 1.0, None)
+    assert curve.fields_of(point, 4000.0)[-1] == "not compared"
+    assert curve.fields_of(curve.Point(form.op, 5, 10, 20, 1.0, 1.0, False), 4000.0)[-1] == "FAIL"

@@ -1,0 +1,57 @@
+"""docs/: the Python in them runs, tables made by scripts are fresh, links lead somewhere."""
+
+import importlib.util
+import re
+
+import pytest
+from checkout import ROOT
+from test_readme import run_blocks
+
+import oxiwarp
+
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(#[^)]*)?\)")
+
+pytestmark = pytest.mark.skipif(not DOCS, reason="no docs beside these tests, as in a bundle")
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.name)
+def test_python_blocks_run(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    run_blocks(page)
+
+
+def script(name):
+    """A module of scripts/."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def test_tables_are_fresh():
+    """If not: python scripts/fused_chains.py."""
+    made = script("fused_chains")
+    for name in made.MADE:
+        text = (ROOT / "docs" / name).read_text()
+        assert made.with_tables(name, text) == text, f"docs/{name} is stale"
+
+
+def test_operators_are_fresh():
+    """If not: python scripts/operators.py."""
+    made = script("operators")
+    assert made.PAGE.read_text() == made.page(), "docs/operators.md is stale"
+    assert made.GRADIENTS.keys() <= set(oxiwarp.ops.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page):
+    """Files that a page links are there, and so are the headings."""
+    for target, heading in LINK.findall(page.read_text()):
+        path = page.parent / target
+        assert path.exists(), f"{page.name}: {target}"
+        if heading and path.suffix == ".md":
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            slugs = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
+            assert heading[1:] in slugs, f"{page.name}: {target}{heading}"

@@ -1,0 +1,17 @@
+"""The Makefile's rules, without running them."""
+
+import shutil
+import subprocess
+
+import pytest
+from checkout import ROOT
+
+
+@pytest.mark.skipif(not (ROOT / "Makefile").exists(), reason="the bundle has no Makefile")
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is missing")
+@pytest.mark.parametrize("target", ["demo", "test-python", "bench-gpu", "exactness", "curve", "hub", "bundle", "lint"])
+def test_what_imports_the_package_has_torch(target, tmp_path):
+    """On a fresh machine: the wheel is installed without what it needs."""
+    command = ["make", "--dry-run", f"VENV={tmp_path}/venv", target]
+    steps = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "-m pip" in steps and "install torch" in steps

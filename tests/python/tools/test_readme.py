@@ -1,0 +1,50 @@
+"""The Python of README.md runs as it stands: on the GPU where there is one, otherwise on the CPU executor.
+
+The blocks run in order and share their names, as a reader would type them. A block that needs what a test has not (a
+download, say) has `<!-- not run: <reason> -->` on the line before it.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from checkout import ROOT
+
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^(?:<!-- not run: (?P<reason>.+?) -->\n+)?```python\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def readme():
+    if not README.exists():
+        pytest.skip("no README.md beside these tests, as in a bundle")
+    return README.read_text()
+
+
+def run_blocks(page: Path) -> int:
+    """Run the Python of a page; how many blocks there were."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    text, ran = page.read_text(), 0
+    for block in BLOCK.finditer(text):
+        if block["reason"]:
+            continue
+        code = block["code"]
+        if not torch.cuda.is_available():
+            code = re.sub(r"(['\"])cuda(:\d+)?\1", '"cpu"', code).replace(".cuda()", "")
+        # With the lines that the block has in the page, so that a traceback points there.
+        line = text.count("\n", 0, block.start("code"))
+        exec(compile("\n" * line + code, str(page), "exec"), names)
+        ran += 1
+    return ran
+
+
+def test_python_blocks_run(readme, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)  # whatever they save
+    assert run_blocks(README), "README.md has no ```python block that runs"
+
+
+def test_every_python_block_is_found(readme):
+    """Another spelling of the fence would leave a block untested."""
+    fences = re.findall(r"^\s*```+\s*(?:python|py)\w*.*$", readme, re.MULTILINE | re.IGNORECASE)
+    assert len(fences) == len(BLOCK.findall(readme)), fences
