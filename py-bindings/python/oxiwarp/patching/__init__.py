@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import fusions
+from . import fusions, old_names  # noqa: F401  under which pickles find modules
 from .class_swap import Recipe, Unsuitable, base_of, is_replaced, recipe_of, replace, restore
 from .inductor import is_decoders
 from .norms.forward import NormRecipe

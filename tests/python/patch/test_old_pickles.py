@@ -1,0 +1,57 @@
+"""Pickles from before the package's modules were moved into folders."""
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from checkout import ROOT
+from helpers import random
+from models import BareRMSNorm
+from torch import nn
+
+import oxiwarp
+from oxiwarp.patching.class_swap import recipe_of
+from oxiwarp.patching.old_names import OLD_NAMES
+
+# Made before the move, with protocol 2: `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)` of a
+# `BareRMSNorm` and an `nn.LayerNorm(64, elementwise_affine=False)`; both, the report and its rows, by name.
+PICKLE = ROOT / "tests" / "python" / "support" / "patched.pickle"
+
+
+@pytest.fixture
+def old():
+    return pickle.loads(PICKLE.read_bytes())
+
+
+def test_modules(old):
+    """They are patched as they were: the kernels run, and a patch of today gives the same recipe and class."""
+    x = random((4, 64), torch.float32, "cpu")
+    for name, fresh in (("norm", BareRMSNorm()), ("layer_norm", nn.LayerNorm(64, elementwise_affine=False))):
+        stock = fresh(x)
+        oxiwarp.patch(fresh, mode="fast", cpu_kernels=True)
+        assert recipe_of(old[name]) == recipe_of(fresh) and type(old[name]) is type(fresh)
+        assert torch.equal(old[name](x), fresh(x))
+        assert oxiwarp.unpatch(old[name]) == 1 and torch.equal(old[name](x), stock)
+
+
+def test_report(old):
+    assert old["report"].rows == old["rows"] and isinstance(old["rows"][0], oxiwarp.Row)
+    assert old["report"].summary == "oxiwarp.patch(mode='fast'): 2 modules replaced, 0 left"
+
+
+def test_written_again(old):
+    """With today's names: nothing in it depends on the old ones."""
+    data = pickle.dumps(old, protocol=2)
+    assert pickle.loads(data)["rows"] == old["rows"]
+    for name in OLD_NAMES:
+        assert f"oxiwarp.{name}\n".encode() in PICKLE.read_bytes() or name == "fusions"
+        assert f"oxiwarp.{name}\n".encode() not in data
+
+
+def test_before_any_import():
+    """Where nothing of oxiwarp is imported yet, a pickle imports what it names first."""
+    code = "import sys, importlib; importlib.import_module('oxiwarp.fusions._fusion').FusedRecipe"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
