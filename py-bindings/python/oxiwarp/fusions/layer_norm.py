@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._register import is_eps
 from ._chains import layer_norm
 from ._fusion import FusedRecipe, Fusion
 from ._modules import resident
@@ -20,7 +21,7 @@ def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
     Inductor fuses a LayerNorm into what follows. Each class has its own name for the input."""
     if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False
-    if x.shape[-1:] != self.normalized_shape or not self.eps >= 0:  # the own forward complains, or takes it
+    if x.shape[-1:] != self.normalized_shape or not is_eps(self.eps):  # the own forward complains, or takes it
         return False
     return resident(x.device, self.weight, self.bias) and all(
         parameter is None or parameter.dtype == x.dtype for parameter in (self.weight, self.bias)
