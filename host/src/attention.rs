@@ -5,6 +5,7 @@ use std::ffi::c_void;
 
 use kernels_gpu::heads::Heads;
 
+use crate::error::finite;
 use crate::rows::Operand;
 use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 
@@ -137,7 +138,7 @@ impl AttentionLayout {
             kv_heads: count("k", kv_heads)?,
             dim: dim as u32,
             dtype: q.dtype(),
-            scale: check::finite(op, "scale", params.scale.unwrap_or(1.0 / (dim as f32).sqrt()), f32::MIN)?,
+            scale: finite(op, "scale", params.scale.unwrap_or(1.0 / (dim as f32).sqrt()), f32::MIN)?,
             causal: params.causal,
             window: params.window,
             softcap: check::softcap(op, params.softcap.unwrap_or(0.0))?,

@@ -167,7 +167,7 @@ fn parameter(
     let kind = match view.dtype() {
         own if own == dtype => OperandArg::SAME,
         Dtype::F32 => OperandArg::F32,
-        got => return Err(Error::Dtype { op, arg, got, expected: format!("{dtype} (as q) or f32") }),
+        got => return Err(Error::Dtype { op, arg, got, expected: dtype.or_f32("q") }),
     };
     let rows = Rows::single(view.ptr().cast());
     *quads &= rows.is_quads(cols as u32, view.dtype().size());

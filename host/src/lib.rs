@@ -39,6 +39,7 @@ mod ptx;
 mod quads;
 mod rotary;
 mod rows;
+mod sync;
 mod view;
 
 pub use arch::Arch;

@@ -4,7 +4,7 @@ use kernels_gpu::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::operand::{Modulation as ModulationArg, Operand as OperandArg};
 use kernels_gpu::params::Params;
 
-use crate::rows::{Operand, columns};
+use crate::rows::{Operand, columns, has_two_levels};
 use crate::{Device, Dtype, Error, Result, View};
 
 /// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
@@ -56,7 +56,7 @@ impl<'a> Target<'_, 'a> {
             dtype if dtype == self.x.dtype() => Ok(OperandArg::SAME),
             Dtype::F32 => Ok(OperandArg::F32),
             got => {
-                let expected = format!("{} (as x) or f32", self.x.dtype());
+                let expected = self.x.dtype().or_f32("x");
                 Err(Error::Dtype { op: self.op, arg, got, expected })
             }
         }
@@ -144,6 +144,16 @@ impl<'a> Target<'_, 'a> {
         let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
         if value.shape().last() != Some(&i64::from(cols)) {
             let expected = format!("a last dimension of {cols}");
+            return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
+        }
+        // By its own shape, which the strides of `wide` do not show.
+        if wide.strides() != value.strides() && !has_two_levels(&wide) {
+            let shape = self.x.shape();
+            let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+            let expected = format!(
+                "one that broadcasts to {shape:?} in its first or in its last leading dimensions, not between or both: \
+                 use .expand({sizes}).contiguous()"
+            );
             return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
         }
         Ok(wide)

@@ -2,9 +2,10 @@
 use kernels_gpu::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
 use kernels_gpu::norm_backward::{Operands, Params, Sums};
 
+use crate::error::finite;
 use crate::launch::{Launch, MOST_BESIDE, args};
 use crate::rows::{RowLayout, expect_disjoint};
-use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
+use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 
 mod columns;
 mod plan;
@@ -80,9 +81,8 @@ impl NormOp {
         stream: Stream,
     ) -> Result<()> {
         let op = self.op;
-        if eps.is_nan() || eps < 0.0 {
-            return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
-        }
+        finite(op, "eps", eps, 0.0)?;
+        finite(op, "weight_offset", weight_offset, f32::MIN)?;
         let Given { dy, x, weight, dsum, dx } = given;
         let operands = [("x", x), ("dy", dy), ("dsum", dsum.unwrap_or(x)), ("dx", dx)];
         let mut layout = RowLayout::of(op, device, operands)?;

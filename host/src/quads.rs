@@ -5,10 +5,11 @@ use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHO
 use cuda_std::row::Rows;
 use kernels_gpu::params::Params;
 
+use crate::error::finite;
 use crate::ladder::Rung;
 use crate::launch::GRANTED_BYTES;
 use crate::rows::{RowLayout, launch_rows_with};
-use crate::{Device, Error, Result, Stream};
+use crate::{Device, Result, Stream};
 
 /// Which norm a row gets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,9 +93,7 @@ impl QuadLaunch {
     ) -> Result<Self> {
         let choice = device.choice();
         let Wants { eps, form, .. } = wants;
-        if eps.is_nan() || eps < 0.0 {
-            return Err(Error::Value { op, arg: "eps", got: eps.into(), expected: "0 or more" });
-        }
+        finite(op, "eps", eps, 0.0)?;
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
         let waiting_bytes = row_bytes * u64::from(wants.waiting);
         let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(GRANTED_BYTES);

@@ -122,7 +122,7 @@ struct Tables<'v> {
 impl Tables<'_> {
     fn real(&self, cos: &View, sin: &View, quads: &mut bool) -> Result<Checked> {
         if ![self.extent.dtype, Dtype::F32].contains(&cos.dtype()) {
-            let expected = format!("{} (as the heads) or f32", self.extent.dtype);
+            let expected = self.extent.dtype.or_f32("the heads");
             return Err(Error::Dtype { op: self.op, arg: "cos", got: cos.dtype(), expected });
         }
         sin.expect_dtype(self.op, "sin", cos.dtype())?;

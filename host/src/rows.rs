@@ -30,8 +30,7 @@ pub(crate) struct RowLayout<const N: usize> {
 }
 
 const LAST: &str = "its last dimension must be contiguous";
-const LEVELS: &str = "two strides must reach all its rows: \
-     make it contiguous, in the shape of the largest operand if it broadcasts";
+const LEVELS: &str = "two strides must reach all its rows: make it contiguous";
 
 impl<const N: usize> RowLayout<N> {
     /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
@@ -155,14 +154,19 @@ fn collapse<const N: usize>(
     operands: &[Operand; N],
     sizes: &[i64],
 ) -> Result<[Level<N>; 2]> {
+    merge(operands.map(|(_, view)| view), sizes).ok_or_else(|| apart(op, operands, sizes))
+}
+
+/// [`collapse`]; `None` where two levels are too few.
+fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 2]> {
     let mut levels = [Level { count: 1, strides: [0; N] }; 2];
     if sizes.contains(&0) {
         levels[0].count = 0;
-        return Ok(levels);
+        return Some(levels);
     }
     let mut used = 0;
     for dim in (0..sizes.len()).rev().filter(|&dim| sizes[dim] != 1) {
-        let strides: [i64; N] = std::array::from_fn(|i| operands[i].1.strides()[dim]);
+        let strides: [i64; N] = std::array::from_fn(|i| views[i].strides()[dim]);
         if used > 0 {
             let level = &mut levels[used - 1];
             if (0..N).all(|i| strides[i] == level.strides[i] * level.count) {
@@ -171,14 +175,31 @@ fn collapse<const N: usize>(
             }
         }
         if used == 2 || (used == 1 && levels[0].count > i64::from(u32::MAX)) {
-            let broken = (0..N).find(|&i| strides[i] != levels[used - 1].strides[i] * levels[used - 1].count);
-            let (arg, view) = operands[broken.unwrap_or(0)];
-            return Err(view.bad_strides(op, arg, LEVELS));
+            return None;
         }
         levels[used] = Level { count: sizes[dim], strides };
         used += 1;
     }
-    Ok(levels)
+    Some(levels)
+}
+
+/// Why operands cannot be [merged](merge): one that cannot by itself, or two whose rows end a level at different dimensions.
+fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
+    if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
+        return view.bad_strides(op, arg, LEVELS);
+    }
+    let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
+    // Each has one such dimension at most, so all have one in common unless two do not.
+    let (a, b) =
+        (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
+    let ((arg, view), (other, theirs)) = (operands[b], operands[a]);
+    let (strides, other_strides) = (view.strides().to_vec(), theirs.strides().to_vec());
+    Error::StridesOfTwo { op, arg, other, shape: view.shape().to_vec(), strides, other_strides }
+}
+
+/// Do two strides reach all rows of `view`?
+pub(crate) fn has_two_levels(view: &View) -> bool {
+    merge([view], &view.shape()[..view.shape().len() - 1]).is_some()
 }
 
 /// Refuses an output that shares memory with `others`, or whose own rows share memory.

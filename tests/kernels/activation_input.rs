@@ -11,6 +11,7 @@ pub const TESTS: &[Test] = &[
     ("activation::bad_input", activation_refuses),
     ("gated_activation::bad_input", gated_refuses),
     ("activation::no_elements", no_elements),
+    ("gated_activation::thresholds", thresholds),
 ];
 
 #[track_caller]
@@ -147,4 +148,25 @@ fn no_elements(device: &Device) {
     let (x, view) = (x.view_strided(1, &[], &[]).unwrap(), y.view_mut(&[]).unwrap());
     activation(device, x, None, view, Activation::Fatrelu(1.0), exact, stream).expect("one element");
     assert_eq!(y.download().unwrap()[0], 3.0);
+}
+
+/// Infinities are thresholds: nothing passes, or everything. NaN is none.
+fn thresholds(device: &Device) {
+    let (x, up) =
+        (device.upload(&[1.0_f32, f32::MAX, -2.0, 0.0]).unwrap(), device.upload(&[3.0_f32; 4]).unwrap());
+    let run = |threshold: f32| {
+        let (mut y, mut dx) = (device.alloc::<f32>(4).unwrap(), device.alloc::<f32>(8).unwrap());
+        let (activation, gate) = (Activation::Fatrelu(threshold), Gate::First);
+        let params = GatedActivation { activation, gate, roundings: Roundings::Exact };
+        let (x, second, stream) =
+            (x.view(&[1, 4]).unwrap(), Some(up.view(&[1, 4]).unwrap()), Stream::default());
+        gated_activation_backward(device, x, x, second, None, dx.view_mut(&[1, 8]).unwrap(), params, stream)
+            .map_err(|error| says(Err(error), "gated_activation_backward: threshold is NaN"))
+            .ok();
+        gated_activation(device, x, second, None, y.view_mut(&[1, 4]).unwrap(), params, stream)?;
+        Ok::<_, Error>(y.download().unwrap())
+    };
+    assert_eq!(run(f32::INFINITY).unwrap(), [0.0; 4]);
+    assert_eq!(run(f32::NEG_INFINITY).unwrap(), [3.0, f32::INFINITY, -6.0, 0.0]);
+    says(run(f32::NAN).map(|_| ()), "gated_activation: threshold is NaN, expected a number or an infinity");
 }

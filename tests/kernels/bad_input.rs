@@ -1,7 +1,8 @@
 //! What is refused, with what words; nothing is written, and the device still works.
 use half::{bf16, f16};
 use oxiwarp::{
-    Choice, Device, Error, RmsNorm, Rung, Stream, View, ViewMut, add_rms_norm, rms_norm, rung, softmax,
+    Activation, Choice, Device, Error, RmsNorm, Roundings, Rung, Stream, View, ViewMut, activation,
+    add_rms_norm, rms_norm, rung, softmax,
 };
 
 use crate::Test;
@@ -9,6 +10,7 @@ use crate::Test;
 pub const TESTS: &[Test] = &[
     ("rms_norm::bad_input", rms_norm_refuses),
     ("add_rms_norm::bad_input", add_refuses),
+    ("add_rms_norm::two_layouts", two_layouts),
     ("rungs::too_small", small_rung),
     ("buffer::bad_input", buffer_refuses),
 ];
@@ -42,12 +44,17 @@ fn rms_norm_refuses(device: &Device) {
         );
         refuses(x(&[]), None, &[], params, "rms_norm: x has shape [], expected at least one dimension");
         let weight = half.view(&[16]).unwrap();
-        refuses(x(&[4, 16]), Some(weight), &[4, 16], params, "weight is f16, expected f32 (as x) or f32");
+        refuses(x(&[4, 16]), Some(weight), &[4, 16], params, "rms_norm: weight is f16, expected f32");
         refuses(x(&[4, 16]), Some(x(&[8])), &[4, 16], params, "weight has shape [8], expected [16]");
         refuses(x(&[4, 16]), Some(x(&[1, 16])), &[4, 16], params, "weight has shape [1, 16], expected [16]");
-        for eps in [-1e-6, f32::NAN] {
+        for eps in [-1e-6, f32::NAN, f32::INFINITY] {
             let params = RmsNorm { eps, ..params };
             refuses(x(&[4, 16]), None, &[4, 16], params, "rms_norm: eps is");
+        }
+        for (weight_offset, got) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+            let params = RmsNorm { weight_offset, ..params };
+            let text = format!("rms_norm: weight_offset is {got}, expected a finite number");
+            refuses(x(&[4, 16]), None, &[4, 16], params, &text);
         }
     }
     let columns = x.view_strided(0, &[16, 4], &[1, 16]).unwrap();
@@ -119,6 +126,31 @@ fn add_refuses(device: &Device) {
     assert!(sum.download().unwrap().iter().all(|sum| sum.is_nan()), "something was written");
     run(x.view(&shape).unwrap(), sum.view_mut(&shape).unwrap()).expect("it still works");
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
+}
+
+/// Two tensors that two strides reach, each in groups of its own: rows in 12 groups of 5, and in 4 groups of 15.
+fn two_layouts(device: &Device) {
+    let memory = device.upload(&[1.0_f32; 1_000]).unwrap();
+    let (mut y, mut sum) = (device.alloc::<f32>(1_000).unwrap(), device.alloc::<f32>(480).unwrap());
+    let (shape, twelve, four) = ([4, 3, 5, 8], [240, 80, 8, 1], [240, 40, 8, 1]);
+    let input = |strides: &[i64]| memory.view_strided(0, &shape, strides).unwrap();
+    let (params, stream) = (RmsNorm::default(), Stream::default());
+    let text = "of shape [4, 3, 5, 8] have strides [240, 40, 8, 1] and [240, 80, 8, 1]: two strides must reach the rows \
+                of both in the same groups: make one of them contiguous in this shape";
+    let mut add = |strides: [&[i64]; 2]| {
+        let (y, sum) = (y.view_mut(&shape).unwrap(), sum.view_mut(&shape).unwrap());
+        add_rms_norm(device, input(strides[0]), input(strides[1]), None, y, sum, params, stream)
+    };
+    says(add([&twelve, &four]), &format!("add_rms_norm: residual and x {text}"));
+    for strides in [twelve, four] {
+        add([&strides, &strides]).expect("one way for both");
+        add([&strides, &[120, 40, 8, 1]]).expect("a contiguous one has them all");
+    }
+    let out = y.view_strided_mut(0, &shape, &four).unwrap();
+    says(rms_norm(device, input(&twelve), None, out, params, stream), &format!("rms_norm: out and x {text}"));
+    let out = y.view_strided_mut(0, &shape, &four).unwrap();
+    let gelu = activation(device, input(&twelve), None, out, Activation::Gelu, Roundings::Exact, stream);
+    says(gelu, &format!("activation: out and x {text}"));
 }
 
 /// A kernel would leave the end of the row unwritten, or read 16 bytes at an address that is not aligned.

@@ -213,10 +213,10 @@ fn refuses(device: &Device) {
         let params = CrossEntropy { label_smoothing, ..plain };
         says_of(run(logits, target, &[4], params), "label_smoothing is");
     }
-    says_of(
-        run(logits, target, &[4], CrossEntropy { z_loss: -1.0, ..plain }),
-        "z_loss is -1, expected 0 or more",
-    );
+    for (z_loss, got) in [(-1.0, "-1"), (f32::INFINITY, "inf"), (f32::NAN, "NaN")] {
+        let text = format!("z_loss is {got}, expected a finite number of 0 or more");
+        says_of(run(logits, target, &[4], CrossEntropy { z_loss, ..plain }), &text);
+    }
     run(logits, target, &[4], plain).expect("it still works");
     assert!(loss.download().unwrap().iter().all(|loss| !loss.is_nan()));
     let integers = rms_norm(

@@ -161,7 +161,7 @@ fn norm_refuses(device: &Device) {
             Affine::default(),
             &good,
             QkNormRope { eps: f32::NAN, norm: QkNorm::Layer, ..params },
-            "qk_norm_rope: eps is NaN, expected 0 or more",
+            "qk_norm_rope: eps is NaN, expected a finite number of 0 or more",
         ),
     ] {
         says(run(view, affine, &mut y, shape, params), text);

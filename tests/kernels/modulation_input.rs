@@ -152,7 +152,7 @@ fn bad_operands(device: &Device) {
             } else if ["weight", "bias", "scale_table", "gate_table"].contains(&arg) {
                 refuses(view(&[8]), "has shape [8], expected [16]");
                 refuses(view(&[1, 16]), "has shape [1, 16], expected [16]");
-                refuses(half.view(&[16]).unwrap(), "is f16, expected f32 (as x) or f32");
+                refuses(half.view(&[16]).unwrap(), "is f16, expected f32");
                 refuses(every_other, "of shape [16] has strides [2]: it must be contiguous");
             } else {
                 refuses(
@@ -163,15 +163,37 @@ fn bad_operands(device: &Device) {
                 refuses(view(&[8]), "has shape [8], expected one that broadcasts to [2, 3, 16]");
                 refuses(view(&[2, 1, 1]), "has shape [2, 1, 1], expected a last dimension of 16");
                 refuses(view(&[]), "has shape [], expected a last dimension of 16");
-                refuses(half.view(&[16]).unwrap(), "is f16, expected f32 (as x) or f32");
+                refuses(half.view(&[16]).unwrap(), "is f16, expected f32");
                 refuses(every_other, "of shape [2, 3, 16] has strides [0, 0, 2]: its last dimension must be");
             }
         }
+        broadcasts_between(device, op, args, &memory);
         let outs = [(); 2].map(|()| device.alloc::<f32>(96).unwrap());
         let [mut out, mut sum] = outs;
         inputs
             .run(device, op, [out.view_mut(&SHAPE).unwrap(), sum.view_mut(&SHAPE).unwrap()])
             .expect("it still works");
+    }
+}
+
+/// Of four dimensions, a modulation that repeats between two others, or before and after one.
+fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<f32>) {
+    let (shape, inputs) = ([2, 2, 3, 16], Inputs::of(memory));
+    let view = |shape: &[i64]| memory.view(shape).unwrap();
+    let of_rows = |arg: &&&str| !["weight", "bias", "scale_table", "gate_table"].contains(*arg);
+    // All others fit.
+    let rows = args.iter().filter(of_rows).fold(inputs, |inputs, arg| match *arg {
+        "y" | "x_res" => inputs.with(arg, view(&shape)),
+        _ => inputs.with(arg, view(&[16])),
+    });
+    let inputs = Inputs { x: view(&shape), ..rows };
+    for arg in args.iter().filter(of_rows).filter(|arg| !["y", "x_res"].contains(*arg)) {
+        for own in [&[2, 1, 3, 16][..], &[1, 2, 1, 16], &[2, 1, 16]] {
+            let expected = "expected one that broadcasts to [2, 2, 3, 16] in its first or in its last leading dimensions, \
+                            not between or both: use .expand(2, 2, 3, 16).contiguous()";
+            let text = format!("{op}: {arg} has shape {own:?}, {expected}");
+            refuses(device, op, inputs.with(arg, view(own)), &shape, &text);
+        }
     }
 }
 
@@ -209,7 +231,7 @@ fn bad_rows(device: &Device) {
 fn bad_eps(device: &Device) {
     let memory = device.upload(&[1.0_f32; 256]).unwrap();
     for (op, ..) in OPS.iter().filter(|(op, ..)| *op != "gated_residual") {
-        for eps in [-1e-6, f32::NAN, f32::NEG_INFINITY] {
+        for eps in [-1e-6, f32::NAN, f32::NEG_INFINITY, f32::INFINITY] {
             let inputs = Inputs { eps, ..Inputs::of(&memory) };
             refuses(device, op, inputs, &SHAPE, &format!("{op}: eps is"));
         }
@@ -218,7 +240,7 @@ fn bad_eps(device: &Device) {
             op,
             Inputs { eps: -1.0, ..Inputs::of(&memory) },
             &SHAPE,
-            "eps is -1, expected 0 or more",
+            "eps is -1, expected a finite number of 0 or more",
         );
     }
 }

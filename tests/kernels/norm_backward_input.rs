@@ -31,8 +31,9 @@ fn bad_operands(device: &Device) {
     refuses(short, None, None, 0.0, "rms_norm_backward: dy has shape [2, 16], expected [4, 16]");
     refuses(half.view(&[4, 16]).unwrap(), None, None, 0.0, "rms_norm_backward: dy is f16, expected f32");
     refuses(dy, None, Some(short), 0.0, "rms_norm_backward: dsum has shape [2, 16], expected [4, 16]");
-    refuses(dy, None, None, -1.0, "rms_norm_backward: eps is -1, expected 0 or more");
+    refuses(dy, None, None, -1.0, "rms_norm_backward: eps is -1, expected a finite number of 0 or more");
     refuses(dy, None, None, f32::NAN, "rms_norm_backward: eps is NaN");
+    refuses(dy, None, None, f32::INFINITY, "rms_norm_backward: eps is inf");
     let weight = |shape: &[i64]| Some(x.view(shape).unwrap());
     refuses(
         dy,
@@ -49,7 +50,7 @@ fn bad_operands(device: &Device) {
         "rms_norm_backward: weight has shape [3, 16], expected [16], or",
     );
     refuses(dy, weight(&[2, 2, 16]), None, 0.0, "weight has shape [2, 2, 16], expected [16], or");
-    refuses(dy, Some(half.view(&[16]).unwrap()), None, 0.0, "weight is f16, expected f32 (as x) or f32");
+    refuses(dy, Some(half.view(&[16]).unwrap()), None, 0.0, "weight is f16, expected f32");
     let strided = Some(x.view_strided(0, &[16], &[2]).unwrap());
     refuses(dy, strided, None, 0.0, "weight of shape [16] has strides [2]: it must be contiguous");
     let apart = Some(x.view_strided(0, &[2, 16], &[32, 1]).unwrap());

@@ -194,7 +194,7 @@ fn refuses(device: &Device) {
     let good = RmsNormGated::default();
     refuses(x.view(&[4, 8]).unwrap(), None, good, "rms_norm_gated: gate has shape [4, 8], expected [4, 16]");
     refuses(half.view(&[4, 16]).unwrap(), None, good, "rms_norm_gated: gate is f16, expected f32");
-    refuses(whole(), Some(half.view(&[16]).unwrap()), good, "weight is f16, expected f32 (as x) or f32");
+    refuses(whole(), Some(half.view(&[16]).unwrap()), good, "weight is f16, expected f32");
     refuses(whole(), Some(x.view(&[8]).unwrap()), good, "weight has shape [8], expected [16]");
     let eps = RmsNormGated { norm: RmsNorm { eps: -1.0, ..good.norm }, ..good };
     refuses(whole(), None, eps, "rms_norm_gated: eps is -1");

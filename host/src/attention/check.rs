@@ -2,6 +2,7 @@
 use kernels_gpu::heads::Heads;
 
 use super::{AttentionInputs, MaskLayout};
+use crate::error::finite;
 use crate::rows::Operand;
 use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 
@@ -154,15 +155,6 @@ pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u3
         return Ok(size as u32);
     }
     Err(Error::Value { op, arg, got: size as f64, expected: "sizes below 2^29" })
-}
-
-/// A finite number, `least` or more.
-pub(crate) fn finite(op: &'static str, arg: &'static str, value: f32, least: f32) -> Result<f32> {
-    if value.is_finite() && value >= least {
-        return Ok(value);
-    }
-    let expected = if least < 0.0 { "a finite number" } else { "a finite number of 0 or more" };
-    Err(Error::Value { op, arg, got: f64::from(value), expected })
 }
 
 /// A softcap, 0 for none. In f32 what is left of `1 - 2 / (1 + e^2x)` is off by `2^-24` of the cap: beyond this, more than a

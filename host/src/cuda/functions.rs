@@ -2,19 +2,19 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 
 use super::{Cuda, Raw, Relaxed, sys};
 use crate::arch::Arch;
 use crate::launch::{GRANTED_BYTES, Launch, Stream};
 use crate::ptx::Overlap;
+use crate::sync::RisingLimit;
 use crate::{Dtype, Error, Result};
 
 /// Kernels that are not of this crate, by name.
 ///
-/// With each function the largest limit of shared memory that a launch has asked for: it only rises, so that of two threads
-/// none takes away what the other's launch needs.
-pub(crate) struct OwnKernels(HashMap<&'static str, (Raw, Mutex<u32>)>);
+/// With each function its limit of shared memory: launches of it may ask for different ones.
+pub(crate) struct OwnKernels(HashMap<&'static str, (Raw, RisingLimit)>);
 
 impl Raw {
     /// Launches a function of the current context.
@@ -128,7 +128,7 @@ impl Cuda {
         let _current = self.current()?;
         let wrong = |_| Error::NoKernel("PTX with a NUL in it".into());
         let module = self.load_text("PTX", arch, &CString::new(text).map_err(wrong)?)?;
-        let function = |name| Ok((name, (module.function(name)?, Mutex::new(0))));
+        let function = |name| Ok((name, (module.function(name)?, RisingLimit::default())));
         let functions = names.map(function).collect::<Result<_>>()?;
         module.keep();
         Ok(OwnKernels(functions))
@@ -148,14 +148,9 @@ impl Cuda {
     ) -> Result<()> {
         let _current = self.current()?;
         let (function, limit) = kernels.0.get(kernel).ok_or_else(|| Error::NoKernel(kernel.into()))?;
-        {
-            let mut limit = limit.lock().unwrap_or_else(PoisonError::into_inner);
-            let shared_bytes = shape.shared_bytes.max(*limit);
-            if shared_bytes > *limit || shape.carveout.is_some() {
-                function.prepare(&Launch { shared_bytes, ..*shape })?;
-                *limit = shared_bytes;
-            }
-        }
+        limit.raise(shape.shared_bytes, shape.carveout.is_some(), |shared_bytes| {
+            function.prepare(&Launch { shared_bytes, ..*shape })
+        })?;
         // SAFETY: as the caller promises. PTX that does not wait for the launch before it must not overlap with it.
         unsafe { function.launch(shape, stream, Overlap::Never, args) }
     }

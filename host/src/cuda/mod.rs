@@ -14,13 +14,14 @@ pub(crate) use tensor_map::HeadsMap;
 
 use std::collections::HashMap;
 use std::ffi::c_void;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use gpu::Gpu;
 
 use crate::arch::Arch;
 use crate::launch::{Launch, Stream};
 use crate::ptx::{self, Overlap, Ptx};
+use crate::sync::Slots;
 use crate::{Dtype, Error, Result};
 
 /// How many GPUs there are; opens the driver at the first call.
@@ -56,14 +57,6 @@ fn description(
 pub(crate) fn describe(index: usize) -> Result<(String, Arch)> {
     let (name, _, ptx) = description(gpu(index)?, forced_arch()?, None)?;
     Ok((name, ptx.arch))
-}
-
-/// The place of a GPU that is opened once.
-#[derive(Default)]
-struct Slot {
-    open: OnceLock<Arc<Cuda>>,
-    /// Taken by the thread that opens it.
-    opening: Mutex<()>,
 }
 
 /// One GPU with one PTX.
@@ -145,24 +138,16 @@ impl Cuda {
     /// GPU number `index`, opened once in a process.
     pub fn open(index: usize) -> Result<Arc<Self>> {
         // Opening takes a second or more: calls on GPUs that are open, and those that open others, do not wait for it.
-        static SLOTS: OnceLock<Box<[Slot]>> = OnceLock::new();
-        let slots = match SLOTS.get() {
-            Some(slots) => slots,
+        static GPUS: OnceLock<Slots<Arc<Cuda>>> = OnceLock::new();
+        let gpus = match GPUS.get() {
+            Some(gpus) => gpus,
             None => {
                 let count = count()?;
-                SLOTS.get_or_init(|| (0..count).map(|_| Slot::default()).collect())
+                GPUS.get_or_init(|| Slots::new(count))
             }
         };
-        let slot = slots.get(index).ok_or(Error::NoDevice { index, count: slots.len() })?;
-        if let Some(cuda) = slot.open.get() {
-            return Ok(cuda.clone());
-        }
-        let _opening = slot.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cuda) = slot.open.get() {
-            return Ok(cuda.clone());
-        }
-        let cuda = Arc::new(Self::new(index, forced_arch()?, None)?);
-        Ok(slot.open.get_or_init(|| cuda).clone())
+        let cuda = gpus.get_or_make(index, || Self::new(index, forced_arch()?, None).map(Arc::new));
+        cuda.unwrap_or_else(|| Err(Error::NoDevice { index, count: gpus.count() })).cloned()
     }
 
     /// GPU number `index` with `own` PTX, the PTX of `arch`, or the newest that it can run.

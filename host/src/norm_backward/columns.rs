@@ -44,7 +44,7 @@ impl<'v, 'a> Columns<'v, 'a> {
                 return Err(view.bad_strides(op, arg, "it must be contiguous"));
             }
             if ![x.dtype(), Dtype::F32].contains(&view.dtype()) {
-                let expected = format!("{} (as x) or f32", x.dtype());
+                let expected = x.dtype().or_f32("x");
                 return Err(Error::Dtype { op, arg, got: view.dtype(), expected });
             }
         }

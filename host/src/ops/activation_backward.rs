@@ -33,7 +33,7 @@ pub fn activation_backward(
     let launch = Elementwise::of(OP, device, operands, bias.is_some(), is_aligned(bias_base))?;
     let others = [Some(("x", &x)), Some(("dy", &dy)), bias.as_ref().map(|bias| ("bias", bias))];
     expect_disjoint(OP, ("dx", dx), &others)?;
-    let function = f.function(x.dtype(), Roundings::Once);
+    let function = f.function(OP, x.dtype(), Roundings::Once)?;
     let exact = u32::from(roundings == Roundings::Exact);
     let p = Params { function, exact };
     let [x, dy, dx] = launch.layout.operands;

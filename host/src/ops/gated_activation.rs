@@ -121,7 +121,7 @@ pub fn gated_activation(
     expect_disjoint(OP, ("out", y), &others)?;
 
     let exact = u32::from(params.roundings == Roundings::Exact);
-    let function = params.activation.function(first.dtype(), params.roundings);
+    let function = params.activation.function(OP, first.dtype(), params.roundings)?;
     let p = Params { function, exact };
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);

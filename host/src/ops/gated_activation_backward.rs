@@ -50,7 +50,7 @@ pub fn gated_activation_backward(
     expect_disjoint(OP, ("dx", dx), &others)?;
 
     let exact = u32::from(params.roundings == Roundings::Exact);
-    let function = params.activation.function(first.dtype(), Roundings::Once);
+    let function = params.activation.function(OP, first.dtype(), Roundings::Once)?;
     let p = Params { function, exact };
     let [first, last, dy, dfirst, dlast] = launch.layout.operands;
     let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =

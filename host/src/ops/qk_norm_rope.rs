@@ -3,6 +3,7 @@ use kernels_gpu::head_norm::Normed;
 use kernels_gpu::operand::Operand;
 
 use super::rope;
+use crate::error::finite;
 use crate::head_launch::Checked;
 use crate::head_plans::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
 use crate::heads::{Heads, HeadsOrder, Shape};
@@ -67,9 +68,7 @@ pub fn qk_norm_rope(
     stream: Stream,
 ) -> Result<()> {
     let QkNormRope { norm, across_heads, eps, exact, order, head_dim } = params;
-    if eps.is_nan() || eps < 0.0 {
-        return Err(Error::Value { op: OP, arg: "eps", got: eps.into(), expected: "0 or more" });
-    }
+    finite(OP, "eps", eps, 0.0)?;
     let (tensors, rope) = ([q.as_ref(), k.as_ref()], rope.as_ref());
     let shape = Shape { order, head_dim, across: across_heads && norm != QkNorm::None };
     if norm == QkNorm::None {

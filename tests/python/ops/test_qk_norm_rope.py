@@ -209,7 +209,7 @@ def test_refused(device):
         (dict(q_weight=weight, across_heads=True), RuntimeError, r"^qk_norm_rope: q_weight .* expected \[512\]"),
         (dict(k_weight=weight.half()), RuntimeError, r"^qk_norm_rope: k_weight is f16, expected bf16"),
         (dict(q_bias=weight), RuntimeError, r"^qk_norm_rope: .*bias is"),
-        (dict(eps=-1.0), RuntimeError, r"^qk_norm_rope: eps is -1, expected 0 or more"),
+        (dict(eps=-1.0), RuntimeError, r"^qk_norm_rope: eps is -1, expected a finite number of 0 or more"),
         (dict(out=q), ValueError, r"^qk_norm_rope: out has another number"),
         (dict(q_weight=3), TypeError, r"^qk_norm_rope: q_weight is int"),
     ):

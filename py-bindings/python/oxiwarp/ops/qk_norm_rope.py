@@ -22,7 +22,7 @@ from ._checks.heads import (
 from ._checks.rows import check_eps
 from ._function import Function, apply
 from ._once_differentiable import once
-from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
+from ._register import OPTIONAL, define, dtype_name, explain, needs_grad, or_f32, write
 from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm_backward import op as rms_norm_backward
 
@@ -43,8 +43,8 @@ def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | 
         _, _, heads, dim = sizes(x, Rotation(*how))
         cols = heads * dim if across_heads and norm else dim
         if value.dtype not in (x.dtype, torch.float32):
-            got = FLOATS.get(value.dtype, value.dtype)
-            raise RuntimeError(f"qk_norm_rope: {name} is {got}, expected {FLOATS[x.dtype]} (as q) or f32")
+            got = dtype_name(value.dtype)
+            raise RuntimeError(f"qk_norm_rope: {name} is {got}, expected {or_f32(x.dtype, 'q')}")
         if tuple(value.shape) != (cols,):
             raise RuntimeError(f"qk_norm_rope: {name} has shape {list(value.shape)}, expected [{cols}]")
         if "bias" in name and norm != NORMS["layer_norm"]:
@@ -181,7 +181,7 @@ def qk_norm_rope(
         q_weight, k_weight: contiguous `[D]`, or `[heads * D]` with `across_heads`, in `q`'s dtype or float32; None: no
             weight. Without `k`, `k_weight` and `k_bias` are not read.
         q_bias, k_bias: the same, for "layer_norm".
-        eps: added to the variance or the mean of squares; 0 or more.
+        eps: added to the variance or the mean of squares; finite, 0 or more.
         across_heads: normalise all heads of a token together (LTX-Video, Wan); they lie side by side in memory.
         mode: "exact" rounds the norm to the dtype and then the rotation, as the modules do one after the other (a
             weight in float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module: both weights are,
