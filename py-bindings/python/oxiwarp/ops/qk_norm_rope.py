@@ -133,7 +133,7 @@ class _Function(Function):
             grad = readable(grad) if cos is None else rope.op(readable(grad), *how)
             rows, grad_rows = _rows(x, across_heads, how), _rows(grad, across_heads, how)
             grad_x, *of_parameters = _norm_backward(grad_rows, rows, own, wanted, (norm, eps))
-            found.append((grad_x.reshape(x.shape), *of_parameters))
+            found.append((_heads(grad_x, x, how), *of_parameters))
         (grad_q, *of_q), (grad_k, *of_k) = found
         return (grad_q, grad_k, of_q[0], of_k[0], of_q[1], of_k[1], *[None] * (3 + len(how)))
 
@@ -145,7 +145,14 @@ def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
     if not across_heads:
         return x
-    return x.flatten(2)  # tokens first: results of the other order would not have their heads side by side
+    return (x.transpose(1, 2) if how.heads_first else x).flatten(2)
+
+
+def _heads(rows: Tensor, x: Tensor, how: Rotation) -> Tensor:
+    """What `_rows` made of a tensor like `x`, in the shape of `x`."""
+    if x.dim() == 4 and rows.dim() == 3 and how.heads_first:
+        return rows.unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)
+    return rows.reshape(x.shape)
 
 
 def qk_norm_rope(
