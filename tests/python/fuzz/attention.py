@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .case import Case, register
 from .draw import BF16, F16, F32, Draw
-from .precision import Exact
+from .precision import UNIT, Exact
 
 HIDDEN = -1e9  # of an added mask: a finite number, or minus infinity
 
@@ -116,7 +116,10 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
         size = q.abs() @ k.abs().transpose(-1, -2) * abs(scale)
     scores = m.f32(m.edge(q) @ m.edge(k).transpose(-1, -2) * scale, 4.0, size)
     if o.get("softcap"):
-        scores = m.f32(o["softcap"] * torch.tanh(scores / o["softcap"]), 4.0)
+        # The hyperbolic tangent has a float32 error, and so has `1 - tanh**2`, its derivative.
+        slope = m.slope(scores, 4 * UNIT)
+        scores = m.f32(o["softcap"] * torch.tanh(scores / o["softcap"]), 4.0) + slope
+        scores = m.f32(scores, 1.0, torch.full_like(scores, o["softcap"]))
     scores = m.back(scores, c.dtype)
     added = o.get("mask")
     seen = visible(c, q.shape[2], k.shape[2], q.device)
@@ -131,7 +134,7 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
     total = m.f32(exponent.sum(-1, keepdim=True), 4.0)
     # Weights are rounded to the dtype before they are multiplied with v.
     weights = m.back(m.round(exponent, c.dtype), c.dtype)
-    divisor = total.clamp(min=torch.finfo(total.dtype).tiny)
+    divisor = torch.where(total > 0, total, torch.ones_like(total))  # a query that sees no key gets zeros
     if m.gradient:
         # The derivative by the total takes the rounded result.
         fixed = divisor.detach()

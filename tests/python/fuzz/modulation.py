@@ -49,7 +49,7 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # Gradients take roundings of the forward for what they approximate, but the sum that is saved has those of the gate.
+    # Gradients take roundings of the forward for what they approximate. The saved sum has the rounded gate.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 
