@@ -36,6 +36,7 @@ def draw_cross_entropy(g: Draw) -> Case:
     row = ("logits", tuple(range(len(shape) - 1))) if alone else None
     known = {}
     if options["return_lse"] and torch.isposinf(logits).any():
+        # "Both are NaN in a row with NaN or +inf": the docstring of cross_entropy.
         known["values"] = "lse of a row with +inf is NaN, torch.logsumexp's is inf"
     return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
 

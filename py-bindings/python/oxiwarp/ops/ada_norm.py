@@ -110,7 +110,8 @@ def ada_norm(
         scale_table, shift_table: `[N]`, added to scale and shift in the kernel: diffusers' `scale_shift_table + temb`.
         mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm,
             after `1 + scale`, after the product and after the sum; where an operand is float32 (Wan) the chain is
-            computed in float32 and rounded once. "fast" rounds once in any case.
+            computed in float32 and rounded once. "fast" rounds once, at the end.
+            In both modes the sum of a scale or shift and its table is rounded first if both have `x`'s dtype.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and its operands alone.

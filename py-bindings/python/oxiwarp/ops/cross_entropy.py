@@ -124,6 +124,7 @@ def cross_entropy(
 
     Returns:
         The loss, in the dtype of `logits`: a scalar, or of shape `[...]`; with `return_lse` the pair `(loss, lse)`.
+        Both are NaN in a row with NaN or +inf (torch.logsumexp gives +inf for +inf).
 
     A target that is neither a class nor `ignore_index` is an error on the CPU; on a GPU, which nobody waits for, its
     loss and gradient are NaN (torch ends the process's CUDA context there). Has a gradient for `logits`, once, not

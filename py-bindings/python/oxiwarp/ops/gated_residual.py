@@ -79,7 +79,8 @@ def gated_residual(
         gate_table: `[N]`, added to the gate in the kernel.
         clip: clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
         mode: "exact" rounds the product and the sum, as torch's operators do in one dtype; with a float32 gate (Wan)
-            the sum alone. "fast" rounds the sum alone in any case.
+            the sum alone. "fast" rounds only the result. In both modes the sum of the gate and its table is
+            rounded first if both have `x`'s dtype.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype.

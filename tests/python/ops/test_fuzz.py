@@ -12,7 +12,8 @@ from fuzz.__main__ import main
 import oxiwarp
 from oxiwarp import ops
 
-SEED = int(os.environ.get("OXIWARP_SEED", random.randrange(2**31)))
+# Other cases in each run, but not in CI: there a case that nobody has seen must not fail an unrelated change.
+SEED = int(os.environ.get("OXIWARP_SEED", 0 if os.environ.get("CI") else random.randrange(2**31)))
 MUTANT_CASES = 150  # in which a wrong operator has to be found
 
 
