@@ -1,8 +1,8 @@
 //! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
 use std::ffi::c_void;
 
-use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
 use cuda_std::row::Rows;
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
 use kernels_gpu::params::Params;
 
 use crate::error::finite;

@@ -5,7 +5,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::QUADS;
+use cuda_std::vec4::QUADS;
 
 use crate::affine::{Affine, AffineRow};
 use crate::angles::Angles;

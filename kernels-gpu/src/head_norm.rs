@@ -2,7 +2,7 @@
 //!
 //! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a team's.
 use cuda_std::prelude::*;
-use cuda_std::quad::round;
+use cuda_std::vec4::round;
 
 use crate::affine::{AffineRow, Norm, Parameters as _};
 use crate::group::Group;

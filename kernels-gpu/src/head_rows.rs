@@ -1,7 +1,7 @@
 //! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team, then rotated
 //! head by head and written. Queries and keys of a token are neighbouring rows, so that its angles come from L1.
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, SCALAR};
+use cuda_std::vec4::{LEN, SCALAR};
 
 use crate::affine::AffineRow;
 use crate::head_lanes::{Params, Side};

@@ -1,6 +1,6 @@
 //! Tensors of attention heads: batch, token, head, column, in any order of strides.
 use cuda_std::prelude::*;
-use cuda_std::quad::{QUADS, SCALAR};
+use cuda_std::vec4::{QUADS, SCALAR};
 
 /// Where the heads of a tensor lie: a kernel argument. A stride is 0 where the tensor broadcasts.
 #[repr(C)]

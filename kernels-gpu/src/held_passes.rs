@@ -2,7 +2,7 @@
 //!
 //! All of the row is on its way at once, and nothing waits in shared memory but what warps exchange.
 use cuda_std::prelude::*;
-use cuda_std::quad::{MOST_HELD, held, shared};
+use cuda_std::vec4::{MOST_HELD, held, shared};
 
 use crate::moments::{Moments, Stats};
 use crate::part_moments::PartMoments;

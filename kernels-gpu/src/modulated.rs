@@ -2,7 +2,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::WHOLE;
+use cuda_std::vec4::WHOLE;
 
 use crate::affine::{Affine, AffineRow, Modulated, Norm, Parameters, PlainAffine};
 use crate::moments::Stats;

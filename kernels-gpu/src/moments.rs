@@ -7,7 +7,7 @@
 //! divisible by 4) torch takes another order of elements; these keep theirs, and combine means as torch does there.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::quad::SCALAR;
+use cuda_std::vec4::SCALAR;
 
 use crate::part_moments::{PartMoments, Squares};
 use crate::welford::Welford;

@@ -3,7 +3,7 @@
 //! Which it is, is decided at run time: the branches are the same for every thread of a launch, and the kernels that use
 //! them wait for memory.
 use cuda_std::prelude::*;
-use cuda_std::quad::round;
+use cuda_std::vec4::round;
 
 /// An operand that broadcasts against the rows: a kernel argument.
 #[repr(C)]

@@ -1,6 +1,6 @@
 //! What the kernels of a norm over quads are told: their parameters, and which way of reading rows they are compiled for.
 #[allow(unused_imports, reason = "named in documentation")]
-use cuda_std::quad::WHOLE;
+use cuda_std::vec4::WHOLE;
 
 /// What a norm over quads needs to know beside its operands: a kernel argument.
 #[repr(C)]
@@ -22,7 +22,7 @@ pub struct Params {
     pub form: u32,
     /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
     pub round_each: u32,
-    /// How all operands may be read: [`SCALAR`](cuda_std::quad::SCALAR), [`QUADS`](cuda_std::quad::QUADS) or [`WHOLE`]; with
+    /// How all operands may be read: [`SCALAR`](cuda_std::vec4::SCALAR), [`QUADS`](cuda_std::vec4::QUADS) or [`WHOLE`]; with
     /// the last the rows are staged.
     pub access: u32,
     /// Are the staged rows `Rows::is_vector`? 0 or 1.
@@ -59,11 +59,11 @@ impl Params {
 #[allow(unused_macros, reason = "units without an op over quads")]
 macro_rules! with_any_access {
     ($p:expr, $access:ident => $body:expr) => {
-        if $p.access == cuda_std::quad::QUADS {
-            const $access: u32 = cuda_std::quad::QUADS;
+        if $p.access == cuda_std::vec4::QUADS {
+            const $access: u32 = cuda_std::vec4::QUADS;
             $body
         } else {
-            const $access: u32 = cuda_std::quad::SCALAR;
+            const $access: u32 = cuda_std::vec4::SCALAR;
             $body
         }
     };
@@ -75,8 +75,8 @@ pub(crate) use with_any_access;
 #[allow(unused_macros, reason = "units without an op over quads")]
 macro_rules! with_access {
     ($p:expr, $access:ident => $body:expr) => {
-        if $p.access == cuda_std::quad::WHOLE {
-            const $access: u32 = cuda_std::quad::WHOLE;
+        if $p.access == cuda_std::vec4::WHOLE {
+            const $access: u32 = cuda_std::vec4::WHOLE;
             $body
         } else {
             crate::params::with_any_access!($p, $access => $body)

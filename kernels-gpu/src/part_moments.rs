@@ -1,7 +1,7 @@
 //! [`moments`](crate::moments) of a row that the four warps of a block share, in the same order, so with the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, TILE, held};
+use cuda_std::vec4::{LEN, TILE, held};
 
 use crate::moments::Stats;
 use crate::params::Params;

@@ -5,7 +5,7 @@
 //! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
 //! and short ones stay in registers: see `held_passes`.
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, SCALAR, TEAM, TILE, WHOLE, held, shared};
+use cuda_std::vec4::{LEN, SCALAR, TEAM, TILE, WHOLE, held, shared};
 
 use crate::moments::{Cols, GROUP, Moments, Stats};
 use crate::params::Params;

@@ -3,7 +3,7 @@
 //! The pair (a, b) becomes (a cos - b sin, b cos + a sin). Pairs are neighbours, or columns half the rotated width apart.
 //! A thread reads the partners of its columns from memory, where they are in L1 because another lane of the warp has them.
 use cuda_std::prelude::*;
-use cuda_std::quad::round;
+use cuda_std::vec4::round;
 
 use crate::angles::Angles;
 use crate::heads::{Heads, Token};

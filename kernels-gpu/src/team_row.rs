@@ -3,7 +3,7 @@
 //!
 //! Thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on, the order in which torch reads.
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, SCALAR};
+use cuda_std::vec4::{LEN, SCALAR};
 
 use crate::moments::Stats;
 use crate::team_moments::{Cols, MOST, TeamMoments};

@@ -1,7 +1,7 @@
 //! Mean and sum of squared differences by Welford's method, of a thread and of a warp: what LayerNorm is made of.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::quad::{LEN, MOST_HELD};
+use cuda_std::vec4::{LEN, MOST_HELD};
 
 /// `1 / count` for the elements of each quad that a thread holds, counted from 1: what [`reciprocal`] says.
 const INVERSES: [[f32; 4]; MOST_HELD] = {

@@ -1,5 +1,5 @@
 //! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
-use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM};
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM};
 use kernels_gpu::affine::Modulated;
 use kernels_gpu::params::Params;
 

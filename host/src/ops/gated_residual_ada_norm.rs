@@ -1,5 +1,5 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
-use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, TEAM};
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, TEAM};
 use kernels_gpu::affine::Modulated;
 use kernels_gpu::params::Params;
 

@@ -1,5 +1,5 @@
 //! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
-use cuda_std::quad::{HELD, HELD_BLOCK};
+use cuda_std::vec4::{HELD, HELD_BLOCK};
 
 use crate::launch::args;
 use crate::modulation::{Target, form};

@@ -3,7 +3,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, TEAM, WHOLE};
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, TEAM, WHOLE};
 
 use crate::affine::{Affine, Modulated, Norm, Parameters};
 use crate::gated::{Gated, GatedRow};

@@ -2,7 +2,7 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, HELD_BLOCK, WHOLE, held as tiles_held, shared};
+use cuda_std::vec4::{HELD, HELD_BLOCK, WHOLE, held as tiles_held, shared};
 
 use crate::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
 use crate::moments::{LayerNorm, Stats};

@@ -6,7 +6,7 @@
 //! `_lanes2` up to 256; `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be
 //! read in quads.
 use cuda_std::prelude::*;
-use cuda_std::quad::{QUADS, SCALAR};
+use cuda_std::vec4::{QUADS, SCALAR};
 
 use crate::head_halves::head_halves;
 use crate::head_lanes::{Params, Side, head_lanes};

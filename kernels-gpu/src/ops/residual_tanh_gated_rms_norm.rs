@@ -5,7 +5,7 @@
 //! rounded, `normed` is computed in f32 from the rounded sum and rounded once.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD_TEAM, MOST_HELD, held, round};
+use cuda_std::vec4::{HELD_TEAM, MOST_HELD, held, round};
 
 use crate::moments::{MeanSquare, Stats};
 use crate::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};

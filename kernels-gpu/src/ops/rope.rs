@@ -4,7 +4,7 @@
 //! both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns that can be read in quads, `_rows`
 //! for all that can, `_any` for the rest.
 use cuda_std::prelude::*;
-use cuda_std::quad::{QUADS, SCALAR};
+use cuda_std::vec4::{QUADS, SCALAR};
 
 use crate::head_halves::head_halves;
 use crate::head_lanes::{Params, Side, head_lanes};
