@@ -3,7 +3,7 @@ pub(crate) mod check;
 
 use std::ffi::c_void;
 
-use kernels_gpu::heads::Heads;
+use kernels_gpu::layout::heads::Heads;
 
 use crate::error::finite;
 use crate::rows::Operand;

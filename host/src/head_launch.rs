@@ -1,7 +1,7 @@
 //! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads.
-use kernels_gpu::head_lanes::{Params, Side};
-use kernels_gpu::head_norm::Normed;
-use kernels_gpu::rotary::Rotary;
+use kernels_gpu::heads::norm::Normed;
+use kernels_gpu::heads::rope::Rotary;
+use kernels_gpu::heads::warp::{Params, Side};
 
 use crate::choice::Choice;
 use crate::head_plans::Kernels;

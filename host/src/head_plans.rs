@@ -1,9 +1,9 @@
 //! Which kernel takes queries and keys, in blocks of what size: the fastest first. Sizes were chosen on an H200
 //! (`benches/results`).
-use kernels_gpu::head_lanes::{Params, Side, side_by_side};
-use kernels_gpu::held_rows::{TEAM, TILE};
-use kernels_gpu::paired_heads;
-use kernels_gpu::rotary::Rotary;
+use kernels_gpu::heads::block_registers::{TEAM, TILE};
+use kernels_gpu::heads::rope::Rotary;
+use kernels_gpu::heads::warp::{Params, Side, side_by_side};
+use kernels_gpu::heads::warp_own_angles;
 
 use crate::head_launch::Checked;
 use crate::launch::{GRANTED_BYTES, Launch, MOST_BESIDE};
@@ -169,11 +169,11 @@ impl Checked {
     }
 
     fn paired(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
-        let warps = self.present().map(|side| side.heads).max()?.div_ceil(paired_heads::BESIDE);
+        let warps = self.present().map(|side| side.heads).max()?.div_ceil(warp_own_angles::BESIDE);
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernels.paired?, p, blocks, block, 0);
-        let takes = p.dim == paired_heads::DIM && self.plain() && self.apart() && self.rotary.by_head();
+        let takes = p.dim == warp_own_angles::DIM && self.plain() && self.apart() && self.rotary.by_head();
         (takes && blocks <= MOST_BESIDE).then_some(plan)
     }
 

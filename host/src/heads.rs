@@ -1,8 +1,8 @@
 //! Queries and keys as an op's arguments: their checks, and the kernel arguments made of them.
 use cuda_std::row::Rows;
-use kernels_gpu::head_lanes::Side;
-use kernels_gpu::heads::Heads as HeadsArg;
-use kernels_gpu::operand::Operand as OperandArg;
+use kernels_gpu::heads::warp::Side;
+use kernels_gpu::layout::heads::Heads as HeadsArg;
+use kernels_gpu::norm::operand::Operand as OperandArg;
 
 use crate::rows::expect_disjoint;
 use crate::{Affine, Device, Dtype, Error, Result, Rope, View, ViewMut};
@@ -70,7 +70,7 @@ pub(crate) const NAMES: [Names; 2] = [
 pub(crate) const ABSENT: Side = Side {
     x: HeadsArg::ABSENT,
     y: HeadsArg::ABSENT,
-    affine: kernels_gpu::affine::Affine { weight: OperandArg::ABSENT, bias: OperandArg::ABSENT },
+    affine: kernels_gpu::norm::affine::Affine { weight: OperandArg::ABSENT, bias: OperandArg::ABSENT },
     heads: 0,
     cols: 1,
     inv_cols: 1.0,
@@ -104,7 +104,7 @@ pub(crate) fn side(
         *quads &= split.arg.is_quads(x.dtype().size());
     }
     let mut parameter = |arg, view: Option<&View>| parameter(op, device, arg, view, (cols, x.dtype()), quads);
-    let affine = kernels_gpu::affine::Affine {
+    let affine = kernels_gpu::norm::affine::Affine {
         weight: parameter(names.weight, affine.weight.as_ref())?,
         bias: parameter(names.bias, affine.bias.as_ref())?,
     };

@@ -1,8 +1,8 @@
 //! Operands that broadcast against the rows of a norm: their checks, and the kernel arguments made of them.
 use cuda_std::row::Rows;
-use kernels_gpu::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
-use kernels_gpu::operand::{Modulation as ModulationArg, Operand as OperandArg};
-use kernels_gpu::params::Params;
+use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
+use kernels_gpu::norm::operand::{Modulation as ModulationArg, Operand as OperandArg};
+use kernels_gpu::norm::params::Params;
 
 use crate::rows::{Operand, columns, has_two_levels};
 use crate::{Device, Dtype, Error, Result, View};

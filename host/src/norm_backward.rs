@@ -1,5 +1,5 @@
 //! The gradients of norms: how their rows are shared out among blocks, what is checked, and the two launches.
-use kernels_gpu::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
+use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
 use kernels_gpu::norm_backward::{Operands, Params, Sums};
 
 use crate::error::finite;

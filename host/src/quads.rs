@@ -3,7 +3,7 @@ use std::ffi::c_void;
 
 use cuda_std::row::Rows;
 use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
-use kernels_gpu::params::Params;
+use kernels_gpu::norm::params::Params;
 
 use crate::error::finite;
 use crate::ladder::Rung;

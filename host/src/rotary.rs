@@ -1,6 +1,6 @@
 //! Rotary position embedding as an op's argument: its checks, and the kernel argument made of it.
-use kernels_gpu::heads::Heads as HeadsArg;
-use kernels_gpu::rotary::Rotary;
+use kernels_gpu::heads::rope::Rotary;
+use kernels_gpu::layout::heads::Heads as HeadsArg;
 
 use crate::heads::{Extent, HeadsOrder};
 use crate::rows::Operand;

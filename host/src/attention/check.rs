@@ -1,5 +1,5 @@
 //! The checks of attention's arguments.
-use kernels_gpu::heads::Heads;
+use kernels_gpu::layout::heads::Heads;
 
 use super::{AttentionInputs, MaskLayout};
 use crate::error::finite;

@@ -1,8 +1,8 @@
 //! `y = f(x + bias)`, element by element.
 use half::{bf16, f16};
-use kernels_gpu::activations::Function;
-use kernels_gpu::activations::Params;
 use kernels_gpu::elementwise::THREADS;
+use kernels_gpu::elementwise::activations::Function;
+use kernels_gpu::elementwise::activations::Params;
 
 use crate::elementwise::Elementwise;
 use crate::launch::args;

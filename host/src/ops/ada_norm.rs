@@ -1,7 +1,7 @@
 //! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
 use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM};
-use kernels_gpu::affine::Modulated;
-use kernels_gpu::params::Params;
+use kernels_gpu::norm::affine::Modulated;
+use kernels_gpu::norm::params::Params;
 
 use crate::launch::args;
 use crate::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};

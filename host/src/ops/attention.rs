@@ -1,5 +1,5 @@
 //! `softmax(scale q kT + mask) v`.
-use kernels_gpu::attention::{Mask, Params, UNLIMITED};
+use kernels_gpu::attention::mma::{Mask, Params, UNLIMITED};
 use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
 use crate::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE, MaskLayout};

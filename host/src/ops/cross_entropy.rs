@@ -1,7 +1,7 @@
 //! `loss = ln(sum(exp(x))) - x[target]` over the last dimension.
 use kernels_gpu::ops::cross_entropy::Losses;
-use kernels_gpu::target::Params;
-use kernels_gpu::target::Targets;
+use kernels_gpu::softmax::target::Params;
+use kernels_gpu::softmax::target::Targets;
 
 use crate::error::finite;
 use crate::ladder::{Rung, rung};

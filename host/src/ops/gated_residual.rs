@@ -1,6 +1,6 @@
 //! `sum = x + gate * y`.
-use kernels_gpu::gated::Gated;
-use kernels_gpu::operand::Operand;
+use kernels_gpu::norm::gated_residual::Gated;
+use kernels_gpu::norm::operand::Operand;
 use kernels_gpu::ops::gated_residual::THREADS;
 
 use crate::elementwise::Elementwise;
@@ -32,7 +32,7 @@ impl GatedResidual {
     pub(super) fn arg(
         self,
         [x, y, sum]: [cuda_std::row::Rows; 3],
-        gate: kernels_gpu::operand::Modulation,
+        gate: kernels_gpu::norm::operand::Modulation,
     ) -> Gated {
         let single = [gate.value.kind, gate.table.kind].contains(&Operand::F32);
         let round_each = u32::from(self.exact && !single);

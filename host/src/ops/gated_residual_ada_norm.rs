@@ -1,7 +1,7 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
 use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, TEAM};
-use kernels_gpu::affine::Modulated;
-use kernels_gpu::params::Params;
+use kernels_gpu::norm::affine::Modulated;
+use kernels_gpu::norm::params::Params;
 
 use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;

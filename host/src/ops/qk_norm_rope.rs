@@ -1,6 +1,6 @@
 //! Queries and keys normalised and rotated in one launch.
-use kernels_gpu::head_norm::Normed;
-use kernels_gpu::operand::Operand;
+use kernels_gpu::heads::norm::Normed;
+use kernels_gpu::norm::operand::Operand;
 
 use super::rope;
 use crate::error::finite;

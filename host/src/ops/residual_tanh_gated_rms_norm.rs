@@ -1,8 +1,8 @@
 //! Mochi's residual: `out = x + rms(branch) * tanh(gate)`, and with it `normed = rms(out) * (1 + scale)`.
 use cuda_std::vec4::HELD_TEAM;
-use kernels_gpu::operand::Operand;
+use kernels_gpu::norm::operand::Operand;
+use kernels_gpu::norm::params::Params;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
-use kernels_gpu::params::Params;
 
 use crate::launch::args;
 use crate::modulation::{GATE, SCALE, Target};

@@ -1,7 +1,7 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
 use cuda_std::l2::Passage;
-use kernels_gpu::norm::Params;
-use kernels_gpu::weight::{Applied, Weight};
+use kernels_gpu::rms::row::Params;
+use kernels_gpu::rms::weight::{Applied, Weight};
 
 use crate::error::finite;
 use crate::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};

@@ -1,7 +1,7 @@
 //! `y = rms_norm(x) * f(gate)` over the last dimension, or the norm of `x * f(gate)`.
 use cuda_std::l2::Passage;
 use kernels_gpu::ops::rms_norm_gated::Gate;
-use kernels_gpu::weight::Weight;
+use kernels_gpu::rms::weight::Weight;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
 use crate::ladder::{HeldRows, Ladder, SHORT_ROWS, rung};

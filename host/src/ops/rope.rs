@@ -1,5 +1,5 @@
 //! Rotary position embedding of queries and keys.
-use kernels_gpu::head_norm::Normed;
+use kernels_gpu::heads::norm::Normed;
 
 use crate::head_launch::Checked;
 use crate::head_plans::{HalvesKernels, Kernels, LanesKernel};

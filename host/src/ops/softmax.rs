@@ -1,5 +1,5 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
-use kernels_gpu::exp_sum::Params;
+use kernels_gpu::softmax::online::Params;
 
 use crate::ladder::{HeldRows, Ladder, ONE_OPERAND, Rung, cluster_of, rung};
 use crate::launch::args;

@@ -6,8 +6,8 @@
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
-use crate::exp_sum::{ExpSum, ln, logits};
-use crate::target::{Class, Params, Targets};
+use crate::softmax::online::{ExpSum, ln, logits};
+use crate::softmax::target::{Class, Params, Targets};
 
 /// What the kernel writes, an f32 for each row.
 #[repr(C)]

@@ -6,12 +6,12 @@
 use cuda_std::prelude::*;
 use cuda_std::vec4::{QUADS, SCALAR};
 
-use crate::head_halves::head_halves;
-use crate::head_lanes::{Params, Side, head_lanes};
-use crate::head_norm::AsItIs;
-use crate::head_rows::head_rows;
-use crate::rotary::Rotary;
-use crate::turned_rows::turned_rows;
+use crate::heads::block::head_rows;
+use crate::heads::norm::AsItIs;
+use crate::heads::rope::Rotary;
+use crate::heads::rope_only::turned_rows;
+use crate::heads::warp::{Params, Side, head_lanes};
+use crate::heads::warp_halves::head_halves;
 
 /// # Safety
 /// As [`head_lanes`].

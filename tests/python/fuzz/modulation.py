@@ -39,7 +39,7 @@ def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
     """A modulation with its table, and the dtype that torch's `table + value` has.
 
-    In both modes a sum of two 16-bit tensors is rounded (`Modulation` in kernels-gpu/src/operand.rs).
+    In both modes a sum of two 16-bit tensors is rounded (`Modulation` in kernels-gpu/src/norm/operand.rs).
     """
     value, table = getattr(t, name), getattr(t, f"{name}_table", None)
     if value is None:
