@@ -4,9 +4,9 @@ use kernels_gpu::elementwise::THREADS;
 use kernels_gpu::elementwise::activations::Function;
 use kernels_gpu::elementwise::activations::Params;
 
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::rows::expect_disjoint;
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// An activation function.

@@ -3,9 +3,9 @@ use kernels_gpu::elementwise::THREADS;
 use kernels_gpu::elementwise::activations::Params;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::rows::expect_disjoint;
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "activation_backward";

@@ -4,9 +4,9 @@ use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
 
 use super::activation::{Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::rows::expect_disjoint;
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_activation_backward";

@@ -3,10 +3,10 @@ use kernels_gpu::norm::gated_residual::Gated;
 use kernels_gpu::norm::operand::Operand;
 use kernels_gpu::ops::gated_residual::THREADS;
 
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::modulation::{GATE, Target};
-use crate::rows::{RowLayout, expect_disjoint};
+use crate::device::launch::args;
+use crate::operands::modulation::{GATE, Target};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual";

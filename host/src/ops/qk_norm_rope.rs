@@ -4,9 +4,9 @@ use kernels_gpu::norm::operand::Operand;
 
 use super::rope;
 use crate::error::finite;
-use crate::head_launch::Checked;
-use crate::head_plans::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
-use crate::heads::{Heads, HeadsOrder, Shape};
+use crate::operands::heads::{Heads, HeadsOrder, Shape};
+use crate::plan::head_launch::Checked;
+use crate::plan::heads::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// A norm of queries and keys, by the module that it stands for.

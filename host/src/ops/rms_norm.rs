@@ -3,10 +3,10 @@ use cuda_std::l2::Passage;
 use kernels_gpu::rms::row::Params;
 use kernels_gpu::rms::weight::{Applied, Weight};
 
+use crate::device::launch::args;
 use crate::error::finite;
-use crate::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
-use crate::launch::args;
-use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// Where the normalised value is rounded to the element type.

@@ -3,9 +3,9 @@ use std::ffi::c_void;
 
 use cuda_std::row::Rows;
 
-use crate::ladder::Rung;
-use crate::launch::Launch;
-use crate::view::View;
+use crate::device::launch::Launch;
+use crate::plan::ladder::Rung;
+use crate::tensor::view::View;
 use crate::{Device, Dtype, Error, Result, Stream};
 
 /// An argument of a row op, by its name.

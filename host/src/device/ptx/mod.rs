@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::sync::{LazyLock, OnceLock};
 
 use crate::Dtype;
-use crate::arch::Arch;
+use arch::Arch;
 
+pub(crate) mod arch;
 mod info;
 mod overlap;
 pub use info::{KernelInfo, kernel_info};

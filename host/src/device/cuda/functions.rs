@@ -5,10 +5,10 @@ use std::ffi::{CStr, CString, c_void};
 use std::sync::PoisonError;
 
 use super::{Cuda, Raw, Relaxed, sys};
-use crate::arch::Arch;
-use crate::launch::{GRANTED_BYTES, Launch, Stream};
-use crate::ptx::Overlap;
-use crate::sync::RisingLimit;
+use crate::device::launch::{GRANTED_BYTES, Launch, Stream};
+use crate::device::ptx::Overlap;
+use crate::device::ptx::arch::Arch;
+use crate::device::sync::RisingLimit;
 use crate::{Dtype, Error, Result};
 
 /// Kernels that are not of this crate, by name.

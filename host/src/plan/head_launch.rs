@@ -3,10 +3,10 @@ use kernels_gpu::heads::norm::Normed;
 use kernels_gpu::heads::rope::Rotary;
 use kernels_gpu::heads::warp::{Params, Side};
 
-use crate::choice::Choice;
-use crate::head_plans::Kernels;
-use crate::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
-use crate::launch::args;
+use super::heads::Kernels;
+use crate::device::launch::args;
+use crate::device::launch_override::Choice;
+use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// A launch that was checked.

@@ -1,9 +1,9 @@
 //! The checks of attention's arguments.
 use kernels_gpu::layout::heads::Heads;
 
-use super::{AttentionInputs, MaskLayout};
+use super::attention::{AttentionInputs, MaskLayout};
+use super::rows::Operand;
 use crate::error::finite;
-use crate::rows::Operand;
 use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 
 /// The most columns of a head.

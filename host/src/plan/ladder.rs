@@ -1,8 +1,8 @@
 //! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is taken.
 use cuda_std::team::Team;
 
-use crate::arch::Arch;
-use crate::rows::RowLayout;
+use crate::device::ptx::arch::Arch;
+use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
 
 /// One launch configuration of a row op.

@@ -4,7 +4,7 @@ use kernels_gpu::heads::warp::Side;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 
-use crate::rows::expect_disjoint;
+use super::rows::expect_disjoint;
 use crate::{Affine, Device, Dtype, Error, Result, Rope, View, ViewMut};
 
 /// Which of two dimensions comes first in a tensor of heads.

@@ -1,12 +1,11 @@
 //! What attention reads and writes: the arguments of the public functions, checked once for all of its kernels.
-pub(crate) mod check;
 
 use std::ffi::c_void;
 
 use kernels_gpu::layout::heads::Heads;
 
+use super::rows::Operand;
 use crate::error::finite;
-use crate::rows::Operand;
 use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 
 /// The parameters of attention.
@@ -103,18 +102,26 @@ impl AttentionLayout {
             return Err(Error::Dtype { op, arg: "q", got: q.dtype(), expected });
         }
         let packed = cu_seqlens.is_some();
-        let heads_of = |arg, view| check::heads(op, device, (arg, view), q.dtype(), params.order, packed);
+        let heads_of = |arg, view| {
+            super::attention_checks::heads(op, device, (arg, view), q.dtype(), params.order, packed)
+        };
         let (q_sizes, q_heads) = heads_of("q", q)?;
         let (k_sizes, k_heads) = heads_of("k", k)?;
         let ((_, v_heads), (_, out_heads)) = (heads_of("v", v)?, heads_of("out", out)?);
-        check::sizes(op, inputs, q_sizes, k_sizes, params.order)?;
+        super::attention_checks::sizes(op, inputs, q_sizes, k_sizes, params.order)?;
         out.expect_shape(op, "out", q.shape())?;
         let ([batches, queries, heads, dim], [_, keys, kv_heads, _]) = (q_sizes, k_sizes);
         if let Some(lse) = lse {
             let sizes: &[i64] = &[batches, heads, queries];
-            check::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
+            super::attention_checks::contiguous(
+                op,
+                device,
+                ("lse", lse),
+                Dtype::F32,
+                &sizes[usize::from(packed)..],
+            )?;
         }
-        let sequences = check::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
+        let sequences = super::attention_checks::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
         // Kernels look for a token's sequence among those that there are.
         if sequences == Some(0) && queries + keys > 0 {
             let expected = "one sequence at least: two numbers".into();
@@ -122,9 +129,9 @@ impl AttentionLayout {
         }
         let mask = mask.map(|mask| {
             let shape = [batches, heads, queries, keys];
-            check::mask(op, device, &mask, q.dtype(), sequences.is_none().then_some(shape))
+            super::attention_checks::mask(op, device, &mask, q.dtype(), sequences.is_none().then_some(shape))
         });
-        let count = |arg, size| check::count(op, arg, size);
+        let count = |arg, size| super::attention_checks::count(op, arg, size);
         Ok(Self {
             q: q_heads,
             k: k_heads,
@@ -141,7 +148,7 @@ impl AttentionLayout {
             scale: finite(op, "scale", params.scale.unwrap_or(1.0 / (dim as f32).sqrt()), f32::MIN)?,
             causal: params.causal,
             window: params.window,
-            softcap: check::softcap(op, params.softcap.unwrap_or(0.0))?,
+            softcap: super::attention_checks::softcap(op, params.softcap.unwrap_or(0.0))?,
             mask: mask.transpose()?,
             cu_seqlens: cu_seqlens.map(|starts| starts.map(|view| view.ptr().cast())),
             vector: dim % 8 == 0

@@ -3,7 +3,7 @@ use kernels_gpu::norm_backward::Sums;
 use kernels_gpu::rms::weight::Weight;
 
 use super::{Dims, GROUPS, ParameterGradients, Plan};
-use crate::rows::Operand;
+use crate::operands::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View};
 
 /// Views that were checked, and the kernel's argument of the weight.

@@ -4,7 +4,7 @@ use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg
 use kernels_gpu::norm::operand::{Modulation as ModulationArg, Operand as OperandArg};
 use kernels_gpu::norm::params::Params;
 
-use crate::rows::{Operand, columns, has_two_levels};
+use super::rows::{Operand, columns, has_two_levels};
 use crate::{Device, Dtype, Error, Result, View};
 
 /// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in

@@ -2,8 +2,8 @@
 use kernels_gpu::heads::rope::Rotary;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
-use crate::heads::{Extent, HeadsOrder};
-use crate::rows::Operand;
+use super::heads::{Extent, HeadsOrder};
+use super::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View};
 
 /// Where the angles of a rotation come from. Tables are `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (`[B, heads, S, R]` for

@@ -1,5 +1,5 @@
 //! How the rows of a norm's gradient are shared out among blocks.
-use crate::arch::Arch;
+use crate::device::ptx::arch::Arch;
 use crate::{Device, Dtype};
 
 /// Threads that a multiprocessor has registers for: a thread holds two rows' packs and their columns' sums in 128.

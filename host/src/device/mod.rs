@@ -1,17 +1,23 @@
 //! Devices: a GPU through the CUDA driver, or the CPU executor.
+pub(crate) mod cuda;
+pub(crate) mod kernels;
+pub(crate) mod launch;
+pub(crate) mod launch_override;
+pub(crate) mod ptx;
+mod sync;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
 
 use cuda_std::cpu::{self, Kernel};
 
-use crate::arch::Arch;
-use crate::choice::{Choice, Trial};
-use crate::cuda::Cuda;
-use crate::launch::{Launch, Stream};
-use crate::ptx::Ptx;
-use crate::view::Place;
+use crate::tensor::view::Place;
 use crate::{Dtype, Error, Result};
+use cuda::Cuda;
+use launch::{Launch, Stream};
+use launch_override::{Choice, Trial};
+use ptx::Ptx;
+use ptx::arch::Arch;
 
 /// Where ops run. Cheap to clone; usable from any thread.
 #[derive(Clone)]
@@ -69,7 +75,7 @@ impl Device {
     /// # Errors
     /// As [`Device::cuda`].
     pub fn describe(index: usize) -> Result<(String, Arch)> {
-        crate::cuda::describe(index)
+        crate::device::cuda::describe(index)
     }
 
     /// The CPU executor.
@@ -82,7 +88,7 @@ impl Device {
     /// # Errors
     /// No driver.
     pub fn count() -> Result<usize> {
-        crate::cuda::count()
+        crate::device::cuda::count()
     }
 
     /// Its name, as the driver gives it.

@@ -4,9 +4,9 @@ use std::ffi::c_void;
 use cuda_std::row::Rows;
 use kernels_gpu::elementwise::{Divisor, Extent};
 
-use crate::launch::Launch;
-use crate::rows::{Operand, RowLayout};
-use crate::view::View;
+use crate::device::launch::Launch;
+use crate::operands::rows::{Operand, RowLayout};
+use crate::tensor::view::View;
 use crate::{Device, Error, Result, Stream};
 
 /// Columns that one long run of elements is cut into.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cuda_std::cpu::{self, Kernel};
 
-use crate::cuda::{Cuda, OwnKernels};
+use super::cuda::{Cuda, OwnKernels};
 use crate::{Arch, Device, Error, Launch, Result, Stream};
 
 /// Kernels of a device crate that is not part of oxiwarp, loaded on a device: PTX on a GPU, functions on the CPU executor.

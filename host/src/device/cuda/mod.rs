@@ -18,10 +18,10 @@ use std::sync::{Arc, OnceLock, RwLock};
 
 use gpu::Gpu;
 
-use crate::arch::Arch;
-use crate::launch::{Launch, Stream};
-use crate::ptx::{self, Overlap, Ptx};
-use crate::sync::Slots;
+use super::launch::{Launch, Stream};
+use super::ptx::arch::Arch;
+use super::ptx::{self, Overlap, Ptx};
+use super::sync::Slots;
 use crate::{Dtype, Error, Result};
 
 /// How many GPUs there are; opens the driver at the first call.

@@ -5,8 +5,8 @@ use kernels_gpu::heads::rope::Rotary;
 use kernels_gpu::heads::warp::{Params, Side, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
 
-use crate::head_launch::Checked;
-use crate::launch::{GRANTED_BYTES, Launch, MOST_BESIDE};
+use super::head_launch::Checked;
+use crate::device::launch::{GRANTED_BYTES, Launch, MOST_BESIDE};
 
 /// The kernels of an op.
 pub(crate) struct Kernels {

@@ -2,9 +2,9 @@
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
 use kernels_gpu::norm_backward::{Operands, Params, Sums};
 
+use crate::device::launch::{Launch, MOST_BESIDE, args};
 use crate::error::finite;
-use crate::launch::{Launch, MOST_BESIDE, args};
-use crate::rows::{RowLayout, expect_disjoint};
+use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 
 mod columns;

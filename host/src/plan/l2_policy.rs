@@ -1,9 +1,9 @@
 //! What a launch has kept in L2: large inputs that are read once.
 use cuda_std::l2::Passage;
 
+use super::ladder::Rung;
 use crate::Device;
-use crate::ladder::Rung;
-use crate::rows::RowLayout;
+use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
     /// How the rows of the operands `inputs`, read once by a kernel that is launched as `rung` says, pass through L2.
@@ -32,7 +32,7 @@ mod tests {
     use cuda_std::l2::Policy;
 
     use super::*;
-    use crate::ladder::{cluster, rung};
+    use crate::plan::ladder::{cluster, rung};
     use crate::{Arch, Kernels, Launch, Stream, args};
 
     #[test]
