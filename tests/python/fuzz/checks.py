@@ -62,7 +62,7 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
     text = str(error).splitlines()[0] if str(error) else repr(error)
     if "its last dimension must be contiguous" in text:
         true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
-    elif "two strides must reach all its rows" in text:
+    elif "two strides must reach" in text or "in its last leading dimensions" in text:
         shaped = max((x.dim() for name, x in case.given().items() if name in case.strided), default=0)
         together = [
             x.unsqueeze(1) if x.dim() == 2 and shaped == 3 else x  # Mochi's [B, N]
