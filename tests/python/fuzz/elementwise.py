@@ -16,6 +16,8 @@ from .precision import Exact
 
 # An activation of `v` in the arithmetic, whose operators round to `lo`; `fast` is the mode.
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
+# Gradients are 0 where 1 + e^-x exceeds 2^126: `rcp.approx.ftz` returns no subnormal number.
+FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
 
@@ -90,6 +92,7 @@ def draw_activation(g: Draw) -> Case:
         with_gradient(tensors),
         rows_of("x", shape) if shape else None,
         ("x",),
+        floor=FLOOR,
     )
 
 
@@ -139,7 +142,7 @@ def draw_gated(name: str, g: Draw) -> Case:
         options["approximate"] = g.pick("none", "tanh")
     if name == "fatrelu_and_mul":
         options["threshold"] = g.pick(0.0, 0.25, 0.1, -0.3)
-    return Case(tensors, options, with_gradient(tensors), rows_of("x", shape), ("x", second))
+    return Case(tensors, options, with_gradient(tensors), rows_of("x", shape), ("x", second), floor=FLOOR)
 
 
 def gated(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
