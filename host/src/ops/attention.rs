@@ -1,5 +1,5 @@
 //! `softmax(scale q kT + mask) v`.
-use kernels_gpu::attention::mma::{Mask, Params, UNLIMITED};
+use kernels_gpu::attention::mma::params::{Mask, Params, UNLIMITED};
 use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
 use crate::device::launch::{Launch, args};

@@ -1,13 +1,11 @@
 //! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads.
-use kernels_gpu::heads::norm::Normed;
-use kernels_gpu::heads::rope::Rotary;
-use kernels_gpu::heads::warp::{Params, Side};
 
 use super::heads::Kernels;
 use crate::device::launch::args;
 use crate::device::launch_override::Choice;
 use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
+use kernels_gpu::heads::params::{Normed, Params, Rotary, Side};
 
 /// A launch that was checked.
 pub(crate) struct Checked {

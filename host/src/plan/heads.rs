@@ -1,8 +1,7 @@
 //! Which kernel takes queries and keys, in blocks of what size: the fastest first. Sizes were chosen on an H200
 //! (`benches/results`).
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
-use kernels_gpu::heads::rope::Rotary;
-use kernels_gpu::heads::warp::{Params, Side, side_by_side};
+use kernels_gpu::heads::params::{Params, Rotary, Side, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
 
 use super::head_launch::Checked;

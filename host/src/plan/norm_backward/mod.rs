@@ -1,6 +1,6 @@
 //! The gradients of norms: how their rows are shared out among blocks, what is checked, and the two launches.
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
-use kernels_gpu::norm_backward::{Operands, Params, Sums};
+use kernels_gpu::norm_backward::params::{Operands, Params, Sums};
 
 use crate::device::launch::{Launch, MOST_BESIDE, args};
 use crate::error::finite;
