@@ -1,8 +1,9 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
 use crate::device::launch::args;
-use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";

@@ -4,11 +4,13 @@ use kernels_gpu::attention::decode::{DecodeParams, ROWS, SPLIT};
 use kernels_gpu::attention::mma::WARPS;
 use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
-use super::attention::{block_shape, expect_tensor_cores, launch};
+use super::attention::{expect_tensor_cores, launch};
 use crate::device::launch::args;
-use crate::operands::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE};
+use crate::operands::attention::{Attention, AttentionInputs, LEAST_SCALE};
 use crate::operands::attention_checks;
+use crate::operands::attention_layout::AttentionLayout;
 use crate::operands::rows::expect_disjoint;
+use crate::plan::attention::block_shape;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
 const OP: &str = "attention_decode";

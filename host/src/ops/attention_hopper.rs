@@ -6,7 +6,8 @@ use kernels_gpu::layout::heads::Heads;
 
 use crate::device::cuda::{Cuda, HeadsMap};
 use crate::device::launch::{Launch, args};
-use crate::operands::attention::{AttentionLayout, LEAST_SCALE};
+use crate::operands::attention::LEAST_SCALE;
+use crate::operands::attention_layout::AttentionLayout;
 use crate::{Device, Result, Stream};
 
 /// The kernels of a size.

@@ -3,10 +3,10 @@ use kernels_gpu::ops::cross_entropy::Losses;
 use kernels_gpu::softmax::target::Params;
 use kernels_gpu::softmax::target::Targets;
 
-use crate::device::launch::args;
+use crate::device::launch::{Rung, args, rung};
 use crate::error::finite;
-use crate::operands::rows::{Operand, RowLayout, expect_disjoint, launch_rows};
-use crate::plan::ladder::{Rung, rung};
+use crate::operands::rows::{Operand, RowLayout, expect_disjoint};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// The parameters of a cross-entropy, and of its gradient.

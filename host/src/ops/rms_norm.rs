@@ -5,8 +5,9 @@ use kernels_gpu::rms::weight::{Applied, Weight};
 
 use crate::device::launch::args;
 use crate::error::finite;
-use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// Where the normalised value is rounded to the element type.

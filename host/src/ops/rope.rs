@@ -2,8 +2,8 @@
 use kernels_gpu::heads::norm::Normed;
 
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
-use crate::plan::head_launch::Checked;
-use crate::plan::heads::{HalvesKernels, Kernels, LanesKernel};
+use crate::plan::head_kernels::{HalvesKernels, Kernels, LanesKernel};
+use crate::plan::heads::Checked;
 use crate::{Device, Result, Rope, Stream};
 
 const OP: &str = "rope";

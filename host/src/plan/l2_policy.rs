@@ -1,8 +1,8 @@
 //! What a launch has kept in L2: large inputs that are read once.
 use cuda_std::l2::Passage;
 
-use super::ladder::Rung;
 use crate::Device;
+use crate::device::launch::Rung;
 use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
@@ -32,7 +32,7 @@ mod tests {
     use cuda_std::l2::Policy;
 
     use super::*;
-    use crate::plan::ladder::{cluster, rung};
+    use crate::device::launch::{cluster, rung};
     use crate::{Arch, Kernels, Launch, Stream, args};
 
     #[test]

@@ -5,10 +5,10 @@ use cuda_std::row::Rows;
 use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
 use kernels_gpu::norm::params::Params;
 
-use super::ladder::Rung;
-use crate::device::launch::GRANTED_BYTES;
+use super::row_launch::launch_rows_with;
+use crate::device::launch::{GRANTED_BYTES, Rung};
 use crate::error::finite;
-use crate::operands::rows::{RowLayout, launch_rows_with};
+use crate::operands::rows::RowLayout;
 use crate::{Device, Result, Stream};
 
 /// Which norm a row gets.

@@ -1,8 +1,4 @@
-//! A launch: shape, arguments, stream.
-use std::ffi::c_void;
-use std::marker::PhantomData;
-
-use crate::OwnedStream;
+//! Shape and arguments of a launch.
 
 /// Shared memory that every GPU grants a block without being asked for more.
 pub(crate) const GRANTED_BYTES: u32 = 48 << 10;
@@ -27,32 +23,6 @@ impl Launch {
     /// So many blocks of so many threads, in x, y and z, without launch-sized shared memory.
     pub const fn of(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self { grid, block, shared_bytes: 0, carveout: None }
-    }
-}
-
-/// A CUDA stream, borrowed from who owns it; on the CPU there is only one, and a launch is done when it returns.
-#[derive(Clone, Copy, Debug)]
-pub struct Stream<'a>(pub(crate) *mut c_void, PhantomData<&'a OwnedStream>);
-
-// SAFETY: a stream handle may be used from any thread; it is never dereferenced here.
-unsafe impl Send for Stream<'_> {}
-// SAFETY: as above.
-unsafe impl Sync for Stream<'_> {}
-
-impl Default for Stream<'_> {
-    /// The legacy default stream of the device.
-    fn default() -> Self {
-        Self(std::ptr::null_mut(), PhantomData)
-    }
-}
-
-impl Stream<'_> {
-    /// A `CUstream` (or `cudaStream_t`) that somebody else owns.
-    ///
-    /// # Safety
-    /// It is a stream of the device that it is used with, alive as long as this is and until the work given to it is done.
-    pub unsafe fn from_raw(stream: *mut c_void) -> Self {
-        Self(stream, PhantomData)
     }
 }
 

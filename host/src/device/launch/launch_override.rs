@@ -2,8 +2,8 @@
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
-use super::launch::Launch;
-use crate::Rung;
+use super::rung::Rung;
+use super::shape::Launch;
 
 /// A launch configuration in place of the one that an op takes by itself. What an op has no use for, it does not look at.
 #[derive(Clone, Copy, Debug, Default)]
