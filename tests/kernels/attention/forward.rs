@@ -2,9 +2,9 @@
 use half::{bf16, f16};
 use oxiwarp::{Attention, Choice, Device, Dtype};
 
-use crate::Test;
 use crate::support::attention_case::{Case, check};
 use crate::support::heads::Layout;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("attention::sizes", sizes),

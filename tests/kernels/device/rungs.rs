@@ -4,9 +4,9 @@ use oxiwarp::{Arch, Choice, Device, RmsNorm, Rung, Stream, rms_norm, rung, softm
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
-use crate::Test;
-use crate::loss::softmax::close;
-use crate::norm::rms_norm::{bound, reference};
+use crate::support::rms_norm_case::{bound, reference};
+use crate::support::softmax_case::close;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("rungs::every_launch_is_right", every_launch),

@@ -6,8 +6,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed};
 
 use super::qk_norm_rope::Side;
-use crate::Test;
 use crate::support::heads::{Kind, Layout, Tables, Tensor, Turn};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("heads_kernels::f32_do_not_depend_on_alignment", alignment::<f32>),

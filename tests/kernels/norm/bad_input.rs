@@ -5,7 +5,8 @@ use oxiwarp::{
     add_rms_norm, rms_norm, rung, softmax,
 };
 
-use crate::Test;
+use crate::support::errors::says;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("rms_norm::bad_input", rms_norm_refuses),
@@ -14,13 +15,6 @@ pub const TESTS: &[Test] = &[
     ("rungs::too_small", small_rung),
     ("buffer::bad_input", buffer_refuses),
 ];
-
-/// Panics unless the result is an error with this text in it.
-#[track_caller]
-pub fn says(result: Result<(), Error>, text: &str) {
-    let error = result.expect_err(text).to_string();
-    assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
-}
 
 fn rms_norm_refuses(device: &Device) {
     let x = device.upload(&[1.0_f32; 64]).unwrap();

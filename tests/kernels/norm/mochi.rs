@@ -10,9 +10,9 @@ use oxiwarp_tests::operand::{Form, Kind, Operand};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
-use super::ada_norm;
-use crate::Test;
+use crate::support::ada_norm_case as ada_norm;
 use crate::support::modulations::{Beside, forms, in_batches};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("residual_tanh_gated_rms_norm::f32_against_f64", against_f64::<f32>),

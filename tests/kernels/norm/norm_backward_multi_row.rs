@@ -7,8 +7,8 @@ use oxiwarp::{
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::Test;
 use crate::support::norm_backward_case::{Case, EPS};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("norm_backward::beside_f32_odd_rows", odd_rows::<f32>),
