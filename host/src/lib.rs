@@ -28,7 +28,7 @@ pub use device::cuda::{Event, Graph, OwnedStream};
 pub use device::handle::Device;
 pub use device::kernels::Kernels;
 #[doc(hidden)]
-pub use device::launch::Choice;
+pub use device::launch::LaunchOverride;
 pub use device::launch::{Launch, Rung, Stream, rung};
 pub use device::ptx::arch::Arch;
 pub use device::ptx::{KernelInfo, kernel_info};

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use cuda_std::cpu::{self, Kernel};
 
 use super::cuda::{self, Cuda, OwnedStream};
-use super::launch::{Choice, Launch, Stream, Trial};
+use super::launch::{Launch, LaunchOverride, LaunchRecorder, Stream};
 use super::ptx::Ptx;
 use super::ptx::arch::Arch;
 use crate::{Dtype, Error, Result};
@@ -22,8 +22,8 @@ pub(crate) enum Place {
 #[derive(Clone)]
 pub struct Device {
     kind: Kind,
-    /// Where launch configurations are tried out.
-    trial: Option<Arc<Trial>>,
+    /// The launch override, and the launches so far, of a device that [`Device::with_override`] made.
+    recorder: Option<Arc<LaunchRecorder>>,
 }
 
 #[derive(Clone)]
@@ -34,7 +34,7 @@ enum Kind {
 
 impl From<Kind> for Device {
     fn from(kind: Kind) -> Self {
-        Self { kind, trial: None }
+        Self { kind, recorder: None }
     }
 }
 
@@ -106,22 +106,22 @@ impl Device {
         }
     }
 
-    /// The same device, on which ops launch as `choice` says: what `tune` and tests take.
+    /// The same device, on which ops launch as `over` says instead of what they choose: for `tune` and tests.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_choice(&self, choice: Choice) -> Self {
-        Self { kind: self.kind.clone(), trial: Some(Arc::new(Trial::of(choice))) }
+    pub fn with_override(&self, over: LaunchOverride) -> Self {
+        Self { kind: self.kind.clone(), recorder: Some(Arc::new(LaunchRecorder::new(over))) }
     }
 
-    /// What was launched on a device with a choice since this was last asked.
+    /// What was launched on a device with an override since the last call of this function.
     #[doc(hidden)]
     pub fn take_launches(&self) -> Vec<String> {
-        self.trial.as_ref().map_or(vec![], |trial| trial.take())
+        self.recorder.as_ref().map_or(vec![], |recorder| recorder.take())
     }
 
-    /// What ops launch in place of their own choice.
-    pub(crate) fn choice(&self) -> Choice {
-        self.trial.as_ref().map_or(Choice::default(), |trial| trial.choice)
+    /// What ops launch instead of what they choose.
+    pub(crate) fn launch_override(&self) -> LaunchOverride {
+        self.recorder.as_ref().map_or(LaunchOverride::default(), |recorder| recorder.over)
     }
 
     /// The most shared memory that a block may have, in bytes.
@@ -169,9 +169,9 @@ impl Device {
         stream: Stream,
         args: [*const c_void; N],
     ) -> Result<()> {
-        if let Some(trial) = &self.trial {
-            shape.carveout = trial.choice.carveout.or(shape.carveout);
-            trial.note(kernel, &shape);
+        if let Some(recorder) = &self.recorder {
+            shape.carveout = recorder.over.carveout.or(shape.carveout);
+            recorder.note(kernel, &shape);
             if let Kind::Cuda(cuda) = &self.kind {
                 cuda.prefer_shared(kernel, dtype, &shape)?;
             }

@@ -40,7 +40,7 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
     let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
-    let p = kernel_params(&layout, params, layout.passage(device, rung, &[0, 1]));
+    let p = kernel_params(&layout, params, layout.l2_policy(device, rung, &[0, 1]));
     let [x, residual, y, sum] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

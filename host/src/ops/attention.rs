@@ -38,11 +38,11 @@ pub fn attention(
         expect_disjoint(OP, ("lse", lse), &[Some(("out", out))])?;
     }
     expect_tensor_cores(OP, device)?;
-    let mut passed_over = device.choice().passed_over;
-    if attention_hopper(device, &layout, &mut passed_over, stream)? {
+    let mut skip = device.launch_override().skip;
+    if attention_hopper(device, &layout, &mut skip, stream)? {
         return Ok(());
     }
-    launch(device, &layout, passed_over, stream)
+    launch(device, &layout, skip, stream)
 }
 
 /// Refuses GPUs whose tensor cores these kernels cannot use.
@@ -59,13 +59,13 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
 
 /// Launches the first kernel of the head's size that takes the call, but for so many that are passed over; a block for each
 /// tile of queries.
-pub(crate) fn launch(device: &Device, a: &AttentionLayout, passed_over: usize, stream: Stream) -> Result<()> {
+pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let fits = |kernel: &&Kernel| a.is_plain() && kernel.tiling.shared_bytes() <= device.max_shared_bytes();
     // The general kernel's tiles are smaller: it is also for GPUs that have not enough shared memory.
     let mut able = kernels.plain.iter().filter(fits);
-    let Kernel { name, tiling } = able.nth(passed_over).unwrap_or(&kernels.general);
+    let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), Side::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
     // SAFETY: the views were checked to be what the kernel's arguments mean.

@@ -95,10 +95,10 @@ pub fn attention_decode(
     let fits = |&&(.., bytes): &&(u32, &str, u32)| aligned && bytes <= device.max_shared_bytes();
     let (Some(plan), Some(_), Some(&(_, kernel, bytes))) = (Plan::of(sizes), wanted, kernel.filter(fits))
     else {
-        return launch(device, &a, device.choice().passed_over, stream);
+        return launch(device, &a, device.launch_override().skip, stream);
     };
-    if let Some(passed_over) = device.choice().passed_over.checked_sub(1) {
-        return launch(device, &a, passed_over, stream);
+    if let Some(skip) = device.launch_override().skip.checked_sub(1) {
+        return launch(device, &a, skip, stream);
     }
     let partial: *mut f32 = workspace.ptr().cast_mut().cast();
     let p = DecodeParams {

@@ -91,7 +91,7 @@ const SECTION_BYTES: u64 = 24 << 20;
 pub(crate) fn attention_hopper(
     device: &Device,
     a: &AttentionLayout,
-    passed_over: &mut usize,
+    skip: &mut usize,
     stream: Stream,
 ) -> Result<bool> {
     let Some(cuda) = device.as_cuda().filter(|cuda| cuda.native.is_some() && is_plain(a)) else {
@@ -99,8 +99,8 @@ pub(crate) fn attention_hopper(
     };
     let Some((kernel, tiles)) = Kernels::of(a) else { return Ok(false) };
     let Some(p) = params(a, &tiles) else { return Ok(false) };
-    if let Some(fewer) = passed_over.checked_sub(1) {
-        *passed_over = fewer;
+    if let Some(fewer) = skip.checked_sub(1) {
+        *skip = fewer;
         return Ok(false);
     }
     let map = |heads, rows, tokens, count| cuda.tensor_map(&map(a, heads, [tokens, count], rows));

@@ -65,7 +65,7 @@ pub fn rms_norm(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
-    let (p, [x, y]) = (kernel_params(&layout, params, layout.passage(device, rung, &[0])), layout.operands);
+    let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])

@@ -7,7 +7,7 @@ use kernels_gpu::heads::warp::{Params, Side, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
 
 use super::head_kernels::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
-use crate::device::launch::{Choice, GRANTED_BYTES, Launch, MOST_BESIDE, args};
+use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, LaunchOverride, MAX_GRID_YZ, args};
 use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
@@ -28,8 +28,8 @@ pub(crate) struct Checked {
     pub dtype: Dtype,
     /// Batches, tokens, columns of a head.
     pub extent: [i64; 3],
-    /// What is launched in place of the first kernel.
-    pub choice: Choice,
+    /// What the device launches instead of the plan of this file.
+    pub over: LaunchOverride,
 }
 
 /// A launch of a kernel.
@@ -83,7 +83,14 @@ impl Checked {
         quads &= dim % 4 == 0;
         let rotary = rope.map_or(Ok(Rotary::NONE), |rope| rope.check(op, device, &extent, &mut quads))?;
         disjoint(op, tensors, &rope.map_or([None; 2], Rope::operands))?;
-        Ok(Self { sides, rotary, quads, dtype, extent: [batches, tokens, dim], choice: device.choice() })
+        Ok(Self {
+            sides,
+            rotary,
+            quads,
+            dtype,
+            extent: [batches, tokens, dim],
+            over: device.launch_override(),
+        })
     }
 
     /// Launches the first of the op's kernels that takes these heads.
@@ -121,17 +128,17 @@ impl Checked {
     fn plan(&self, kernels: &Kernels, p: Params) -> Plan {
         let plans = [Self::halves, Self::paired, Self::held, Self::turned, Self::lanes];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
-        able.nth(self.choice.passed_over).unwrap_or_else(|| self.rows(kernels, p))
+        able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
     /// Among how many warps the heads of all tokens are shared out at least, if there are so many.
     fn warps(&self) -> u32 {
-        self.choice.shares.unwrap_or(WARPS)
+        self.over.shares.unwrap_or(WARPS)
     }
 
     /// Warps of a block.
     fn of_block(&self, warps: u32) -> u32 {
-        self.choice.threads.map_or(warps, |threads| threads / 32)
+        self.over.threads.map_or(warps, |threads| threads / 32)
     }
 
     /// The sides that are there.
@@ -148,7 +155,7 @@ impl Checked {
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
-        self.quads && whole && self.extent[0] <= i64::from(MOST_BESIDE)
+        self.quads && whole && self.extent[0] <= i64::from(MAX_GRID_YZ)
     }
 
     /// Are pairs neighbours, if there are any?
@@ -199,7 +206,7 @@ impl Checked {
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0);
-        (warps > 0 && blocks <= MOST_BESIDE).then_some(plan)
+        (warps > 0 && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
     fn paired(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -208,7 +215,7 @@ impl Checked {
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernels.paired?, p, blocks, block, 0);
         let takes = p.dim == warp_own_angles::DIM && self.plain() && self.apart() && self.rotary.by_head();
-        (takes && blocks <= MOST_BESIDE).then_some(plan)
+        (takes && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
     fn held(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -234,7 +241,7 @@ impl Checked {
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.turned?, p, blocks, [threads, together, 1], 0);
         let plan = Plan { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
-        (self.neighbours() && blocks <= MOST_BESIDE).then_some(plan)
+        (self.neighbours() && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
     fn lanes(&self, kernels: &Kernels, mut p: Params) -> Option<Plan> {
@@ -262,7 +269,7 @@ impl Checked {
         let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
         if kernels.stages {
             let cols = self.sides[0].cols.max(self.sides[1].cols);
-            p.staged = cols.div_ceil(4 * team).min((GRANTED_BYTES - FOLD_BYTES) / tile_bytes);
+            p.staged = cols.div_ceil(4 * team).min((DEFAULT_SMEM_BYTES - FOLD_BYTES) / tile_bytes);
         }
         let list = u64::from(p.shares[0] + p.shares[1]);
         Plan {

@@ -102,7 +102,7 @@ impl Ladder {
         kernels: &[&'static str],
         layout: &RowLayout<N>,
     ) -> Result<Rung> {
-        match device.choice().rung {
+        match device.launch_override().rung {
             Some(rung) => expect_holds(rung, op, device.arch(), kernels, layout),
             None => Ok(self.first(device.arch(), layout)),
         }
@@ -123,7 +123,7 @@ impl Ladder {
         };
         let packs = layout.packs();
         let too_long = !clusters.is_empty() && packs > u64::from(self.blocks_up_to);
-        let fits = |rung: &&Rung| packs <= u64::from(rung.packs) && (rung.cluster > 0 || !too_long);
+        let fits = |rung: &&Rung| packs <= u64::from(rung.max_packs) && (rung.cluster > 0 || !too_long);
         let reread = rung(u32::MAX, 0, self.reread, self.reread);
         FEW_PACKS.iter().chain(self.short).chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
     }
@@ -138,13 +138,15 @@ fn expect_holds<const N: usize>(
     layout: &RowLayout<N>,
 ) -> Result<Rung> {
     let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
-    let is_cluster = rung.cluster == blocks && [7, 8].contains(&rung.held) && rung.teams == 1;
-    let held = u64::from(rung.held) * u64::from(rung.team) * u64::from(rung.cluster.max(1));
-    let fits = rung.held == 0 || layout.vector && layout.packs() <= held;
+    let is_cluster =
+        rung.cluster == blocks && [7, 8].contains(&rung.packs_per_thread) && rung.rows_per_block == 1;
+    let held =
+        u64::from(rung.packs_per_thread) * u64::from(rung.threads_per_row) * u64::from(rung.cluster.max(1));
+    let fits = rung.packs_per_thread == 0 || layout.vector && layout.packs() <= held;
     if fits && rung.is_block() && (rung.cluster == 0 || is_cluster) && rung.number() < kernels.len() {
         return Ok(rung);
     }
-    let (got, expected) = (f64::from(rung.held), "packs that hold an aligned row");
+    let (got, expected) = (f64::from(rung.packs_per_thread), "packs that hold an aligned row");
     Err(Error::Value { op, arg: "rung", got, expected })
 }
 
@@ -170,8 +172,8 @@ mod tests {
     fn clusters_hold_what_no_block_does_or_should() {
         let ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 6_144, reread: 512 };
         let kind = |arch, packs| {
-            let Rung { held, team, cluster, .. } = pick(&ladder, arch, packs, true);
-            (held, team, cluster)
+            let Rung { packs_per_thread, threads_per_row, cluster, .. } = pick(&ladder, arch, packs, true);
+            (packs_per_thread, threads_per_row, cluster)
         };
         for arch in [None, Some(Arch::Sm80), Some(Arch::Sm90)] {
             assert_eq!(kind(arch, 6_144), (8, 768, 0), "{arch:?}");
@@ -182,6 +184,10 @@ mod tests {
         assert_eq!(kind(None, 8_193), (0, 512, 0));
         assert_eq!(kind(Some(Arch::Sm90), 65_536), (8, 1_024, 8));
         assert_eq!(kind(Some(Arch::Sm90), 65_537), (0, 512, 0));
-        assert_eq!(pick(&ladder, Some(Arch::Sm90), 8_193, false).held, 0, "not 16 bytes at a time");
+        assert_eq!(
+            pick(&ladder, Some(Arch::Sm90), 8_193, false).packs_per_thread,
+            0,
+            "not 16 bytes at a time"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! `ada_norm` against f64: the table of shapes, every form of its operands, layouts.
 use half::{bf16, f16};
-use oxiwarp::{Choice, Device, Element, Norm};
+use oxiwarp::{Device, Element, LaunchOverride, Norm};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, seed};
@@ -85,7 +85,7 @@ fn held<T: Element>(device: &Device) {
             for params in PARAMS {
                 eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
                 let [(held, by), (read, not_by)] = [dense, odd].map(|layout| {
-                    let device = device.with_choice(Choice::default());
+                    let device = device.with_override(LaunchOverride::default());
                     let y = check::<T>(&device, seed, [2, 3, cols], [layout; 2], beside, params);
                     (y, device.take_launches().concat())
                 });

@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use super::context::{Cuda, Raw, Relaxed};
 use super::sync::RisingLimit;
 use super::sys;
-use crate::device::launch::{GRANTED_BYTES, Launch, Stream};
+use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, Stream};
 use crate::device::ptx::Overlap;
 use crate::device::ptx::arch::Arch;
 use crate::{Dtype, Error, Result};
@@ -44,7 +44,8 @@ impl Raw {
 
     /// Raises the limit of shared memory to what a launch wants, and says which share of the cache is to be that.
     fn prepare(self, shape: &Launch) -> Result<()> {
-        let opt_in = (shape.shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
+        let opt_in =
+            (shape.shared_bytes > DEFAULT_SMEM_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
         let carveout = shape.carveout.map(|percent| (sys::CARVEOUT, percent));
         for (attribute, value) in opt_in.into_iter().chain(carveout) {
             self.set(attribute, value as i32)?;

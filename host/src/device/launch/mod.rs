@@ -4,10 +4,10 @@ mod rung;
 mod shape;
 mod stream;
 
-pub use launch_override::Choice;
-pub(crate) use launch_override::Trial;
+pub use launch_override::LaunchOverride;
+pub(crate) use launch_override::LaunchRecorder;
 pub use rung::{Rung, rung};
 pub(crate) use rung::{cluster, cluster_of};
 pub use shape::Launch;
-pub(crate) use shape::{GRANTED_BYTES, MOST_BESIDE, args};
+pub(crate) use shape::{DEFAULT_SMEM_BYTES, MAX_GRID_YZ, args};
 pub use stream::Stream;

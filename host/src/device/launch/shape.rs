@@ -1,9 +1,9 @@
 //! Shape and arguments of a launch.
 
-/// Shared memory that every GPU grants a block without being asked for more.
-pub(crate) const GRANTED_BYTES: u32 = 48 << 10;
-/// The most blocks of a grid in y, and in z.
-pub(crate) const MOST_BESIDE: u32 = 65_535;
+/// Bytes of shared memory that a block may have without an opt-in.
+pub(crate) const DEFAULT_SMEM_BYTES: u32 = 48 << 10;
+/// The maximum size of a grid in y and in z.
+pub(crate) const MAX_GRID_YZ: u32 = 65_535;
 
 /// Grid, block and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]

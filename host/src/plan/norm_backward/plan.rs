@@ -1,10 +1,10 @@
 //! How the rows of a norm's gradient are shared out among blocks.
-use crate::device::launch::MOST_BESIDE;
+use crate::device::launch::MAX_GRID_YZ;
 use crate::device::ptx::arch::Arch;
 use crate::{Device, Dtype, View};
 
 /// The most groups of rows, which are a dimension of the grid.
-pub(super) const GROUPS: u64 = MOST_BESIDE as u64;
+pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
 /// Threads that a multiprocessor has registers for: a thread holds two rows' packs and their columns' sums in 128.
 const RESIDENT: u32 = 512;
 /// Threads of a block where rows are short: several then share one.
@@ -18,7 +18,7 @@ fn resident_blocks(device: &Device, threads: u32) -> u32 {
         Some(Arch::Sm80) => 108,
         None | Some(Arch::Sm90 | Arch::Sm90a) => 132,
     };
-    multiprocessors * device.choice().shares.unwrap_or((RESIDENT / threads).min(5))
+    multiprocessors * device.launch_override().shares.unwrap_or((RESIDENT / threads).min(5))
 }
 
 /// What a kernel does with a row.
@@ -51,12 +51,12 @@ pub(super) struct Plan {
 impl Plan {
     /// For rows of so many columns: a team as wide as the row takes; from 128 threads on a block has one team.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
-        let (choice, beside) = (device.choice(), dims.beside().filter(|_| layer));
+        let (over, beside) = (device.launch_override(), dims.beside().filter(|_| layer));
         let (form, team) = match beside {
-            Some(beside) if choice.passed_over == 0 => beside,
-            _ => dims.apart(layer, choice.passed_over > usize::from(beside.is_some())),
+            Some(beside) if over.skip == 0 => beside,
+            _ => dims.apart(layer, over.skip > usize::from(beside.is_some())),
         };
-        let teams = (choice.threads.unwrap_or(THREADS) / team).max(1);
+        let teams = (over.threads.unwrap_or(THREADS) / team).max(1);
         let (rows, teams) = match form {
             Form::Beside2 => (2, 1),
             Form::Beside3 => (1, 1),
