@@ -179,7 +179,7 @@ impl CudaBuilder {
             files::write_if_changed(&copy.path, text)?;
         }
         if !self.units.is_empty() {
-            files::remove_old_copies(&copies, &package);
+            stamp::remove_old_copies(&copies, &package);
         }
         Ok(Built { files, copies, inputs, warnings })
     }

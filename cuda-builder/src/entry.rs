@@ -27,7 +27,7 @@
 
 use std::fmt;
 
-use crate::scan::{Function, Kind, functions};
+use crate::scan::{Function, Kind, MARK, functions};
 
 /// Directives that may follow an entry's parameters.
 const KNOWN: &[&str] = &[
@@ -40,9 +40,6 @@ const KNOWN: &[&str] = &[
     "maxclusterrank",
     "explicitcluster",
 ];
-
-/// What starts the comment.
-pub(crate) const MARK: &str = "//@entry";
 
 /// Why the directives of a kernel cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

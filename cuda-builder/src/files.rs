@@ -1,13 +1,11 @@
 //! Files that the builder reads and writes.
 
-use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::{fs, process};
 
-use crate::{Error, PtxFile, stamp};
+use crate::Error;
 
 /// Writes `text`, unless the file already holds it: what depends on the file is then not rebuilt.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
@@ -21,20 +19,6 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     let new = path.with_extension(format!("{}.new", process::id()));
     fs::write(&new, text).map_err(Error::io("write", &new))?;
     fs::rename(&new, path).map_err(Error::io("write", path))
-}
-
-/// Removes from the folders of these copies what an older build of the same package copied there, and this one does
-/// not: a unit may be renamed or deleted.
-pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
-    let folders: BTreeSet<&Path> = copies.iter().filter_map(|file| file.path.parent()).collect();
-    for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
-        let path = entry.path();
-        let is_old =
-            path.extension() == Some(OsStr::new("ptx")) && copies.iter().all(|file| file.path != path);
-        if is_old && fs::read_to_string(&path).is_ok_and(|text| stamp::is_of(&text, package)) {
-            let _ = fs::remove_file(path);
-        }
-    }
 }
 
 /// True if both folders exist and are the same one.

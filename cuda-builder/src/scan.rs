@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::entry::MARK;
+/// What starts a comment that says the launch bounds of a kernel: see [`entry`](crate::entry).
+pub(crate) const MARK: &str = "//@entry";
 
 /// A piece of a text.
 pub(crate) enum Piece {

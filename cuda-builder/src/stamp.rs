@@ -13,12 +13,13 @@
 //! too.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 use std::time::SystemTime;
 use std::{fs, iter};
 
-use crate::{Arch, record};
+use crate::{Arch, PtxFile, record};
 
 const COMMENT: &str = "// ";
 
@@ -39,6 +40,20 @@ fn start(package: &str) -> String {
 pub(crate) fn is_of(stamped: &str, package: &str) -> bool {
     let rest = stamped.strip_prefix(COMMENT).and_then(|label| label.strip_prefix(&start(package)));
     rest.is_some_and(|rest| rest.starts_with(' '))
+}
+
+/// Removes from the folders of these copies what an older build of the same package copied there, and this one does
+/// not: a unit may be renamed or deleted.
+pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
+    let folders: BTreeSet<&Path> = copies.iter().filter_map(|file| file.path.parent()).collect();
+    for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
+        let path = entry.path();
+        let is_old =
+            path.extension() == Some(OsStr::new("ptx")) && copies.iter().all(|file| file.path != path);
+        if is_old && fs::read_to_string(&path).is_ok_and(|text| is_of(&text, package)) {
+            let _ = fs::remove_file(path);
+        }
+    }
 }
 
 /// The text with its stamp. A source that changed after `start`, when the compiler was started, matches no hash.

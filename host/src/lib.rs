@@ -24,12 +24,12 @@ pub mod ops;
 mod plan;
 mod tensor;
 
-pub use device::Device;
 pub use device::cuda::{Event, Graph, OwnedStream};
+pub use device::handle::Device;
 pub use device::kernels::Kernels;
-pub use device::launch::{Launch, Stream};
 #[doc(hidden)]
-pub use device::launch_override::Choice;
+pub use device::launch::LaunchOverride;
+pub use device::launch::{Launch, Rung, Stream, rung};
 pub use device::ptx::arch::Arch;
 pub use device::ptx::{KernelInfo, kernel_info};
 pub use dtype::{Dtype, Element, Scalar};
@@ -63,7 +63,6 @@ pub use ops::rms_norm_gated::{GateFunction, GateOrder, RmsNormGated, rms_norm_ga
 pub use ops::rope::rope;
 pub use ops::softmax::softmax;
 pub use ops::softmax_backward::softmax_backward;
-pub use plan::ladder::{Rung, rung};
 pub use plan::norm_backward::{ParameterGradients, norm_backward_workspace};
 pub use plan::vec4_norm::Norm;
 pub use tensor::buffer::Buffer;

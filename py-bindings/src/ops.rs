@@ -27,7 +27,6 @@ mod softmax;
 mod softmax_backward;
 
 use crate::shim::{Boxed, shim};
-use oxiwarp::Rounding;
 use std::ffi::CStr;
 
 const KERNELS: &[(&CStr, Boxed)] = &[
@@ -71,9 +70,4 @@ const KERNELS: &[(&CStr, Boxed)] = &[
 pub fn register(namespace: &CStr) -> Result<(), String> {
     shim().register(namespace, c"CPU", KERNELS)?;
     shim().register(namespace, c"CUDA", KERNELS)
-}
-
-/// The operators' `round_before_weight` as the host names it.
-fn rounding(before_weight: bool) -> Rounding {
-    if before_weight { Rounding::BeforeWeight } else { Rounding::Once }
 }

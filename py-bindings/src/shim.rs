@@ -9,13 +9,9 @@ mod symbols;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
-use symbols::{Functions, find, open_loaded};
+use symbols::{Code, Functions, find, open_loaded};
 
-/// `AtenTensorHandle`, `TorchLibraryHandle`: opaque pointers.
-pub type Handle = *mut c_void;
-/// A kernel as the shim registers it: argument stack, number of inputs, number of outputs.
-pub type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
-type Code = i32;
+pub use symbols::{Boxed, Handle};
 
 /// The most dimensions of an output. (torch itself has no limit, numpy and TensorIterator 64.)
 pub const MAX_DIMS: usize = 64;

@@ -8,11 +8,8 @@ mod norm;
 mod support;
 
 use libtest_mimic::{Arguments, Trial};
-use oxiwarp::Device;
 use oxiwarp_tests::devices::candidates;
-
-/// A test of one kernel on one device.
-type Test = (&'static str, fn(&Device));
+use support::test::Test;
 
 fn main() -> std::process::ExitCode {
     let all = [

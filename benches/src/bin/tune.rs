@@ -96,7 +96,7 @@ impl Bench {
                     wrong.push(text);
                 }
                 Verdict::Right(trial) => {
-                    let device = gpu.device.with_choice(choice);
+                    let device = gpu.device.with_override(choice);
                     let call = |i, stream: Stream| {
                         (case.op.call)(&device, pool.turn(i % places, step, [case.rows, case.cols]), stream)
                     };

@@ -1,5 +1,5 @@
 //! What there is to choose, for each kind of op.
-use oxiwarp::{Arch, Choice, Device, Rung, rung};
+use oxiwarp::{Arch, Device, LaunchOverride, Rung, rung};
 
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1_024];
 /// Threads of a block of several teams.
@@ -33,23 +33,23 @@ pub enum Choices {
 
 impl Choices {
     /// Those for rows of so many columns of 16 bits; the op's own is the first.
-    pub fn list(self, device: &Device, cols: usize) -> Vec<Choice> {
-        let own = Choice::default();
+    pub fn list(self, device: &Device, cols: usize) -> Vec<LaunchOverride> {
+        let own = LaunchOverride::default();
         let mut list = vec![own];
         let threads = |all: &[u32]| {
-            all.iter().map(|&threads| Choice { threads: Some(threads), ..own }).collect::<Vec<_>>()
+            all.iter().map(|&threads| LaunchOverride { threads: Some(threads), ..own }).collect::<Vec<_>>()
         };
-        let kernels = |choices: &[Choice], most: usize| {
-            let of_kernel = |passed_over| choices.iter().map(move |choice| Choice { passed_over, ..*choice });
+        let kernels = |choices: &[LaunchOverride], most: usize| {
+            let of_kernel = |skip| choices.iter().map(move |choice| LaunchOverride { skip, ..*choice });
             (0..=most).flat_map(of_kernel).collect::<Vec<_>>()
         };
         let shares = |all: &[u32]| {
-            all.iter().map(|&shares| Choice { shares: Some(shares), ..own }).collect::<Vec<_>>()
+            all.iter().map(|&shares| LaunchOverride { shares: Some(shares), ..own }).collect::<Vec<_>>()
         };
         match self {
             Self::Rungs { held, clusters } => {
                 let rungs = of_rows(device, (cols / 8) as u32, held, clusters);
-                list.extend(rungs.into_iter().map(|rung| Choice { rung: Some(rung), ..own }));
+                list.extend(rungs.into_iter().map(|rung| LaunchOverride { rung: Some(rung), ..own }));
             }
             Self::Passes => {
                 let packs = (cols / 8) as u32;
@@ -61,12 +61,12 @@ impl Choices {
                     .iter()
                     .filter(fits)
                     .flat_map(|&team| blocks_of(team).map(move |of| rung(packs, 0, team, of)));
-                list.extend(rungs.map(|rung| Choice { rung: Some(rung), ..own }));
+                list.extend(rungs.map(|rung| LaunchOverride { rung: Some(rung), ..own }));
             }
             Self::Quads => {
                 list.extend(kernels(&[vec![own], threads(&[32, 64, 128])].concat(), 3));
                 let carveouts = [15, 30, 44, 57, 72, 86, 100];
-                list.extend(carveouts.map(|percent| Choice { carveout: Some(percent), ..own }));
+                list.extend(carveouts.map(|percent| LaunchOverride { carveout: Some(percent), ..own }));
             }
             Self::Heads => {
                 list.extend(kernels(&[vec![own], threads(&[64, 128, 256])].concat(), 5));
@@ -110,8 +110,8 @@ fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32
         for &(held, most) in clusters {
             let fitting = CLUSTERS.iter().filter(|&&team| team <= most && fills(packs, blocks * held * team));
             rungs.extend(fitting.map(|&team| Rung {
-                packs,
-                held,
+                max_packs: packs,
+                packs_per_thread: held,
                 cluster: blocks,
                 ..rung(0, 8, team, team)
             }));

@@ -3,7 +3,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::slice::from_ref;
 
-use oxiwarp::{Choice, Device, Error, Result, Stream};
+use oxiwarp::{Device, Error, LaunchOverride, Result, Stream};
 
 use super::results::Results;
 use super::{Case, Pool, Singles, Values};
@@ -14,7 +14,7 @@ const SUMMED: usize = 37;
 /// A launch configuration whose results are right.
 pub struct Trial {
     /// What was chosen.
-    pub choice: Choice,
+    pub choice: LaunchOverride,
     /// What it launches.
     pub launches: String,
     /// Is it what the op chooses by itself?
@@ -74,12 +74,12 @@ impl<'c> Checks<'c> {
     pub fn check(
         &mut self,
         device: &Device,
-        choice: Choice,
+        choice: LaunchOverride,
         pool: &mut Pool,
         stream: Stream,
     ) -> Result<Verdict> {
         let (case, own) = (self.case, self.seen.is_empty());
-        let device = device.with_choice(choice);
+        let device = device.with_override(choice);
         pool.poison(stream)?;
         let run = case.run(&device, pool, stream);
         let launches = device.take_launches().join(" + ");

@@ -4,8 +4,8 @@ use kernels_gpu::heads::params::Side;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 
-use super::rows::expect_disjoint;
-use crate::{Affine, Device, Dtype, Error, Result, Rope, View, ViewMut};
+use super::rows::{Operand, expect_disjoint};
+use crate::{Affine, Device, Dtype, Error, Result, View, ViewMut};
 
 /// Which of two dimensions comes first in a tensor of heads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -174,8 +174,12 @@ fn parameter(
     Ok(OperandArg { rows, kind })
 }
 
-/// Refuses outputs that overlap anything.
-pub(crate) fn disjoint(op: &'static str, tensors: [Option<&Heads>; 2], rope: Option<&Rope>) -> Result<()> {
+/// Refuses outputs that overlap anything: an input or output of either side, or one of `angles`.
+pub(crate) fn disjoint(
+    op: &'static str,
+    tensors: [Option<&Heads>; 2],
+    angles: &[Option<Operand>],
+) -> Result<()> {
     for (i, tensor) in tensors.iter().enumerate() {
         let Some(Heads { y, .. }) = tensor else { continue };
         let out = (NAMES[i].y, y.as_view());
@@ -188,9 +192,7 @@ pub(crate) fn disjoint(op: &'static str, tensors: [Option<&Heads>; 2], rope: Opt
             ];
             expect_disjoint(op, out, &others)?;
         }
-        if let Some(rope) = rope {
-            expect_disjoint(op, out, &rope.operands())?;
-        }
+        expect_disjoint(op, out, angles)?;
         if let (1, Some(q)) = (i, tensors[0]) {
             expect_disjoint(op, out, &[Some((NAMES[0].y, q.y.as_view()))])?;
         }

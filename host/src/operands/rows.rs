@@ -1,12 +1,8 @@
 //! Tensors as rows: the last dimension is the columns, all others collapse to two levels of rows.
-use std::ffi::c_void;
-
 use cuda_std::row::Rows;
 
-use crate::device::launch::Launch;
-use crate::plan::ladder::Rung;
 use crate::tensor::view::View;
-use crate::{Device, Dtype, Error, Result, Stream};
+use crate::{Device, Dtype, Error, Result};
 
 /// An argument of a row op, by its name.
 pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
@@ -91,54 +87,6 @@ pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u
         return Err(Error::Shape { op, arg, got: x.shape().to_vec(), expected });
     }
     Ok(cols as u32)
-}
-
-/// Launches a kernel of a row op, a team for each row; with no rows, nothing.
-///
-/// # Safety
-/// As [`Device::launch`].
-pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
-    op: &'static str,
-    device: &Device,
-    kernel: &'static str,
-    rung: Rung,
-    layout: &RowLayout<N>,
-    stream: Stream,
-    args: [*const c_void; ARGS],
-) -> Result<()> {
-    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once, and a cluster's
-    // exchange.
-    let meet = rung.team > 32 || rung.cluster > 0;
-    let shared_bytes = if meet { (rung.team * rung.teams / 32 + rung.cluster + 1) * 8 } else { 0 };
-    // SAFETY: as the caller promises.
-    unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
-}
-
-/// [`launch_rows`] with so many bytes of shared memory, and such a share of it.
-///
-/// # Safety
-/// As [`Device::launch`].
-pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
-    op: &'static str,
-    device: &Device,
-    kernel: &'static str,
-    Rung { team, teams, cluster, .. }: Rung,
-    (shared_bytes, carveout): (u32, Option<u32>),
-    layout: &RowLayout<N>,
-    stream: Stream,
-    args: [*const c_void; ARGS],
-) -> Result<()> {
-    let blocks = layout.rows.div_ceil(u64::from(teams)) * u64::from(cluster.max(1));
-    let Ok(blocks) = i32::try_from(blocks) else {
-        let expected = "at most 2^31 - 1 blocks of them";
-        return Err(Error::Value { op, arg: "rows", got: layout.rows as f64, expected });
-    };
-    if blocks == 0 {
-        return Ok(());
-    }
-    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes, carveout };
-    // SAFETY: as the caller promises.
-    unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
 }
 
 /// One stride for each operand, and how many times it is taken.

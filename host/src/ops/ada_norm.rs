@@ -6,7 +6,7 @@ use kernels_gpu::norm::params::Params;
 use crate::device::launch::args;
 use crate::operands::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, Norm, QuadLaunch, Wants};
+use crate::plan::vec4_norm::{Kernels, Norm, NormLaunch, QuadLaunch};
 use crate::{Affine, Device, Dtype, Result, ScaleShift, Stream, View, ViewMut};
 
 /// The parameters of a modulated norm.
@@ -88,13 +88,13 @@ pub fn ada_norm(
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
     let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
     let form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
-    let wants = Wants { eps: params.eps, form, round_each, waiting: 1 };
+    let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 1 };
     let kernels = match params.norm {
         Norm::Layer if x.dtype() == Dtype::F32 => LAYER_F32,
         Norm::Layer => LAYER,
         Norm::Rms => RMS,
     };
-    let launch = QuadLaunch::of(OP, device, &layout, wants, kernels)?;
+    let launch = QuadLaunch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
@@ -146,14 +146,14 @@ pub fn ada_norm_pair(
         Params::SAME => Params::SAME,
         _ => Params::ANY,
     };
-    let wants = Wants { eps: params.eps, form, round_each, waiting: 1 };
+    let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 1 };
     let names = match params.norm {
         Norm::Layer => ["ada_norm_pair_layer", "ada_norm_pair_layer_whole"],
         Norm::Rms => ["ada_norm_pair_rms", "ada_norm_pair_rms_whole"],
     };
     // With the driver's share 2432 columns took 40 us, with one of its own 47, and 1536 the same.
     let kernels = Kernels { carveout: None, ..Kernels::of(names) };
-    let launch = QuadLaunch::of(PAIR, device, &layout, wants, kernels)?;
+    let launch = QuadLaunch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;

@@ -1,8 +1,9 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
 use crate::device::launch::args;
-use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";
@@ -39,7 +40,7 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
     let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
-    let p = kernel_params(&layout, params, layout.passage(device, rung, &[0, 1]));
+    let p = kernel_params(&layout, params, layout.l2_policy(device, rung, &[0, 1]));
     let [x, residual, y, sum] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

@@ -2,11 +2,13 @@
 use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
 use kernels_gpu::ops::attention_backward::{KERNELS_BY_DIM, Kernel};
 
-use super::attention::{Side, block_shape, expect_tensor_cores};
+use super::attention::expect_tensor_cores;
 use crate::device::launch::args;
-use crate::operands::attention::{Attention, AttentionInputs, AttentionLayout};
+use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_checks;
+use crate::operands::attention_layout::AttentionLayout;
 use crate::operands::rows::expect_disjoint;
+use crate::plan::attention::{Side, block_shape};
 use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 
 const OP: &str = "attention_backward";

@@ -4,11 +4,13 @@ use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT};
 use kernels_gpu::attention::mma::params::WARPS;
 use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
-use super::attention::{block_shape, expect_tensor_cores, launch};
+use super::attention::{expect_tensor_cores, launch};
 use crate::device::launch::args;
-use crate::operands::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE};
+use crate::operands::attention::{Attention, AttentionInputs, LEAST_SCALE};
 use crate::operands::attention_checks;
+use crate::operands::attention_layout::AttentionLayout;
 use crate::operands::rows::expect_disjoint;
+use crate::plan::attention::block_shape;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
 const OP: &str = "attention_decode";
@@ -93,10 +95,10 @@ pub fn attention_decode(
     let fits = |&&(.., bytes): &&(u32, &str, u32)| aligned && bytes <= device.max_shared_bytes();
     let (Some(plan), Some(_), Some(&(_, kernel, bytes))) = (Plan::of(sizes), wanted, kernel.filter(fits))
     else {
-        return launch(device, &a, device.choice().passed_over, stream);
+        return launch(device, &a, device.launch_override().skip, stream);
     };
-    if let Some(passed_over) = device.choice().passed_over.checked_sub(1) {
-        return launch(device, &a, passed_over, stream);
+    if let Some(skip) = device.launch_override().skip.checked_sub(1) {
+        return launch(device, &a, skip, stream);
     }
     let partial: *mut f32 = workspace.ptr().cast_mut().cast();
     let p = DecodeParams {

@@ -8,7 +8,8 @@ use kernels_gpu::layout::heads::Heads;
 
 use crate::device::cuda::{Cuda, HeadsMap};
 use crate::device::launch::{Launch, args};
-use crate::operands::attention::{AttentionLayout, LEAST_SCALE};
+use crate::operands::attention::LEAST_SCALE;
+use crate::operands::attention_layout::AttentionLayout;
 use crate::{Device, Result, Stream};
 
 /// The kernels of a size.
@@ -92,7 +93,7 @@ const SECTION_BYTES: u64 = 24 << 20;
 pub(crate) fn attention_hopper(
     device: &Device,
     a: &AttentionLayout,
-    passed_over: &mut usize,
+    skip: &mut usize,
     stream: Stream,
 ) -> Result<bool> {
     let Some(cuda) = device.as_cuda().filter(|cuda| cuda.native.is_some() && is_plain(a)) else {
@@ -100,8 +101,8 @@ pub(crate) fn attention_hopper(
     };
     let Some((kernel, tiles)) = Kernels::of(a) else { return Ok(false) };
     let Some(p) = params(a, &tiles) else { return Ok(false) };
-    if let Some(fewer) = passed_over.checked_sub(1) {
-        *passed_over = fewer;
+    if let Some(fewer) = skip.checked_sub(1) {
+        *skip = fewer;
         return Ok(false);
     }
     let map = |heads, rows, tokens, count| cuda.tensor_map(&map(a, heads, [tokens, count], rows));

@@ -3,10 +3,10 @@ use kernels_gpu::ops::cross_entropy::Losses;
 use kernels_gpu::softmax::target::Params;
 use kernels_gpu::softmax::target::Targets;
 
-use crate::device::launch::args;
+use crate::device::launch::{Rung, args, rung};
 use crate::error::finite;
-use crate::operands::rows::{Operand, RowLayout, expect_disjoint, launch_rows};
-use crate::plan::ladder::{Rung, rung};
+use crate::operands::rows::{Operand, RowLayout, expect_disjoint};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// The parameters of a cross-entropy, and of its gradient.
@@ -51,11 +51,13 @@ const LADDER: &[Rung] = &[
 /// The first rung that takes the rows of `layout`, or the device's choice: those of one kernel for any layout, which a row
 /// passes once.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
-    if let Some(rung) = device.choice().rung.filter(|rung| rung.held == 0 && rung.is_block()) {
+    if let Some(rung) =
+        device.launch_override().rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
+    {
         return rung;
     }
     let last = LADDER[LADDER.len() - 1];
-    LADDER.iter().find(|rung| layout.packs() <= u64::from(rung.packs)).copied().unwrap_or(last)
+    LADDER.iter().find(|rung| layout.packs() <= u64::from(rung.max_packs)).copied().unwrap_or(last)
 }
 
 /// `loss = lse - x[target]` with `lse = ln(sum(exp(x)))`, over the last dimension of the logits `x`, in f32.

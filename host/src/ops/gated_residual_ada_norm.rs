@@ -8,7 +8,7 @@ use super::gated_residual::GatedResidual;
 use crate::device::launch::args;
 use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, Norm, QuadLaunch, Wants};
+use crate::plan::vec4_norm::{Kernels, Norm, NormLaunch, QuadLaunch};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_ada_norm";
@@ -84,12 +84,12 @@ pub fn gated_residual_ada_norm(
         form if usual => form,
         _ => Params::ANY,
     };
-    let wants = Wants { eps: params.eps, form, round_each, waiting: 2 };
+    let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 2 };
     let kernels = match params.norm {
         Norm::Layer => LAYER,
         Norm::Rms => RMS,
     };
-    let launch = QuadLaunch::of(OP, device, &layout, wants, kernels)?;
+    let launch = QuadLaunch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![gated, parameters, out, p]) }

@@ -4,7 +4,7 @@ use cuda_std::vec4::{HELD, HELD_BLOCK};
 use crate::device::launch::args;
 use crate::operands::modulation::{Target, form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, QuadLaunch, Wants};
+use crate::plan::vec4_norm::{Kernels, NormLaunch, QuadLaunch};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "layer_norm";
@@ -43,8 +43,8 @@ pub fn layer_norm(
     let weights = affine.named();
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
     let form = form([&parameters.weight, &parameters.bias].into_iter());
-    let wants = Wants { eps, form, round_each: false, waiting: 1 };
-    let launch = QuadLaunch::of(OP, device, &layout, wants, KERNELS)?;
+    let norm = NormLaunch { eps, form, round_each: false, waiting: 1 };
+    let launch = QuadLaunch::of(OP, device, &layout, norm, KERNELS)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![x, parameters, y, p]) }

@@ -5,8 +5,8 @@ use kernels_gpu::norm::operand::Operand;
 use super::rope;
 use crate::error::finite;
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
-use crate::plan::head_launch::Checked;
-use crate::plan::heads::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
+use crate::plan::head_kernels::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
+use crate::plan::heads::Checked;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// A norm of queries and keys, by the module that it stands for.

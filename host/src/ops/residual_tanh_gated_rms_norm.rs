@@ -7,7 +7,7 @@ use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
 use crate::device::launch::args;
 use crate::operands::modulation::{GATE, SCALE, Target};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, QuadLaunch, Wants};
+use crate::plan::vec4_norm::{Kernels, NormLaunch, QuadLaunch};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "residual_tanh_gated_rms_norm";
@@ -103,7 +103,7 @@ pub fn residual_tanh_gated_rms_norm_modulated(
 }
 
 /// There are kernels for gates and scales of the rows' type, without a table; the others look up what each operand is.
-fn wants(eps: f32, of_rows_type: bool) -> Wants {
+fn wants(eps: f32, of_rows_type: bool) -> NormLaunch {
     let form = if of_rows_type { Params::SAME } else { Params::SINGLE };
-    Wants { eps, form, round_each: true, waiting: 1 }
+    NormLaunch { eps, form, round_each: true, waiting: 1 }
 }

@@ -5,8 +5,9 @@ use kernels_gpu::rms::weight::{Applied, Weight};
 
 use crate::device::launch::args;
 use crate::error::finite;
-use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// Where the normalised value is rounded to the element type.
@@ -64,7 +65,7 @@ pub fn rms_norm(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
-    let (p, [x, y]) = (kernel_params(&layout, params, layout.passage(device, rung, &[0])), layout.operands);
+    let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])

@@ -4,9 +4,10 @@ use kernels_gpu::ops::rms_norm_gated::Gate;
 use kernels_gpu::rms::weight::Weight;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
-use crate::device::launch::args;
-use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
-use crate::plan::ladder::{HeldRows, Ladder, SHORT_ROWS, rung};
+use crate::device::launch::{args, rung};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::ladder::{HeldRows, Ladder, SHORT_ROWS};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 /// What is applied to the gate.

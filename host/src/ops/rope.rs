@@ -1,8 +1,8 @@
 //! Rotary position embedding of queries and keys.
 
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
-use crate::plan::head_launch::Checked;
-use crate::plan::heads::{HalvesKernels, Kernels, LanesKernel};
+use crate::plan::head_kernels::{HalvesKernels, Kernels, LanesKernel};
+use crate::plan::heads::Checked;
 use crate::{Device, Result, Rope, Stream};
 use kernels_gpu::heads::params::Normed;
 

@@ -1,9 +1,10 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
 use kernels_gpu::softmax::online::Params;
 
-use crate::device::launch::args;
-use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
-use crate::plan::ladder::{HeldRows, Ladder, ONE_OPERAND, Rung, cluster_of, rung};
+use crate::device::launch::{Rung, args, cluster_of, rung};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::ladder::{HeldRows, Ladder, ONE_OPERAND};
+use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax";

@@ -107,7 +107,7 @@ impl<const N: usize> Elementwise<N> {
         mut args: [*const c_void; ARGS],
     ) -> Result<()> {
         let RowLayout { vector, cols, dtype, .. } = self.layout;
-        let threads = device.choice().threads.unwrap_or(threads);
+        let threads = device.launch_override().threads.unwrap_or(threads);
         let len = 16 / dtype.size() as u64;
         let (kernel, of_thread, of_row) =
             if vector { (held, 1, u64::from(cols) / len) } else { (any_layout, len, u64::from(cols)) };

@@ -1,57 +1,13 @@
-//! Which kernel takes queries and keys, in blocks of what size: the fastest first. Sizes were chosen on an H200
-//! (`benches/results`).
+//! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads, the fastest first.
+//! Block sizes were chosen on an H200 (`benches/results`).
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
-use kernels_gpu::heads::params::{Params, Rotary, Side, side_by_side};
+use kernels_gpu::heads::params::{Normed, Params, Rotary, Side, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
 
-use super::head_launch::Checked;
-use crate::device::launch::{GRANTED_BYTES, Launch, MOST_BESIDE};
-
-/// The kernels of an op.
-pub(crate) struct Kernels {
-    /// Of heads of 64 and of 128 columns whose halves are in one lane.
-    pub halves: Option<HalvesKernels>,
-    /// Of heads of 128 columns with angles of their own, which are read once for queries and keys.
-    pub paired: Option<&'static str>,
-    /// Of rows in registers, the shortest first.
-    pub held: &'static [HeldKernel],
-    /// Of heads of any length whose angles are read once for queries and keys.
-    pub turned: Option<&'static str>,
-    /// Those of heads in lanes, the shortest first.
-    pub lanes: &'static [LanesKernel],
-    pub rows: &'static str,
-    pub any: &'static str,
-    /// Threads that share a row in `rows`.
-    pub team: u32,
-    /// Does a row wait in shared memory between two passes?
-    pub stages: bool,
-}
-
-/// The kernels of heads in halves.
-pub(crate) struct HalvesKernels {
-    /// Of 64 columns, if the norm is summed so in them, and of 128.
-    pub names: [Option<&'static str>; 2],
-    /// Heads that a lane has parts of at a time.
-    pub together: u32,
-    /// Columns of a warp's share, at least, where there are tokens enough.
-    pub least: u32,
-}
-
-/// A kernel of rows in registers.
-pub(crate) struct HeldKernel {
-    pub name: &'static str,
-    /// Tiles of the longest row.
-    pub tiles: u32,
-}
-
-/// A kernel of heads in lanes.
-pub(crate) struct LanesKernel {
-    pub name: &'static str,
-    /// The most columns of a head.
-    pub dim: i64,
-    /// Heads that a lane has parts of at a time.
-    pub together: u32,
-}
+use super::head_kernels::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
+use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, LaunchOverride, MAX_GRID_YZ, args};
+use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
+use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// So many warps fill a large GPU several times.
 const WARPS: u32 = 16 << 10;
@@ -62,12 +18,24 @@ const BLOCK_WARPS: u32 = 8;
 /// Of the shared memory a block's reductions take this much at most: three numbers for each of four warps, twice.
 const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;
 
+/// A launch that was checked.
+pub(crate) struct Checked {
+    pub sides: [Side; 2],
+    pub rotary: Rotary,
+    pub quads: bool,
+    pub dtype: Dtype,
+    /// Batches, tokens, columns of a head.
+    pub extent: [i64; 3],
+    /// What the device launches instead of the plan of this file.
+    pub over: LaunchOverride,
+}
+
 /// A launch of a kernel.
-pub(crate) struct Plan {
-    pub kernel: &'static str,
-    pub p: Params,
+struct Plan {
+    kernel: &'static str,
+    p: Params,
     /// In x; y and z are of a grid of tokens.
-    pub blocks: u64,
+    blocks: u64,
     beside: [u32; 2],
     block: [u32; 3],
     shared_bytes: u32,
@@ -75,28 +43,100 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// Its shape, with `blocks` in x.
-    pub fn shape(&self, blocks: u32) -> Launch {
+    fn shape(&self, blocks: u32) -> Launch {
         let [y, z] = self.beside;
         Launch { grid: [blocks, y, z], block: self.block, shared_bytes: self.shared_bytes, carveout: None }
     }
 }
 
 impl Checked {
+    /// Checks queries, keys and rotation.
+    pub fn of(
+        op: &'static str,
+        device: &Device,
+        tensors: [Option<&Heads>; 2],
+        rope: Option<&Rope>,
+        shape: &Shape,
+    ) -> Result<Self> {
+        let mut quads = true;
+        let mut sides = [ABSENT; 2];
+        let mut first: Option<([i64; 4], Dtype)> = None;
+        let mut heads = 1;
+        for (i, tensor) in tensors.iter().enumerate() {
+            let (Some(tensor), names) = (tensor, &NAMES[i]) else { continue };
+            let ([batches, tokens, own, dim], side) = side(op, device, tensor, names, shape, &mut quads)?;
+            sides[i] = side;
+            let ([b, s, _, d], dtype) = *first.get_or_insert(([batches, tokens, own, dim], tensor.x.dtype()));
+            tensor.x.expect_dtype(op, names.x, dtype)?;
+            if [b, s, d] != [batches, tokens, dim] {
+                let expected = format!("the batches, tokens and columns of q: [{b}, {s}, .., {d}]");
+                return Err(Error::Shape { op, arg: names.x, got: tensor.x.shape().to_vec(), expected });
+            }
+            heads = if i == 0 || heads == own || tensors[0].is_none() { own } else { 1 };
+        }
+        let Some(([batches, tokens, _, dim], dtype)) = first else {
+            return Err(Error::Shape { op, arg: "q", got: vec![], expected: "q, k or both".into() });
+        };
+        let extent = Extent { batches, tokens, heads, dim, dtype, order: shape.order };
+        quads &= dim % 4 == 0;
+        let rotary = rope.map_or(Ok(Rotary::NONE), |rope| rope.check(op, device, &extent, &mut quads))?;
+        disjoint(op, tensors, &rope.map_or([None; 2], Rope::operands))?;
+        Ok(Self {
+            sides,
+            rotary,
+            quads,
+            dtype,
+            extent: [batches, tokens, dim],
+            over: device.launch_override(),
+        })
+    }
+
+    /// Launches the first of the op's kernels that takes these heads.
+    pub fn launch(
+        &self,
+        op: &'static str,
+        device: &Device,
+        kernels: &Kernels,
+        norm: Normed,
+        stream: Stream,
+    ) -> Result<()> {
+        let [batches, tokens, dim] = self.extent;
+        let (rows, [q, k], rotary) = (batches * tokens, self.sides, self.rotary);
+        let heads = rows.saturating_mul(i64::from(q.heads + k.heads));
+        if heads.max(rows) > i64::from(u32::MAX) {
+            let expected = "fewer than 2^32 heads of all tokens";
+            return Err(Error::Value { op, arg: "q", got: heads as f64, expected });
+        }
+        if heads == 0 {
+            return Ok(());
+        }
+        let (rows, tokens, dim) = (rows as u32, tokens as u32, dim as u32);
+        let p = Params { rows, tokens, dim, norm, share: 0, shares: [0; 2], blocks: 0, staged: 0 };
+        let plan = self.plan(kernels, p);
+        let Ok(blocks) = i32::try_from(plan.blocks) else {
+            let expected = "at most 2^31 - 1 blocks of heads";
+            return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
+        };
+        let (shape, p) = (plan.shape(blocks as u32), plan.p);
+        // SAFETY: the views were checked to be what the kernel's arguments mean.
+        unsafe { device.launch(plan.kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
+    }
+
     /// The first of `kernels` that takes these heads.
-    pub fn plan(&self, kernels: &Kernels, p: Params) -> Plan {
+    fn plan(&self, kernels: &Kernels, p: Params) -> Plan {
         let plans = [Self::halves, Self::paired, Self::held, Self::turned, Self::lanes];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
-        able.nth(self.choice.passed_over).unwrap_or_else(|| self.rows(kernels, p))
+        able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
     /// Among how many warps the heads of all tokens are shared out at least, if there are so many.
     fn warps(&self) -> u32 {
-        self.choice.shares.unwrap_or(WARPS)
+        self.over.shares.unwrap_or(WARPS)
     }
 
     /// Warps of a block.
     fn of_block(&self, warps: u32) -> u32 {
-        self.choice.threads.map_or(warps, |threads| threads / 32)
+        self.over.threads.map_or(warps, |threads| threads / 32)
     }
 
     /// The sides that are there.
@@ -113,7 +153,7 @@ impl Checked {
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
-        self.quads && whole && self.extent[0] <= i64::from(MOST_BESIDE)
+        self.quads && whole && self.extent[0] <= i64::from(MAX_GRID_YZ)
     }
 
     /// Are pairs neighbours, if there are any?
@@ -164,7 +204,7 @@ impl Checked {
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0);
-        (warps > 0 && blocks <= MOST_BESIDE).then_some(plan)
+        (warps > 0 && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
     fn paired(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -173,7 +213,7 @@ impl Checked {
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
         let plan = self.of_tokens(kernels.paired?, p, blocks, block, 0);
         let takes = p.dim == warp_own_angles::DIM && self.plain() && self.apart() && self.rotary.by_head();
-        (takes && blocks <= MOST_BESIDE).then_some(plan)
+        (takes && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
     fn held(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
@@ -199,7 +239,7 @@ impl Checked {
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.turned?, p, blocks, [threads, together, 1], 0);
         let plan = Plan { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
-        (self.neighbours() && blocks <= MOST_BESIDE).then_some(plan)
+        (self.neighbours() && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
     fn lanes(&self, kernels: &Kernels, mut p: Params) -> Option<Plan> {
@@ -227,7 +267,7 @@ impl Checked {
         let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
         if kernels.stages {
             let cols = self.sides[0].cols.max(self.sides[1].cols);
-            p.staged = cols.div_ceil(4 * team).min((GRANTED_BYTES - FOLD_BYTES) / tile_bytes);
+            p.staged = cols.div_ceil(4 * team).min((DEFAULT_SMEM_BYTES - FOLD_BYTES) / tile_bytes);
         }
         let list = u64::from(p.shares[0] + p.shares[1]);
         Plan {

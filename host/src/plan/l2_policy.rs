@@ -1,8 +1,8 @@
 //! What a launch has kept in L2: large inputs that are read once.
 use cuda_std::l2::Passage;
 
-use super::ladder::Rung;
 use crate::Device;
+use crate::device::launch::Rung;
 use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
@@ -10,7 +10,7 @@ impl<const N: usize> RowLayout<N> {
     ///
     /// Kept if they are more than fit there, and given back where half of that remains to be read: with a quarter of L2 or all of it
     /// the kernel and those behind it take as long (docs/ladders.md). Clusters are no faster with it.
-    pub fn passage(&self, device: &Device, rung: Rung, inputs: &[usize]) -> Passage {
+    pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> Passage {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
         let lines = || inputs.iter().all(|&input| self.operands[input].is_lines(self.cols, element));
@@ -19,7 +19,7 @@ impl<const N: usize> RowLayout<N> {
             return Passage::PLAIN;
         }
         let row = self.rows.saturating_sub((l2 / 2).div_ceil(read));
-        let block = row / u64::from(rung.teams);
+        let block = row / u64::from(rung.rows_per_block);
         u32::try_from(block).map_or(Passage::PLAIN, Passage::kept_until)
     }
 }
@@ -32,7 +32,7 @@ mod tests {
     use cuda_std::l2::Policy;
 
     use super::*;
-    use crate::plan::ladder::{cluster, rung};
+    use crate::device::launch::{cluster, rung};
     use crate::{Arch, Kernels, Launch, Stream, args};
 
     #[test]
@@ -42,7 +42,9 @@ mod tests {
         // 4 KiB of L2, rows of 512 bytes: the last 2 KiB are four rows, of two inputs two rows of each.
         let passage = |offset, rows, cols, rung, inputs: &[usize]| {
             let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
-            RowLayout::of("op", &device, [("x", &view), ("y", &view)]).unwrap().passage(&device, rung, inputs)
+            RowLayout::of("op", &device, [("x", &view), ("y", &view)])
+                .unwrap()
+                .l2_policy(&device, rung, inputs)
         };
         let one = rung(32, 4, 32, 32);
         // Buffers begin with a line: see `cuda_std::l2::LINE`.

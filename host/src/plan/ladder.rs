@@ -1,84 +1,10 @@
 //! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is taken.
 use cuda_std::team::Team;
 
+use crate::device::launch::{Rung, cluster, rung};
 use crate::device::ptx::arch::Arch;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
-
-/// One launch configuration of a row op.
-#[derive(Clone, Copy, Debug)]
-pub struct Rung {
-    /// The longest row that it takes, in 16-byte packs.
-    pub packs: u32,
-    /// Packs that a thread holds in registers, which names the kernel; 0: the kernel for any layout.
-    pub held: u32,
-    /// Threads that share a row: a power of two up to 32, or a multiple of 32.
-    pub team: u32,
-    /// Teams in a block.
-    pub teams: u32,
-    /// Blocks that share a row, each with such a team: 8 for sm_90, and 1 for all else, in the kernels for clusters; 0 in
-    /// the others.
-    pub cluster: u32,
-}
-
-impl Rung {
-    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 and for 7 in a cluster.
-    pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
-        kernels[self.number()]
-    }
-    fn number(&self) -> usize {
-        match (self.cluster, self.held) {
-            (0, 0) => 0,
-            (0, held) => held.ilog2() as usize,
-            (_, held) => 12 - held as usize,
-        }
-    }
-
-    /// Whether a block can have its teams: what [`rung`] asserts, for rungs that are not made by it.
-    pub(crate) fn is_block(&self) -> bool {
-        let team = self.team.is_multiple_of(32) || self.team.is_power_of_two() && self.team < 32;
-        let threads = self.team.saturating_mul(self.teams);
-        team && threads.is_multiple_of(32) && (32..=1_024).contains(&threads)
-    }
-
-    /// Does it hold the rows of `layout` on this architecture? Asked of a rung that no ladder chose.
-    fn expect_holds<const N: usize>(
-        self,
-        op: &'static str,
-        arch: Option<Arch>,
-        kernels: &[&'static str],
-        layout: &RowLayout<N>,
-    ) -> Result<Self> {
-        let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
-        let is_cluster = self.cluster == blocks && [7, 8].contains(&self.held) && self.teams == 1;
-        let held = u64::from(self.held) * u64::from(self.team) * u64::from(self.cluster.max(1));
-        let fits = self.held == 0 || layout.vector && layout.packs() <= held;
-        if fits && self.is_block() && (self.cluster == 0 || is_cluster) && self.number() < kernels.len() {
-            return Ok(self);
-        }
-        let (got, expected) = (f64::from(self.held), "packs that hold an aligned row");
-        Err(Error::Value { op, arg: "rung", got, expected })
-    }
-}
-
-/// A rung of blocks of `threads`, `team` of them a row.
-pub const fn rung(packs: u32, held: u32, team: u32, threads: u32) -> Rung {
-    assert!(threads.is_multiple_of(32) && threads.is_multiple_of(team));
-    assert!(team.is_multiple_of(32) || team.is_power_of_two() && team < 32);
-    assert!(held == 0 || held * team >= packs);
-    Rung { packs, held, team, teams: threads / team, cluster: 0 }
-}
-
-/// A rung of clusters of 8 blocks of `threads`, whose threads hold 8 packs.
-pub const fn cluster(packs: u32, threads: u32) -> Rung {
-    cluster_of(packs, 8, threads)
-}
-
-/// A rung of clusters of 8 blocks of `threads`, whose threads hold 7 or 8 packs.
-pub const fn cluster_of(packs: u32, held: u32, threads: u32) -> Rung {
-    assert!(8 * held * threads >= packs && threads <= 1_024 && (held == 7 || held == 8));
-    Rung { packs, cluster: Team::CLUSTER, ..rung(0, held, threads, threads) }
-}
 
 /// Rows of up to 128 packs, of every op that holds rows: a thread has 2 packs where time is latency. Two rows of 64 packs a block
 /// are so little that placing blocks is what takes time (`rms_norm` of 196,608: 119 us, with four of them 96).
@@ -176,8 +102,8 @@ impl Ladder {
         kernels: &[&'static str],
         layout: &RowLayout<N>,
     ) -> Result<Rung> {
-        match device.choice().rung {
-            Some(rung) => rung.expect_holds(op, device.arch(), kernels, layout),
+        match device.launch_override().rung {
+            Some(rung) => expect_holds(rung, op, device.arch(), kernels, layout),
             None => Ok(self.first(device.arch(), layout)),
         }
     }
@@ -197,10 +123,31 @@ impl Ladder {
         };
         let packs = layout.packs();
         let too_long = !clusters.is_empty() && packs > u64::from(self.blocks_up_to);
-        let fits = |rung: &&Rung| packs <= u64::from(rung.packs) && (rung.cluster > 0 || !too_long);
+        let fits = |rung: &&Rung| packs <= u64::from(rung.max_packs) && (rung.cluster > 0 || !too_long);
         let reread = rung(u32::MAX, 0, self.reread, self.reread);
         FEW_PACKS.iter().chain(self.short).chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
     }
+}
+
+/// `rung`, if its threads hold the rows of `layout` on this architecture. Only a rung that no ladder chose can fail.
+fn expect_holds<const N: usize>(
+    rung: Rung,
+    op: &'static str,
+    arch: Option<Arch>,
+    kernels: &[&'static str],
+    layout: &RowLayout<N>,
+) -> Result<Rung> {
+    let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
+    let is_cluster =
+        rung.cluster == blocks && [7, 8].contains(&rung.packs_per_thread) && rung.rows_per_block == 1;
+    let held =
+        u64::from(rung.packs_per_thread) * u64::from(rung.threads_per_row) * u64::from(rung.cluster.max(1));
+    let fits = rung.packs_per_thread == 0 || layout.vector && layout.packs() <= held;
+    if fits && rung.is_block() && (rung.cluster == 0 || is_cluster) && rung.number() < kernels.len() {
+        return Ok(rung);
+    }
+    let (got, expected) = (f64::from(rung.packs_per_thread), "packs that hold an aligned row");
+    Err(Error::Value { op, arg: "rung", got, expected })
 }
 
 #[cfg(test)]
@@ -225,8 +172,8 @@ mod tests {
     fn clusters_hold_what_no_block_does_or_should() {
         let ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 6_144, reread: 512 };
         let kind = |arch, packs| {
-            let Rung { held, team, cluster, .. } = pick(&ladder, arch, packs, true);
-            (held, team, cluster)
+            let Rung { packs_per_thread, threads_per_row, cluster, .. } = pick(&ladder, arch, packs, true);
+            (packs_per_thread, threads_per_row, cluster)
         };
         for arch in [None, Some(Arch::Sm80), Some(Arch::Sm90)] {
             assert_eq!(kind(arch, 6_144), (8, 768, 0), "{arch:?}");
@@ -237,6 +184,10 @@ mod tests {
         assert_eq!(kind(None, 8_193), (0, 512, 0));
         assert_eq!(kind(Some(Arch::Sm90), 65_536), (8, 1_024, 8));
         assert_eq!(kind(Some(Arch::Sm90), 65_537), (0, 512, 0));
-        assert_eq!(pick(&ladder, Some(Arch::Sm90), 8_193, false).held, 0, "not 16 bytes at a time");
+        assert_eq!(
+            pick(&ladder, Some(Arch::Sm90), 8_193, false).packs_per_thread,
+            0,
+            "not 16 bytes at a time"
+        );
     }
 }

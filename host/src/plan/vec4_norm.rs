@@ -5,10 +5,10 @@ use cuda_std::row::Rows;
 use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
 use kernels_gpu::norm::params::Params;
 
-use super::ladder::Rung;
-use crate::device::launch::GRANTED_BYTES;
+use super::row_launch::launch_rows_with;
+use crate::device::launch::{DEFAULT_SMEM_BYTES, Rung};
 use crate::error::finite;
-use crate::operands::rows::{RowLayout, launch_rows_with};
+use crate::operands::rows::RowLayout;
 use crate::{Device, Result, Stream};
 
 /// Which norm a row gets.
@@ -38,9 +38,9 @@ const CARVEOUT_OF_HELD: u32 = 30;
 /// What the warps of a row meet in.
 const MEETING_BYTES: u32 = 4 * Params::SHARING;
 
-/// What a kernel over quads wants of its launch.
+/// What the launch of a norm over quads depends on, besides its rows.
 #[derive(Clone, Copy)]
-pub(crate) struct Wants {
+pub(crate) struct NormLaunch {
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
     /// One of the forms of [`Params`].
@@ -88,22 +88,22 @@ impl QuadLaunch {
         op: &'static str,
         device: &Device,
         layout: &RowLayout<N>,
-        wants: Wants,
+        norm: NormLaunch,
         kernels: Kernels,
     ) -> Result<Self> {
-        let choice = device.choice();
-        let Wants { eps, form, .. } = wants;
+        let over = device.launch_override();
+        let NormLaunch { eps, form, .. } = norm;
         finite(op, "eps", eps, 0.0)?;
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
-        let waiting_bytes = row_bytes * u64::from(wants.waiting);
-        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(GRANTED_BYTES);
-        let of_choice = |teams: u32| choice.threads.map_or(teams, |threads| threads / TEAM_THREADS);
+        let waiting_bytes = row_bytes * u64::from(norm.waiting);
+        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(DEFAULT_SMEM_BYTES);
+        let of_choice = |teams: u32| over.threads.map_or(teams, |threads| threads / TEAM_THREADS);
         let teams = [TEAMS, TEAMS / 2, 1].map(of_choice).into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
         let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
         let is_whole = staged > 0 && layout.vector && layout.quads && tiled && near && form != Params::ANY;
-        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(GRANTED_BYTES);
+        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(DEFAULT_SMEM_BYTES);
         let any = (if layout.quads { QUADS } else { SCALAR }, kernels.any);
         let able = |access: u32| is_whole && can(access, layout) && (may_meet || !shared(access));
         // A kernel that looks up what its operands are is never faster.
@@ -117,7 +117,7 @@ impl QuadLaunch {
         };
         let whole = is_whole.then_some((WHOLE, kernels.whole));
         let mut in_order = special(true).chain(whole).chain([any]).chain(special(false));
-        let (access, kernel) = in_order.nth(choice.passed_over).unwrap_or(any);
+        let (access, kernel) = in_order.nth(over.skip).unwrap_or(any);
         let (waiting, row) = (waiting_bytes as u32, row_bytes as u32);
         let (team, teams, shared_bytes) = match (access, teams) {
             (TEAM, _) => (Params::SHARING, 1, MEETING_BYTES + waiting),
@@ -135,11 +135,17 @@ impl QuadLaunch {
             eps,
             staged,
             form,
-            round_each: u32::from(wants.round_each),
+            round_each: u32::from(norm.round_each),
             access,
             packs: u32::from(layout.vector),
         };
-        let rung = Rung { packs: u32::MAX, held: 0, team, teams, cluster: 0 };
+        let rung = Rung {
+            max_packs: u32::MAX,
+            packs_per_thread: 0,
+            threads_per_row: team,
+            rows_per_block: teams,
+            cluster: 0,
+        };
         let carveout = match access {
             WHOLE => kernels.carveout,
             TEAM => Some(CARVEOUT_OF_BLOCKS),

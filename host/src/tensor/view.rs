@@ -2,17 +2,11 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
+use crate::device::handle::Place;
 use crate::{Device, Dtype, Error, Result};
 
 /// The largest number of dimensions.
 pub const MAX_RANK: usize = 8;
-
-/// A memory that pointers are of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    Host,
-    Cuda(usize),
-}
 
 /// A tensor to read: where it lies, what its elements are, its shape and its strides in elements.
 #[derive(Clone, Copy, Debug)]

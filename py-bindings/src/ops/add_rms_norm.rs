@@ -1,6 +1,6 @@
 //! `oxiwarp::add_rms_norm`: unpack, allocate both results, call the host.
 
-use super::rounding;
+use super::rms_norm::rounding;
 use crate::boundary::{Args, run};
 use crate::tensor::Tensor;
 use oxiwarp::RmsNorm;

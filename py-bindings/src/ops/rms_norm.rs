@@ -1,12 +1,16 @@
 //! `oxiwarp::rms_norm` and `oxiwarp::rms_norm_out`: unpack, allocate, call the host.
 
-use super::rounding;
 use crate::boundary::{Args, run};
 use crate::tensor::Tensor;
-use oxiwarp::RmsNorm;
+use oxiwarp::{RmsNorm, Rounding};
 use std::ffi::CStr;
 
 const OP: &CStr = c"rms_norm";
+
+/// The operators' `round_before_weight` as the host names it.
+pub(super) fn rounding(before_weight: bool) -> Rounding {
+    if before_weight { Rounding::BeforeWeight } else { Rounding::Once }
+}
 
 /// `rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight) -> Tensor`
 pub unsafe extern "C-unwind" fn rms_norm(stack: *mut u64, _inputs: u64, _outputs: u64) {

@@ -1,6 +1,6 @@
 //! `oxiwarp::rms_norm_gated`: unpack, allocate, call the host.
 
-use super::rounding;
+use super::rms_norm::rounding;
 use crate::boundary::{Args, run};
 use oxiwarp::{GateFunction, GateOrder, RmsNorm, RmsNormGated};
 use std::ffi::CStr;

@@ -1,8 +1,14 @@
 //! The table of shim functions and how they are found.
 
-use super::{Boxed, Code, Handle};
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::ffi::{c_char, c_void};
+
+/// `AtenTensorHandle`, `TorchLibraryHandle`: opaque pointers.
+pub type Handle = *mut c_void;
+/// A kernel as the shim registers it: argument stack, number of inputs, number of outputs.
+pub type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
+/// What a function returns: 0, or an error.
+pub type Code = i32;
 
 /// A handle to a library that is already in the process; an error when it is not.
 pub fn open_loaded(path: &str) -> Result<Library, String> {

@@ -3,9 +3,9 @@
 use half::{bf16, f16};
 use oxiwarp::{Device, Dtype};
 
-use crate::Test;
 use crate::support::attention_case::{Case, check};
 use crate::support::heads::Layout;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] =
     &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];

@@ -6,9 +6,9 @@ use oxiwarp::{
 };
 use oxiwarp_tests::tensor::{random, seed, values, wide};
 
-use crate::Test;
 use crate::support::attention_case::{Case, Mask, scores};
 use crate::support::heads::{Layout, Tensor};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("attention_backward::sizes", sizes),

@@ -4,10 +4,10 @@ use oxiwarp::{
     Attention, AttentionInputs, Device, Result, Stream, ViewMut, attention_decode, attention_decode_workspace,
 };
 
-use crate::Test;
-use crate::norm::bad_input::says;
 use crate::support::attention_case::{Case, check_by};
+use crate::support::errors::says;
 use crate::support::heads::Layout;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("attention_decode::sizes", sizes),

@@ -1,10 +1,10 @@
 //! `attention` against f64: sizes around those of tiles, layouts, masks, windows, rows that see nothing.
 use half::{bf16, f16};
-use oxiwarp::{Attention, Choice, Device, Dtype};
+use oxiwarp::{Attention, Device, Dtype, LaunchOverride};
 
-use crate::Test;
 use crate::support::attention_case::{Case, check};
 use crate::support::heads::Layout;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("attention::sizes", sizes),
@@ -53,8 +53,8 @@ fn wide_heads(device: &Device) {
 /// Where a block has less shared memory than on Hopper, tiles have 64 keys: elsewhere that kernel is behind others.
 fn small_tiles(device: &Device) {
     let mut launched = vec![];
-    for passed_over in 0..3 {
-        let device = device.with_choice(Choice { passed_over, ..Choice::default() });
+    for skip in 0..3 {
+        let device = device.with_override(LaunchOverride { skip, ..LaunchOverride::default() });
         wide_heads_of(&device, [(127, 63), (128, 64), (129, 65), (5, 129), (1, 0)]);
         launched.extend(device.take_launches());
     }

@@ -5,8 +5,8 @@ use oxiwarp::{
     ViewMut, attention, attention_backward, attention_decode, attention_decode_workspace,
 };
 
-use crate::Test;
-use crate::norm::bad_input::says;
+use crate::support::errors::says;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("attention::bad_input", refuses),

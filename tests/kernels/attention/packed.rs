@@ -3,8 +3,8 @@ use half::bf16;
 use oxiwarp::{Attention, AttentionInputs, Device, HeadsOrder, Stream, attention};
 use oxiwarp_tests::tensor::{random, seed, values, wide};
 
-use crate::Test;
 use crate::support::attention_case::row_is_close;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("attention::packed_sequences", packed),

@@ -4,9 +4,9 @@ use oxiwarp::{Attention, AttentionInputs, Buffer, Device, Dtype, OwnedStream, Re
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::Test;
 use crate::support::attention_case::{Case, check};
 use crate::support::heads::Layout;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("attention_tiles::full", full),

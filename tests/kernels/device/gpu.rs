@@ -4,7 +4,7 @@ use oxiwarp::{Buffer, Device, Error, Event, OwnedStream, Result, RmsNorm, Stream
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::Test;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("gpu::first_launch_inside_a_capture", capture),

@@ -7,10 +7,10 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use crate::loss::{cross_entropy, softmax};
-use crate::norm::rms_norm::{AnyWeight, bound, reference, run};
-use crate::norm::{ada_norm, add_rms_norm, layer_norm};
-use crate::support::modulations;
+use crate::support::rms_norm_case::{AnyWeight, bound, reference, run};
+use crate::support::{
+    ada_norm_case, add_rms_norm_case, cross_entropy_case, layer_norm_case, modulations, softmax_case,
+};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -100,7 +100,7 @@ fn levels_hold(case: &Levels) {
 
 fn add_holds<T: Element>(case: &Case) {
     let rounding = if case.seed % 2 == 0 { Rounding::Once } else { Rounding::BeforeWeight };
-    add_rms_norm::check::<T>(
+    add_rms_norm_case::check::<T>(
         &Device::cpu(),
         case.seed,
         case.shape,
@@ -110,25 +110,25 @@ fn add_holds<T: Element>(case: &Case) {
 }
 
 fn softmax_holds<T: Element>(case: &Case) {
-    softmax::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts);
+    softmax_case::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts);
 }
 
 fn cross_entropy_holds<T: Element>(case: &Case) {
-    cross_entropy::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts[0]);
+    cross_entropy_case::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts[0]);
 }
 
 fn layer_norm_holds<T: Element>(case: &Case) {
-    let parameters = layer_norm::PARAMETERS[case.seed as usize % layer_norm::PARAMETERS.len()];
+    let parameters = layer_norm_case::PARAMETERS[case.seed as usize % layer_norm_case::PARAMETERS.len()];
     let mean = if case.params.weight_offset == 0.0 { 0.0 } else { 100.0 };
-    layer_norm::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts, parameters, mean);
+    layer_norm_case::check::<T>(&Device::cpu(), case.seed, case.shape, case.layouts, parameters, mean);
 }
 
 fn ada_norm_holds<T: Element>(case: &Case) {
     let (forms, [rows, cols]) = (modulations::forms(), case.shape);
     let (beside, params) =
-        (forms[case.seed as usize % forms.len()], ada_norm::PARAMS[(case.seed >> 32) as usize % 4]);
+        (forms[case.seed as usize % forms.len()], ada_norm_case::PARAMS[(case.seed >> 32) as usize % 4]);
     let shape = modulations::in_batches(rows, cols);
-    ada_norm::check::<T>(&Device::cpu(), case.seed, shape, case.layouts, beside, params);
+    ada_norm_case::check::<T>(&Device::cpu(), case.seed, shape, case.layouts, beside, params);
 }
 
 fn trial<C: std::fmt::Debug + 'static>(

@@ -1,12 +1,12 @@
 //! Every kernel of `rms_norm` in every kind of launch, and `softmax` in clusters: not only what the ladders choose today.
 use half::bf16;
-use oxiwarp::{Arch, Choice, Device, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
+use oxiwarp::{Arch, Device, LaunchOverride, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
-use crate::Test;
-use crate::loss::softmax::close;
-use crate::norm::rms_norm::{bound, reference};
+use crate::support::rms_norm_case::{bound, reference};
+use crate::support::softmax_case::close;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("rungs::every_launch_is_right", every_launch),
@@ -22,7 +22,7 @@ fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16>
     let dense = Layout::dense(shape[1]);
     let x = Matrix::upload(device, x, shape, dense);
     let mut y = Matrix::<bf16>::poisoned(device, shape, dense);
-    let device = &device.with_choice(Choice { rung: Some(rung), ..Choice::default() });
+    let device = &device.with_override(LaunchOverride { rung: Some(rung), ..LaunchOverride::default() });
     rms_norm(device, x.view(), None, y.view_mut(), RmsNorm::default(), Stream::default()).expect("valid");
     y.download()
 }
@@ -84,8 +84,9 @@ fn softmax_clusters(device: &Device) {
             let x: Vec<bf16> = values(&mut random(seed), 5 * shape[1] as usize);
             let logits = Matrix::upload(device, &x, shape, Layout::dense(shape[1]));
             let mut y = Matrix::<bf16>::poisoned(device, shape, Layout::dense(shape[1]));
-            let of_cluster = Rung { held, cluster: blocks, ..rung(0, 8, threads, threads) };
-            let device = &device.with_choice(Choice { rung: Some(of_cluster), ..Choice::default() });
+            let of_cluster = Rung { packs_per_thread: held, cluster: blocks, ..rung(0, 8, threads, threads) };
+            let device =
+                &device.with_override(LaunchOverride { rung: Some(of_cluster), ..LaunchOverride::default() });
             softmax(device, logits.view(), y.view_mut(), false, Stream::default()).expect("valid");
             close(&y.download(), &wide(&x), shape[1] as usize, false);
         }

@@ -6,7 +6,7 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
-use crate::Test;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("activation::f32_against_f64", against_f64::<f32>),

@@ -5,7 +5,7 @@ use oxiwarp::{
     activation_backward, gated_activation, gated_activation_backward,
 };
 
-use crate::Test;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("activation::bad_input", activation_refuses),

@@ -9,7 +9,7 @@ use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
 
 use super::activation::{ALL, allowed, reference, slope, within};
-use crate::Test;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("gated_activation::f32_against_f64", against_f64::<f32>),

@@ -5,7 +5,7 @@ use oxiwarp::{
     qk_norm_rope, rope,
 };
 
-use crate::Test;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("rope::bad_input", rope_refuses),

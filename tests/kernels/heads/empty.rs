@@ -3,8 +3,8 @@ use oxiwarp::{Affine, Device, Heads, HeadsOrder, QkNorm, QkNormRope, Rope, Strea
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::Test;
 use crate::support::heads::{Kind, Layout, Tables, Tensor, Turn};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("rope::nothing_to_rotate", nothing_to_rotate),

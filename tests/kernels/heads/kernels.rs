@@ -1,13 +1,13 @@
 //! The kernels for the models' forms against those for any form, bit for bit: what cannot be read in vectors goes to the
 //! latter, which what was launched shows.
 use half::{bf16, f16};
-use oxiwarp::{Choice, Device, Element, QkNorm, QkNormRope, Stream, qk_norm_rope};
+use oxiwarp::{Device, Element, LaunchOverride, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed};
 
 use super::qk_norm_rope::Side;
-use crate::Test;
 use crate::support::heads::{Kind, Layout, Tables, Tensor, Turn};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("heads_kernels::f32_do_not_depend_on_alignment", alignment::<f32>),
@@ -40,7 +40,7 @@ fn check<T: Element>(
         if norm == QkNorm::None {
             heads.affine = Default::default();
         }
-        let device = device.with_choice(Choice::default());
+        let device = device.with_override(LaunchOverride::default());
         qk_norm_rope(&device, None, Some(heads), rope, params, Stream::default()).expect("valid arguments");
         let launches = device.take_launches();
         let is_special = launches[0].starts_with(&format!("{kernel} "));

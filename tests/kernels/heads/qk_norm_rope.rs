@@ -5,8 +5,8 @@ use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{random, seed, values, wide};
 use rand::rngs::StdRng;
 
-use crate::Test;
 use crate::support::heads::{Kind, Layout, Sizes, Tables, Tensor, Turn};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("qk_norm_rope::f32_heads", heads::<f32>),

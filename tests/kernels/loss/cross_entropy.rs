@@ -1,13 +1,13 @@
 //! `cross_entropy` against f64: losses and `lse` of every shape, targets of both types, ignored ones and wrong ones.
 use half::{bf16, f16};
-use oxiwarp::{CrossEntropy, Device, Element, RmsNorm, Scalar, Stream, View, cross_entropy, rms_norm};
+use oxiwarp::{CrossEntropy, Device, Element, RmsNorm, Stream, View, cross_entropy, rms_norm};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
-use rand::Rng;
 
-use crate::Test;
-use crate::norm::bad_input::says;
+use crate::support::cross_entropy_case::{KINDS, check, classes, expected, run};
+use crate::support::errors::says;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("cross_entropy::f32_against_f64", against_f64::<f32>),
@@ -20,82 +20,6 @@ pub const TESTS: &[Test] = &[
     ("cross_entropy::masked_classes", masked),
     ("cross_entropy::bad_input", refuses),
 ];
-
-/// As torch has it, with label smoothing, and with z-loss.
-pub const KINDS: [CrossEntropy; 3] = [
-    CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
-    CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },
-    CrossEntropy { ignore_index: -1, label_smoothing: 0.25, z_loss: 1e-3 },
-];
-
-/// Losses and `lse` of all rows.
-pub fn run<T: Element, I: Scalar>(
-    device: &Device,
-    x: &Matrix<T>,
-    target: &[I],
-    params: CrossEntropy,
-) -> [Vec<f32>; 2] {
-    let rows = [target.len() as i64];
-    let target = device.upload(target).unwrap();
-    let [mut loss, mut lse] = [(); 2].map(|()| device.alloc::<f32>(rows[0] as usize).unwrap());
-    let (target, stream) = (target.view(&rows).unwrap(), Stream::default());
-    let results = (loss.view_mut(&rows).unwrap(), lse.view_mut(&rows).unwrap());
-    cross_entropy(device, x.view(), target, results.0, results.1, params, stream).expect("valid arguments");
-    [loss, lse].map(|values| values.download().unwrap())
-}
-
-/// A class for each row, some of them ignored.
-pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec<i64> {
-    (0..rows)
-        .map(|_| if random.random_range(0..8) == 0 { ignored } else { random.random_range(0..cols) })
-        .collect()
-}
-
-/// The formulas in f64, for one row: `[loss, lse]`, and how far off each may be.
-///
-/// In units of 2^-23: the sum of exponentials 4, its logarithm 2 of itself, a difference half of what it gives, a mean
-/// 8 of the mean size of the logits.
-fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
-    let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
-    let (lse, cols) = (max + log_sum, x.len() as f64);
-    let (mean, size) = (x.iter().sum::<f64>() / cols, x.iter().map(|x| x.abs()).sum::<f64>() / cols);
-    let [smoothing, z] = [params.label_smoothing, params.z_loss].map(f64::from);
-    let off_lse = 4.0 + 2.0 * log_sum + lse.abs();
-    let (mut loss, mut off) = (0.0, 0.0);
-    if target != params.ignore_index {
-        let hit = x[target as usize];
-        loss = (1.0 - smoothing) * (lse - hit) + smoothing * (lse - mean) + z * lse * lse;
-        off = 4.0 + 2.0 * log_sum + (max - hit) + 2.0 * loss;
-        off += smoothing * (8.0 * size + max.abs()) + 4.0 * z * lse.abs() * off_lse;
-    }
-    [(loss, off), (lse, off_lse)].map(|(value, off)| (value, off * f64::from(f32::EPSILON)))
-}
-
-/// One shape and layout, with every kind of parameters and both types of targets.
-pub fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], layout: Layout) {
-    let random = &mut random(seed);
-    let x: Vec<T> = values(random, (rows * cols) as usize);
-    let matrix = Matrix::upload(device, &x, [rows, cols], layout);
-    for params in KINDS {
-        let target = classes(random, rows, cols, params.ignore_index);
-        let short: Vec<i32> = target.iter().map(|&class| class as i32).collect();
-        let results = run(device, &matrix, &target, params);
-        for (one, other) in results.iter().zip(run(device, &matrix, &short, params)) {
-            same_bits(&other, one);
-        }
-        for (row, x) in wide(&x).chunks(cols as usize).enumerate() {
-            for (got, (right, allowed)) in results.iter().zip(expected(x, target[row], params)) {
-                let off = (f64::from(got[row]) - right).abs();
-                assert!(
-                    off <= allowed,
-                    "row {row}: {}, expected {right} within {allowed:e}, {params:?}",
-                    got[row]
-                );
-            }
-        }
-    }
-}
 
 fn against_f64<T: Element>(device: &Device) {
     let seed = seed();

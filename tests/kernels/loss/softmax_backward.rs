@@ -5,9 +5,9 @@ use oxiwarp_tests::compare::{same_bits, ulp};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
-use super::softmax::reference;
-use crate::Test;
-use crate::norm::bad_input::says;
+use crate::support::errors::says;
+use crate::support::softmax_case::reference;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("softmax_backward::f32_against_f64", against_f64::<f32>),

@@ -7,9 +7,9 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::operand::{Form, Norming};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
 
-use super::ada_norm::{PARAMS, run};
-use crate::Test;
+use crate::support::ada_norm_case::{PARAMS, run};
 use crate::support::modulations::{Beside, forms};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("ada_norm::f32_rounds_as_its_operators", chain::<f32>),

@@ -1,11 +1,12 @@
 //! What is refused, with what words; nothing is written, and the device still works.
 use half::{bf16, f16};
 use oxiwarp::{
-    Activation, Choice, Device, Error, RmsNorm, Roundings, Rung, Stream, View, ViewMut, activation,
+    Activation, Device, Error, LaunchOverride, RmsNorm, Roundings, Rung, Stream, View, ViewMut, activation,
     add_rms_norm, rms_norm, rung, softmax,
 };
 
-use crate::Test;
+use crate::support::errors::says;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("rms_norm::bad_input", rms_norm_refuses),
@@ -14,13 +15,6 @@ pub const TESTS: &[Test] = &[
     ("rungs::too_small", small_rung),
     ("buffer::bad_input", buffer_refuses),
 ];
-
-/// Panics unless the result is an error with this text in it.
-#[track_caller]
-pub fn says(result: Result<(), Error>, text: &str) {
-    let error = result.expect_err(text).to_string();
-    assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
-}
 
 fn rms_norm_refuses(device: &Device) {
     let x = device.upload(&[1.0_f32; 64]).unwrap();
@@ -158,14 +152,15 @@ fn small_rung(device: &Device) {
     let (x, mut y) = (device.upload(&[1.0_f32; 64]).unwrap(), device.alloc::<f32>(64).unwrap());
     for (shape, held) in [([1, 64], 2), ([9, 7], 2)] {
         let (x, y) = (x.view(&shape).unwrap(), y.view_mut(&shape).unwrap());
-        let small = device.with_choice(Choice { rung: Some(rung(0, held, 4, 64)), ..Choice::default() });
+        let small = device
+            .with_override(LaunchOverride { rung: Some(rung(0, held, 4, 64)), ..LaunchOverride::default() });
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
     // Blocks without threads, and teams that are neither a power of two nor whole warps.
     for (team, teams) in [(64, 0), (48, 2), (3, 32), (2_048, 1), (0, 64)] {
-        let made = Rung { team, teams, ..rung(u32::MAX, 0, 64, 64) };
-        let device = device.with_choice(Choice { rung: Some(made), ..Choice::default() });
+        let made = Rung { threads_per_row: team, rows_per_block: teams, ..rung(u32::MAX, 0, 64, 64) };
+        let device = device.with_override(LaunchOverride { rung: Some(made), ..LaunchOverride::default() });
         let (x, y) = (x.view(&[1, 64]).unwrap(), y.view_mut(&[1, 64]).unwrap());
         says(softmax(&device, x, y, false, Stream::default()), "softmax: rung is 0, expected");
     }

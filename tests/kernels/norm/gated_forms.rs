@@ -3,10 +3,10 @@ use half::{bf16, f16};
 use oxiwarp::{Device, Element, GatedResidual};
 use oxiwarp_tests::tensor::{Layout, random, seed, values};
 
-use super::ada_norm::PARAMS;
 use super::gated_residual::{Both, expect_the_two};
-use crate::Test;
+use crate::support::ada_norm_case::PARAMS;
 use crate::support::modulations::Beside;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::f32_forms", forms::<f32>),

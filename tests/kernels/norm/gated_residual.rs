@@ -9,9 +9,9 @@ use oxiwarp_tests::operand::{Form, Side};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
 
-use super::ada_norm::{self, PARAMS};
-use crate::Test;
+use crate::support::ada_norm_case::{self as ada_norm, PARAMS};
 use crate::support::modulations::{Beside, forms, in_batches};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("gated_residual::f32_table", table::<f32>),

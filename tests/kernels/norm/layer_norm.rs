@@ -1,14 +1,13 @@
 //! `layer_norm` against f64, over the table of shapes; what its bits depend on.
 use half::{bf16, f16};
-use oxiwarp::{Affine, Device, Dtype, Element, Norm, Stream, layer_norm};
+use oxiwarp::{Affine, Device, Dtype, Element, Stream, layer_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
-use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::compare::same_bits;
-use oxiwarp_tests::operand::Operand;
 use oxiwarp_tests::shapes::shapes;
-use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use oxiwarp_tests::tensor::{Layout, random, seed, values};
 
-use crate::Test;
+use crate::support::layer_norm_case::{EPS, PARAMETERS, check, run};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("layer_norm::f32_against_f64", against_f64::<f32>),
@@ -25,62 +24,6 @@ pub const TESTS: &[Test] = &[
     ("layer_norm::nan_and_infinity_stay_in_their_row", not_finite),
     ("layer_norm::constant_rows", constant_rows),
 ];
-
-const EPS: f32 = 1e-5;
-
-/// Weight and bias, each absent, of the rows' type, or in f32.
-pub const PARAMETERS: [[Option<bool>; 2]; 6] = [
-    [None, None],
-    [Some(false), Some(false)],
-    [Some(true), Some(true)],
-    [Some(false), None],
-    [None, Some(true)],
-    [Some(true), Some(false)],
-];
-
-/// Runs the op over fresh memory and returns its result.
-fn run<T: Element>(
-    device: &Device,
-    x: &[T],
-    [weight, bias]: [Option<&Operand<T>>; 2],
-    shape: [i64; 2],
-    [layout_x, layout_y]: [Layout; 2],
-) -> Vec<T> {
-    let x = Matrix::upload(device, x, shape, layout_x);
-    let mut y = Matrix::<T>::poisoned(device, shape, layout_y);
-    let affine = Affine { weight: weight.map(Operand::view), bias: bias.map(Operand::view) };
-    layer_norm(device, x.view(), affine, y.view_mut(), EPS, Stream::default()).expect("valid arguments");
-    y.download()
-}
-
-/// One shape and layout, with these parameters, of rows around `mean`; returns the result.
-pub fn check<T: Element>(
-    device: &Device,
-    seed: u64,
-    shape: [i64; 2],
-    layouts: [Layout; 2],
-    parameters: [Option<bool>; 2],
-    mean: f32,
-) -> Vec<T> {
-    let (random, cols) = (&mut random(seed), shape[1] as usize);
-    let x: Vec<f32> = values(random, shape[0] as usize * cols);
-    let x: Vec<T> = x.into_iter().map(|x| T::from_f32(x + mean)).collect();
-    let offset = layouts[0].offset;
-    let [weight, bias] = parameters
-        .map(|single| single.map(|single| Operand::vector(device, random, shape[1], single, offset)));
-    let y = run(device, &x, [weight.as_ref(), bias.as_ref()], shape, layouts);
-    let expected = normed(&wide(&x), cols, Norm::Layer, EPS).into_iter().enumerate().map(|(at, mut y)| {
-        if let Some(weight) = &weight {
-            y = y.times(Approx::exact(weight.at(at % cols).into()));
-        }
-        if let Some(bias) = &bias {
-            y = y.plus(Approx::exact(bias.at(at % cols).into()));
-        }
-        y.rounded(T::DTYPE)
-    });
-    close(&y, &expected.collect::<Vec<_>>(), cols);
-    y
-}
 
 /// A mean that is far from 0 beside the spread of the rows, of which the type keeps a few values: a variance that is
 /// a difference of squares would have lost its first digits there.

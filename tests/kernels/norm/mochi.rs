@@ -1,7 +1,7 @@
 //! Mochi's residual against f64, and the two norms chained against one after the other, bit for bit.
 use half::{bf16, f16};
 use oxiwarp::{
-    AdaNorm, Affine, Choice, Device, Element, Norm, ScaleShift, Stream, residual_tanh_gated_rms_norm,
+    AdaNorm, Affine, Device, Element, LaunchOverride, Norm, ScaleShift, Stream, residual_tanh_gated_rms_norm,
     residual_tanh_gated_rms_norm_modulated,
 };
 use oxiwarp_tests::approx::{Approx, close, normed};
@@ -10,9 +10,9 @@ use oxiwarp_tests::operand::{Form, Kind, Operand};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
-use super::ada_norm;
-use crate::Test;
+use crate::support::ada_norm_case as ada_norm;
 use crate::support::modulations::{Beside, forms, in_batches};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("residual_tanh_gated_rms_norm::f32_against_f64", against_f64::<f32>),
@@ -110,7 +110,7 @@ fn layouts<T: Element>(device: &Device) {
 fn held(device: &Device) {
     let (dense, odd) = (Layout::dense(3072), Layout { offset: 1, stride: 3075 });
     for (layout, single, is_held) in [(dense, false, true), (dense, true, false), (odd, false, false)] {
-        let device = device.with_choice(Choice::default());
+        let device = device.with_override(LaunchOverride::default());
         check::<bf16>(&device, seed(), [2, 3, 3072], [layout; 2], (Form::ALL[0], single));
         let launches = device.take_launches().concat();
         assert_eq!(launches.starts_with("residual_tanh_gated_rms_norm_team6 "), is_held, "{launches}");

@@ -6,8 +6,8 @@ use oxiwarp::{
     residual_tanh_gated_rms_norm, residual_tanh_gated_rms_norm_modulated,
 };
 
-use super::bad_input::says;
-use crate::Test;
+use crate::support::errors::says;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("modulations::bad_operands", bad_operands),

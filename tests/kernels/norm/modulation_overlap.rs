@@ -1,9 +1,9 @@
 //! Outputs of the norms of diffusion transformers on operands, on each other and on themselves.
 use oxiwarp::{Device, View, ViewMut};
 
-use super::bad_input::says;
 use super::modulation_input::{Inputs, OPS, SHAPE};
-use crate::Test;
+use crate::support::errors::says;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
 

@@ -5,8 +5,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, random, seed, values};
 
-use crate::Test;
 use crate::support::norm_backward_case::Case;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("norm_backward::f32_against_f64", against_f64::<f32>),

@@ -5,8 +5,8 @@ use oxiwarp::{
     norm_backward_workspace, rms_norm_backward,
 };
 
-use super::bad_input::says;
-use crate::Test;
+use crate::support::errors::says;
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("norm_backward::bad_operands", bad_operands),

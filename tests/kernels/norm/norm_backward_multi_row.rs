@@ -2,13 +2,13 @@
 //! a thread: what rows that share a block must not share, and means that are not near 0.
 use half::{bf16, f16};
 use oxiwarp::{
-    Choice, Device, Element, ParameterGradients, Stream, layer_norm_backward, norm_backward_workspace,
+    Device, Element, LaunchOverride, ParameterGradients, Stream, layer_norm_backward, norm_backward_workspace,
 };
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::Test;
 use crate::support::norm_backward_case::{Case, EPS};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("norm_backward::beside_f32_odd_rows", odd_rows::<f32>),
@@ -30,7 +30,7 @@ fn columns<T>(of_f32: i64) -> i64 {
 
 /// Runs it on a device that notes what is launched, and sees that the kernel is the one.
 fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -> R {
-    let device = device.with_choice(Choice::default());
+    let device = device.with_override(LaunchOverride::default());
     let results = run(&device);
     let launches = device.take_launches();
     assert!(launches[0].starts_with(&format!("layer_norm_backward_{kernel} ")), "{launches:?}");

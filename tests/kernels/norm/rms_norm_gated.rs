@@ -8,9 +8,9 @@ use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
-use super::bad_input::says;
-use super::rms_norm::{AnyWeight, bound, reference};
-use crate::Test;
+use crate::support::errors::says;
+use crate::support::rms_norm_case::{self, AnyWeight, bound, reference};
+use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
     ("rms_norm_gated::f32_against_f64", against_f64::<f32>),
@@ -128,20 +128,20 @@ fn roundings(device: &Device) {
         let params = RmsNormGated { norm, function, order: GateOrder::NormFirst };
         // Of a gate of infinity the sigmoid is 1: what is left is the norm.
         let open = RmsNormGated { function: GateFunction::Sigmoid, ..params };
-        let alone = super::rms_norm::run(device, &x, Some(&matrix), shape, dense, norm);
+        let alone = rms_norm_case::run(device, &x, Some(&matrix), shape, dense, norm);
         same_bits(&run(device, &x, &infinite, Some(&matrix), shape, dense, open), &alone);
         // The gate multiplies the rounded norm, and in f32 what a weight in f32 made.
         let f = |at: usize| activated(function, f64::from(gate[at].to_f32())) as f32;
         let same = run(device, &x, &gate, Some(&matrix), shape, dense, params);
         flips(&same, |at| bf16::from_f32(alone[at].to_f32() * f(at)));
-        let bare = super::rms_norm::run(device, &x, None, shape, dense, norm);
+        let bare = rms_norm_case::run(device, &x, None, shape, dense, norm);
         let product = |at: usize| bare[at].to_f32() * weight[at % cols].to_f32();
         let mixed = run(device, &x, &gate, Some(&single), shape, dense, params);
         flips(&mixed, |at| bf16::from_f32(product(at) * f(at)));
         // The gate first: the norm reads the product in f32, and rounds as ever.
         let first = RmsNormGated { order: GateOrder::GateFirst, ..params };
         let gated: Vec<f32> = (0..x.len()).map(|at| x[at].to_f32() * f(at)).collect();
-        let normed = super::rms_norm::run(device, &gated, None, shape, dense, RmsNorm::default());
+        let normed = rms_norm_case::run(device, &gated, None, shape, dense, RmsNorm::default());
         let y = run(device, &x, &gate, Some(&matrix), shape, dense, first);
         let rounded = |at: usize| bf16::from_f32(normed[at]).to_f32();
         flips(&y, |at| bf16::from_f32(rounded(at) * weight[at % cols].to_f32()));

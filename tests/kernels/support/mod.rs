@@ -1,5 +1,13 @@
-//! Cases, tensors and operands that several tests share.
+//! What several tests share: the type of a test, cases, references, tensors and operands. No other folder uses another.
+pub(crate) mod ada_norm_case;
+pub(crate) mod add_rms_norm_case;
 pub(crate) mod attention_case;
+pub(crate) mod cross_entropy_case;
+pub(crate) mod errors;
 pub(crate) mod heads;
+pub(crate) mod layer_norm_case;
 pub(crate) mod modulations;
 pub(crate) mod norm_backward_case;
+pub(crate) mod rms_norm_case;
+pub(crate) mod softmax_case;
+pub(crate) mod test;

@@ -3,7 +3,7 @@ use oxiwarp::{Device, Element};
 use oxiwarp_tests::operand::{Form, Kind, Norming, Operand, Side};
 use rand::rngs::StdRng;
 
-use crate::norm::layer_norm::PARAMETERS;
+use super::layer_norm_case::PARAMETERS;
 
 /// What is beside the rows of a norm; a `bool` says whether an operand is in f32.
 #[derive(Clone, Copy, Debug)]

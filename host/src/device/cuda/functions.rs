@@ -4,11 +4,12 @@ use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::PoisonError;
 
-use super::{Cuda, Raw, Relaxed, sys};
-use crate::device::launch::{GRANTED_BYTES, Launch, Stream};
+use super::context::{Cuda, Raw, Relaxed};
+use super::sync::RisingLimit;
+use super::sys;
+use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, Stream};
 use crate::device::ptx::Overlap;
 use crate::device::ptx::arch::Arch;
-use crate::device::sync::RisingLimit;
 use crate::{Dtype, Error, Result};
 
 /// Kernels that are not of this crate, by name.
@@ -21,7 +22,7 @@ impl Raw {
     ///
     /// # Safety
     /// As `Device::launch`.
-    pub(super) unsafe fn launch(
+    unsafe fn launch(
         self,
         shape: &Launch,
         stream: Stream,
@@ -43,7 +44,8 @@ impl Raw {
 
     /// Raises the limit of shared memory to what a launch wants, and says which share of the cache is to be that.
     fn prepare(self, shape: &Launch) -> Result<()> {
-        let opt_in = (shape.shared_bytes > GRANTED_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
+        let opt_in =
+            (shape.shared_bytes > DEFAULT_SMEM_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
         let carveout = shape.carveout.map(|percent| (sys::CARVEOUT, percent));
         for (attribute, value) in opt_in.into_iter().chain(carveout) {
             self.set(attribute, value as i32)?;
@@ -89,6 +91,24 @@ impl Drop for Module {
 }
 
 impl Cuda {
+    /// See `Device::launch`.
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn launch<const N: usize>(
+        &self,
+        kernel: &'static str,
+        dtype: Dtype,
+        shape: Launch,
+        stream: Stream,
+        args: [*const c_void; N],
+    ) -> Result<()> {
+        let _current = self.current()?;
+        let function = self.function(kernel, dtype, &shape)?;
+        // SAFETY: as the caller promises.
+        unsafe { function.launch(&shape, stream, self.overlap(kernel), &args) }
+    }
+
     /// Gives a kernel another share of shared memory than that of its first launch.
     pub fn prefer_shared(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<()> {
         let _current = self.current()?;
@@ -98,7 +118,7 @@ impl Cuda {
     }
 
     /// A kernel, prepared for the first of its launches: the others of it want as much.
-    pub(super) fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {
+    fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {

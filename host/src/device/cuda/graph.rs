@@ -3,8 +3,10 @@ use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Cuda, sys};
-use crate::{Device, Error, Result, Stream};
+use super::context::Cuda;
+use super::sys;
+use crate::device::launch::Stream;
+use crate::{Error, Result};
 
 /// The driver handle of something made on a GPU, and how to destroy it.
 struct Handle {
@@ -51,15 +53,8 @@ pub struct Event(Handle);
 pub struct Graph(Handle);
 
 impl OwnedStream {
-    /// A new stream of a GPU.
-    ///
-    /// # Errors
-    /// The CPU executor has none; a driver error.
-    pub fn new(device: &Device) -> Result<Self> {
-        let Some(cuda) = device.as_cuda() else {
-            let why = "the CPU executor has no streams".into();
-            return Err(Error::Unsupported { op: "OwnedStream::new", why });
-        };
+    /// A new stream of this GPU.
+    pub(crate) fn on(cuda: &Arc<Cuda>) -> Result<Self> {
         // SAFETY: writes the handle.
         let create = |raw| unsafe { sys::cuStreamCreateWithPriority(raw, sys::NON_BLOCKING, 0) };
         Handle::new(cuda, "cuStreamCreate", create, sys::cuStreamDestroy_v2).map(Self)

@@ -1,8 +1,10 @@
 //! Device memory.
 use std::ffi::c_void;
 
-use super::{Cuda, Relaxed, sys};
-use crate::{Error, Result, Stream};
+use super::context::{Cuda, Relaxed};
+use super::sys;
+use crate::device::launch::Stream;
+use crate::{Error, Result};
 
 impl Cuda {
     /// Device memory, uninitialised.

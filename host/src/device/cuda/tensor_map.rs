@@ -1,7 +1,8 @@
 //! Tensor maps: what the copy engine of Hopper and newer GPUs is told of a tensor.
 use std::ffi::{c_int, c_void};
 
-use super::{Cuda, sys};
+use super::context::Cuda;
+use super::sys;
 use crate::{Dtype, Result};
 
 /// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16` and `…_BFLOAT16`

@@ -1,5 +1,5 @@
 //! What this build has: its ops and their kernels, as the embedded PTX says.
-use super::EMBEDDED;
+use super::embedded::EMBEDDED;
 use crate::Dtype;
 
 /// A kernel that this build has.

@@ -2,9 +2,20 @@
 use kernels_gpu::norm_backward::params::Sums;
 use kernels_gpu::rms::weight::Weight;
 
-use super::{Dims, GROUPS, ParameterGradients, Plan};
+use super::plan::{Dims, GROUPS, Plan};
 use crate::operands::rows::Operand;
-use crate::{Device, Dtype, Error, Result, View};
+use crate::{Device, Dtype, Error, Result, View, ViewMut};
+
+/// The gradients of a norm's parameters, those that are wanted: sums over rows, of the weight's shape.
+#[derive(Debug, Default)]
+pub struct ParameterGradients<'a> {
+    /// Of the weight, in the dtype of `x` or f32.
+    pub dweight: Option<ViewMut<'a>>,
+    /// Of the bias, in the dtype of `x` or f32; a LayerNorm has one.
+    pub dbias: Option<ViewMut<'a>>,
+    /// f32 as many as [`norm_backward_workspace`](crate::norm_backward_workspace) says, where one of the two is wanted; what is in it does not matter.
+    pub workspace: Option<ViewMut<'a>>,
+}
 
 /// Views that were checked, and the kernel's argument of the weight.
 pub(super) struct Columns<'v, 'a> {
@@ -25,7 +36,7 @@ impl<'v, 'a> Columns<'v, 'a> {
         weight: Option<&View>,
         gradients: &'v ParameterGradients<'a>,
     ) -> Result<Self> {
-        let view = |gradient: &'v Option<crate::ViewMut<'a>>| gradient.as_ref().map(crate::ViewMut::as_view);
+        let view = |gradient: &'v Option<ViewMut<'a>>| gradient.as_ref().map(ViewMut::as_view);
         let (dweight, dbias) = (view(&gradients.dweight), view(&gradients.dbias));
         let all = [("weight", weight), ("dweight", dweight), ("dbias", dbias)];
         let all = all.into_iter().filter_map(|(arg, view)| Some((arg, view?)));

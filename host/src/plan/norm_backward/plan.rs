@@ -1,7 +1,10 @@
 //! How the rows of a norm's gradient are shared out among blocks.
+use crate::device::launch::MAX_GRID_YZ;
 use crate::device::ptx::arch::Arch;
-use crate::{Device, Dtype};
+use crate::{Device, Dtype, View};
 
+/// The most groups of rows, which are a dimension of the grid.
+pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
 /// Threads that a multiprocessor has registers for: a thread holds two rows' packs and their columns' sums in 128.
 const RESIDENT: u32 = 512;
 /// Threads of a block where rows are short: several then share one.
@@ -15,7 +18,7 @@ fn resident_blocks(device: &Device, threads: u32) -> u32 {
         Some(Arch::Sm80) => 108,
         None | Some(Arch::Sm90 | Arch::Sm90a) => 132,
     };
-    multiprocessors * device.choice().shares.unwrap_or((RESIDENT / threads).min(5))
+    multiprocessors * device.launch_override().shares.unwrap_or((RESIDENT / threads).min(5))
 }
 
 /// What a kernel does with a row.
@@ -48,12 +51,12 @@ pub(super) struct Plan {
 impl Plan {
     /// For rows of so many columns: a team as wide as the row takes; from 128 threads on a block has one team.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
-        let (choice, beside) = (device.choice(), dims.beside().filter(|_| layer));
+        let (over, beside) = (device.launch_override(), dims.beside().filter(|_| layer));
         let (form, team) = match beside {
-            Some(beside) if choice.passed_over == 0 => beside,
-            _ => dims.apart(layer, choice.passed_over > usize::from(beside.is_some())),
+            Some(beside) if over.skip == 0 => beside,
+            _ => dims.apart(layer, over.skip > usize::from(beside.is_some())),
         };
-        let teams = (choice.threads.unwrap_or(THREADS) / team).max(1);
+        let teams = (over.threads.unwrap_or(THREADS) / team).max(1);
         let (rows, teams) = match form {
             Form::Beside2 => (2, 1),
             Form::Beside3 => (1, 1),
@@ -141,4 +144,27 @@ impl Dims {
     fn held_packs(&self) -> u32 {
         if self.vector { 4 } else { 1 }
     }
+}
+
+/// How many f32 of workspace the gradients of a norm's parameters need, each of `shape`: `[columns]`, or
+/// `[groups, columns]` where so many groups of rows of `x` have parameters of their own. It depends on the shape of `x`,
+/// its dtype and the architecture of the device.
+///
+/// `gradients` says how many are wanted: 1 or 2. Shapes that do not fit give a number that is of no use.
+pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradients: usize) -> usize {
+    let (Some(&cols), [groups @ .., _]) = (x.shape().last(), shape) else { return 0 };
+    let rows: i64 = x.shape()[..x.shape().len() - 1].iter().product();
+    let groups = groups.iter().product::<i64>().clamp(1, GROUPS as i64) as u64;
+    let dims = Dims {
+        rows: rows as u64 / groups,
+        groups: groups as u32,
+        cols: cols as u32,
+        dtype: x.dtype(),
+        vector: true,
+    };
+    let parts = [false, true]
+        .into_iter()
+        .flat_map(|layer| [true, false].map(|vector| (layer, vector)))
+        .map(|(layer, vector)| Plan::of(device, layer, true, &Dims { vector, ..dims }).parts);
+    gradients * (groups * u64::from(parts.max().unwrap_or(0))) as usize * cols as usize
 }

@@ -1,38 +1,37 @@
-//! Launch configurations of the caller's choice: `tune` times them, tests run them beside those that ops take by themselves.
+//! Overrides of launch configurations: `tune` times them, and tests compare them with the configurations that ops choose.
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
-use super::launch::Launch;
-use crate::Rung;
+use super::rung::Rung;
+use super::shape::Launch;
 
-/// A launch configuration in place of the one that an op takes by itself. What an op has no use for, it does not look at.
+/// A launch configuration instead of the one that an op chooses. An op ignores the fields that it has no use for.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Choice {
-    /// The rung, of an op with a ladder.
+pub struct LaunchOverride {
+    /// The rung, for an op with a ladder.
     pub rung: Option<Rung>,
-    /// How many of the kernels that take the operands, the first choice first, are passed over.
-    pub passed_over: usize,
-    /// Threads of a block, where they do not decide what is computed.
+    /// How many kernels to skip of those that take the operands, in the order in which the op prefers them.
+    pub skip: usize,
+    /// Threads of a block, for kernels whose result does not depend on it.
     pub threads: Option<u32>,
-    /// Among how many warps the heads of all tokens are shared out; or, for the rows of a norm's gradient, among how many
-    /// blocks of a multiprocessor.
+    /// Kernels on heads: the number of warps that a launch should have at least. Gradients of norms: blocks per SM.
     pub shares: Option<u32>,
-    /// The share of a multiprocessor's memory that is shared memory, in percent.
+    /// The percentage of an SM's memory that is shared memory; the rest is L1.
     pub carveout: Option<u32>,
 }
 
-/// A choice, and what was launched with it.
-pub(crate) struct Trial {
-    pub choice: Choice,
+/// A launch override, and a list of what was launched with it.
+pub(crate) struct LaunchRecorder {
+    pub over: LaunchOverride,
     launches: Mutex<Vec<String>>,
 }
 
-impl Trial {
-    pub fn of(choice: Choice) -> Self {
-        Self { choice, launches: Mutex::default() }
+impl LaunchRecorder {
+    pub fn new(over: LaunchOverride) -> Self {
+        Self { over, launches: Mutex::default() }
     }
 
-    /// Notes a launch of `kernel`.
+    /// Appends a launch of `kernel` to the list.
     pub fn note(&self, kernel: &str, shape: &Launch) {
         let Launch { grid, block, shared_bytes, carveout, .. } = shape;
         let size = |[x, y, z]: [u32; 3]| match (y, z) {
@@ -50,7 +49,7 @@ impl Trial {
         self.launches.lock().unwrap_or_else(PoisonError::into_inner).push(launch);
     }
 
-    /// What was launched since this was last asked.
+    /// Empties the list, and returns it.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut self.launches.lock().unwrap_or_else(PoisonError::into_inner))
     }

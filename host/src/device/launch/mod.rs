@@ -1,0 +1,13 @@
+//! What is launched, as data: grid and stream, the launch configuration of a row op, and overrides of it.
+mod launch_override;
+mod rung;
+mod shape;
+mod stream;
+
+pub use launch_override::LaunchOverride;
+pub(crate) use launch_override::LaunchRecorder;
+pub use rung::{Rung, rung};
+pub(crate) use rung::{cluster, cluster_of};
+pub use shape::Launch;
+pub(crate) use shape::{DEFAULT_SMEM_BYTES, MAX_GRID_YZ, args};
+pub use stream::Stream;

@@ -1,0 +1,68 @@
+//! A launch configuration of a row op. Which one an op takes is decided in `plan/ladder.rs`.
+use cuda_std::team::Team;
+
+/// One launch configuration of a row op.
+#[derive(Clone, Copy, Debug)]
+pub struct Rung {
+    /// The length of the longest row that it takes, in packs of 16 bytes.
+    pub max_packs: u32,
+    /// Packs that a thread keeps in registers, which decides the kernel; 0: the kernel for any layout.
+    pub packs_per_thread: u32,
+    /// Threads of a block that share a row: a power of two up to 32, or a multiple of 32.
+    pub threads_per_row: u32,
+    /// Rows of a block, each with its own team of threads.
+    pub rows_per_block: u32,
+    /// Blocks that share a row in the kernels for clusters: 8 on sm_90, 1 on other architectures. 0 in all other kernels.
+    pub cluster: u32,
+}
+
+impl Rung {
+    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 and for 7 in a cluster.
+    pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
+        kernels[self.number()]
+    }
+
+    /// The index of its kernel in [`Rung::kernel`].
+    pub(crate) fn number(&self) -> usize {
+        match (self.cluster, self.packs_per_thread) {
+            (0, 0) => 0,
+            (0, held) => held.ilog2() as usize,
+            (_, held) => 12 - held as usize,
+        }
+    }
+
+    /// Whether a block can have its teams: what [`rung`] asserts, for rungs that are not made by it.
+    pub(crate) fn is_block(&self) -> bool {
+        let team = self.threads_per_row;
+        let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;
+        let threads = team.saturating_mul(self.rows_per_block);
+        is_team && threads.is_multiple_of(32) && (32..=1_024).contains(&threads)
+    }
+}
+
+/// A rung of blocks of `threads` threads, `threads_per_row` of them for each row.
+pub const fn rung(max_packs: u32, packs_per_thread: u32, threads_per_row: u32, threads: u32) -> Rung {
+    assert!(threads.is_multiple_of(32) && threads.is_multiple_of(threads_per_row));
+    assert!(threads_per_row.is_multiple_of(32) || threads_per_row.is_power_of_two() && threads_per_row < 32);
+    assert!(packs_per_thread == 0 || packs_per_thread * threads_per_row >= max_packs);
+    Rung {
+        max_packs,
+        packs_per_thread,
+        threads_per_row,
+        rows_per_block: threads / threads_per_row,
+        cluster: 0,
+    }
+}
+
+/// A rung of clusters of 8 blocks of `threads`, whose threads hold 8 packs.
+pub const fn cluster(max_packs: u32, threads: u32) -> Rung {
+    cluster_of(max_packs, 8, threads)
+}
+
+/// A rung of clusters of 8 blocks of `threads`, whose threads hold 7 or 8 packs.
+pub const fn cluster_of(max_packs: u32, packs_per_thread: u32, threads: u32) -> Rung {
+    assert!(
+        8 * packs_per_thread * threads >= max_packs && threads <= 1_024 && matches!(packs_per_thread, 7 | 8)
+    );
+    Rung { max_packs, cluster: Team::CLUSTER, ..rung(0, packs_per_thread, threads, threads) }
+}

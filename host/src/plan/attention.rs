@@ -1,0 +1,94 @@
+//! What the kernels of attention share on the host: the blocks of a launch, and the kernels' arguments.
+use kernels_gpu::attention::mma::params::{Mask, Params, UNLIMITED};
+
+use crate::device::launch::Launch;
+use crate::operands::attention::{LEAST_SCALE, MaskLayout};
+use crate::operands::attention_layout::AttentionLayout;
+use crate::{Dtype, Error, Result};
+
+/// So many blocks of so many threads.
+pub(crate) fn block_shape(blocks: u32, threads: u32, shared_bytes: u32) -> Launch {
+    Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes, carveout: None }
+}
+
+/// The side of which a block has a tile.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Side {
+    Queries,
+    Keys,
+}
+
+impl AttentionLayout {
+    /// Has it nothing that only the general kernels have?
+    pub(crate) fn is_plain(&self) -> bool {
+        self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= LEAST_SCALE
+    }
+
+    /// Tiles of `rows` rows that a head has, and blocks of all heads; `None`: there is no row.
+    pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: Side) -> Result<Option<(u32, u32)>> {
+        let (there, heads) = match side {
+            Side::Queries => (self.queries, self.heads),
+            Side::Keys => (self.keys, self.kv_heads),
+        };
+        // Each packed sequence may end within a tile, and so may what is behind the last.
+        let (tiles, batches) = match self.cu_seqlens {
+            Some(_) => (there / rows + self.batches + 1, 1),
+            None => (there.div_ceil(rows), self.batches),
+        };
+        let blocks = u64::from(tiles) * u64::from(heads) * u64::from(batches);
+        match i32::try_from(blocks) {
+            _ if there == 0 || blocks == 0 => Ok(None),
+            Ok(blocks) => Ok(Some((tiles, blocks as u32))),
+            Err(_) => {
+                let expected = "at most 2^31 - 1 tiles of rows";
+                Err(Error::Value { op, arg: "q", got: blocks as f64, expected })
+            }
+        }
+    }
+
+    /// The mask as a kernel's argument.
+    pub(crate) fn mask_arg(&self) -> Mask {
+        self.mask.map_or(Mask::ABSENT, |mask| mask.arg())
+    }
+
+    /// The kernel's argument.
+    pub(crate) fn params(&self, tiles: u32) -> Params {
+        let limit =
+            |side: usize| self.window[side].map_or(UNLIMITED, |keys| keys.min(UNLIMITED as u32) as i32);
+        let [query_starts, key_starts] = self.cu_seqlens.unwrap_or([std::ptr::null(); 2]);
+        Params {
+            q: self.q,
+            k: self.k,
+            v: self.v,
+            out: self.out,
+            lse: self.lse,
+            query_starts,
+            key_starts,
+            mask: self.mask_arg(),
+            batches: self.batches,
+            queries: self.queries,
+            keys: self.keys,
+            heads: self.heads,
+            group: self.heads / self.kv_heads.max(1),
+            dim: self.dim,
+            tiles,
+            vector: u32::from(self.vector),
+            backwards: u32::from(self.causal),
+            before: limit(0),
+            after: if self.causal { 0 } else { limit(1) },
+            scale: self.scale,
+            softcap: self.softcap,
+        }
+    }
+}
+
+impl MaskLayout {
+    fn arg(&self) -> Mask {
+        let kind = match self.dtype {
+            Dtype::Bool => Mask::BOOL,
+            Dtype::F32 => Mask::F32,
+            _ => Mask::SAME,
+        };
+        Mask { base: self.base.cast(), strides: self.strides, kind }
+    }
+}

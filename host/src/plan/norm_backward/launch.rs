@@ -1,0 +1,132 @@
+//! The two launches of a norm's gradient: over rows, then over the sums that the first one left.
+use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
+use kernels_gpu::norm_backward::params::{Operands, Params, Sums};
+
+use super::columns::{Columns, ParameterGradients};
+use super::plan::{Dims, Form, Plan};
+use crate::device::launch::{Launch, args};
+use crate::error::finite;
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::{Device, Dtype, Result, Stream, View};
+
+/// What the two norms differ in.
+pub(crate) struct NormOp {
+    pub op: &'static str,
+    /// Does the norm subtract the mean?
+    pub layer: bool,
+    pub any_layout: &'static str,
+    pub hold4: &'static str,
+    /// Those with two packs a thread and with three, where the norm has them.
+    pub beside: Option<[&'static str; 2]>,
+    pub sums: &'static str,
+}
+
+/// The operands of a gradient.
+pub(crate) struct Given<'v, 'a> {
+    pub dy: &'v View<'a>,
+    pub x: &'v View<'a>,
+    pub weight: Option<&'v View<'a>>,
+    pub dsum: Option<&'v View<'a>>,
+    pub dx: &'v View<'a>,
+}
+
+impl NormOp {
+    /// Checks everything, then launches.
+    pub fn run(
+        &self,
+        device: &Device,
+        given: Given,
+        gradients: ParameterGradients,
+        [eps, weight_offset]: [f32; 2],
+        stream: Stream,
+    ) -> Result<()> {
+        let op = self.op;
+        finite(op, "eps", eps, 0.0)?;
+        finite(op, "weight_offset", weight_offset, f32::MIN)?;
+        let Given { dy, x, weight, dsum, dx } = given;
+        let operands = [("x", x), ("dy", dy), ("dsum", dsum.unwrap_or(x)), ("dx", dx)];
+        let mut layout = RowLayout::of(op, device, operands)?;
+        let columns = Columns::of(op, device, x, weight, &gradients)?;
+        let mut taken = vec![Some(("x", x)), Some(("dy", dy))];
+        taken.extend([weight.map(|weight| ("weight", weight)), dsum.map(|dsum| ("dsum", dsum))]);
+        for out in [("dx", dx)].into_iter().chain(columns.outputs()) {
+            expect_disjoint(op, out, &taken)?;
+            taken.push(Some(out));
+        }
+        layout.vector &= columns.aligned();
+        let dims = Dims {
+            rows: layout.rows / u64::from(columns.groups),
+            groups: columns.groups,
+            cols: layout.cols,
+            dtype: layout.dtype,
+            vector: layout.vector,
+        };
+        let plan = Plan::of(device, self.layer, columns.wanted() > 0, &dims);
+        let sums = columns.workspace(op, device, &plan, &dims)?;
+        if let Some(workspace) = columns.workspace {
+            expect_disjoint(op, ("workspace", workspace), &taken)?;
+        }
+        let p = Params {
+            rows: dims.rows,
+            inner: layout.inner,
+            cols: layout.cols,
+            inv_cols: (1.0 / f64::from(layout.cols)) as f32,
+            eps,
+            weight_offset,
+            vector: u32::from(layout.vector),
+            held: u32::from(plan.form != Form::Streamed),
+        };
+        let [x, dy, mut dsum_rows, dx] = layout.operands;
+        if dsum.is_none() {
+            dsum_rows.base = std::ptr::null_mut();
+        }
+        let (rows, weight) = (Operands { dy, x, dsum: dsum_rows, dx }, columns.weight);
+        let kernel = match (plan.form, self.beside) {
+            (Form::Beside2, Some([two, _])) => two,
+            (Form::Beside3, Some([_, three])) => three,
+            (Form::Held, _) if layout.vector => self.hold4,
+            _ => self.any_layout,
+        };
+        let shape = Launch {
+            grid: [plan.parts, dims.groups, 1],
+            block: [plan.team, plan.teams, 1],
+            shared_bytes: plan.shared_bytes,
+            carveout: None,
+        };
+        if plan.parts > 0 {
+            // SAFETY: the views were checked to be what the kernel's arguments mean.
+            unsafe { device.launch(kernel, layout.dtype, shape, stream, args![rows, weight, sums, p])? };
+        }
+        self.add_up(device, &columns, sums, &plan, &dims, stream)
+    }
+
+    /// Adds up what the blocks left; zeros where there were none.
+    fn add_up(
+        &self,
+        device: &Device,
+        columns: &Columns,
+        sums: Sums,
+        plan: &Plan,
+        dims: &Dims,
+        stream: Stream,
+    ) -> Result<()> {
+        if columns.wanted() == 0 {
+            return Ok(());
+        }
+        let of = |from: *mut u8, to: Option<&View>| ColumnSums {
+            from,
+            to: to.map_or(std::ptr::null_mut(), |to| to.ptr().cast_mut().cast()),
+            single: u32::from(to.is_some_and(|to| to.dtype() == Dtype::F32)),
+        };
+        let (dweight, dbias) = (of(sums.dweight, columns.dweight), of(sums.dbias, columns.dbias));
+        let p = SumParams { parts: plan.parts, cols: dims.cols };
+        let shape = Launch {
+            grid: [dims.cols.div_ceil(COLUMNS), dims.groups, 2],
+            block: [COLUMNS, STRIPES, 1],
+            shared_bytes: COLUMNS * STRIPES * 4,
+            carveout: None,
+        };
+        // SAFETY: as in `run`; a gradient that is not wanted is null.
+        unsafe { device.launch(self.sums, dims.dtype, shape, stream, args![dweight, dbias, p]) }
+    }
+}

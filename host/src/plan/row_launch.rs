@@ -1,0 +1,60 @@
+//! Launches of row ops: a team of threads for each row.
+use std::ffi::c_void;
+
+use crate::device::launch::{Launch, Rung};
+use crate::operands::rows::RowLayout;
+use crate::{Device, Error, Result, Stream};
+
+/// Launches a kernel of a row op, a team for each row; with no rows, nothing.
+///
+/// # Safety
+/// As [`Device::launch`].
+pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
+    op: &'static str,
+    device: &Device,
+    kernel: &'static str,
+    rung: Rung,
+    layout: &RowLayout<N>,
+    stream: Stream,
+    args: [*const c_void; ARGS],
+) -> Result<()> {
+    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once, and a cluster's
+    // exchange.
+    let meet = rung.threads_per_row > 32 || rung.cluster > 0;
+    let shared_bytes =
+        if meet { (rung.threads_per_row * rung.rows_per_block / 32 + rung.cluster + 1) * 8 } else { 0 };
+    // SAFETY: as the caller promises.
+    unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
+}
+
+/// [`launch_rows`] with so many bytes of shared memory, and such a share of it.
+///
+/// # Safety
+/// As [`Device::launch`].
+pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
+    op: &'static str,
+    device: &Device,
+    kernel: &'static str,
+    Rung { threads_per_row, rows_per_block, cluster, .. }: Rung,
+    (shared_bytes, carveout): (u32, Option<u32>),
+    layout: &RowLayout<N>,
+    stream: Stream,
+    args: [*const c_void; ARGS],
+) -> Result<()> {
+    let blocks = layout.rows.div_ceil(u64::from(rows_per_block)) * u64::from(cluster.max(1));
+    let Ok(blocks) = i32::try_from(blocks) else {
+        let expected = "at most 2^31 - 1 blocks of them";
+        return Err(Error::Value { op, arg: "rows", got: layout.rows as f64, expected });
+    };
+    if blocks == 0 {
+        return Ok(());
+    }
+    let shape = Launch {
+        grid: [blocks as u32, 1, 1],
+        block: [threads_per_row, rows_per_block, 1],
+        shared_bytes,
+        carveout,
+    };
+    // SAFETY: as the caller promises.
+    unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
+}

@@ -1,0 +1,291 @@
+#!/usr/bin/env python3
+"""Print how the files and folders of the Rust crates depend on each other, and which do so in a cycle.
+
+File `a` depends on file `b` if `a` names an item of `b`, in a `use` declaration or in a path. A re-exported name
+counts for the file that defines it. These are not dependencies:
+
+- `mod b;`: a parent may declare a child without using it;
+- what unit tests name: `mod tests` in a file, and files declared with `#[cfg(test)]`;
+- calls of methods, and names from `use other::*`: to find these, the types of the program would be needed.
+
+`x/mod.rs`, and `x.rs` beside a folder `x`, belong to the folder `x`. `lib.rs` and `main.rs` are above all folders.
+
+Why a script: `cargo modules dependencies --acyclic` knows the types, but it depends on rust-analyzer, which takes
+long to compile. It reads one backend of cuda-std at a time, knows modules and not folders, and has no list of allowed
+cycles.
+"""
+
+import argparse
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+CRATES = {
+    "cuda-std": "cuda-std/src/lib.rs",
+    "kernels-gpu": "kernels-gpu/src/lib.rs",
+    "cuda-builder": "cuda-builder/src/lib.rs",
+    "host": "host/src/lib.rs",
+    "py-bindings": "py-bindings/src/lib.rs",
+    "tests/kernels": "tests/kernels/main.rs",
+}
+ROOTS = ("lib.rs", "main.rs")
+
+Module = tuple[str, ...]  # from the root of the crate: ("device", "ptx")
+Graph = dict[str, set[str]]
+
+ATTRIBUTES = r"(?P<attributes>(?:#\[(?:[^\[\]]|\[[^\]]*\])*\]\s*)*)"
+VISIBILITY = r"(?P<public>pub(?:\s*\([^)]*\))?\s+)?"
+MOD = re.compile(ATTRIBUTES + VISIBILITY + r"\bmod\s+(?P<name>\w+)\s*;")
+USE = re.compile(ATTRIBUTES + VISIBILITY + r"\buse\s+(?P<tree>[^;]+);")
+INLINE = re.compile(r"\bmod\s+(\w+)\s*\{")
+PATH = re.compile(r"(?<![\w:.])\$?[a-z_]\w*(?:\s*::\s*\w+)+")
+# A comment, a string, or a character; a lifetime is none of these.
+BLANK = re.compile(
+    r"//[^\n]*|/\*.*?\*/"
+    r"|\b[bc]?r(?P<hashes>#*)\".*?\"(?P=hashes)|\"(?:\\.|[^\"\\])*\""
+    r"|'(?:\\u\{[^}]*\}|\\x..|\\.|[^\\'\n])'",
+    re.S,
+)
+
+
+def masked(text: str) -> str:
+    """The text with spaces in place of comments and literals; lengths and lines stay."""
+    return BLANK.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def leaves(tree: str) -> Iterator[tuple[list[str], str | None]]:
+    """The paths of a use tree, with the alias of each; the last segment may be `*` or `self`."""
+    tree, prefix = tree.strip(), []
+    while not tree.startswith("{"):
+        match = re.match(r"(?:::)?\s*(\$?\w+|\*)\s*(::)?\s*", tree)
+        prefix.append(match[1])
+        tree = tree[match.end() :]
+        if not match[2]:
+            alias = re.match(r"as\s+(\w+)", tree)
+            yield prefix, alias and alias[1]
+            return
+    depth, start = 0, 1
+    for at, character in enumerate(tree):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth == 0 or depth == 1 and character == ",":
+            if part := tree[start:at].strip():
+                for path, alias in leaves(part):
+                    yield prefix + path, alias
+            start = at + 1
+        if depth == 0:
+            return
+
+
+@dataclass
+class File:
+    """A source file; paths are relative to the folder of the crate's root."""
+
+    path: str
+    module: Module
+    text: str
+    children: set[str] = field(default_factory=set)
+
+    def __post_init__(self):
+        self.mask = masked(self.text)
+        self.inline = []  # start, end and name of each module whose body is in the file
+        for match in INLINE.finditer(self.mask):
+            depth, end = 1, match.end()
+            while depth:
+                depth += {"{": 1, "}": -1}.get(self.mask[end], 0)
+                end += 1
+            self.inline.append((match.end(), end, match[1]))
+
+    def inside(self, at: int) -> Module:
+        """The modules of this file that position `at` is in, outermost first."""
+        return tuple(name for start, end, name in self.inline if start <= at < end)
+
+    def uses(self) -> Iterator[tuple[re.Match, list[str], str | None]]:
+        """Each path of each `use` declaration outside unit tests."""
+        for match in USE.finditer(self.mask):
+            if "tests" not in self.inside(match.start("tree")):
+                for path, alias in leaves(match["tree"]):
+                    yield match, path, alias
+
+
+class Crate:
+    """The files of a crate, found by its `mod` declarations."""
+
+    def __init__(self, root: Path):
+        self.folder = root.parent
+        self.files: dict[str, File] = {}
+        self.modules: dict[Module, list[str]] = defaultdict(list)  # two files if there is one for each backend
+        self.add(root.name, ())
+        self.defined = dict(self.reexports())
+
+    def add(self, path: str, module: Module, is_parent: bool = True) -> None:
+        file = File(path, module, (self.folder / path).read_text())
+        self.files[path] = file
+        self.modules[module].append(path)
+        here = Path(path).parent
+        below = here if is_parent else here / Path(path).stem
+        for match in MOD.finditer(file.mask):
+            name, attributes = match["name"], file.text[match.start("attributes") : match.end("attributes")]
+            file.children.add(name)
+            if re.search(r"cfg\(test\)", attributes):
+                continue
+            given = [here / path for path in re.findall(r'path\s*=\s*"([^"]+)"', attributes)]
+            found = [path for path in (below / f"{name}.rs", below / name / "mod.rs") if (self.folder / path).exists()]
+            for child in given or found:
+                self.add(str(child), (*module, name), child.name == "mod.rs" or bool(given))
+
+    def resolve(self, file: File, at: int, path: list[str]) -> Module | None:
+        """The path from the root of the crate, or None if it is of another crate or of a local name."""
+        first = path[0]
+        if first in ("crate", "$crate"):
+            return tuple(path[1:])
+        if first in ("self", "super"):
+            here = file.module + file.inside(at)
+            named = [name for name in path if name not in ("self", "super")]
+            return (*here[: len(here) - path.count("super")], *named)
+        return file.module + tuple(path) if first in file.children else None
+
+    def reexports(self) -> Iterator[tuple[Module, Module]]:
+        """Each re-exported name, and the path behind it."""
+        for file in self.files.values():
+            for match, path, alias in file.uses():
+                if match["public"] and path[-1] not in ("*", "self") and not file.inside(match.start("tree")):
+                    found = self.resolve(file, match.start("tree"), path)
+                    name = file.module + (alias or path[-1],)
+                    if found and found != name:
+                        yield name, found
+
+    def definition(self, path: Module) -> Module:
+        """The path of what a re-exported name stands for."""
+        for _ in range(8):  # more re-exports of one name would be a cycle
+            for end in range(len(path), 0, -1):
+                if path[:end] in self.defined and path[:end] not in self.modules:
+                    path = self.defined[path[:end]] + path[end:]
+                    break
+        return path
+
+    def names(self, file: File) -> Iterator[Module]:
+        """The path of every item and module of the crate that a file names."""
+        imported, uses = {}, []
+        for match, path, alias in file.uses():
+            uses.append(range(*match.span()))
+            named = path[:-1] if path[-1] in ("self", "*") else path
+            found = self.resolve(file, match.start("tree"), named) if named else None
+            if found is not None:
+                yield found
+                if path[-1] != "*" and self.definition(found) in self.modules:
+                    imported[alias or named[-1]] = self.definition(found)
+        for match in PATH.finditer(file.mask):
+            if any(match.start() in use for use in uses) or "tests" in file.inside(match.start()):
+                continue
+            path = re.split(r"\s*::\s*", match[0])
+            found = self.resolve(file, match.start(), path)
+            if found is None and path[0] in imported:
+                found = imported[path[0]] + tuple(path[1:])
+            if found is not None:
+                yield found
+
+    def dependencies(self) -> Graph:
+        """The files that each file depends on."""
+        graph: Graph = {path: set() for path in self.files}
+        for file in self.files.values():
+            for path in map(self.definition, self.names(file)):
+                module = next(path[:end] for end in range(len(path), -1, -1) if path[:end] in self.modules)
+                if module == path and path == file.module[: len(path)]:
+                    continue  # an ancestor itself, as in `super::other`
+                common = {target: common_length(file.path, target) for target in self.modules[module]}
+                # Of a module with a file for each backend, a file of a backend means its own.
+                graph[file.path] |= {target for target in common if common[target] == max(common.values())}
+            graph[file.path].discard(file.path)
+        return graph
+
+
+def common_length(path: str, other: str) -> int:
+    """How many folders two paths have in common."""
+    pairs = list(zip(Path(path).parent.parts, Path(other).parent.parts, strict=False))
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), len(pairs))
+
+
+def folder_graph(files: Graph) -> Graph:
+    """The folders that each folder depends on."""
+    parents = {str(Path(path).parent) for path in files}
+
+    def folder(path: str) -> str:
+        beside = path.removesuffix(".rs")
+        return path if path in ROOTS else beside if beside in parents else str(Path(path).parent)
+
+    graph: Graph = defaultdict(set)
+    for path, targets in files.items():
+        graph[folder(path)] |= {folder(target) for target in targets} - {folder(path)}
+    return dict(graph)
+
+
+def components(graph: Graph) -> list[list[str]]:
+    """Strongly connected components, dependencies first (Tarjan's algorithm)."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in sorted(graph[node]):
+            if target not in index:
+                visit(target)
+            if target in stack:
+                low[node] = min(low[node], low[target])
+        if low[node] == index[node]:
+            start = stack.index(node)
+            found.append(sorted(stack[start:]))
+            del stack[start:]
+
+    for node in sorted(graph):
+        if node not in index:
+            visit(node)
+    return found
+
+
+def cycles(graph: Graph) -> list[list[str]]:
+    """The components of more than one member."""
+    return [component for component in components(graph) if len(component) > 1]
+
+
+def dependencies(crate: str) -> Graph:
+    """The files that each file of a crate depends on; paths are relative to the folder of its root."""
+    return Crate(CHECKOUT / CRATES[crate]).dependencies()
+
+
+def report(crate: str, with_files: bool) -> None:
+    files = dependencies(crate)
+    folders = folder_graph(files)
+    placed = [folder for component in components(folders) for folder in component]
+    print(f"{crate}: {len(files)} files in {len(folders)} folders, dependencies first")
+    for folder in placed:
+        print(f"  {folder} -> {', '.join(sorted(folders[folder], key=placed.index)) or '-'}")
+    up = [(a, b) for a in placed for b in folders[a] if placed.index(b) > placed.index(a)]
+    print(f"  dependencies that point up: {', '.join(f'{a} -> {b}' for a, b in sorted(up)) or 'none'}")
+    if with_files:
+        for path, targets in sorted(files.items()):
+            print(f"  {path} -> {', '.join(sorted(targets)) or '-'}")
+    for cycle in cycles(files):
+        print(f"  cycle of files: {', '.join(cycle)}")
+        for path in cycle:
+            print(f"    {path} -> {', '.join(sorted(files[path] & set(cycle)))}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Print the dependencies of files and folders of the Rust crates.")
+    parser.add_argument("crates", nargs="*", metavar="crate", help=f"one of {', '.join(CRATES)}; all without one")
+    parser.add_argument("--files", action="store_true", help="print the dependencies of each file, too")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.crates) - set(CRATES):
+        parser.error(f"no such crate: {', '.join(sorted(unknown))}")
+    for crate in arguments.crates or CRATES:
+        report(crate, arguments.files)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+//! A case of `ada_norm`, against f64.
+use oxiwarp::{AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm};
+use oxiwarp_tests::approx::{Approx, close, normed};
+use oxiwarp_tests::operand::Norming;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
+
+use super::modulations::Beside;
+
+/// Both norms, in both modes.
+pub const PARAMS: [AdaNorm; 4] = [
+    AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: true },
+    AdaNorm { norm: Norm::Rms, eps: 1e-6, exact: true },
+    AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: false },
+    AdaNorm { norm: Norm::Rms, eps: 1e-6, exact: false },
+];
+
+/// Runs the op over fresh memory and returns its result.
+pub fn run<T: Element>(
+    device: &Device,
+    x: &[T],
+    (affine, by): (Affine, ScaleShift),
+    [batch, tokens, cols]: [i64; 3],
+    [layout_x, layout_y]: [Layout; 2],
+    params: AdaNorm,
+) -> Vec<T> {
+    let x = Matrix::upload(device, x, [batch * tokens, cols], layout_x);
+    let mut y = Matrix::<T>::poisoned(device, [batch * tokens, cols], layout_y);
+    let (x, out) = (x.view_batches(batch), y.view_batches_mut(batch));
+    ada_norm(device, x, affine, by, out, params, Stream::default()).expect("valid arguments");
+    y.download()
+}
+
+/// The formula, with the roundings of separate operators or without.
+fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm) -> Vec<Approx> {
+    let round_each = params.exact && !by.is_single();
+    let round = |y: Approx, wanted: bool| if wanted { y.rounded(T::DTYPE) } else { y };
+    // LayerNorm is one operator with its parameters, RMSNorm one for each.
+    let (step, in_norm) = (round_each, round_each && params.norm == Norm::Rms);
+    let one = |(at, n): (usize, Approx)| {
+        let mut y = round(n, in_norm);
+        if let Some(weight) = &by.weight {
+            y = round(y.times(Approx::exact(weight.at(at % cols).into())), in_norm);
+        }
+        if let Some(bias) = &by.bias {
+            y = round(y.plus(Approx::exact(bias.at(at % cols).into())), in_norm);
+        }
+        let scale = Approx::exact(1.0).plus(Approx::exact(by.scale.at(at).into()));
+        y = round(round(y, step).times(round(scale, step)), step);
+        if let Some(shift) = &by.shift {
+            y = round(y.plus(Approx::exact(shift.at(at).into())), step);
+        }
+        y.rounded(T::DTYPE)
+    };
+    normed(&wide(x), cols, params.norm, params.eps).into_iter().enumerate().map(one).collect()
+}
+
+/// One shape and layout; returns the result.
+pub fn check<T: Element>(
+    device: &Device,
+    seed: u64,
+    shape: [i64; 3],
+    layouts: [Layout; 2],
+    beside: Beside,
+    params: AdaNorm,
+) -> Vec<T> {
+    let (random, cols) = (&mut random(seed), shape[2] as usize);
+    let x: Vec<T> = values(random, (shape[0] * shape[1]) as usize * cols);
+    let by = beside.make(device, random, shape, layouts[0].offset);
+    let y = run(device, &x, by.views(), shape, layouts, params);
+    close(&y, &reference(&x, &by, cols, params), cols);
+    y
+}

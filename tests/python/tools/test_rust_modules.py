@@ -1,0 +1,138 @@
+"""The folders of each Rust crate depend on each other one way, and files do so but for the cycles listed here."""
+
+import importlib.util
+
+import pytest
+from checkout import ROOT
+
+SCRIPT = ROOT / "scripts" / "rust_modules.py"
+pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no Rust sources")
+
+# The only cycle of files that is meant to stay. The documentation of its module says why.
+SCHEDULER = {f"cpu/{name}.rs" for name in ("block", "copies", "crew", "grid", "matrix", "mod", "race", "warp")}
+# To be opened: by one of its files for each cycle of files, by its first folder for each cycle of folders.
+OPEN_FILES = {
+    ("cuda-std", "arch/cpu/mod.rs"),
+    ("cuda-std", "simt/block.rs"),
+    ("cuda-std", "rows/vec4/mod.rs"),
+    ("kernels-gpu", "attention/mma/mod.rs"),
+    ("kernels-gpu", "attention/decode/mod.rs"),
+    ("kernels-gpu", "elementwise/activations.rs"),
+    ("kernels-gpu", "norm/io.rs"),
+    ("kernels-gpu", "heads/rope.rs"),
+    ("kernels-gpu", "heads/partition.rs"),
+    ("kernels-gpu", "norm_backward/mod.rs"),
+}
+OPEN_FOLDERS = {
+    ("cuda-std", "arch/cpu"),
+    ("kernels-gpu", "norm"),
+}
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("rust_modules", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+rust_modules = script() if SCRIPT.exists() else None
+CRATES = list(rust_modules.CRATES) if rust_modules else []
+
+
+def is_open(crate, cycle, known):
+    return any((crate, member) in known for member in cycle)
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_folders_depend_one_way(crate):
+    cycles = rust_modules.cycles(rust_modules.folder_graph(rust_modules.dependencies(crate)))
+    assert [cycle for cycle in cycles if not is_open(crate, cycle, OPEN_FOLDERS)] == []
+
+
+@pytest.mark.parametrize("crate", CRATES)
+def test_files_have_no_other_cycle(crate):
+    cycles = rust_modules.cycles(rust_modules.dependencies(crate))
+    allowed = SCHEDULER if crate == "cuda-std" else set()
+    assert [cycle for cycle in cycles if set(cycle) != allowed and not is_open(crate, cycle, OPEN_FILES)] == []
+
+
+def test_the_listed_cycles_exist():
+    """A cycle that was opened is to be deleted here."""
+    graphs = {crate: rust_modules.dependencies(crate) for crate in CRATES}
+    members = {(crate, file) for crate in CRATES for cycle in rust_modules.cycles(graphs[crate]) for file in cycle}
+    assert OPEN_FILES - members == set()
+    assert {("cuda-std", file) for file in SCHEDULER} <= members
+    folders = {crate: rust_modules.cycles(rust_modules.folder_graph(graphs[crate])) for crate in CRATES}
+    assert OPEN_FOLDERS - {(crate, folder) for crate in CRATES for cycle in folders[crate] for folder in cycle} == set()
+
+
+def test_the_root_of_the_kernels_has_one_file():
+    assert [path.name for path in (ROOT / "kernels-gpu" / "src").glob("*.rs")] == ["lib.rs"]
+
+
+@pytest.fixture
+def crate(tmp_path):
+    """A crate with folders `low` and `high`, of which `high` uses `low` in every way that counts."""
+
+    def write(**changed):
+        files = {
+            "lib.rs": "mod high;\nmod low;\npub use low::item::Item;\n",
+            "low/mod.rs": "pub mod item;\npub mod other;\npub use other::renamed as Other;\n",
+            "low/item.rs": "pub struct Item;\n",
+            "low/other.rs": "pub struct renamed;\n",
+            "high/mod.rs": "mod by_path;\nmod by_root;\nmod by_use;\n",
+            "high/by_path.rs": "fn f() { crate::low::item::g(); }\n",
+            "high/by_root.rs": "use crate::Item;\n",
+            "high/by_use.rs": "use crate::low::{item::{self}, Other};\nfn f() { item::g() }\n",
+        } | changed
+        for path, text in files.items():
+            (tmp_path / path).parent.mkdir(exist_ok=True)
+            (tmp_path / path).write_text(text)
+        return rust_modules.Crate(tmp_path / "lib.rs").dependencies()
+
+    return write
+
+
+def test_dependencies(crate):
+    files = crate()
+    assert files["high/by_path.rs"] == files["high/by_root.rs"] == {"low/item.rs"}
+    assert files["high/by_use.rs"] == {"low/item.rs", "low/other.rs"}
+    assert files["low/mod.rs"] == {"low/other.rs"} and files["high/mod.rs"] == set()
+    assert rust_modules.folder_graph(files) == {"lib.rs": {"low"}, "high": {"low"}, "low": set()}
+    assert rust_modules.cycles(files) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_cycle"),
+    [
+        ("use crate::high::by_use::f;\n", True),
+        ("use super::super::high::{by_use::*};\n", True),
+        ("fn f() -> crate::high::by_use::T { }\n", True),
+        ("macro_rules! m { () => { $crate::high::by_use::f() } }\n", True),
+        ('// use crate::high::by_use::f;\nconst A: &str = "crate::high::by_use::f";\n', False),
+        ('const A: &str = r#"" crate::high::by_use::f"#; const B: char = \'"\';\n', False),
+        ("mod tests {\n    use crate::high::by_use::f;\n    fn t() { crate::high::by_use::f() }\n}\n", False),
+    ],
+)
+def test_a_cycle_is_found(crate, text, is_cycle):
+    files = crate(**{"low/item.rs": text})
+    cycle = ["high/by_use.rs", "low/item.rs"]
+    assert rust_modules.cycles(files) == ([cycle] if is_cycle else [])
+    assert rust_modules.cycles(rust_modules.folder_graph(files)) == ([["high", "low"]] if is_cycle else [])
+
+
+def test_a_file_for_each_backend(tmp_path):
+    """A file of a backend means its own; all others mean both."""
+    for path, text in {
+        "lib.rs": '#[cfg_attr(a, path = "arch/a/mod.rs")]\n#[cfg_attr(b, path = "arch/b/mod.rs")]\nmod arch;\nmod c;\n',
+        "arch/a/mod.rs": "mod part;\n",
+        "arch/a/part.rs": "use crate::arch::f;\n",
+        "arch/b/mod.rs": "",
+        "c.rs": "use crate::arch::f;\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    files = rust_modules.Crate(tmp_path / "lib.rs").dependencies()
+    assert files["arch/a/part.rs"] == {"arch/a/mod.rs"}
+    assert files["c.rs"] == {"arch/a/mod.rs", "arch/b/mod.rs"}
