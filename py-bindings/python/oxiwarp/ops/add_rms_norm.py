@@ -17,6 +17,7 @@ from ._register import (
     refuse_forward_mode,
     refuse_types,
 )
+from ._roles import Role
 from .rms_norm_backward import op as op_backward
 
 
@@ -32,6 +33,9 @@ op = define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float weight_offset, "
     "bool round_before_weight) -> (Tensor, Tensor)",
     _fake,
+    x=Role.ROWS,
+    residual=Role.ROWS,
+    weight=Role.VECTOR,
 )
 
 

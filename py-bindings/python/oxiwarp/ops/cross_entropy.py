@@ -8,6 +8,7 @@ from torch import Tensor
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import FLOATS, define, explain, needs_grad, refuse_types
+from ._roles import Role
 
 REDUCTIONS = ("none", "mean", "sum")
 INDICES = (torch.int64, torch.int32)
@@ -59,11 +60,17 @@ op = define(
     "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss) "
     "-> (Tensor, Tensor)",
     _fake,
+    logits=Role.ROWS,
+    target=Role.PER_ROW,
 )
 op_backward = define(
     "cross_entropy_backward(Tensor logits, Tensor target, Tensor lse, Tensor dloss, int ignore_index, "
     "float label_smoothing, float z_loss) -> Tensor",
     _fake_backward,
+    logits=Role.ROWS,
+    target=Role.PER_ROW,
+    lse=Role.PER_ROW,
+    dloss=Role.PER_ROW,
 )
 
 

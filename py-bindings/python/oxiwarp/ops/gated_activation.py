@@ -8,9 +8,12 @@ from ._checks.rows import is_exact
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
+from ._roles import Role
 from .activation import FATRELU, GELU, GELU_TANH, SILU, check, sum_rows
 
 _ARGUMENTS = "Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact"
+_ROLES = {"x": Role.ROWS, "second": Role.ROWS, "bias": Role.BIAS}
+ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 
 
 def _check(name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool) -> int:
@@ -55,9 +58,11 @@ def _fake_backward(dy: Tensor, x: Tensor, second: Tensor | None, bias: Tensor | 
     return x.new_empty(*x.shape[:-1], 2 * cols)
 
 
-op = define(f"gated_activation({_ARGUMENTS}) -> Tensor", _fake)
-op_out = define(f"gated_activation_out({_ARGUMENTS}, Tensor(a!) out) -> ()", _fake_out)
-op_backward = define(f"gated_activation_backward(Tensor dy, {_ARGUMENTS}) -> Tensor", _fake_backward)
+op = define(f"gated_activation({_ARGUMENTS}) -> Tensor", _fake, **_ROLES)
+op_out = define(f"gated_activation_out({_ARGUMENTS}, Tensor(a!) out) -> ()", _fake_out, **_ROLES, out=Role.OUTPUT)
+op_backward = define(
+    f"gated_activation_backward(Tensor dy, {_ARGUMENTS}) -> Tensor", _fake_backward, dy=Role.ROWS, **_ROLES
+)
 
 
 class GatedActivation(Function):

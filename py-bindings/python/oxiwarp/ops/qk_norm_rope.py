@@ -10,6 +10,7 @@ from torch import Tensor
 from . import rope
 from ._checks.heads import (
     ROTATION,
+    TABLE_ROLES,
     Rotation,
     check_head_dim,
     check_heads,
@@ -23,6 +24,7 @@ from ._checks.rows import check_eps
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
+from ._roles import Role
 from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm_backward import op as rms_norm_backward
 
@@ -30,6 +32,8 @@ NORMS = {None: 0, "layer_norm": 1, "rms_norm": 2, "llama_rms_norm": 3, "mochi_rm
 _PARAMETERS = (
     "Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, int norm, bool across_heads, float eps"
 )
+_ROLES = dict.fromkeys(("q_weight", "k_weight", "q_bias", "k_bias"), Role.HEAD_VECTOR)
+ROLES = {"out": Role.OUTPUT}
 
 
 def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | None) -> None:
@@ -70,11 +74,26 @@ def _fake_out(q: Tensor, k: Tensor | None, *args: Any) -> None:
     _check(q, k, tuple(rest), q_out=q_out, k_out=k_out)
 
 
-op = define(f"qk_norm_rope(Tensor q, Tensor k, {_PARAMETERS}, {ROTATION}) -> (Tensor, Tensor)", _fake)
-op_one = define(f"qk_norm_rope_one(Tensor q, {_PARAMETERS}, {ROTATION}) -> Tensor", _fake_one)
+op = define(
+    f"qk_norm_rope(Tensor q, Tensor k, {_PARAMETERS}, {ROTATION}) -> (Tensor, Tensor)",
+    _fake,
+    q=Role.HEADS,
+    k=Role.HEADS,
+    **_ROLES,
+    **TABLE_ROLES,
+)
+op_one = define(
+    f"qk_norm_rope_one(Tensor q, {_PARAMETERS}, {ROTATION}) -> Tensor", _fake_one, q=Role.HEADS, **_ROLES, **TABLE_ROLES
+)
 op_out = define(
     f"qk_norm_rope_out(Tensor q, Tensor? k, {_PARAMETERS}, {ROTATION}, Tensor(a!) q_out, Tensor(b!)? k_out) -> ()",
     _fake_out,
+    q=Role.HEADS,
+    k=Role.HEADS,
+    **_ROLES,
+    **TABLE_ROLES,
+    q_out=Role.OUTPUT,
+    k_out=Role.OUTPUT,
 )
 
 

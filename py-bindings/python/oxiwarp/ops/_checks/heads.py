@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .._register import FLOATS, needs_grad
+from .._roles import Role
 from .rows import is_exact
 
 # The rotation's part of every schema here, and of the calls: see `Rotation`.
@@ -14,6 +15,7 @@ ROTATION = (
     "Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate, "
     "bool heads_first, int head_dim"
 )
+TABLE_ROLES = {"cos": Role.TABLE, "sin": Role.TABLE}
 TABLES, COMPLEX, FREQUENCIES = range(3)
 INTEGERS = (int, torch.SymInt, Integral)  # the last for numpy's
 
@@ -231,6 +233,7 @@ def readable(grad: Tensor) -> Tensor:
 __all__ = [
     "FREQUENCIES",
     "ROTATION",
+    "TABLE_ROLES",
     "Rotation",
     "check_head_dim",
     "check_heads",
