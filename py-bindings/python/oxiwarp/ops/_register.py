@@ -51,7 +51,7 @@ def define(schema: str, fake: Callable[..., Any], **roles: Role) -> Any:
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
-    OPERATORS[name] = Operator(name, op, fake.__module__, checked(op, roles))
+    OPERATORS[name] = Operator(name, op, fake.__module__, checked(schema, roles))
     torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
     return op
 

@@ -5,9 +5,12 @@ fit, the tests derive their arguments, and `scripts/operators.py` derives the re
 """
 
 import enum
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+
+TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # an argument of a schema, not a result
 
 
 class Role(enum.Enum):
@@ -44,12 +47,12 @@ OPERATORS: dict[str, Operator] = {}
 """Every operator that `define` has registered, by name."""
 
 
-def checked(overload: Any, roles: Mapping[str, Role]) -> dict[str, Role]:
+def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
     """The roles in the order of the schema. Raises TypeError unless every tensor has one, and nothing else."""
-    tensors = [argument.name for argument in overload._schema.arguments if "Tensor" in str(argument.type)]
-    if tensors != [name for name in tensors if name in roles] or len(tensors) != len(roles):
-        wrong = sorted(set(tensors) ^ set(roles))
-        raise TypeError(f"{overload}: the roles of {', '.join(wrong)} are missing, or these are no tensors of it")
+    tensors = TENSOR.findall(schema)
+    if wrong := sorted(set(tensors) ^ set(roles)):
+        name = schema.partition("(")[0]
+        raise TypeError(f"{name}: expected a role for each of its tensors; missing or unknown: {', '.join(wrong)}")
     return {name: roles[name] for name in tensors}
 
 

@@ -187,4 +187,4 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     return _call("silu", SILU, x, bias, mode, out)
 
 
-__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "op", "op_backward", "op_out", "silu"]
+__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "silu"]

@@ -148,4 +148,4 @@ def ada_norm(
         raise
 
 
-__all__ = ["ada_norm", "check", "op"]
+__all__ = ["ada_norm"]

@@ -137,4 +137,4 @@ def ada_norm_pair(
         raise
 
 
-__all__ = ["ada_norm_pair", "op"]
+__all__ = ["ada_norm_pair"]

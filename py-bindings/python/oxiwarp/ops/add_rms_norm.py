@@ -108,4 +108,4 @@ def add_rms_norm(
         raise
 
 
-__all__ = ["add_rms_norm", "op"]
+__all__ = ["add_rms_norm"]

@@ -267,4 +267,4 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-__all__ = ["attention", "op", "op_backward", "op_out"]
+__all__ = ["attention"]

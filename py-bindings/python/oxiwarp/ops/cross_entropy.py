@@ -165,4 +165,4 @@ def cross_entropy(
     return (loss, lse) if return_lse else loss
 
 
-__all__ = ["cross_entropy", "op", "op_backward"]
+__all__ = ["cross_entropy"]

@@ -235,15 +235,4 @@ def fatrelu_and_mul(
     return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
 
 
-__all__ = [
-    "fatrelu_and_mul",
-    "geglu",
-    "gelu_and_mul",
-    "gelu_tanh_and_mul",
-    "mul_and_silu",
-    "op",
-    "op_backward",
-    "op_out",
-    "silu_and_mul",
-    "swiglu",
-]
+__all__ = ["fatrelu_and_mul", "geglu", "gelu_and_mul", "gelu_tanh_and_mul", "mul_and_silu", "silu_and_mul", "swiglu"]

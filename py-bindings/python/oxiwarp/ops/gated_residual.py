@@ -112,4 +112,4 @@ def gated_residual(
         raise
 
 
-__all__ = ["gated_residual", "op", "unclipped"]
+__all__ = ["gated_residual"]

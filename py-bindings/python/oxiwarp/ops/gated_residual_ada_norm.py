@@ -188,4 +188,4 @@ def gated_residual_ada_norm(
         raise
 
 
-__all__ = ["gated_residual_ada_norm", "op"]
+__all__ = ["gated_residual_ada_norm"]

@@ -94,4 +94,4 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         raise
 
 
-__all__ = ["layer_norm", "op"]
+__all__ = ["layer_norm"]

@@ -32,4 +32,4 @@ def per_batch(modulation: Tensor, x: Tensor) -> Tensor:
     return modulation
 
 
-__all__ = ["modulated_rms_norm", "per_batch"]
+__all__ = ["modulated_rms_norm"]

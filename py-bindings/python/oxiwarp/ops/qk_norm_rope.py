@@ -275,4 +275,4 @@ def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_g
     return out
 
 
-__all__ = ["op", "op_one", "op_out", "qk_norm_rope"]
+__all__ = ["qk_norm_rope"]

@@ -127,4 +127,4 @@ def residual_tanh_gated_rms_norm_modulated(
         raise
 
 
-__all__ = ["op", "op_chained", "residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated"]
+__all__ = ["residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated"]

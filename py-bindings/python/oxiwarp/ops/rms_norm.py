@@ -170,4 +170,4 @@ def rms_norm(
     return out
 
 
-__all__ = ["call", "op", "op_out", "rms_norm"]
+__all__ = ["rms_norm"]

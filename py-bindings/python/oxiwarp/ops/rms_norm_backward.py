@@ -32,4 +32,4 @@ op = define(
     dsum=Role.ROWS,
 )
 
-__all__ = ["op"]
+__all__ = []

@@ -164,4 +164,4 @@ def rms_norm_gated(
         raise
 
 
-__all__ = ["op", "rms_norm_gated"]
+__all__ = ["rms_norm_gated"]

@@ -280,4 +280,4 @@ def rope_3d(
     )
 
 
-__all__ = ["op", "op_pair", "rope", "rope_1d", "rope_3d"]
+__all__ = ["rope", "rope_1d", "rope_3d"]

@@ -87,4 +87,4 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
         raise
 
 
-__all__ = ["op", "op_backward", "softmax"]
+__all__ = ["softmax"]

@@ -24,7 +24,7 @@ from ....ops.modulated_rms_norm import per_batch
 WIDE = torch.float32
 RESIDUAL = ("gated_residual", "gated_residual_ada_norm")
 """Operators whose sum has the wider dtype of stream and branch."""
-ROLES = {name: positional(getattr(ops, name)) for name in ops.__all__}
+ROLES = {name: positional(function) for name, function in ops.FUNCTIONS.items()}
 ROWS = {
     name: roles.count(Role.ROWS)
     for name, roles in ROLES.items()
