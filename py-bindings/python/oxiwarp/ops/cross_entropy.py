@@ -151,8 +151,8 @@ def cross_entropy(
         refuse_types("cross_entropy", {"logits": logits, "target": target}, {})
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'")
-    arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
     try:
+        arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
         loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
     except RuntimeError as error:
         explain(error, "cross_entropy", 0, logits, "logits", target=target)

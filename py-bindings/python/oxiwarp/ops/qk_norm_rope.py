@@ -16,6 +16,7 @@ from ._checks.heads import (
     check_heads,
     readable,
     rotation,
+    same_device,
     sizes,
     tables_want_grad,
     tensors_only,
@@ -44,6 +45,7 @@ def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | 
         x = q if name[0] == "q" else k
         if value is None or x is None:
             continue
+        same_device("qk_norm_rope", name, value, q)
         _, _, heads, dim = sizes(x, Rotation(*how))
         cols = heads * dim if across_heads and norm else dim
         if value.dtype not in (x.dtype, torch.float32):
@@ -164,7 +166,9 @@ def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
     if not across_heads:
         return x
-    return x.flatten(2)  # tokens first: results of the other order would not have their heads side by side
+    # Tokens first: results of the other order would not have their heads side by side. Not `flatten`, which has no
+    # batching rule under `torch.autograd.functional.jacobian(..., vectorize=True)`.
+    return x.reshape(*x.shape[:2], heads * dim)
 
 
 def qk_norm_rope(
@@ -256,7 +260,8 @@ def qk_norm_rope(
             return _write(q, k, args, out, wants_grad)
         return apply(_Function, q, k, *args) if wants_grad else _forward(q, k, args)
     except RuntimeError as error:
-        explain(error, name, 1 if k is None else 2, q, "q", k=k)
+        parameters = {"q_weight": q_weight, "k_weight": k_weight, "q_bias": q_bias, "k_bias": k_bias}
+        explain(error, name, 1 if k is None else 2, q, "q", k=k, cos=cos, sin=sin, **parameters)
         raise
 
 

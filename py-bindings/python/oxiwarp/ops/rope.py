@@ -85,7 +85,9 @@ def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
             return apply(_Rope, q, k, *how)
         return op(q, *how) if k is None else op_pair(q, k, *how)
     except RuntimeError as error:
-        explain(error, "rope", 1 if k is None else 2, q, "q", k=k)
+        names = ("frequencies", "positions") if how.angles == FREQUENCIES else ("cos", "sin")
+        tables = dict(zip(names, (how.cos, how.sin), strict=True))
+        explain(error, "rope", 1 if k is None else 2, q, "q", k=k, **tables)
         raise
 
 

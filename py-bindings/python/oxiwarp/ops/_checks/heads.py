@@ -107,7 +107,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
             raise RuntimeError(f"{op}: {name} is {x.dtype}, expected f32, f16 or bf16")
         if x.dtype != q.dtype:
             raise RuntimeError(f"{op}: {name} is {FLOATS[x.dtype]}, expected {FLOATS[q.dtype]}")
-        _same_device(op, name, x, q)
+        same_device(op, name, x, q)
         if x.dim() not in (3, 4) or (x.dim() == 3 and how.heads_first):
             raise RuntimeError(
                 f"{op}: {name} has shape {list(x.shape)}, expected four dimensions, or three without heads"
@@ -126,7 +126,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
     for name, out in outs.items():
         x = q if name == "q_out" else k
         if out is not None and x is not None:
-            _same_device(op, name, out, q)
+            same_device(op, name, out, q)
             if out.shape != x.shape or out.dtype != x.dtype:
                 raise RuntimeError(f"{op}: {name} has shape {list(out.shape)}, expected {list(x.shape)}")
     check_tables(op, q, k, how)
@@ -190,7 +190,7 @@ def _expect(
     shape: tuple[int, ...] | None = None,
 ) -> None:
     """Raise RuntimeError for another device than q's, another dtype or another shape."""
-    _same_device(op, name, tensor, q)
+    same_device(op, name, tensor, q)
     if tensor.dtype not in dtypes:
         raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {expected}")
     if shape is not None and tuple(tensor.shape) != shape:
@@ -220,7 +220,7 @@ def _check_broadcast(
         raise RuntimeError(f"{op}: offset is {how.offset}, expected {expected}")
 
 
-def _same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
+def same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
     if tensor.device != q.device:
         raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {q.device}, the device of q")
 
@@ -239,6 +239,7 @@ __all__ = [
     "check_heads",
     "readable",
     "rotation",
+    "same_device",
     "sizes",
     "tensors_only",
 ]
