@@ -221,8 +221,10 @@ impl CudaBuilder {
             locked: self.locked,
         };
         let mut built = compilation.run_all(&self.archs, &self.parts())?;
-        // Settings may appear in the crate's folder. cargo watches a folder with all that is in it, so not one with a
-        // target folder: the root of a workspace has a lock file, and most have a target folder too.
+        // Settings may appear. cargo runs a build script at every build if it is to watch a file that does not exist,
+        // and compiles the host again: so it watches folders. It watches them with all that is in them, so not one with
+        // a target folder: the root of a workspace has a lock file, and most have a target folder too.
+        built.inputs.extend(files::settings_folders(crate_dir));
         if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
             built.inputs.push(crate_dir.into());
         }

@@ -125,6 +125,15 @@ pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
     settings
 }
 
+/// The `.cargo` folders from a crate's up to the workspace's root: settings may appear in them. Not one that is cargo's own
+/// home, where packages come and go.
+pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
+    let root = ancestor_with(crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.into());
+    let folders = crate_dir.ancestors().take_while(|folder| folder.starts_with(&root));
+    let folders = folders.map(|folder| folder.join(".cargo"));
+    folders.filter(|folder| folder.is_dir() && !folder.join("registry").exists()).collect()
+}
+
 /// The manifests above a source, up to that of a workspace: versions, features and profiles may stand in any of them.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let is_workspace = |path: &Path| {

@@ -26,8 +26,12 @@
 //!   [`entry`]; so does the address of an argument, as tensor maps need it (`arguments.rs`);
 //! - the PTX has no comments: they are more than a quarter of what the compiler writes;
 //! - the build script runs again when a source of the device crate or of its path dependencies changes,
-//!   and files are only written when their content did. cargo cannot watch for a file that does not exist: a new
-//!   `.cargo/config.toml` above the device crate is noticed at the next run of the build script.
+//!   and files are only written when their content did;
+//! - it runs again when a settings file (`.cargo/config.toml`, `rust-toolchain.toml`) changes, or appears in one of these
+//!   folders: that of the device crate, unless it holds a lock file or the target folder, and every `.cargo` that exists
+//!   between it and the root of the workspace. One that appears elsewhere above the crate is noticed at the next run of the
+//!   build script, which `touch build.rs` starts. (cargo would run a build script at every build if it were to watch a
+//!   file that does not exist, and it watches a folder with all that is in it.)
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
 //!

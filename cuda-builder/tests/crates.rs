@@ -34,6 +34,8 @@ echo "$ptx: $PWD/src/lib.rs" >"${ptx%.ptx}.d"
 echo "{\"filenames\":[\"$ptx\"]}"
 "#;
 
+const TOOLCHAIN: &str = include_str!("../../rust-toolchain.toml");
+
 /// Puts the script first in `PATH`.
 static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
     let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake cargo");
@@ -59,7 +61,10 @@ impl Folder {
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
-        Folder(folder)
+        let folder = Folder(folder);
+        // The target folder may be outside of the checkout.
+        folder.write("rust-toolchain.toml", TOOLCHAIN);
+        folder
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -234,6 +239,51 @@ fn settings_that_appear_reach_the_ptx() {
         !build().inputs().contains(&folder.path("kernels")),
         "the root of a workspace has a target folder"
     );
+}
+
+/// A build script that watches what the file `inputs` lists, as the builder's lines would have it, and counts its runs.
+const BUILD_SCRIPT: &str = r#"
+use std::io::Write;
+fn main() {
+    for input in std::fs::read_to_string("inputs").unwrap().lines() {
+        println!("cargo:rerun-if-changed={input}");
+    }
+    let mut runs = std::fs::File::options().create(true).append(true).open("runs").unwrap();
+    runs.write_all(b".").unwrap();
+}
+"#;
+
+#[test]
+fn settings_that_appear_run_the_build_script() {
+    let folder = Folder::new("watched");
+    folder.add_crate("kernels", "kernels", "alpha");
+    for name in ["Cargo.lock", "kernels/.cargo/other", ".cargo/other"] {
+        folder.write(name, "");
+    }
+    let manifest = "[package]\nname = \"host\"\nversion = \"0.1.0\"\nedition = \"2024\"\n[workspace]\n";
+    folder.write("host/Cargo.toml", manifest);
+    folder.write("host/src/lib.rs", "");
+    folder.write("host/build.rs", BUILD_SCRIPT);
+    let built = folder.builder("kernels").build().unwrap();
+    let inputs: Vec<_> = built.inputs().iter().map(|input| input.display().to_string()).collect();
+    folder.write("host/inputs", &inputs.join("\n"));
+    // The real cargo. How often the build script has run after a build.
+    let runs = || {
+        let mut cargo = std::process::Command::new(env!("CARGO"));
+        cargo.args(["build", "--offline", "--quiet"]).current_dir(folder.path("host"));
+        let output = cargo.env("CARGO_TARGET_DIR", folder.path("target/host")).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder.read("host/runs").len()
+    };
+    assert_eq!([runs(), runs()], [1, 1], "nothing changed");
+    let appearing = ["kernels/.cargo/config.toml", ".cargo/config.toml", "kernels/rust-toolchain.toml"];
+    for (before, name) in appearing.into_iter().enumerate() {
+        let text = if name.ends_with("rust-toolchain.toml") { TOOLCHAIN } else { "" };
+        // Of one time stamp, a file and the last run would be the same age.
+        thread::sleep(std::time::Duration::from_millis(1100));
+        folder.write(name, text);
+        assert_eq!([runs(), runs()], [before + 2; 2], "{name}");
+    }
 }
 
 #[test]

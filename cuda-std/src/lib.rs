@@ -6,23 +6,23 @@
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
-//! | `threadIdx`, `blockIdx`, `blockDim`, `gridDim` | [`thread`] |
-//! | `__syncthreads()` | [`block::sync`] |
-//! | `__shfl_xor_sync`, `__ballot_sync`, … | [`warp`] |
-//! | `extern __shared__` | [`shared::SharedMemory`] |
-//! | `float4` / 16-byte loads, `__ldg`, `__stcs` | [`pack::Pack`], [`mem`] |
-//! | `__float2bfloat16_rn`, … | [`elem::Elem`] |
-//! | `rsqrtf`, `__expf`, `fmaf` | [`math`] |
-//! | `expf`, `erff`, `tanhf` | [`libdevice`] |
-//! | `__launch_bounds__` | [`thread::launch_bounds`] |
-//! | `__pipeline_memcpy_async` | [`copy`] |
+//! | `threadIdx`, `blockIdx`, `blockDim`, `gridDim` | [`simt::thread`] |
+//! | `__syncthreads()` | [`simt::block::sync`] |
+//! | `__shfl_xor_sync`, `__ballot_sync`, … | [`simt::warp`] |
+//! | `extern __shared__` | [`simt::shared::SharedMemory`] |
+//! | `float4` / 16-byte loads, `__ldg`, `__stcs` | [`rows::pack::Pack`], [`simt::mem`] |
+//! | `__float2bfloat16_rn`, … | [`numeric::elem::Elem`] |
+//! | `rsqrtf`, `__expf`, `fmaf` | [`numeric::math`] |
+//! | `expf`, `erff`, `tanhf` | [`numeric::libdevice`] |
+//! | `__launch_bounds__` | [`simt::thread::launch_bounds`] |
+//! | `__pipeline_memcpy_async` | [`simt::copy`] |
 //! | `mbarrier`, tensor maps, `wgmma`, `setmaxnreg` | `hopper`, on PTX only |
-//! | `__cluster_dims__`, `cluster.map_shared_rank` | [`cluster`] |
-//! | `mma.sync`, `ldmatrix` | [`mma`] |
+//! | `__cluster_dims__`, `cluster.map_shared_rank` | [`simt::cluster`] |
+//! | `mma.sync`, `ldmatrix` | [`matrix::mma`] |
 //! | `__global__` | [`entry!`] |
 //!
-//! On top of these stands the vocabulary that row kernels share: [`team::Team`] (the threads of one row) and
-//! [`row::Row`] (a row read and written in tiles of one 16-byte pack a thread).
+//! On top of these stands the vocabulary that row kernels share: [`rows::team::Team`] (the threads of one row) and
+//! [`rows::row::Row`] (a row read and written in tiles of one 16-byte pack a thread).
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -37,46 +37,39 @@
     allow(internal_features)
 )]
 
-#[cfg_attr(target_arch = "nvptx64", path = "arch/ptx.rs")]
-#[cfg_attr(not(target_arch = "nvptx64"), path = "arch/cpu.rs")]
+#[cfg_attr(target_arch = "nvptx64", path = "arch/ptx/mod.rs")]
+#[cfg_attr(not(target_arch = "nvptx64"), path = "arch/cpu/mod.rs")]
 pub(crate) mod arch;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
 
-pub mod block;
-pub mod cluster;
-pub mod copy;
-pub mod elem;
 mod entry;
+pub mod matrix;
+pub mod numeric;
+pub mod rows;
+pub mod simt;
+
 #[cfg(target_arch = "nvptx64")]
-pub mod hopper;
-pub mod l2;
-pub mod libdevice;
-pub mod math;
-pub mod mem;
-pub mod mma;
-pub mod pack;
-pub mod quad;
-pub mod row;
-pub mod shared;
-pub mod staged;
-pub mod team;
-pub mod thread;
-pub mod trig;
-pub mod warp;
+pub use matrix::hopper;
+pub use matrix::mma;
+pub use numeric::{elem, libdevice, math, trig};
+pub use rows::vec4::shared_row;
+pub use rows::{pack, row, team, vec4};
+pub use simt::{block, cluster, copy, l2, mem, shared, thread, warp};
 
 /// What nearly every kernel uses.
 pub mod prelude {
-    pub use crate::elem::{Elem, Lanes};
-    pub use crate::math::{fma, rsqrt};
-    pub use crate::mem::{Load, Store};
-    pub use crate::pack::Pack;
-    pub use crate::quad::{MixedRow, Quad, QuadColumns, QuadRow, QuadRowMut};
-    pub use crate::row::{Row, RowAt, RowMut, Rows};
-    pub use crate::shared::{Shared, SharedMemory};
-    pub use crate::staged::Staged;
-    pub use crate::team::Team;
-    pub use crate::{block, entry, thread, warp};
+    pub use crate::entry;
+    pub use crate::numeric::elem::{Elem, Lanes};
+    pub use crate::numeric::math::{fma, rsqrt};
+    pub use crate::rows::pack::Pack;
+    pub use crate::rows::row::{Row, RowAt, RowMut, Rows};
+    pub use crate::rows::team::Team;
+    pub use crate::rows::vec4::shared_row::Staged;
+    pub use crate::rows::vec4::{MixedRow, Quad, QuadColumns, QuadRow, QuadRowMut};
+    pub use crate::simt::mem::{Load, Store};
+    pub use crate::simt::shared::{Shared, SharedMemory};
+    pub use crate::simt::{block, thread, warp};
     pub use half::{bf16, f16};
 }
 

@@ -34,6 +34,11 @@ impl Dtype {
         }
     }
 
+    /// What an argument is to be that has this type as `like` does, or f32: "bf16 (as x) or f32".
+    pub fn or_f32(self, like: &str) -> String {
+        if self == Self::F32 { self.to_string() } else { format!("{self} (as {like}) or f32") }
+    }
+
     /// As it stands in kernel names: `bf16`.
     pub const fn name(self) -> &'static str {
         match self {

@@ -60,6 +60,25 @@ pub enum Error {
         /// What the op cannot do with them.
         problem: &'static str,
     },
+    /// Strides of two arguments that the op can read, but not both in one launch.
+    #[error(
+        "{op}: {arg} and {other} of shape {shape:?} have strides {strides:?} and {other_strides:?}: \
+         two strides must reach the rows of both in the same groups: make one of them contiguous in this shape"
+    )]
+    StridesOfTwo {
+        /// The op.
+        op: &'static str,
+        /// One of the arguments.
+        arg: &'static str,
+        /// The other one.
+        other: &'static str,
+        /// The shape of both.
+        shape: Vec<i64>,
+        /// The strides of `arg`, in elements.
+        strides: Vec<i64>,
+        /// Those of `other`.
+        other_strides: Vec<i64>,
+    },
     /// An output that shares memory with another argument.
     #[error("{op}: {arg} overlaps {other}")]
     Overlap {
@@ -163,6 +182,15 @@ pub enum Error {
     /// A kernel that broke a rule of the machine, found by the CPU executor.
     #[error(transparent)]
     Fault(#[from] cuda_std::cpu::Fault),
+}
+
+/// `value`, if it is a finite number of `least` or more.
+pub(crate) fn finite(op: &'static str, arg: &'static str, value: f32, least: f32) -> Result<f32> {
+    if value.is_finite() && value >= least {
+        return Ok(value);
+    }
+    let expected = if least < 0.0 { "a finite number" } else { "a finite number of 0 or more" };
+    Err(Error::Value { op, arg, got: value.into(), expected })
 }
 
 #[cfg(test)]

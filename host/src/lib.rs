@@ -16,46 +16,28 @@
 //! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
-mod arch;
-mod attention;
-mod buffer;
-mod choice;
-mod cuda;
 mod device;
 mod dtype;
-mod elementwise;
 mod error;
-mod head_launch;
-mod head_plans;
-mod heads;
-mod kernels;
-mod l2;
-mod ladder;
-mod launch;
-mod modulation;
-mod norm_backward;
+mod operands;
 pub mod ops;
-mod ptx;
-mod quads;
-mod rotary;
-mod rows;
-mod view;
+mod plan;
+mod tensor;
 
-pub use arch::Arch;
-pub use attention::{Attention, AttentionInputs};
-pub use buffer::Buffer;
-#[doc(hidden)]
-pub use choice::Choice;
-pub use cuda::{Event, Graph, OwnedStream};
 pub use device::Device;
+pub use device::cuda::{Event, Graph, OwnedStream};
+pub use device::kernels::Kernels;
+pub use device::launch::{Launch, Stream};
+#[doc(hidden)]
+pub use device::launch_override::Choice;
+pub use device::ptx::arch::Arch;
+pub use device::ptx::{KernelInfo, kernel_info};
 pub use dtype::{Dtype, Element, Scalar};
 pub use error::{Error, Result};
-pub use heads::{Heads, HeadsOrder};
-pub use kernels::Kernels;
-pub use ladder::{Rung, rung};
-pub use launch::{Launch, Stream};
-pub use modulation::{Affine, Modulation, ScaleShift};
-pub use norm_backward::{ParameterGradients, norm_backward_workspace};
+pub use operands::attention::{Attention, AttentionInputs};
+pub use operands::heads::{Heads, HeadsOrder};
+pub use operands::modulation::{Affine, Modulation, ScaleShift};
+pub use operands::rope::{Angles, Rope};
 pub use ops::activation::{Activation, Roundings, activation};
 pub use ops::activation_backward::activation_backward;
 pub use ops::ada_norm::{AdaNorm, ada_norm, ada_norm_pair};
@@ -81,7 +63,8 @@ pub use ops::rms_norm_gated::{GateFunction, GateOrder, RmsNormGated, rms_norm_ga
 pub use ops::rope::rope;
 pub use ops::softmax::softmax;
 pub use ops::softmax_backward::softmax_backward;
-pub use ptx::{KernelInfo, kernel_info};
-pub use quads::Norm;
-pub use rotary::{Angles, Rope};
-pub use view::{MAX_RANK, View, ViewMut};
+pub use plan::ladder::{Rung, rung};
+pub use plan::norm_backward::{ParameterGradients, norm_backward_workspace};
+pub use plan::vec4_norm::Norm;
+pub use tensor::buffer::Buffer;
+pub use tensor::view::{MAX_RANK, View, ViewMut};

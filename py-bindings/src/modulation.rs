@@ -3,7 +3,7 @@
 use crate::boundary::Args;
 use crate::device::Location;
 use crate::tensor::Tensor;
-use oxiwarp::{Affine, Modulation, ScaleShift};
+use oxiwarp::{Affine, Modulation, ScaleShift, View};
 
 /// `Tensor? weight, Tensor? bias`.
 pub struct AffineArgs {
@@ -17,8 +17,8 @@ impl AffineArgs {
     }
 
     /// Views, once both are known to be where `x` is.
-    pub fn views(&self, place: Location) -> Result<Affine<'_>, String> {
-        Ok(Affine { weight: optional(&self.weight, place)?, bias: optional(&self.bias, place)? })
+    pub fn views(&self, place: Location, x: &View) -> Result<Affine<'_>, String> {
+        Ok(Affine { weight: optional(&self.weight, place, x)?, bias: optional(&self.bias, place, x)? })
     }
 }
 
@@ -42,11 +42,11 @@ impl ModulationArgs {
     }
 
     /// Views, once both are known to be where `x` is; `None` without a value, which a table needs.
-    pub fn views(&self, place: Location) -> Result<Option<Modulation<'_>>, String> {
-        let Some(value) = optional(&self.value, place)? else {
+    pub fn views(&self, place: Location, x: &View) -> Result<Option<Modulation<'_>>, String> {
+        let Some(value) = optional(&self.value, place, x)? else {
             return self.table.as_ref().map_or(Ok(None), |table| Err(table.given_without(self.name)));
         };
-        Ok(Some(Modulation { value, table: optional(&self.table, place)? }))
+        Ok(Some(Modulation { value, table: optional(&self.table, place, x)? }))
     }
 }
 
@@ -66,14 +66,14 @@ impl ScaleShiftArgs {
     }
 
     /// Views, once all are known to be where `x` is.
-    pub fn views(&self, place: Location) -> Result<ScaleShift<'_>, String> {
-        let scale = self.scale.views(place)?.ok_or("scale is missing")?;
-        Ok(ScaleShift { scale, shift: self.shift.views(place)? })
+    pub fn views(&self, place: Location, x: &View) -> Result<ScaleShift<'_>, String> {
+        let scale = self.scale.views(place, x)?.ok_or("scale is missing")?;
+        Ok(ScaleShift { scale, shift: self.shift.views(place, x)? })
     }
 }
 
-fn optional(tensor: &Option<Tensor>, place: Location) -> Result<Option<oxiwarp::View<'_>>, String> {
+fn optional<'a>(tensor: &'a Option<Tensor>, place: Location, x: &View) -> Result<Option<View<'a>>, String> {
     let Some(tensor) = tensor else { return Ok(None) };
     tensor.expect_on(place)?;
-    tensor.view().map(Some)
+    tensor.parameter_view(x).map(Some)
 }

@@ -79,10 +79,10 @@ impl Operands {
         let call = Call {
             device,
             stream,
-            dy: self.dy.view()?,
+            dy: self.dy.view_like(&x)?,
             x,
-            weight: self.weight.as_ref().map(Tensor::view).transpose()?,
-            dsum: self.dsum.as_ref().map(Tensor::view).transpose()?,
+            weight: self.weight.as_ref().map(|weight| weight.parameter_view(&x)).transpose()?,
+            dsum: self.dsum.as_ref().map(|dsum| dsum.view_like(&x)).transpose()?,
             dx: dx.view_mut()?,
             gradients,
         };

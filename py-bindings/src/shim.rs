@@ -118,10 +118,29 @@ impl Shim {
 
     /// The name of a dtype that has no kernel. For an error: it looks names up until one has this number.
     pub fn dtype_name(&self, dtype: i32) -> Option<&'static str> {
-        const NAMES: [&str; 9] =
-            ["float64", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64", "complex128"];
+        const NAMES: &[&str] = &[
+            "float64",
+            "int64",
+            "int32",
+            "int16",
+            "int8",
+            "uint8",
+            "bool",
+            "complex64",
+            "complex128",
+            "complex32",
+            "float8_e4m3fn",
+            "float8_e5m2",
+            "float8_e4m3fnuz",
+            "float8_e5m2fnuz",
+            "float8_e8m0fnu",
+            "float4_e2m1fn_x2",
+            "uint16",
+            "uint32",
+            "uint64",
+        ];
         let library = open_loaded(&format!("{}libtorch_cpu.so", self.directory)).ok()?;
-        NAMES.into_iter().find(|name| {
+        NAMES.iter().copied().find(|name| {
             // SAFETY: torch's headers declare every function of this name as a constant without arguments.
             let number = unsafe { find::<Constant>(&library, &format!("aoti_torch_dtype_{name}")) };
             // SAFETY: as above.

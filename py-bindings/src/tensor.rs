@@ -24,6 +24,12 @@ impl Tensor {
         Tensor { handle, op, name }
     }
 
+    /// The same tensor, called `name` in errors.
+    pub fn named(self, name: &'static str) -> Self {
+        let tensor = std::mem::ManuallyDrop::new(self);
+        Tensor { handle: tensor.handle, op: tensor.op, name }
+    }
+
     /// Gives the reference away, as a value for the result stack.
     pub fn into_raw(self) -> u64 {
         let handle = self.handle;
@@ -129,6 +135,21 @@ impl Tensor {
         self.view_as(self.dtype()?)
     }
 
+    /// A view for reading what must have the dtype that `x` has.
+    pub fn view_like(&self, x: &View) -> Result<View<'_>, String> {
+        self.view_as(self.dtype_or(|| x.dtype().to_string())?)
+    }
+
+    /// A view for reading a parameter: of the dtype that `x` has, or float32.
+    pub fn parameter_view(&self, x: &View) -> Result<View<'_>, String> {
+        self.view_or_f32(x.dtype(), "x")
+    }
+
+    /// A view for reading what has the dtype of `like`, or float32.
+    pub fn view_or_f32(&self, dtype: Dtype, like: &str) -> Result<View<'_>, String> {
+        self.view_as(self.dtype_or(|| dtype.or_f32(like))?)
+    }
+
     /// A view for reading indices.
     pub fn index_view(&self) -> Result<View<'_>, String> {
         self.view_as(self.one_of(shim().index_dtypes, Dtype::INDICES, "int64 or int32")?)
@@ -146,6 +167,12 @@ impl Tensor {
         // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
         unsafe { View::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|e| self.error(e.to_string()))
+    }
+
+    /// A view for writing into the caller's tensor, which must have the dtype that `x` has.
+    pub fn view_mut_like(&self, x: &View) -> Result<ViewMut<'_>, String> {
+        self.dtype_or(|| x.dtype().to_string())?;
+        self.view_mut()
     }
 
     /// A view for writing. The schema says that this tensor is written; torch allows aliases, the host checks overlap.
@@ -174,7 +201,16 @@ impl Tensor {
     }
 
     fn dtype(&self) -> Result<Dtype, String> {
-        self.one_of(shim().dtypes, Dtype::FLOATS, "f32, f16 or bf16")
+        self.dtype_or(|| "f32, f16 or bf16".into())
+    }
+
+    /// Its dtype, if it is one that kernels compute with; the error says what was expected. Whether it fits is for the host.
+    fn dtype_or(&self, expected: impl FnOnce() -> String) -> Result<Dtype, String> {
+        let number = shim().dtype(self.handle)?;
+        match shim().dtypes.iter().position(|&dtype| dtype == number) {
+            Some(at) => Ok(Dtype::FLOATS[at]),
+            None => self.one_of([], [], &expected()),
+        }
     }
 
     /// The dtype among those that torch numbers so.
@@ -190,8 +226,10 @@ impl Tensor {
             return Ok(dtypes[at]);
         }
         let got = match at(&shim().dtypes) {
-            Some(at) => Dtype::FLOATS[at].name(),
-            None => shim().dtype_name(number).unwrap_or("of another dtype"),
+            Some(at) => Dtype::FLOATS[at].to_string(),
+            None => shim()
+                .dtype_name(number)
+                .map_or_else(|| format!("of the dtype that torch numbers {number}"), Into::into),
         };
         Err(self.error(format!("{} is {got}, expected {expected}", self.name)))
     }

@@ -1,45 +1,11 @@
 //! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
-mod activation;
-mod activation_input;
-mod ada_norm;
-mod ada_norm_bits;
-mod add_rms_norm;
 mod attention;
-mod attention_alignment;
-mod attention_backward;
-mod attention_case;
-mod attention_decode;
-mod attention_input;
-mod attention_packed;
-mod attention_tiles;
-mod bad_input;
-mod cross_entropy;
-mod cross_entropy_backward;
-mod gated_activation;
-mod gated_forms;
-mod gated_residual;
-mod gpu;
+mod device;
+mod elementwise;
 mod heads;
-mod heads_bad_input;
-mod heads_empty;
-mod heads_kernels;
-mod layer_norm;
-mod mochi;
-mod modulation_input;
-mod modulation_overlap;
-mod modulations;
-mod norm_backward;
-mod norm_backward_beside;
-mod norm_backward_case;
-mod norm_backward_input;
-mod properties;
-mod qk_norm_rope;
-mod rms_norm;
-mod rms_norm_gated;
-mod rope;
-mod rungs;
-mod softmax;
-mod softmax_backward;
+mod loss;
+mod norm;
+mod support;
 
 use libtest_mimic::{Arguments, Trial};
 use oxiwarp::Device;
@@ -50,53 +16,53 @@ type Test = (&'static str, fn(&Device));
 
 fn main() -> std::process::ExitCode {
     let all = [
-        rms_norm::TESTS,
-        rms_norm_gated::TESTS,
-        rungs::TESTS,
-        add_rms_norm::TESTS,
-        activation::TESTS,
-        gated_activation::TESTS,
-        activation_input::TESTS,
-        bad_input::TESTS,
-        heads_bad_input::TESTS,
-        heads_empty::TESTS,
-        norm_backward::TESTS,
-        norm_backward_beside::TESTS,
-        norm_backward_input::TESTS,
-        softmax::TESTS,
-        softmax_backward::TESTS,
-        cross_entropy::TESTS,
-        cross_entropy_backward::TESTS,
-        layer_norm::TESTS,
-        ada_norm::TESTS,
-        ada_norm_bits::TESTS,
-        gated_forms::TESTS,
-        gated_residual::TESTS,
-        mochi::TESTS,
-        modulation_input::TESTS,
-        modulation_overlap::TESTS,
-        rope::TESTS,
-        qk_norm_rope::TESTS,
-        heads_kernels::TESTS,
+        norm::rms_norm::TESTS,
+        norm::rms_norm_gated::TESTS,
+        device::rungs::TESTS,
+        norm::add_rms_norm::TESTS,
+        elementwise::activation::TESTS,
+        elementwise::gated_activation::TESTS,
+        elementwise::activation_input::TESTS,
+        norm::bad_input::TESTS,
+        heads::bad_input::TESTS,
+        heads::empty::TESTS,
+        norm::norm_backward::TESTS,
+        norm::norm_backward_multi_row::TESTS,
+        norm::norm_backward_input::TESTS,
+        loss::softmax::TESTS,
+        loss::softmax_backward::TESTS,
+        loss::cross_entropy::TESTS,
+        loss::cross_entropy_backward::TESTS,
+        norm::layer_norm::TESTS,
+        norm::ada_norm::TESTS,
+        norm::ada_norm_bits::TESTS,
+        norm::gated_forms::TESTS,
+        norm::gated_residual::TESTS,
+        norm::mochi::TESTS,
+        norm::modulation_input::TESTS,
+        norm::modulation_overlap::TESTS,
+        heads::rope::TESTS,
+        heads::qk_norm_rope::TESTS,
+        heads::kernels::TESTS,
     ]
     .concat();
     // Products of matrices need sm_80.
     let on_tensor_cores = [
-        attention::TESTS,
-        attention_alignment::TESTS,
-        attention_input::TESTS,
-        attention_decode::TESTS,
-        attention_packed::TESTS,
-        attention_backward::TESTS,
-        attention_tiles::TESTS,
+        attention::forward::TESTS,
+        attention::alignment::TESTS,
+        attention::input::TESTS,
+        attention::decode::TESTS,
+        attention::packed::TESTS,
+        attention::backward::TESTS,
+        attention::tiles::TESTS,
     ]
     .concat();
-    let mut trials: Vec<Trial> = properties::trials();
+    let mut trials: Vec<Trial> = device::properties::trials();
     for candidate in candidates() {
         let of_device: &[&[Test]] = match candidate.name {
             "cpu" => &[&all, &on_tensor_cores],
-            "sm_75" => &[&all, gpu::TESTS],
-            _ => &[&all, &on_tensor_cores, gpu::TESTS, attention_tiles::GPU_TESTS],
+            "sm_75" => &[&all, device::gpu::TESTS],
+            _ => &[&all, &on_tensor_cores, device::gpu::TESTS, attention::tiles::GPU_TESTS],
         };
         let all = of_device.concat();
         if let Err(reason) = &candidate.device {

@@ -1,4 +1,4 @@
-//! The product of two matrices whose fragments the lanes of a warp hold: see [`mma`](crate::mma).
+//! The product of two matrices whose fragments the lanes of a warp hold: see [`mma`](crate::matrix::mma).
 use super::warp::exchange_fragments;
 
 /// What a lane holds of `c + a b`.

@@ -112,6 +112,37 @@ fn a_forked_child_can_launch() {
     assert_eq!(trace(), expected, "the parent afterwards");
 }
 
+/// Set in the process that [`a_panic_hook_has_room_for_a_backtrace`] starts.
+const HOOK_CHILD: &str = "OXIWARP_TEST_PANIC_HOOK";
+
+/// A kernel panics under a hook that captures a backtrace and then writes to a buffer of 40 KiB on the stack. Prints the fault.
+fn panic_under_a_hook() {
+    std::panic::set_hook(Box::new(|_| {
+        let backtrace = std::backtrace::Backtrace::force_capture().to_string();
+        let mut buffer = [0_u8; 40 << 10];
+        let len = backtrace.len().min(buffer.len());
+        buffer[..len].copy_from_slice(&backtrace.as_bytes()[..len]);
+        std::hint::black_box(&buffer);
+    }));
+    let fault = fault(64, 0, &|| assert!(me() != 3, "thread three gives up"));
+    println!("fault: {:?}", fault.kind);
+}
+
+/// The hook runs on the stack of the thread that panicked. In a process of its own: an overflow ends it, and a hook is for
+/// all threads.
+#[test]
+fn a_panic_hook_has_room_for_a_backtrace() {
+    if std::env::var_os(HOOK_CHILD).is_some() {
+        return panic_under_a_hook();
+    }
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "process::a_panic_hook_has_room_for_a_backtrace", "--nocapture"]);
+    let output = child.env(HOOK_CHILD, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let expected = "fault: Panic(\"thread three gives up\")";
+    assert!(output.status.success() && said.contains(expected), "{}: {said}", output.status);
+}
+
 /// Linux gives a process 65,530 mappings, two to a stack: 64 workers with 1024 threads each would take twice that.
 #[test]
 fn more_workers_than_stacks() {

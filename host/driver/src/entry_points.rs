@@ -1,7 +1,7 @@
 //! The driver functions, each a jump through a slot.
 //!
 //! The list is every symbol that `cust` 0.3.2 names, plus those that the `oxiwarp` crate declares itself
-//! (`host/src/cuda/sys.rs`). A jump, and not a call, so that one line serves every signature: arguments
+//! (`host/src/device/cuda/sys.rs`). A jump, and not a call, so that one line serves every signature: arguments
 //! and result stay where the caller put them.
 
 use std::ffi::{CStr, c_void};

@@ -1,12 +1,12 @@
 //! `y = f(x + bias)`, element by element.
 use half::{bf16, f16};
-use kernels_gpu::activations::Function;
-use kernels_gpu::activations::Params;
 use kernels_gpu::elementwise::THREADS;
+use kernels_gpu::elementwise::activations::Function;
+use kernels_gpu::elementwise::activations::Params;
 
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::rows::expect_disjoint;
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// An activation function.
@@ -27,7 +27,7 @@ pub enum Activation {
     GeluQuick,
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x` where it is greater than the threshold, else 0.
+    /// `x` where it is greater than the threshold, which is not NaN, else 0.
     Fatrelu(f32),
 }
 
@@ -43,7 +43,7 @@ pub enum Roundings {
 
 impl Activation {
     /// As the kernels take it, for elements of `dtype`.
-    pub(super) fn function(self, dtype: Dtype, roundings: Roundings) -> Function {
+    pub(super) fn function(self, op: &'static str, dtype: Dtype, roundings: Roundings) -> Result<Function> {
         let function = Function::new(match self {
             Self::Gelu => Function::GELU,
             Self::GeluCuda13_2 => Function::GELU_CUDA_13_2,
@@ -52,6 +52,11 @@ impl Activation {
             Self::GeluFast => Function::GELU_FAST,
             Self::GeluQuick => Function::GELU_QUICK,
             Self::Silu => Function::SILU,
+            // Infinities mean something, as to torch: nothing passes, or everything.
+            Self::Fatrelu(threshold) if threshold.is_nan() => {
+                let expected = "a number or an infinity";
+                return Err(Error::Value { op, arg: "threshold", got: threshold.into(), expected });
+            }
             Self::Fatrelu(threshold) => {
                 // torch compares with the threshold as an element holds it.
                 let threshold = match dtype {
@@ -59,10 +64,10 @@ impl Activation {
                     Dtype::F16 => f16::from_f32(threshold).to_f32(),
                     Dtype::Bf16 => bf16::from_f32(threshold).to_f32(),
                 };
-                return Function { threshold, ..Function::new(Function::FATRELU) };
+                return Ok(Function { threshold, ..Function::new(Function::FATRELU) });
             }
         });
-        if roundings == Roundings::Once { function.once() } else { function }
+        Ok(if roundings == Roundings::Once { function.once() } else { function })
     }
 }
 
@@ -90,7 +95,7 @@ pub fn activation(
     let bias_base = check_bias(OP, device, bias.as_ref(), &x, x.shape())?;
     let launch = Elementwise::of(OP, device, [("x", &x), ("out", y)], bias.is_some(), is_aligned(bias_base))?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), bias.as_ref().map(|bias| ("bias", bias))])?;
-    let function = f.function(x.dtype(), roundings);
+    let function = f.function(OP, x.dtype(), roundings)?;
     let exact = u32::from(roundings == Roundings::Exact);
     let p = Params { function, exact };
     let [x, y] = launch.layout.operands;

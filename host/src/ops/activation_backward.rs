@@ -1,11 +1,11 @@
 //! The gradient of [`activation`](super::activation::activation).
-use kernels_gpu::activations::Params;
 use kernels_gpu::elementwise::THREADS;
+use kernels_gpu::elementwise::activations::Params;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::rows::expect_disjoint;
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "activation_backward";
@@ -33,7 +33,7 @@ pub fn activation_backward(
     let launch = Elementwise::of(OP, device, operands, bias.is_some(), is_aligned(bias_base))?;
     let others = [Some(("x", &x)), Some(("dy", &dy)), bias.as_ref().map(|bias| ("bias", bias))];
     expect_disjoint(OP, ("dx", dx), &others)?;
-    let function = f.function(x.dtype(), Roundings::Once);
+    let function = f.function(OP, x.dtype(), Roundings::Once)?;
     let exact = u32::from(roundings == Roundings::Exact);
     let p = Params { function, exact };
     let [x, dy, dx] = launch.layout.operands;

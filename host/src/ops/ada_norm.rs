@@ -1,12 +1,12 @@
 //! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
-use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM};
-use kernels_gpu::affine::Modulated;
-use kernels_gpu::params::Params;
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM};
+use kernels_gpu::norm::affine::Modulated;
+use kernels_gpu::norm::params::Params;
 
-use crate::launch::args;
-use crate::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
-use crate::quads::{Kernels, Norm, QuadLaunch, Wants};
-use crate::rows::{RowLayout, expect_disjoint};
+use crate::device::launch::args;
+use crate::operands::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::vec4_norm::{Kernels, Norm, QuadLaunch, Wants};
 use crate::{Affine, Device, Dtype, Result, ScaleShift, Stream, View, ViewMut};
 
 /// The parameters of a modulated norm.

@@ -1,8 +1,8 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
-use crate::launch::args;
-use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::device::launch::args;
+use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";

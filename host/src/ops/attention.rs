@@ -1,11 +1,11 @@
 //! `softmax(scale q kT + mask) v`.
-use kernels_gpu::attention::{Mask, Params, UNLIMITED};
+use kernels_gpu::attention::mma::{Mask, Params, UNLIMITED};
 use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
-use crate::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE, MaskLayout};
-use crate::launch::{Launch, args};
+use crate::device::launch::{Launch, args};
+use crate::operands::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE, MaskLayout};
+use crate::operands::rows::expect_disjoint;
 use crate::ops::attention_hopper::attention_hopper;
-use crate::rows::expect_disjoint;
 use crate::{Arch, Device, Dtype, Error, Result, Stream, ViewMut};
 
 const OP: &str = "attention";

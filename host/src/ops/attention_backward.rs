@@ -3,9 +3,10 @@ use kernels_gpu::attention::backward::{BackwardParams, DELTA_ROWS, DELTA_THREADS
 use kernels_gpu::ops::attention_backward::{KERNELS_BY_DIM, Kernel};
 
 use super::attention::{Side, block_shape, expect_tensor_cores};
-use crate::attention::{Attention, AttentionInputs, AttentionLayout, check};
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::attention::{Attention, AttentionInputs, AttentionLayout};
+use crate::operands::attention_checks;
+use crate::operands::rows::expect_disjoint;
 use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 
 const OP: &str = "attention_backward";
@@ -54,10 +55,11 @@ pub fn attention_backward(
     let AttentionGradients { dq, dk, dv, workspace } = &gradients;
     let (packed, q) = (inputs.cu_seqlens.is_some(), &inputs.q);
     let workspace = workspace.as_view();
-    check::contiguous(OP, device, ("workspace", workspace), Dtype::F32, lse.shape())?;
+    attention_checks::contiguous(OP, device, ("workspace", workspace), Dtype::F32, lse.shape())?;
     let heads = |arg, view: &View, like: &View| {
         view.expect_shape(OP, arg, like.shape())?;
-        check::heads(OP, device, (arg, view), q.dtype(), params.order, packed).map(|(_, heads)| heads)
+        attention_checks::heads(OP, device, (arg, view), q.dtype(), params.order, packed)
+            .map(|(_, heads)| heads)
     };
     let dout_heads = heads("dout", dout, q)?;
     let outputs = [("dq", dq.as_view(), q), ("dk", dk.as_view(), &inputs.k), ("dv", dv.as_view(), &inputs.v)];

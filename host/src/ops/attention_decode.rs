@@ -1,13 +1,14 @@
 //! `attention` of few queries and many keys: blocks share the keys, in memory of the caller's.
-use kernels_gpu::attention::WARPS;
+use kernels_gpu::attention::decode::combine::{COMBINERS, SHARED_BYTES};
 use kernels_gpu::attention::decode::{DecodeParams, ROWS, SPLIT};
-use kernels_gpu::attention::decode_combine::{COMBINERS, SHARED_BYTES};
+use kernels_gpu::attention::mma::WARPS;
 use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
 use super::attention::{block_shape, expect_tensor_cores, launch};
-use crate::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE, check};
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::attention::{Attention, AttentionInputs, AttentionLayout, LEAST_SCALE};
+use crate::operands::attention_checks;
+use crate::operands::rows::expect_disjoint;
 use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
 const OP: &str = "attention_decode";
@@ -76,7 +77,7 @@ pub fn attention_decode(
     let (out, lse) = (out.as_view(), lse.as_ref().map(ViewMut::as_view));
     let a = AttentionLayout::of(OP, device, &inputs, (out, lse), &params)?;
     let (wanted, workspace) = (attention_decode_workspace(&inputs, &params), workspace.as_view());
-    check::contiguous(OP, device, ("workspace", workspace), Dtype::F32, &[wanted.unwrap_or(0)])?;
+    attention_checks::contiguous(OP, device, ("workspace", workspace), Dtype::F32, &[wanted.unwrap_or(0)])?;
     expect_disjoint(OP, ("workspace", workspace), &inputs.operands())?;
     for (arg, view) in [Some(("out", out)), lse.map(|lse| ("lse", lse))].into_iter().flatten() {
         expect_disjoint(OP, (arg, view), &inputs.operands())?;

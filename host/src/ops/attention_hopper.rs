@@ -1,12 +1,12 @@
 //! `attention` on Hopper: the calls that its own kernels take.
 use std::num::NonZero;
 
-use kernels_gpu::heads::Heads;
-use kernels_gpu::hopper::{D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles, WARP_ROWS};
+use kernels_gpu::attention::hopper::{D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles, WARP_ROWS};
+use kernels_gpu::layout::heads::Heads;
 
-use crate::attention::{AttentionLayout, LEAST_SCALE};
-use crate::cuda::{Cuda, HeadsMap};
-use crate::launch::{Launch, args};
+use crate::device::cuda::{Cuda, HeadsMap};
+use crate::device::launch::{Launch, args};
+use crate::operands::attention::{AttentionLayout, LEAST_SCALE};
 use crate::{Device, Result, Stream};
 
 /// The kernels of a size.

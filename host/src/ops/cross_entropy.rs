@@ -1,11 +1,12 @@
 //! `loss = ln(sum(exp(x))) - x[target]` over the last dimension.
 use kernels_gpu::ops::cross_entropy::Losses;
-use kernels_gpu::target::Params;
-use kernels_gpu::target::Targets;
+use kernels_gpu::softmax::target::Params;
+use kernels_gpu::softmax::target::Targets;
 
-use crate::ladder::{Rung, rung};
-use crate::launch::args;
-use crate::rows::{Operand, RowLayout, expect_disjoint, launch_rows};
+use crate::device::launch::args;
+use crate::error::finite;
+use crate::operands::rows::{Operand, RowLayout, expect_disjoint, launch_rows};
+use crate::plan::ladder::{Rung, rung};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// The parameters of a cross-entropy, and of its gradient.
@@ -15,7 +16,7 @@ pub struct CrossEntropy {
     pub ignore_index: i64,
     /// The share of the target that all classes have in equal parts: 0 to 1.
     pub label_smoothing: f32,
-    /// The weight of `lse^2` in the loss: 0 or more.
+    /// The weight of `lse^2` in the loss: finite, 0 or more.
     pub z_loss: f32,
 }
 
@@ -104,9 +105,7 @@ pub(super) fn check<const N: usize>(
         let got = label_smoothing.into();
         return Err(Error::Value { op, arg: "label_smoothing", got, expected: "0 to 1" });
     }
-    if z_loss.is_nan() || z_loss < 0.0 {
-        return Err(Error::Value { op, arg: "z_loss", got: z_loss.into(), expected: "0 or more" });
-    }
+    finite(op, "z_loss", z_loss, 0.0)?;
     if !Dtype::INDICES.contains(&target.dtype()) {
         return Err(Error::Dtype { op, arg: "target", got: target.dtype(), expected: "i64 or i32".into() });
     }

@@ -2,8 +2,8 @@
 use kernels_gpu::ops::cross_entropy_backward::Gradients;
 
 use super::cross_entropy::{CrossEntropy, check, expect_row_values, pick};
-use crate::launch::args;
-use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::device::launch::args;
+use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "cross_entropy_backward";

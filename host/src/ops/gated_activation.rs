@@ -1,11 +1,11 @@
 //! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
-use kernels_gpu::activations::{GatedOperands as Operands, Params};
 use kernels_gpu::elementwise::THREADS;
+use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::rows::expect_disjoint;
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Error, Result, Stream, View, ViewMut};
 
 /// Which half of the input the gate is.
@@ -121,7 +121,7 @@ pub fn gated_activation(
     expect_disjoint(OP, ("out", y), &others)?;
 
     let exact = u32::from(params.roundings == Roundings::Exact);
-    let function = params.activation.function(first.dtype(), params.roundings);
+    let function = params.activation.function(OP, first.dtype(), params.roundings)?;
     let p = Params { function, exact };
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);

@@ -1,12 +1,12 @@
 //! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
-use kernels_gpu::activations::{GatedOperands as Operands, Params};
 use kernels_gpu::elementwise::THREADS;
+use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
 
 use super::activation::{Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::rows::expect_disjoint;
+use crate::device::launch::args;
+use crate::operands::rows::expect_disjoint;
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_activation_backward";
@@ -50,7 +50,7 @@ pub fn gated_activation_backward(
     expect_disjoint(OP, ("dx", dx), &others)?;
 
     let exact = u32::from(params.roundings == Roundings::Exact);
-    let function = params.activation.function(first.dtype(), Roundings::Once);
+    let function = params.activation.function(OP, first.dtype(), Roundings::Once)?;
     let p = Params { function, exact };
     let [first, last, dy, dfirst, dlast] = launch.layout.operands;
     let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =

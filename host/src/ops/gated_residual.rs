@@ -1,12 +1,12 @@
 //! `sum = x + gate * y`.
-use kernels_gpu::gated::Gated;
-use kernels_gpu::operand::Operand;
+use kernels_gpu::norm::gated_residual::Gated;
+use kernels_gpu::norm::operand::Operand;
 use kernels_gpu::ops::gated_residual::THREADS;
 
-use crate::elementwise::Elementwise;
-use crate::launch::args;
-use crate::modulation::{GATE, Target};
-use crate::rows::{RowLayout, expect_disjoint};
+use crate::device::launch::args;
+use crate::operands::modulation::{GATE, Target};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::elementwise::Elementwise;
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual";
@@ -32,7 +32,7 @@ impl GatedResidual {
     pub(super) fn arg(
         self,
         [x, y, sum]: [cuda_std::row::Rows; 3],
-        gate: kernels_gpu::operand::Modulation,
+        gate: kernels_gpu::norm::operand::Modulation,
     ) -> Gated {
         let single = [gate.value.kind, gate.table.kind].contains(&Operand::F32);
         let round_each = u32::from(self.exact && !single);

@@ -1,14 +1,14 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
-use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, TEAM};
-use kernels_gpu::affine::Modulated;
-use kernels_gpu::params::Params;
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, TEAM};
+use kernels_gpu::norm::affine::Modulated;
+use kernels_gpu::norm::params::Params;
 
 use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
-use crate::launch::args;
-use crate::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
-use crate::quads::{Kernels, Norm, QuadLaunch, Wants};
-use crate::rows::{RowLayout, expect_disjoint};
+use crate::device::launch::args;
+use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::vec4_norm::{Kernels, Norm, QuadLaunch, Wants};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_ada_norm";

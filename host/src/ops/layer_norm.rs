@@ -1,10 +1,10 @@
 //! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
-use cuda_std::quad::{HELD, HELD_BLOCK};
+use cuda_std::vec4::{HELD, HELD_BLOCK};
 
-use crate::launch::args;
-use crate::modulation::{Target, form};
-use crate::quads::{Kernels, QuadLaunch, Wants};
-use crate::rows::{RowLayout, expect_disjoint};
+use crate::device::launch::args;
+use crate::operands::modulation::{Target, form};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::vec4_norm::{Kernels, QuadLaunch, Wants};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "layer_norm";

@@ -1,5 +1,5 @@
 //! The gradients of a LayerNorm: of its input and its parameters.
-use crate::norm_backward::{Given, NormOp, ParameterGradients};
+use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const NORM: NormOp = NormOp {

@@ -1,11 +1,12 @@
 //! Queries and keys normalised and rotated in one launch.
-use kernels_gpu::head_norm::Normed;
-use kernels_gpu::operand::Operand;
+use kernels_gpu::heads::norm::Normed;
+use kernels_gpu::norm::operand::Operand;
 
 use super::rope;
-use crate::head_launch::Checked;
-use crate::head_plans::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
-use crate::heads::{Heads, HeadsOrder, Shape};
+use crate::error::finite;
+use crate::operands::heads::{Heads, HeadsOrder, Shape};
+use crate::plan::head_launch::Checked;
+use crate::plan::heads::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// A norm of queries and keys, by the module that it stands for.
@@ -67,9 +68,7 @@ pub fn qk_norm_rope(
     stream: Stream,
 ) -> Result<()> {
     let QkNormRope { norm, across_heads, eps, exact, order, head_dim } = params;
-    if eps.is_nan() || eps < 0.0 {
-        return Err(Error::Value { op: OP, arg: "eps", got: eps.into(), expected: "0 or more" });
-    }
+    finite(OP, "eps", eps, 0.0)?;
     let (tensors, rope) = ([q.as_ref(), k.as_ref()], rope.as_ref());
     let shape = Shape { order, head_dim, across: across_heads && norm != QkNorm::None };
     if norm == QkNorm::None {

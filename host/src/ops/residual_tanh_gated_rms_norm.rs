@@ -1,13 +1,13 @@
 //! Mochi's residual: `out = x + rms(branch) * tanh(gate)`, and with it `normed = rms(out) * (1 + scale)`.
-use cuda_std::quad::HELD_TEAM;
-use kernels_gpu::operand::Operand;
+use cuda_std::vec4::HELD_TEAM;
+use kernels_gpu::norm::operand::Operand;
+use kernels_gpu::norm::params::Params;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
-use kernels_gpu::params::Params;
 
-use crate::launch::args;
-use crate::modulation::{GATE, SCALE, Target};
-use crate::quads::{Kernels, QuadLaunch, Wants};
-use crate::rows::{RowLayout, expect_disjoint};
+use crate::device::launch::args;
+use crate::operands::modulation::{GATE, SCALE, Target};
+use crate::operands::rows::{RowLayout, expect_disjoint};
+use crate::plan::vec4_norm::{Kernels, QuadLaunch, Wants};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "residual_tanh_gated_rms_norm";

@@ -1,11 +1,12 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
 use cuda_std::l2::Passage;
-use kernels_gpu::norm::Params;
-use kernels_gpu::weight::{Applied, Weight};
+use kernels_gpu::rms::row::Params;
+use kernels_gpu::rms::weight::{Applied, Weight};
 
-use crate::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
-use crate::launch::args;
-use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::device::launch::args;
+use crate::error::finite;
+use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
 /// Where the normalised value is rounded to the element type.
@@ -21,9 +22,9 @@ pub enum Rounding {
 /// The parameters of an RMSNorm.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RmsNorm {
-    /// Added to the mean of squares; 0 or more.
+    /// Added to the mean of squares; finite, 0 or more.
     pub eps: f32,
-    /// Added to the weight: 1 for Gemma, 0 otherwise.
+    /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
     pub weight_offset: f32,
     /// Where the normalised value is rounded; without a weight there is one rounding.
     pub rounding: Rounding,
@@ -48,8 +49,8 @@ const KERNELS: &[&str] =
 /// on whether all operands, strides included, are aligned to 16 bytes, not on the other rows.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, a negative or NaN eps, a `y` that overlaps an input: nothing is
-/// written. See [`Error`] for the rest.
+/// Shapes, dtypes or strides that do not fit, an eps that is negative or not finite, a weight offset that is not finite,
+/// a `y` that overlaps an input: nothing is written. See [`Error`] for the rest.
 pub fn rms_norm(
     device: &Device,
     x: View,
@@ -79,9 +80,8 @@ pub(super) fn check<const N: usize>(
     params: RmsNorm,
     layout: &mut RowLayout<N>,
 ) -> Result<Weight> {
-    if params.eps.is_nan() || params.eps < 0.0 {
-        return Err(Error::Value { op, arg: "eps", got: params.eps.into(), expected: "0 or more" });
-    }
+    finite(op, "eps", params.eps, 0.0)?;
+    finite(op, "weight_offset", params.weight_offset, f32::MIN)?;
     let Some(weight) = weight else {
         return Ok(Weight { base: std::ptr::null(), kind: Weight::NONE });
     };
@@ -95,12 +95,7 @@ pub(super) fn check<const N: usize>(
         dtype if dtype == x.dtype() => Weight::SAME,
         Dtype::F32 => Weight::F32,
         got => {
-            return Err(Error::Dtype {
-                op,
-                arg: "weight",
-                got,
-                expected: format!("{} (as x) or f32", x.dtype()),
-            });
+            return Err(Error::Dtype { op, arg: "weight", got, expected: x.dtype().or_f32("x") });
         }
     };
     layout.vector &= (weight.ptr() as usize).is_multiple_of(16);

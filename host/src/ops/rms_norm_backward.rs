@@ -1,5 +1,5 @@
 //! The gradients of an RMSNorm: of its input and its weight.
-use crate::norm_backward::{Given, NormOp, ParameterGradients};
+use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
 use crate::{Device, Error, Result, RmsNorm, Stream, View, ViewMut};
 
 const NORM: NormOp = NormOp {

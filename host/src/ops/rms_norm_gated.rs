@@ -1,12 +1,12 @@
 //! `y = rms_norm(x) * f(gate)` over the last dimension, or the norm of `x * f(gate)`.
 use cuda_std::l2::Passage;
 use kernels_gpu::ops::rms_norm_gated::Gate;
-use kernels_gpu::weight::Weight;
+use kernels_gpu::rms::weight::Weight;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
-use crate::ladder::{HeldRows, Ladder, SHORT_ROWS, rung};
-use crate::launch::args;
-use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::device::launch::args;
+use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::plan::ladder::{HeldRows, Ladder, SHORT_ROWS, rung};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 /// What is applied to the gate.
@@ -42,7 +42,7 @@ pub struct RmsNormGated {
 
 const OP: &str = "rms_norm_gated";
 
-/// As [`TWO_OPERANDS`](crate::ladder::TWO_OPERANDS), up to the 768 threads that have the registers for `f` of both rows.
+/// As [`TWO_OPERANDS`](crate::plan::ladder::TWO_OPERANDS), up to the 768 threads that have the registers for `f` of both rows.
 const LADDER: Ladder = Ladder {
     short: SHORT_ROWS,
     held: HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },

@@ -1,9 +1,9 @@
 //! Rotary position embedding of queries and keys.
-use kernels_gpu::head_norm::Normed;
+use kernels_gpu::heads::norm::Normed;
 
-use crate::head_launch::Checked;
-use crate::head_plans::{HalvesKernels, Kernels, LanesKernel};
-use crate::heads::{Heads, HeadsOrder, Shape};
+use crate::operands::heads::{Heads, HeadsOrder, Shape};
+use crate::plan::head_launch::Checked;
+use crate::plan::heads::{HalvesKernels, Kernels, LanesKernel};
 use crate::{Device, Result, Rope, Stream};
 
 const OP: &str = "rope";

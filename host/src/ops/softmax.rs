@@ -1,9 +1,9 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
-use kernels_gpu::exp_sum::Params;
+use kernels_gpu::softmax::online::Params;
 
-use crate::ladder::{HeldRows, Ladder, ONE_OPERAND, Rung, cluster_of, rung};
-use crate::launch::args;
-use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::device::launch::args;
+use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::plan::ladder::{HeldRows, Ladder, ONE_OPERAND, Rung, cluster_of, rung};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax";

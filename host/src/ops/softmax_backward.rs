@@ -1,8 +1,8 @@
 //! The gradient of a softmax from its result: `dx = y * (dy - sum(dy * y))`.
 use super::softmax::kernel_params;
-use crate::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
-use crate::launch::args;
-use crate::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::device::launch::args;
+use crate::operands::rows::{RowLayout, expect_disjoint, launch_rows};
+use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax_backward";

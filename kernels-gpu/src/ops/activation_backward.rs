@@ -2,7 +2,7 @@
 //! bias's gradient is `dx`, summed over the rows.
 use cuda_std::prelude::*;
 
-use crate::activations::Params;
+use crate::elementwise::activations::Params;
 use crate::elementwise::{Extent, Share, THREADS, blocks};
 
 /// # Safety

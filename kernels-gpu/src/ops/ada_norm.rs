@@ -5,14 +5,14 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, HELD_BLOCK, HELD_TEAM, WHOLE};
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, WHOLE};
 
-use crate::affine::{Affine, Modulated, Norm, Parameters};
-use crate::modulated::{Formed, Normed, RoundEach, in_form};
-use crate::moments::{LayerNorm, MeanSquare};
-use crate::params::{Params, with_any_access};
-use crate::passes::Passes;
-use crate::side::Form;
+use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
+use crate::norm::modulation::{Formed, Normed, RoundEach, in_form};
+use crate::norm::operand_forms::Form;
+use crate::norm::params::{Params, with_any_access};
+use crate::norm::passes::Passes;
+use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 
 /// Both passes, for each form.
 struct Both<T, N, const OUTPUTS: usize, const ACCESS: u32> {

@@ -4,8 +4,8 @@
 //! then.
 use cuda_std::prelude::*;
 
-use crate::norm::{Params, Source, hold, normalize};
-use crate::weight::Weight;
+use crate::rms::row::{Params, Source, hold, normalize};
+use crate::rms::weight::Weight;
 
 /// The rows `x + residual`, written to `sum` when they are first computed.
 #[derive(Clone, Copy)]

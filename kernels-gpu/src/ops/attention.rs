@@ -1,12 +1,12 @@
-//! `softmax(scale q kT) v`: see [`attention`](crate::attention).
+//! `softmax(scale q kT) v`: see [`mma`](crate::attention::mma).
 //!
 //! `_64` to `_256`: for heads of up to so many columns. `_general` has mask, softcap, any scale and any alignment.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use crate::attention::forward::forward;
-use crate::attention::turns::turns;
-use crate::attention::{Params, SHARED_BYTES_EVERYWHERE, Tiling};
+use crate::attention::mma::forward::forward;
+use crate::attention::mma::single_buffer::turns;
+use crate::attention::mma::{Params, SHARED_BYTES_EVERYWHERE, Tiling};
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]

@@ -9,7 +9,7 @@ use cuda_std::prelude::*;
 use crate::attention::backward::delta::delta;
 use crate::attention::backward::gradients::gradients;
 use crate::attention::backward::{BackwardParams, DELTA_THREADS, shared_bytes};
-use crate::attention::{SHARED_BYTES_EVERYWHERE, Tiling};
+use crate::attention::mma::{SHARED_BYTES_EVERYWHERE, Tiling};
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]

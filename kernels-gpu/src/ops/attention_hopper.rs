@@ -8,11 +8,11 @@ use cuda_std::hopper::tensor_map::{Map, TensorMap};
 use cuda_std::hopper::{give_registers, take_registers, warp_group};
 use cuda_std::prelude::*;
 
-use crate::hopper::Params;
-use crate::hopper::consumer::consume;
-use crate::hopper::layout::Layout;
-use crate::hopper::producer::{Maps, produce_keys, produce_masks, produce_values};
-use crate::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel128Even, Kernel256, Shape};
+use crate::attention::hopper::Params;
+use crate::attention::hopper::consumer::consume;
+use crate::attention::hopper::layout::Layout;
+use crate::attention::hopper::producer::{Maps, produce_keys, produce_masks, produce_values};
+use crate::attention::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel128Even, Kernel256, Shape};
 
 /// # Safety
 /// The host made the maps and `p`, and launches the block and the shared memory that the layout needs.

@@ -6,8 +6,8 @@
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
-use crate::exp_sum::{ExpSum, ln, logits};
-use crate::target::{Class, Params, Targets};
+use crate::softmax::online::{ExpSum, ln, logits};
+use crate::softmax::target::{Class, Params, Targets};
 
 /// What the kernel writes, an f32 for each row.
 #[repr(C)]
@@ -27,7 +27,8 @@ const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 #[inline(always)]
 fn sum_scaled<L: Lanes>(lanes: L) -> f32 {
     let half = L::LEN as usize / 2;
-    let mut sums = L::from_fn(|i| if i < half { fma(lanes.get(i), SCALE, lanes.get(i + half) * SCALE) } else { 0.0 });
+    let mut sums =
+        L::from_fn(|i| if i < half { fma(lanes.get(i), SCALE, lanes.get(i + half) * SCALE) } else { 0.0 });
     let mut width = half / 2;
     while width > 0 {
         sums = L::from_fn(|i| if i < width { sums.get(i) + sums.get(i + width) } else { 0.0 });

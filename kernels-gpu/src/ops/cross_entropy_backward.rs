@@ -6,8 +6,8 @@
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
-use crate::exp_sum::{exp, logits};
-use crate::target::{Class, Params, Targets};
+use crate::softmax::online::{exp, logits};
+use crate::softmax::target::{Class, Params, Targets};
 
 /// What the forward computed and what comes back for it, an f32 for each row.
 #[repr(C)]

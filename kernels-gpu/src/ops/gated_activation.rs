@@ -1,11 +1,11 @@
-//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see [`Function`](crate::activations::Function) for `f`.
+//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see [`Function`](crate::elementwise::activations::Function) for `f`.
 //!
 //! GEGLU, SwiGLU and their like; which half of a packed input is the gate, only the host knows.
 //! `gated_activation_<dtype>` takes any layout; `gated_activation_hold1_<dtype>` wants rows that can be read 16 bytes at
 //! a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::activations::{GatedOperands as Operands, Params};
+use crate::elementwise::activations::{GatedOperands as Operands, Params};
 use crate::elementwise::{Extent, Share, THREADS, blocks};
 
 /// # Safety

@@ -2,7 +2,7 @@
 //! [`gated_activation`](super::gated_activation), whose biases are added first here too.
 use cuda_std::prelude::*;
 
-use crate::activations::{GatedOperands as Operands, Params};
+use crate::elementwise::activations::{GatedOperands as Operands, Params};
 use crate::elementwise::{Extent, Share, THREADS, blocks};
 
 /// # Safety

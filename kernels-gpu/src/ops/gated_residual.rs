@@ -4,10 +4,10 @@
 //! read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::chains::Held;
+use crate::elementwise::rounded_chain::Held;
 use crate::elementwise::{Extent, Share, blocks};
-use crate::gated::{Gated, clamped};
-use crate::operand::{Modulation, Operand};
+use crate::norm::gated_residual::{Gated, clamped};
+use crate::norm::operand::{Modulation, Operand};
 
 /// Threads of a block: with three operands half a percent faster than blocks of 128 on an H200.
 pub const THREADS: u32 = 256;

@@ -2,14 +2,14 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD, HELD_BLOCK, WHOLE, held as tiles_held, shared};
+use cuda_std::vec4::{HELD, HELD_BLOCK, WHOLE, held as tiles_held, shared};
 
-use crate::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
-use crate::moments::{LayerNorm, Stats};
-use crate::operand::Operand;
-use crate::params::{Params, with_access};
-use crate::passes::Passes;
-use crate::source::Sink;
+use crate::norm::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
+use crate::norm::io::Sink;
+use crate::norm::operand::Operand;
+use crate::norm::params::{Params, with_access};
+use crate::norm::passes::Passes;
+use crate::norm::reduce::warp::{LayerNorm, Stats};
 
 /// `y = norm * weight + bias`, as the second pass.
 struct Scale<T, A, const ACCESS: u32> {

@@ -4,9 +4,9 @@
 //! `layer_norm_backward_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds up what their blocks leave in a workspace.
 use cuda_std::prelude::*;
 
-use crate::column_sums::{self, ColumnSums, column_sums};
+use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
 use crate::norm_backward::{Operands, Params, Sums, norm_backward, norm_backward_beside};
-use crate::weight::Weight;
+use crate::rms::weight::Weight;
 
 /// # Safety
 /// As [`norm_backward`].

@@ -6,16 +6,16 @@
 //! `_lanes2` up to 256; `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be
 //! read in quads.
 use cuda_std::prelude::*;
-use cuda_std::quad::{QUADS, SCALAR};
+use cuda_std::vec4::{QUADS, SCALAR};
 
-use crate::head_halves::head_halves;
-use crate::head_lanes::{Params, Side, head_lanes};
-use crate::head_norm::{HeadNorm, Layer};
-use crate::head_rms_norm::Rms;
-use crate::head_rows::head_rows;
-use crate::held_rows::held_rows;
-use crate::paired_heads::paired_heads;
-use crate::rotary::Rotary;
+use crate::heads::block::head_rows;
+use crate::heads::block_registers::held_rows;
+use crate::heads::norm::{HeadNorm, Layer};
+use crate::heads::rms_norm::Rms;
+use crate::heads::rope::Rotary;
+use crate::heads::warp::{Params, Side, head_lanes};
+use crate::heads::warp_halves::head_halves;
+use crate::heads::warp_own_angles::paired_heads;
 
 /// # Safety
 /// As [`head_lanes`].

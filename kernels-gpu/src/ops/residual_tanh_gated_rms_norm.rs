@@ -5,14 +5,14 @@
 //! rounded, `normed` is computed in f32 from the rounded sum and rounded once.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
-use cuda_std::quad::{HELD_TEAM, MOST_HELD, held, round};
+use cuda_std::vec4::{HELD_TEAM, MOST_HELD, held, round};
 
-use crate::moments::{MeanSquare, Stats};
-use crate::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
-use crate::params::{Params, with_access};
-use crate::passes::Passes;
-use crate::side::Form;
-use crate::source::{Sink, Source};
+use crate::norm::io::{Sink, Source};
+use crate::norm::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
+use crate::norm::operand_forms::Form;
+use crate::norm::params::{Params, with_access};
+use crate::norm::passes::Passes;
+use crate::norm::reduce::warp::{MeanSquare, Stats};
 
 /// The operands that both kernels have: a kernel argument.
 #[repr(C)]

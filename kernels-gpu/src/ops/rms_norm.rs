@@ -6,8 +6,8 @@
 //! can be read 16 bytes at a time ([`Rows::is_vector`]); `rms_norm_cluster_hold8_<dtype>` has a cluster of blocks a row.
 use cuda_std::prelude::*;
 
-use crate::norm::{Params, Source, hold, normalize};
-use crate::weight::Weight;
+use crate::rms::row::{Params, Source, hold, normalize};
+use crate::rms::weight::Weight;
 
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements and the weight `p.cols`, all

@@ -4,9 +4,9 @@
 //! `rms_norm_backward_<dtype>` takes the others; `rms_norm_backward_sums_<dtype>` adds up what their blocks leave in a workspace.
 use cuda_std::prelude::*;
 
-use crate::column_sums::{self, ColumnSums, column_sums};
+use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
 use crate::norm_backward::{Operands, Params, Sums, norm_backward};
-use crate::weight::Weight;
+use crate::rms::weight::Weight;
 
 /// # Safety
 /// As [`norm_backward`].

@@ -9,10 +9,10 @@ use cuda_std::libdevice::exp_add;
 use cuda_std::math::ex2_ftz;
 use cuda_std::prelude::*;
 
-use crate::activations::rounded;
-use crate::brief::over_one_plus;
-use crate::norm::{Held, Params, Source, hold, normalize};
-use crate::weight::Weight;
+use crate::elementwise::activations::rounded;
+use crate::elementwise::approx16::over_one_plus;
+use crate::rms::row::{Held, Params, Source, hold, normalize};
+use crate::rms::weight::Weight;
 
 /// The gate and what is done with it: a kernel argument.
 #[repr(C)]

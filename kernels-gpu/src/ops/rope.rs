@@ -4,14 +4,14 @@
 //! both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns that can be read in quads, `_rows`
 //! for all that can, `_any` for the rest.
 use cuda_std::prelude::*;
-use cuda_std::quad::{QUADS, SCALAR};
+use cuda_std::vec4::{QUADS, SCALAR};
 
-use crate::head_halves::head_halves;
-use crate::head_lanes::{Params, Side, head_lanes};
-use crate::head_norm::AsItIs;
-use crate::head_rows::head_rows;
-use crate::rotary::Rotary;
-use crate::turned_rows::turned_rows;
+use crate::heads::block::head_rows;
+use crate::heads::norm::AsItIs;
+use crate::heads::rope::Rotary;
+use crate::heads::rope_only::turned_rows;
+use crate::heads::warp::{Params, Side, head_lanes};
+use crate::heads::warp_halves::head_halves;
 
 /// # Safety
 /// As [`head_lanes`].

@@ -8,7 +8,7 @@ use core::f32::consts::LOG2_E;
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::prelude::*;
 
-use crate::exp_sum::{ExpSum, Params, exp, ln, logits};
+use crate::softmax::online::{ExpSum, Params, exp, ln, logits};
 
 /// Blocks of 384 threads for each of which there are 56 registers. A Turing multiprocessor has 1024 threads.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };

@@ -4,8 +4,8 @@
 //! One team a row, both rows in registers as far as they fit, and otherwise read twice, as in the forward.
 use cuda_std::prelude::*;
 
-use crate::exp_sum::Params;
-use crate::exp_sum::exp;
+use crate::softmax::online::Params;
+use crate::softmax::online::exp;
 
 /// The rows that a gradient is made of.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use crate::boundary::{Args, run};
 use crate::tensor::Tensor;
-use oxiwarp::{Activation, Roundings};
+use oxiwarp::{Activation, Roundings, View};
 use std::ffi::CStr;
 
 const OP: &CStr = c"activation";
@@ -52,9 +52,10 @@ impl Call {
     fn launch(&self, y: &Tensor) -> Result<(), String> {
         let kind = by_number("activation", self.kind, 0.0)?;
         let place = self.x.location()?;
-        let bias = on(place, self.bias.as_ref())?;
+        let x = self.x.view()?;
+        let bias = on(place, self.bias.as_ref(), &x)?;
         let (device, stream) = place.device_and_stream()?;
-        oxiwarp::activation(&device, self.x.view()?, bias, y.view_mut()?, kind, self.roundings, stream)
+        oxiwarp::activation(&device, x, bias, y.view_mut_like(&x)?, kind, self.roundings, stream)
             .map_err(|error| error.to_string())
     }
 }
@@ -79,12 +80,13 @@ pub(super) fn roundings(exact: bool) -> Roundings {
     if exact { Roundings::Exact } else { Roundings::Once }
 }
 
-/// The view of an optional tensor, which must live where `x` does.
-pub(super) fn on(
+/// The view of an optional tensor, which must live where `x` does and have its dtype.
+pub(super) fn on<'a>(
     place: crate::device::Location,
-    tensor: Option<&Tensor>,
-) -> Result<Option<oxiwarp::View<'_>>, String> {
+    tensor: Option<&'a Tensor>,
+    x: &View,
+) -> Result<Option<View<'a>>, String> {
     let Some(tensor) = tensor else { return Ok(None) };
     tensor.expect_on(place)?;
-    tensor.view().map(Some)
+    tensor.view_like(x).map(Some)
 }

@@ -17,12 +17,13 @@ pub unsafe extern "C-unwind" fn activation_backward(stack: *mut u64, _inputs: u6
         let dx = x.empty_like("dx")?;
         let place = x.location()?;
         dy.expect_on(place)?;
-        let bias = on(place, bias.as_ref())?;
+        let input = x.view()?;
+        let bias = on(place, bias.as_ref(), &input)?;
         let (device, stream) = place.device_and_stream()?;
         oxiwarp::activation_backward(
             &device,
-            dy.view()?,
-            x.view()?,
+            dy.view_like(&input)?,
+            input,
             bias,
             dx.view_mut()?,
             kind,

@@ -24,11 +24,11 @@ pub unsafe extern "C-unwind" fn ada_norm(stack: *mut u64, _inputs: u64, _outputs
     let (x, by) = (args.tensor("x"), ScaleShiftArgs::read(&mut args, FIRST));
     let (affine, params) = (AffineArgs::read(&mut args), read_params(&mut args));
     run(OP, move || {
-        let place = x.location()?;
-        let (by, affine) = (by.views(place)?, affine.views(place)?);
+        let (place, input) = (x.location()?, x.view()?);
+        let (by, affine) = (by.views(place, &input)?, affine.views(place, &input)?);
         let y = x.empty_like("y")?;
         let (device, stream) = place.device_and_stream()?;
-        oxiwarp::ada_norm(&device, x.view()?, affine, by, y.view_mut()?, params, stream)
+        oxiwarp::ada_norm(&device, input, affine, by, y.view_mut()?, params, stream)
             .map_err(|error| error.to_string())?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = y.into_raw() };
@@ -45,11 +45,12 @@ pub unsafe extern "C-unwind" fn ada_norm_pair(stack: *mut u64, _inputs: u64, _ou
     let by2 = ScaleShiftArgs::read(&mut args, SECOND);
     let (affine, params) = (AffineArgs::read(&mut args), read_params(&mut args));
     run(PAIR, move || {
-        let place = x.location()?;
-        let (by, affine) = ([by.views(place)?, by2.views(place)?], affine.views(place)?);
+        let (place, input) = (x.location()?, x.view()?);
+        let (by, affine) =
+            ([by.views(place, &input)?, by2.views(place, &input)?], affine.views(place, &input)?);
         let (y, y2) = (x.empty_like("y")?, x.empty_like("y2")?);
         let (device, stream) = place.device_and_stream()?;
-        let (input, outs) = (x.view()?, [y.view_mut()?, y2.view_mut()?]);
+        let outs = [y.view_mut()?, y2.view_mut()?];
         oxiwarp::ada_norm_pair(&device, input, affine, by, outs, params, stream)
             .map_err(|error| error.to_string())?;
         // SAFETY: the schema has two results, so the stack has places for them.

@@ -30,17 +30,17 @@ fn launch(
     weight: Option<&Tensor>,
     params: RmsNorm,
 ) -> Result<(Tensor, Tensor), String> {
-    let place = x.location()?;
+    let (place, input) = (x.location()?, x.view()?);
     for tensor in [Some(residual), weight].into_iter().flatten() {
         tensor.expect_on(place)?;
     }
     let (y, sum) = (x.empty_like("y")?, x.empty_like("sum")?);
-    let weight = weight.map(Tensor::view).transpose()?;
+    let weight = weight.map(|weight| weight.parameter_view(&input)).transpose()?;
     let (device, stream) = place.device_and_stream()?;
     oxiwarp::add_rms_norm(
         &device,
-        x.view()?,
-        residual.view()?,
+        input,
+        residual.view_like(&input)?,
         weight,
         y.view_mut()?,
         sum.view_mut()?,

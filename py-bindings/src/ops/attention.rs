@@ -75,7 +75,8 @@ impl Tensors {
             [None, Some(k)] => return Err(k.given_without("cu_seqlens_q")),
         };
         let mask = self.mask.as_ref().map(Tensor::mask_view).transpose()?;
-        Ok(AttentionInputs { q: self.q.view()?, k: self.k.view()?, v: self.v.view()?, mask, cu_seqlens })
+        let q = self.q.view()?;
+        Ok(AttentionInputs { q, k: self.k.view_like(&q)?, v: self.v.view_like(&q)?, mask, cu_seqlens })
     }
 }
 
@@ -113,7 +114,7 @@ fn attend(
     (out, lse): (&Tensor, Option<&Tensor>),
 ) -> Result<(), String> {
     let (device, stream) = place.device_and_stream()?;
-    let (out, lse) = (out.view_mut()?, lse.map(Tensor::view_mut).transpose()?);
+    let (out, lse) = (out.view_mut_like(&inputs.q)?, lse.map(Tensor::view_mut).transpose()?);
     let result = match oxiwarp::attention_decode_workspace(&inputs, &params) {
         None => oxiwarp::attention(&device, inputs, out, lse, params, stream),
         Some(numbers) => {

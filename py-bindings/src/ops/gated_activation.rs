@@ -61,15 +61,17 @@ impl Call {
         let second = args.optional_tensor("the second tensor");
         let bias = args.optional_tensor("bias");
         let (kind, gate_first, threshold) = (args.int(), args.bool(), args.float() as f32);
+        let second = second.map(|second| second.named(if gate_first { "up" } else { "gate" }));
         Self { x, second, bias, kind, gate_first, threshold, exact: args.bool() }
     }
 
     fn launch(&self, y: &Tensor) -> Result<(), String> {
         let params = self.params("gated_activation")?;
         let place = self.x.location()?;
-        let (second, bias) = (on(place, self.second.as_ref())?, on(place, self.bias.as_ref())?);
+        let x = self.x.view()?;
+        let (second, bias) = (on(place, self.second.as_ref(), &x)?, on(place, self.bias.as_ref(), &x)?);
         let (device, stream) = place.device_and_stream()?;
-        oxiwarp::gated_activation(&device, self.x.view()?, second, bias, y.view_mut()?, params, stream)
+        oxiwarp::gated_activation(&device, x, second, bias, y.view_mut_like(&x)?, params, stream)
             .map_err(|error| error.to_string())
     }
 

@@ -24,9 +24,10 @@ pub unsafe extern "C-unwind" fn gated_activation_backward(stack: *mut u64, _inpu
         let params = call.params("gated_activation_backward")?;
         let place = call.x.location()?;
         dy.expect_on(place)?;
-        let (second, bias) = (on(place, call.second.as_ref())?, on(place, call.bias.as_ref())?);
+        let x = call.x.view()?;
+        let (second, bias) = (on(place, call.second.as_ref(), &x)?, on(place, call.bias.as_ref(), &x)?);
         let (device, stream) = place.device_and_stream()?;
-        let (dy, x, dx_view) = (dy.view()?, call.x.view()?, dx.view_mut()?);
+        let (dy, dx_view) = (dy.view_like(&x)?, dx.view_mut()?);
         oxiwarp::gated_activation_backward(&device, dy, x, second, bias, dx_view, params, stream)
             .map_err(|error| error.to_string())?;
         // SAFETY: the schema has one result, so the stack has a place for it.

@@ -15,12 +15,12 @@ pub unsafe extern "C-unwind" fn gated_residual(stack: *mut u64, _inputs: u64, _o
     let gate = ModulationArgs::read(&mut args, "gate", "gate_table");
     let params = GatedResidual { exact: args.bool(), clip: args.bool() };
     run(OP, move || {
-        let place = x.location()?;
+        let (place, input) = (x.location()?, x.view()?);
         y.expect_on(place)?;
-        let gate = gate.views(place)?.ok_or("gate is missing")?;
+        let gate = gate.views(place, &input)?.ok_or("gate is missing")?;
         let sum = x.empty_like("out")?;
         let (device, stream) = place.device_and_stream()?;
-        oxiwarp::gated_residual(&device, x.view()?, y.view()?, gate, sum.view_mut()?, params, stream)
+        oxiwarp::gated_residual(&device, input, y.view_like(&input)?, gate, sum.view_mut()?, params, stream)
             .map_err(|error| error.to_string())?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = sum.into_raw() };

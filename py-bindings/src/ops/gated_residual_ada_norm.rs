@@ -20,12 +20,13 @@ pub unsafe extern "C-unwind" fn gated_residual_ada_norm(stack: *mut u64, _inputs
     let (affine, params) = (AffineArgs::read(&mut args), read_params(&mut args));
     let residual = GatedResidual { exact: params.exact, clip: args.bool() };
     run(OP, move || {
-        let place = x.location()?;
+        let (place, input) = (x.location()?, x.view()?);
         y.expect_on(place)?;
-        let (gate, by, affine) = (gate.views(place)?, by.views(place)?, affine.views(place)?);
+        let (gate, by, affine) =
+            (gate.views(place, &input)?, by.views(place, &input)?, affine.views(place, &input)?);
         let (normed, sum) = (x.empty_like("y")?, x.empty_like("sum")?);
         let (device, stream) = place.device_and_stream()?;
-        let (inputs, outputs) = ([x.view()?, y.view()?], [normed.view_mut()?, sum.view_mut()?]);
+        let (inputs, outputs) = ([input, y.view_like(&input)?], [normed.view_mut()?, sum.view_mut()?]);
         let params = (params, residual);
         oxiwarp::gated_residual_ada_norm(&device, inputs, gate, affine, by, outputs, params, stream)
             .map_err(|error| error.to_string())?;

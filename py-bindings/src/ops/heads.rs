@@ -2,7 +2,7 @@
 
 use crate::boundary::Args;
 use crate::tensor::Tensor;
-use oxiwarp::{Affine, Angles, Heads, HeadsOrder, QkNormRope, Rope, View};
+use oxiwarp::{Affine, Angles, Dtype, Heads, HeadsOrder, QkNormRope, Rope, View};
 
 /// Queries or keys with the parameters of their norm.
 pub struct Side {
@@ -19,13 +19,13 @@ impl Side {
 
     /// The host's argument, with the result in `out`.
     fn heads<'a>(&'a self, out: &'a Tensor) -> Result<Heads<'a>, String> {
-        let affine = Affine { weight: view(self.weight.as_ref())?, bias: view(self.bias.as_ref())? };
-        Ok(Heads { x: self.x.view()?, affine, y: out.view_mut()? })
+        let x = self.x.view()?;
+        let parameter = |tensor: &'a Option<Tensor>| {
+            tensor.as_ref().map(|tensor| tensor.view_or_f32(x.dtype(), "q")).transpose()
+        };
+        let affine = Affine { weight: parameter(&self.weight)?, bias: parameter(&self.bias)? };
+        Ok(Heads { x, affine, y: out.view_mut_like(&x)? })
     }
-}
-
-fn view(tensor: Option<&Tensor>) -> Result<Option<View<'_>>, String> {
-    tensor.map(Tensor::view).transpose()
 }
 
 /// `Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate,
@@ -91,8 +91,8 @@ impl Rotation {
     }
 
     /// Calls `host` with the views of everything, after a check that all is on one device.
-    pub fn call(
-        &self,
+    pub fn call<'t>(
+        &'t self,
         op: &str,
         sides: [Option<(&Side, &Tensor)>; 2],
         host: impl FnOnce(Call<'_>) -> oxiwarp::Result<()>,
@@ -106,7 +106,12 @@ impl Rotation {
         for tensor in of_sides.chain([self.cos.as_ref(), self.sin.as_ref()]).flatten() {
             tensor.expect_on(place)?;
         }
-        let (cos, sin) = (view(self.cos.as_ref())?, view(self.sin.as_ref())?);
+        // Frequencies and positions are float32.
+        let dtype = if self.angles < 2 { first.x.view()?.dtype() } else { Dtype::F32 };
+        let table = |tensor: Option<&'t Tensor>| {
+            tensor.map(|tensor| tensor.view_or_f32(dtype, "the heads")).transpose()
+        };
+        let (cos, sin) = (table(self.cos.as_ref())?, table(self.sin.as_ref())?);
         let (device, stream) = place.device_and_stream()?;
         let rope = self.rope(cos, sin, op)?;
         let [q, k] = sides.map(|side| side.map(|(side, out)| side.heads(out)).transpose());

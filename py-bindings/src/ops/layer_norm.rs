@@ -12,11 +12,11 @@ pub unsafe extern "C-unwind" fn layer_norm(stack: *mut u64, _inputs: u64, _outpu
     let mut args = unsafe { Args::new(stack, OP) };
     let (x, affine, eps) = (args.tensor("x"), AffineArgs::read(&mut args), args.float() as f32);
     run(OP, move || {
-        let place = x.location()?;
-        let affine = affine.views(place)?;
+        let (place, input) = (x.location()?, x.view()?);
+        let affine = affine.views(place, &input)?;
         let y = x.empty_like("y")?;
         let (device, stream) = place.device_and_stream()?;
-        oxiwarp::layer_norm(&device, x.view()?, affine, y.view_mut()?, eps, stream)
+        oxiwarp::layer_norm(&device, input, affine, y.view_mut()?, eps, stream)
             .map_err(|error| error.to_string())?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = y.into_raw() };

@@ -14,14 +14,21 @@ pub unsafe extern "C-unwind" fn residual_tanh_gated_rms_norm(stack: *mut u64, _i
     let (x, branch, gate) = (args.tensor("x"), args.tensor("x_res"), args.tensor("gate"));
     let eps = args.float() as f32;
     run(OP, move || {
-        let place = x.location()?;
+        let (place, input) = (x.location()?, x.view()?);
         branch.expect_on(place)?;
         gate.expect_on(place)?;
         let out = x.empty_like("out")?;
         let (device, stream) = place.device_and_stream()?;
-        let inputs = [x.view()?, branch.view()?];
-        oxiwarp::residual_tanh_gated_rms_norm(&device, inputs, gate.view()?, out.view_mut()?, eps, stream)
-            .map_err(|error| error.to_string())?;
+        let inputs = [input, branch.view_like(&input)?];
+        oxiwarp::residual_tanh_gated_rms_norm(
+            &device,
+            inputs,
+            gate.parameter_view(&input)?,
+            out.view_mut()?,
+            eps,
+            stream,
+        )
+        .map_err(|error| error.to_string())?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = out.into_raw() };
         Ok(())
@@ -40,17 +47,17 @@ pub unsafe extern "C-unwind" fn residual_tanh_gated_rms_norm_modulated(
     let (x, branch, gate) = (args.tensor("x"), args.tensor("x_res"), args.tensor("gate"));
     let (scale, eps) = (ModulationArgs::read(&mut args, "scale", "scale_table"), args.float() as f32);
     run(CHAINED, move || {
-        let place = x.location()?;
+        let (place, input) = (x.location()?, x.view()?);
         branch.expect_on(place)?;
         gate.expect_on(place)?;
-        let scale = scale.views(place)?.ok_or("scale is missing")?;
+        let scale = scale.views(place, &input)?.ok_or("scale is missing")?;
         let (normed, out) = (x.empty_like("normed")?, x.empty_like("out")?);
         let (device, stream) = place.device_and_stream()?;
-        let (inputs, outputs) = ([x.view()?, branch.view()?], [normed.view_mut()?, out.view_mut()?]);
+        let (inputs, outputs) = ([input, branch.view_like(&input)?], [normed.view_mut()?, out.view_mut()?]);
         oxiwarp::residual_tanh_gated_rms_norm_modulated(
             &device,
             inputs,
-            gate.view()?,
+            gate.parameter_view(&input)?,
             scale,
             outputs,
             eps,

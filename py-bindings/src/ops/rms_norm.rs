@@ -58,8 +58,9 @@ impl Call {
         if let Some(weight) = &self.weight {
             weight.expect_on(place)?;
         }
-        let weight = self.weight.as_ref().map(Tensor::view).transpose()?;
-        let (x, y) = (self.x.view()?, y.view_mut()?);
+        let x = self.x.view()?;
+        let weight = self.weight.as_ref().map(|weight| weight.parameter_view(&x)).transpose()?;
+        let y = y.view_mut_like(&x)?;
         let (device, stream) = place.device_and_stream()?;
         oxiwarp::rms_norm(&device, x, weight, y, self.params, stream).map_err(|error| error.to_string())
     }

@@ -2,7 +2,6 @@
 
 use super::rounding;
 use crate::boundary::{Args, run};
-use crate::tensor::Tensor;
 use oxiwarp::{GateFunction, GateOrder, RmsNorm, RmsNormGated};
 use std::ffi::CStr;
 
@@ -22,15 +21,23 @@ pub unsafe extern "C-unwind" fn rms_norm_gated(stack: *mut u64, _inputs: u64, _o
         order: if gate_first { GateOrder::GateFirst } else { GateOrder::NormFirst },
     };
     run(OP, move || {
-        let place = x.location()?;
+        let (place, input) = (x.location()?, x.view()?);
         for tensor in [Some(&gate), weight.as_ref()].into_iter().flatten() {
             tensor.expect_on(place)?;
         }
         let y = x.empty_like("y")?;
-        let weight = weight.as_ref().map(Tensor::view).transpose()?;
+        let weight = weight.as_ref().map(|weight| weight.parameter_view(&input)).transpose()?;
         let (device, stream) = place.device_and_stream()?;
-        oxiwarp::rms_norm_gated(&device, x.view()?, gate.view()?, weight, y.view_mut()?, params, stream)
-            .map_err(|error| error.to_string())?;
+        oxiwarp::rms_norm_gated(
+            &device,
+            input,
+            gate.view_like(&input)?,
+            weight,
+            y.view_mut()?,
+            params,
+            stream,
+        )
+        .map_err(|error| error.to_string())?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = y.into_raw() };
         Ok(())

@@ -15,7 +15,7 @@ pub unsafe extern "C-unwind" fn softmax_backward(stack: *mut u64, _inputs: u64, 
         dy.expect_beside(place, "y")?;
         let (device, stream) = place.device_and_stream()?;
         let dx = y.empty_like("dx")?;
-        oxiwarp::softmax_backward(&device, y.view()?, dy.view()?, dx.view_mut()?, log, stream)
+        oxiwarp::softmax_backward(&device, y.view()?, dy.view_like(&y.view()?)?, dx.view_mut()?, log, stream)
             .map_err(|error| error.to_string())?;
         // SAFETY: the schema has one result, so the stack has a place for it.
         unsafe { *stack = dx.into_raw() };

@@ -30,8 +30,8 @@ def cases(device):
         ((q[:, :, :0], k, v), {}, r"k has shape \[2, 7, 2, 64\], expected heads that divide the 0 of q"),
         (packed, dict(cu_seqlens=(starts, None)), "cu_seqlens_q is given without cu_seqlens_k"),
         (packed, dict(cu_seqlens=(None, starts)), "cu_seqlens_k is given without cu_seqlens_q"),
-        ((q.double(), k, v), {}, r"q is torch.float64, expected f16 or bf16 \(for f32 there is torch's own"),
-        ((q.to(torch.complex64), k, v), {}, r"q is torch.complex64, expected f16 or bf16 \(for f32"),
+        ((q.double(), k, v), {}, r"q is float64, expected f16 or bf16 \(for f32 there is torch's own"),
+        ((q.to(torch.complex64), k, v), {}, r"q is complex64, expected f16 or bf16 \(for f32"),
     )
 
 

@@ -28,9 +28,22 @@ def refused(call, message, *, error=RuntimeError, outputs=(), device=None):
     assert torch.allclose(oxiwarp.rms_norm(x).double(), reference(x, None), rtol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.int32, torch.int64, torch.bool, torch.complex64], ids=str)
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float64,
+        torch.int32,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+        torch.float8_e4m3fn,
+        torch.float8_e5m2,
+        torch.uint32,
+    ],
+    ids=str,
+)
 def test_dtype(dtype, device):
-    x = torch.ones(3, 8, dtype=dtype, device=device)
+    x = torch.ones(3, 8, device=device).to(dtype)
     name = str(dtype).removeprefix("torch.")
     refused(lambda: oxiwarp.rms_norm(x), f"^rms_norm: x is {name}, expected f32, f16 or bf16", device=device)
     refused(lambda: oxiwarp.add_rms_norm(x, x), f"^add_rms_norm: x is {name}, expected", device=device)
@@ -117,12 +130,51 @@ def test_overlap(device):
     )
 
 
-@pytest.mark.parametrize("eps", [-1e-6, -1.0, float("nan"), -float("inf")])
+@pytest.mark.parametrize("eps", [-1e-6, -1.0, float("nan"), -float("inf"), float("inf"), 1e39])
 def test_eps(eps, device):
     x, out = random((3, 8), F32, device), torch.full((3, 8), float("nan"), device=device)
-    refused(lambda: oxiwarp.rms_norm(x, eps=eps), "^rms_norm: eps is .*, expected 0 or more", device=device)
+    refused(
+        lambda: oxiwarp.rms_norm(x, eps=eps),
+        "^rms_norm: eps is .*, expected a finite number of 0 or more",
+        device=device,
+    )
     refused(lambda: oxiwarp.rms_norm(x, eps=eps, out=out), "^rms_norm: eps is", outputs=[out], device=device)
     refused(lambda: oxiwarp.add_rms_norm(x, x, eps=eps), "^add_rms_norm: eps is", device=device)
+
+
+def test_two_layouts(device):
+    """Two tensors that two strides reach, each in groups of its own: 12 groups of 5 rows, and 4 of 15."""
+    x, other = random((4, 3, 10, 8), F32, device)[:, :, :5], random((4, 6, 5, 8), F32, device, 1)[:, :3]
+    text = (
+        "of shape [4, 3, 5, 8] have strides [240, 40, 8, 1] and [240, 80, 8, 1]: two strides must reach the rows of "
+        "both in the same groups: make one of them contiguous in this shape"
+    )
+    for name, second, call in (
+        ("add_rms_norm", "residual", oxiwarp.add_rms_norm),
+        ("rms_norm_gated", "gate", oxiwarp.rms_norm_gated),
+        ("silu_and_mul", "up", oxiwarp.silu_and_mul),
+        ("rms_norm", "out", lambda x, out: oxiwarp.rms_norm(x, out=out)),
+        ("gelu", "out", lambda x, out: oxiwarp.gelu(x, out=out)),
+    ):
+        outputs = [other] if second == "out" else []
+        message = f"^{name}: {second} and x {re.escape(text)}"
+        refused(lambda call=call: call(x, other), message, outputs=outputs, device=device)
+        call(x.contiguous(), other)
+        if second != "out":
+            call(x, other.contiguous())
+
+
+def test_weight_dtypes(device):
+    """A weight may be float32 or as x is: for a float32 x these are one."""
+    for dtype, expected in ((F32, "f32$"), (F16, r"f16 \(as x\) or f32$")):
+        for where in (device, torch.device("meta")):
+            x = random((3, 8), dtype, where)
+            for wrong, name in ((torch.float64, "float64"), (torch.float8_e5m2, "float8_e5m2"), (BF16, "bf16")):
+                weight = torch.ones(8, device=where).to(wrong)
+                message = f"weight is {name}, expected {expected}"
+                refused(lambda x=x, w=weight: oxiwarp.rms_norm(x, w), f"^rms_norm: {message}")
+                refused(lambda x=x, w=weight: oxiwarp.add_rms_norm(x, x, w), f"^add_rms_norm: {message}")
+                refused(lambda x=x, w=weight: oxiwarp.rms_norm_gated(x, x, w), f"^rms_norm_gated: {message}")
 
 
 def test_rounding_name():
@@ -153,7 +205,7 @@ def test_meta():
     refused(lambda: oxiwarp.rms_norm(real, x[0]), "^rms_norm: weight is on meta, expected cpu")
     refused(lambda: oxiwarp.rms_norm(x, real[0]), "^rms_norm: weight is on cpu, expected meta")
     refused(lambda: oxiwarp.rms_norm(x, x[0, :7]), r"^rms_norm: weight has shape \[7\], expected \[8\]")
-    refused(lambda: oxiwarp.rms_norm(x.double()), "^rms_norm: x is torch.float64, expected")
+    refused(lambda: oxiwarp.rms_norm(x.double()), "^rms_norm: x is float64, expected")
     refused(lambda: oxiwarp.rms_norm(x, x[0].half()), "^rms_norm: weight is f16, expected bf16")
     refused(lambda: oxiwarp.rms_norm(torch.empty(3, 0, device="meta")), "^rms_norm: x has shape")
 

@@ -11,7 +11,8 @@ from op_info import FORMS
 import oxiwarp
 from oxiwarp.ops._roles import Role
 
-F32 = torch.float32
+F32, INF, NAN = torch.float32, float("inf"), float("nan")
+OPS = torch.ops.oxiwarp
 
 
 class On:
@@ -62,6 +63,25 @@ CASES = {
     "inv_freq": lambda on: oxiwarp.rope_1d(on.heads, inv_freq=on.cos[0]),
     "label_smoothing": lambda on: oxiwarp.cross_entropy(on.x, on.target, label_smoothing=-1.0),
     "z_loss": lambda on: oxiwarp.cross_entropy(on.x, on.target, z_loss=-0.5),
+    "z_loss, infinite": lambda on: oxiwarp.cross_entropy(on.x, on.target, z_loss=INF),
+    "z_loss, NaN": lambda on: oxiwarp.cross_entropy(on.x, on.target, z_loss=NAN),
+    "eps, infinite": lambda on: oxiwarp.rms_norm(on.x, eps=INF),
+    "eps, NaN": lambda on: oxiwarp.layer_norm(on.x, eps=NAN),
+    "eps beyond float32": lambda on: oxiwarp.qk_norm_rope(on.heads, eps=1e39),
+    "weight_offset, NaN": lambda on: oxiwarp.rms_norm(on.x, weight_offset=NAN),
+    "weight_offset, infinite": lambda on: oxiwarp.add_rms_norm(on.x, on.x, weight_offset=-INF),
+    "rms_norm_backward, eps": lambda on: OPS.rms_norm_backward(on.x, on.x, None, None, INF, 0.0, False),
+    "rms_norm_backward, offset": lambda on: OPS.rms_norm_backward(on.x, on.x, None, None, 0.0, NAN, False),
+    "layer_norm_backward, eps": lambda on: OPS.layer_norm_backward(on.x, on.x, None, None, None, NAN, False, False),
+    "threshold, NaN": lambda on: oxiwarp.fatrelu_and_mul(on.x, threshold=NAN),
+    "x, float8": lambda on: oxiwarp.softmax(on.x.to(torch.float8_e4m3fn)),
+    "k, float8": lambda on: oxiwarp.rope(on.heads, on.heads.to(torch.float8_e5m2), on.cos, on.sin),
+    "table, float64": lambda on: oxiwarp.rope(on.heads, None, on.cos.double(), on.sin.double()),
+    "q_weight, float64": lambda on: oxiwarp.qk_norm_rope(on.heads.half(), q_weight=on.cos[0].double()),
+    "bias of an activation, float64": lambda on: oxiwarp.gelu(on.x, on.x[0].double()),
+    "up, float64": lambda on: oxiwarp.silu_and_mul(on.x, on.x.double()),
+    "gate, uint16": lambda on: oxiwarp.rms_norm_gated(on.x, on.x.to(torch.uint16)),
+    "out, float64": lambda on: oxiwarp.rms_norm(on.x, out=on.x.double()),
 }
 
 

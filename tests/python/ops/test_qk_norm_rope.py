@@ -209,7 +209,7 @@ def test_refused(device):
         (dict(q_weight=weight, across_heads=True), RuntimeError, r"^qk_norm_rope: q_weight .* expected \[512\]"),
         (dict(k_weight=weight.half()), RuntimeError, r"^qk_norm_rope: k_weight is f16, expected bf16"),
         (dict(q_bias=weight), RuntimeError, r"^qk_norm_rope: .*bias is"),
-        (dict(eps=-1.0), RuntimeError, r"^qk_norm_rope: eps is -1, expected 0 or more"),
+        (dict(eps=-1.0), RuntimeError, r"^qk_norm_rope: eps is -1, expected a finite number of 0 or more"),
         (dict(out=q), ValueError, r"^qk_norm_rope: out has another number"),
         (dict(q_weight=3), TypeError, r"^qk_norm_rope: q_weight is int"),
     ):
@@ -229,3 +229,20 @@ def test_more_than_2_31_elements(cuda):
     y = oxiwarp.qk_norm_rope(q, None, cos, sin)
     for at in (slice(0, 2), slice(tokens // 2, tokens // 2 + 2), slice(tokens - 2, tokens)):
         assert torch.equal(y[:, at], oxiwarp.qk_norm_rope(q[:, at], None, cos[at], sin[at]))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 5, 16), (2, 4, 1, 16)], ids=["one head", "one token"])
+@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm"])
+def test_gradient_across_heads_with_heads_first(norm, shape, device):
+    """That of the same heads with tokens first."""
+    q, dy = (random(shape, torch.float32, device, seed) for seed in (0, 1))
+    weight = random((shape[1] * shape[3],), torch.float32, device, seed=2)
+    leaves = [x.clone().requires_grad_() for x in (q, weight)]
+    options = dict(norm=norm, across_heads=True)
+    with torch.enable_grad():
+        first = oxiwarp.qk_norm_rope(leaves[0], q_weight=leaves[1], heads_first=True, **options)
+        other = oxiwarp.qk_norm_rope(leaves[0].transpose(1, 2), q_weight=leaves[1], **options).transpose(1, 2)
+        for got, right in zip(
+            torch.autograd.grad(first, leaves, dy), torch.autograd.grad(other, leaves, dy), strict=True
+        ):
+            torch.testing.assert_close(got, right)

@@ -144,3 +144,41 @@ def test_gradients_of_products_beyond_float16(activation, device):
     assert (half[0].double() * f(half[1].double())).abs().max() > 2 * 65504 or activation == "sigmoid"
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(a.double(), b, rtol=2e-3, atol=2e-3 * b.abs().max().item())
+
+
+@pytest.mark.parametrize("kind", ["f32", "same"])
+@pytest.mark.parametrize("activation", ["silu", "sigmoid"])
+@pytest.mark.parametrize("rounding", ["once", "before_weight"])
+def test_gradients_of_norms_beyond_float16(rounding, activation, kind, device):
+    """A weight makes the norm large, a gate and `dy` make its gradient large: neither is rounded to float16."""
+    if (rounding, kind) == ("before_weight", "same"):
+        pytest.skip("the forward rounds the norm to float16 there")
+    large = torch.arange(64, device=device) % 2 == 0
+    f = torch.nn.functional.silu if activation == "silu" else torch.sigmoid
+    x = (random((8, 64), torch.float32, device) * torch.where(large, 1.0, 0.01)).half()
+    weight = torch.where(large, 6e4, 1e-3).to(torch.float16 if kind == "same" else torch.float32)
+    gate = torch.where(large, -8.0, 300.0).expand(8, 64).half().contiguous()
+    dy = torch.where(large, 1e-3, 1e3).expand(8, 64).half().contiguous()
+
+    def gradients(call, dy, *leaves):
+        leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+        y = call(*leaves)
+        y.backward(dy)
+        return y, [leaf.grad for leaf in leaves]
+
+    def reference(x, gate, weight):
+        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * weight * f(gate)
+
+    with torch.enable_grad():
+        _, expected = gradients(reference, dy.double(), x.double(), gate.double(), weight.double())
+        y, got = gradients(
+            lambda x, gate, weight: oxiwarp.rms_norm_gated(x, gate, weight, rounding=rounding, activation=activation),
+            dy,
+            *(x, gate, weight),
+        )
+    assert y.isfinite().all(), "the forward has no number beyond float16"
+    for name, a, b in zip(("x", "gate", "weight"), got, expected, strict=True):
+        assert b.abs().max() < 65504
+        torch.testing.assert_close(
+            a.double(), b, rtol=4e-3, atol=2e-3 * b.abs().max().item(), msg=lambda m, n=name: f"{n}: {m}"
+        )

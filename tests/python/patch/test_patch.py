@@ -1,5 +1,6 @@
 """`oxiwarp.patch`: what it replaces, what it gives, what it leaves, and `unpatch`."""
 
+import copy
 import io
 from types import SimpleNamespace
 
@@ -280,13 +281,15 @@ def test_a_weight_that_broadcasts():
     ("module", "name"),
     [(BeforeWeightRMSNorm(64), "variance_epsilon"), (nn.LayerNorm(64), "eps"), (nn.RMSNorm(64), "eps")],
 )
-def test_a_negative_eps_runs_the_own_forward(module, name):
+@pytest.mark.parametrize("eps", [-1e-9, float("inf"), float("nan")])
+def test_an_eps_that_the_operator_refuses_runs_the_own_forward(module, name, eps):
+    module = copy.deepcopy(module)
     oxiwarp.patch(module, cpu_kernels=True)
-    setattr(module, name, -1e-9)
+    setattr(module, name, eps)
     x = torch.randn(5, 64)
     y = module(x)
     oxiwarp.unpatch(module)
-    assert torch.equal(y, module(x))
+    assert torch.equal(y, module(x)) or (eps != eps and y.isnan().all() and module(x).isnan().all())
 
 
 def test_attention_by_itself():

@@ -164,7 +164,8 @@ def test_depends_on_more_than_rows(forward, reason):
         ("1e-6", "its eps is a str, expected a number"),
         (torch.tensor(1e-6), "its eps is a Tensor, expected a number"),
         ([1e-6], "its eps is a list, expected a number"),
-        (-1e-7, "its eps is -1e-07, expected 0 or more"),
+        (-1e-7, "its eps is -1e-07, expected a finite number of 0 or more"),
+        (float("inf"), "its eps is inf, expected a finite number of 0 or more"),
     ],
 )
 def test_eps_that_the_operator_refuses(eps, reason):

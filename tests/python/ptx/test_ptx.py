@@ -68,7 +68,7 @@ def sources(layer: str, arch: str) -> dict[str, str]:
 
 def overlapping(units: dict[str, str]) -> dict[str, str]:
     """The PTX as the host loads it where launches overlap: entries wait, and most then let the next launch start."""
-    source = ROOT / "host" / "src" / "ptx" / "overlap.rs"
+    source = ROOT / "host" / "src" / "device" / "ptx" / "overlap.rs"
     if not source.exists():
         pytest.skip("no source tree here")
     wait, leave, trigger = re.findall(r'^const \w+: &str = "(.*?)";$', source.read_text(), re.M | re.S)

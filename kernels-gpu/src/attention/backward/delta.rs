@@ -4,9 +4,9 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::{BackwardParams, DELTA_ROWS, DELTA_THREADS};
-use crate::attention::place::Place;
-use crate::heads::Heads;
-use crate::octet::Octet;
+use crate::attention::mma::tile_coords::Place;
+use crate::layout::heads::Heads;
+use crate::layout::vec8::Octet;
 
 /// Where `lse` is less, a mask hides all keys by finite numbers, beside which the logarithm of the keys' number is lost: 2^23.
 const LEAST_LSE: f32 = -8e6;

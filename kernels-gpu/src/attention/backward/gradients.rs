@@ -5,18 +5,18 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::BackwardParams;
-use super::other::{Other, Step, side};
-use super::own::{Own, rows_of};
-use super::weights::{cap_with_slopes, left};
-use crate::attention::mask::{At, Lines, hide};
-use crate::attention::output::{Output, Sums};
-use crate::attention::place::Place;
-use crate::attention::products::{add_product, products};
-use crate::attention::queries::Queries;
-use crate::attention::rest::Rest;
-use crate::attention::softmax::Scores;
-use crate::attention::tile::Tile;
-use crate::heads::Heads;
+use super::inner_tile::{Other, Step, side};
+use super::outer_tile::{Own, rows_of};
+use super::scores::{cap_with_slopes, left};
+use crate::attention::mma::mask::{At, Lines, hide};
+use crate::attention::mma::matmul::{add_product, products};
+use crate::attention::mma::output::{Output, Sums};
+use crate::attention::mma::padding::Rest;
+use crate::attention::mma::q_fragments::Queries;
+use crate::attention::mma::softmax::Scores;
+use crate::attention::mma::tile::Tile;
+use crate::attention::mma::tile_coords::Place;
+use crate::layout::heads::Heads;
 
 /// Gradients of the rows of one side: of keys if `KEYS`, then `FIRST` gives `dk` and `SECOND` `dv`; else of queries, and
 /// `FIRST` gives `dq`.

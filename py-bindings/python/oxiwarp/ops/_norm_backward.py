@@ -5,11 +5,12 @@ import math
 import torch
 from torch import Tensor
 
-from ._register import FLOATS, check_rows
+from ._register import check_number, check_rows, dtype_name, or_f32
 
 
-def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None) -> None:
-    """Raise RuntimeError for operands that the host refuses, from shapes, dtypes and devices alone."""
+def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, eps: float) -> None:
+    """Raise RuntimeError for operands that the host refuses, from shapes, dtypes, devices and numbers alone."""
+    check_number(op, "eps", eps, 0.0)
     check_rows(op, x, None, dy=dy, **({} if dsum is None else {"dsum": dsum}))
     if weight is None:
         return
@@ -23,8 +24,7 @@ def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | 
             f"groups that divide {rows} rows"
         )
     if weight.dtype not in (x.dtype, torch.float32):
-        got = FLOATS.get(weight.dtype, weight.dtype)
-        raise RuntimeError(f"{op}: weight is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
+        raise RuntimeError(f"{op}: weight is {dtype_name(weight.dtype)}, expected {or_f32(x.dtype)}")
 
 
 def like(what: str, parameter: Tensor | None, x: Tensor, wanted: bool) -> Tensor:

@@ -4,6 +4,7 @@ An op module calls `define` once and adds a public function. Nothing else in the
 """
 
 import functools
+import math
 import os
 import re
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from .._native import register
 from ._roles import OPERATORS, Operator, Role, checked
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
+_INFINITE = 2.0**128 - 2.0**103  # from here on float32 has infinity
 _SCHEMA_ERROR = re.compile(
     r"Expected a value of type '(\w+)[^']*' for argument '(\w+)' but instead found type '([\w.]+)'"
 )
@@ -251,10 +253,36 @@ def explain(
         raise RuntimeError(f"{op}: {rest}") from None
 
 
+def dtype_name(dtype: torch.dtype) -> str:
+    """As the host names it: "f16", "float8_e5m2"."""
+    return FLOATS.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+def or_f32(dtype: torch.dtype, like: str = "x") -> str:
+    """What an argument is to be that has the dtype of `like`, or float32: "f16 (as x) or f32"."""
+    return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
+
+
+def check_number(op: str, name: str, value: float, least: float | None = None) -> None:
+    """Raise RuntimeError for a number that is not finite in float32, or is less than `least`."""
+    if -_INFINITE < value < _INFINITE and (least is None or value >= least):
+        return
+    large = math.copysign(math.inf, value) if abs(value) >= _INFINITE else value
+    got = "NaN" if value != value else f"{large:g}"
+    raise RuntimeError(
+        f"{op}: {name} is {got}, expected a finite number{'' if least is None else f' of {least:g} or more'}"
+    )
+
+
+def is_eps(value: float) -> bool:
+    """Whether the norms take this number as their eps."""
+    return 0 <= value < _INFINITE
+
+
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:
     """Raise RuntimeError for the inputs that the row kernels refuse, from shapes, dtypes and devices alone."""
     if x.dtype not in FLOATS:
-        raise RuntimeError(f"{op}: x is {x.dtype}, expected f32, f16 or bf16")
+        raise RuntimeError(f"{op}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
     if x.dim() == 0 or x.shape[-1] == 0:
         raise RuntimeError(f"{op}: x has shape {list(x.shape)}, expected a last dimension of 1 or more")
     for name, tensor in (*others.items(), *([("weight", weight)] if weight is not None else [])):
@@ -262,13 +290,12 @@ def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> N
             raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {x.device}, the device of x")
     for name, tensor in others.items():
         if tensor.dtype != x.dtype:
-            raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {FLOATS[x.dtype]}")
+            raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected {FLOATS[x.dtype]}")
         if tensor.shape != x.shape:
             raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(x.shape)}")
     if weight is None:
         return
     if weight.dtype not in (x.dtype, torch.float32):
-        got = FLOATS.get(weight.dtype, weight.dtype)
-        raise RuntimeError(f"{op}: weight is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
+        raise RuntimeError(f"{op}: weight is {dtype_name(weight.dtype)}, expected {or_f32(x.dtype)}")
     if weight.dim() != 1 or weight.shape[0] != x.shape[-1]:
         raise RuntimeError(f"{op}: weight has shape {list(weight.shape)}, expected [{x.shape[-1]}]")

@@ -8,7 +8,7 @@ from torch import Tensor
 from ._checks.rows import is_exact
 from ._function import Function, apply
 from ._once_differentiable import once
-from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
+from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 
 # The operators' `kind`. GELU's erf has other last bits in torch's builds with CUDA 13.2 and newer.
@@ -51,14 +51,12 @@ op_backward = define(
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
     """Raise RuntimeError for inputs that the kernels refuse; the bias has `halves` times `x`'s columns."""
     if x.dtype not in FLOATS:
-        raise RuntimeError(f"{name}: x is {x.dtype}, expected f32, f16 or bf16")
+        raise RuntimeError(f"{name}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
     for other, tensor in (*others.items(), *([("bias", bias)] if bias is not None else [])):
         if tensor.device != x.device:
             raise RuntimeError(f"{name}: {other} is on {tensor.device}, expected {x.device}, the device of x")
         if tensor.dtype != x.dtype:
-            raise RuntimeError(
-                f"{name}: {other} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {FLOATS[x.dtype]}"
-            )
+            raise RuntimeError(f"{name}: {other} is {dtype_name(tensor.dtype)}, expected {FLOATS[x.dtype]}")
     for other, tensor in others.items():
         if tensor.shape != x.shape:
             raise RuntimeError(f"{name}: {other} has shape {list(tensor.shape)}, expected {list(x.shape)}")
@@ -119,7 +117,8 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     Args:
         x: float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous tensor may have any shape; with a
             bias or gaps the last dimension must have stride 1, and the leading ones may be strided as far as two
-            strides describe them (slices and chunks of a contiguous tensor). No elements is fine.
+            strides describe them (slices and chunks of a contiguous tensor). If `x` and `out` both have gaps, these
+            must be between the same groups of rows. No elements is fine.
         bias: contiguous `[N]` for `x` of shape `[..., N]`, in `x`'s dtype, or None. It is added first.
         mode: "exact", roundings where torch's operators make them: on a GPU the same bits as torch's eager chain, for
             every input. "fast", one rounding at the end, and no IEEE division: within a few units in the last place

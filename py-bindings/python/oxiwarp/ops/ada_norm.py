@@ -108,14 +108,18 @@ def ada_norm(
             dimension of stride 1.
         scale, shift: tensors that broadcast against `x` and have its last dimension: `[B, 1, N]` for a batch,
             `[B, S, N]` for a token, `[N]`, or strided slices such as those of `[B, S, 6, N]`; in `x`'s dtype or in
-            float32. No shift: none is added. `x` and all of them must be reachable by two strides of rows.
+            float32. No shift: none is added. `x` and all of them must be reachable by two strides of rows: for `x` of
+            `[A, B, C, N]`, one of them may repeat in the first leading dimensions (`[B, C, N]`, `[C, N]`) or in the
+            last ones (`[A, 1, 1, N]`, `[A, B, 1, N]`), but not between two others (`[A, 1, C, N]`) nor at both ends
+            (`[1, B, 1, N]`). Those that repeat in some of the dimensions must do so in the same ones.
         norm: "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
         weight, bias: the norm's own parameters, contiguous `[N]` in `x`'s dtype or float32, or None.
-        eps: added to the variance or the mean of squares; 0 or more.
+        eps: added to the variance or the mean of squares; finite, 0 or more.
         scale_table, shift_table: `[N]`, added to scale and shift in the kernel: diffusers' `scale_shift_table + temb`.
         mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm,
             after `1 + scale`, after the product and after the sum; where an operand is float32 (Wan) the chain is
-            computed in float32 and rounded once. "fast" rounds once in any case.
+            computed in float32 and rounded once. "fast" rounds once, at the end.
+            In both modes the sum of a scale or shift and its table is rounded first if both have `x`'s dtype.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and its operands alone.

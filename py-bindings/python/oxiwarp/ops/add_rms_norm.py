@@ -10,6 +10,7 @@ from ._once_differentiable import once
 from ._register import (
     OPTIONAL,
     before_weight,
+    check_number,
     check_rows,
     define,
     explain,
@@ -26,6 +27,7 @@ def _fake(
 ) -> tuple[Tensor, Tensor]:
     check_rows("add_rms_norm", x, weight, residual=residual)
     check_eps("add_rms_norm", eps)
+    check_number("add_rms_norm", "weight_offset", weight_offset)
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
@@ -81,7 +83,8 @@ def add_rms_norm(
 
     Args:
         x, residual: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with
-            last dimension of stride 1 and leading dimensions as for `rms_norm`.
+            last dimension of stride 1 and leading dimensions as for `rms_norm`. If both have gaps, these must be
+            between the same groups of rows.
         weight, eps, weight_offset, rounding: as for `rms_norm`; the norm reads the rounded sum.
 
     Returns:

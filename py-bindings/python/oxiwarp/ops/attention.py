@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._function import Function, apply
 from ._once_differentiable import once
-from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, refuse_types, write
+from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 from .activation import check as check_beside
 
@@ -24,7 +24,7 @@ def _check(
 ) -> None:
     """Raise RuntimeError for what the kernels refuse, from shapes, dtypes and devices alone."""
     if q.dtype not in (torch.float16, torch.bfloat16):
-        got = FLOATS.get(q.dtype, q.dtype)
+        got = dtype_name(q.dtype)
         raise RuntimeError(f"{op}: q is {got}, expected f16 or bf16 (for f32 there is torch's own attention)")
     named = {"cu_seqlens_q": starts[0], "cu_seqlens_k": starts[1]}
     for name, tensor in {"k": k, "v": v, "mask": mask, **named}.items():
@@ -36,7 +36,7 @@ def _check(
         raise RuntimeError(f"{op}: {given} is given without {lacking}")
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if tensor.dtype != q.dtype:
-            raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {FLOATS[q.dtype]}")
+            raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected {FLOATS[q.dtype]}")
         if tensor.dim() != 4 - packed:
             dimensions = "three dimensions" if packed else "four dimensions"
             raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {dimensions}")
@@ -54,7 +54,7 @@ def _check(
     if kv_heads != heads and (heads == 0 or kv_heads == 0 or heads % kv_heads != 0):
         raise RuntimeError(f"{op}: k has shape {list(k.shape)}, expected heads that divide the {heads} of q")
     if mask is not None and mask.dtype not in (torch.bool, torch.float32, q.dtype):
-        got = FLOATS.get(mask.dtype, mask.dtype)
+        got = dtype_name(mask.dtype)
         raise RuntimeError(f"{op}: mask is {got}, expected bool, f32 or {FLOATS[q.dtype]} (as q)")
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ._function import Function, apply
 from ._once_differentiable import once
-from ._register import FLOATS, define, explain, needs_grad, refuse_types
+from ._register import FLOATS, check_number, define, dtype_name, explain, needs_grad, refuse_types
 from ._roles import Role
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -17,22 +17,21 @@ INDICES = (torch.int64, torch.int32)
 def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
     """Raise RuntimeError for what the kernels refuse, from shapes, dtypes, devices and numbers alone."""
     if logits.dtype not in FLOATS:
-        raise RuntimeError(f"{op}: logits is {logits.dtype}, expected f32, f16 or bf16")
+        raise RuntimeError(f"{op}: logits is {dtype_name(logits.dtype)}, expected f32, f16 or bf16")
     if logits.dim() == 0 or logits.shape[-1] == 0:
         raise RuntimeError(f"{op}: logits has shape {list(logits.shape)}, expected a last dimension of 1 or more")
     if target.dtype not in INDICES:
-        raise RuntimeError(f"{op}: target is {FLOATS.get(target.dtype, target.dtype)}, expected int64 or int32")
+        raise RuntimeError(f"{op}: target is {dtype_name(target.dtype)}, expected int64 or int32")
     for name, tensor in {"target": target, **rows}.items():
         if tensor.device != logits.device:
             raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {logits.device}, the device of logits")
         if tensor.shape != logits.shape[:-1]:
             raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(logits.shape[:-1])}")
         if name in rows and tensor.dtype is not torch.float32:
-            raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected f32")
+            raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected f32")
     if not 0.0 <= label_smoothing <= 1.0:
         raise RuntimeError(f"{op}: label_smoothing is {label_smoothing:g}, expected 0 to 1")
-    if not z_loss >= 0.0:
-        raise RuntimeError(f"{op}: z_loss is {z_loss:g}, expected 0 or more")
+    check_number(op, "z_loss", z_loss, 0.0)
 
 
 def _fake(
@@ -127,11 +126,12 @@ def cross_entropy(
         ignore_index: the target of rows that count for nothing.
         reduction: "mean" over the rows that are not ignored (NaN without any), "sum", or "none", a loss for each row.
         label_smoothing: from 0 to 1: the share of the target that all classes have in equal parts.
-        z_loss: `z_loss * lse**2` is added to each row's loss (PaLM, arXiv:2204.02311); 0 or more.
+        z_loss: `z_loss * lse**2` is added to each row's loss (PaLM, arXiv:2204.02311); finite, 0 or more.
         return_lse: also return `lse`, float32 of shape `[...]`, which has no gradient.
 
     Returns:
         The loss, in the dtype of `logits`: a scalar, or of shape `[...]`; with `return_lse` the pair `(loss, lse)`.
+        Both are NaN in a row with NaN or +inf (torch.logsumexp gives +inf for +inf).
 
     A target that is neither a class nor `ignore_index` is an error on the CPU; on a GPU, which nobody waits for, its
     loss and gradient are NaN (torch ends the process's CUDA context there). Has a gradient for `logits`, once, not

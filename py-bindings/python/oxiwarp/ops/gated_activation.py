@@ -16,7 +16,9 @@ _ROLES = {"x": Role.ROWS, "second": Role.ROWS, "bias": Role.BIAS}
 ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 
 
-def _check(name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool) -> int:
+def _check(
+    name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool, kind: int, threshold: float
+) -> int:
     """Raise for inputs that the kernels refuse; otherwise return the columns of a half."""
     if second is not None:
         check(name, x, bias, 2, **{"up" if gate_first else "gate": second})
@@ -28,13 +30,15 @@ def _check(name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gat
         raise RuntimeError(
             f"{name}: x has shape {list(x.shape)}, expected an even last dimension: two halves, or a second tensor"
         )
+    if kind == FATRELU and threshold != threshold:
+        raise RuntimeError(f"{name}: threshold is NaN, expected a number or an infinity")
     return x.shape[-1] if second is not None else x.shape[-1] // 2
 
 
 def _fake(
     x: Tensor, second: Tensor | None, bias: Tensor | None, kind: int, gate_first: bool, threshold: float, exact: bool
 ) -> Tensor:
-    cols = _check("gated_activation", x, second, bias, gate_first)
+    cols = _check("gated_activation", x, second, bias, gate_first, kind, threshold)
     return x.new_empty(*x.shape[:-1], cols)
 
 
@@ -48,13 +52,13 @@ def _fake_out(
     exact: bool,
     out: Tensor,
 ) -> None:
-    cols = _check("gated_activation", x, second, bias, gate_first)
+    cols = _check("gated_activation", x, second, bias, gate_first, kind, threshold)
     check("gated_activation", x[..., :cols], None, 1, out=out)
 
 
 def _fake_backward(dy: Tensor, x: Tensor, second: Tensor | None, bias: Tensor | None, *how: Any) -> Tensor:
-    _, gate_first, *_ = how
-    cols = _check("gated_activation_backward", x, second, bias, gate_first)
+    kind, gate_first, threshold, _ = how
+    cols = _check("gated_activation_backward", x, second, bias, gate_first, kind, threshold)
     return x.new_empty(*x.shape[:-1], 2 * cols)
 
 
@@ -151,7 +155,8 @@ def geglu(
     Args:
         x: float32, float16 or bfloat16, `[..., 2 * H]`, both halves; or `[..., H]`, the first of two tensors. The last
             dimension must have stride 1; the leading ones may be strided as far as two strides describe them (slices
-            and chunks of a contiguous tensor). No rows is fine.
+            and chunks of a contiguous tensor). If two of `x`, `gate` and `out` have gaps, these must be between the
+            same groups of rows. No rows is fine.
         gate: the second half, where it is a tensor of its own: `x`'s shape and dtype. (Where the first half is the
             gate, as in `silu_and_mul`, this argument is called `up`.)
         bias: `[2 * H]` in `x`'s dtype, or None: added to the halves first, in their order.
@@ -229,7 +234,8 @@ def fatrelu_and_mul(
 ) -> Tensor:
     """`threshold(first, threshold, 0) * second`: 0 where the first half is not greater than `threshold`.
 
-    The threshold is rounded to `x`'s dtype, as torch's CUDA kernel of threshold does; 0 gives ReGLU. Arguments, result
+    The threshold is rounded to `x`'s dtype, as torch's CUDA kernel of threshold does; 0 gives ReGLU, infinities are
+    taken as torch takes them, and NaN is refused. Arguments, result
     and errors as `geglu`.
     """
     return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)

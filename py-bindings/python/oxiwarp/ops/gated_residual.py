@@ -80,11 +80,13 @@ def gated_residual(
         x, y: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last
             dimension of stride 1.
         gate: broadcasts against `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, strided slices), in
-            `x`'s dtype or float32. `x`, `y` and gate must be reachable by two strides of rows.
+            `x`'s dtype or float32. `x`, `y` and gate must be reachable by two strides of rows: a gate
+            repeats in the first or in the last leading dimensions, as for `ada_norm`.
         gate_table: `[N]`, added to the gate in the kernel.
         clip: clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
         mode: "exact" rounds the product and the sum, as torch's operators do in one dtype; with a float32 gate (Wan)
-            the sum alone. "fast" rounds the sum alone in any case.
+            the sum alone. "fast" rounds only the result. In both modes the sum of the gate and its table is
+            rounded first if both have `x`'s dtype.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype.

@@ -63,7 +63,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
             dimension must have stride 1; the leading ones may be strided as far as two strides describe them.
         weight, bias: contiguous `[N]` in `x`'s dtype or float32, or None. In float32 beside a 16-bit `x` the result is
             that of diffusers' FP32LayerNorm.
-        eps: added to the variance; 0 or more.
+        eps: added to the variance; finite, 0 or more.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and the parameters alone. A

@@ -18,7 +18,7 @@ def _fake(
     dbias: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     name = "layer_norm_backward"
-    check(name, dy, x, weight, dsum)
+    check(name, dy, x, weight, dsum, eps)
     dbias_out = like(f"{name}: dbias", weight if bias is None else bias, x, dbias)
     return x.new_empty(x.shape), like(f"{name}: dweight", weight, x, dweight), dbias_out
 

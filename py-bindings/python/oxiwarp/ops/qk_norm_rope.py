@@ -24,7 +24,7 @@ from ._checks.heads import (
 from ._checks.rows import check_eps
 from ._function import Function, apply
 from ._once_differentiable import once
-from ._register import FLOATS, OPTIONAL, define, explain, needs_grad, write
+from ._register import OPTIONAL, define, dtype_name, explain, needs_grad, or_f32, write
 from ._roles import Role
 from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm_backward import op as rms_norm_backward
@@ -49,8 +49,8 @@ def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | 
         _, _, heads, dim = sizes(x, Rotation(*how))
         cols = heads * dim if across_heads and norm else dim
         if value.dtype not in (x.dtype, torch.float32):
-            got = FLOATS.get(value.dtype, value.dtype)
-            raise RuntimeError(f"qk_norm_rope: {name} is {got}, expected {FLOATS[x.dtype]} (as q) or f32")
+            got = dtype_name(value.dtype)
+            raise RuntimeError(f"qk_norm_rope: {name} is {got}, expected {or_f32(x.dtype, 'q')}")
         if tuple(value.shape) != (cols,):
             raise RuntimeError(f"qk_norm_rope: {name} has shape {list(value.shape)}, expected [{cols}]")
         if "bias" in name and norm != NORMS["layer_norm"]:
@@ -154,7 +154,7 @@ class _Function(Function):
             grad = readable(grad) if cos is None else rope.op(readable(grad), *how)
             rows, grad_rows = _rows(x, across_heads, how), _rows(grad, across_heads, how)
             grad_x, *of_parameters = _norm_backward(grad_rows, rows, own, wanted, (norm, eps))
-            found.append((grad_x.reshape(x.shape), *of_parameters))
+            found.append((_heads(grad_x, x, how), *of_parameters))
         (grad_q, *of_q), (grad_k, *of_k) = found
         return (grad_q, grad_k, of_q[0], of_k[0], of_q[1], of_k[1], *[None] * (3 + len(how)))
 
@@ -166,9 +166,16 @@ def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
     if not across_heads:
         return x
-    # Tokens first: results of the other order would not have their heads side by side. Not `flatten`, which has no
-    # batching rule under `torch.autograd.functional.jacobian(..., vectorize=True)`.
+    x = x.transpose(1, 2) if how.heads_first else x
+    # Not `flatten`: it has no batching rule under `torch.autograd.functional.jacobian(..., vectorize=True)`.
     return x.reshape(*x.shape[:2], heads * dim)
+
+
+def _heads(rows: Tensor, x: Tensor, how: Rotation) -> Tensor:
+    """What `_rows` made of a tensor like `x`, in the shape of `x`."""
+    if x.dim() == 4 and rows.dim() == 3 and how.heads_first:
+        return rows.unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)
+    return rows.reshape(x.shape)
 
 
 def qk_norm_rope(
@@ -204,7 +211,7 @@ def qk_norm_rope(
         q_weight, k_weight: contiguous `[D]`, or `[heads * D]` with `across_heads`, in `q`'s dtype or float32; None: no
             weight. Without `k`, `k_weight` and `k_bias` are not read.
         q_bias, k_bias: the same, for "layer_norm".
-        eps: added to the variance or the mean of squares; 0 or more.
+        eps: added to the variance or the mean of squares; finite, 0 or more.
         across_heads: normalise all heads of a token together (LTX-Video, Wan); they lie side by side in memory.
         mode: "exact" rounds the norm to the dtype and then the rotation, as the modules do one after the other (a
             weight in float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module: both weights are,

@@ -68,7 +68,7 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
         x, x_res: float32, float16 or bfloat16, both of shape `[..., N]`, on one device, with last dimension of stride
             1: the residual stream, and the branch that comes back to it.
         gate: broadcasts against `x` (`[B, 1, N]`; `[B, N]` where `x` is `[B, S, N]`), in its dtype or float32.
-        eps: added to the mean of squares; 0 or more.
+        eps: added to the mean of squares; finite, 0 or more.
 
     Returns:
         A contiguous tensor of `x`'s shape and dtype.

@@ -10,6 +10,7 @@ from ._once_differentiable import once
 from ._register import (
     OPTIONAL,
     before_weight,
+    check_number,
     check_rows,
     define,
     define_lazy,
@@ -26,6 +27,7 @@ from .rms_norm_backward import op as op_backward
 def _fake(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
     check_rows("rms_norm", x, weight)
     check_eps("rms_norm", eps)
+    check_number("rms_norm", "weight_offset", weight_offset)
     return x.new_empty(x.shape)
 
 
@@ -34,6 +36,7 @@ def _fake_out(
 ) -> None:
     check_rows("rms_norm", x, weight, out=out)
     check_eps("rms_norm", eps)
+    check_number("rms_norm", "weight_offset", weight_offset)
 
 
 op = define(
@@ -120,9 +123,10 @@ def rms_norm(
     Args:
         x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or a CUDA
             device. The last dimension must have stride 1; the leading ones may be strided as far as two strides
-            describe them (slices and chunks of a contiguous tensor). No rows is fine.
+            describe them (slices and chunks of a contiguous tensor). If `x` and `out` both have gaps, these must be
+            between the same groups of rows. No rows is fine.
         weight: contiguous `[N]` in `x`'s dtype or float32, or None for no weight (no tensor of ones is needed).
-        eps: added to the mean of squares; 0 or more.
+        eps: added to the mean of squares; finite, 0 or more.
         weight_offset: added to the weight in float32: 1.0 for Gemma's zero-centred weights.
         rounding: "once", a single cast to `x`'s dtype at the end, as torch.nn.RMSNorm, Gemma and Olmo do; or
             "before_weight", a cast before the multiplication and one after it, as LLaMA, Qwen, T5 and diffusers'

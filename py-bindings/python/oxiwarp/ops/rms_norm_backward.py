@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ._norm_backward import check, like
-from ._register import define
+from ._register import check_number, define
 from ._roles import Role
 
 
@@ -16,7 +16,8 @@ def _fake(
     weight_offset: float,
     dweight: bool,
 ) -> tuple[Tensor, Tensor]:
-    check("rms_norm_backward", dy, x, weight, dsum)
+    check("rms_norm_backward", dy, x, weight, dsum, eps)
+    check_number("rms_norm_backward", "weight_offset", weight_offset)
     return x.new_empty(x.shape), like("rms_norm_backward: dweight", weight, x, dweight)
 
 

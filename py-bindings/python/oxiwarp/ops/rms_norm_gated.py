@@ -89,19 +89,22 @@ class _RmsNormGated(Function):
         x, gate, weight = ctx.saved_tensors
         eps, before, sigmoid, gate_first = ctx.how
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
-        dy = dy.contiguous()
+        dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
+        if x.dtype == torch.float16:
+            # It holds numbers up to 65504. What lies between norm and gate may be larger: the forward computes it in
+            # float32.
+            dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
+            scale = weight if weight is None else weight.float()
         if gate_first:
-            # float16 holds numbers up to 65504, and the forward's product is never rounded to it.
-            wide = [tensor.float() if x.dtype == torch.float16 else tensor for tensor in (dy, x, gate)]
-            scale = weight if weight is None or x.dtype != torch.float16 else weight.float()
-            product = _gated(wide[1], wide[2], sigmoid)
-            dproduct, dweight = op_backward(wide[0], product, scale, None, eps, 0.0, wants_weight)
-            dx, dgate = (grad.to(x.dtype) for grad in _gated_gradients(dproduct, wide[1], wide[2], sigmoid))
-            dweight = dweight if weight is None else dweight.to(weight.dtype)
+            product = _gated(wide_x, wide_gate, sigmoid)
+            dproduct, dweight = op_backward(dy, product, scale, None, eps, 0.0, wants_weight)
+            dx, dgate = _gated_gradients(dproduct, wide_x, wide_gate, sigmoid)
         else:
-            normed = op_norm(x, weight, eps, 0.0, before)
-            dnormed, dgate = _gated_gradients(dy, normed, gate, sigmoid)
-            dx, dweight = op_backward(dnormed, x, weight, None, eps, 0.0, wants_weight)
+            normed = op_norm(wide_x, scale, eps, 0.0, before)
+            dnormed, dgate = _gated_gradients(dy, normed, wide_gate, sigmoid)
+            dx, dweight = op_backward(dnormed, wide_x, scale, None, eps, 0.0, wants_weight)
+        dx, dgate = dx.to(x.dtype), dgate.to(x.dtype)
+        dweight = dweight if weight is None else dweight.to(weight.dtype)
         gradients = (dx if wants_x else None, dgate if wants_gate else None, dweight if wants_weight else None)
         return *gradients, None, None, None, None
 
@@ -123,9 +126,10 @@ def rms_norm_gated(
 
     Args:
         x, gate: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last
-            dimension of stride 1 and leading dimensions as for `rms_norm`.
+            dimension of stride 1 and leading dimensions as for `rms_norm`. If both have gaps, these must be between
+            the same groups of rows.
         weight: contiguous `[N]` in `x`'s dtype or float32, or None.
-        eps: added to the mean of squares; 0 or more.
+        eps: added to the mean of squares; finite, 0 or more.
         rounding: where else than at the end a cast to `x`'s dtype is made. "before_weight": of the normalised value,
             and of its product with a weight of that dtype, as transformers' Qwen3-Next, Qwen3.5 and OLMo hybrid (and,
             with `gate_first`, Mamba2, Bamba, Zamba2 and Nemotron-H, of one group) do. "once": nowhere, as Kimi Linear,
@@ -137,7 +141,7 @@ def rms_norm_gated(
         A contiguous tensor of `x`'s shape and dtype. A row's result does not depend on how many rows there are.
 
     Gradients are computed by the kernels of norm and gate one after the other. The values between them are rounded to
-    `x`'s dtype, but in float16 with `gate_first` they are float32. The gradient of a sigmoid is computed by torch's
+    `x`'s dtype, but in float16 they are float32. The gradient of a sigmoid is computed by torch's
     operators. There is no second derivative and no forward-mode AD.
 
     Raises:

@@ -2,7 +2,7 @@
 out again.
 
 Blocks and attention processors are known by their source (`fusions/`), norms by what their own forward makes of a small
-tensor (`recognise.py`); how an object gets another method is in `class_swap.py`.
+tensor (`norms/`); how an object gets another method is in `class_swap.py`.
 """
 
 import fnmatch

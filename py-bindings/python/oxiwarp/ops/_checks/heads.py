@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._register import FLOATS, needs_grad
+from .._register import FLOATS, dtype_name, needs_grad, or_f32
 from .._roles import Role
 from .rows import is_exact
 
@@ -104,7 +104,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
         if x is None:
             continue
         if x.dtype not in FLOATS:
-            raise RuntimeError(f"{op}: {name} is {x.dtype}, expected f32, f16 or bf16")
+            raise RuntimeError(f"{op}: {name} is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
         if x.dtype != q.dtype:
             raise RuntimeError(f"{op}: {name} is {FLOATS[x.dtype]}, expected {FLOATS[q.dtype]}")
         same_device(op, name, x, q)
@@ -162,7 +162,7 @@ def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
         return
     if how.angles == COMPLEX and not how.interleaved:
         raise RuntimeError(f"{op}: interleaved is 0, expected true for complex tables")
-    _expect(op, "cos", cos, q, (q.dtype, torch.float32), f"{FLOATS[q.dtype]} (as the heads) or f32")
+    _expect(op, "cos", cos, q, (q.dtype, torch.float32), or_f32(q.dtype, "the heads"))
     if sin is not None:
         _expect(op, "sin", sin, q, (cos.dtype,), FLOATS[cos.dtype], tuple(cos.shape))
     shape, rank = cos.shape, cos.dim()
@@ -192,7 +192,7 @@ def _expect(
     """Raise RuntimeError for another device than q's, another dtype or another shape."""
     same_device(op, name, tensor, q)
     if tensor.dtype not in dtypes:
-        raise RuntimeError(f"{op}: {name} is {FLOATS.get(tensor.dtype, tensor.dtype)}, expected {expected}")
+        raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected {expected}")
     if shape is not None and tuple(tensor.shape) != shape:
         raise RuntimeError(f"{op}: {name} has shape {list(tensor.shape)}, expected {list(shape)}")
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._register import FLOATS
+from .._register import dtype_name
 from .heads import INTEGERS
 
 NUMBERS = (float, int, torch.SymFloat, torch.SymInt)  # others go through `check_theta`: no cache can hold a list
@@ -84,7 +84,7 @@ def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
     if tuple(inv_freq.shape) != (columns // 2,):
         raise RuntimeError(f"rope: inv_freq has shape {list(inv_freq.shape)}, expected [{columns // 2}]")
     if inv_freq.dtype is not torch.float32:
-        raise RuntimeError(f"rope: inv_freq is {FLOATS.get(inv_freq.dtype, inv_freq.dtype)}, expected f32")
+        raise RuntimeError(f"rope: inv_freq is {dtype_name(inv_freq.dtype)}, expected f32")
 
 
 def check_theta(theta: float, one: bool = True) -> None:

@@ -3,10 +3,12 @@
 The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile.
 """
 
+import itertools
+
 import torch
 from torch import Tensor
 
-from .._register import FLOATS, check_rows
+from .._register import check_number, check_rows, dtype_name, or_f32
 
 MODES = {"exact": True, "fast": False}
 NORMS = {"layer_norm": False, "rms_norm": True}
@@ -29,9 +31,8 @@ def is_rms(op: str, norm: str) -> bool:
 
 
 def check_eps(op: str, eps: float) -> None:
-    """Raise RuntimeError for a negative or NaN eps."""
-    if not eps >= 0:
-        raise RuntimeError(f"{op}: eps is {eps:g}, expected 0 or more")
+    """Raise RuntimeError for an eps that is negative or not finite."""
+    check_number(op, "eps", eps, 0.0)
 
 
 def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
@@ -62,15 +63,32 @@ def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | N
         )
     if value.dim() == 0 or value.shape[-1] != x.shape[-1]:
         raise RuntimeError(f"{op}: {name} has shape {list(value.shape)}, expected a last dimension of {x.shape[-1]}")
+    _check_repeats(op, name, value, x)
     check_vector(op, f"{name}_table", table, x)
+
+
+def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
+    """Raise RuntimeError unless `value` repeats in the first or in the last of x's leading dimensions only."""
+    missing = x.dim() - value.dim()
+    repeats = [
+        dim < missing or value.shape[dim - missing] == 1 or value.stride(dim - missing) == 0
+        for dim in range(x.dim() - 1)
+        if x.shape[dim] != 1
+    ]
+    given = [dim for dim in range(x.dim() - 1) if dim < missing or value.shape[dim - missing] != x.shape[dim]]
+    if given and sum(one != other for one, other in itertools.pairwise(repeats)) > 1:
+        shape = list(x.shape)
+        raise RuntimeError(
+            f"{op}: {name} has shape {list(value.shape)}, expected one that broadcasts to {shape} in its first or in "
+            f"its last leading dimensions, not between or both: use .expand({str(shape)[1:-1]}).contiguous()"
+        )
 
 
 def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
     if tensor.device != x.device:
         raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {x.device}, the device of x")
     if tensor.dtype not in (x.dtype, torch.float32):
-        got = FLOATS.get(tensor.dtype, tensor.dtype)
-        raise RuntimeError(f"{op}: {name} is {got}, expected {FLOATS[x.dtype]} (as x) or f32")
+        raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected {or_f32(x.dtype)}")
 
 
 def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from ...ops._register import PLAIN, needs_grad
+from ...ops._register import PLAIN, is_eps, needs_grad
 from ...ops.rms_norm import call, rms_norm
 from ..class_swap import RECIPE
 from ..inductor import is_decoders, is_few
@@ -68,7 +68,7 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     eps = getattr(module, recipe.eps_name)
     eps = DEFAULT_EPS if eps is None else eps
     formula = recipe.formulas.get((x.dtype, None if weight is None else weight.dtype))
-    if formula is None or not eps >= 0 or torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
+    if formula is None or not is_eps(eps) or torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"):
         return None
     order = None
     if not x.is_contiguous():

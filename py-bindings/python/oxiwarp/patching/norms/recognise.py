@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...ops._register import PLAIN
+from ...ops._register import PLAIN, is_eps
 from ..class_swap import RECIPE, Unsuitable, base_of
 from .probe import DtypePair, Formula, probe
 
@@ -85,8 +85,8 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
         return name, DEFAULT_EPS
     if not isinstance(eps, (int, float)):
         raise Unsuitable(f"its {name} is a {type(eps).__name__}, expected a number")
-    if not eps >= 0:
-        raise Unsuitable(f"its {name} is {eps:g}, expected 0 or more")
+    if not is_eps(eps):
+        raise Unsuitable(f"its {name} is {eps:g}, expected a finite number of 0 or more")
     return name, float(eps)
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as modules
 
-from ....ops._register import PLAIN
+from ....ops._register import PLAIN, is_eps
 from ....ops.rms_norm import call as rms_norm
 from ...class_swap import RECIPE
 from ...norms.forward import NormRecipe
@@ -67,7 +67,7 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]
         taken = x.is_cuda or recipe.cpu_kernels
         eps = DEFAULT_EPS if eps is None else eps
-        if taken and formula is not None and formula.uses_weight and weight.device == x.device and eps >= 0:
+        if taken and formula is not None and formula.uses_weight and weight.device == x.device and is_eps(eps):
             return rms_norm(x, weight, eps, formula.weight_offset, formula.round_before_weight)
     return called(module, x, tokens)
 

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ....ops._register import is_eps
 from ..core.fusion import Fusion
 from ..core.modules import resident
 from ..core.ops import layer_norm
@@ -21,7 +22,7 @@ def accepts(self: Any, x: Tensor | None = None, /, **by_name: Tensor) -> bool:
     Inductor fuses a LayerNorm into what follows. Each class has its own name for the input."""
     if x is None or torch.compiler.is_compiling() or x.dim() == 0 or not x.is_contiguous():
         return False
-    if x.shape[-1:] != self.normalized_shape or not self.eps >= 0:  # the own forward complains, or takes it
+    if x.shape[-1:] != self.normalized_shape or not is_eps(self.eps):  # the own forward complains, or takes it
         return False
     return resident(x.device, self.weight, self.bias) and all(
         parameter is None or parameter.dtype == x.dtype for parameter in (self.weight, self.bias)

@@ -1,0 +1,66 @@
+//! The 16-bit floats: conversions, and arithmetic on pairs of them.
+use half::f16;
+
+/// What `cvt.rn` makes of a NaN in both 16-bit types.
+pub const NAN_16: u16 = 0x7FFF;
+
+#[inline]
+pub fn f32_to_f16(x: f32) -> u16 {
+    if x.is_nan() { NAN_16 } else { f16::from_f32(x).to_bits() }
+}
+
+#[inline]
+pub fn f16_to_f32(bits: u16) -> f32 {
+    f16::from_bits(bits).to_f32()
+}
+
+/// Rounds to nearest even: half of the last kept place, less one when the kept part is even, carries as it should.
+#[inline]
+pub fn f32_to_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    if x.is_nan() { NAN_16 } else { ((bits + 0x7FFF + (bits >> 16 & 1)) >> 16) as u16 }
+}
+
+#[inline]
+pub fn bf16_to_f32(bits: u16) -> f32 {
+    f32::from_bits(u32::from(bits) << 16)
+}
+
+#[inline]
+pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
+    u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16
+}
+
+#[inline]
+pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
+    u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16
+}
+
+macro_rules! pairs {
+    ($($name:ident: $unpack:ident, $pack:ident, $op:tt;)*) => { $(
+        #[inline]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            let ([a, b], [c, d]) = ($unpack(a), $unpack(b));
+            $pack(a $op c, b $op d)
+        }
+    )* };
+}
+pairs! {
+    add_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, +;
+    mul_f16x2: f16x2_to_f32x2, f32x2_to_f16x2, *;
+    add_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, +;
+    mul_bf16x2: bf16x2_to_f32x2, f32x2_to_bf16x2, *;
+}
+
+#[inline]
+pub fn f16x2_to_f32x2(bits: u32) -> [f32; 2] {
+    [f16_to_f32(bits as u16), f16_to_f32((bits >> 16) as u16)]
+}
+
+#[inline]
+pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
+    [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
+}
+
+/// `max.f16x2` and `max.bf16x2`.
+pub(crate) use crate::numeric::elem::{max_halves as max_f16x2, max_halves as max_bf16x2};

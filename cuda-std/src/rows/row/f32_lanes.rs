@@ -1,0 +1,80 @@
+//! For kernels that add up rows in f32, whatever their element type: lanes in the columns of another operand's packs.
+use crate::numeric::elem::{Elem, Lanes};
+use crate::rows::pack::Pack;
+use crate::simt::mem::{self, Store};
+use crate::simt::warp;
+
+use super::{Row, RowMut};
+
+impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
+    /// `lanes`, made of the thread's pack of `tile`, with zeros past the end: where zero became something else.
+    #[inline(always)]
+    pub fn inside(&self, tile: u32, lanes: T::Lanes) -> T::Lanes {
+        let len = Pack::<T>::LEN;
+        let offset = self.columns.offset(tile, len);
+        if VECTOR {
+            return if self.columns.has(offset, len) { lanes } else { T::Lanes::splat(0.0) };
+        }
+        let has = |i: usize| self.columns.has(offset + i as u32 * self.columns.step(), len);
+        T::Lanes::from_fn(|i| if has(i) { lanes.get(i) } else { 0.0 })
+    }
+}
+
+impl<const VECTOR: bool> RowMut<f32, VECTOR> {
+    /// Writes the thread's columns of `tile`, where another operand's packs have `L::LEN` elements: what
+    /// [`Row::lanes`] reads. Nothing past the end.
+    #[inline(always)]
+    pub fn store_lanes<L: Lanes>(&self, tile: u32, lanes: L) {
+        let columns = &self.columns;
+        let base = self.start.wrapping_add(columns.base(L::LEN) as usize);
+        let offset = columns.offset(tile, L::LEN);
+        if VECTOR {
+            if !columns.has(offset, L::LEN) {
+                return;
+            }
+            let at = base.wrapping_add(offset as usize);
+            for i in (0..L::LEN as usize).step_by(4) {
+                let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
+                // SAFETY: `L::LEN` columns from here on lie in the row (`of`) and are this thread's alone.
+                unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
+            }
+            return;
+        }
+        for i in 0..L::LEN {
+            let offset = offset + i * columns.step();
+            if columns.has(offset, L::LEN) {
+                let at = base.wrapping_add(offset as usize).cast();
+                // SAFETY: the column lies inside the row (`of`) and is this thread's alone.
+                unsafe { mem::store_u32(at, lanes.get(i as usize).to_bits(), Store::Default) };
+            }
+        }
+    }
+
+    /// The same, by teams of whole warps: of eight lanes, two threads beside each other exchange halves, so that a store fills sectors of
+    /// 32 bytes, of which L2 takes a half no faster than a whole. Every thread of the warp must call it.
+    #[inline(always)]
+    pub fn store_lanes_of_warps<L: Lanes>(&self, tile: u32, lanes: L) {
+        if !VECTOR || L::LEN != 8 {
+            return self.store_lanes(tile, lanes);
+        }
+        let is_odd = self.columns.rank % 2 == 1;
+        let choose = |odd: [u32; 4], even: [u32; 4]| -> [u32; 4] {
+            core::array::from_fn(|i| if is_odd { odd[i] } else { even[i] })
+        };
+        let low = core::array::from_fn(|i| lanes.get(i).to_bits());
+        let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
+        let sent = choose(low, high);
+        let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
+        // First the columns of the even thread, then those of the odd one, which follow.
+        let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
+        let put = |column: u32, words: [u32; 4]| {
+            if column < self.columns.cols {
+                let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
+                // SAFETY: `L::LEN` columns from `column` on lie in the row (`of`), of which nobody else writes this half.
+                unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
+            }
+        };
+        put(first, choose(other, low));
+        put(first + L::LEN, choose(high, other));
+    }
+}

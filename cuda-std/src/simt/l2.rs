@@ -1,0 +1,65 @@
+//! The L2 cache: what stays there of rows that a kernel reads once.
+use super::mem::Load;
+use super::thread;
+use crate::arch;
+
+/// Bytes of a line.
+pub const LINE: u32 = 128;
+
+/// How what a kernel reads once passes through L2: a kernel argument.
+///
+/// Kernels that keep such lines (`evict_last`), although nobody reads them again, take 1 to 4 % less time on an H200
+/// (`docs/ladders.md`). But the lines stay until others are kept, and whoever comes behind has that much less of L2: so the blocks at the
+/// end give theirs back (`applypriority`), when these have taken the places of the earlier ones.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Passage {
+    policy: Policy,
+    /// The first block, in x, that gives its lines back.
+    give_back_from: u32,
+}
+
+impl Passage {
+    /// As the GPU does by itself.
+    pub const PLAIN: Self = Self { policy: Policy::NORMAL, give_back_from: u32::MAX };
+
+    /// Lines are kept, and given back by all blocks from number `first` on. Rows begin and end with a line.
+    pub const fn kept_until(first: u32) -> Self {
+        Self { policy: Policy::LAST, give_back_from: first }
+    }
+
+    /// How the rows are loaded.
+    #[inline(always)]
+    pub fn load(self) -> Load {
+        Load::By(self.policy)
+    }
+
+    /// Does the calling block give its lines back?
+    #[inline(always)]
+    pub fn gives_back(self) -> bool {
+        thread::block_index()[0] >= self.give_back_from
+    }
+}
+
+/// What becomes of a line in L2, as `createpolicy.fractional` encodes it on sm_90. A number that the host passes is read with the other
+/// arguments; made and chosen in the kernel, it would stand in front of the first load.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy(pub u64);
+
+impl Policy {
+    /// `evict_normal`.
+    pub const NORMAL: Self = Self(0x16f0_0000_0000_0000);
+    /// `evict_last`.
+    pub const LAST: Self = Self(0x14f0_0000_0000_0000);
+}
+
+/// Gives a kept line back.
+///
+/// # Safety
+/// A line of global memory that may be read begins at `line`.
+#[inline(always)]
+pub unsafe fn give_back(line: *const u8) {
+    // SAFETY: as the caller promises.
+    unsafe { arch::l2_give_back(line) }
+}

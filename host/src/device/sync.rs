@@ -1,0 +1,166 @@
+//! What threads share: a limit that only rises, and values that are made when first asked for.
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// A limit that is set elsewhere, such as in the driver, and that only rises: what one thread needs, no other takes away.
+#[derive(Default)]
+pub(crate) struct RisingLimit(Mutex<u32>);
+
+impl RisingLimit {
+    /// Has `set` raise the limit to `wanted`, unless it is as high already. Calls do not overlap, and the limit counts as
+    /// raised if `set` succeeds. `always`: there is more to set; then `set` is called with the limit as it is to be.
+    pub fn raise<E>(
+        &self,
+        wanted: u32,
+        always: bool,
+        set: impl FnOnce(u32) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut limit = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let raised = wanted.max(*limit);
+        if raised > *limit || always {
+            set(raised)?;
+            *limit = raised;
+        }
+        Ok(())
+    }
+}
+
+/// Values by number, each made once, by the first thread that asks for it. Others wait for that value only.
+pub(crate) struct Slots<T>(Box<[Slot<T>]>);
+
+struct Slot<T> {
+    value: OnceLock<T>,
+    /// Taken by the thread that makes it.
+    making: Mutex<()>,
+}
+
+impl<T> Slots<T> {
+    /// Places for so many values.
+    pub fn new(count: usize) -> Self {
+        Self((0..count).map(|_| Slot { value: OnceLock::new(), making: Mutex::new(()) }).collect())
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Value number `index`; `None` where there is no such place. If `make` fails, the next call tries again.
+    pub fn get_or_make<E>(&self, index: usize, make: impl FnOnce() -> Result<T, E>) -> Option<Result<&T, E>> {
+        let slot = self.0.get(index)?;
+        if let Some(value) = slot.value.get() {
+            return Some(Ok(value));
+        }
+        let _making = slot.making.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = slot.value.get() {
+            return Some(Ok(value));
+        }
+        Some(make().map(|value| slot.value.get_or_init(|| value)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+    use std::sync::mpsc::channel;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_limit_only_rises() {
+        let (limit, driver) = (RisingLimit::default(), AtomicU32::new(0));
+        let set = |bytes| {
+            driver.store(bytes, SeqCst);
+            Ok::<_, ()>(())
+        };
+        limit.raise(60, false, set).unwrap();
+        limit.raise(100, false, |_| Err(())).expect_err("the driver refuses");
+        limit.raise(60, false, |_| -> Result<(), ()> { panic!("it is set") }).unwrap();
+        limit.raise(100, false, set).expect("what was refused is asked for again");
+        limit.raise(60, true, set).unwrap();
+        assert_eq!(driver.load(SeqCst), 100, "a smaller launch does not lower it");
+    }
+
+    #[test]
+    fn a_limit_is_there_for_each_threads_launch() {
+        for _ in 0..50 {
+            let (limit, driver) = (RisingLimit::default(), AtomicU32::new(0));
+            thread::scope(|scope| {
+                for wanted in [100, 60, 80, 70] {
+                    let (limit, driver) = (&limit, &driver);
+                    scope.spawn(move || {
+                        for always in [false, true, false] {
+                            let set = |bytes| {
+                                thread::yield_now();
+                                driver.store(bytes, SeqCst);
+                                Ok::<_, ()>(())
+                            };
+                            limit.raise(wanted, always, set).unwrap();
+                            thread::yield_now();
+                            assert!(driver.load(SeqCst) >= wanted, "the launch would fail");
+                        }
+                    });
+                }
+            });
+        }
+    }
+
+    /// Runs `f` in a thread; panics, and does not hang, if it takes longer than any machine needs for it.
+    #[track_caller]
+    fn soon<'s, T: Send + 's>(scope: &'s thread::Scope<'s, '_>, f: impl FnOnce() -> T + Send + 's) -> T {
+        let (done, result) = channel();
+        scope.spawn(move || done.send(f()));
+        result.recv_timeout(Duration::from_secs(20)).expect("it waits for a value that it did not ask for")
+    }
+
+    #[test]
+    fn a_value_in_the_making_blocks_no_other() {
+        let (slots, made) = (Slots::new(3), AtomicU32::new(0));
+        let (slots, made) = (&slots, &made);
+        let of = move |value: &'static str| move || Ok::<_, ()>(value);
+        assert_eq!(slots.get_or_make(2, of("two")), Some(Ok(&"two")));
+        thread::scope(|scope| {
+            let ((started, begun), (release, released)) = (channel(), channel());
+            let slow = scope.spawn(move || {
+                slots.get_or_make(0, || {
+                    made.fetch_add(1, SeqCst);
+                    started.send(()).unwrap();
+                    // Ends with an error, and not in a hang, where the test fails before it sends.
+                    released.recv().map(|()| "zero").map_err(|_| ())
+                })
+            });
+            begun.recv().unwrap();
+            let release = release;
+            assert_eq!(
+                soon(scope, move || slots.get_or_make(2, of("again"))),
+                Some(Ok(&"two")),
+                "it is open"
+            );
+            assert_eq!(
+                soon(scope, move || slots.get_or_make(1, of("one"))),
+                Some(Ok(&"one")),
+                "it is opened"
+            );
+            let same = scope.spawn(move || {
+                slots.get_or_make(0, || {
+                    made.fetch_add(1, SeqCst);
+                    Ok("another")
+                })
+            });
+            thread::sleep(Duration::from_millis(50));
+            assert!(!same.is_finished(), "of one value, the second thread waits for the first");
+            release.send(()).unwrap();
+            assert_eq!([slow.join().unwrap(), same.join().unwrap()], [Some(Ok(&"zero")); 2]);
+        });
+        assert_eq!(made.load(SeqCst), 1);
+    }
+
+    #[test]
+    fn what_failed_is_tried_again() {
+        let slots = Slots::new(1);
+        assert_eq!(slots.get_or_make(0, || Err("no")), Some(Err("no")));
+        assert_eq!(slots.get_or_make(0, || Ok::<_, &str>(7)), Some(Ok(&7)));
+        assert_eq!((slots.get_or_make(1, || Ok::<_, &str>(8)), slots.count()), (None, 1));
+    }
+}

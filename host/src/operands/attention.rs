@@ -1,0 +1,169 @@
+//! What attention reads and writes: the arguments of the public functions, checked once for all of its kernels.
+
+use std::ffi::c_void;
+
+use kernels_gpu::layout::heads::Heads;
+
+use super::rows::Operand;
+use crate::error::finite;
+use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
+
+/// The parameters of attention.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Attention {
+    /// How the heads of all tensors lie: `[B, S, H, D]`, or `[B, H, S, D]`.
+    pub order: HeadsOrder,
+    /// The factor of `q k`; `None`: `1 / sqrt(D)`.
+    pub scale: Option<f32>,
+    /// Does a query see no key after its own position? The last query stands at the last key.
+    pub causal: bool,
+    /// The most keys that a query sees before its position, and after it; `None`: all.
+    pub window: [Option<u32>; 2],
+    /// Scores become `softcap * tanh(score / softcap)`; at most 1000.
+    pub softcap: Option<f32>,
+}
+
+/// The inputs of attention.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionInputs<'a> {
+    /// `[B, Sq, H, D]`, or in the order that the parameters say; f16 or bf16, the last dimension contiguous.
+    pub q: View<'a>,
+    /// `[B, Sk, Hkv, D]`, of which H is a multiple.
+    pub k: View<'a>,
+    /// As `k`.
+    pub v: View<'a>,
+    /// What broadcasts to `[B, H, Sq, Sk]`: which keys a query sees (`Bool`), or what is added to the scores (f32, or as `q`).
+    pub mask: Option<View<'a>>,
+    /// Sequences that lie one after the other: where each of them begins in `q` and in `k`, and behind the last where it
+    /// ends; i32, `[sequences + 1]`. The tensors then have no batch dimension. Rows behind the last sequence see nothing and
+    /// are seen by none.
+    pub cu_seqlens: Option<[View<'a>; 2]>,
+}
+
+/// The least scale of the kernels that multiply by it late: they divide by it, which beneath 1.6e-38 is infinite.
+pub(crate) const LEAST_SCALE: f32 = 1e-37;
+
+/// The mask as kernels read it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MaskLayout {
+    pub base: *const c_void,
+    /// `Bool`, `F32` or the element type of the heads.
+    pub dtype: Dtype,
+    /// Elements from a batch, head, query and key to the next; 0 where it broadcasts.
+    pub strides: [i64; 4],
+}
+
+/// A call of attention that was checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttentionLayout {
+    pub q: Heads,
+    pub k: Heads,
+    pub v: Heads,
+    pub out: Heads,
+    /// f32, `[B, H, Sq]` and contiguous: `ln(sum(exp(scores)))`; null: not wanted.
+    pub lse: *mut f32,
+    /// Batches, or packed sequences.
+    pub batches: u32,
+    /// Queries of a batch; of all sequences together if they are packed.
+    pub queries: u32,
+    /// Keys, likewise.
+    pub keys: u32,
+    pub heads: u32,
+    pub kv_heads: u32,
+    /// Columns of a head: 1 to 256.
+    pub dim: u32,
+    /// `F16` or `Bf16`.
+    pub dtype: Dtype,
+    pub scale: f32,
+    pub causal: bool,
+    /// As in [`Attention`].
+    pub window: [Option<u32>; 2],
+    /// 0: none.
+    pub softcap: f32,
+    pub mask: Option<MaskLayout>,
+    /// Where packed sequences begin among queries and keys.
+    pub cu_seqlens: Option<[*const i32; 2]>,
+    /// May all heads be accessed 16 bytes at a time?
+    pub vector: bool,
+}
+
+impl AttentionLayout {
+    /// Checks the arguments of `op`: everything but overlaps.
+    pub fn of(
+        op: &'static str,
+        device: &Device,
+        inputs: &AttentionInputs,
+        (out, lse): (&View, Option<&View>),
+        params: &Attention,
+    ) -> Result<Self> {
+        let AttentionInputs { q, k, v, mask, cu_seqlens } = inputs;
+        if !matches!(q.dtype(), Dtype::F16 | Dtype::Bf16) {
+            let expected = "f16 or bf16 (for f32 there is torch's own attention)".into();
+            return Err(Error::Dtype { op, arg: "q", got: q.dtype(), expected });
+        }
+        let packed = cu_seqlens.is_some();
+        let heads_of = |arg, view| {
+            super::attention_checks::heads(op, device, (arg, view), q.dtype(), params.order, packed)
+        };
+        let (q_sizes, q_heads) = heads_of("q", q)?;
+        let (k_sizes, k_heads) = heads_of("k", k)?;
+        let ((_, v_heads), (_, out_heads)) = (heads_of("v", v)?, heads_of("out", out)?);
+        super::attention_checks::sizes(op, inputs, q_sizes, k_sizes, params.order)?;
+        out.expect_shape(op, "out", q.shape())?;
+        let ([batches, queries, heads, dim], [_, keys, kv_heads, _]) = (q_sizes, k_sizes);
+        if let Some(lse) = lse {
+            let sizes: &[i64] = &[batches, heads, queries];
+            super::attention_checks::contiguous(
+                op,
+                device,
+                ("lse", lse),
+                Dtype::F32,
+                &sizes[usize::from(packed)..],
+            )?;
+        }
+        let sequences = super::attention_checks::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
+        // Kernels look for a token's sequence among those that there are.
+        if sequences == Some(0) && queries + keys > 0 {
+            let expected = "one sequence at least: two numbers".into();
+            return Err(Error::Shape { op, arg: "cu_seqlens_q", got: vec![1], expected });
+        }
+        let mask = mask.map(|mask| {
+            let shape = [batches, heads, queries, keys];
+            super::attention_checks::mask(op, device, &mask, q.dtype(), sequences.is_none().then_some(shape))
+        });
+        let count = |arg, size| super::attention_checks::count(op, arg, size);
+        Ok(Self {
+            q: q_heads,
+            k: k_heads,
+            v: v_heads,
+            out: out_heads,
+            lse: lse.map_or(std::ptr::null_mut(), |lse| lse.ptr().cast_mut().cast()),
+            batches: count("q", sequences.unwrap_or(batches))?,
+            queries: count("q", queries)?,
+            keys: count("k", keys)?,
+            heads: count("q", heads)?,
+            kv_heads: count("k", kv_heads)?,
+            dim: dim as u32,
+            dtype: q.dtype(),
+            scale: finite(op, "scale", params.scale.unwrap_or(1.0 / (dim as f32).sqrt()), f32::MIN)?,
+            causal: params.causal,
+            window: params.window,
+            softcap: super::attention_checks::softcap(op, params.softcap.unwrap_or(0.0))?,
+            mask: mask.transpose()?,
+            cu_seqlens: cu_seqlens.map(|starts| starts.map(|view| view.ptr().cast())),
+            vector: dim % 8 == 0
+                && [q_heads, k_heads, v_heads, out_heads].iter().all(|heads| heads.is_octets(2)),
+        })
+    }
+}
+
+impl<'a> AttentionInputs<'a> {
+    /// What an output must not overlap.
+    pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 6] {
+        let mask = self.mask.as_ref().map(|mask| ("mask", mask));
+        let starts = self.cu_seqlens.as_ref();
+        let [q_starts, k_starts] =
+            [starts.map(|[q, _]| ("cu_seqlens_q", q)), starts.map(|[_, k]| ("cu_seqlens_k", k))];
+        [Some(("q", &self.q)), Some(("k", &self.k)), Some(("v", &self.v)), mask, q_starts, k_starts]
+    }
+}

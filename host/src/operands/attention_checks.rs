@@ -1,0 +1,167 @@
+//! The checks of attention's arguments.
+use kernels_gpu::layout::heads::Heads;
+
+use super::attention::{AttentionInputs, MaskLayout};
+use super::rows::Operand;
+use crate::error::finite;
+use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
+
+/// The most columns of a head.
+const MAX_DIM: i64 = 256;
+
+/// Refuses keys and values that do not go with the queries; sizes are batch, token, head and column.
+pub(crate) fn sizes(
+    op: &'static str,
+    inputs: &AttentionInputs,
+    [batches, _, heads, dim]: [i64; 4],
+    [_, keys, kv_heads, _]: [i64; 4],
+    order: HeadsOrder,
+) -> Result<()> {
+    let AttentionInputs { q, k, v, cu_seqlens, .. } = inputs;
+    let shape = match order {
+        HeadsOrder::TokensFirst => [batches, keys, kv_heads, dim],
+        HeadsOrder::HeadsFirst => [batches, kv_heads, keys, dim],
+    };
+    k.expect_shape(op, "k", &shape[usize::from(cu_seqlens.is_some())..])?;
+    v.expect_shape(op, "v", k.shape())?;
+    if !(1..=MAX_DIM).contains(&dim) {
+        let expected = "heads of 1 to 256 columns".into();
+        return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
+    }
+    // Nothing divides by no heads: keys and values of some, of which no query has a gradient, would go through as if it did.
+    if (heads == 0) != (kv_heads == 0) || heads > 0 && heads % kv_heads != 0 {
+        let expected = format!("heads that divide the {heads} of q");
+        return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
+    }
+    Ok(())
+}
+
+/// The number of packed sequences, if they are. `tokens` are those of queries and of keys.
+pub(crate) fn sequences(
+    op: &'static str,
+    device: &Device,
+    cu_seqlens: Option<&[View; 2]>,
+    tokens: [i64; 2],
+) -> Result<Option<i64>> {
+    let Some([q, k]) = cu_seqlens else { return Ok(None) };
+    let starts = q.shape().first().map_or(1, |&len| len.max(1));
+    contiguous(op, device, ("cu_seqlens_q", q), Dtype::I32, &[starts])?;
+    contiguous(op, device, ("cu_seqlens_k", k), Dtype::I32, &[starts])?;
+    if device.arch().is_none() {
+        ascending(op, ("cu_seqlens_q", q), tokens[0])?;
+        ascending(op, ("cu_seqlens_k", k), tokens[1])?;
+    }
+    Ok(Some(starts - 1))
+}
+
+/// Refuses starts of sequences, in the memory of the CPU, that are not 0 and then ascending numbers of `tokens` at most.
+/// Two sequences with the same rows would be written by two blocks at once. (A GPU's memory is not read here: that would
+/// wait for all work given to it.)
+fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
+    let len = view.shape().first().map_or(0, |&len| len as usize);
+    // SAFETY: a contiguous i32 tensor of `len` elements, as `contiguous` checked, in the memory of the CPU.
+    let starts = unsafe { std::slice::from_raw_parts(view.ptr().cast::<i32>(), len) };
+    let mut least = 0;
+    for (index, got) in starts.iter().map(|&start| i64::from(start)).enumerate() {
+        let most = if index == 0 { 0 } else { tokens };
+        if got < least || got > most {
+            let expected = if index == 0 { "0".into() } else { format!("{least} to {tokens}") };
+            return Err(Error::Element { op, arg, index, got, expected });
+        }
+        least = got;
+    }
+    Ok(())
+}
+
+/// A tensor of heads as batch, token, head and column, and where they lie.
+pub(crate) fn heads(
+    op: &'static str,
+    device: &Device,
+    (arg, view): Operand,
+    dtype: Dtype,
+    order: HeadsOrder,
+    packed: bool,
+) -> Result<([i64; 4], Heads)> {
+    view.expect_on(op, arg, device)?;
+    view.expect_dtype(op, arg, dtype)?;
+    let (sizes, strides) = match (packed, view.shape(), view.strides()) {
+        (false, &[b, s, h, d], &[i, j, k, l]) => ([b, s, h, d], [i, j, k, l]),
+        (true, &[s, h, d], &[j, k, l]) => ([1, s, h, d], [0, j, k, l]),
+        _ => {
+            let expected = if packed { "three dimensions" } else { "four dimensions" }.into();
+            return Err(Error::Shape { op, arg, got: view.shape().to_vec(), expected });
+        }
+    };
+    let tokens_first = |[i, j, k, l]: [i64; 4]| match order {
+        HeadsOrder::TokensFirst => [i, j, k, l],
+        HeadsOrder::HeadsFirst => [i, k, j, l],
+    };
+    let (sizes, strides) = (tokens_first(sizes), tokens_first(strides));
+    if strides[3] != 1 && sizes[3] > 1 {
+        return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
+    }
+    // The stride of a single one is any number: 0 does not get in the way of wide accesses.
+    let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
+    let base = view.ptr().cast_mut().cast();
+    Ok((sizes, Heads { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) }))
+}
+
+/// The mask of scores of `shape`; without a shape there may be none.
+pub(crate) fn mask(
+    op: &'static str,
+    device: &Device,
+    mask: &View,
+    dtype: Dtype,
+    shape: Option<[i64; 4]>,
+) -> Result<MaskLayout> {
+    let Some(shape) = shape else {
+        let expected = "none for packed sequences".into();
+        return Err(Error::Shape { op, arg: "mask", got: mask.shape().to_vec(), expected });
+    };
+    mask.expect_on(op, "mask", device)?;
+    if mask.dtype() != Dtype::Bool && mask.dtype() != Dtype::F32 && mask.dtype() != dtype {
+        let expected = format!("bool, f32 or {dtype} (as q)");
+        return Err(Error::Dtype { op, arg: "mask", got: mask.dtype(), expected });
+    }
+    let wide = mask.broadcast_to(op, "mask", &shape)?;
+    let strides = std::array::from_fn(|dim| wide.strides()[dim]);
+    Ok(MaskLayout { base: mask.ptr(), dtype: mask.dtype(), strides })
+}
+
+/// Refuses a tensor that is not of this dtype and shape, without gaps.
+pub(crate) fn contiguous(
+    op: &'static str,
+    device: &Device,
+    (arg, view): Operand,
+    dtype: Dtype,
+    shape: &[i64],
+) -> Result<()> {
+    view.expect_on(op, arg, device)?;
+    view.expect_dtype(op, arg, dtype)?;
+    view.expect_shape(op, arg, shape)?;
+    let mut dense = 1;
+    for (size, stride) in view.shape().iter().zip(view.strides()).rev() {
+        if *size > 1 && *stride != dense {
+            return Err(view.bad_strides(op, arg, "it must be contiguous"));
+        }
+        dense *= (*size).max(1);
+    }
+    Ok(())
+}
+
+/// A size as kernels count it: with room for the positions of a window around it.
+pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u32> {
+    if size <= i64::from(i32::MAX / 4) {
+        return Ok(size as u32);
+    }
+    Err(Error::Value { op, arg, got: size as f64, expected: "sizes below 2^29" })
+}
+
+/// A softcap, 0 for none. In f32 what is left of `1 - 2 / (1 + e^2x)` is off by `2^-24` of the cap: beyond this, more than a
+/// result in 16 bits is.
+pub(crate) fn softcap(op: &'static str, value: f32) -> Result<f32> {
+    match finite(op, "softcap", value, 0.0)? {
+        value if value <= 1_000.0 => Ok(value),
+        value => Err(Error::Value { op, arg: "softcap", got: value.into(), expected: "at most 1000" }),
+    }
+}

@@ -1,0 +1,199 @@
+//! Queries and keys as an op's arguments: their checks, and the kernel arguments made of them.
+use cuda_std::row::Rows;
+use kernels_gpu::heads::warp::Side;
+use kernels_gpu::layout::heads::Heads as HeadsArg;
+use kernels_gpu::norm::operand::Operand as OperandArg;
+
+use super::rows::expect_disjoint;
+use crate::{Affine, Device, Dtype, Error, Result, Rope, View, ViewMut};
+
+/// Which of two dimensions comes first in a tensor of heads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeadsOrder {
+    /// `[B, S, heads, D]`.
+    #[default]
+    TokensFirst,
+    /// `[B, heads, S, D]`.
+    HeadsFirst,
+}
+
+/// Queries or keys, and where the result goes.
+#[derive(Debug)]
+pub struct Heads<'a> {
+    /// `[B, S, heads, D]`, or in another order; or `[B, S, heads * D]`. The last dimension is contiguous.
+    pub x: View<'a>,
+    /// The parameters of the norm: `[D]`, or `[heads * D]` if heads are normalised together.
+    pub affine: Affine<'a>,
+    /// Of `x`'s shape and dtype.
+    pub y: ViewMut<'a>,
+}
+
+/// What queries and keys have in common, and the number of heads, of which tables may tell them apart.
+pub(crate) struct Extent {
+    pub batches: i64,
+    pub tokens: i64,
+    pub heads: i64,
+    pub dim: i64,
+    pub dtype: Dtype,
+    pub order: HeadsOrder,
+}
+
+/// A tensor of heads with four dimensions: batch, token, head, column.
+struct Split {
+    sizes: [i64; 4],
+    arg: HeadsArg,
+}
+
+/// How an op wants its heads.
+pub(crate) struct Shape {
+    pub order: HeadsOrder,
+    /// Columns of a head in tensors of three dimensions; `None`: all of them.
+    pub head_dim: Option<i64>,
+    /// Are all heads of a token normalised together?
+    pub across: bool,
+}
+
+/// The names of a side's arguments.
+pub(crate) struct Names {
+    pub x: &'static str,
+    y: &'static str,
+    weight: &'static str,
+    bias: &'static str,
+}
+
+pub(crate) const NAMES: [Names; 2] = [
+    Names { x: "q", y: "q_out", weight: "q_weight", bias: "q_bias" },
+    Names { x: "k", y: "k_out", weight: "k_weight", bias: "k_bias" },
+];
+
+/// The side that is not there.
+pub(crate) const ABSENT: Side = Side {
+    x: HeadsArg::ABSENT,
+    y: HeadsArg::ABSENT,
+    affine: kernels_gpu::norm::affine::Affine { weight: OperandArg::ABSENT, bias: OperandArg::ABSENT },
+    heads: 0,
+    cols: 1,
+    inv_cols: 1.0,
+};
+
+/// One tensor's sizes and kernel argument.
+pub(crate) fn side(
+    op: &'static str,
+    device: &Device,
+    tensor: &Heads,
+    names: &Names,
+    shape: &Shape,
+    quads: &mut bool,
+) -> Result<([i64; 4], Side)> {
+    let Heads { x, affine, y } = tensor;
+    let y = y.as_view();
+    y.expect_dtype(op, names.y, x.dtype())?;
+    y.expect_shape(op, names.y, x.shape())?;
+    let x_split = split(op, device, names.x, x, shape)?;
+    let y_split = split(op, device, names.y, y, shape)?;
+    let [_, _, heads, dim] = x_split.sizes;
+    let cols = if shape.across { heads * dim } else { dim };
+    for (arg, view, split) in [(names.x, x, &x_split), (names.y, y, &y_split)] {
+        if shape.across && heads > 1 && split.arg.head_stride != dim {
+            return Err(view.bad_strides(
+                op,
+                arg,
+                "heads that are normalised together must lie side by side",
+            ));
+        }
+        *quads &= split.arg.is_quads(x.dtype().size());
+    }
+    let mut parameter = |arg, view: Option<&View>| parameter(op, device, arg, view, (cols, x.dtype()), quads);
+    let affine = kernels_gpu::norm::affine::Affine {
+        weight: parameter(names.weight, affine.weight.as_ref())?,
+        bias: parameter(names.bias, affine.bias.as_ref())?,
+    };
+    let side = Side {
+        x: x_split.arg,
+        y: y_split.arg,
+        affine,
+        heads: heads as u32,
+        cols: cols.max(1) as u32,
+        inv_cols: 1.0 / cols as f32,
+    };
+    Ok((x_split.sizes, side))
+}
+
+/// A tensor as batches, tokens, heads and columns.
+fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shape: &Shape) -> Result<Split> {
+    view.expect_on(op, arg, device)?;
+    let bad =
+        |expected: &str| Error::Shape { op, arg, got: view.shape().to_vec(), expected: expected.into() };
+    let (sizes, strides) = match (view.shape(), view.strides(), shape.order) {
+        (&[b, s, h, d], &[i, j, k, l], HeadsOrder::TokensFirst) => ([b, s, h, d], [i, j, k, l]),
+        (&[b, h, s, d], &[i, k, j, l], HeadsOrder::HeadsFirst) => ([b, s, h, d], [i, j, k, l]),
+        (&[b, s, n], &[i, j, l], HeadsOrder::TokensFirst) => {
+            let d = shape.head_dim.unwrap_or(n);
+            if d < 1 || n % d != 0 {
+                return Err(bad(&format!("a last dimension of heads of {d} columns")));
+            }
+            ([b, s, n / d, d], [i, j, d * l, l])
+        }
+        _ => return Err(bad("four dimensions, or three without heads")),
+    };
+    if sizes[3] < 1 || sizes[2] * sizes[3] > i64::from(i32::MAX) {
+        return Err(bad("heads of between 1 and 2^31 - 1 columns together"));
+    }
+    if strides[3] != 1 && sizes[3] > 1 {
+        return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
+    }
+    // The stride of a single one is any number: 0 does not get in the way of quads.
+    let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
+    let base = view.ptr().cast_mut().cast();
+    let arg = HeadsArg { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) };
+    Ok(Split { sizes, arg })
+}
+
+/// An optional parameter of the norm.
+fn parameter(
+    op: &'static str,
+    device: &Device,
+    arg: &'static str,
+    view: Option<&View>,
+    (cols, dtype): (i64, Dtype),
+    quads: &mut bool,
+) -> Result<OperandArg> {
+    let Some(view) = view else { return Ok(OperandArg::ABSENT) };
+    view.expect_on(op, arg, device)?;
+    view.expect_shape(op, arg, &[cols])?;
+    if view.strides()[0] != 1 && cols > 1 {
+        return Err(view.bad_strides(op, arg, "it must be contiguous"));
+    }
+    let kind = match view.dtype() {
+        own if own == dtype => OperandArg::SAME,
+        Dtype::F32 => OperandArg::F32,
+        got => return Err(Error::Dtype { op, arg, got, expected: dtype.or_f32("q") }),
+    };
+    let rows = Rows::single(view.ptr().cast());
+    *quads &= rows.is_quads(cols as u32, view.dtype().size());
+    Ok(OperandArg { rows, kind })
+}
+
+/// Refuses outputs that overlap anything.
+pub(crate) fn disjoint(op: &'static str, tensors: [Option<&Heads>; 2], rope: Option<&Rope>) -> Result<()> {
+    for (i, tensor) in tensors.iter().enumerate() {
+        let Some(Heads { y, .. }) = tensor else { continue };
+        let out = (NAMES[i].y, y.as_view());
+        for (other, names) in tensors.iter().zip(&NAMES) {
+            let Some(Heads { x, affine, .. }) = other else { continue };
+            let others = [
+                Some((names.x, x)),
+                affine.weight.as_ref().map(|view| (names.weight, view)),
+                affine.bias.as_ref().map(|view| (names.bias, view)),
+            ];
+            expect_disjoint(op, out, &others)?;
+        }
+        if let Some(rope) = rope {
+            expect_disjoint(op, out, &rope.operands())?;
+        }
+        if let (1, Some(q)) = (i, tensors[0]) {
+            expect_disjoint(op, out, &[Some((NAMES[0].y, q.y.as_view()))])?;
+        }
+    }
+    Ok(())
+}

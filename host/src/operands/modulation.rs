@@ -1,0 +1,228 @@
+//! Operands that broadcast against the rows of a norm: their checks, and the kernel arguments made of them.
+use cuda_std::row::Rows;
+use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
+use kernels_gpu::norm::operand::{Modulation as ModulationArg, Operand as OperandArg};
+use kernels_gpu::norm::params::Params;
+
+use super::rows::{Operand, columns, has_two_levels};
+use crate::{Device, Dtype, Error, Result, View};
+
+/// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
+/// f32; with a table, `[D]`, that is added to it (diffusers' `scale_shift_table`).
+#[derive(Clone, Copy, Debug)]
+pub struct Modulation<'a> {
+    /// For all rows, for a batch, or for a token.
+    pub value: View<'a>,
+    /// Added to every row of it.
+    pub table: Option<View<'a>>,
+}
+
+impl<'a> From<View<'a>> for Modulation<'a> {
+    fn from(value: View<'a>) -> Self {
+        Self { value, table: None }
+    }
+}
+
+/// The modulation of a norm: `norm * (1 + scale) + shift`.
+#[derive(Clone, Copy, Debug)]
+pub struct ScaleShift<'a> {
+    /// Its sum with 1 multiplies the norm.
+    pub scale: Modulation<'a>,
+    /// Added after that.
+    pub shift: Option<Modulation<'a>>,
+}
+
+/// The parameters of a norm, `[D]`, in `x`'s dtype or f32.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Affine<'a> {
+    /// Multiplies the normalised value.
+    pub weight: Option<View<'a>>,
+    /// Added after that.
+    pub bias: Option<View<'a>>,
+}
+
+/// What an op knows of the tensor that its operands broadcast against.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'v, 'a> {
+    pub op: &'static str,
+    pub device: &'v Device,
+    pub x: &'v View<'a>,
+}
+
+impl<'a> Target<'_, 'a> {
+    /// How a kernel reads an operand of this dtype.
+    fn kind(&self, arg: &'static str, view: &View) -> Result<u32> {
+        match view.dtype() {
+            dtype if dtype == self.x.dtype() => Ok(OperandArg::SAME),
+            Dtype::F32 => Ok(OperandArg::F32),
+            got => {
+                let expected = self.x.dtype().or_f32("x");
+                Err(Error::Dtype { op: self.op, arg, got, expected })
+            }
+        }
+    }
+
+    /// An optional vector of `x`'s columns; `quads` stays true if it can be read four elements at a time.
+    fn vector(&self, arg: &'static str, view: Option<&View>, quads: &mut bool) -> Result<OperandArg> {
+        let Some(view) = view else { return Ok(OperandArg::ABSENT) };
+        let cols = &self.x.shape()[self.x.shape().len() - 1..];
+        view.expect_on(self.op, arg, self.device)?;
+        view.expect_shape(self.op, arg, cols)?;
+        if view.strides()[0] != 1 && cols[0] > 1 {
+            return Err(view.bad_strides(self.op, arg, "it must be contiguous"));
+        }
+        let (rows, kind) = (Rows::single(view.ptr().cast()), self.kind(arg, view)?);
+        *quads &= rows.is_quads(cols[0] as u32, view.dtype().size());
+        Ok(OperandArg { rows, kind })
+    }
+
+    /// The parameters of a norm.
+    pub fn affine(&self, affine: &Affine, quads: &mut bool) -> Result<AffineArg> {
+        Ok(AffineArg {
+            weight: self.vector("weight", affine.weight.as_ref(), quads)?,
+            bias: self.vector("bias", affine.bias.as_ref(), quads)?,
+        })
+    }
+
+    /// A modulation and where its rows lie, as the launch's layout says.
+    pub fn modulation(
+        &self,
+        [arg, table]: Names,
+        modulation: &Modulation,
+        rows: Rows,
+        quads: &mut bool,
+    ) -> Result<ModulationArg> {
+        let value = OperandArg { rows, kind: self.kind(arg, &modulation.value)? };
+        Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), quads)? })
+    }
+
+    /// Can the table, if there is one, be read 16 bytes at a time?
+    pub fn table_is_vector(&self, modulation: &Modulation) -> bool {
+        modulation.table.is_none_or(|table| (table.ptr() as usize).is_multiple_of(16))
+    }
+
+    /// An optional modulation: see [`Target::modulation`].
+    pub fn optional(
+        &self,
+        names: Names,
+        modulation: Option<&Modulation>,
+        rows: Rows,
+        quads: &mut bool,
+    ) -> Result<ModulationArg> {
+        let absent = Ok(ModulationArg::ABSENT);
+        modulation.map_or(absent, |modulation| self.modulation(names, modulation, rows, quads))
+    }
+
+    /// Scale and shift, and where their rows lie.
+    pub fn scale_shift(
+        &self,
+        [scale, shift]: [Names; 2],
+        by: &ScaleShift,
+        [scale_rows, shift_rows]: [Rows; 2],
+        quads: &mut bool,
+    ) -> Result<ScaleShiftArg> {
+        Ok(ScaleShiftArg {
+            scale: self.modulation(scale, &by.scale, scale_rows, quads)?,
+            shift: self.optional(shift, by.shift.as_ref(), shift_rows, quads)?,
+        })
+    }
+
+    /// The views of scale and shift over all rows.
+    pub fn both_over_rows(
+        &self,
+        [scale, shift]: [Names; 2],
+        by: &ScaleShift<'a>,
+    ) -> Result<(View<'a>, View<'a>)> {
+        Ok((self.over_rows(scale[0], Some(&by.scale))?, self.over_rows(shift[0], by.shift.as_ref())?))
+    }
+
+    /// The view of a modulation's values over all rows; that of `x` where there is none, which no kernel reads.
+    pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
+        let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
+        // What is wrong with `x` is said of `x`.
+        let cols = columns(self.op, "x", self.x)?;
+        let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
+        if value.shape().last() != Some(&i64::from(cols)) {
+            let expected = format!("a last dimension of {cols}");
+            return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
+        }
+        // By its own shape, which the strides of `wide` do not show.
+        if wide.strides() != value.strides() && !has_two_levels(&wide) {
+            let shape = self.x.shape();
+            let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
+            let expected = format!(
+                "one that broadcasts to {shape:?} in its first or in its last leading dimensions, not between or both: \
+                 use .expand({sizes}).contiguous()"
+            );
+            return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
+        }
+        Ok(wide)
+    }
+}
+
+/// The names of a modulation and of its table.
+pub(crate) type Names = [&'static str; 2];
+
+pub(crate) const SCALE: Names = ["scale", "scale_table"];
+pub(crate) const SHIFT: Names = ["shift", "shift_table"];
+pub(crate) const GATE: Names = ["gate", "gate_table"];
+
+/// Is one of the operands in f32, so that a chain of operators would go on in f32?
+pub(crate) fn any_single(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
+    let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
+    let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
+    operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandArg::F32)
+}
+
+/// The form of operands that are absent or all of one type: see `Params::form`.
+pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> u32 {
+    let all = |kind| operands.clone().all(|operand| [OperandArg::NONE, kind].contains(&operand.kind));
+    match () {
+        () if all(OperandArg::SAME) => Params::SAME,
+        () if all(OperandArg::F32) => Params::SINGLE,
+        () => Params::ANY,
+    }
+}
+
+/// The form of a norm's modulations, and of what else is read beside them: all of one type, with tables, or with weight and
+/// bias, or without.
+pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> u32 {
+    let there = || modulations.iter().filter(|m| m.value.kind != OperandArg::NONE);
+    let parameters = [&affine.weight, &affine.bias];
+    let has_affine = parameters.iter().any(|operand| operand.kind != OperandArg::NONE);
+    let has_both = parameters.iter().all(|operand| operand.kind != OperandArg::NONE);
+    let has_table = there().any(|m| m.table.kind != OperandArg::NONE);
+    let all_tabled = there().all(|m| m.value.kind == OperandArg::SAME && m.table.kind == OperandArg::SAME);
+    match form(there().map(|m| &m.value).chain(parameters)) {
+        Params::SAME if has_table && all_tabled && !has_affine => Params::TABLED,
+        _ if has_table => Params::ANY,
+        Params::SAME if has_both => Params::AFFINE,
+        Params::SAME if has_affine => Params::PARTLY_AFFINE,
+        Params::SINGLE if has_both => Params::SINGLE_AFFINE,
+        Params::SINGLE if has_affine => Params::ANY,
+        form => form,
+    }
+}
+
+/// What an output must not overlap.
+type Named<'v, 'a, const N: usize> = [Option<Operand<'v, 'a>>; N];
+
+impl<'a> Modulation<'a> {
+    pub(crate) fn named(&self, [value, table]: Names) -> Named<'_, 'a, 2> {
+        [Some((value, &self.value)), self.table.as_ref().map(|view| (table, view))]
+    }
+}
+
+impl<'a> ScaleShift<'a> {
+    pub(crate) fn named(&self, [scale, shift]: [Names; 2]) -> Named<'_, 'a, 4> {
+        let [a, b] = self.scale.named(scale);
+        let [c, d] = self.shift.as_ref().map_or([None; 2], |modulation| modulation.named(shift));
+        [a, b, c, d]
+    }
+}
+
+impl<'a> Affine<'a> {
+    pub(crate) fn named(&self) -> Named<'_, 'a, 2> {
+        [self.weight.as_ref().map(|view| ("weight", view)), self.bias.as_ref().map(|view| ("bias", view))]
+    }
+}

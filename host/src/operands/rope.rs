@@ -1,0 +1,242 @@
+//! Rotary position embedding as an op's argument: its checks, and the kernel argument made of it.
+use kernels_gpu::heads::rope::Rotary;
+use kernels_gpu::layout::heads::Heads as HeadsArg;
+
+use super::heads::{Extent, HeadsOrder};
+use super::rows::Operand;
+use crate::{Device, Dtype, Error, Result, View};
+
+/// Where the angles of a rotation come from. Tables are `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (`[B, heads, S, R]` for
+/// tensors in that order), where B and heads may be 1.
+#[derive(Clone, Copy, Debug)]
+pub enum Angles<'a> {
+    /// Cosines and sines, in f32 or the dtype of the tensors; R is the number of rotated columns, or half of it.
+    Tables {
+        /// Cosines.
+        cos: View<'a>,
+        /// Sines.
+        sin: View<'a>,
+    },
+    /// Complex numbers as f32, cosine and sine in turn: R is the number of rotated columns.
+    Complex(View<'a>),
+    /// The angle of a pair is its frequency times the token's position.
+    Frequencies {
+        /// One for each pair, f32: `[columns / 2]`.
+        frequencies: View<'a>,
+        /// f32, `[S]` or `[B, S]`; without them tokens are counted from 0.
+        positions: Option<View<'a>>,
+    },
+}
+
+/// How heads are rotated.
+#[derive(Clone, Copy, Debug)]
+pub struct Rope<'a> {
+    /// Where the angles come from.
+    pub angles: Angles<'a>,
+    /// Columns of a head that are rotated, the others pass; `None`: all.
+    pub columns: Option<i64>,
+    /// Are pairs neighbouring columns, not columns half the rotated width apart (`rotate_half`)?
+    pub interleaved: bool,
+    /// The first rotated token where only as many are rotated as the tables have; `None`: the tables have all tokens.
+    pub offset: Option<i64>,
+    /// Round after every step, as the eager modules do: where the tables have a 16-bit dtype, products too.
+    pub exact: bool,
+    /// Rotate by the negative angle: the gradient.
+    pub conjugate: bool,
+}
+
+impl<'a> Rope<'a> {
+    /// All columns of all tokens, rounded as the eager modules do.
+    pub fn new(angles: Angles<'a>, interleaved: bool) -> Self {
+        Self { angles, columns: None, interleaved, offset: None, exact: true, conjugate: false }
+    }
+
+    /// What an output must not overlap.
+    pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 2] {
+        match &self.angles {
+            Angles::Tables { cos, sin } => [Some(("cos", cos)), Some(("sin", sin))],
+            Angles::Complex(table) => [Some(("cos", table)), None],
+            Angles::Frequencies { frequencies, positions } => {
+                [Some(("frequencies", frequencies)), positions.as_ref().map(|view| ("positions", view))]
+            }
+        }
+    }
+
+    /// The kernel's argument; `quads` stays true if tables and pairs can be read four elements at a time.
+    pub(crate) fn check(
+        &self,
+        op: &'static str,
+        device: &Device,
+        extent: &Extent,
+        quads: &mut bool,
+    ) -> Result<Rotary> {
+        let columns = self.columns.unwrap_or(extent.dim);
+        if columns < 2 || columns % 2 != 0 || columns > extent.dim {
+            let expected = "an even number of columns, at most a head's";
+            return Err(Error::Value { op, arg: "rotary_dim", got: columns as f64, expected });
+        }
+        let tables = Tables { op, device, extent, columns, offset: self.offset };
+        let (angles, [cos, sin], tokens, single) = match &self.angles {
+            Angles::Tables { cos, sin } => tables.real(cos, sin, quads)?,
+            Angles::Complex(table) => {
+                if !self.interleaved {
+                    let expected = "true for complex tables";
+                    return Err(Error::Value { op, arg: "interleaved", got: 0.0, expected });
+                }
+                table.expect_dtype(op, "cos", Dtype::F32)?;
+                let (cos, tokens) = tables.table("cos", table, &[columns], quads)?;
+                (Rotary::COMPLEX, [cos, HeadsArg::ABSENT], tokens, true)
+            }
+            Angles::Frequencies { frequencies, positions } => {
+                tables.frequencies(frequencies, positions.as_ref(), quads)?
+            }
+        };
+        *quads &= columns % 4 == 0 && (self.interleaved && angles == Rotary::WIDE || columns % 8 == 0);
+        Ok(Rotary {
+            cos,
+            sin,
+            first: self.offset.unwrap_or(0) as u32,
+            tokens: tokens as u32,
+            dim: columns as u32,
+            angles,
+            halves: u32::from(!self.interleaved),
+            single: u32::from(single),
+            round_each: u32::from(self.exact && !single),
+            conjugate: u32::from(self.conjugate),
+        })
+    }
+}
+
+/// The kind of the angles, their two operands, the tokens that they have, and whether they are in f32.
+type Checked = (u32, [HeadsArg; 2], i64, bool);
+
+/// What tables are checked against.
+struct Tables<'v> {
+    op: &'static str,
+    device: &'v Device,
+    extent: &'v Extent,
+    columns: i64,
+    offset: Option<i64>,
+}
+
+impl Tables<'_> {
+    fn real(&self, cos: &View, sin: &View, quads: &mut bool) -> Result<Checked> {
+        if ![self.extent.dtype, Dtype::F32].contains(&cos.dtype()) {
+            let expected = self.extent.dtype.or_f32("the heads");
+            return Err(Error::Dtype { op: self.op, arg: "cos", got: cos.dtype(), expected });
+        }
+        sin.expect_dtype(self.op, "sin", cos.dtype())?;
+        sin.expect_shape(self.op, "sin", cos.shape())?;
+        let widths = [self.columns, self.columns / 2];
+        let (cos_arg, tokens) = self.table("cos", cos, &widths, quads)?;
+        let (sin_arg, _) = self.table("sin", sin, &widths, quads)?;
+        let wide = cos.shape().last() == Some(&self.columns);
+        let angles = if wide { Rotary::WIDE } else { Rotary::NARROW };
+        // For f32 tensors the two kinds are one.
+        Ok((angles, [cos_arg, sin_arg], tokens, cos.dtype() == Dtype::F32))
+    }
+
+    fn frequencies(&self, frequencies: &View, positions: Option<&View>, quads: &mut bool) -> Result<Checked> {
+        let (op, pairs) = (self.op, self.columns / 2);
+        frequencies.expect_on(op, "frequencies", self.device)?;
+        frequencies.expect_dtype(op, "frequencies", Dtype::F32)?;
+        frequencies.expect_shape(op, "frequencies", &[pairs])?;
+        if frequencies.strides()[0] != 1 && pairs > 1 {
+            return Err(frequencies.bad_strides(op, "frequencies", "it must be contiguous"));
+        }
+        let cos = HeadsArg { base: frequencies.ptr().cast_mut().cast(), ..HeadsArg::ABSENT };
+        *quads &= cos.is_quads(4);
+        let Some(positions) = positions else {
+            let tokens =
+                self.tokens("frequencies", frequencies, self.extent.tokens - self.offset.unwrap_or(0))?;
+            return Ok((Rotary::COUNTED, [cos, HeadsArg::ABSENT], tokens, true));
+        };
+        positions.expect_dtype(op, "positions", Dtype::F32)?;
+        let (shape, strides) = (positions.shape(), positions.strides());
+        let (batches, batch_stride) = match shape.len() {
+            1 => (1, 0),
+            2 => (shape[0], strides[0]),
+            _ => return Err(self.bad_shape("positions", positions, "[S] or [B, S]")),
+        };
+        positions.expect_on(op, "positions", self.device)?;
+        let last = shape.len() - 1;
+        let sin = self.broadcast(
+            "positions",
+            positions,
+            [batches, shape[last], 1],
+            [batch_stride, strides[last], 0],
+        )?;
+        Ok((Rotary::POSITIONED, [cos, sin], shape[last], true))
+    }
+
+    /// A table of one of these widths and the tokens that it has.
+    fn table(
+        &self,
+        arg: &'static str,
+        table: &View,
+        widths: &[i64],
+        quads: &mut bool,
+    ) -> Result<(HeadsArg, i64)> {
+        table.expect_on(self.op, arg, self.device)?;
+        let (shape, strides) = (table.shape(), table.strides());
+        let rank = shape.len();
+        let of = |dim: Option<usize>| dim.map_or((1, 0), |dim| (shape[dim], strides[dim]));
+        let dims = match (rank, self.extent.order) {
+            (2, _) => [None, Some(0), None],
+            (3, _) => [Some(0), Some(1), None],
+            (4, HeadsOrder::TokensFirst) => [Some(0), Some(1), Some(2)],
+            (4, HeadsOrder::HeadsFirst) => [Some(0), Some(2), Some(1)],
+            _ => return Err(self.bad_shape(arg, table, "two to four dimensions")),
+        };
+        if !widths.contains(&shape[rank - 1]) {
+            return Err(self.bad_shape(arg, table, &format!("a last dimension of one of {widths:?}")));
+        }
+        if strides[rank - 1] != 1 && shape[rank - 1] > 1 {
+            return Err(table.bad_strides(self.op, arg, "its last dimension must be contiguous"));
+        }
+        let [(batches, batch), (tokens, token), (heads, head)] = dims.map(of);
+        let heads_arg = self.broadcast(arg, table, [batches, tokens, heads], [batch, token, head])?;
+        *quads &= heads_arg.is_quads(table.dtype().size());
+        Ok((heads_arg, tokens))
+    }
+
+    /// The kernel's view of a table of these sizes, each of which is the tensors' or 1.
+    fn broadcast(
+        &self,
+        arg: &'static str,
+        table: &View,
+        [batches, tokens, heads]: [i64; 3],
+        strides: [i64; 3],
+    ) -> Result<HeadsArg> {
+        let Extent { batches: all_batches, heads: all_heads, .. } = *self.extent;
+        if ![1, all_batches].contains(&batches) || ![1, all_heads].contains(&heads) {
+            let expected = format!("one for {all_batches} batches and {all_heads} heads, or for all of them");
+            return Err(self.bad_shape(arg, table, &expected));
+        }
+        self.tokens(arg, table, tokens)?;
+        let stride = |size: i64, stride: i64| if size == 1 { 0 } else { stride };
+        Ok(HeadsArg {
+            base: table.ptr().cast_mut().cast(),
+            batch_stride: stride(batches, strides[0]),
+            token_stride: stride(tokens, strides[1]),
+            head_stride: stride(heads, strides[2]),
+        })
+    }
+
+    /// The tokens that are rotated, if they are tokens of the tensors.
+    fn tokens(&self, arg: &'static str, table: &View, tokens: i64) -> Result<i64> {
+        let (all, op) = (self.extent.tokens, self.op);
+        match self.offset {
+            None if tokens != all => Err(self.bad_shape(arg, table, &format!("{all} tokens"))),
+            Some(offset) if offset < 0 || offset > all || tokens < 0 || tokens > all - offset => {
+                let expected = "the number of a token, with those of the tables behind it";
+                Err(Error::Value { op, arg: "offset", got: offset as f64, expected })
+            }
+            _ => Ok(tokens),
+        }
+    }
+
+    fn bad_shape(&self, arg: &'static str, view: &View, expected: &str) -> Error {
+        Error::Shape { op: self.op, arg, got: view.shape().to_vec(), expected: expected.into() }
+    }
+}

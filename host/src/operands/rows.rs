@@ -1,0 +1,252 @@
+//! Tensors as rows: the last dimension is the columns, all others collapse to two levels of rows.
+use std::ffi::c_void;
+
+use cuda_std::row::Rows;
+
+use crate::device::launch::Launch;
+use crate::plan::ladder::Rung;
+use crate::tensor::view::View;
+use crate::{Device, Dtype, Error, Result, Stream};
+
+/// An argument of a row op, by its name.
+pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
+
+/// How the operands of one launch lie in memory: the first is the output that gives the shape, or an input.
+pub(crate) struct RowLayout<const N: usize> {
+    /// Rows of each operand.
+    pub rows: u64,
+    /// Rows in a group of the outer stride; 0: one level.
+    pub inner: u32,
+    /// Columns.
+    pub cols: u32,
+    /// The element type of all operands.
+    pub dtype: Dtype,
+    /// May every operand be accessed 16 bytes at a time?
+    pub vector: bool,
+    /// May every operand be accessed four elements at a time?
+    pub quads: bool,
+    /// The kernel arguments, in the order of the operands.
+    pub operands: [Rows; N],
+}
+
+const LAST: &str = "its last dimension must be contiguous";
+const LEVELS: &str = "two strides must reach all its rows: make it contiguous";
+
+impl<const N: usize> RowLayout<N> {
+    /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
+    /// reach; says how.
+    pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
+        columns(op, operands[0].0, operands[0].1)?;
+        for (arg, view) in &operands {
+            view.expect_on(op, arg, device)?;
+            view.expect_dtype(op, arg, operands[0].1.dtype())?;
+        }
+        Self::of_mixed(op, device, operands)
+    }
+
+    /// As [`RowLayout::of`], for operands each of which has a dtype of its own.
+    pub fn of_mixed(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
+        let (arg, x) = operands[0];
+        let (cols, rank) = (columns(op, arg, x)?, x.shape().len());
+        for &(arg, view) in &operands {
+            view.expect_on(op, arg, device)?;
+            view.expect_shape(op, arg, x.shape())?;
+            if view.strides()[rank - 1] != 1 && cols > 1 {
+                return Err(view.bad_strides(op, arg, LAST));
+            }
+        }
+        let levels = collapse(op, &operands, &x.shape()[..rank - 1])?;
+        let rows = levels.iter().map(|level| level.count as u64).product();
+        let inner = if levels[1].count == 1 { 0 } else { levels[0].count as u32 };
+        let sizes: [usize; N] = std::array::from_fn(|i| operands[i].1.dtype().size());
+        let rows_of: [Rows; N] = std::array::from_fn(|i| Rows {
+            base: operands[i].1.ptr().cast_mut().cast(),
+            inner_stride: levels[0].strides[i],
+            outer_stride: levels[1].strides[i],
+        });
+        let dtype = x.dtype();
+        let all = |may: fn(&Rows, u32, usize) -> bool| (0..N).all(|i| may(&rows_of[i], cols, sizes[i]));
+        let (vector, quads) = (all(Rows::is_vector), all(Rows::is_quads));
+        Ok(Self { rows, inner, cols, dtype, vector, quads, operands: rows_of })
+    }
+}
+
+impl<const N: usize> RowLayout<N> {
+    /// 16-byte packs that a row takes.
+    pub fn packs(&self) -> u64 {
+        (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
+    }
+}
+
+/// The columns of `x`, which kernels over rows have to be able to count, of a type that they compute with.
+pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u32> {
+    if !Dtype::FLOATS.contains(&x.dtype()) {
+        return Err(Error::Dtype { op, arg, got: x.dtype(), expected: "f32, f16 or bf16".into() });
+    }
+    let Some(&cols) = x.shape().last() else {
+        return Err(Error::Shape { op, arg, got: vec![], expected: "at least one dimension".into() });
+    };
+    if cols == 0 || cols > i64::from(u32::MAX / 2) {
+        let expected = "a last dimension between 1 and 2^31 - 1".into();
+        return Err(Error::Shape { op, arg, got: x.shape().to_vec(), expected });
+    }
+    Ok(cols as u32)
+}
+
+/// Launches a kernel of a row op, a team for each row; with no rows, nothing.
+///
+/// # Safety
+/// As [`Device::launch`].
+pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
+    op: &'static str,
+    device: &Device,
+    kernel: &'static str,
+    rung: Rung,
+    layout: &RowLayout<N>,
+    stream: Stream,
+    args: [*const c_void; ARGS],
+) -> Result<()> {
+    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once, and a cluster's
+    // exchange.
+    let meet = rung.team > 32 || rung.cluster > 0;
+    let shared_bytes = if meet { (rung.team * rung.teams / 32 + rung.cluster + 1) * 8 } else { 0 };
+    // SAFETY: as the caller promises.
+    unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
+}
+
+/// [`launch_rows`] with so many bytes of shared memory, and such a share of it.
+///
+/// # Safety
+/// As [`Device::launch`].
+pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
+    op: &'static str,
+    device: &Device,
+    kernel: &'static str,
+    Rung { team, teams, cluster, .. }: Rung,
+    (shared_bytes, carveout): (u32, Option<u32>),
+    layout: &RowLayout<N>,
+    stream: Stream,
+    args: [*const c_void; ARGS],
+) -> Result<()> {
+    let blocks = layout.rows.div_ceil(u64::from(teams)) * u64::from(cluster.max(1));
+    let Ok(blocks) = i32::try_from(blocks) else {
+        let expected = "at most 2^31 - 1 blocks of them";
+        return Err(Error::Value { op, arg: "rows", got: layout.rows as f64, expected });
+    };
+    if blocks == 0 {
+        return Ok(());
+    }
+    let shape = Launch { grid: [blocks as u32, 1, 1], block: [team, teams, 1], shared_bytes, carveout };
+    // SAFETY: as the caller promises.
+    unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
+}
+
+/// One stride for each operand, and how many times it is taken.
+#[derive(Clone, Copy)]
+struct Level<const N: usize> {
+    count: i64,
+    strides: [i64; N],
+}
+
+/// Merges the row dimensions, innermost first, wherever the outer one continues the inner one in all operands.
+fn collapse<const N: usize>(
+    op: &'static str,
+    operands: &[Operand; N],
+    sizes: &[i64],
+) -> Result<[Level<N>; 2]> {
+    merge(operands.map(|(_, view)| view), sizes).ok_or_else(|| apart(op, operands, sizes))
+}
+
+/// [`collapse`]; `None` where two levels are too few.
+fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 2]> {
+    let mut levels = [Level { count: 1, strides: [0; N] }; 2];
+    if sizes.contains(&0) {
+        levels[0].count = 0;
+        return Some(levels);
+    }
+    let mut used = 0;
+    for dim in (0..sizes.len()).rev().filter(|&dim| sizes[dim] != 1) {
+        let strides: [i64; N] = std::array::from_fn(|i| views[i].strides()[dim]);
+        if used > 0 {
+            let level = &mut levels[used - 1];
+            if (0..N).all(|i| strides[i] == level.strides[i] * level.count) {
+                level.count *= sizes[dim];
+                continue;
+            }
+        }
+        if used == 2 || (used == 1 && levels[0].count > i64::from(u32::MAX)) {
+            return None;
+        }
+        levels[used] = Level { count: sizes[dim], strides };
+        used += 1;
+    }
+    Some(levels)
+}
+
+/// Why operands cannot be [merged](merge): one that cannot by itself, or two whose rows end a level at different dimensions.
+fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
+    if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
+        return view.bad_strides(op, arg, LEVELS);
+    }
+    let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
+    // Each has one such dimension at most, so all have one in common unless two do not.
+    let (a, b) =
+        (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
+    let ((arg, view), (other, theirs)) = (operands[b], operands[a]);
+    let (strides, other_strides) = (view.strides().to_vec(), theirs.strides().to_vec());
+    Error::StridesOfTwo { op, arg, other, shape: view.shape().to_vec(), strides, other_strides }
+}
+
+/// Do two strides reach all rows of `view`?
+pub(crate) fn has_two_levels(view: &View) -> bool {
+    merge([view], &view.shape()[..view.shape().len() - 1]).is_some()
+}
+
+/// Refuses an output that shares memory with `others`, or whose own rows share memory.
+pub(crate) fn expect_disjoint(
+    op: &'static str,
+    (arg, out): Operand,
+    others: &[Option<Operand>],
+) -> Result<()> {
+    if repeats(out) {
+        return Err(out.bad_strides(op, arg, "an output must not repeat its elements"));
+    }
+    let Some(range) = out.byte_range() else { return Ok(()) };
+    for &(other, view) in others.iter().flatten() {
+        let Some(theirs) = view.byte_range() else { continue };
+        if range.0 <= theirs.1 && theirs.0 <= range.1 && !interleaved(out, view) {
+            return Err(Error::Overlap { op, arg, other });
+        }
+    }
+    Ok(())
+}
+
+/// Do two indices of a tensor reach the same element, or might they? Not if each stride steps over all that the
+/// smaller ones reach.
+fn repeats(view: &View) -> bool {
+    if view.shape().contains(&0) {
+        return false;
+    }
+    let mut dims: Vec<_> = view.shape().iter().zip(view.strides()).filter(|(size, _)| **size > 1).collect();
+    dims.sort_unstable_by_key(|(_, stride)| **stride);
+    let mut reach = 0;
+    dims.iter().any(|(size, stride)| {
+        let within = **stride <= reach;
+        reach += (*size - 1) * *stride;
+        within
+    })
+}
+
+/// Do two tensors of one shape and the same strides lie side by side in wider rows (two slices of one buffer)?
+fn interleaved(a: &View, b: &View) -> bool {
+    let (rank, size) = (a.shape().len(), a.dtype().size() as i64);
+    if rank < 2 || a.dtype() != b.dtype() || a.shape() != b.shape() || a.strides() != b.strides() {
+        return false;
+    }
+    let (cols, pitch) = (a.shape()[rank - 1], a.strides()[rank - 2]);
+    // A dimension of one element may have any stride.
+    let Some(pitch_bytes) = pitch.max(1).checked_mul(size) else { return false };
+    let nested = (0..rank - 2).all(|dim| pitch > 0 && a.strides()[dim] % pitch == 0);
+    let apart = (b.ptr() as i64 - a.ptr() as i64).rem_euclid(pitch_bytes);
+    nested && apart >= cols * size && apart <= (pitch - cols) * size
+}

@@ -1,0 +1,142 @@
+//! Element-wise ops: their operands as rows, and a thread for each part of them.
+use std::ffi::c_void;
+
+use cuda_std::row::Rows;
+use kernels_gpu::elementwise::{Divisor, Extent};
+
+use crate::device::launch::Launch;
+use crate::operands::rows::{Operand, RowLayout};
+use crate::tensor::view::View;
+use crate::{Device, Error, Result, Stream};
+
+/// Columns that one long run of elements is cut into.
+const RUN: u64 = 1 << 20;
+/// Parts of a launch: a row's are as many at most, so that their sum is below 2^31.
+const MOST_PARTS: u64 = 1 << 30;
+
+/// An element-wise launch.
+pub(crate) struct Elementwise<const N: usize> {
+    pub layout: RowLayout<N>,
+    /// Of the first launch.
+    pub extent: Extent,
+    /// Packs of all rows, or elements where those cannot be read 16 bytes at a time.
+    parts: u64,
+}
+
+impl<const N: usize> Elementwise<N> {
+    /// Checks that all operands have the first one's dtype and shape; says how to launch. Operands without gaps are one
+    /// run of elements, unless `keep_rows`; others are rows as every row op takes them.
+    ///
+    /// `aligned`: whatever else the kernel reads (a bias) can be read 16 bytes at a time.
+    pub fn of(
+        op: &'static str,
+        device: &Device,
+        operands: [Operand; N],
+        keep_rows: bool,
+        aligned: bool,
+    ) -> Result<Self> {
+        let (_, first) = operands[0];
+        for (arg, view) in operands {
+            view.expect_on(op, arg, device)?;
+            view.expect_dtype(op, arg, first.dtype())?;
+            view.expect_shape(op, arg, first.shape())?;
+        }
+        if !keep_rows && operands.iter().all(|(_, view)| is_dense(view)) {
+            return Ok(Self::of_run(operands));
+        }
+        let mut layout = RowLayout::of(op, device, operands)?;
+        layout.vector &= aligned;
+        Self::of_rows(op, layout)
+    }
+
+    fn of_run(operands: [Operand; N]) -> Self {
+        let (_, first) = operands[0];
+        let elements = first.shape().iter().product::<i64>() as u64;
+        let len = 16 / first.dtype().size() as u64;
+        let aligned = |(_, view): &Operand| (view.ptr() as usize).is_multiple_of(16);
+        let vector = elements.is_multiple_of(len) && operands.iter().all(aligned);
+        let operands = operands.map(|(_, view)| Rows {
+            base: view.ptr().cast_mut().cast(),
+            inner_stride: RUN as i64,
+            outer_stride: 0,
+        });
+        let (dtype, rows, cols) = (first.dtype(), elements.div_ceil(RUN), RUN as u32);
+        let layout = RowLayout { rows, inner: 0, cols, dtype, vector, quads: false, operands };
+        Self::of_parts(layout, elements)
+    }
+
+    /// For rows that were checked already.
+    pub fn of_rows(op: &'static str, layout: RowLayout<N>) -> Result<Self> {
+        if layout.rows > i32::MAX as u64 {
+            let (got, expected) = (layout.rows as f64, "at most 2^31 - 1");
+            return Err(Error::Value { op, arg: "rows", got, expected });
+        }
+        if !layout.vector && u64::from(layout.cols) > MOST_PARTS {
+            let (got, expected) =
+                (f64::from(layout.cols), "at most 2^30 where rows are not aligned to 16 bytes");
+            return Err(Error::Value { op, arg: "columns", got, expected });
+        }
+        let elements = layout.rows * u64::from(layout.cols);
+        Ok(Self::of_parts(layout, elements))
+    }
+
+    fn of_parts(layout: RowLayout<N>, elements: u64) -> Self {
+        let len = if layout.vector { 16 / layout.dtype.size() as u32 } else { 1 };
+        let rows_of_group = if layout.inner == 0 { i32::MAX as u32 } else { layout.inner };
+        let extent = Extent {
+            parts: 0,
+            first_row: 0,
+            first_part: 0,
+            row: Divisor::new(layout.cols / len),
+            group: Divisor::new(rows_of_group),
+        };
+        Self { parts: elements / u64::from(len), layout, extent }
+    }
+
+    /// Launches `held`, or `any_layout` where the rows are no vectors, in blocks of `threads`; with no elements, nothing. The
+    /// last argument is the extent, which this sets: more than 2^30 parts are several launches.
+    ///
+    /// # Safety
+    /// As [`Device::launch`].
+    pub unsafe fn launch<const ARGS: usize>(
+        &self,
+        device: &Device,
+        [any_layout, held]: [&'static str; 2],
+        threads: u32,
+        stream: Stream,
+        mut args: [*const c_void; ARGS],
+    ) -> Result<()> {
+        let RowLayout { vector, cols, dtype, .. } = self.layout;
+        let threads = device.choice().threads.unwrap_or(threads);
+        let len = 16 / dtype.size() as u64;
+        let (kernel, of_thread, of_row) =
+            if vector { (held, 1, u64::from(cols) / len) } else { (any_layout, len, u64::from(cols)) };
+        for first in (0..self.parts).step_by(MOST_PARTS as usize) {
+            let parts = MOST_PARTS.min(self.parts - first);
+            let extent = Extent {
+                parts: parts as u32,
+                first_row: (first / of_row) as u32,
+                first_part: (first % of_row) as u32,
+                ..self.extent
+            };
+            args[ARGS - 1] = (&raw const extent).cast();
+            let blocks = parts.div_ceil(u64::from(threads) * of_thread) as u32;
+            let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
+            let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
+            // SAFETY: as the caller promises.
+            unsafe { device.launch(kernel, dtype, shape, stream, args)? };
+        }
+        Ok(())
+    }
+}
+
+/// Do the elements lie one after the other, in order? True where there are none.
+fn is_dense(view: &View) -> bool {
+    let mut next = 1;
+    let in_order = view.shape().iter().zip(view.strides()).rev().all(|(&size, &stride)| {
+        let fits = size == 1 || stride == next;
+        next *= size;
+        fits
+    });
+    in_order || view.shape().contains(&0)
+}

@@ -1,0 +1,95 @@
+//! What a launch has kept in L2: large inputs that are read once.
+use cuda_std::l2::Passage;
+
+use super::ladder::Rung;
+use crate::Device;
+use crate::operands::rows::RowLayout;
+
+impl<const N: usize> RowLayout<N> {
+    /// How the rows of the operands `inputs`, read once by a kernel that is launched as `rung` says, pass through L2.
+    ///
+    /// Kept if they are more than fit there, and given back where half of that remains to be read: with a quarter of L2 or all of it
+    /// the kernel and those behind it take as long (docs/ladders.md). Clusters are no faster with it.
+    pub fn passage(&self, device: &Device, rung: Rung, inputs: &[usize]) -> Passage {
+        let element = self.dtype.size();
+        let read = u64::from(self.cols) * (element * inputs.len()) as u64;
+        let lines = || inputs.iter().all(|&input| self.operands[input].is_lines(self.cols, element));
+        let Some(l2) = device.l2_bytes() else { return Passage::PLAIN };
+        if rung.cluster > 0 || self.rows.saturating_mul(read) < l2 || !lines() {
+            return Passage::PLAIN;
+        }
+        let row = self.rows.saturating_sub((l2 / 2).div_ceil(read));
+        let block = row / u64::from(rung.teams);
+        u32::try_from(block).map_or(Passage::PLAIN, Passage::kept_until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::c_void;
+
+    use cuda_std::cpu::Kernel;
+    use cuda_std::l2::Policy;
+
+    use super::*;
+    use crate::plan::ladder::{cluster, rung};
+    use crate::{Arch, Kernels, Launch, Stream, args};
+
+    #[test]
+    fn the_last_half_of_l2_is_given_back() {
+        let device = Device::cpu();
+        let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
+        // 4 KiB of L2, rows of 512 bytes: the last 2 KiB are four rows, of two inputs two rows of each.
+        let passage = |offset, rows, cols, rung, inputs: &[usize]| {
+            let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
+            RowLayout::of("op", &device, [("x", &view), ("y", &view)]).unwrap().passage(&device, rung, inputs)
+        };
+        let one = rung(32, 4, 32, 32);
+        // Buffers begin with a line: see `cuda_std::l2::LINE`.
+        assert_eq!(passage(0, 100, 128, one, &[0]), Passage::kept_until(96));
+        assert_eq!(passage(0, 100, 128, one, &[0, 1]), Passage::kept_until(98));
+        assert_eq!(
+            passage(0, 99, 128, rung(32, 4, 32, 128), &[0]),
+            Passage::kept_until(23),
+            "95 rows, four a block"
+        );
+        assert_eq!(passage(0, 100, 128, cluster(32, 32), &[0]), Passage::PLAIN, "not in clusters");
+        assert_eq!(passage(0, 8, 128, one, &[0]), Passage::kept_until(4));
+        assert_eq!(passage(0, 7, 128, one, &[0]), Passage::PLAIN, "L2 holds them");
+        assert_eq!(passage(4, 100, 128, one, &[0]), Passage::PLAIN, "they begin within a line");
+        assert_eq!(passage(0, 100, 120, one, &[0]), Passage::PLAIN, "they end within one");
+        assert_eq!(passage(0, 100, 128, one, &[]), Passage::PLAIN);
+    }
+
+    const POLICIES: &str = "
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry policies(.param .u64 out)
+{
+    .reg .b64 %out, %policy;
+    ld.param.u64 %out, [out];
+    createpolicy.fractional.L2::evict_normal.b64 %policy, 1.0;
+    st.global.b64 [%out], %policy;
+    createpolicy.fractional.L2::evict_last.b64 %policy, 1.0;
+    st.global.b64 [%out + 8], %policy;
+    ret;
+}
+";
+    unsafe fn on_the_gpu_alone(_: &[*const c_void]) {}
+    static KERNELS: &[&[Kernel]] = &[&[Kernel { name: "policies", run: on_the_gpu_alone }]];
+
+    /// Without a GPU of these there is nothing to compare with.
+    #[test]
+    fn a_policy_is_what_the_gpu_makes() {
+        let Some(device) = Device::cuda(0).ok().filter(|device| device.l2_bytes().is_some()) else { return };
+        let mut made = device.alloc::<i64>(2).unwrap();
+        let kernels = Kernels::load(&device, &[(Arch::Sm90, POLICIES)], KERNELS).unwrap();
+        let out = made.view_mut(&[2]).unwrap().as_view().ptr();
+        let one = Launch::of([1; 3], [1; 3]);
+        // SAFETY: the kernel writes two numbers.
+        unsafe { kernels.launch("policies", one, Stream::default(), &args![out]) }.unwrap();
+        let expected = [Policy::NORMAL, Policy::LAST].map(|policy| policy.0 as i64);
+        assert_eq!(made.download().unwrap(), expected);
+    }
+}

@@ -1,0 +1,8 @@
+//! Launch plans: which kernel runs, and in which launch configuration.
+pub(crate) mod elementwise;
+pub(crate) mod head_launch;
+pub(crate) mod heads;
+mod l2_policy;
+pub(crate) mod ladder;
+pub(crate) mod norm_backward;
+pub(crate) mod vec4_norm;

@@ -1,0 +1,123 @@
+//! What belongs to columns: the weight, the gradients of the parameters, and the workspace that they need.
+use kernels_gpu::norm_backward::Sums;
+use kernels_gpu::rms::weight::Weight;
+
+use super::{Dims, GROUPS, ParameterGradients, Plan};
+use crate::operands::rows::Operand;
+use crate::{Device, Dtype, Error, Result, View};
+
+/// Views that were checked, and the kernel's argument of the weight.
+pub(super) struct Columns<'v, 'a> {
+    /// Groups of rows with parameters of their own.
+    pub groups: u32,
+    pub weight: Weight,
+    pub dweight: Option<&'v View<'a>>,
+    pub dbias: Option<&'v View<'a>>,
+    pub workspace: Option<&'v View<'a>>,
+}
+
+impl<'v, 'a> Columns<'v, 'a> {
+    /// Checks weight and gradients against `x`: all `[columns]`, or all `[groups, columns]`.
+    pub fn of(
+        op: &'static str,
+        device: &Device,
+        x: &View,
+        weight: Option<&View>,
+        gradients: &'v ParameterGradients<'a>,
+    ) -> Result<Self> {
+        let view = |gradient: &'v Option<crate::ViewMut<'a>>| gradient.as_ref().map(crate::ViewMut::as_view);
+        let (dweight, dbias) = (view(&gradients.dweight), view(&gradients.dbias));
+        let all = [("weight", weight), ("dweight", dweight), ("dbias", dbias)];
+        let all = all.into_iter().filter_map(|(arg, view)| Some((arg, view?)));
+        let (cols, rows) =
+            (x.shape()[x.shape().len() - 1], x.shape()[..x.shape().len() - 1].iter().product());
+        let (mut groups, mut first) = (1, None);
+        for (arg, view) in all {
+            view.expect_on(op, arg, device)?;
+            match first {
+                Some(shape) => view.expect_shape(op, arg, shape)?,
+                None => groups = expect_columns(op, arg, view, cols, rows)?,
+            }
+            first = Some(view.shape());
+            let (last, dense) = (view.strides().len() - 1, view.strides());
+            if dense[last] != 1 && cols > 1 || groups > 1 && dense[0] != cols {
+                return Err(view.bad_strides(op, arg, "it must be contiguous"));
+            }
+            if ![x.dtype(), Dtype::F32].contains(&view.dtype()) {
+                let expected = x.dtype().or_f32("x");
+                return Err(Error::Dtype { op, arg, got: view.dtype(), expected });
+            }
+        }
+        let kind = match weight {
+            None => Weight::NONE,
+            Some(weight) if weight.dtype() == x.dtype() => Weight::SAME,
+            Some(_) => Weight::F32,
+        };
+        let base = weight.map_or(std::ptr::null(), |weight| weight.ptr().cast());
+        let workspace = view(&gradients.workspace).filter(|_| dweight.is_some() || dbias.is_some());
+        Ok(Self { groups, weight: Weight { base, kind }, dweight, dbias, workspace })
+    }
+
+    /// How many gradients are wanted.
+    pub fn wanted(&self) -> usize {
+        self.outputs().count()
+    }
+
+    /// Those that are.
+    pub fn outputs(&self) -> impl Iterator<Item = Operand<'v, 'a>> {
+        let both = [("dweight", self.dweight), ("dbias", self.dbias)];
+        both.into_iter().filter_map(|(arg, view)| Some((arg, view?)))
+    }
+
+    /// May the weight and the workspace be accessed 16 bytes at a time, where rows may?
+    pub fn aligned(&self) -> bool {
+        let workspace = self.workspace.map_or(0, |workspace| workspace.ptr() as usize);
+        (self.weight.base as usize | workspace).is_multiple_of(16)
+    }
+
+    /// Where the blocks of `plan` leave their sums.
+    pub fn workspace(&self, op: &'static str, device: &Device, plan: &Plan, dims: &Dims) -> Result<Sums> {
+        let none = std::ptr::null_mut();
+        if self.wanted() == 0 {
+            return Ok(Sums { dweight: none, dbias: none });
+        }
+        let arg = "workspace";
+        let each = u64::from(self.groups) * u64::from(plan.parts) * u64::from(dims.cols);
+        let needed = each * self.wanted() as u64;
+        let expected = || format!("[{needed}] or more, as norm_backward_workspace says");
+        let Some(workspace) = self.workspace else {
+            return Err(Error::Shape { op, arg, got: vec![], expected: expected() });
+        };
+        workspace.expect_on(op, arg, device)?;
+        workspace.expect_dtype(op, arg, Dtype::F32)?;
+        let (shape, strides) = (workspace.shape(), workspace.strides());
+        if shape.len() != 1 || (shape[0] as u64) < needed {
+            return Err(Error::Shape { op, arg, got: shape.to_vec(), expected: expected() });
+        }
+        if strides[0] != 1 && shape[0] > 1 {
+            return Err(workspace.bad_strides(op, arg, "it must be contiguous"));
+        }
+        let first: *mut u8 = workspace.ptr().cast_mut().cast();
+        let second = first.wrapping_add(each as usize * 4);
+        Ok(match (self.dweight, self.dbias) {
+            (Some(_), Some(_)) => Sums { dweight: first, dbias: second },
+            (Some(_), None) => Sums { dweight: first, dbias: none },
+            _ => Sums { dweight: none, dbias: first },
+        })
+    }
+}
+
+/// The groups of a `[columns]` or `[groups, columns]`, of which each has as many rows.
+fn expect_columns(op: &'static str, arg: &'static str, view: &View, cols: i64, rows: i64) -> Result<u32> {
+    match *view.shape() {
+        [own] if own == cols => Ok(1),
+        [groups, own] if own == cols && groups > 0 && groups as u64 <= GROUPS && rows % groups == 0 => {
+            Ok(groups as u32)
+        }
+        ref got => {
+            let expected =
+                format!("[{cols}], or [groups, {cols}] with up to {GROUPS} groups that divide {rows} rows");
+            Err(Error::Shape { op, arg, got: got.to_vec(), expected })
+        }
+    }
+}

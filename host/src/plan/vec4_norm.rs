@@ -1,0 +1,191 @@
+//! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
+use std::ffi::c_void;
+
+use cuda_std::row::Rows;
+use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
+use kernels_gpu::norm::params::Params;
+
+use super::ladder::Rung;
+use crate::device::launch::GRANTED_BYTES;
+use crate::error::finite;
+use crate::operands::rows::{RowLayout, launch_rows_with};
+use crate::{Device, Result, Stream};
+
+/// Which norm a row gets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Norm {
+    /// `(x - mean) / sqrt(variance + eps)`.
+    #[default]
+    Layer,
+    /// `x / sqrt(mean of squares + eps)`.
+    Rms,
+}
+
+/// Threads of a row: torch's order of the sums is that of a warp.
+const TEAM_THREADS: u32 = 32;
+/// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
+const TEAMS: u32 = 4;
+/// The same where rows stay in registers.
+const TEAMS_OF_HELD: u32 = 2;
+/// The share of a multiprocessor's memory for rows that wait, in percent: what is left is L1, in which scales and shifts
+/// stay. With all of it, rows of 5120 columns left no L1 for them, and each row read them from L2.
+const CARVEOUT: u32 = 57;
+/// The same where blocks share their rows, of which fewer wait: what was fastest at 2048, 3072 and 5120 columns.
+const CARVEOUT_OF_BLOCKS: u32 = 44;
+/// The same where rows stay in registers, and in a block's shared memory. Where warps exchange but a few numbers there, no
+/// share is asked for: asked for 30 %, the driver gave all (`layer_norm` of 5120 columns then took 179 us and not 163).
+const CARVEOUT_OF_HELD: u32 = 30;
+/// What the warps of a row meet in.
+const MEETING_BYTES: u32 = 4 * Params::SHARING;
+
+/// What a kernel over quads wants of its launch.
+#[derive(Clone, Copy)]
+pub(crate) struct Wants {
+    /// Added to the variance, or to the mean of squares.
+    pub eps: f32,
+    /// One of the forms of [`Params`].
+    pub form: u32,
+    /// See [`Params::round_each`].
+    pub round_each: bool,
+    /// Rows that wait together for one row's result.
+    pub waiting: u32,
+}
+
+/// The kernels of an op over quads.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernels {
+    /// For any layout, and for rows of whole tiles where `whole` is the same.
+    pub any: &'static str,
+    /// For rows of whole tiles, which wait in shared memory.
+    pub whole: &'static str,
+    /// For some of these rows, and how they read them: the first that takes a row has it.
+    pub special: &'static [(u32, &'static str)],
+    /// The same for one form of the operands, which leaves more registers: these are asked first.
+    pub formed: &'static [(u32, u32, &'static str)],
+    /// The share of a multiprocessor's memory that `whole` asks for; without one the driver decides.
+    pub carveout: Option<u32>,
+}
+
+impl Kernels {
+    /// For any layout and for rows of whole tiles, and no others.
+    pub const fn of([any, whole]: [&'static str; 2]) -> Self {
+        Self { any, whole, special: &[], formed: &[], carveout: Some(CARVEOUT) }
+    }
+}
+
+/// How a kernel over quads is launched, and its parameters.
+pub(crate) struct QuadLaunch {
+    pub params: Params,
+    kernel: &'static str,
+    rung: Rung,
+    shared_bytes: u32,
+    carveout: Option<u32>,
+}
+
+impl QuadLaunch {
+    /// For the rows of `layout`, which wait in registers or in shared memory between the passes if there is room.
+    pub fn of<const N: usize>(
+        op: &'static str,
+        device: &Device,
+        layout: &RowLayout<N>,
+        wants: Wants,
+        kernels: Kernels,
+    ) -> Result<Self> {
+        let choice = device.choice();
+        let Wants { eps, form, .. } = wants;
+        finite(op, "eps", eps, 0.0)?;
+        let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
+        let waiting_bytes = row_bytes * u64::from(wants.waiting);
+        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(GRANTED_BYTES);
+        let of_choice = |teams: u32| choice.threads.map_or(teams, |threads| threads / TEAM_THREADS);
+        let teams = [TEAMS, TEAMS / 2, 1].map(of_choice).into_iter().find(fits);
+        let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
+        let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
+        let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
+        let is_whole = staged > 0 && layout.vector && layout.quads && tiled && near && form != Params::ANY;
+        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(GRANTED_BYTES);
+        let any = (if layout.quads { QUADS } else { SCALAR }, kernels.any);
+        let able = |access: u32| is_whole && can(access, layout) && (may_meet || !shared(access));
+        // A kernel that looks up what its operands are is never faster.
+        let looks_up = kernels.any == kernels.whole;
+        let special = |first| {
+            let formed = kernels.formed.iter().filter(move |(_, only, _)| *only == form);
+            let formed = formed.map(|&(access, _, kernel)| (access, kernel));
+            let kernels = formed.chain(kernels.special.iter().copied());
+            let fast = move |access| looks_up || faster(access, layout);
+            kernels.filter(move |&(access, _)| able(access) && fast(access) == first)
+        };
+        let whole = is_whole.then_some((WHOLE, kernels.whole));
+        let mut in_order = special(true).chain(whole).chain([any]).chain(special(false));
+        let (access, kernel) = in_order.nth(choice.passed_over).unwrap_or(any);
+        let (waiting, row) = (waiting_bytes as u32, row_bytes as u32);
+        let (team, teams, shared_bytes) = match (access, teams) {
+            (TEAM, _) => (Params::SHARING, 1, MEETING_BYTES + waiting),
+            (HELD_BLOCK.., _) => (Params::SHARING, 1, MEETING_BYTES),
+            (HELD_TEAM.., _) => (Params::SHARING, 1, MEETING_BYTES + row),
+            (HELD.., _) => (TEAM_THREADS, of_choice(TEAMS_OF_HELD), 0),
+            (_, None) => (TEAM_THREADS, of_choice(TEAMS), 0),
+            (_, Some(teams)) => (TEAM_THREADS, teams, waiting * teams),
+        };
+        let params = Params {
+            rows: layout.rows,
+            inner: layout.inner,
+            cols: layout.cols,
+            inv_cols: 1.0 / layout.cols as f32,
+            eps,
+            staged,
+            form,
+            round_each: u32::from(wants.round_each),
+            access,
+            packs: u32::from(layout.vector),
+        };
+        let rung = Rung { packs: u32::MAX, held: 0, team, teams, cluster: 0 };
+        let carveout = match access {
+            WHOLE => kernels.carveout,
+            TEAM => Some(CARVEOUT_OF_BLOCKS),
+            HELD..HELD_BLOCK => Some(CARVEOUT_OF_HELD),
+            _ => None,
+        };
+        Ok(Self { params, kernel, rung, shared_bytes, carveout })
+    }
+
+    /// Launches.
+    ///
+    /// # Safety
+    /// As [`Device::launch`].
+    pub unsafe fn launch<const N: usize, const ARGS: usize>(
+        &self,
+        op: &'static str,
+        device: &Device,
+        layout: &RowLayout<N>,
+        stream: Stream,
+        args: [*const c_void; ARGS],
+    ) -> Result<()> {
+        let shared = (self.shared_bytes, self.carveout);
+        // SAFETY: as the caller promises.
+        unsafe { launch_rows_with(op, device, self.kernel, self.rung, shared, layout, stream, args) }
+    }
+}
+
+/// Can a kernel that reads rows like this take those of whole tiles?
+fn can<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
+    let (tiles, held) = (layout.cols / TILE, held(access) as u32);
+    match access {
+        TEAM => true,
+        HELD_TEAM.. => tiles == 4 * held,
+        _ => tiles == held,
+    }
+}
+
+/// And is it then faster than those for any such rows? On an H200:
+///
+/// - from the registers of a warp or a block: always;
+/// - by a block, from shared memory: where rows are long, or of 2048 columns and more but few.
+///
+/// Few are so many that the time is that of the last ones. Otherwise what a warp does once for its row weighs more.
+fn faster<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
+    match access {
+        TEAM => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
+        _ => true,
+    }
+}

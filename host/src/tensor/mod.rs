@@ -1,0 +1,3 @@
+//! Tensors: borrowed views, and buffers for programs without a tensor library.
+pub(crate) mod buffer;
+pub(crate) mod view;

@@ -1,0 +1,28 @@
+//! What lies between the products: scores, weights, left matrices.
+use cuda_std::mma::{A, C, MatrixElem};
+
+use crate::attention::mma::Params;
+use crate::attention::mma::mask::{cap, each};
+use crate::attention::mma::softmax::Scores;
+
+/// Scores as powers of two, and what their gradients are multiplied by: the cap's derivative.
+#[inline(always)]
+pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
+    scores: &mut Scores<ROWS16, COLS16>,
+    p: &Params,
+) -> Scores<ROWS16, COLS16> {
+    cap(scores, p);
+    let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
+    if p.softcap != 0.0 {
+        slopes = *scores;
+        let inverse = 1.0 / (p.softcap * core::f32::consts::LOG2_E);
+        each(&mut slopes, |score| 1.0 - score * inverse * (score * inverse));
+    }
+    slopes
+}
+
+/// Two sums side by side as a left matrix, rounded.
+#[inline(always)]
+pub(super) fn left<T: MatrixElem>([[a, b, c, d], [e, f, g, h]]: &[C; 2]) -> A {
+    [T::pair(*a, *b), T::pair(*c, *d), T::pair(*e, *f), T::pair(*g, *h)]
+}

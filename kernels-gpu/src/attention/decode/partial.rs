@@ -1,0 +1,109 @@
+//! A block's part of the keys in [`decode`](crate::attention::decode): what its warps found of each row, added up in shared memory.
+use cuda_std::math::lg2;
+use cuda_std::mem;
+use cuda_std::prelude::*;
+
+use super::combine::weight;
+use super::{DecodeParams, ROWS};
+use crate::attention::mma::WARPS;
+use crate::attention::mma::output::Sums;
+use crate::attention::mma::softmax::Softmax;
+
+/// The results of the block's warps, in memory that held tiles.
+pub(super) struct Found<const DIM16: usize> {
+    /// Weighted values: `[WARPS, ROWS, Self::STRIDE]`.
+    values: Shared<f32>,
+    /// The logarithms of sums of exponentials: `[WARPS, ROWS]`.
+    lse: Shared<f32>,
+    rows: u32,
+    dim: u32,
+}
+
+impl<const DIM16: usize> Found<DIM16> {
+    /// Numbers from a row to the next: the eight rows that a warp writes at a time lie in different banks.
+    const STRIDE: u32 = 16 * DIM16 as u32 + 8;
+
+    /// Of `rows` rows of `dim` columns.
+    #[inline(always)]
+    pub fn of_block(rows: u32, dim: u32) -> Self {
+        let mut memory = SharedMemory::of_launch();
+        let values = memory.take(WARPS * ROWS * Self::STRIDE);
+        Self { values, lse: memory.take(WARPS * ROWS), rows, dim }
+    }
+
+    /// Keeps what warp `own` found.
+    ///
+    /// # Safety
+    /// A barrier stands between this and other uses of the block's shared memory; the warp is converged.
+    #[inline(always)]
+    pub unsafe fn keep(&self, own: u32, softmax: &Softmax<1>, out: &Sums<1, DIM16>) {
+        let lane = warp::lane();
+        for half in 0..2 {
+            let [inverse, lse] = softmax.finish(0, half);
+            let row = 8 * half as u32 + lane / 4;
+            if row >= self.rows {
+                continue;
+            }
+            let line = own * ROWS + row;
+            if lane.is_multiple_of(4) {
+                // SAFETY: as the caller promises; each lane writes elements of its own, here and below.
+                unsafe { self.lse.set(line, lse) };
+            }
+            for pair in 0..DIM16 {
+                for side in 0..2 {
+                    let col = 16 * pair as u32 + 8 * side as u32 + lane % 4 * 2;
+                    for odd in 0..2 {
+                        let value = out[0][pair][side][2 * half + odd] * inverse;
+                        // SAFETY: as above.
+                        unsafe { self.values.set(line * Self::STRIDE + col + odd as u32, value) };
+                    }
+                }
+            }
+        }
+    }
+
+    /// Writes the block's part, number `part`: a thread has two columns of each row.
+    ///
+    /// # Safety
+    /// All warps have kept theirs, a barrier ago; there is room for the part.
+    #[inline(always)]
+    pub unsafe fn add_up(&self, p: &DecodeParams, part: u32) {
+        let col = 2 * thread::index()[0];
+        if col >= self.dim {
+            return;
+        }
+        for row in 0..self.rows {
+            // SAFETY: written before the barrier, here and below.
+            let lse: [f32; WARPS as usize] =
+                core::array::from_fn(|warp| unsafe { self.lse.get(warp as u32 * ROWS + row) });
+            let max = lse.into_iter().fold(f32::NEG_INFINITY, f32::max);
+            // Where no warp saw a key, all weights are to be 0.
+            let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
+            let (mut total, mut sums) = (0.0, [0.0; 2]);
+            for warp in 0..WARPS {
+                let weight = weight(lse[warp as usize], shift);
+                total += weight;
+                for odd in 0..2 {
+                    let at = (warp * ROWS + row) * Self::STRIDE + col + odd as u32;
+                    // SAFETY: as above.
+                    sums[odd] = fma(weight, unsafe { self.values.get(at) }, sums[odd]);
+                }
+            }
+            let (inverse, lse) = if total == 0.0 {
+                (0.0, f32::NEG_INFINITY)
+            } else {
+                (1.0 / total, shift + core::f32::consts::LN_2 * lg2(total))
+            };
+            let line = part as usize * ROWS as usize + row as usize;
+            let to = p.partial.wrapping_add(line * self.dim as usize + col as usize);
+            let words = sums.map(|sum| (sum * inverse).to_bits());
+            // SAFETY: as the caller promises; columns are even.
+            unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
+            if col == 0 {
+                let to = p.partial_lse.wrapping_add(line);
+                // SAFETY: as the caller promises.
+                unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The kernel: a tile of queries against all keys that they see, of which a tile is copied while another is worked on.
+use cuda_std::copy;
+use cuda_std::mem;
+use cuda_std::mma::MatrixElem;
+use cuda_std::prelude::*;
+
+use super::Params;
+use super::kv_tiles::{KEYS, Keys, VALUES};
+use super::mask::{At, Lines, cap, hide};
+use super::matmul::{add_product, products};
+use super::output::{Output, Sums};
+use super::padding::Rest;
+use super::q_fragments::Queries;
+use super::softmax::{Scores, Softmax};
+use super::tile::{Copier, Lanes, Tile};
+use super::tile_coords::Place;
+use super::window::Band;
+
+/// Attention of one tile of queries. `HELD`: queries stay in registers. `GENERAL`: with mask and softcap, for any scale and
+/// any alignment.
+///
+/// # Safety
+/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
+#[inline(always)]
+pub(crate) unsafe fn forward<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const KEYS16: usize,
+    const WARPS: u32,
+    const HELD: bool,
+    const GENERAL: bool,
+>(
+    p: Params,
+) {
+    let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
+    // SAFETY: as the caller promises.
+    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else {
+        // SAFETY: as the caller promises.
+        return unsafe { clear_rest(&p, rows) };
+    };
+    let band = Band::of(place.queries, place.keys, p.before, p.after);
+    let last = place.queries - 1;
+    let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);
+
+    let mut memory = SharedMemory::of_launch();
+    let (vector, threads) = (!GENERAL || p.vector != 0, WARPS * warp::SIZE);
+    let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
+    let kv = Keys::<T, DIM16>::take(&mut memory, &p, &place, [keys, end], threads, vector);
+    let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
+    // From one lane, so that ptxas knows it to be the warp's.
+    let own = warp::shuffle(warp::ALL, own, 0);
+    let lanes = Lanes::new();
+    let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.at_row(own), lanes);
+    if begin < end {
+        let there = [place.queries, p.dim];
+        let copier = Copier::<T, DIM16>::of(place.query(&p.q), p.q.token_stride, there, threads);
+        // SAFETY: the tensors are readable; nobody uses the tiles.
+        unsafe {
+            copier.copy(&q_tile, place.first, rows, vector);
+            kv.copy(KEYS, begin);
+            kv.copy(VALUES, begin);
+        }
+    }
+    copy::wait();
+    block::sync();
+    // SAFETY: they have been waited for, if there are any.
+    unsafe { queries.hold() };
+
+    // The general kernel's scores are powers of two already.
+    let mut softmax = Softmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
+    let mut out: Sums<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
+    let first = place.first + own;
+    let span = [first, (first + 16 * ROWS16 as u32 - 1).min(last)];
+    for tile in begin..end {
+        // SAFETY: the tile that is copied to was used up before the last barrier.
+        unsafe {
+            kv.copy(KEYS, tile + 1);
+            kv.copy(VALUES, tile + 1);
+        }
+        // Else what hides keys from their rows stays in registers from tile to tile.
+        let [query, _] = thread::forget([first, 0]);
+        let at = At { row: query, col: tile * keys };
+        let seen = first <= last && !band.hides(span, at.col, keys);
+        if seen {
+            // SAFETY: the tile has been waited for.
+            unsafe {
+                let mut scores: Scores<ROWS16, KEYS16> =
+                    products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
+                if GENERAL {
+                    cap(&mut scores, &p);
+                    Lines::of(&p.mask, &place, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
+                }
+                if !band.shows(span, at.col, keys) {
+                    hide(&mut scores, at, &band);
+                }
+                accumulate(&mut out, &mut softmax, &scores, &kv.tile(VALUES, tile), &lanes);
+            }
+        }
+        copy::wait();
+        block::sync();
+    }
+    // SAFETY: the warp is the only one that used its queries, and has done so.
+    unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.at_row(own), first, vector) };
+}
+
+/// What a block does that has no tile of a sequence.
+///
+/// # Safety
+/// As [`Rest::of_block`]; the outputs are writable.
+#[inline(always)]
+pub(crate) unsafe fn clear_rest(p: &Params, rows: u32) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let rest = Rest::of_block(p, rows, false);
+        rest.clear(&p.out);
+        rest.clear_lse(p);
+    }
+}
+
+/// Adds the weights of the scores times `v` to `out`.
+///
+/// # Safety
+/// The values have been waited for.
+#[inline(always)]
+pub(crate) unsafe fn accumulate<
+    T: MatrixElem,
+    const ROWS16: usize,
+    const DIM16: usize,
+    const KEYS16: usize,
+>(
+    out: &mut Sums<ROWS16, DIM16>,
+    softmax: &mut Softmax<ROWS16>,
+    scores: &Scores<ROWS16, KEYS16>,
+    values: &Tile<T, DIM16>,
+    lanes: &Lanes<DIM16>,
+) {
+    rescale(out, softmax, scores);
+    for step in 0..KEYS16 {
+        let weights = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
+        // SAFETY: as the caller promises.
+        unsafe { add_product(out, weights, values, lanes, step) };
+    }
+}
+
+/// Takes the scores' maxima into account, in the sums so far too.
+#[inline(always)]
+pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
+    out: &mut Sums<ROWS16, DIM16>,
+    softmax: &mut Softmax<ROWS16>,
+    scores: &Scores<ROWS16, KEYS16>,
+) {
+    if let Some(factors) = softmax.advance(scores) {
+        for row in 0..ROWS16 {
+            let [upper, lower] = factors[row];
+            for pair in &mut out[row] {
+                for c in pair {
+                    *c = [c[0] * upper, c[1] * upper, c[2] * lower, c[3] * lower];
+                }
+            }
+        }
+    }
+}
+
+/// Divides by the sums of the weights and writes the result.
+///
+/// # Safety
+/// Nobody but the warp uses the tile, which has room for its queries; the outputs are writable.
+#[inline(always)]
+pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
+    p: &Params,
+    place: &Place,
+    softmax: &Softmax<ROWS16>,
+    out: &Sums<ROWS16, DIM16>,
+    tile: &Tile<T, DIM16>,
+    first: u32,
+    vector: bool,
+) {
+    let (lane, mut inverses) = (warp::lane(), [[0.0; 2]; ROWS16]);
+    for row in 0..ROWS16 {
+        for half in 0..2 {
+            let [inverse, lse] = softmax.finish(row, half);
+            inverses[row][half] = inverse;
+            let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
+            if !p.lse.is_null() && lane.is_multiple_of(4) && query < place.queries {
+                let at = p.lse.wrapping_add(place.number(p, query));
+                // SAFETY: the host checked that there is one for each query.
+                unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
+            }
+        }
+    }
+    let (head, stride) = (place.query(&p.out), p.out.token_stride);
+    let output = Output { head, stride, first, rows: place.queries, dim: p.dim, vector };
+    // SAFETY: as the caller promises.
+    unsafe { output.write(tile, out, &inverses) };
+}

@@ -1,0 +1,131 @@
+//! The library functions of an activation in half the instructions, for types of 16 bits: a result that is rounded to
+//! 8 or 11 bits does not need 24.
+//!
+//! bf16 has 65,536 values, so that a function has the bits of CUDA's library for all of them is a test
+//! (`every_value_has_the_bits_of_the_library`, and `tests/python/ops/test_activation.py` on a GPU). f16 is three bits more:
+//! only the `tanh` to which a chain of operators adds 1 has the same bits there.
+use cuda_std::math::{ex2_ftz, rcp_ftz};
+use cuda_std::prelude::*;
+
+use super::activations::{BETA, KAPPA};
+use core::f32::consts::LOG2_E;
+
+/// Is `T` rounded to 8 bits?
+#[inline(always)]
+pub(crate) fn is_bf16<T: Elem>() -> bool {
+    T::NEG_INFINITY.to_bits() == 0xff80
+}
+
+/// `x / 2 * (1 + erf(x / sqrt(2)))`, of a bf16.
+///
+/// `erf = 1 - 2^-(p(|x|) * |x|)` for every `x`: a bad `erf` near 0, but there it is added to 1. The coefficients follow
+/// CUDA's `erff` of [`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12) from `x = 1.4` on, where its errors are in the
+/// result, and `erf` before; and the results stay the same if `2^...` is off by 2 ulp either way.
+#[inline(always)]
+pub(crate) fn gelu(x: f32) -> f32 {
+    const P: [u32; 8] = [
+        0x35E4_99BE,
+        0xB7B5_DF39,
+        0x38A3_BF92,
+        0x39F6_2297,
+        0xBBF9_801A,
+        0x3D58_FCAB,
+        0x3EEB_04A0,
+        0x3F93_584E,
+    ];
+    let size = x.abs();
+    let mut p = f32::from_bits(P[0]);
+    for i in 1..P.len() {
+        p = fma(p, size, f32::from_bits(P[i]));
+    }
+    let erf = 1.0 - ex2_ftz(-(p * size));
+    (0.5 * x) * (1.0 + erf.copysign(x))
+}
+
+/// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`, of a bf16.
+#[inline(always)]
+pub(crate) fn gelu_tanh(x: f32) -> f32 {
+    const LINEAR: f32 = 2.0 * LOG2_E * BETA;
+    let exponent = fma(x * x, LINEAR * KAPPA, LINEAR) * x;
+    let half_tanh = 0.5 - rcp_ftz(ex2_ftz(exponent.abs()) + 1.0);
+    x * (0.5 + half_tanh.copysign(x))
+}
+
+/// `tanh(x)` to be added to 1 and rounded to 16 bits: absolute error 2^-22.
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    fma(rcp_ftz(ex2_ftz(x * (2.0 * LOG2_E)) + 1.0), -2.0, 1.0)
+}
+
+/// `x / (1 + exp)` for `exp >= 0`, by an approximate reciprocal. Both sides of the division are scaled by 2^-8: the
+/// reciprocal of the largest float32 would be subnormal, and `rcp.approx.ftz` returns 0 for it.
+#[inline(always)]
+pub(crate) fn over_one_plus(x: f32, exp: f32) -> f32 {
+    const SCALE: f32 = 1.0 / 256.0;
+    (x * SCALE) * rcp_ftz(fma(exp, SCALE, SCALE))
+}
+
+/// `1 / (1 + e^-x)`, of a bf16.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    over_one_plus(1.0, ex2_ftz(-LOG2_E * x))
+}
+
+/// `x / (1 + e^-x)`, of a bf16.
+#[inline(always)]
+pub(crate) fn silu(x: f32) -> f32 {
+    over_one_plus(x, ex2_ftz(-LOG2_E * x))
+}
+
+#[cfg(test)]
+mod tests {
+    use core::f32::consts::FRAC_1_SQRT_2;
+
+    use cuda_std::libdevice::{self, Erf, exp_add};
+    use half::{bf16, f16};
+
+    use super::*;
+    use crate::elementwise::activations::{Function, QUICK};
+    use crate::elementwise::rounded_chain::Held;
+
+    /// Compares `function` of every value of `T` with `of_library`.
+    #[track_caller]
+    fn same<T: Elem>(function: u32, of_library: fn(f32) -> f32) {
+        for bits in 0..=u32::from(u16::MAX) {
+            let x = T::from_bits(bits).to_f32();
+            let got = Function::new(function).exact(Held::<T>::new(T::Lanes::splat(x))).lanes().get(0);
+            let expected = T::round(of_library(x));
+            let equal = got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan();
+            assert!(equal, "function {function} of {x:e} is {got:e}, expected {expected:e}");
+        }
+    }
+
+    fn new<T: Elem>(x: f32) -> f32 {
+        let cube = T::round(T::round(x * x) * x);
+        one_plus_tanh::<T>(x, T::round(T::round(x + T::round(cube * KAPPA)) * BETA))
+    }
+    fn fast<T: Elem>(x: f32) -> f32 {
+        let sum = T::round(1.0 + T::round(T::round(x * KAPPA) * x));
+        one_plus_tanh::<T>(x, T::round(T::round(x * BETA) * sum))
+    }
+    fn one_plus_tanh<T: Elem>(x: f32, inner: f32) -> f32 {
+        T::round(0.5 * x) * T::round(1.0 + T::round(libdevice::tanh(inner)))
+    }
+    fn quick<T: Elem>(x: f32) -> f32 {
+        x * T::round(1.0 / exp_add(-T::round(QUICK * x), 1.0))
+    }
+
+    #[test]
+    fn every_value_has_the_bits_of_the_library() {
+        same::<bf16>(Function::GELU, |x| (x * 0.5) * (1.0 + Erf::CUDA_12.erf(x * FRAC_1_SQRT_2)));
+        same::<bf16>(Function::GELU_TANH, |x| {
+            (0.5 * x) * (1.0 + libdevice::tanh(BETA * fma(x * x * x, KAPPA, x)))
+        });
+        same::<bf16>(Function::SILU, |x| x / exp_add(-x, 1.0));
+        same::<bf16>(Function::GELU_NEW, new::<bf16>);
+        same::<f16>(Function::GELU_NEW, new::<f16>);
+        same::<bf16>(Function::GELU_FAST, fast::<bf16>);
+        same::<f16>(Function::GELU_FAST, fast::<f16>);
+        same::<bf16>(Function::GELU_QUICK, quick::<bf16>);
+    }
+}

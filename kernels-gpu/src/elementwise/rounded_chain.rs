@@ -1,0 +1,94 @@
+//! Activation functions that models write as a chain of torch's operators: rounded to the element type after each.
+use core::marker::PhantomData;
+
+use cuda_std::libdevice::{self, exp_add};
+use cuda_std::math::quotient;
+use cuda_std::prelude::*;
+
+use super::activations::{BETA, KAPPA, QUICK};
+use super::approx16;
+
+/// `x / (1 + e^-y)`, which `T` takes. IEEE division is as many instructions as all the rest.
+#[inline(always)]
+pub(crate) fn over_one_plus_exp<T: Elem>(x: T::Lanes, y: T::Lanes) -> T::Lanes {
+    let divisors = y.map(|y| exp_add(-y, 1.0));
+    // Below -86 the divisor has no normal reciprocal.
+    let mut plain = size_of::<T>() == 2;
+    for i in 0..T::Lanes::LEN as usize {
+        plain &= (y.get(i) > -86.0) & (y.get(i) < f32::INFINITY);
+    }
+    if plain { x.zip(divisors, quotient) } else { x.zip(divisors, |x, divisor| x / divisor) }
+}
+
+/// What a chain of operators computes with: lanes as a tensor of `T` holds them, by twos.
+#[derive(Clone, Copy)]
+pub(crate) struct Held<T>([u32; 4], PhantomData<T>);
+
+impl<T: Elem> Held<T> {
+    #[inline(always)]
+    pub fn new(lanes: T::Lanes) -> Self {
+        Self(T::pack(lanes), PhantomData)
+    }
+    #[inline(always)]
+    pub fn of(pack: Pack<T>) -> Self {
+        Self(pack.words(), PhantomData)
+    }
+    #[inline(always)]
+    pub fn pack(self) -> Pack<T> {
+        Pack::from_words(self.0)
+    }
+    #[inline(always)]
+    fn splat(value: f32) -> Self {
+        Self(T::splat(value), PhantomData)
+    }
+    #[inline(always)]
+    pub fn lanes(self) -> T::Lanes {
+        T::unpack(self.0)
+    }
+    #[inline(always)]
+    pub fn map(self, f: impl FnMut(f32) -> f32) -> Self {
+        Self::new(self.lanes().map(f))
+    }
+    #[inline(always)]
+    pub fn plus(self, other: Self) -> Self {
+        let word = |i: usize| T::add_words(self.0[i], other.0[i]);
+        Self([word(0), word(1), word(2), word(3)], PhantomData)
+    }
+    #[inline(always)]
+    pub fn times(self, other: Self) -> Self {
+        let word = |i: usize| T::mul_words(self.0[i], other.0[i]);
+        Self([word(0), word(1), word(2), word(3)], PhantomData)
+    }
+}
+
+/// `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`: aten's `pow(x, 3)` is `x * x * x` in `T`.
+#[inline(always)]
+pub(crate) fn gelu_new<T: Elem>(x: Held<T>) -> Held<T> {
+    let cube = x.times(x).times(x);
+    let sum = x.plus(cube.map(|cube| cube * KAPPA));
+    halved_times_one_plus_tanh(x, sum.map(|sum| sum * BETA))
+}
+
+/// `0.5 * x * (1.0 + tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))`.
+#[inline(always)]
+pub(crate) fn gelu_fast<T: Elem>(x: Held<T>) -> Held<T> {
+    let sum = Held::splat(1.0).plus(x.map(|x| x * KAPPA).times(x));
+    halved_times_one_plus_tanh(x, x.map(|x| x * BETA).times(sum))
+}
+
+#[inline(always)]
+fn halved_times_one_plus_tanh<T: Elem>(x: Held<T>, inner: Held<T>) -> Held<T> {
+    let tanh = if size_of::<T>() == 2 { inner.map(approx16::tanh) } else { inner.map(libdevice::tanh) };
+    Held::splat(0.5).times(x).times(Held::splat(1.0).plus(tanh))
+}
+
+#[inline(always)]
+pub(crate) fn gelu_quick<T: Elem>(x: Held<T>) -> Held<T> {
+    let scaled = x.map(|x| QUICK * x);
+    let sigmoid = if approx16::is_bf16::<T>() {
+        scaled.map(approx16::sigmoid)
+    } else {
+        Held::new(over_one_plus_exp::<T>(T::Lanes::splat(1.0), scaled.lanes()))
+    };
+    x.times(sigmoid)
+}

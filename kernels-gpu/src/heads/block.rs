@@ -1,0 +1,143 @@
+//! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team, then rotated
+//! head by head and written. Queries and keys of a token are neighbouring rows, so that its angles come from L1.
+use cuda_std::prelude::*;
+use cuda_std::vec4::{LEN, SCALAR};
+
+use super::norm::HeadNorm;
+use super::rope::Rotary;
+use super::warp::{Params, Side};
+use crate::layout::heads::{Token, divide, put_element_at};
+use crate::norm::affine::AffineRow;
+use crate::norm::reduce::team::Cols;
+use crate::norm::reduce::team_row::TeamRow;
+use crate::norm::reduce::warp::Stats;
+
+/// The row of a team.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadRow<T> {
+    pub x: *const T,
+    pub y: *mut T,
+    pub side: Side,
+    pub token: Token,
+    /// Its first head.
+    pub head: u32,
+}
+
+impl<T: Elem> HeadRow<T> {
+    /// Row `row` of the list: for each token its queries, then its keys; each a row, or a row for each head.
+    #[inline(always)]
+    pub fn of(q: Side, k: Side, p: &Params, row: u32) -> Self {
+        let [queries, keys] = p.shares;
+        let (token, row) = divide(row, queries + keys);
+        let token = Token::of(token, p.tokens);
+        let is_key = row >= queries;
+        let (side, head) = (if is_key { k } else { q }, if is_key { row - queries } else { row });
+        Self { x: side.x.at(token, head), y: side.y.at(token, head), side, token, head }
+    }
+
+    /// The norm of the quad at `at`, a multiple of 4.
+    ///
+    /// # Safety
+    /// The row has its columns or some of them, and can be read as `ACCESS` says.
+    #[inline(always)]
+    unsafe fn normed<N: HeadNorm, const ACCESS: u32>(&self, stats: Stats, at: u32, p: &Params) -> [f32; 4] {
+        let columns = QuadColumns::of_one(at, self.side.cols);
+        // SAFETY: as the caller promises; parameters have as many columns as the row.
+        let (x, affine) = unsafe {
+            (
+                QuadRow::<T, ACCESS>::of(&Rows::single(self.x.cast()), RowAt::FIRST, columns),
+                AffineRow::<T, ACCESS>::of(&self.side.affine, columns),
+            )
+        };
+        let [normed] = N::apply::<T, 1>(stats, [x.get(0).lanes()], &[N::parameters(&affine)], p.norm);
+        normed
+    }
+
+    /// The norm of column `at`.
+    ///
+    /// # Safety
+    /// The row has it.
+    #[inline(always)]
+    unsafe fn normed_element<N: HeadNorm>(&self, stats: Stats, at: u32, p: &Params) -> f32 {
+        // SAFETY: as the caller promises.
+        let [a, b, c, d] = unsafe { self.normed::<N, SCALAR>(stats, at / 4 * 4, p) };
+        match at % 4 {
+            0 => a,
+            1 => b,
+            2 => c,
+            _ => d,
+        }
+    }
+
+    /// Normalises, rotates and writes column `at`.
+    ///
+    /// # Safety
+    /// The row has it, for this thread alone to write.
+    #[inline(always)]
+    unsafe fn write<N: HeadNorm>(&self, stats: Stats, at: u32, rotary: &Rotary, p: &Params) {
+        let (head, column) = divide(at, p.dim);
+        // SAFETY: columns of the row; the angle of a rotated one.
+        unsafe {
+            let mut y = self.normed_element::<N>(stats, at, p);
+            if rotary.rotates(self.token, column) {
+                let partner = head * p.dim + rotary.partner(column);
+                let partner = self.normed_element::<N>(stats, partner, p);
+                let angle = rotary.element::<T>(self.token, self.head + head, column, N::MAKES_ANGLES);
+                y = rotary.turn_element::<T>(column, y, partner, angle);
+            }
+            put_element_at(self.y, at, y);
+        }
+    }
+}
+
+/// # Safety
+/// As [`head_lanes`](super::warp::head_lanes), for heads of any number of columns; where they are normalised
+/// together they lie side by side. Readable as `ACCESS` says.
+#[inline(always)]
+pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const ACCESS: u32>(
+    q: Side,
+    k: Side,
+    rotary: Rotary,
+    p: Params,
+) {
+    let mut memory = SharedMemory::of_launch();
+    let number = Team::of_block().row;
+    let row = HeadRow::<T>::of(q, k, &p, number as u32);
+    let Side { cols, inv_cols: inv, .. } = row.side;
+    let exists = number < u64::from(p.rows) * u64::from(p.shares[0] + p.shares[1]);
+    // SAFETY: as the caller promises.
+    let x = unsafe { TeamRow::<T, ACCESS>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
+    let by_fours = ACCESS != SCALAR || cols.is_multiple_of(LEN);
+    let stats = N::of_row(&x, &mut memory, Cols { count: cols as f32, inv, by_fours }, p.norm);
+    for tile in x.own_tiles() {
+        let (at, columns) = (x.first(tile), x.columns(tile));
+        if ACCESS == SCALAR {
+            for at in at..at + columns.count(0) {
+                // SAFETY: a column of the row.
+                unsafe { row.write::<N>(stats, at, &rotary, &p) };
+            }
+            continue;
+        }
+        // SAFETY: as the caller promises; a team's row is its own.
+        let (affine, y) = unsafe {
+            (
+                AffineRow::<T, ACCESS>::of(&row.side.affine, columns),
+                QuadRowMut::<T, ACCESS>::of(&Rows::single(row.y.cast()), RowAt::FIRST, columns),
+            )
+        };
+        let [mut quad] = N::apply::<T, 1>(stats, [x.again(tile).lanes()], &[N::parameters(&affine)], p.norm);
+        let (head, column) = divide(at, p.dim);
+        if rotary.rotates(row.token, column) {
+            let mut partners = quad;
+            // SAFETY: the partner is a column of the row; the angles are of rotated ones.
+            let angles = unsafe {
+                if rotary.halves != 0 {
+                    partners = row.normed::<N, ACCESS>(stats, head * p.dim + rotary.partner(column), &p);
+                }
+                rotary.quad::<T>(row.token, row.head + head, column, N::MAKES_ANGLES)
+            };
+            quad = rotary.turn_quad::<T>(column, quad, partners, angles);
+        }
+        y.put(0, Quad::from_lanes(quad));
+    }
+}

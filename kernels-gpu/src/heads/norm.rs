@@ -1,0 +1,184 @@
+//! The norms that queries and keys go through, each in the order and with the roundings of the module that it stands for.
+//!
+//! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a team's.
+use cuda_std::prelude::*;
+use cuda_std::vec4::round;
+
+use super::subwarp::Group;
+use crate::norm::affine::{AffineRow, Norm, Parameters as _};
+use crate::norm::reduce::team::{Cols, TeamMoments};
+use crate::norm::reduce::team_row::TeamRow;
+use crate::norm::reduce::warp::{LayerNorm, Stats};
+use crate::norm::reduce::welford::Welford;
+
+/// How a norm is computed: a kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Normed {
+    /// Added to the variance, or to the mean of squares.
+    pub eps: f32,
+    /// Are squares summed as in torch's fused RMSNorm, not as in `x.float().pow(2).mean(-1)`? 0 or 1.
+    pub fused: u32,
+    /// Round to the element type before the weight multiplies, too. 0 or 1.
+    pub before_weight: u32,
+    /// Round to the element type before the rotation. 0 or 1.
+    pub round: u32,
+}
+
+/// The parameters of a norm at a quad of columns; absent ones change nothing, not even the sign of a zero.
+#[derive(Clone, Copy)]
+pub(crate) struct Parameters {
+    pub weight: [f32; 4],
+    pub bias: [f32; 4],
+}
+
+impl Parameters {
+    /// Those of no norm.
+    pub const NONE: Self = Self { weight: [1.0; 4], bias: [-0.0; 4] };
+}
+
+/// A norm, or none.
+pub(crate) trait HeadNorm: Copy {
+    /// May angles be made in the kernel? Sine and cosine are much code, which stands in the kernels without a norm alone.
+    const MAKES_ANGLES: bool;
+    /// Of heads whose quads the group's lanes hold, quad `rank + tile * width` each; zeros past their end.
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        x: &[[Quad<T>; TILES]; HEADS],
+        group: Group,
+        cols: Cols,
+        how: Normed,
+    ) -> [Stats; HEADS];
+    /// Of the team's row.
+    fn of_row<T: Elem, const ACCESS: u32>(
+        row: &TeamRow<T, ACCESS>,
+        memory: &mut SharedMemory,
+        cols: Cols,
+        how: Normed,
+    ) -> Stats;
+    /// The thread's parameters, at its quad.
+    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters;
+    /// The normalised quads times weight plus bias.
+    fn apply<T: Elem, const QUADS: usize>(
+        stats: Stats,
+        x: [[f32; 4]; QUADS],
+        parameters: &[Parameters; QUADS],
+        how: Normed,
+    ) -> [[f32; 4]; QUADS];
+}
+
+/// No norm.
+#[derive(Clone, Copy)]
+pub(crate) struct AsItIs;
+
+impl HeadNorm for AsItIs {
+    const MAKES_ANGLES: bool = true;
+    #[inline(always)]
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        _: &[[Quad<T>; TILES]; HEADS],
+        _: Group,
+        _: Cols,
+        _: Normed,
+    ) -> [Stats; HEADS] {
+        [Stats { mean: 0.0, inv: 1.0 }; HEADS]
+    }
+
+    #[inline(always)]
+    fn of_row<T: Elem, const ACCESS: u32>(
+        _: &TeamRow<T, ACCESS>,
+        _: &mut SharedMemory,
+        _: Cols,
+        _: Normed,
+    ) -> Stats {
+        Stats { mean: 0.0, inv: 1.0 }
+    }
+
+    #[inline(always)]
+    fn parameters<T: Elem, const ACCESS: u32>(_: &AffineRow<T, ACCESS>) -> Parameters {
+        Parameters::NONE
+    }
+
+    #[inline(always)]
+    fn apply<T: Elem, const QUADS: usize>(
+        _: Stats,
+        x: [[f32; 4]; QUADS],
+        _: &[Parameters; QUADS],
+        _: Normed,
+    ) -> [[f32; 4]; QUADS] {
+        x
+    }
+}
+
+/// LayerNorm.
+#[derive(Clone, Copy)]
+pub(crate) struct Layer;
+
+impl HeadNorm for Layer {
+    const MAKES_ANGLES: bool = false;
+    #[inline(always)]
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        x: &[[Quad<T>; TILES]; HEADS],
+        group: Group,
+        cols: Cols,
+        how: Normed,
+    ) -> [Stats; HEADS] {
+        // torch has 128 threads a row: a tile of ours is one of its warps, and those beyond are empty.
+        let mut warps = [[Welford::EMPTY; 4]; HEADS];
+        for tile in 0..TILES {
+            let mut heads = [Welford::EMPTY; HEADS];
+            let first = 4 * (group.rank + tile as u32 * group.width);
+            for head in 0..HEADS {
+                heads[head].push(x[head][tile].lanes(), (cols.count as u32).saturating_sub(first));
+            }
+            let heads = group.fold(heads, |all, distance| all.fold_step(distance, cols.by_fours));
+            for head in 0..HEADS {
+                warps[head][tile] = heads[head];
+            }
+        }
+        warps.map(|[a, b, c, d]| {
+            let both = |lower: Welford, upper| lower.with(upper, cols.by_fours);
+            let stats = both(both(a, c), both(b, d)).stats(cols, how.eps);
+            Stats { mean: group.from(0, stats.mean), inv: group.from(0, stats.inv) }
+        })
+    }
+
+    #[inline(always)]
+    fn of_row<T: Elem, const ACCESS: u32>(
+        row: &TeamRow<T, ACCESS>,
+        memory: &mut SharedMemory,
+        cols: Cols,
+        how: Normed,
+    ) -> Stats {
+        row.reduce::<Welford>(memory, cols, how.eps)
+    }
+
+    #[inline(always)]
+    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
+        let (weight, bias) = affine.lanes(0);
+        let none = Parameters::NONE;
+        Parameters { weight: weight.unwrap_or(none.weight), bias: bias.unwrap_or(none.bias) }
+    }
+
+    #[inline(always)]
+    fn apply<T: Elem, const QUADS: usize>(
+        stats: Stats,
+        x: [[f32; 4]; QUADS],
+        parameters: &[Parameters; QUADS],
+        how: Normed,
+    ) -> [[f32; 4]; QUADS] {
+        let mut lanes = x;
+        for i in 0..QUADS {
+            let Parameters { weight, bias } = parameters[i];
+            lanes[i] = LayerNorm::apply(stats, x[i], Some(weight), Some(bias));
+        }
+        round_if::<T, QUADS>(how.round != 0, lanes)
+    }
+}
+
+/// The quads, rounded to the element type if `wanted`: asked once for all of them.
+#[inline(always)]
+pub(crate) fn round_if<T: Elem, const QUADS: usize>(
+    wanted: bool,
+    quads: [[f32; 4]; QUADS],
+) -> [[f32; 4]; QUADS] {
+    if wanted { quads.map(round::<T>) } else { quads }
+}

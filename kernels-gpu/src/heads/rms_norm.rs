@@ -1,0 +1,96 @@
+//! RMSNorm of queries and keys, in both orders in which torch sums squares.
+use cuda_std::prelude::*;
+
+use super::norm::{HeadNorm, Normed, Parameters, round_if};
+use super::subwarp::Group;
+use crate::norm::affine::{AffineRow, Parameters as _};
+use crate::norm::operand::zip;
+use crate::norm::reduce::team::{Cols, FusedRms, MeanSquare};
+use crate::norm::reduce::team_row::TeamRow;
+use crate::norm::reduce::warp::Stats;
+
+/// RMSNorm, which has no bias: torch's own, or written out.
+#[derive(Clone, Copy)]
+pub(crate) struct Rms;
+
+impl HeadNorm for Rms {
+    const MAKES_ANGLES: bool = false;
+    #[inline(always)]
+    fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
+        x: &[[Quad<T>; TILES]; HEADS],
+        group: Group,
+        cols: Cols,
+        how: Normed,
+    ) -> [Stats; HEADS] {
+        if how.fused != 0 {
+            let mut sums = [0.0; HEADS];
+            for tile in 0..TILES {
+                let mut squares = [0.0; HEADS];
+                for head in 0..HEADS {
+                    let [a, b, c, d] = x[head][tile].lanes();
+                    squares[head] = fma(d, d, fma(c, c, fma(b, b, fma(a, a, 0.0))));
+                }
+                let squares = group.sum(squares);
+                for head in 0..HEADS {
+                    sums[head] += squares[head];
+                }
+            }
+            return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(cols.divide(sum) + how.eps) });
+        }
+        let squares = |quads: &[Quad<T>; TILES]| {
+            let mut squares = [0.0; 4];
+            for tile in 0..TILES {
+                squares = zip(squares, quads[tile].lanes(), |sum, x| sum + x * x);
+            }
+            squares
+        };
+        let mut sums = [0.0; HEADS];
+        if TILES == 1 && cols.count < 128.0 {
+            for head in 0..HEADS {
+                sums[head] = group.short_sum(squares(&x[head]));
+            }
+        } else {
+            for head in 0..HEADS {
+                let [a, b, c, d] = squares(&x[head]);
+                sums[head] = a + b + c + d;
+            }
+            sums = group.sum(sums);
+        }
+        sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + how.eps) })
+    }
+
+    #[inline(always)]
+    fn of_row<T: Elem, const ACCESS: u32>(
+        row: &TeamRow<T, ACCESS>,
+        memory: &mut SharedMemory,
+        cols: Cols,
+        how: Normed,
+    ) -> Stats {
+        if how.fused != 0 {
+            row.reduce::<FusedRms>(memory, cols, how.eps)
+        } else {
+            row.reduce::<MeanSquare>(memory, cols, how.eps)
+        }
+    }
+
+    #[inline(always)]
+    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
+        let ((weight, _), none) = (affine.lanes(0), Parameters::NONE);
+        Parameters { weight: weight.unwrap_or(none.weight), ..none }
+    }
+
+    #[inline(always)]
+    fn apply<T: Elem, const QUADS: usize>(
+        stats: Stats,
+        x: [[f32; 4]; QUADS],
+        parameters: &[Parameters; QUADS],
+        how: Normed,
+    ) -> [[f32; 4]; QUADS] {
+        let mut lanes = x.map(|quad| quad.map(|x| stats.inv * x));
+        lanes = round_if::<T, QUADS>(how.before_weight != 0, lanes);
+        for i in 0..QUADS {
+            lanes[i] = zip(lanes[i], parameters[i].weight, |n, weight| n * weight);
+        }
+        round_if::<T, QUADS>(how.round != 0, lanes)
+    }
+}

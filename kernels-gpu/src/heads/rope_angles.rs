@@ -1,0 +1,201 @@
+//! Where the angles of a rotation come from: tables in one of several forms, or the product of a position and a frequency.
+use cuda_std::prelude::*;
+use cuda_std::trig::sin_cos;
+
+use super::rope::Rotary;
+use crate::layout::heads::{Heads, Token, element_at, quad_at};
+
+/// Cosines and sines of a quad of columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Angles {
+    pub cos: [f32; 4],
+    pub sin: [f32; 4],
+}
+
+impl Angles {
+    /// Those of no rotation.
+    pub const NONE: Self = Self { cos: [1.0; 4], sin: [0.0; 4] };
+
+    /// Of the products of `position` with `frequencies`, which are equal in pairs unless they are `distinct`.
+    #[inline(always)]
+    fn of(position: f32, frequencies: [f32; 4], distinct: bool) -> Self {
+        let [a, b, c, d] = frequencies;
+        let [first, third] = [a, c].map(|frequency| sin_cos(position * frequency));
+        let (mut second, mut fourth) = (first, third);
+        if distinct {
+            [second, fourth] = [b, d].map(|frequency| sin_cos(position * frequency));
+        }
+        let all = [first, second, third, fourth];
+        Self { cos: all.map(|(_, cos)| cos), sin: all.map(|(sin, _)| sin) }
+    }
+
+    /// Makes them those of the rotation back.
+    #[inline(always)]
+    fn conjugate(&mut self) {
+        self.sin = self.sin.map(|sin| -sin);
+    }
+}
+
+impl Rotary {
+    /// The angles of the quad at `column`, which is rotated.
+    ///
+    /// # Safety
+    /// The tables are what the fields say and can be read in quads, as the number of pairs can. Are angles ever
+    /// `made` in the kernel?
+    #[inline(always)]
+    pub(crate) unsafe fn quad<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
+        // SAFETY: as the caller promises.
+        unsafe {
+            let [mut angles] = self.quads::<T, 1>(token, head, [column]);
+            if made && self.angles >= Self::COUNTED {
+                let token = Token { number: token.number - self.first, ..token };
+                angles = Angles::of(self.position(token), angles.cos, self.halves != 0);
+                if self.conjugate != 0 {
+                    angles.conjugate();
+                }
+            }
+            angles
+        }
+    }
+
+    /// The angles of the quads at `columns`, which are rotated; frequencies in place of cosines if they are made of them.
+    /// What kind of tables they come from is asked once, so that all loads are in flight together.
+    ///
+    /// # Safety
+    /// As [`Rotary::quad`].
+    #[inline(always)]
+    pub(crate) unsafe fn quads<T: Elem, const QUADS: usize>(
+        &self,
+        token: Token,
+        head: u32,
+        columns: [u32; QUADS],
+    ) -> [Angles; QUADS] {
+        let token = Token { number: token.number - self.first, ..token };
+        if self.angles == Self::WIDE && self.conjugate == 0 {
+            // The usual kind: nothing is done with the entries, so that the kernel goes on while they are on their way.
+            // SAFETY: as the caller promises.
+            return unsafe { self.entries::<T, QUADS>(token, head, columns, true) };
+        }
+        let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
+        let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
+        let both = self.angles <= Self::NARROW;
+        // SAFETY: as the caller promises.
+        let mut angles = unsafe { self.entries::<T, QUADS>(token, head, at.map(|at| at / 4 * 4), both) };
+        if by_pair && self.halves == 0 {
+            for i in 0..QUADS {
+                // Neighbouring columns of a pair share its entry.
+                let spread =
+                    |[a, b, c, d]: [f32; 4]| if at[i] % 4 == 0 { [a, a, b, b] } else { [c, c, d, d] };
+                let Angles { cos, sin } = angles[i];
+                angles[i] = Angles { cos: spread(cos), sin: spread(sin) };
+            }
+        }
+        if self.angles == Self::COMPLEX {
+            angles = angles
+                .map(|Angles { cos: [a, b, c, d], .. }| Angles { cos: [a, a, c, c], sin: [b, b, d, d] });
+        }
+        if self.conjugate != 0 {
+            angles.iter_mut().for_each(Angles::conjugate);
+        }
+        angles
+    }
+
+    /// The entries of the tables at `at`, multiples of 4; zeros for sines unless it is `both`.
+    ///
+    /// # Safety
+    /// As [`Rotary::quad`].
+    #[inline(always)]
+    unsafe fn entries<T: Elem, const QUADS: usize>(
+        &self,
+        token: Token,
+        head: u32,
+        at: [u32; QUADS],
+        both: bool,
+    ) -> [Angles; QUADS] {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if self.single != 0 {
+                self.entries_of::<f32, QUADS>(token, head, at, both)
+            } else {
+                self.entries_of::<T, QUADS>(token, head, at, both)
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Rotary::entries`], of tables of `E`.
+    #[inline(always)]
+    unsafe fn entries_of<E: Elem, const QUADS: usize>(
+        &self,
+        token: Token,
+        head: u32,
+        at: [u32; QUADS],
+        both: bool,
+    ) -> [Angles; QUADS] {
+        let [cos, sin] = [&self.cos, &self.sin].map(|table| table.at::<E>(token, head));
+        // SAFETY: as the caller promises.
+        let entries = at.map(|at| unsafe { (quad_at(cos, at, true), quad_at(sin, at, both)) });
+        entries.map(|(cos, sin)| Angles { cos: cos.lanes(), sin: sin.lanes() })
+    }
+
+    /// Cosine and sine of `column`, which is rotated.
+    ///
+    /// # Safety
+    /// The tables are what the fields say.
+    #[inline(always)]
+    pub(crate) unsafe fn element<T: Elem>(
+        &self,
+        token: Token,
+        head: u32,
+        column: u32,
+        made: bool,
+    ) -> (f32, f32) {
+        let token = Token { number: token.number - self.first, ..token };
+        let pair = self.pair(column);
+        // SAFETY: as the caller promises.
+        let (cos, sin) = unsafe {
+            match self.angles {
+                Self::WIDE | Self::NARROW => {
+                    let at = if self.angles == Self::WIDE { column } else { pair };
+                    (self.entry::<T>(&self.cos, token, head, at), self.entry::<T>(&self.sin, token, head, at))
+                }
+                Self::COMPLEX => {
+                    let table = self.cos.at::<f32>(token, head);
+                    (element_at(table, 2 * pair), element_at(table, 2 * pair + 1))
+                }
+                _ if made => {
+                    let (sin, cos) =
+                        sin_cos(self.position(token) * element_at(self.cos.at::<f32>(token, head), pair));
+                    (cos, sin)
+                }
+                _ => (1.0, 0.0),
+            }
+        };
+        (cos, if self.conjugate != 0 { -sin } else { sin })
+    }
+
+    /// # Safety
+    /// As [`Rotary::element`].
+    #[inline(always)]
+    unsafe fn entry<T: Elem>(&self, table: &Heads, token: Token, head: u32, at: u32) -> f32 {
+        // SAFETY: as the caller promises.
+        unsafe {
+            if self.single != 0 {
+                element_at::<f32>(table.at(token, head), at)
+            } else {
+                element_at::<T>(table.at(token, head), at)
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Rotary::element`].
+    #[inline(always)]
+    unsafe fn position(&self, token: Token) -> f32 {
+        if self.angles == Self::COUNTED {
+            return token.number as f32;
+        }
+        // SAFETY: as the caller promises.
+        unsafe { element_at(self.sin.at::<f32>(token, 0), 0) }
+    }
+}

@@ -1,0 +1,3 @@
+//! Layouts in memory: tensors of attention heads, and vectors of eight elements.
+pub mod heads;
+pub(crate) mod vec8;

@@ -1,0 +1,129 @@
+//! The rows `x + gate * y`: a residual branch that comes back.
+use cuda_std::prelude::*;
+
+use super::io::Source;
+use super::modulation::RoundEach;
+use super::operand::{Modulation, zip};
+use super::operand_forms::Form;
+use super::passes::Passes;
+
+/// The operands of a gated residual and how they are combined: a kernel argument.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Gated {
+    /// The residual stream.
+    pub x: Rows,
+    /// The branch.
+    pub y: Rows,
+    /// What multiplies the branch.
+    pub gate: Modulation,
+    /// Where the sum goes.
+    pub sum: Rows,
+    /// Round the product too, as separate operators do. 0 or 1.
+    pub round_each: u32,
+    /// Clamp the sum to what f16 can hold, ±65504. 0 or 1.
+    pub clip: u32,
+}
+
+/// `value` within what f16 can hold: an infinity too; a NaN stays one.
+#[inline(always)]
+#[allow(clippy::manual_clamp, reason = "`clamp` is `max` and `min`, which turn a NaN into a number on a GPU")]
+pub(crate) fn clamped(value: f32) -> f32 {
+    if value > 65504.0 {
+        65504.0
+    } else if value < -65504.0 {
+        -65504.0
+    } else {
+        value
+    }
+}
+
+/// A warp's row of a [`Gated`], to be normalised: both of what it is the sum of are on their way at once.
+#[derive(Clone, Copy)]
+pub(crate) struct GatedRow<T, F, const ACCESS: u32> {
+    x: QuadRow<T, ACCESS>,
+    y: QuadRow<T, ACCESS>,
+    gate: F,
+    sum: QuadRowMut<T, ACCESS>,
+    /// Where `y` waits; `x`, and then the sum, wait where rows do.
+    branch: Staged<T>,
+    round_each: bool,
+    clip: bool,
+}
+
+impl<T: Elem, F: Form<T>, const ACCESS: u32> GatedRow<T, F, ACCESS> {
+    /// # Safety
+    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so. The gate is
+    /// of the form `F`; in forms that are known when the kernel is compiled nothing is clipped, and the product rounded as
+    /// the norm's steps are.
+    #[inline(always)]
+    pub unsafe fn of(gated: &Gated, passes: &Passes<T, ACCESS>, rounds: impl RoundEach) -> Self {
+        let (at, columns) = (passes.at, passes.columns);
+        // SAFETY: as the caller promises.
+        unsafe {
+            Self {
+                x: QuadRow::of(&gated.x, at, columns),
+                y: QuadRow::of(&gated.y, at, columns),
+                gate: F::of(&gated.gate, at, columns),
+                sum: QuadRowMut::of(&gated.sum, at, columns),
+                branch: passes.another_row(),
+                round_each: if F::GROUPED { rounds.get() } else { gated.round_each != 0 },
+                clip: !F::GROUPED && gated.clip != 0,
+            }
+        }
+    }
+
+    /// The thread's sum of `tile`, written.
+    #[inline(always)]
+    fn add(&self, tile: u32, [x, y]: [Quad<T>; 2], gate: F::Fetched) -> Quad<T> {
+        let mut total = if self.round_each {
+            x.plus(if self.gate.exists() { y.times(F::quad(gate)) } else { y })
+        } else {
+            let mut branch = y.lanes();
+            if self.gate.exists() {
+                branch = zip(F::lanes(gate), branch, |gate, y| gate * y);
+            }
+            Quad::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch))
+        };
+        if self.clip {
+            total = Quad::from_lanes(total.lanes().map(clamped));
+        }
+        self.sum.put(tile, total);
+        total
+    }
+}
+
+impl<T: Elem, F: Form<T>, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, F, ACCESS> {
+    type Parts = ([Quad<T>; 2], F::Fetched);
+    const NOTHING: Self::Parts = ([Quad::ZERO; 2], F::EMPTY);
+
+    #[inline(always)]
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        let packs = passes.p.packs != 0;
+        self.x.copy_to(&passes.staged, packs);
+        self.y.copy_to(&self.branch, packs);
+        passes.staged.wait();
+    }
+    #[inline(always)]
+    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Self::Parts {
+        let gate = self.gate.fetch(tile);
+        let parts = if passes.has_room() {
+            [passes.staged.get(tile), self.branch.get(tile)]
+        } else {
+            [self.x.get(tile), self.y.get(tile)]
+        };
+        (parts, gate)
+    }
+    #[inline(always)]
+    fn make(&self, passes: &Passes<T, ACCESS>, tile: u32, (parts, gate): Self::Parts) -> Quad<T> {
+        let total = self.add(tile, parts, gate);
+        if passes.has_room() {
+            passes.staged.put(tile, total);
+        }
+        total
+    }
+    #[inline(always)]
+    fn again(&self, tile: u32) -> Quad<T> {
+        self.sum.written(tile)
+    }
+}

@@ -1,0 +1,62 @@
+//! The two ends of the [`passes`](super::passes): where a row comes from, and what becomes of it.
+use cuda_std::prelude::*;
+
+use super::passes::Passes;
+use super::reduce::warp::Stats;
+
+/// Where the rows to be normalised come from.
+pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
+    /// What a quad is made of.
+    type Parts: Copy;
+    /// Nothing yet.
+    const NOTHING: Self::Parts;
+    /// Brings what the warp's row is made of to where it waits.
+    fn stage(&self, passes: &Passes<T, ACCESS>);
+    /// Reads what the thread's quad of `tile` is made of.
+    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Self::Parts;
+    /// Makes the quad, which then waits, if rows do.
+    fn make(&self, passes: &Passes<T, ACCESS>, tile: u32, parts: Self::Parts) -> Quad<T>;
+    /// The same quad again, of a row that is too long to wait.
+    fn again(&self, tile: u32) -> Quad<T>;
+}
+
+/// A row as it is.
+impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
+    type Parts = Quad<T>;
+    const NOTHING: Quad<T> = Quad::ZERO;
+    #[inline(always)]
+    fn stage(&self, passes: &Passes<T, ACCESS>) {
+        self.copy_to(&passes.staged, passes.p.packs != 0);
+        passes.staged.wait();
+    }
+    #[inline(always)]
+    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Quad<T> {
+        passes.waiting(tile).unwrap_or_else(|| self.get(tile))
+    }
+    #[inline(always)]
+    fn make(&self, _: &Passes<T, ACCESS>, _: u32, quad: Quad<T>) -> Quad<T> {
+        quad
+    }
+    #[inline(always)]
+    fn again(&self, tile: u32) -> Quad<T> {
+        self.get(tile)
+    }
+}
+
+/// What becomes of the quads in the second pass.
+pub(crate) trait Sink<T: Elem> {
+    /// Are there registers to read beside a whole group before anything is done with it?
+    const GROUPED: bool;
+    /// Is what is read beside a held row so little that all of it may wait for the reduction?
+    const EARLY: bool = false;
+    /// Quads of a held row of which what is beside them is read together.
+    const AHEAD: usize = 4;
+    /// What is read beside a quad.
+    type Fetched: Copy;
+    /// Nothing yet.
+    const EMPTY: Self::Fetched;
+    /// Reads the thread's part of `tile`.
+    fn fetch(&self, tile: u32) -> Self::Fetched;
+    /// Writes what the quad makes with it, in a row of these moments.
+    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, fetched: Self::Fetched);
+}

@@ -1,0 +1,12 @@
+//! LayerNorm and RMSNorm with the summation order of torch, and the operands that follow the reduction:
+//! `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm`.
+pub mod affine;
+pub mod gated_residual;
+pub(crate) mod io;
+pub(crate) mod modulation;
+pub mod operand;
+pub(crate) mod operand_forms;
+pub mod params;
+pub mod passes;
+pub(crate) mod reduce;
+mod register_passes;

@@ -1,0 +1,184 @@
+//! [`reduce::warp`](super::warp) of a row that the four warps of a block share, in the same order, so with the same bits.
+use cuda_std::math::reciprocal;
+use cuda_std::prelude::*;
+use cuda_std::vec4::{LEN, TILE, held};
+
+use super::warp::Stats;
+use super::welford::Welford;
+use crate::norm::io::Source;
+use crate::norm::params::Params;
+use crate::norm::passes::{GROUP_OF_PART, Passes};
+
+/// Warps of a row.
+pub(crate) const WARPS: u32 = Params::SHARING / warp::SIZE;
+
+/// The row as its block sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedRow<T> {
+    /// Where it waits, if it does.
+    pub staged: Staged<T>,
+    /// Tiles of the row, all of them full.
+    pub tiles: u32,
+    /// The warp's number among those of the row.
+    pub warp: u32,
+}
+
+/// A reduction of a row by the threads of a block.
+pub(crate) trait PartMoments: Copy {
+    /// Of no element.
+    const EMPTY: Self;
+    /// Does it read the row where it waits?
+    const READS: bool;
+    /// Takes in a quad of the thread's, in the order of its tiles.
+    fn push(&mut self, lanes: [f32; 4]);
+    /// The same, the quad's number being known when the kernel is compiled.
+    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
+    /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal are what is
+    /// divided by.
+    fn finish<T: Elem, const ACCESS: u32>(
+        self,
+        row: SharedRow<T>,
+        meeting: Shared<f32>,
+        cols: [f32; 2],
+        eps: f32,
+    ) -> Stats;
+}
+
+/// LayerNorm: each warp plays one of torch's.
+impl PartMoments for Welford {
+    const EMPTY: Self = Self::EMPTY;
+    const READS: bool = false;
+
+    #[inline(always)]
+    fn push(&mut self, lanes: [f32; 4]) {
+        for i in 0..4 {
+            self.count += 1.0;
+            self.add(lanes[i], reciprocal(self.count));
+        }
+    }
+
+    #[inline(always)]
+    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]) {
+        self.add_quad(nth, lanes);
+    }
+
+    #[inline(always)]
+    fn finish<T: Elem, const ACCESS: u32>(
+        self,
+        row: SharedRow<T>,
+        meeting: Shared<f32>,
+        [cols, _]: [f32; 2],
+        eps: f32,
+    ) -> Stats {
+        // Of a row that is held every thread has as many, a number that is known when the kernel is compiled.
+        let even = held(ACCESS) > 0;
+        let half = if even { self.known_half() } else { self.half() };
+        let Self { mean, m2, .. } = self.fold_even_from(warp::SIZE / 2, half);
+        let at = 2 * row.warp;
+        if warp::lane() == 0 {
+            // SAFETY: a place for each warp and value, which only its lane 0 writes, before the barrier.
+            unsafe {
+                meeting.set(at, mean);
+                meeting.set(at + 1, m2);
+            }
+        }
+        block::sync();
+        let warp = |number: u32| {
+            let tiles = if even { held(ACCESS) as u32 } else { (row.tiles + WARPS - 1 - number) / WARPS };
+            // SAFETY: every place was written before the barrier.
+            let [mean, m2] = unsafe { [meeting.get(2 * number), meeting.get(2 * number + 1)] };
+            Self { mean, m2, count: (tiles * TILE) as f32 }
+        };
+        let both =
+            |lower: Self, upper| if even { lower.with_as_many(upper, half) } else { lower.with(upper, true) };
+        let all = both(both(warp(0), warp(2)), both(warp(1), warp(3)));
+        Stats { mean: all.mean, inv: rsqrt(all.m2 / cols + eps) }
+    }
+}
+
+/// RMSNorm: a thread has every 128th element, as a lane of the warp that would have the row alone has it in one of its four
+/// sums.
+#[derive(Clone, Copy)]
+pub(crate) struct Squares;
+
+impl PartMoments for Squares {
+    const EMPTY: Self = Self;
+    const READS: bool = true;
+
+    #[inline(always)]
+    fn push(&mut self, _: [f32; 4]) {}
+
+    #[inline(always)]
+    fn push_quad(&mut self, _: u32, _: [f32; 4]) {}
+
+    #[inline(always)]
+    fn finish<T: Elem, const ACCESS: u32>(
+        self,
+        row: SharedRow<T>,
+        meeting: Shared<f32>,
+        [_, inv_cols]: [f32; 2],
+        eps: f32,
+    ) -> Stats {
+        block::sync();
+        let own = thread::index()[0];
+        let mut sum = 0.0;
+        let mut add = |tile: u32| {
+            let group = [0, 1, 2, 3].map(|i: u32| {
+                if held(ACCESS) > 0 || tile + i < row.tiles {
+                    row.staged.element(own + (tile + i) * TILE).to_f32()
+                } else {
+                    0.0
+                }
+            });
+            for i in 0..4 {
+                sum += group[i] * group[i];
+            }
+        };
+        if held(ACCESS) > 0 {
+            for nth in 0..held(ACCESS) as u32 {
+                add(nth * WARPS);
+            }
+        } else {
+            for nth in 0..row.tiles.div_ceil(WARPS) {
+                add(nth * WARPS);
+            }
+        }
+        // SAFETY: a place for each thread.
+        unsafe { meeting.set(own, sum) };
+        block::sync();
+        let first = LEN * warp::lane();
+        // SAFETY: every place was written before the barrier.
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i: u32| unsafe { meeting.get(first + i) });
+        let sum = warp::sum(a + b + c + d, warp::SIZE);
+        Stats { mean: 0.0, inv: rsqrt(sum * inv_cols + eps) }
+    }
+}
+
+impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
+    /// Reduces the warp's part of the row, and meets the others.
+    #[inline(always)]
+    pub fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+        let (mut moments, mut first) = (M::EMPTY, 0);
+        while first < self.grouped_tiles(GROUP_OF_PART) {
+            let lanes = self.group(source, first, [LEN; GROUP_OF_PART]);
+            for i in 0..GROUP_OF_PART {
+                moments.push(lanes[i]);
+            }
+            first += GROUP_OF_PART as u32;
+        }
+        while first < self.own_tiles() {
+            let tile = self.tile(first);
+            moments.push(source.make(self, tile, source.parts(self, tile)).lanes());
+            first += 1;
+        }
+        self.finish_part(moments)
+    }
+
+    /// Reduces over the warps of a row.
+    #[inline(always)]
+    pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
+        let row = SharedRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
+        let cols = [self.p.cols as f32, self.p.inv_cols];
+        moments.finish::<T, ACCESS>(row, Self::memory().1, cols, self.p.eps)
+    }
+}

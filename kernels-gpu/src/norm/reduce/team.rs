@@ -1,0 +1,161 @@
+//! [`reduce::warp`](super::warp) of a row that a team shares, thread by thread as torch's block does; and their steps, for
+//! heads that lie in the lanes of a warp.
+use cuda_std::math::reciprocal;
+use cuda_std::prelude::*;
+
+use super::warp::Stats;
+use super::welford::Welford;
+
+/// A row's columns as numbers: what is divided by.
+#[derive(Clone, Copy)]
+pub(crate) struct Cols {
+    pub count: f32,
+    /// `1 / count`.
+    pub inv: f32,
+    /// Is their number a multiple of 4? See [`Welford::with`].
+    pub by_fours: bool,
+}
+
+impl Cols {
+    /// `sum / count`, rounded to nearest: a product where that is the same, because a division is many instructions.
+    #[inline(always)]
+    pub fn divide(self, sum: f32) -> f32 {
+        let power_of_two = self.count.to_bits() & 0x7f_ffff == 0;
+        if power_of_two { sum * self.inv } else { sum / self.count }
+    }
+}
+
+/// A reduction of a row.
+pub(crate) trait TeamMoments: Copy {
+    /// Quads whose loads are in flight together, [`MOST`] at most.
+    const IN_FLIGHT: usize;
+    /// Of no element.
+    const EMPTY: Self;
+    /// Takes in the first `count` lanes; what is not there is zero.
+    fn push(&mut self, lanes: [f32; 4], count: u32);
+    /// Reduces over the team. Every thread of the block calls it, and gets the result.
+    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats;
+}
+
+/// The most quads of a thread that are in flight together.
+pub(crate) const MOST: usize = 8;
+
+impl Welford {
+    /// With what the lane `distance` above has.
+    #[inline(always)]
+    pub(crate) fn fold_step(self, distance: u32, by_fours: bool) -> Self {
+        let down = |value| warp::shuffle_down(warp::ALL, value, distance);
+        self.with(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) }, by_fours)
+    }
+
+    /// What a row of `cols` columns is normalised with, of which this is all.
+    #[inline(always)]
+    pub(crate) fn stats(self, cols: Cols, eps: f32) -> Stats {
+        Stats { mean: self.mean, inv: rsqrt(self.m2 / cols.count + eps) }
+    }
+}
+
+/// LayerNorm, by a team of four warps.
+impl TeamMoments for Welford {
+    const IN_FLIGHT: usize = 4;
+    const EMPTY: Self = Self::EMPTY;
+
+    #[inline(always)]
+    fn push(&mut self, lanes: [f32; 4], count: u32) {
+        for i in 0..4 {
+            if (i as u32) < count {
+                self.count += 1.0;
+                self.add(lanes[i], reciprocal(self.count));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+        let mut folded = self;
+        let mut distance = warp::SIZE / 2;
+        while distance > 0 {
+            folded = folded.fold_step(distance, cols.by_fours);
+            distance /= 2;
+        }
+        let [mean, m2, count] = warps_of(team, memory, [folded.mean, folded.m2, folded.count]);
+        let warp = |i: usize| Self { mean: mean[i], m2: m2[i], count: count[i] };
+        let both = |lower: Self, upper| lower.with(upper, cols.by_fours);
+        both(both(warp(0), warp(2)), both(warp(1), warp(3))).stats(cols, eps)
+    }
+}
+
+/// Sum of squares in the order of torch's fused RMSNorm, `torch.nn.RMSNorm`, by a team of four warps.
+#[derive(Clone, Copy)]
+pub(crate) struct FusedRms(f32);
+
+impl TeamMoments for FusedRms {
+    const IN_FLIGHT: usize = 4;
+    const EMPTY: Self = Self(0.0);
+
+    #[inline(always)]
+    fn push(&mut self, lanes: [f32; 4], _: u32) {
+        for i in 0..4 {
+            self.0 = fma(lanes[i], lanes[i], self.0);
+        }
+    }
+
+    #[inline(always)]
+    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+        let [sum] = warps_of(team, memory, [warp::sum(self.0, warp::SIZE)]);
+        let all = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+        Stats { mean: 0.0, inv: rsqrt(all / cols.count + eps) }
+    }
+}
+
+/// Sum of squares in the order of `x.float().pow(2).mean(-1)`, by a team of one warp.
+#[derive(Clone, Copy)]
+pub(crate) struct MeanSquare([f32; 4]);
+
+impl TeamMoments for MeanSquare {
+    const IN_FLIGHT: usize = MOST;
+    const EMPTY: Self = Self([0.0; 4]);
+
+    #[inline(always)]
+    fn push(&mut self, lanes: [f32; 4], _: u32) {
+        for i in 0..4 {
+            self.0[i] += lanes[i] * lanes[i];
+        }
+    }
+
+    #[inline(always)]
+    fn finish(self, _: Team, _: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+        let [a, b, c, d] = self.0;
+        let sum = warp::sum(a + b + c + d, warp::SIZE);
+        Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + eps) }
+    }
+}
+
+/// The values of lane 0 of the team's four warps, in every thread; a team of one warp stands beside three empty ones.
+#[inline(always)]
+fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32; N]) -> [[f32; 4]; N] {
+    let mut found = [[0.0; 4]; N];
+    if team.size <= warp::SIZE {
+        for value in 0..N {
+            found[value][0] = warp::shuffle(warp::ALL, values[value], 0);
+        }
+        return found;
+    }
+    let [_, teams, _] = thread::block_dim();
+    let partial = memory.take::<f32>(teams * 4 * N as u32);
+    let slot = |warp: u32, value: usize| (thread::index()[1] * 4 + warp) * N as u32 + value as u32;
+    if warp::lane() == 0 {
+        for value in 0..N {
+            // SAFETY: a slot for each warp and value; only lane 0 writes its warp's, before the barrier.
+            unsafe { partial.set(slot(team.rank / warp::SIZE, value), values[value]) };
+        }
+    }
+    block::sync();
+    for value in 0..N {
+        for warp in 0..4 {
+            // SAFETY: every slot was written before the barrier.
+            found[value][warp] = unsafe { partial.get(slot(warp as u32, value)) };
+        }
+    }
+    found
+}

@@ -1,0 +1,99 @@
+//! A row that a team reduces and then goes through again. Between the two the row waits in shared memory, as far as the
+//! launch has room for it; the rest is read again.
+//!
+//! Thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on, the order in which torch reads.
+use cuda_std::prelude::*;
+use cuda_std::vec4::{LEN, SCALAR};
+
+use super::team::{Cols, MOST, TeamMoments};
+use super::warp::Stats;
+
+/// A team's row, to read.
+#[derive(Clone, Copy)]
+pub(crate) struct TeamRow<T, const ACCESS: u32> {
+    start: *const T,
+    /// Columns; 0 if there is no row.
+    cols: u32,
+    team: Team,
+    staged: Staged<T>,
+    /// Tiles that `staged` has room for.
+    room: u32,
+}
+
+impl<T: Elem, const ACCESS: u32> TeamRow<T, ACCESS> {
+    /// The row of `cols` columns at `start`, with its part of `memory`, which has room for `room` tiles.
+    ///
+    /// # Safety
+    /// While the kernel runs, the columns are there to read, as `ACCESS` says.
+    #[inline(always)]
+    pub unsafe fn of(start: *const T, cols: u32, room: u32, memory: &mut SharedMemory) -> Self {
+        Self { start, cols, team: Team::of_block(), staged: Staged::take(memory, room), room }
+    }
+
+    /// The thread's first column of `tile`.
+    #[inline(always)]
+    pub fn first(&self, tile: u32) -> u32 {
+        LEN * (self.team.rank + tile * self.team.size)
+    }
+
+    /// The thread's columns of `tile`, as those of tile 0.
+    #[inline(always)]
+    pub fn columns(&self, tile: u32) -> QuadColumns {
+        QuadColumns::of_one(self.first(tile), self.cols)
+    }
+
+    /// The tiles in which the thread has columns.
+    #[inline(always)]
+    pub fn own_tiles(&self) -> impl Iterator<Item = u32> {
+        let row = *self;
+        (0..row.tiles()).take_while(move |&tile| row.first(tile) < row.cols)
+    }
+
+    /// Tiles that cover the row.
+    #[inline(always)]
+    fn tiles(&self) -> u32 {
+        self.cols.div_ceil(LEN * self.team.size.max(1))
+    }
+
+    #[inline(always)]
+    fn read(&self, tile: u32) -> Quad<T> {
+        let rows = Rows::single(self.start.cast());
+        // SAFETY: the row is what `of` was promised.
+        unsafe { QuadRow::<T, ACCESS>::of(&rows, RowAt::FIRST, self.columns(tile)) }.get(0)
+    }
+
+    /// Reads the row, keeps what there is room for, and reduces it. `cols` are the row's, existing or not.
+    #[inline(always)]
+    pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+        // Without vectors a quad is many accesses, and one is enough.
+        let together = if ACCESS == SCALAR { 1 } else { M::IN_FLIGHT };
+        let mut moments = M::EMPTY;
+        let (tiles, mut first) = (self.tiles(), 0);
+        while first < tiles {
+            let mut quads = [Quad::ZERO; MOST];
+            for i in 0..MOST {
+                if i < together {
+                    quads[i] = self.read(first + i as u32);
+                }
+            }
+            for i in 0..MOST {
+                let tile = first + i as u32;
+                if i < together && self.first(tile) < self.cols {
+                    if tile < self.room {
+                        self.staged.put(tile, quads[i]);
+                    }
+                    let count = if ACCESS == SCALAR { self.columns(tile).count(0) } else { LEN };
+                    moments.push(quads[i].lanes(), count);
+                }
+            }
+            first += together as u32;
+        }
+        moments.finish(self.team, memory, cols, eps)
+    }
+
+    /// The quad of `tile` after [`TeamRow::reduce`].
+    #[inline(always)]
+    pub fn again(&self, tile: u32) -> Quad<T> {
+        if tile < self.room { self.staged.get(tile) } else { self.read(tile) }
+    }
+}

@@ -1,0 +1,220 @@
+//! Rows that fill their threads' packs: two at a time, with all that belongs to columns in registers.
+//!
+//! A row's sums are made in one pass and one exchange: of `x` less the mean of a few of its elements, so that little is
+//! cancelled. (Such a mean is at most `sqrt(n / SAMPLES)` standard deviations from the row's, whatever the row, which costs the
+//! variance of 4096 columns 8 of its 24 bits at worst, and none of rows that are anything like random.) The weight in f32,
+//! and the sums over rows, are for the two rows together. 27 instructions an element, of which the passes that are apart take
+//! 40, were what bounded LayerNorm: at the bandwidth of an H200 there is time for 45.
+use cuda_std::prelude::*;
+
+use super::block_reduce::{Fold, MOST, OF_ROW, Stats};
+use super::block_sums::{Share, SumsRow};
+use super::prefetch;
+use super::{Operands, Params, Sums};
+use crate::rms::weight::Weight;
+
+/// Elements of a row whose mean is near its mean; half a warp reads them.
+const SAMPLES: u32 = 16;
+
+/// `x` and `dy` of a thread's columns in one row.
+type Pairs<T, const HELD: usize> = [[Pack<T>; 2]; HELD];
+
+/// One row, where it is.
+#[derive(Clone, Copy)]
+struct Place<T> {
+    x: Row<T, true>,
+    dy: Row<T, true>,
+    dsum: Row<T, true>,
+    dx: RowMut<T, true>,
+    exists: bool,
+}
+
+impl<T: Elem> Place<T> {
+    /// Row `row`; from `end` on there is none, and the last is read in its place.
+    ///
+    /// # Safety
+    /// As [`beside`].
+    #[inline(always)]
+    unsafe fn of(operands: &Operands, row: u32, end: u32, inner: u32) -> Self {
+        // Worked out anew each time: pointers that moved along would stay in registers, one for each pack.
+        let [row, rank] = thread::forget([row, thread::index()[0]]);
+        let team = Team { rank, size: thread::block_dim()[0], row: 0, cluster: false };
+        // SAFETY: a block has no more threads.
+        unsafe { core::hint::assert_unchecked(rank < 1024 && team.size <= 1024) };
+        let (exists, row) = (row < end, row.min(end - 1));
+        let (within, outer) = if inner == 0 { (row, 0) } else { (row % inner, row / inner) };
+        let of = |rows: Rows| {
+            let elements = i64::from(within) * rows.inner_stride;
+            let elements =
+                if inner == 0 { elements } else { elements + i64::from(outer) * rows.outer_stride };
+            let base = rows.base.cast::<T>().wrapping_offset(elements as isize).cast();
+            Rows { base, inner_stride: 0, outer_stride: 0 }
+        };
+        let (at, cols) = (RowAt::FIRST, u32::MAX);
+        // SAFETY: as the caller promises; every thread has columns in each of its packs, and none asks.
+        unsafe {
+            Self {
+                x: Row::of(&of(operands.x), team, at, cols),
+                dy: Row::of(&of(operands.dy), team, at, cols),
+                dsum: Row::of(&of(operands.dsum), team, at, cols),
+                dx: RowMut::of(&of(operands.dx), team, at, cols),
+                exists,
+            }
+        }
+    }
+
+    /// The thread's pack of `tile`; of a row that is not there a `dy` that adds nothing to a sum.
+    #[inline(always)]
+    fn load(&self, tile: u32) -> [Pack<T>; 2] {
+        let (x, dy) = (self.x.load(tile, Load::ReadOnly), self.dy.load(tile, Load::ReadOnly));
+        [x, if self.exists { dy } else { Pack::ZERO }]
+    }
+}
+
+/// Rows beside each other, of which the first exists.
+#[derive(Clone, Copy)]
+struct Places<T, const ROWS: usize>([Place<T>; ROWS]);
+
+impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
+    /// # Safety
+    /// As [`beside`].
+    #[inline(always)]
+    unsafe fn of(operands: &Operands, first: u32, end: u32, inner: u32) -> Self {
+        // SAFETY: as the caller promises.
+        Self(core::array::from_fn(|nth| unsafe { Place::of(operands, first + nth as u32, end, inner) }))
+    }
+
+    #[inline(always)]
+    fn load<const HELD: usize>(&self) -> [Pairs<T, HELD>; ROWS] {
+        self.0.map(|place| core::array::from_fn(|tile| place.load(tile as u32)))
+    }
+
+    /// The mean of the first elements of each row: half a warp reads those of one.
+    #[inline(always)]
+    fn shifts(&self) -> [f32; ROWS] {
+        let is_last = warp::lane() >= SAMPLES;
+        let x = if is_last { self.0[ROWS - 1].x } else { self.0[0].x };
+        let sample = x.get(warp::lane() % SAMPLES, Load::ReadOnly).unwrap_or(0.0);
+        let own = warp::sum(sample, SAMPLES) * (1.0 / SAMPLES as f32);
+        let other = warp::shuffle_xor(warp::ALL, own, SAMPLES);
+        core::array::from_fn(|row| if is_last == (row > 0) { own } else { other })
+    }
+}
+
+/// A thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, those of even and of odd lanes apart.
+#[inline(always)]
+fn sums<T: Elem, const HELD: usize>(
+    pairs: Pairs<T, HELD>,
+    scale: &[T::Lanes; HELD],
+    shift: f32,
+) -> [f32; OF_ROW] {
+    let mut sums = [[0.0; OF_ROW]; 2];
+    for tile in 0..HELD {
+        let [x, dy] = pairs[tile].map(Pack::lanes);
+        for i in 0..T::Lanes::LEN as usize {
+            let [a, b, c, e] = sums[i % 2];
+            let (d, g) = (x.get(i) - shift, dy.get(i) * scale[tile].get(i));
+            sums[i % 2] = [a + d, b + g, fma(d, d, c), fma(g, d, e)];
+        }
+    }
+    core::array::from_fn(|i| sums[0][i] + sums[1][i])
+}
+
+/// The gradients of LayerNorm in the rows that the block takes.
+///
+/// # Safety
+/// As [`norm_backward`](super::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for blocks of one team whose
+/// threads have `HELD` packs of a row each, none past its end.
+#[inline(always)]
+pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const DSUM: bool>(
+    operands: Operands,
+    weight: Weight,
+    sums_of: Sums,
+    p: Params,
+) {
+    let share = Share::of_block(p.rows);
+    let start = share.group * p.rows as u32;
+    let (end, step) = (start + p.rows as u32, thread::grid_dim()[0] * ROWS as u32);
+    let (mut first, mut fold) = (start + thread::block_index()[0] * ROWS as u32, Fold::FIRST);
+    // SAFETY: as the caller promises.
+    let scale = unsafe { scale::<T, HELD>(&share, weight, &p) };
+    let [mut dweight, mut dbias] = [[T::Lanes::splat(0.0); HELD]; 2];
+    while first < end {
+        // SAFETY: as the caller promises.
+        let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
+        let pairs = places.load::<HELD>();
+        let shifts = places.shifts();
+        let mut values = [0.0; MOST];
+        for row in 0..ROWS {
+            let sums = sums::<T, HELD>(pairs[row], &scale, shifts[row]);
+            for i in 0..OF_ROW {
+                values[row * OF_ROW + i] = sums[i];
+            }
+        }
+        // SAFETY: as the caller promises.
+        unsafe { prefetch::bring::<T>(&operands, [first + step, ROWS as u32, end], &p) };
+        let means = fold.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
+        for row in 0..ROWS {
+            let of_this = core::array::from_fn(|i| means[row * OF_ROW + i]);
+            let place = places.0[row];
+            let stats = Stats::of(of_this, shifts[row], row == 0 || place.exists, p.eps);
+            for tile in 0..HELD {
+                let [x, dy] = pairs[row][tile].map(|pack| pack.forget_lanes().lanes());
+                let xhat = stats.xhat(x);
+                dweight[tile] = T::Lanes::from_fn(|i| fma(dy.get(i), xhat.get(i), dweight[tile].get(i)));
+                dbias[tile] = dbias[tile].zip(dy, |sum, dy| sum + dy);
+                let mut dx = stats.dx(dy.zip(scale[tile], |dy, w| dy * w), xhat);
+                if DSUM {
+                    dx = dx.zip(place.dsum.load(tile as u32, Load::Once).lanes(), |dx, dsum| dx + dsum);
+                }
+                if row == 0 || place.exists {
+                    place.dx.store(tile as u32, Pack::from_lanes(dx), Store::Default);
+                }
+            }
+        }
+        first += step;
+    }
+    // SAFETY: as the caller promises.
+    unsafe {
+        leave(&share, sums_of.dweight, dweight, p.cols);
+        leave(&share, sums_of.dbias, dbias, p.cols);
+    }
+}
+
+/// What `dy` is multiplied by, in the thread's columns.
+///
+/// # Safety
+/// As [`norm_backward`](super::norm_backward).
+#[inline(always)]
+unsafe fn scale<T: Elem, const HELD: usize>(share: &Share, weight: Weight, p: &Params) -> [T::Lanes; HELD] {
+    let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
+    let group = RowAt::of(Team { row: u64::from(share.group), ..share.team }, u64::MAX, 0);
+    // SAFETY: as the caller promises; only the one which the kind says is read.
+    let (same, single) = unsafe {
+        (
+            Row::<T, true>::of(&rows, share.team, group, p.cols),
+            Row::<f32, true>::of(&rows, share.team, group, p.cols),
+        )
+    };
+    core::array::from_fn(|tile| {
+        let of_kind: T::Lanes = match weight.kind {
+            Weight::NONE => return T::Lanes::splat(1.0),
+            Weight::SAME => same.lanes(tile as u32, Load::ReadOnly),
+            _ => single.lanes(tile as u32, Load::ReadOnly),
+        };
+        of_kind.map(|w| w + p.weight_offset)
+    })
+}
+
+/// Writes the block's row of sums at `base`, if it is wanted.
+///
+/// # Safety
+/// As [`SumsRow::of`].
+#[inline(always)]
+unsafe fn leave<L: Lanes, const HELD: usize>(share: &Share, base: *mut u8, sums: [L; HELD], cols: u32) {
+    // SAFETY: as the caller promises.
+    let row = unsafe { SumsRow::<true>::of(base, share, cols) };
+    for tile in 0..HELD {
+        row.put(tile as u32, sums[tile]);
+    }
+}

@@ -1,0 +1,219 @@
+//! What kernels that normalise rows by their root mean square share: where a row comes from, what of it is held, the
+//! reduction, the scaled result.
+use cuda_std::l2::Passage;
+use cuda_std::prelude::*;
+
+use super::weight::{AnyKind, Applied, Same, Scale, Weight};
+
+/// What the kernel needs to know beside its operands.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Params {
+    /// Rows of the operands.
+    pub rows: u64,
+    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
+    pub inner: u32,
+    /// Columns of a row.
+    pub cols: u32,
+    /// `1 / cols`: a division at the end of the reduction would be waited for.
+    pub inv_cols: f32,
+    /// Added to the mean of squares.
+    pub eps: f32,
+    /// How the weight multiplies.
+    pub weight: Applied,
+    /// Are all operands, the weight included, `Rows::is_vector`? 0 or 1.
+    pub vector: u32,
+    /// How rows of which a thread holds 4 packs and more pass through L2, where the op has them kept.
+    pub passage: Passage,
+}
+
+/// Where the rows to be normalised come from.
+pub(crate) trait Source<T: Elem>: Copy {
+    /// Up to so many tiles, a row's loads are issued before anything else is worked out. In short rows time is latency,
+    /// and it starts there; longer ones measure faster when the loads come after the rest.
+    const LOAD_FIRST: usize;
+    /// Up to so many tiles, the weight is read before the reduction: there are registers for it.
+    const FETCH_EARLY: usize;
+    /// The thread's part of a tile.
+    type Held: Held<T>;
+    /// What the thread reads first.
+    fn first(&self) -> *const T;
+    /// That of `tile`, for the first time.
+    fn load(&self, tile: u32, how: Load) -> Self::Held;
+    /// The same again.
+    fn load_again(&self, tile: u32) -> Self::Held;
+    /// Do its rows pass through L2 as the launch says, if they are long enough? Then `give_back` gives back the lines that begin in
+    /// `tile`.
+    const KEPT: bool = false;
+    /// See [`Source::KEPT`].
+    ///
+    /// # Safety
+    /// As [`Row::give_back`].
+    #[inline(always)]
+    unsafe fn give_back(&self, _tile: u32) {}
+    /// What is written for the normalised and scaled `lanes` of `held`.
+    #[inline(always)]
+    fn finish(&self, _held: Self::Held, lanes: T::Lanes) -> T::Lanes {
+        lanes
+    }
+}
+
+/// A thread's part of a tile, as it waits in registers.
+pub(crate) trait Held<T: Elem>: Copy {
+    /// Nothing yet.
+    fn empty() -> Self;
+    /// What is normalised. What costs more than a conversion is kept for the second time.
+    fn lanes(&mut self) -> T::Lanes;
+    /// The same again.
+    fn lanes_again(&self) -> T::Lanes;
+}
+
+/// A pack as it is: half the registers of its lanes.
+impl<T: Elem> Held<T> for Pack<T> {
+    #[inline(always)]
+    fn empty() -> Self {
+        Self::ZERO
+    }
+    #[inline(always)]
+    fn lanes(&mut self) -> T::Lanes {
+        Pack::lanes(*self)
+    }
+    #[inline(always)]
+    fn lanes_again(&self) -> T::Lanes {
+        self.forget_lanes().lanes()
+    }
+}
+
+impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
+    const LOAD_FIRST: usize = 2;
+    const FETCH_EARLY: usize = 4;
+    type Held = Pack<T>;
+    const KEPT: bool = true;
+    #[inline(always)]
+    fn first(&self) -> *const T {
+        Row::first(self)
+    }
+    #[inline(always)]
+    fn load(&self, tile: u32, how: Load) -> Pack<T> {
+        // Allocating in L1 although read once: `L1::no_allocate` measures slower on an H200.
+        Row::load(self, tile, how)
+    }
+    #[inline(always)]
+    fn load_again(&self, tile: u32) -> Pack<T> {
+        Row::load(self, tile, Load::ReadOnly)
+    }
+    #[inline(always)]
+    unsafe fn give_back(&self, tile: u32) {
+        // SAFETY: as the caller promises.
+        unsafe { Row::give_back(self, tile) }
+    }
+}
+
+/// Do rows of which a thread holds so much pass through L2 as the launch says? Shorter ones were no faster on an H200.
+const fn kept<T: Elem, const HELD: usize, X: Source<T>>() -> bool {
+    X::KEPT && HELD >= 4
+}
+
+/// The tiles of `source` that stay in registers, loaded if `wanted`: the kernel's first access to global memory.
+#[inline(always)]
+pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(
+    source: X,
+    wanted: bool,
+    p: &Params,
+) -> [X::Held; HELD] {
+    let mut held = [X::Held::empty(); HELD];
+    if wanted {
+        thread::wait_for_earlier_launches(source.first());
+        let how = if kept::<T, HELD, X>() { p.passage.load() } else { Load::ReadOnly };
+        for tile in 0..HELD {
+            held[tile] = source.load(tile as u32, how);
+        }
+    }
+    held
+}
+
+/// Normalises the team's row of `source` into `y`, for whichever weight there is; `held` is what `LOAD_FIRST` loaded.
+///
+/// # Safety
+/// `weight` has the elements that its kind says, aligned to 16 bytes if `VECTOR`.
+#[inline(always)]
+pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>>(
+    source: X,
+    held: [X::Held; HELD],
+    weight: Weight,
+    y: RowMut<T, VECTOR>,
+    team: Team,
+    p: Params,
+) {
+    let rows = Rows::single(weight.base);
+    // SAFETY: one row of `cols` elements, of the type that the kind says: only that one is read.
+    let (same, single) = unsafe {
+        (
+            Row::<T, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
+            Row::<f32, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
+        )
+    };
+    let read_late = |kind| AnyKind { kind, same, single };
+    match weight.kind {
+        // One body for all kinds, where speed is not decided by it.
+        kind if HELD == 0 => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(kind), y, team, p),
+        Weight::NONE => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::NONE), y, team, p),
+        Weight::SAME => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
+        // For f32 the two kinds are one, and the host says `SAME`.
+        _ if size_of::<T>() == 4 => {}
+        _ => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::F32), y, team, p),
+    }
+}
+
+/// Reduces the row and writes it, for one kind of weight.
+#[inline(always)]
+fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<T>>(
+    source: X,
+    held: [X::Held; HELD],
+    weight: S,
+    y: RowMut<T, VECTOR>,
+    team: Team,
+    p: Params,
+) {
+    let mut held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true, &p) };
+    // Where there are registers for it, the weight is there when the sum is.
+    let fetch_early = HELD <= X::FETCH_EARLY;
+    let mut fetched = [S::EMPTY; HELD];
+    if fetch_early {
+        for tile in 0..HELD {
+            fetched[tile] = weight.fetch(tile as u32);
+        }
+    }
+
+    let mut squares = T::Lanes::splat(0.0);
+    for tile in 0..HELD {
+        squares = squares.zip(held[tile].lanes(), |sum, x| fma(x, x, sum));
+    }
+    let streamed = if HELD == 0 { y.tiles() } else { 0 };
+    for tile in 0..streamed {
+        squares = squares.zip(source.load(tile, Load::ReadOnly).lanes(), |sum, x| fma(x, x, sum));
+    }
+    let mean = team.sum(squares.sum(), &mut SharedMemory::of_launch()) * p.inv_cols;
+    let inv_rms = rsqrt(mean + p.eps);
+
+    let put = |tile: u32, held: X::Held, lanes: T::Lanes, fetched: S::Fetched| {
+        let normalized = lanes.map(|x| x * inv_rms);
+        let scaled = weight.apply(tile, fetched, normalized, p.weight);
+        y.store(tile, Pack::from_lanes(source.finish(held, scaled)), Store::Default);
+    };
+    for tile in 0..HELD {
+        let weight = if fetch_early { fetched[tile] } else { weight.fetch(tile as u32) };
+        put(tile as u32, held[tile], held[tile].lanes_again(), weight);
+    }
+    if kept::<T, HELD, X>() && !team.cluster && p.passage.gives_back() {
+        for tile in 0..HELD {
+            // SAFETY: a host that has lines kept checked where rows begin and end.
+            unsafe { source.give_back(tile as u32) };
+        }
+    }
+    for tile in 0..streamed {
+        let mut again = source.load_again(tile);
+        let lanes = again.lanes();
+        put(tile, again, lanes, weight.fetch(tile));
+    }
+}

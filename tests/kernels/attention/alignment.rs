@@ -1,0 +1,37 @@
+//! `attention` of tensors that begin anywhere, with any gap between heads: what is copied 16 bytes at a time, by either
+//! kernel, must be aligned.
+use half::{bf16, f16};
+use oxiwarp::{Device, Dtype};
+
+use crate::Test;
+use crate::support::attention_case::{Case, check};
+use crate::support::heads::Layout;
+
+pub const TESTS: &[Test] =
+    &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];
+
+/// Queries, keys, values and the result, one at a time; 8 elements or a gap of 8 are aligned again. 6 queries are for the
+/// general kernels, 70 enough for Hopper's.
+fn each_tensor(device: &Device) {
+    for (queries, dim) in [(6, 64), (70, 64), (70, 72), (70, 128)] {
+        for tensor in 0..4 {
+            for (offset, gap) in [(1, 0), (2, 0), (3, 0), (4, 0), (7, 0), (8, 0), (0, 1), (0, 4), (0, 8)] {
+                let layout = Layout::At { offset, gap };
+                check::<bf16>(device, &Case::of([2, queries, 40, 2, 1, dim]).laid_out_alone(tensor, layout));
+            }
+        }
+    }
+}
+
+/// Rows of masks end anywhere: 37 keys.
+fn masks(device: &Device) {
+    for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
+        for full in [[true, false, false, true], [true, true, false, true], [true; 4]] {
+            for queries in [6, 70] {
+                let case = Case::of([2, queries, 37, 2, 2, 64]).masked(dtype, full);
+                check::<f16>(device, &case);
+                check::<bf16>(device, &case.laid_out(Layout::At { offset: 4, gap: 0 }));
+            }
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! `attention_backward` against gradients in f64: every kernel, with masks, windows, caps and shared heads.
+use half::{bf16, f16};
+use oxiwarp::{
+    Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Dtype, Element, Stream,
+    attention, attention_backward,
+};
+use oxiwarp_tests::tensor::{random, seed, values, wide};
+
+use crate::Test;
+use crate::support::attention_case::{Case, Mask, scores};
+use crate::support::heads::{Layout, Tensor};
+
+pub const TESTS: &[Test] = &[
+    ("attention_backward::sizes", sizes),
+    ("attention_backward::head_dims", head_dims),
+    ("attention_backward::layouts", layouts),
+    ("attention_backward::what_is_seen", what_is_seen),
+    ("attention_backward::softcap_and_scale", softcap_and_scale),
+];
+
+fn both(device: &Device, case: Case) {
+    check::<f16>(device, &case);
+    check::<bf16>(device, &case);
+}
+
+fn sizes(device: &Device) {
+    // Blocks have 64 or 128 rows, and go over tiles of 16 to 64 rows of the other side.
+    for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
+        both(device, Case::of([1, sq, sk, 1, 1, 64]));
+    }
+    // Heads that share keys: their gradients add up.
+    both(device, Case::of([2, 20, 40, 4, 2, 64]));
+    both(device, Case::of([1, 70, 20, 3, 1, 64]));
+}
+
+fn head_dims(device: &Device) {
+    for d in [64, 72, 128, 256, 40, 15] {
+        both(device, Case::of([1, 40, 50, 1, 1, d]));
+    }
+}
+
+fn layouts(device: &Device) {
+    for layout in [Layout::Fused, Layout::At { offset: 1, gap: 0 }, Layout::HeadsFirst, Layout::Transposed] {
+        both(device, Case::of([2, 20, 20, 2, 2, 64]).laid_out(layout));
+    }
+}
+
+fn what_is_seen(device: &Device) {
+    for (sq, sk) in [(90, 90), (20, 90), (90, 20)] {
+        both(device, Case::of([1, sq, sk, 2, 1, 64]).causal());
+    }
+    both(device, Case::of([1, 90, 90, 1, 1, 64]).window(Some(5), Some(20)));
+    both(device, Case::of([1, 90, 90, 1, 1, 128]).window(Some(5), None).causal());
+    for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
+        both(device, Case::of([2, 20, 70, 2, 1, 64]).masked(dtype, [true, false, false, true]));
+        both(device, Case::of([2, 20, 70, 2, 1, 64]).masked(dtype, [true; 4]));
+    }
+}
+
+fn softcap_and_scale(device: &Device) {
+    let with = |params: Attention| Case { params, ..Case::of([1, 40, 70, 1, 1, 64]) };
+    both(device, with(Attention { softcap: Some(3.0), ..Attention::default() }));
+    both(device, with(Attention { scale: Some(-0.2), ..Attention::default() }));
+    let all = Case::of([1, 40, 70, 2, 1, 64]).masked(None, [true; 4]).causal();
+    both(device, Case { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
+}
+
+/// The gradients of queries, keys and values, and for each element the sum of the sizes of what was added up.
+struct Reference([Vec<f64>; 3], [Vec<f64>; 3]);
+
+/// By the formulas of the kernel's documentation, with weights from f64 scores.
+fn reference(case: &Case, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]; 4]) -> Reference {
+    let [b, sq, sk, heads, kv_heads, d] = case.sizes;
+    let scale = case.params.scale.map_or(1.0 / (d as f64).sqrt(), f64::from);
+    let mut sums = [vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]];
+    let mut sizes = sums.clone();
+    for (b, i, h) in (0..b).flat_map(|b| (0..sq).flat_map(move |i| (0..heads).map(move |h| (b, i, h)))) {
+        let scores = scores(case, mask, q, k, [b, i, h]);
+        let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if max == f64::NEG_INFINITY {
+            continue;
+        }
+        let sum: f64 = scores.iter().map(|score| (score - max).exp()).sum();
+        let weights: Vec<f64> = scores.iter().map(|score| (score - max).exp() / sum).collect();
+        let query = ((b * sq + i) * heads + h) * d;
+        let key = |j: usize| ((b * sk + j) * kv_heads + h / (heads / kv_heads)) * d;
+        let dot = |x: &[f64], y: &[f64]| x.iter().zip(y).map(|(x, y)| x * y).sum::<f64>();
+        let gradient: Vec<f64> = (0..sk).map(|j| dot(&dout[query..][..d], &v[key(j)..][..d])).collect();
+        let delta = dot(&weights, &gradient);
+        // `delta` is a sum of products with the rounded result, which may be larger than it.
+        let out = |c: usize| (0..sk).map(|j| weights[j] * v[key(j) + c]).sum::<f64>();
+        let delta_size: f64 = (0..d).map(|c| (dout[query + c] * out(c)).abs()).sum();
+        for j in 0..sk {
+            let mut slope = weights[j] * scale;
+            if let Some(cap) = case.params.softcap.map(f64::from) {
+                let product = dot(&q[query..][..d], &k[key(j)..][..d]) * scale;
+                slope *= 1.0 - (product / cap).tanh().powi(2);
+            }
+            let ds = slope * (gradient[j] - delta);
+            // What rounding `ds` and the products behind it can be off by.
+            let size = slope.abs() * (gradient[j].abs() + delta_size);
+            for c in 0..d {
+                let parts = [(0, query, ds, size, k[key(j) + c]), (1, key(j), ds, size, q[query + c])];
+                for (which, at, value, size, factor) in parts {
+                    sums[which][at + c] += value * factor;
+                    sizes[which][at + c] += size * factor.abs();
+                }
+                sums[2][key(j) + c] += weights[j] * dout[query + c];
+                sizes[2][key(j) + c] += weights[j] * dout[query + c].abs();
+            }
+        }
+    }
+    Reference(sums, sizes)
+}
+
+fn check<T: Element>(device: &Device, case: &Case) {
+    let (seed, [b, sq, sk, heads, kv_heads, d]) = (seed(), case.sizes);
+    let mut rng = random(seed);
+    let (q_sizes, k_sizes) = ([b, sq, heads, d], [b, sk, kv_heads, d]);
+    let mut host =
+        [q_sizes, k_sizes, k_sizes, q_sizes].map(|sizes| values::<T>(&mut rng, sizes.iter().product()));
+    host[0].iter_mut().for_each(|q| *q = T::from_f32(q.to_f32() * case.sharpness));
+    let upload = |values: &[T], sizes| Tensor::upload(device, values, sizes, case.layouts[0]);
+    let on_device = [0, 1, 2, 3].map(|at| upload(&host[at], [q_sizes, k_sizes, k_sizes, q_sizes][at]));
+    let poisoned = |sizes| Tensor::<T>::poisoned(device, sizes, case.layouts[0]);
+    let (mut out, mut gradients) = (poisoned(q_sizes), [q_sizes, k_sizes, k_sizes].map(poisoned));
+    let rows = [b as i64, heads as i64, sq as i64];
+    let [mut lse, mut workspace] =
+        [(); 2].map(|()| device.upload(&vec![f32::NAN; b * heads * sq]).expect("memory"));
+    let mask = case.mask.map(|mask| Mask::random(device, case, mask, T::DTYPE, !seed));
+    let mask_view = mask.as_ref().map(|mask| mask.view(case.mask.expect("there is one").dtype));
+    let [q, k, v, dout] = on_device.each_ref().map(Tensor::view);
+    let inputs = AttentionInputs { q, k, v, mask: mask_view, cu_seqlens: None };
+    let stream = Stream::default();
+    let lse_view = lse.view_mut(&rows).expect("dense");
+    attention(device, inputs, out.view_mut(), Some(lse_view), case.params, stream).expect("a launch");
+    let [dq, dk, dv] = gradients.each_mut().map(Tensor::view_mut);
+    let workspace = workspace.view_mut(&rows).expect("dense");
+    let result = AttentionResult { out: out.view(), lse: lse.view(&rows).expect("dense"), dout };
+    let into = AttentionGradients { dq, dk, dv, workspace };
+    attention_backward(device, inputs, result, into, case.params, stream).expect("a launch");
+    let wide = host.each_ref().map(|values| wide(values));
+    let Reference(sums, sizes) = reference(case, mask.as_ref(), wide.each_ref().map(Vec::as_slice));
+    // Weights, their gradients, `out` in `delta` and the result are rounded to the type: each once.
+    let unit = if T::DTYPE == Dtype::F16 { 2.0_f64.powi(-11) } else { 2.0_f64.powi(-8) };
+    for (name, (got, (sums, sizes))) in
+        ["dq", "dk", "dv"].iter().zip(gradients.iter().zip(sums.iter().zip(&sizes)))
+    {
+        for (at, (got, (expected, size))) in got.download().iter().zip(sums.iter().zip(sizes)).enumerate() {
+            let (got, allowed) =
+                (f64::from(got.to_f32()), 3.0 * unit * size + unit * expected.abs() + 1e-3 * unit);
+            let right = (got - expected).abs() <= allowed;
+            assert!(
+                right,
+                "{case:?}, seed {seed}, {name}[{at}]: {got:e}, expected {expected:e} within {allowed:e}"
+            );
+        }
+    }
+}

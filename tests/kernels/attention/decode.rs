@@ -1,0 +1,87 @@
+//! `attention_decode` against f64: few queries, many keys, in parts with a rest.
+use half::{bf16, f16};
+use oxiwarp::{
+    Attention, AttentionInputs, Device, Result, Stream, ViewMut, attention_decode, attention_decode_workspace,
+};
+
+use crate::Test;
+use crate::norm::bad_input::says;
+use crate::support::attention_case::{Case, check_by};
+use crate::support::heads::Layout;
+
+pub const TESTS: &[Test] = &[
+    ("attention_decode::sizes", sizes),
+    ("attention_decode::what_is_seen", what_is_seen),
+    ("attention_decode::layouts", layouts),
+    ("attention_decode::other_calls", other_calls),
+    ("attention_decode::bad_input", refuses),
+];
+
+/// With a workspace as large as is asked for, full of NaN.
+fn run(
+    device: &Device,
+    inputs: AttentionInputs,
+    out: ViewMut,
+    lse: Option<ViewMut>,
+    params: Attention,
+) -> Result<()> {
+    let numbers = attention_decode_workspace(&inputs, &params).expect("a call for it");
+    let mut workspace = device.upload(&vec![f32::NAN; numbers as usize])?;
+    let workspace = workspace.view_mut(&[numbers])?;
+    attention_decode(device, inputs, out, lse, workspace, params, Stream::default())
+}
+
+fn both(device: &Device, case: Case) {
+    check_by::<f16>(device, &case, run);
+    check_by::<bf16>(device, &case, run);
+}
+
+fn sizes(device: &Device) {
+    // Two parts, as many keys as they have, one more; heads that share keys: one tile of rows, two with a rest.
+    for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
+        both(device, Case::of([2, sq, sk, heads, kv_heads, 64]));
+    }
+    for d in [8, 72, 128, 256] {
+        both(device, Case::of([1, 1, 1030, 4, 2, d]));
+    }
+    both(device, Case::of([1, 2, 1030, 2, 1, 64]).sharp(30.0));
+}
+
+fn what_is_seen(device: &Device) {
+    both(device, Case::of([1, 5, 1100, 4, 2, 64]).causal());
+    // A window that leaves whole parts unseen.
+    both(device, Case::of([1, 3, 1700, 2, 1, 64]).window(Some(100), None).causal());
+    both(device, Case::of([1, 2, 1100, 2, 1, 64]).window(Some(20), Some(3)));
+}
+
+fn layouts(device: &Device) {
+    for layout in [Layout::HeadsFirst, Layout::At { offset: 1, gap: 0 }] {
+        both(device, Case::of([2, 1, 1050, 2, 2, 64]).laid_out(layout));
+    }
+}
+
+fn other_calls(device: &Device) {
+    let half = device.upload(&[f16::ONE; 2048 * 8]).unwrap();
+    let wanted = |queries: i64, keys: i64, params: Attention| {
+        let (q, k) = (half.view(&[1, queries, 1, 8]).unwrap(), half.view(&[1, keys, 1, 8]).unwrap());
+        attention_decode_workspace(&AttentionInputs { q, k, v: k, mask: None, cu_seqlens: None }, &params)
+    };
+    let plain = Attention::default();
+    assert_eq!(wanted(1, 1024, plain), Some(2 * 16 * 9), "two parts, with a number for each row");
+    assert_eq!(wanted(1, 1023, plain), None, "few keys");
+    assert_eq!(wanted(33, 1024, plain), None, "many queries");
+    assert_eq!(wanted(1, 1024, Attention { softcap: Some(2.0), ..plain }), None);
+    assert_eq!(wanted(1, 1024, Attention { scale: Some(-1.0), ..plain }), None);
+}
+
+fn refuses(device: &Device) {
+    let half = device.upload(&[f16::ONE; 1024 * 8]).unwrap();
+    let mut out = device.upload(&[f16::ONE; 8]).unwrap();
+    let mut workspace = device.alloc::<f32>(64).unwrap();
+    let (q, k) = (half.view(&[1, 1, 1, 8]).unwrap(), half.view(&[1, 1024, 1, 8]).unwrap());
+    let inputs = AttentionInputs { q, k, v: k, mask: None, cu_seqlens: None };
+    let (out, workspace) = (out.view_mut(&[1, 1, 1, 8]).unwrap(), workspace.view_mut(&[64]).unwrap());
+    let result =
+        attention_decode(device, inputs, out, None, workspace, Attention::default(), Stream::default());
+    says(result, "attention_decode: workspace has shape [64], expected [288]");
+}

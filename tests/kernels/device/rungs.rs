@@ -1,0 +1,93 @@
+//! Every kernel of `rms_norm` in every kind of launch, and `softmax` in clusters: not only what the ladders choose today.
+use half::bf16;
+use oxiwarp::{Arch, Choice, Device, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
+use oxiwarp_tests::compare::{same_bits, within_ulps};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use crate::Test;
+use crate::loss::softmax::close;
+use crate::norm::rms_norm::{bound, reference};
+
+pub const TESTS: &[Test] = &[
+    ("rungs::every_launch_is_right", every_launch),
+    ("rungs::every_cluster_is_right", every_cluster),
+    ("rungs::every_cluster_of_softmax_is_right", softmax_clusters),
+];
+
+fn run(device: &Device, x: &[bf16], shape: [i64; 2], held: u32, team: u32, threads: u32) -> Vec<bf16> {
+    run_on(device, x, shape, rung(0, held, team, threads))
+}
+
+fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16> {
+    let dense = Layout::dense(shape[1]);
+    let x = Matrix::upload(device, x, shape, dense);
+    let mut y = Matrix::<bf16>::poisoned(device, shape, dense);
+    let device = &device.with_choice(Choice { rung: Some(rung), ..Choice::default() });
+    rms_norm(device, x.view(), None, y.view_mut(), RmsNorm::default(), Stream::default()).expect("valid");
+    y.download()
+}
+
+/// Rows that fill the registers of their team, rows that leave some empty, and the same bits whenever teams are equal.
+fn every_launch(device: &Device) {
+    let seed = seed();
+    for (held, most) in [(2_u32, 256_u32), (4, 512), (8, 1024)] {
+        for team in [1, 2, 4, 8, 16, 32, 64, 96, 256, 512, 768, 1024].into_iter().filter(|&team| team <= most)
+        {
+            for packs in [held * team, (held * team).saturating_sub(held / 2 + 1).max(1)] {
+                let (rows, cols) = (37, i64::from(packs * 8));
+                eprintln!("held {held}, team {team}, {packs} packs, OXIWARP_SEED={seed}");
+                let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
+                let one = run(device, &x, [rows as i64, cols], held, team, team.max(32));
+                let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());
+                within_ulps(&one, &expected, cols as usize, bound::<bf16>());
+                if team <= 128 {
+                    same_bits(
+                        &run(device, &x, [rows as i64, cols], held, team, team.next_multiple_of(32) * 2),
+                        &one,
+                    );
+                }
+                if team <= 512 {
+                    same_bits(&run(device, &x, [rows as i64, cols], 0, team, team.max(32)), &one);
+                }
+            }
+        }
+    }
+}
+
+/// Of eight blocks where there are clusters, of one elsewhere: full rows, rows that leave whole blocks empty.
+fn every_cluster(device: &Device) {
+    let seed = seed();
+    let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
+    for threads in [32, 64, 256, 1024] {
+        let most = 8 * threads * blocks;
+        for packs in [most, most - 1, most / 2 + 3, threads, 1] {
+            let (rows, cols) = (9, i64::from(packs * 8));
+            eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
+            let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
+            let of_cluster = Rung { cluster: blocks, ..rung(0, 8, threads, threads) };
+            let y = run_on(device, &x, [rows as i64, cols], of_cluster);
+            let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());
+            within_ulps(&y, &expected, cols as usize, bound::<bf16>());
+        }
+    }
+}
+
+/// Threads that hold 7 packs, and 8: full rows, rows that leave whole blocks empty.
+fn softmax_clusters(device: &Device) {
+    let seed = seed();
+    let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
+    for (held, threads) in [(7, 32), (7, 160), (7, 352), (8, 256)] {
+        let most = held * threads * blocks;
+        for packs in [most, most - 1, most / 2 + 3, 1] {
+            let shape = [5, i64::from(packs * 8)];
+            eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
+            let x: Vec<bf16> = values(&mut random(seed), 5 * shape[1] as usize);
+            let logits = Matrix::upload(device, &x, shape, Layout::dense(shape[1]));
+            let mut y = Matrix::<bf16>::poisoned(device, shape, Layout::dense(shape[1]));
+            let of_cluster = Rung { held, cluster: blocks, ..rung(0, 8, threads, threads) };
+            let device = &device.with_choice(Choice { rung: Some(of_cluster), ..Choice::default() });
+            softmax(device, logits.view(), y.view_mut(), false, Stream::default()).expect("valid");
+            close(&y.download(), &wide(&x), shape[1] as usize, false);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The kernels for the models' forms against those for any form, bit for bit: what cannot be read in vectors goes to the
+//! latter, which what was launched shows.
+use half::{bf16, f16};
+use oxiwarp::{Choice, Device, Element, QkNorm, QkNormRope, Stream, qk_norm_rope};
+use oxiwarp_tests::compare::same_bits;
+use oxiwarp_tests::tensor::{random, seed};
+
+use super::qk_norm_rope::Side;
+use crate::Test;
+use crate::support::heads::{Kind, Layout, Tables, Tensor, Turn};
+
+pub const TESTS: &[Test] = &[
+    ("heads_kernels::f32_do_not_depend_on_alignment", alignment::<f32>),
+    ("heads_kernels::f16_do_not_depend_on_alignment", alignment::<f16>),
+    ("heads_kernels::bf16_do_not_depend_on_alignment", alignment::<bf16>),
+    ("heads_kernels::a_warp_has_several_batches", several_batches),
+];
+
+/// The same heads, in vectors by `kernel`, and from the second element of a buffer on by another.
+fn check<T: Element>(
+    device: &Device,
+    kernel: &str,
+    norm: QkNorm,
+    sizes: [usize; 4],
+    across_heads: bool,
+    turn: Option<Turn>,
+    layout: Layout,
+) {
+    let (rng, odd) = (&mut random(seed()), Layout::At { offset: 1, gap: 0 });
+    eprintln!("{norm:?}, {sizes:?}, across: {across_heads}, {turn:?}, {layout:?}, OXIWARP_SEED={}", seed());
+    let cols = if across_heads { sizes[2] * sizes[3] } else { sizes[3] };
+    let tables = turn.map(|turn| Tables::<T>::random(device, rng, turn, sizes));
+    let mut side = Side::<T>::random(device, rng, sizes, cols, layout);
+    let mut run = |layout: Layout| {
+        side.from = Tensor::upload(device, &side.x, sizes, layout);
+        side.to = Tensor::poisoned(device, sizes, layout);
+        let params = QkNormRope { norm, across_heads, order: layout.order(), ..QkNormRope::default() };
+        let rope = tables.as_ref().map(|tables| tables.rope(layout.order()));
+        let mut heads = side.arg(norm, false);
+        if norm == QkNorm::None {
+            heads.affine = Default::default();
+        }
+        let device = device.with_choice(Choice::default());
+        qk_norm_rope(&device, None, Some(heads), rope, params, Stream::default()).expect("valid arguments");
+        let launches = device.take_launches();
+        let is_special = launches[0].starts_with(&format!("{kernel} "));
+        assert_eq!(is_special, layout != odd, "{kernel} and not {launches:?}, or the other way round");
+        side.to.download()
+    };
+    same_bits(&run(layout), &run(odd));
+}
+
+fn alignment<T: Element>(device: &Device) {
+    let turns = |dim: usize| {
+        let wide = Turn::of(Kind::Wide, true, dim);
+        [
+            None,
+            Some(wide),
+            Some(Turn { single: false, by_batch: true, ..wide }),
+            Some(Turn { offset: 1, ..wide }),
+            Some(Turn::of(Kind::Narrow, true, dim)),
+            Some(Turn::of(Kind::Complex, true, dim)),
+            Some(Turn::of(Kind::Wide, false, dim)),
+            Some(Turn { single: false, ..Turn::of(Kind::Narrow, false, dim) }),
+        ]
+    };
+    // Heads in halves: one and several in a warp; heads of a fused tensor.
+    for (norm, heads, dim, kernel) in [
+        (QkNorm::None, 5, 64, "rope_halves64"),
+        (QkNorm::None, 3, 128, "rope_halves128"),
+        (QkNorm::Rms, 9, 64, "qk_norm_rope_halves64_rms"),
+        (QkNorm::Rms, 5, 128, "qk_norm_rope_halves128_rms"),
+        (QkNorm::LlamaRms, 3, 128, "qk_norm_rope_halves128_rms"),
+        (QkNorm::MochiRms, 3, 128, "qk_norm_rope_halves128_rms"),
+    ] {
+        for turn in turns(dim) {
+            check::<T>(device, kernel, norm, [2, 4, heads, dim], false, turn, Layout::Fused);
+        }
+    }
+    // Angles of each head, which is normalised.
+    for norm in [QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms] {
+        for turn in turns(128).into_iter().flatten() {
+            let turn = Turn { by_head: true, ..turn };
+            check::<T>(
+                device,
+                "qk_norm_rope_paired_rms",
+                norm,
+                [2, 4, 5, 128],
+                false,
+                Some(turn),
+                Layout::Fused,
+            );
+        }
+    }
+    // Rows in registers: some of a tile, whole ones, all that fit; one head and several, whose angles repeat.
+    let (held4, held10) = ("qk_norm_rope_held4_rms", "qk_norm_rope_held10_rms");
+    for (heads, dim, kernel) in [
+        (2, 32, held4),
+        (12, 128, held4),
+        (32, 64, held4),
+        (1, 2_048, held4),
+        (1, 1_000, held4),
+        (40, 128, held10),
+        (1, 5_120, held10),
+    ] {
+        for turn in turns(dim).into_iter().take(6) {
+            check::<T>(device, kernel, QkNorm::Rms, [2, 3, heads, dim], true, turn, Layout::Dense);
+        }
+    }
+    // Long heads, and angles of each head.
+    for (heads, dim) in [(1, 2_048), (3, 96), (2, 264)] {
+        for turn in turns(dim).into_iter().take(6).flatten() {
+            let turn = Turn { by_head: true, ..turn };
+            check::<T>(
+                device,
+                "rope_turned",
+                QkNorm::None,
+                [2, 4, heads, dim],
+                false,
+                Some(turn),
+                Layout::Dense,
+            );
+        }
+    }
+}
+
+/// So many tokens that a warp goes through its heads in batches.
+fn several_batches(device: &Device) {
+    let turn = Some(Turn::of(Kind::Wide, true, 64));
+    let kernel = "qk_norm_rope_halves64_rms";
+    check::<bf16>(device, kernel, QkNorm::Rms, [1, 8_200, 9, 64], false, turn, Layout::Dense);
+}

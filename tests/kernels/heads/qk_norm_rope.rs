@@ -1,0 +1,245 @@
+//! `qk_norm_rope` against f64: every norm, of each head and across heads, with and without a rotation.
+use half::{bf16, f16};
+use oxiwarp::{Affine, Buffer, Device, Element, Heads, QkNorm, QkNormRope, Stream, qk_norm_rope};
+use oxiwarp_tests::compare::{same_bits, within_ulps};
+use oxiwarp_tests::tensor::{random, seed, values, wide};
+use rand::rngs::StdRng;
+
+use crate::Test;
+use crate::support::heads::{Kind, Layout, Sizes, Tables, Tensor, Turn};
+
+pub const TESTS: &[Test] = &[
+    ("qk_norm_rope::f32_heads", heads::<f32>),
+    ("qk_norm_rope::f16_heads", heads::<f16>),
+    ("qk_norm_rope::bf16_heads", heads::<bf16>),
+    ("qk_norm_rope::f32_across", across::<f32>),
+    ("qk_norm_rope::bf16_across", across::<bf16>),
+    ("qk_norm_rope::layouts", layouts),
+    ("qk_norm_rope::many_tokens", many_tokens),
+    ("qk_norm_rope::exact_is_norm_then_rope", exact),
+    ("qk_norm_rope::tokens_do_not_depend_on_each_other", batch_invariance),
+];
+
+const NORMS: [QkNorm; 4] = [QkNorm::Layer, QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms];
+
+/// Results within this of the reference are as good as equal: both terms of a rotation, up to 16, have relative errors of
+/// a few units of f32, and may cancel.
+const CANCELLED: f64 = 2e-5;
+
+/// Half an ulp of the one rounding to the type, and a little for the f32 before it; in f32 as in `rms_norm`.
+fn bound<T: Element>() -> f64 {
+    if size_of::<T>() == 4 { 6.0 } else { 0.52 }
+}
+
+/// One tensor's part of a test.
+pub struct Side<T> {
+    sizes: Sizes,
+    pub x: Vec<T>,
+    pub from: Tensor<T>,
+    pub to: Tensor<T>,
+    weight: Vec<T>,
+    bias: Vec<T>,
+    same: [Buffer<T>; 2],
+    single: [Buffer<f32>; 2],
+}
+
+impl<T: Element> Side<T> {
+    pub fn random(device: &Device, rng: &mut StdRng, sizes: Sizes, cols: usize, layout: Layout) -> Self {
+        let x: Vec<T> = values(rng, sizes.iter().product());
+        let [weight, bias]: [Vec<T>; 2] = [values(rng, cols), values(rng, cols)];
+        let same = [&weight, &bias].map(|values| device.upload(values).expect("memory"));
+        let single = [&weight, &bias].map(|values| {
+            device.upload(&values.iter().map(|v| v.to_f32()).collect::<Vec<_>>()).expect("memory")
+        });
+        let (from, to) = (Tensor::upload(device, &x, sizes, layout), Tensor::poisoned(device, sizes, layout));
+        Self { sizes, x, from, to, weight, bias, same, single }
+    }
+
+    /// The op's argument, the norm's parameters in f32 if `single`.
+    pub fn arg(&mut self, norm: QkNorm, single: bool) -> Heads<'_> {
+        let cols = [self.weight.len() as i64];
+        let view = |i: usize| {
+            if single { self.single[i].view(&cols) } else { self.same[i].view(&cols) }.expect("a vector")
+        };
+        let affine = Affine { weight: Some(view(0)), bias: (norm == QkNorm::Layer).then(|| view(1)) };
+        Heads { x: self.from.view(), affine, y: self.to.view_mut() }
+    }
+
+    /// The formula in f64.
+    fn reference(&self, norm: QkNorm, eps: f64, tables: Option<&Tables<T>>) -> Vec<f64> {
+        let ([_, s, h, d], cols) = (self.sizes, self.weight.len());
+        let normed: Vec<f64> = wide(&self.x)
+            .chunks(cols)
+            .flat_map(|row| {
+                let mean = if norm == QkNorm::Layer { row.iter().sum::<f64>() / cols as f64 } else { 0.0 };
+                let inv =
+                    (row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / cols as f64 + eps).sqrt().recip();
+                let bias =
+                    |c: usize| if norm == QkNorm::Layer { f64::from(self.bias[c].to_f32()) } else { 0.0 };
+                let one =
+                    |(c, x): (usize, &f64)| (x - mean) * inv * f64::from(self.weight[c].to_f32()) + bias(c);
+                row.iter().enumerate().map(one).collect::<Vec<_>>()
+            })
+            .collect();
+        let turned = |at: usize| {
+            let (row, column) = (at / d, at % d);
+            let angle = tables.and_then(|tables| tables.at([row / h / s, row / h % s, row % h], column));
+            angle.map_or(normed[at], |(cos, sin, second, partner)| {
+                let other = normed[row * d + partner];
+                normed[at] * f64::from(cos) + if second { other } else { -other } * f64::from(sin)
+            })
+        };
+        (0..normed.len()).map(turned).collect()
+    }
+}
+
+/// `got`, with the reference in place of what is as good as equal to it.
+fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
+    let close = |got: T, wanted: f64| (f64::from(got.to_f32()) - wanted).abs() <= CANCELLED;
+    got.into_iter()
+        .zip(reference)
+        .map(|(g, w)| if close(g, *w) { T::from_f32(*w as f32) } else { g })
+        .collect()
+}
+
+/// Queries and keys through the op and through the formula; `mode="fast"`, so that there is one rounding.
+fn check<T: Element>(
+    device: &Device,
+    rng: &mut StdRng,
+    [b, s, d]: [usize; 3],
+    [q_heads, k_heads]: [usize; 2],
+    turn: Option<Turn>,
+    layout: Layout,
+    params: QkNormRope,
+) {
+    let params = QkNormRope { exact: false, order: layout.order(), ..params };
+    let cols = |heads: usize| if params.across_heads { heads * d } else { d };
+    let sizes = [b, s, q_heads.max(k_heads), d];
+    let tables = turn.map(|turn| Tables::<T>::random(device, rng, turn, sizes));
+    let mut sides = [q_heads, k_heads]
+        .map(|h| (h > 0).then(|| Side::<T>::random(device, rng, [b, s, h, d], cols(h), layout)));
+    let [q, k] = &mut sides;
+    let q = q.as_mut().map(|q| q.arg(params.norm, false));
+    let k = k.as_mut().map(|k| k.arg(params.norm, true));
+    let rope = tables.as_ref().map(|tables| tables.rope(layout.order()));
+    qk_norm_rope(device, q, k, rope, params, Stream::default()).expect("valid arguments");
+    for side in sides.iter().flatten() {
+        let expected = side.reference(params.norm, f64::from(params.eps), tables.as_ref());
+        within_ulps(&but_for_cancellation(side.to.download(), &expected), &expected, d, bound::<T>());
+    }
+}
+
+fn heads<T: Element>(device: &Device) {
+    let (seed, rng) = (seed(), &mut random(seed()));
+    for d in [2, 7, 16, 64, 72, 96, 127, 128, 160, 256, 260] {
+        for norm in NORMS {
+            let even = d / 2 * 2;
+            for turn in [
+                None,
+                Some(Turn::of(Kind::Wide, true, even)),
+                Some(Turn { by_head: true, ..Turn::of(Kind::Narrow, true, even) }),
+                Some(Turn { offset: 1, ..Turn::of(Kind::Wide, false, even) }),
+                Some(Turn::of(Kind::Narrow, false, if d >= 64 { 32 } else { 2 })),
+            ] {
+                eprintln!("heads of {d}, {norm:?}, {turn:?}, OXIWARP_SEED={seed}");
+                let params = QkNormRope { norm, ..QkNormRope::default() };
+                check::<T>(device, rng, [2, 4, d], [3, 3], turn, Layout::Dense, params);
+            }
+        }
+    }
+}
+
+fn across<T: Element>(device: &Device) {
+    let (seed, rng) = (seed(), &mut random(seed()));
+    for (h, d) in [(3, 6), (5, 16), (12, 128), (32, 64), (40, 128)] {
+        for norm in NORMS {
+            for turn in [
+                None,
+                Some(Turn::of(Kind::Wide, true, d)),
+                Some(Turn { by_head: true, by_batch: true, ..Turn::of(Kind::Narrow, false, d) }),
+            ] {
+                eprintln!("{h} heads of {d} across, {norm:?}, {turn:?}, OXIWARP_SEED={seed}");
+                let params = QkNormRope { norm, across_heads: true, ..QkNormRope::default() };
+                check::<T>(device, rng, [2, 3, d], [h, h], turn, Layout::Dense, params);
+            }
+        }
+    }
+    let params = QkNormRope { across_heads: true, ..QkNormRope::default() };
+    let turn = Some(Turn::of(Kind::Wide, true, 64));
+    check::<T>(device, rng, [1, 3, 64], [8, 2], turn, Layout::Dense, params);
+}
+
+fn layouts(device: &Device) {
+    let (seed, rng) = (seed(), &mut random(seed()));
+    for layout in [Layout::Fused, Layout::At { offset: 1, gap: 0 }, Layout::HeadsFirst, Layout::Transposed] {
+        for (heads, d) in [([1, 1], 64), ([9, 3], 128), ([0, 5], 96), ([4, 0], 256)] {
+            for across_heads in [false, true] {
+                if across_heads && layout == Layout::HeadsFirst {
+                    continue;
+                }
+                eprintln!("{layout:?}, {heads:?} heads of {d}, OXIWARP_SEED={seed}");
+                let params = QkNormRope { across_heads, ..QkNormRope::default() };
+                let turn = Some(Turn::of(Kind::Wide, false, d));
+                check::<bf16>(device, rng, [2, 3, d], heads, turn, layout, params);
+            }
+        }
+    }
+}
+
+/// So many tokens that a warp goes through several batches of a token's heads.
+fn many_tokens(device: &Device) {
+    let rng = &mut random(seed());
+    for norm in NORMS {
+        let params = QkNormRope { norm, ..QkNormRope::default() };
+        check::<bf16>(device, rng, [1, 5_000, 8], [17, 9], None, Layout::Dense, params);
+    }
+}
+
+/// `exact`: the bits of the norm alone, rounded, and then of the rotation alone.
+fn exact(device: &Device) {
+    let rng = &mut random(seed());
+    for (norm, d, across_heads) in [
+        (QkNorm::Rms, 128, false),
+        (QkNorm::LlamaRms, 64, false),
+        (QkNorm::MochiRms, 96, false),
+        (QkNorm::Layer, 64, false),
+        (QkNorm::Rms, 64, true),
+    ] {
+        let (sizes, params) = ([1, 5, 4, d], QkNormRope { norm, across_heads, ..QkNormRope::default() });
+        let tables = Tables::<bf16>::random(device, rng, Turn::of(Kind::Wide, true, d), sizes);
+        let cols = if across_heads { 4 * d } else { d };
+        let mut side = Side::<bf16>::random(device, rng, sizes, cols, Layout::Dense);
+        let mut both = Tensor::poisoned(device, sizes, Layout::Dense);
+        let run = |heads: Heads, rope, params| {
+            qk_norm_rope(device, None, Some(heads), rope, params, Stream::default())
+                .expect("valid arguments");
+        };
+        run(side.arg(norm, false), None, params);
+        let normed = Heads { x: side.to.view(), affine: Affine::default(), y: both.view_mut() };
+        run(normed, Some(tables.rope(params.order)), QkNormRope { norm: QkNorm::None, ..params });
+        let apart = both.download();
+        run(side.arg(norm, false), Some(tables.rope(params.order)), params);
+        same_bits(&side.to.download(), &apart);
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    let (h, d, s, rng) = (4, 128, 70, &mut random(seed()));
+    for across_heads in [false, true] {
+        let params = QkNormRope { across_heads, ..QkNormRope::default() };
+        let cols = if across_heads { h * d } else { d };
+        let mut all = Side::<bf16>::random(device, rng, [1, s, h, d], cols, Layout::Dense);
+        qk_norm_rope(device, Some(all.arg(params.norm, false)), None, None, params, Stream::default())
+            .unwrap();
+        let together = all.to.download();
+        for token in [0, 33, s - 1] {
+            let part = token * h * d..(token + 1) * h * d;
+            let mut one = Side::<bf16>::random(device, rng, [1, 1, h, d], cols, Layout::Dense);
+            one.from = Tensor::upload(device, &all.x[part.clone()], [1, 1, h, d], Layout::Dense);
+            one.same = [&all.weight, &all.bias].map(|values| device.upload(values).unwrap());
+            qk_norm_rope(device, Some(one.arg(params.norm, false)), None, None, params, Stream::default())
+                .unwrap();
+            same_bits(&one.to.download(), &together[part]);
+        }
+    }
+}

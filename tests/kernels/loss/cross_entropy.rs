@@ -1,0 +1,231 @@
+//! `cross_entropy` against f64: losses and `lse` of every shape, targets of both types, ignored ones and wrong ones.
+use half::{bf16, f16};
+use oxiwarp::{CrossEntropy, Device, Element, RmsNorm, Scalar, Stream, View, cross_entropy, rms_norm};
+use oxiwarp_tests::compare::same_bits;
+use oxiwarp_tests::shapes::shapes;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+use rand::Rng;
+
+use crate::Test;
+use crate::norm::bad_input::says;
+
+pub const TESTS: &[Test] = &[
+    ("cross_entropy::f32_against_f64", against_f64::<f32>),
+    ("cross_entropy::f16_against_f64", against_f64::<f16>),
+    ("cross_entropy::bf16_against_f64", against_f64::<bf16>),
+    ("cross_entropy::layouts", layouts),
+    ("cross_entropy::large_logits_do_not_blur_the_loss", large_logits),
+    ("cross_entropy::rows_do_not_depend_on_each_other", batch_invariance),
+    ("cross_entropy::ignored_and_wrong_targets", targets),
+    ("cross_entropy::masked_classes", masked),
+    ("cross_entropy::bad_input", refuses),
+];
+
+/// As torch has it, with label smoothing, and with z-loss.
+pub const KINDS: [CrossEntropy; 3] = [
+    CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
+    CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },
+    CrossEntropy { ignore_index: -1, label_smoothing: 0.25, z_loss: 1e-3 },
+];
+
+/// Losses and `lse` of all rows.
+pub fn run<T: Element, I: Scalar>(
+    device: &Device,
+    x: &Matrix<T>,
+    target: &[I],
+    params: CrossEntropy,
+) -> [Vec<f32>; 2] {
+    let rows = [target.len() as i64];
+    let target = device.upload(target).unwrap();
+    let [mut loss, mut lse] = [(); 2].map(|()| device.alloc::<f32>(rows[0] as usize).unwrap());
+    let (target, stream) = (target.view(&rows).unwrap(), Stream::default());
+    let results = (loss.view_mut(&rows).unwrap(), lse.view_mut(&rows).unwrap());
+    cross_entropy(device, x.view(), target, results.0, results.1, params, stream).expect("valid arguments");
+    [loss, lse].map(|values| values.download().unwrap())
+}
+
+/// A class for each row, some of them ignored.
+pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec<i64> {
+    (0..rows)
+        .map(|_| if random.random_range(0..8) == 0 { ignored } else { random.random_range(0..cols) })
+        .collect()
+}
+
+/// The formulas in f64, for one row: `[loss, lse]`, and how far off each may be.
+///
+/// In units of 2^-23: the sum of exponentials 4, its logarithm 2 of itself, a difference half of what it gives, a mean
+/// 8 of the mean size of the logits.
+fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
+    let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
+    let (lse, cols) = (max + log_sum, x.len() as f64);
+    let (mean, size) = (x.iter().sum::<f64>() / cols, x.iter().map(|x| x.abs()).sum::<f64>() / cols);
+    let [smoothing, z] = [params.label_smoothing, params.z_loss].map(f64::from);
+    let off_lse = 4.0 + 2.0 * log_sum + lse.abs();
+    let (mut loss, mut off) = (0.0, 0.0);
+    if target != params.ignore_index {
+        let hit = x[target as usize];
+        loss = (1.0 - smoothing) * (lse - hit) + smoothing * (lse - mean) + z * lse * lse;
+        off = 4.0 + 2.0 * log_sum + (max - hit) + 2.0 * loss;
+        off += smoothing * (8.0 * size + max.abs()) + 4.0 * z * lse.abs() * off_lse;
+    }
+    [(loss, off), (lse, off_lse)].map(|(value, off)| (value, off * f64::from(f32::EPSILON)))
+}
+
+/// One shape and layout, with every kind of parameters and both types of targets.
+pub fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], layout: Layout) {
+    let random = &mut random(seed);
+    let x: Vec<T> = values(random, (rows * cols) as usize);
+    let matrix = Matrix::upload(device, &x, [rows, cols], layout);
+    for params in KINDS {
+        let target = classes(random, rows, cols, params.ignore_index);
+        let short: Vec<i32> = target.iter().map(|&class| class as i32).collect();
+        let results = run(device, &matrix, &target, params);
+        for (one, other) in results.iter().zip(run(device, &matrix, &short, params)) {
+            same_bits(&other, one);
+        }
+        for (row, x) in wide(&x).chunks(cols as usize).enumerate() {
+            for (got, (right, allowed)) in results.iter().zip(expected(x, target[row], params)) {
+                let off = (f64::from(got[row]) - right).abs();
+                assert!(
+                    off <= allowed,
+                    "row {row}: {}, expected {right} within {allowed:e}, {params:?}",
+                    got[row]
+                );
+            }
+        }
+    }
+}
+
+fn against_f64<T: Element>(device: &Device) {
+    let seed = seed();
+    for shape in shapes() {
+        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        check::<T>(device, seed, [shape.rows, shape.cols], Layout::dense(shape.cols));
+    }
+}
+
+fn layouts(device: &Device) {
+    let seed = seed();
+    for cols in [1, 64, 129, 2048, 5001] {
+        for layout in [
+            Layout { offset: 16, stride: cols + 64 },
+            Layout { offset: 0, stride: cols + 1 },
+            Layout { offset: 1, stride: cols },
+        ] {
+            eprintln!("{cols} columns, {layout:?}, OXIWARP_SEED={seed}");
+            check::<f32>(device, seed, [5, cols], layout);
+            check::<bf16>(device, seed, [5, cols], layout);
+        }
+    }
+}
+
+/// `lse` of logits near 1e4 is off by 5e-4, the loss by no more than for logits near 0.
+fn large_logits(device: &Device) {
+    let x = [10_000.0_f32, 9_998.0, 9_990.0, -1e4];
+    let matrix = Matrix::upload(device, &x, [1, 4], Layout::dense(4));
+    for target in 0..4 {
+        let [loss, _] = run(device, &matrix, &[target], CrossEntropy::default());
+        let [(right, allowed), _] = expected(&wide(&x), target, CrossEntropy::default());
+        assert!((f64::from(loss[0]) - right).abs() <= allowed, "{}, expected {right}", loss[0]);
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    for cols in [5_usize, 128, 3072, 50_257] {
+        let rows = if cols > 10_000 { 7 } else { 300 };
+        let random = &mut random(seed());
+        let x: Vec<bf16> = values(random, rows * cols);
+        let target = classes(random, rows as i64, cols as i64, -100);
+        let upload = |x: &[bf16], rows: usize| {
+            Matrix::upload(device, x, [rows as i64, cols as i64], Layout::dense(cols as i64))
+        };
+        let all = run(device, &upload(&x, rows), &target, KINDS[2]);
+        for row in [0, 1, rows - 1] {
+            let alone = upload(&x[row * cols..(row + 1) * cols], 1);
+            for (alone, all) in run(device, &alone, &target[row..=row], KINDS[2]).iter().zip(&all) {
+                same_bits(alone, &all[row..=row]);
+            }
+        }
+    }
+}
+
+/// An ignored row costs nothing, whatever it holds; a class that does not exist is NaN, and nothing outside is read.
+fn targets(device: &Device) {
+    let cols = 40;
+    let mut x = vec![1.0_f32; 9 * cols];
+    x[..cols].fill(f32::NAN);
+    let matrix = Matrix::upload(device, &x, [9, cols as i64], Layout { offset: 3, stride: cols as i64 });
+    let wrong = [-1, cols as i64, i64::MIN, i64::MAX, 1 << 32, -(1 << 32) + 3];
+    let target = [&[-100, 39][..], &wrong, &[0]].concat();
+    let [loss, lse] = run(device, &matrix, &target, CrossEntropy::default());
+    let right = (cols as f32).ln();
+    assert_eq!(loss[0], 0.0, "ignored");
+    assert!((loss[1] - right).abs() < 1e-6 && (loss[8] - right).abs() < 1e-6, "{loss:?}");
+    assert!(loss[2..8].iter().all(|loss| loss.is_nan()), "{loss:?}");
+    assert!(lse[0].is_nan() && lse[1..].iter().all(|lse| (lse - 1.0 - right).abs() < 1e-6), "{lse:?}");
+}
+
+/// Classes at -inf or at the lowest number count for nothing; as a target, or smoothed over, -inf is an infinite loss.
+fn masked(device: &Device) {
+    for cols in [5_usize, 33, 1024, 20_000] {
+        let mask = |c: usize, low: f32| if c >= 4 { low } else { c as f32 };
+        for low in [f32::NEG_INFINITY, f32::MIN] {
+            let x: Vec<f32> = (0..cols).map(|c| mask(c, low)).collect();
+            let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
+            let [loss, lse] = run(device, &matrix, &[3_i64], CrossEntropy::default());
+            let right = [1.0_f32, 0.1353353, 0.3678795, 0.0497871].iter().sum::<f32>().ln();
+            assert!(
+                (loss[0] - right).abs() < 1e-6 && (lse[0] - 3.0 - right).abs() < 1e-6,
+                "{loss:?} {lse:?}"
+            );
+            assert!(run(device, &matrix, &[4_i64], CrossEntropy::default())[0][0] > 1e38);
+            let smoothed = CrossEntropy { label_smoothing: 0.1, ..CrossEntropy::default() };
+            assert!(run(device, &matrix, &[3_i64], smoothed)[0][0] > 1e32, "no padding is smoothed over");
+        }
+        let x = vec![f32::MIN; cols];
+        let matrix = Matrix::upload(device, &x, [1, cols as i64], Layout::dense(cols as i64));
+        let [loss, _] = run(device, &matrix, &[3_i64], CrossEntropy::default());
+        assert!((loss[0] - (cols as f32).ln()).abs() < 1e-5, "all equally unlikely: {loss:?}");
+    }
+}
+
+fn refuses(device: &Device) {
+    let (x, classes) = (device.upload(&[1.0_f32; 64]).unwrap(), device.upload(&[1_i64; 64]).unwrap());
+    let half = device.upload(&[f16::ONE; 64]).unwrap();
+    let (mut loss, mut lse) = (device.alloc::<f32>(4).unwrap(), device.alloc::<f32>(4).unwrap());
+    let plain = CrossEntropy::default();
+    let mut run = |x: View, target: View, rows: &[i64], params: CrossEntropy| {
+        let (loss, lse) = (loss.view_mut(rows).unwrap(), lse.view_mut(rows).unwrap());
+        cross_entropy(device, x, target, loss, lse, params, Stream::default())
+    };
+    let (logits, target) = (x.view(&[4, 16]).unwrap(), classes.view(&[4]).unwrap());
+    let says_of = |result, text: &str| says(result, &format!("cross_entropy: {text}"));
+    says_of(run(target, target, &[4], plain), "logits is i64, expected f32, f16 or bf16");
+    says_of(run(logits, x.view(&[4]).unwrap(), &[4], plain), "target is f32, expected i64 or i32");
+    says_of(run(logits, half.view(&[4]).unwrap(), &[4], plain), "target is f16, expected i64 or i32");
+    says_of(run(logits, classes.view(&[3]).unwrap(), &[4], plain), "target has shape [3], expected [4]");
+    says_of(run(logits, classes.view(&[4, 1]).unwrap(), &[4], plain), "target has shape [4, 1]");
+    says_of(run(logits, target, &[2], plain), "loss has shape [2], expected [4]");
+    let strided = classes.view_strided(0, &[4], &[2]).unwrap();
+    says_of(run(logits, strided, &[4], plain), "target of shape [4] has strides [2]: it must be contiguous");
+    for label_smoothing in [-0.1, 1.5, f32::NAN] {
+        let params = CrossEntropy { label_smoothing, ..plain };
+        says_of(run(logits, target, &[4], params), "label_smoothing is");
+    }
+    for (z_loss, got) in [(-1.0, "-1"), (f32::INFINITY, "inf"), (f32::NAN, "NaN")] {
+        let text = format!("z_loss is {got}, expected a finite number of 0 or more");
+        says_of(run(logits, target, &[4], CrossEntropy { z_loss, ..plain }), &text);
+    }
+    run(logits, target, &[4], plain).expect("it still works");
+    assert!(loss.download().unwrap().iter().all(|loss| !loss.is_nan()));
+    let integers = rms_norm(
+        device,
+        classes.view(&[4, 16]).unwrap(),
+        None,
+        loss.view_mut(&[4]).unwrap(),
+        RmsNorm::default(),
+        Stream::default(),
+    );
+    says(integers, "rms_norm: x is i64, expected f32, f16 or bf16");
+}

@@ -1,0 +1,179 @@
+//! `cross_entropy_backward` against f64, from the `lse` that the forward gives.
+use half::{bf16, f16};
+use oxiwarp::{CrossEntropy, Device, Element, Stream, cross_entropy_backward};
+use oxiwarp_tests::compare::{same_bits, ulp};
+use oxiwarp_tests::shapes::shapes;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use super::cross_entropy::{self, KINDS, classes};
+use crate::Test;
+use crate::norm::bad_input::says;
+
+pub const TESTS: &[Test] = &[
+    ("cross_entropy_backward::f32_against_f64", against_f64::<f32>),
+    ("cross_entropy_backward::f16_against_f64", against_f64::<f16>),
+    ("cross_entropy_backward::bf16_against_f64", against_f64::<bf16>),
+    ("cross_entropy_backward::layouts", layouts),
+    ("cross_entropy_backward::every_column_can_be_the_target", every_column),
+    ("cross_entropy_backward::rows_do_not_depend_on_each_other", batch_invariance),
+    ("cross_entropy_backward::ignored_and_wrong_targets", targets),
+    ("cross_entropy_backward::bad_input", refuses),
+];
+
+fn run<T: Element>(
+    device: &Device,
+    x: &Matrix<T>,
+    target: &[i64],
+    dloss: &[f32],
+    layout: Layout,
+    params: CrossEntropy,
+) -> Vec<T> {
+    let rows = [target.len() as i64];
+    let [_, lse] = cross_entropy::run(device, x, target, params);
+    let (lse, dloss) = (device.upload(&lse).unwrap(), device.upload(dloss).unwrap());
+    let target = device.upload(target).unwrap();
+    let mut dx = Matrix::<T>::poisoned(device, x.shape, layout);
+    let [lse, dloss] = [&lse, &dloss].map(|values| values.view(&rows).unwrap());
+    let (target, stream) = (target.view(&rows).unwrap(), Stream::default());
+    cross_entropy_backward(device, x.view(), target, lse, dloss, dx.view_mut(), params, stream)
+        .expect("valid arguments");
+    dx.download()
+}
+
+/// The gradient of one row in f64, and how far off each element may be.
+///
+/// In units of 2^-23: `lse` is off by 4 and twice itself, `exp(x - lse)` by that, half of `|x - lse|` and 3; products
+/// and differences by half of what they give.
+fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
+    let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let lse = max + x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
+    let cols = x.len() as f64;
+    let [smoothing, z] = [params.label_smoothing, params.z_loss].map(f64::from);
+    let one = |(column, &x): (usize, &f64)| {
+        if target == params.ignore_index {
+            return (0.0, 0.0);
+        }
+        let grown = (x - lse).exp() * (1.0 + 2.0 * z * lse);
+        let (shift, hot) = (smoothing / cols, f64::from(column as i64 == target) * (1.0 - smoothing));
+        let dx = dloss * (grown - shift - hot);
+        let off = grown * (9.0 + 3.0 * lse.abs() + 0.5 * (x - lse).abs()) + 2.0 * (shift + hot);
+        let rounding = if size_of::<T>() == 4 { 0.0 } else { 0.5 * ulp(T::DTYPE, dx) };
+        (dx, (dloss * off).abs() * f64::from(f32::EPSILON) + rounding + f64::from(f32::MIN_POSITIVE))
+    };
+    x.iter().enumerate().map(one).collect()
+}
+
+fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], [read, write]: [Layout; 2]) {
+    let random = &mut random(seed);
+    let x: Vec<T> = values(random, (rows * cols) as usize);
+    let dloss: Vec<f32> = values(random, rows as usize);
+    let matrix = Matrix::upload(device, &x, [rows, cols], read);
+    for params in KINDS {
+        let target = classes(random, rows, cols, params.ignore_index);
+        let dx = run(device, &matrix, &target, &dloss, write, params);
+        for (row, (x, dx)) in wide(&x).chunks(cols as usize).zip(dx.chunks(cols as usize)).enumerate() {
+            let right = expected::<T>(x, target[row], f64::from(dloss[row]), params);
+            for (column, (dx, (right, allowed))) in dx.iter().zip(right).enumerate() {
+                let off = (f64::from(dx.to_f32()) - right).abs();
+                let what = format!("row {row}, target {}, column {column}", target[row]);
+                assert!(off <= allowed, "{what}: {dx:?}, expected {right:e} within {allowed:e}, {params:?}");
+            }
+        }
+    }
+}
+
+fn against_f64<T: Element>(device: &Device) {
+    let seed = seed();
+    for shape in shapes() {
+        eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        check::<T>(device, seed, [shape.rows, shape.cols], [Layout::dense(shape.cols); 2]);
+    }
+}
+
+fn layouts(device: &Device) {
+    let seed = seed();
+    for cols in [7, 129, 2048, 5000] {
+        let dense = Layout::dense(cols);
+        for odd in [Layout { offset: 8, stride: cols + 8 }, Layout { offset: 3, stride: cols + 1 }] {
+            for layouts in [[dense, odd], [odd, dense], [odd, odd]] {
+                eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
+                check::<bf16>(device, seed, [6, cols], layouts);
+                check::<f32>(device, seed, [6, cols], layouts);
+            }
+        }
+    }
+}
+
+/// The column of the target belongs to one thread: each column in turn, with and without 16-byte access.
+fn every_column(device: &Device) {
+    for cols in [1_i64, 9, 40, 257, 264, 4104] {
+        let target: Vec<i64> = (0..cols.min(300)).map(|row| cols - 1 - row).collect();
+        let rows = target.len() as i64;
+        let x: Vec<f16> = vec![f16::ZERO; (rows * cols) as usize];
+        let matrix = Matrix::upload(device, &x, [rows, cols], Layout::dense(cols));
+        let dloss = vec![1.0; rows as usize];
+        let dx = run(device, &matrix, &target, &dloss, Layout::dense(cols), CrossEntropy::default());
+        for (row, dx) in dx.chunks(cols as usize).enumerate() {
+            let hot: Vec<usize> = (0..dx.len()).filter(|&c| dx[c] <= f16::ZERO).collect();
+            assert_eq!(hot, [target[row] as usize], "{cols} columns");
+        }
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    for cols in [5_usize, 128, 3072, 50_257] {
+        let rows = if cols > 10_000 { 7 } else { 300 };
+        let random = &mut random(seed());
+        let x: Vec<bf16> = values(random, rows * cols);
+        let dloss: Vec<f32> = values(random, rows);
+        let target = classes(random, rows as i64, cols as i64, 0);
+        let dense = Layout::dense(cols as i64);
+        let gradient = |x: &[bf16], target: &[i64], dloss: &[f32]| {
+            let matrix = Matrix::upload(device, x, [target.len() as i64, cols as i64], dense);
+            run(device, &matrix, target, dloss, dense, KINDS[1])
+        };
+        let all = gradient(&x, &target, &dloss);
+        for row in [0, 1, rows - 1] {
+            let own = row * cols..(row + 1) * cols;
+            same_bits(&gradient(&x[own.clone()], &target[row..=row], &dloss[row..=row]), &all[own]);
+        }
+    }
+}
+
+/// An ignored row has gradient 0, whatever it holds; one whose class does not exist is NaN.
+fn targets(device: &Device) {
+    for cols in [5_usize, 40, 3000] {
+        let mut x = vec![1.0_f32; 5 * cols];
+        x[..cols].fill(f32::NAN);
+        let layout = Layout { offset: 3, stride: cols as i64 + 2 };
+        let matrix = Matrix::upload(device, &x, [5, cols as i64], layout);
+        let target = [-100, 4, -1, cols as i64, i64::MIN];
+        let dx = run(device, &matrix, &target, &[1.0; 5], layout, CrossEntropy::default());
+        assert!(dx[..cols].iter().all(|&dx| dx == 0.0), "ignored");
+        let right = |c: usize| 1.0 / cols as f32 - f32::from(u8::from(c == 4));
+        assert!((0..cols).all(|c| (dx[cols + c] - right(c)).abs() < 1e-6), "{:?}", &dx[cols..2 * cols]);
+        assert!(dx[2 * cols..].iter().all(|dx| dx.is_nan()), "no such class");
+    }
+}
+
+fn refuses(device: &Device) {
+    let (x, kept) = (device.upload(&[1.0_f32; 64]).unwrap(), device.upload(&[1.0_f32; 4]).unwrap());
+    let half = device.upload(&[f16::ONE; 64]).unwrap();
+    let target = device.upload(&[1_i64; 4]).unwrap();
+    let mut dx = device.alloc::<f32>(64).unwrap();
+    let plain = CrossEntropy::default();
+    let mut run = |lse, dloss, params| {
+        let (x, target) = (x.view(&[4, 16]).unwrap(), target.view(&[4]).unwrap());
+        let dx = dx.view_mut(&[4, 16]).unwrap();
+        cross_entropy_backward(device, x, target, lse, dloss, dx, params, Stream::default())
+    };
+    let (good, short) = (kept.view(&[4]).unwrap(), kept.view(&[3]).unwrap());
+    says(run(short, good, plain), "cross_entropy_backward: lse has shape [3], expected [4]");
+    says(run(good, half.view(&[4]).unwrap(), plain), "cross_entropy_backward: dloss is f16, expected f32");
+    let repeated = kept.view_strided(0, &[4], &[0]).unwrap();
+    says(run(good, repeated, plain), "dloss of shape [4] has strides [0]: it must be contiguous");
+    let smoothed = CrossEntropy { label_smoothing: 2.0, ..plain };
+    says(run(good, good, smoothed), "cross_entropy_backward: label_smoothing is 2, expected 0 to 1");
+    run(good, good, plain).expect("it still works");
+    assert!(dx.download().unwrap().iter().all(|dx| !dx.is_nan()));
+}

@@ -1,0 +1,170 @@
+//! `ada_norm` and `ada_norm_pair`, bit for bit: against the operators that they stand for, and what the bits depend on.
+use half::{bf16, f16};
+use oxiwarp::{
+    AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
+};
+use oxiwarp_tests::compare::same_bits;
+use oxiwarp_tests::operand::{Form, Norming};
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
+
+use super::ada_norm::{PARAMS, run};
+use crate::Test;
+use crate::support::modulations::{Beside, forms};
+
+pub const TESTS: &[Test] = &[
+    ("ada_norm::f32_rounds_as_its_operators", chain::<f32>),
+    ("ada_norm::f16_rounds_as_its_operators", chain::<f16>),
+    ("ada_norm::bf16_rounds_as_its_operators", chain::<bf16>),
+    ("ada_norm::in_f32_there_is_one_rounding", one_rounding),
+    ("ada_norm::rows_do_not_depend_on_each_other", batch_invariance),
+    ("ada_norm::nan_and_infinity_stay_in_their_row", not_finite),
+    ("ada_norm_pair::f32_is_two", pair::<f32>),
+    ("ada_norm_pair::f16_is_two", pair::<f16>),
+    ("ada_norm_pair::bf16_is_two", pair::<bf16>),
+];
+
+/// The norm alone, and then an operator of `T` for each step.
+fn chain<T: Element>(device: &Device) {
+    let seed = seed();
+    let forms = forms().into_iter().filter(|beside| size_of::<T>() == 4 || !beside.is_single());
+    for (i, beside) in forms.enumerate() {
+        for (params, cols) in PARAMS.into_iter().zip([640, 260 + i as i64]).chain([(PARAMS[i % 2], 33)]) {
+            let (random, shape, dense) = (&mut random(seed), [2, 3, cols], [Layout::dense(cols); 2]);
+            let x: Vec<T> = values(random, 6 * cols as usize);
+            let by = beside.make::<T>(device, random, shape, 0);
+            let n = norm_alone(device, &x, &by, shape, params);
+            let round = |value: f32| T::from_f32(value).to_f32();
+            let one = |at: usize| {
+                let scaled = round(n[at].to_f32() * round(1.0 + by.scale.at(at)));
+                T::from_f32(by.shift.as_ref().map_or(scaled, |shift| scaled + shift.at(at)))
+            };
+            eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
+            let expected: Vec<T> = (0..n.len()).map(one).collect();
+            same_bits(&run(device, &x, by.views(), shape, dense, params), &expected);
+        }
+    }
+}
+
+/// `layer_norm`; for RMSNorm, the op with a scale of 0, then a product and a sum.
+fn norm_alone<T: Element>(
+    device: &Device,
+    x: &[T],
+    by: &Norming<T>,
+    [batch, tokens, cols]: [i64; 3],
+    params: AdaNorm,
+) -> Vec<T> {
+    let rows = [batch * tokens, cols];
+    let x = Matrix::upload(device, x, rows, Layout::dense(cols));
+    let mut n = Matrix::<T>::poisoned(device, rows, Layout::dense(cols));
+    if params.norm == Norm::Layer {
+        let (affine, _) = by.views();
+        layer_norm(device, x.view(), affine, n.view_mut(), params.eps, Stream::default()).expect("valid");
+        return n.download();
+    }
+    let zeros = device.upload(&vec![T::from_f32(0.0); cols as usize]).expect("device memory");
+    let by_nothing =
+        oxiwarp::ScaleShift { scale: zeros.view(&[cols]).expect("a vector").into(), shift: None };
+    let stream = Stream::default();
+    ada_norm(device, x.view(), Affine::default(), by_nothing, n.view_mut(), params, stream).expect("valid");
+    let round = |value: f32| T::from_f32(value).to_f32();
+    let one = |(at, n): (usize, T)| {
+        let at = at % cols as usize;
+        let scaled = by.weight.as_ref().map_or(n.to_f32(), |weight| round(n.to_f32() * weight.at(at)));
+        T::from_f32(by.bias.as_ref().map_or(scaled, |bias| scaled + bias.at(at)))
+    };
+    n.download().into_iter().enumerate().map(one).collect()
+}
+
+/// With an operand in f32 nothing is rounded before the end, whatever the mode; without one, the mode matters.
+fn one_rounding(device: &Device) {
+    let (seed, cols) = (seed(), 1536);
+    for norm in [Norm::Layer, Norm::Rms] {
+        for single in [false, true] {
+            let (random, shape, dense) = (&mut random(seed), [2, 3, cols], [Layout::dense(cols); 2]);
+            let x: Vec<bf16> = values(random, 6 * cols as usize);
+            let by = Beside { single, ..Beside::USUAL }.make::<bf16>(device, random, shape, 0);
+            let [exact, fast] = [true, false].map(|exact| {
+                run(device, &x, by.views(), shape, dense, AdaNorm { norm, exact, ..AdaNorm::default() })
+            });
+            let differ = exact.iter().zip(&fast).filter(|(exact, fast)| exact != fast).count();
+            let expected = if single { 0..=0 } else { exact.len() / 20..=exact.len() };
+            assert!(expected.contains(&differ), "{differ} of {} differ, OXIWARP_SEED={seed}", exact.len());
+        }
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    let seed = seed();
+    for params in PARAMS {
+        for cols in [5_usize, 128, 1536, 3072, 30_000] {
+            let rows = if cols > 3072 { 20 } else { 300 };
+            let (random, width) = (&mut random(seed), cols as i64);
+            let x: Vec<bf16> = values(random, rows * cols);
+            let beside = Beside { form: Form::Vector, ..Beside::USUAL };
+            let by = beside.make::<bf16>(device, random, [1, rows as i64, width], 0);
+            let some = |rows: std::ops::Range<usize>| {
+                let (shape, x) = ([1, rows.len() as i64, width], &x[rows.start * cols..rows.end * cols]);
+                run(device, x, by.views(), shape, [Layout::dense(width); 2], params)
+            };
+            let all = some(0..rows);
+            for row in [0, 1, 11, rows - 7] {
+                let expected = &all[row * cols..(row + 7) * cols];
+                same_bits(&some(row..row + 7), expected);
+                same_bits(&some(row..row + 1), &expected[..cols]);
+            }
+        }
+    }
+}
+
+/// In the rows; and in a scale, which reaches its column alone.
+fn not_finite(device: &Device) {
+    let (cols, seed) = (40_usize, seed());
+    let (shape, dense) = ([1, 5, cols as i64], [Layout::dense(cols as i64); 2]);
+    for params in PARAMS {
+        let random = &mut random(seed);
+        let mut x: Vec<f32> = values(random, 5 * cols);
+        let by = Beside::USUAL.make::<f32>(device, random, shape, 0);
+        let right = run(device, &x, by.views(), shape, dense, params);
+        (x[cols + 3], x[2 * cols + 7], x[3 * cols + 9]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        let y = run(device, &x, by.views(), shape, dense, params);
+        assert!(y[cols..2 * cols].iter().all(|y| y.is_nan()), "a NaN reaches its whole row");
+        for row in [2, 3] {
+            for at in row * cols..(row + 1) * cols {
+                // Without a mean the others are 0 beside an infinity: what remains is the shift.
+                let shift = by.shift.as_ref().map_or(0.0, |shift| shift.at(at));
+                let zero = params.norm == Norm::Rms && x[at].is_finite();
+                assert!(if zero { y[at] == shift } else { y[at].is_nan() }, "element {at} is {}", y[at]);
+            }
+        }
+        same_bits(&y[..cols], &right[..cols]);
+        same_bits(&y[4 * cols..], &right[4 * cols..]);
+
+        let mut scale = vec![0.5_f32; cols];
+        scale[9] = f32::NAN;
+        let scale = device.upload(&scale).expect("device memory");
+        let by = ScaleShift { scale: scale.view(&[shape[2]]).expect("a vector").into(), shift: None };
+        let y = run(device, &x[..cols], (Affine::default(), by), [1, 1, shape[2]], dense, params);
+        assert!((0..cols).all(|at| y[at].is_nan() == (at == 9)), "a NaN leaves its column");
+    }
+}
+
+/// Two modulations of one norm: what two calls make.
+fn pair<T: Element>(device: &Device) {
+    let seed = seed();
+    for (i, beside) in forms().into_iter().step_by(3).enumerate() {
+        let cols = if i % 30 == 0 { 25_000 } else { [7, 260, 1536][i % 3] };
+        let (params, random, shape) = (PARAMS[i % 4], &mut random(seed), [2, 3, cols]);
+        eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
+        let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
+        let [first, second] = [0, i % 2].map(|offset| beside.make::<T>(device, random, shape, offset));
+        // Both in one dtype: an operand in f32 puts off the roundings of both results.
+        let ((affine, by), (_, by2)) = (first.views(), second.views());
+        let matrix = Matrix::upload(device, &x, [6, cols], dense);
+        let [mut y, mut y2] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], dense));
+        let outs = [y.view_batches_mut(2), y2.view_batches_mut(2)];
+        ada_norm_pair(device, matrix.view_batches(2), affine, [by, by2], outs, params, Stream::default())
+            .expect("valid arguments");
+        same_bits(&y.download(), &run(device, &x, (affine, by), shape, [dense; 2], params));
+        same_bits(&y2.download(), &run(device, &x, (affine, by2), shape, [dense; 2], params));
+    }
+}

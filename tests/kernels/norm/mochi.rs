@@ -1,0 +1,197 @@
+//! Mochi's residual against f64, and the two norms chained against one after the other, bit for bit.
+use half::{bf16, f16};
+use oxiwarp::{
+    AdaNorm, Affine, Choice, Device, Element, Norm, ScaleShift, Stream, residual_tanh_gated_rms_norm,
+    residual_tanh_gated_rms_norm_modulated,
+};
+use oxiwarp_tests::approx::{Approx, close, normed};
+use oxiwarp_tests::compare::{same_bits, ulp};
+use oxiwarp_tests::operand::{Form, Kind, Operand};
+use oxiwarp_tests::shapes::shapes;
+use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
+
+use super::ada_norm;
+use crate::Test;
+use crate::support::modulations::{Beside, forms, in_batches};
+
+pub const TESTS: &[Test] = &[
+    ("residual_tanh_gated_rms_norm::f32_against_f64", against_f64::<f32>),
+    ("residual_tanh_gated_rms_norm::f16_against_f64", against_f64::<f16>),
+    ("residual_tanh_gated_rms_norm::bf16_against_f64", against_f64::<bf16>),
+    ("residual_tanh_gated_rms_norm::f32_layouts", layouts::<f32>),
+    ("residual_tanh_gated_rms_norm::f16_layouts", layouts::<f16>),
+    ("residual_tanh_gated_rms_norm::bf16_layouts", layouts::<bf16>),
+    ("residual_tanh_gated_rms_norm::held", held),
+    ("residual_tanh_gated_rms_norm::rows_do_not_depend_on_each_other", batch_invariance),
+    ("residual_tanh_gated_rms_norm::nan_and_infinity_stay_in_their_row", not_finite),
+    ("residual_tanh_gated_rms_norm_modulated::f32_is_the_two", chained::<f32>),
+    ("residual_tanh_gated_rms_norm_modulated::f16_is_the_two", chained::<f16>),
+    ("residual_tanh_gated_rms_norm_modulated::bf16_is_the_two", chained::<bf16>),
+];
+
+const EPS: f32 = 1e-6;
+
+/// Runs the op over fresh memory and returns its result.
+fn run<T: Element>(
+    device: &Device,
+    [x, branch]: [&[T]; 2],
+    gate: &Operand<T>,
+    [batch, tokens, cols]: [i64; 3],
+    [read, write]: [Layout; 2],
+) -> Vec<T> {
+    let rows = [batch * tokens, cols];
+    let [x, branch] = [x, branch].map(|values| Matrix::upload(device, values, rows, read));
+    let mut out = Matrix::<T>::poisoned(device, rows, write);
+    let (inputs, to) = ([x.view_batches(batch), branch.view_batches(batch)], out.view_batches_mut(batch));
+    residual_tanh_gated_rms_norm(device, inputs, gate.view(), to, EPS, Stream::default()).expect("valid");
+    out.download()
+}
+
+/// `x + rms(branch) * tanh(gate)`: the tangent in the gate's dtype, product and sum in that of the rows.
+fn reference<T: Element>([x, branch]: [&[T]; 2], gate: &Operand<T>, cols: usize) -> Vec<Approx> {
+    let one = |(at, n): (usize, Approx)| {
+        let value = f64::from(gate.at(at)).tanh();
+        // Of f32 it is off by 2 ulp.
+        let tanh = Approx { value, error: 2.0 * ulp(oxiwarp::Dtype::F32, value) };
+        let tanh = if gate.is_single() { tanh } else { tanh.rounded(T::DTYPE) };
+        let product = n.times(tanh).rounded(T::DTYPE);
+        Approx::exact(x[at].to_f32().into()).plus(product).rounded(T::DTYPE)
+    };
+    normed(&wide(branch), cols, Norm::Rms, EPS).into_iter().enumerate().map(one).collect()
+}
+
+/// One shape and layout; returns the result.
+fn check<T: Element>(
+    device: &Device,
+    seed: u64,
+    shape: [i64; 3],
+    layouts: [Layout; 2],
+    (form, single): (Form, bool),
+) -> Vec<T> {
+    let (random, cols) = (&mut random(seed), shape[2] as usize);
+    let [x, branch]: [Vec<T>; 2] = [(); 2].map(|()| values(random, shape.iter().product::<i64>() as usize));
+    let gate = Operand::new(device, random, shape, Kind { form, single, offset: layouts[0].offset });
+    let out = run(device, [&x, &branch], &gate, shape, layouts);
+    close(&out, &reference([&x, &branch], &gate, cols), cols);
+    out
+}
+
+fn against_f64<T: Element>(device: &Device) {
+    let seed = seed();
+    for (i, shape) in shapes().into_iter().enumerate() {
+        for (form, single) in
+            Form::ALL.into_iter().flat_map(|form| [(form, false), (form, true)]).skip(i % 4).step_by(3)
+        {
+            eprintln!("{} x {} ({}), {form:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+            let dense = [Layout::dense(shape.cols); 2];
+            check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, (form, single));
+        }
+    }
+}
+
+/// Rows with gaps and bases that are not aligned: the same bits as packed ones.
+fn layouts<T: Element>(device: &Device) {
+    let seed = seed();
+    for cols in [1, 64, 129, 640, 3072, 25_000] {
+        let dense = Layout::dense(cols);
+        let (gaps, odd) = (Layout { offset: 16, stride: cols + 64 }, Layout { offset: 1, stride: cols + 3 });
+        for form in Form::ALL {
+            let check = |layouts| check::<T>(device, seed, [2, 3, cols], layouts, (form, false));
+            let packed = check([dense; 2]);
+            for layouts in [[gaps; 2], [odd; 2], [odd, dense], [dense, odd]] {
+                eprintln!("{cols} columns, {layouts:?}, {form:?}, OXIWARP_SEED={seed}");
+                same_bits(&check(layouts), &packed);
+            }
+        }
+    }
+}
+
+/// Mochi's rows have a kernel of their own where the gate is of their type.
+fn held(device: &Device) {
+    let (dense, odd) = (Layout::dense(3072), Layout { offset: 1, stride: 3075 });
+    for (layout, single, is_held) in [(dense, false, true), (dense, true, false), (odd, false, false)] {
+        let device = device.with_choice(Choice::default());
+        check::<bf16>(&device, seed(), [2, 3, 3072], [layout; 2], (Form::ALL[0], single));
+        let launches = device.take_launches().concat();
+        assert_eq!(launches.starts_with("residual_tanh_gated_rms_norm_team6 "), is_held, "{launches}");
+    }
+}
+
+fn batch_invariance(device: &Device) {
+    let (seed, rows) = (seed(), 300_usize);
+    for cols in [5_usize, 1536, 3072] {
+        let (random, width) = (&mut random(seed), cols as i64);
+        let [x, branch]: [Vec<bf16>; 2] = [(); 2].map(|()| values(random, rows * cols));
+        let gate = Operand::vector(device, random, width, false, 0);
+        let some = |rows: std::ops::Range<usize>| {
+            let (shape, part) = ([1, rows.len() as i64, width], rows.start * cols..rows.end * cols);
+            run(device, [&x[part.clone()], &branch[part]], &gate, shape, [Layout::dense(width); 2])
+        };
+        let all = some(0..rows);
+        for row in [0, 11, rows - 7] {
+            let expected = &all[row * cols..(row + 7) * cols];
+            same_bits(&some(row..row + 7), expected);
+            same_bits(&some(row..row + 1), &expected[..cols]);
+        }
+    }
+}
+
+fn not_finite(device: &Device) {
+    let (cols, random) = (40_usize, &mut random(seed()));
+    let (shape, dense) = ([1, 5, cols as i64], [Layout::dense(cols as i64); 2]);
+    let [mut x, mut branch]: [Vec<f32>; 2] = [(); 2].map(|()| values(random, 5 * cols));
+    let gate = Operand::vector(device, random, shape[2], false, 0);
+    let right = run(device, [&x, &branch], &gate, shape, dense);
+    (branch[cols + 3], branch[2 * cols + 7], x[3 * cols + 9]) = (f32::NAN, f32::INFINITY, f32::INFINITY);
+    let out = run(device, [&x, &branch], &gate, shape, dense);
+    assert!(out[cols..2 * cols].iter().all(|out| out.is_nan()), "a NaN reaches its whole row");
+    for at in 2 * cols..3 * cols {
+        assert!(
+            if at % cols == 7 { out[at].is_nan() } else { out[at] == x[at] },
+            "element {at}: {}",
+            out[at]
+        );
+    }
+    assert_eq!(out[3 * cols + 9], f32::INFINITY, "an infinity of x stays in its column");
+    for row in [0, 4] {
+        same_bits(&out[row * cols..(row + 1) * cols], &right[row * cols..(row + 1) * cols]);
+    }
+    same_bits(&out[3 * cols..3 * cols + 9], &right[3 * cols..3 * cols + 9]);
+}
+
+/// The bits of the one op after the other, the second of which is `ada_norm` with one rounding; in rows that wait in
+/// shared memory and in longer ones.
+fn chained<T: Element>(device: &Device) {
+    let seed = seed();
+    let forms: Vec<Beside> = forms().into_iter().filter(|b| b.shift && b.parameters == [None; 2]).collect();
+    for (i, beside) in forms.iter().flat_map(|beside| [beside; 2]).enumerate() {
+        let cols = if i % 12 == 0 { 25_000 } else { [1, 7, 64, 260, 1536, 3072][i / 3 % 6] };
+        let (shape, dense) = ([2, 3, cols], Layout::dense(cols));
+        let odd = Layout { offset: 1, stride: cols + 3 };
+        let [read, write] = [[dense; 2], [odd; 2], [dense, odd]][i % 3];
+        eprintln!("{cols} columns, {read:?} to {write:?}, {beside:?}, OXIWARP_SEED={seed}");
+        let random = &mut random(seed);
+        let [x, branch]: [Vec<T>; 2] = [(); 2].map(|()| values(random, 6 * cols as usize));
+        let kind = Kind { form: Form::ALL[i % 5], single: i % 4 == 3, offset: read.offset };
+        let gate = Operand::<T>::new(device, random, shape, kind);
+        let scale = beside.side::<T>(device, random, shape, read.offset);
+        let [x_matrix, branch_matrix] =
+            [&x, &branch].map(|values| Matrix::upload(device, values, [6, cols], read));
+        let [mut normed, mut out] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], write));
+        residual_tanh_gated_rms_norm_modulated(
+            device,
+            [x_matrix.view_batches(2), branch_matrix.view_batches(2)],
+            gate.view(),
+            scale.view(),
+            [normed.view_batches_mut(2), out.view_batches_mut(2)],
+            EPS,
+            Stream::default(),
+        )
+        .expect("valid arguments");
+        let sum = run(device, [&x, &branch], &gate, shape, [dense; 2]);
+        same_bits(&out.download(), &sum);
+        let by = (Affine::default(), ScaleShift { scale: scale.view(), shift: None });
+        let params = AdaNorm { norm: Norm::Rms, eps: EPS, exact: false };
+        same_bits(&normed.download(), &ada_norm::run(device, &sum, by, shape, [dense; 2], params));
+    }
+}

@@ -1,0 +1,56 @@
+//! Outputs of the norms of diffusion transformers on operands, on each other and on themselves.
+use oxiwarp::{Device, View, ViewMut};
+
+use super::bad_input::says;
+use super::modulation_input::{Inputs, OPS, SHAPE};
+use crate::Test;
+
+pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
+
+/// A view to write what others read.
+fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
+    // SAFETY: inside the buffer; what overlaps is refused before it is touched.
+    unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")
+}
+
+/// Each output on each operand, on the other output, and on itself.
+fn overlap(device: &Device) {
+    let memory = device.upload(&[2.0_f32; 256]).unwrap();
+    let inputs = Inputs::of(&memory);
+    for (op, args, outs) in OPS {
+        for (which, out) in outs.into_iter().enumerate().filter(|(_, out)| !out.is_empty()) {
+            let run = |inputs: Inputs, view: ViewMut, text: &str| {
+                let mut fresh = device.alloc::<f32>(96).unwrap();
+                let fresh = fresh.view_mut(&SHAPE).unwrap();
+                let outs = if which == 0 { [view, fresh] } else { [fresh, view] };
+                says(inputs.run(device, op, outs), &format!("{op}: {text}"));
+            };
+            for &arg in args.iter().chain(&["x"]) {
+                let victim = device.upload(&[2.0_f32; 96]).unwrap();
+                let vector = ["weight", "bias", "scale_table", "gate_table"].contains(&arg);
+                let view = victim.view(if vector { &[16] } else { &SHAPE }).unwrap();
+                run(inputs.with(arg, view), on(view, &SHAPE, &[48, 16, 1]), &format!("{out} overlaps {arg}"));
+                assert!(
+                    victim.download().unwrap().iter().all(|value| *value == 2.0),
+                    "something was written"
+                );
+            }
+            let own = device.upload(&[2.0_f32; 96]).unwrap();
+            let repeated = on(own.view(&[96]).unwrap(), &SHAPE, &[16, 0, 1]);
+            run(
+                inputs,
+                repeated,
+                &format!("{out} of shape [2, 3, 16] has strides [16, 0, 1]: an output must not"),
+            );
+        }
+        if outs[1].is_empty() {
+            continue;
+        }
+        let both = device.upload(&[2.0_f32; 192]).unwrap();
+        let at = |start| on(both.view_strided(start, &[96], &[1]).unwrap(), &SHAPE, &[48, 16, 1]);
+        let text = format!("{op}: {} overlaps {}", outs[0], outs[1]);
+        says(inputs.run(device, op, [at(0), at(90)]), &text);
+        assert!(both.download().unwrap().iter().all(|value| *value == 2.0), "something was written");
+        inputs.run(device, op, [at(0), at(96)]).expect("side by side is fine");
+    }
+}

@@ -1,0 +1,142 @@
+//! The kernels of LayerNorm's gradient for rows that whole warps fill, two of them beside each other or one in three packs
+//! a thread: what rows that share a block must not share, and means that are not near 0.
+use half::{bf16, f16};
+use oxiwarp::{
+    Choice, Device, Element, ParameterGradients, Stream, layer_norm_backward, norm_backward_workspace,
+};
+use oxiwarp_tests::compare::same_bits;
+use oxiwarp_tests::tensor::{random, seed, values};
+
+use crate::Test;
+use crate::support::norm_backward_case::{Case, EPS};
+
+pub const TESTS: &[Test] = &[
+    ("norm_backward::beside_f32_odd_rows", odd_rows::<f32>),
+    ("norm_backward::beside_f16_odd_rows", odd_rows::<f16>),
+    ("norm_backward::beside_bf16_odd_rows", odd_rows::<bf16>),
+    ("norm_backward::beside_a_nan_stays_in_its_row", not_finite),
+    ("norm_backward::beside_means_far_from_0", far_means),
+    ("norm_backward::beside_outliers_among_the_first", outliers),
+    ("norm_backward::beside_three_dimensions", three_dimensions),
+];
+
+/// Columns of f32 and the kernel that takes them; 16-bit rows are twice as long.
+const FORMS: [(i64, &str); 2] = [(512, "beside2"), (1_536, "beside3")];
+
+/// So many columns in vectors as many as those of f32.
+fn columns<T>(of_f32: i64) -> i64 {
+    of_f32 * 4 / size_of::<T>() as i64
+}
+
+/// Runs it on a device that notes what is launched, and sees that the kernel is the one.
+fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -> R {
+    let device = device.with_choice(Choice::default());
+    let results = run(&device);
+    let launches = device.take_launches();
+    assert!(launches[0].starts_with(&format!("layer_norm_backward_{kernel} ")), "{launches:?}");
+    results
+}
+
+/// Of two rows the last may be missing; one alone; several to a block.
+fn odd_rows<T: Element>(device: &Device) {
+    for (cols, kernel) in FORMS {
+        for rows in [1, 2, 3, 7, 1_323] {
+            let case = Case::<T>::new(seed(), true, [rows, columns::<T>(cols)]);
+            let dsum = (rows == 7).then(|| values(&mut random(seed()), case.x.len()));
+            eprintln!("{rows} rows of {cols}, OXIWARP_SEED={}", seed());
+            by_kernel(device, kernel, |device| Case { dsum, ..case }.check(device));
+        }
+    }
+}
+
+/// In each of seven rows, among the elements that a row's first mean is of and behind them.
+fn not_finite(device: &Device) {
+    let rows = 7;
+    for (cols, kernel) in FORMS {
+        let cols = cols as usize;
+        for (row, column) in (0..rows).flat_map(|row| [(row, 3), (row, 40)]) {
+            for (in_x, bad) in [(true, f32::NAN), (false, f32::NAN), (true, f32::INFINITY)] {
+                let mut case = Case::<f32>::new(seed(), true, [rows as i64, cols as i64]);
+                let of = if in_x { &mut case.x } else { &mut case.dy };
+                of[row * cols + column] = bad;
+                let (dx, sums) = by_kernel(device, kernel, |device| case.run(device));
+                let context = format!("{kernel}: {bad} in row {row}, column {column}, in x: {in_x}");
+                for (at, dx) in dx.iter().enumerate() {
+                    assert_eq!(dx.is_nan(), at / cols == row, "{context}: dx[{}, {}]", at / cols, at % cols);
+                }
+                let [dweight, dbias] = &sums[..] else { panic!("there are two") };
+                for at in 0..cols {
+                    assert_eq!(dweight[at].is_nan(), in_x || at == column, "{context}: dweight[{at}]");
+                    assert_eq!(dbias[at].is_nan(), !in_x && at == column, "{context}: dbias[{at}]");
+                }
+            }
+        }
+    }
+}
+
+/// The squares of such rows are nearly all mean; the next row has another.
+fn far_means(device: &Device) {
+    for (cols, kernel) in FORMS {
+        for mean in [-3_000.0, 40_000.0] {
+            let mut case = Case::<f32>::new(seed(), true, [5, cols]);
+            let means = [mean, 0.0, -mean, mean, 10.0 * mean];
+            case.x.iter_mut().enumerate().for_each(|(at, x)| *x += means[at / cols as usize]);
+            by_kernel(device, kernel, |device| case.check(device));
+        }
+    }
+}
+
+/// The mean of a row's first elements, which is taken off first, is then far from that of all.
+fn outliers(device: &Device) {
+    for (cols, kernel) in FORMS {
+        for (outliers, size) in [(0..1, 1e4), (15..16, -1e6), (3..9, 1e3), (0..16, 1e4), (0..16, -300.0)] {
+            let mut case = Case { sampled: true, ..Case::<f32>::new(seed(), true, [3, cols]) };
+            // Of the row in the middle: its neighbours are as they were.
+            case.x[cols as usize..][outliers].iter_mut().for_each(|x| *x += size);
+            by_kernel(device, kernel, |device| case.check(device));
+        }
+    }
+}
+
+/// Batches of five rows with a gap behind each: the second of two rows may be in the next batch.
+fn three_dimensions(device: &Device) {
+    let (batches, tokens) = (3, 5);
+    for (cols, kernel) in FORMS {
+        let case = Case::<f32>::new(seed(), true, [batches * tokens, cols]);
+        let (dx, sums) = by_kernel(device, kernel, |device| case.run(device));
+        let (shape, strides) = ([batches, tokens, cols], [(tokens + 1) * cols, cols, 1]);
+        let spread = |values: &[f32]| {
+            let batches = values.chunks((tokens * cols) as usize);
+            let memory = batches.flat_map(|batch| batch.iter().copied().chain(vec![f32::NAN; cols as usize]));
+            device.upload(&memory.collect::<Vec<_>>()).expect("memory")
+        };
+        let (x, dy, mut out) = (spread(&case.x), spread(&case.dy), spread(&vec![f32::NAN; dx.len()]));
+        let Some(Ok(weight)) = &case.weight else { panic!("there is one") };
+        let weight = device.upload(weight).expect("memory");
+        let [mut dweight, mut dbias] = [(); 2].map(|()| device.alloc::<f32>(cols as usize).expect("memory"));
+        let [x, dy] = [&x, &dy].map(|of| of.view_strided(0, &shape, &strides).expect("inside"));
+        let needed = norm_backward_workspace(device, &x, &[cols], 2);
+        let mut workspace = device.alloc::<f32>(needed).expect("memory");
+        by_kernel(device, kernel, |device| {
+            let gradients = ParameterGradients {
+                dweight: dweight.view_mut(&[cols]).ok(),
+                dbias: dbias.view_mut(&[cols]).ok(),
+                workspace: workspace.view_mut(&[needed as i64]).ok(),
+            };
+            let out = out.view_strided_mut(0, &shape, &strides).expect("inside");
+            let weight = weight.view(&[cols]).ok();
+            layer_norm_backward(device, dy, x, weight, None, out, gradients, EPS, Stream::default())
+                .expect("valid arguments");
+        });
+        let out = out.download().expect("a kernel that ran");
+        let (rows, gaps): (Vec<_>, Vec<_>) =
+            out.chunks(cols as usize).enumerate().partition(|(row, _)| row % (tokens as usize + 1) < 5);
+        same_bits(&rows.iter().flat_map(|(_, row)| row.iter().copied()).collect::<Vec<_>>(), &dx);
+        assert!(gaps.iter().all(|(_, gap)| gap.iter().all(|x| x.is_nan())), "a gap was written");
+        for (ours, theirs) in [&dweight, &dbias].into_iter().zip(&sums) {
+            let ours: Vec<_> =
+                ours.download().expect("a kernel that ran").into_iter().map(f64::from).collect();
+            assert_eq!(&ours, theirs);
+        }
+    }
+}

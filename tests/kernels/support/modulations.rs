@@ -1,0 +1,77 @@
+//! The forms that scales, shifts and their tables, weights and biases are tested in.
+use oxiwarp::{Device, Element};
+use oxiwarp_tests::operand::{Form, Kind, Norming, Operand, Side};
+use rand::rngs::StdRng;
+
+use crate::norm::layer_norm::PARAMETERS;
+
+/// What is beside the rows of a norm; a `bool` says whether an operand is in f32.
+#[derive(Clone, Copy, Debug)]
+pub struct Beside {
+    pub form: Form,
+    pub single: bool,
+    pub table: Option<bool>,
+    pub shift: bool,
+    pub parameters: [Option<bool>; 2],
+}
+
+impl Beside {
+    /// As LTX-Video, Flux and most others have it.
+    pub const USUAL: Self =
+        Self { form: Form::BatchSlice, single: false, table: None, shift: true, parameters: [None; 2] };
+
+    /// Is any of it in f32?
+    pub fn is_single(&self) -> bool {
+        self.single || [self.table, self.parameters[0], self.parameters[1]].contains(&Some(true))
+    }
+
+    /// One operand of this form, from element `offset` of its memory on.
+    pub fn side<T: Element>(
+        &self,
+        device: &Device,
+        random: &mut StdRng,
+        shape: [i64; 3],
+        offset: usize,
+    ) -> Side<T> {
+        let kind = Kind { form: self.form, single: self.single, offset };
+        Side::new(device, random, shape, kind, self.table)
+    }
+
+    /// All of them.
+    pub fn make<T: Element>(
+        &self,
+        device: &Device,
+        random: &mut StdRng,
+        shape: [i64; 3],
+        offset: usize,
+    ) -> Norming<T> {
+        let [weight, bias] = self
+            .parameters
+            .map(|single| single.map(|single| Operand::vector(device, random, shape[2], single, offset)));
+        let scale = self.side(device, random, shape, offset);
+        let shift = self.shift.then(|| self.side(device, random, shape, offset));
+        Norming { weight, bias, scale, shift }
+    }
+}
+
+/// All of them.
+pub fn forms() -> Vec<Beside> {
+    let mut all = vec![];
+    for form in Form::ALL {
+        for single in [false, true] {
+            for table in [None, Some(false), Some(true)] {
+                for shift in [true, false] {
+                    for parameters in PARAMETERS {
+                        all.push(Beside { form, single, table, shift, parameters });
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// So many rows as batches and tokens.
+pub fn in_batches(rows: i64, cols: i64) -> [i64; 3] {
+    if rows % 2 == 0 { [2, rows / 2, cols] } else { [1, rows, cols] }
+}

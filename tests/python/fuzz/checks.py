@@ -1,0 +1,369 @@
+"""What has to be true of every case. A check raises `Failed`."""
+
+import re
+import warnings
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .case import Case, Operator
+from .draw import Draw
+from .precision import UNIT, Exact, Noisy, Rounded
+
+RUNS = 5  # of a formula with simulated errors; in the first, errors of one mark have one sign
+# Factor of the largest difference of these runs, for gradients also of float32 autograd's error: few runs
+# do not show the largest possible difference.
+FACTOR = 4.0
+SENTINEL = 77.0
+# Results below the smallest normal number may be 0 (softmax: "float32 results below 2^-126 are 0").
+SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
+
+
+class Failed(Exception):
+    """A check that failed: its name, and what differed."""
+
+    def __init__(self, check: str, what: str) -> None:
+        super().__init__(f"{check}: {what}")
+        self.check = check
+
+
+class Refused(Exception):
+    """A call that was refused as documented."""
+
+
+def bits(x: Tensor) -> Tensor:
+    """Integers that tell apart what `torch.equal` does not; all NaN are one."""
+    x = x.detach().contiguous()
+    if not x.is_floating_point():
+        return x
+    x = torch.where(x.isnan(), torch.full_like(x, torch.nan), x)
+    return x.view(torch.int16 if x.element_size() == 2 else torch.int32)
+
+
+def same_bits(some: Sequence[Tensor], others: Sequence[Tensor], check: str, what: str) -> None:
+    """Raise unless all tensors have the same bits."""
+    for at, (a, b) in enumerate(zip(some, others, strict=True)):
+        differ = (bits(a) != bits(b)).nonzero()
+        if a.shape != b.shape or len(differ):
+            raise Failed(check, f"{what}, result {at}: {len(differ)} values differ, the first at {differ[:1].tolist()}")
+
+
+def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: object) -> tuple[Tensor, ...]:
+    """The operator's results. Raises `Refused` for a refusal that is documented and true, else `Failed`."""
+    try:
+        return operator.call(tensors, {**case.options, **more})
+    except Exception as error:
+        explain(error, case, [*tensors.values(), *[x for x in more.values() if isinstance(x, Tensor)]], more)
+
+
+def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[str, object]) -> None:
+    """Raise `Refused` if the refusal is documented and true of these arguments, else `Failed`."""
+    text = str(error).splitlines()[0] if str(error) else repr(error)
+    if "its last dimension must be contiguous" in text:
+        true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
+    elif "two strides must reach all its rows" in text:
+        shaped = max((x.dim() for name, x in case.given().items() if name in case.strided), default=0)
+        together = [
+            x.unsqueeze(1) if x.dim() == 2 and shaped == 3 else x  # Mochi's [B, N]
+            for name, x in case.given().items()
+            if name in case.strided
+        ]
+        together += [x for x in more.values() if isinstance(x, Tensor)]
+        true = levels(together) > 2
+    else:
+        outs = [x for x in more.values() if isinstance(x, Tensor)]
+        true = any(re.search(part, text) is not None and is_true(outs) for part, is_true in case.refusals.items())
+    if not true:
+        raise Failed("error", f"{type(error).__name__}: {text}") from error
+    raise Refused(text) from error
+
+
+def levels(tensors: Sequence[Tensor]) -> int:
+    """How many strides reach the rows of all tensors, which are broadcast to the shape of the first."""
+    lead = tensors[0].shape[:-1]
+    strides = [x.expand(*lead, x.shape[-1]).stride()[:-1] for x in tensors]
+    found: list[tuple[int, list[int]]] = []
+    if 0 in lead:
+        return 0
+    for dim in reversed([dim for dim, size in enumerate(lead) if size != 1]):
+        own = [each[dim] for each in strides]
+        if found and own == [stride * found[-1][0] for stride in found[-1][1]]:
+            found[-1] = (found[-1][0] * lead[dim], found[-1][1])
+        else:
+            found.append((lead[dim], own))
+    return len(found)
+
+
+def unlike(x: Tensor, other: Tensor) -> Tensor:
+    """Where one is NaN or infinite and the other is not the same."""
+    same = (x == other) | (x.isnan() & other.isnan()) | (x.isfinite() & other.isfinite())
+    return ~same
+
+
+def errors(x: Tensor, right: Tensor) -> Tensor:
+    """Of each value, or of its row in the mean if that is more."""
+    off = (x.double() - right).abs().nan_to_num(0.0, 0.0, 0.0)
+    return torch.maximum(off, off.mean(-1, keepdim=True)) if off.dim() and off.numel() else off
+
+
+class Expected:
+    """A formula's results, how far off a correct one may be, and those of torch's chain.
+
+    `float32`: results of the same formula in float32, whose errors are allowed too.
+    """
+
+    def __init__(
+        self,
+        exact: Sequence[Tensor],
+        noisy: Sequence[Sequence[Tensor]],
+        chain: Sequence[Tensor | None],
+        float32: Sequence[Tensor] | None = None,
+        floor: float = 1.0,
+    ) -> None:
+        self.exact, self.chain, self.floor = exact, chain, floor
+        self.spread, self.unsure = list[Tensor](), list[Tensor]()
+        for at, right in enumerate(exact):
+            # An infinity times a number that errors may make 0: NaN or an infinity.
+            self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
+            off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
+            off = off.nan_to_num(0.0, 0.0, 0.0)
+            finite = right.isfinite() & (right.abs() < 1e200)
+            mean = torch.where(finite, off, 0.0).mean(-1, keepdim=True) if off.dim() and off.numel() else off
+            relative = (off / right.abs())[finite & (right != 0)]
+            usual = relative.median() * right.abs() if relative.numel() else off
+            spread = torch.maximum(torch.maximum(off, mean), usual.nan_to_num(0.0, 0.0, 0.0))
+            self.spread.append(spread if float32 is None else torch.maximum(spread, errors(float32[at], right)))
+
+    def allowed(self, at: int, dtype: torch.dtype) -> Tensor:
+        """The largest error of result `at` in `dtype`."""
+        half = 0.51 * torch.finfo(dtype).eps * self.exact[at].abs()
+        return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
+
+    def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
+        """Raise unless every value is right. Returns the largest error as a part of the allowed one."""
+        worst = 0.0
+        for at, (y, right, chain) in enumerate(zip(got, self.exact, self.chain, strict=True)):
+            if y.shape != right.shape:
+                raise Failed(check, f"{what}, result {at}: shape {list(y.shape)}, expected {list(right.shape)}")
+            if y.numel() == 0:
+                continue
+            allowed, wide = factor * self.allowed(at, y.dtype), y.double()
+            off = (wide - right).abs()
+            good = off <= allowed
+            worst = max(worst, (off / allowed)[good].max().item() if good.any() else 0.0)
+            if not good.all():
+                self._others(y, at, good, chain, allowed, check, what)
+        return worst
+
+    def _others(
+        self, y: Tensor, at: int, good: Tensor, chain: Tensor | None, allowed: Tensor, check: str, what: str
+    ) -> None:
+        """Values not near the exact ones: those of torch's chain (NaN, infinity, overflow), or wrong."""
+        right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
+        near_limit = right.abs() >= info.max * (1 - 2 * info.eps)
+        good = good | (near_limit & (wide.sign() == right.sign()) & (wide.abs() >= info.max * (1 - 2 * info.eps)))
+        own = right.to(y.dtype).double() if chain is None else chain.double()
+        good = good | (self.unsure[at] & ~wide.isfinite())
+        good = good | (wide == own) | (wide.isnan() & own.isnan())
+        # Torch's chain is not near the exact value itself (its float32 overflows): near the chain.
+        elsewhere = (own - right).abs() > allowed
+        good = good | (elsewhere & ((wide - own).abs() <= (info.eps + 8 * UNIT) * own.abs()))
+        if not good.all():
+            first = tuple((~good).nonzero()[0].tolist())
+            raise Failed(
+                check,
+                f"{what}, result {at}: {int((~good).sum())} of {y.numel()} values, the first at {list(first)}: got "
+                f"{wide[first].item()!r}, float64 {right[first].item()!r}, torch's chain {own[first].item()!r}, "
+                f"allowed error {allowed[first].item():.2e}",
+            )
+
+
+def expected_forward(operator: Operator, case: Case, seed: int, dtypes: Sequence[torch.dtype]) -> Expected:
+    """What the results have to be."""
+
+    def evaluate(m: Exact) -> tuple[Tensor, ...]:
+        return operator.evaluate(m, case, {name: m.wide(x) for name, x in case.given().items()})
+
+    chain = [y.to(dtype) for y, dtype in zip(evaluate(Rounded()), dtypes, strict=True)]
+    return Expected(evaluate(Exact()), [evaluate(Noisy(seed + i, common=i == 0)) for i in range(RUNS)], chain)
+
+
+def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed: int) -> tuple[float, Expected]:
+    """Shapes, dtypes, values, and bits where they are promised."""
+    for at, y in enumerate(got):
+        dtype = torch.float32 if not has_gradient(case, at) else case.dtype
+        if y.dtype != dtype or (operator.contiguous and not y.is_contiguous()):
+            raise Failed("values", f"result {at} is {y.dtype} with strides {y.stride()}, expected {dtype}, contiguous")
+    expected = expected_forward(operator, case, seed, [y.dtype for y in got])
+    worst = expected.compare(got, "values", "forward")
+    for at in case.bits:
+        same_bits([got[at]], [expected.chain[at]], "bits", f"bits of torch's chain, result {at} of the call")
+    if operator.torch is not None:
+        tensors = Space(case.tensors)
+        own = operator.torch(tensors, case)
+        if own is not None:
+            expected.compare(own if isinstance(own, tuple) else (own,), "formula", "torch's operator", 2.0)
+    return worst, expected
+
+
+class Space:
+    """Tensors as attributes."""
+
+    def __init__(self, tensors: dict[str, Tensor | None]) -> None:
+        self.__dict__.update(tensors)
+
+
+def check_repeated(operator: Operator, case: Case, got: tuple[Tensor, ...], draw: Draw) -> None:
+    """The same bits again, and arguments that nothing was written to."""
+    before = {name: bits(x).clone() for name, x in case.given().items()}
+    same_bits(got, run(operator, case, case.given()), "repeated", "a second call")
+    for name, x in case.given().items():
+        if not torch.equal(bits(x), before[name]):
+            raise Failed("repeated", f"{name} was written to")
+
+
+def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
+    """A row of NaN leaves the bits of all other rows as they are, and is itself not ignored."""
+    assert case.row is not None
+    name, dims = case.row
+    x = case.tensors[name]
+    if x is None or x.numel() == 0:
+        return
+    index: list[object] = [slice(None)] * x.dim()
+    for dim in dims:
+        index[dim] = draw.below(x.shape[dim])
+    dense = {key: value.clone(memory_format=torch.contiguous_format) for key, value in case.given().items()}
+    poisoned = {**dense, name: dense[name].clone()}
+    poisoned[name][tuple(index)] = torch.nan
+    plain, other = run(operator, case, dense), run(operator, case, poisoned)
+    for at, (a, b) in enumerate(zip(plain, other, strict=True)):
+        if a.dim() < len(dims) or list(a.shape[: len(dims)]) != list(x.shape[: len(dims)]):
+            continue  # a mean over all rows
+        apart = bits(a) != bits(b)
+        apart[tuple(index[: a.dim()])] = False
+        if apart.any():
+            where = apart.nonzero()[0].tolist()
+            raise Failed("rows", f"NaN in {name} at {index}: result {at} changed at {where}, in another row")
+
+
+def check_out(operator: Operator, case: Case, got: tuple[Tensor, ...], expected: Expected, draw: Draw) -> None:
+    """`out=` has the results, and nothing beside it was written to."""
+    outs, stores = [], []
+    for y in got:
+        out = draw.layout(y.dim(), expand=False, last=False)(torch.full_like(y, SENTINEL).contiguous())
+        store = out.as_strided((out.untyped_storage().nbytes() // out.element_size(),), (1,), 0)
+        store.fill_(SENTINEL)
+        outs.append(out)
+        stores.append(store)
+    out = outs[0] if len(outs) == 1 else tuple(outs)
+    more = {"out": out}
+    try:
+        operator.call(case.given(), {**case.options, **more})
+    except Exception as error:
+        explain(error, case, [*case.given().values(), *outs], {f"out{i}": x for i, x in enumerate(outs)})
+    expected.compare(outs, "out", "into out")
+    for view, store in zip(outs, stores, strict=True):
+        inside = torch.zeros_like(store, dtype=torch.bool)
+        inside.as_strided(view.shape, view.stride(), view.storage_offset()).fill_(True)
+        outside = store[~inside]
+        if not (outside == SENTINEL).all():
+            raise Failed("out", f"{int((outside != SENTINEL).sum())} values outside of out were written")
+
+
+def incoming(y: Tensor, draw: Draw) -> Tensor:
+    """A gradient for a result: dense, expanded, or in another order in memory."""
+    dy = draw.normal(y.shape, y.dtype)
+    kind = draw.pick("dense", "dense", "expanded", "one", "transposed")
+    if kind == "expanded" and y.dim():
+        dim = draw.below(y.dim())
+        return dy.narrow(dim, 0, min(1, dy.shape[dim])).expand(y.shape)
+    if kind == "one":
+        return torch.ones((), dtype=y.dtype, device=y.device).expand(y.shape)
+    if kind == "transposed" and y.dim() >= 2:
+        return dy.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return dy
+
+
+def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], draw: Draw, seed: int) -> float:
+    """Gradients of some arguments, for some of the results, against float64 autograd of the formula."""
+    names = [name for name in draw.some(case.differentiable) if case.tensors[name] is not None]
+    floating = [at for at, y in enumerate(got) if has_gradient(case, at)]
+    chosen = [floating[int(at)] for at in draw.some([str(i) for i in range(len(floating))])]
+    if not names or not chosen:
+        return 0.0
+    dys = {at: incoming(got[at], draw) for at in chosen}
+
+    def ours() -> tuple[list[Tensor | None], tuple[Tensor, ...]]:
+        leaves = {name: case.given()[name].detach().requires_grad_() for name in names}
+        ys = run(operator, case, {**case.given(), **leaves})
+        used = [at for at in chosen if ys[at].requires_grad]
+        if not used:
+            return [None] * len(names), ys
+        try:
+            found = torch.autograd.grad(
+                [ys[at] for at in used], list(leaves.values()), [dys[at] for at in used], allow_unused=True
+            )
+        except Exception as error:
+            raise Failed("gradient", f"backward: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+        return list(found), ys
+
+    def formula(m: Exact) -> list[Tensor]:
+        wide = {name: m.wide(x).detach() for name, x in case.given().items()}
+        leaves = {name: wide[name].clone().requires_grad_() for name in names}
+        ys = operator.evaluate(m, case, {**wide, **leaves})
+        used = [at for at in chosen if ys[at].requires_grad]
+        if not used:
+            return [torch.zeros_like(x) for x in leaves.values()]
+        found = torch.autograd.grad(
+            [ys[at] for at in used],
+            list(leaves.values()),
+            [m.wide(dys[at]) for at in used],
+            allow_unused=True,
+            materialize_grads=True,
+        )
+        return list(found)
+
+    with torch.enable_grad():
+        found, ys = ours()
+        again, _ = ours()
+        right = formula(Exact(True))
+        single = formula(Rounded(True))
+        noisy = [formula(Noisy(seed + i, True, i == 0)) for i in range(RUNS)]
+    if not case.torch_gradient:
+        same_bits([y.detach() for y in ys], got, "gradient", "results where a gradient is recorded")
+    filled = []
+    for name, gradient in zip(names, found, strict=True):
+        x = case.given()[name]
+        if gradient is None:
+            gradient = torch.zeros_like(x)
+        if gradient.dtype != x.dtype or gradient.shape != x.shape:
+            raise Failed("gradient", f"of {name}: {gradient.dtype} {list(gradient.shape)}, expected that of {name}")
+        filled.append(gradient)
+    same_bits(filled, [torch.zeros_like(x) if g is None else g for x, g in zip(filled, again, strict=True)],
+              "gradient", f"a second gradient of {names}")  # fmt: skip
+    what = f"of {names} for results {chosen}, strides of dy {[list(dy.stride()) for dy in dys.values()]}"
+    return Expected(right, noisy, [None] * len(right), single, case.floor).compare(filled, "gradient", what)
+
+
+def has_gradient(case: Case, at: int) -> bool:
+    """Whether a result has a gradient: `lse`, the second one, has none."""
+    return not (at == 1 and case.options.get("return_lse"))
+
+
+def check_vmap(operator: Operator, case: Case, draw: Draw) -> None:
+    """`torch.func.vmap` over some of the tensors gives the bits of a loop."""
+    names = draw.some([name for name, x in case.given().items() if x.is_floating_point()])
+    stacked = {name: torch.stack([case.given()[name], case.given()[name] * 0.5]) for name in names}
+    dim = draw.pick(0, -1)
+    moved = {name: x.movedim(0, dim) for name, x in stacked.items()}
+    rest = {name: x for name, x in case.given().items() if name not in names}
+    loop = [run(operator, case, {**rest, **{name: x[at] for name, x in stacked.items()}}) for at in range(2)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            call = torch.func.vmap(lambda t: operator.call({**rest, **t}, case.options), in_dims=(dim,))
+            together = call(moved)
+    except Exception as error:
+        raise Failed("vmap", f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
+    same_bits(together, [torch.stack(list(each)) for each in zip(*loop, strict=True)], "vmap", f"over {names}")

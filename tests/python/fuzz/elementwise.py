@@ -1,0 +1,161 @@
+"""Activations and gated activations."""
+
+import functools
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .case import Case, register
+from .draw import Draw
+from .norms import rows_of, silu
+from .precision import Exact
+
+# An activation of `v` in the arithmetic, whose operators round to `lo`; `fast` is the mode.
+Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
+ROOT = math.sqrt(2.0 / math.pi)
+
+
+def gelu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
+    """Where the error function is near -1 the error is relative to `v`."""
+    return m.f32(F.gelu(v), 2.0, v.abs())
+
+
+def gelu_tanh(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
+    return m.f32(F.gelu(v, approximate="tanh"), 2.0, v.abs())
+
+
+def _halved(m: Exact, v: Tensor, inner: Tensor, lo: torch.dtype) -> Tensor:
+    """`0.5 * v * (1 + tanh(inner))`, an operator for each step."""
+    tanh = m.round(m.f32(torch.tanh(inner), 2.0), lo)
+    return m.f32(m.round(0.5 * v, lo) * m.round(1.0 + tanh, lo), 2.0, v.abs())
+
+
+def gelu_new(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
+    cube = m.round(m.f32(v.pow(3.0), 2.0), lo)
+    total = m.round(m.f32(v + m.round(0.044715 * cube, lo)), lo)
+    return _halved(m, v, m.round(m.f32(ROOT * total), lo), lo)
+
+
+def gelu_fast(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
+    factor = m.round(m.f32(1.0 + m.round(m.round(0.044715 * v, lo) * v, lo)), lo)
+    return _halved(m, v, m.round(m.f32(m.round(v * 0.7978845608, lo) * factor), lo), lo)
+
+
+def gelu_quick(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
+    inner = m.round(m.f32(1.702 * v), lo)
+    # As for silu: below -20 the relative error of an exponential grows to 90 units in mode "fast".
+    units = torch.where(inner.detach() < -20, 90.0 if fast else 4.0, 4.0)
+    units = torch.where(inner.detach() < -87.0, 2.0**23, units) if fast else units
+    return m.f32(v * m.round(m.f32(torch.sigmoid(inner), units), lo))
+
+
+def plain_silu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
+    return silu(m, v, fast)
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "gelu_new": gelu_new,
+    "gelu_fast": gelu_fast,
+    "gelu_quick": gelu_quick,
+    "silu": plain_silu,
+}
+# The activation, and whether it is that of the first half.
+GATED: dict[str, tuple[Activation | None, bool]] = {
+    "geglu": (gelu, False),
+    "swiglu": (plain_silu, False),
+    "mul_and_silu": (plain_silu, False),
+    "silu_and_mul": (plain_silu, True),
+    "gelu_and_mul": (gelu, True),
+    "gelu_tanh_and_mul": (gelu_tanh, True),
+    "fatrelu_and_mul": (None, True),
+}
+TORCH = {"gelu": F.gelu, "gelu_tanh": functools.partial(F.gelu, approximate="tanh"), "silu": F.silu}
+
+
+def draw_activation(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    if g.maybe(0.02):
+        shape = ()
+    x = g.layout(len(shape))(g.rows(shape, dtype) * g.pick(1, 1, 20))
+    bias = g.vector(shape[-1], dtype) if shape and g.maybe(0.4) else None
+    return Case(
+        dict(x=x, bias=bias),
+        dict(mode=g.pick("exact", "fast")),
+        ("x", "bias"),
+        rows_of("x", shape) if shape else None,
+        ("x",),
+    )
+
+
+def biased(m: Exact, x: Tensor, bias: Tensor | None, lo: torch.dtype, dtype: torch.dtype) -> Tensor:
+    """`x + bias`. The gradient of a bias is a sum of rounded ones."""
+    x = m.edge(x)
+    return x if bias is None else m.kept(x + m.back(bias + torch.zeros_like(x), dtype), lo)
+
+
+def activation(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    fast = c.options["mode"] == "fast"
+    lo = torch.float32 if fast else c.dtype
+    return ACTIVATIONS[name](m, biased(m, t.x, t.bias, lo, c.dtype), lo, fast)
+
+
+def torch_activation(name: str, t: SimpleNamespace, c: Case) -> Tensor | None:
+    if name not in TORCH or c.special in ("large", "denormal", "inf") or c.options["mode"] == "fast":
+        return None
+    return TORCH[name](t.x if t.bias is None else t.x + t.bias)
+
+
+def draw_gated(name: str, g: Draw) -> Case:
+    dtype, cols = g.dtype(), g.cols(2500)
+    shape = (*g.lead(2 * cols), cols)
+    second = "up" if GATED[name][1] else "gate"
+    lay, tensors = g.layout(len(shape)), dict[str, Tensor | None]()
+    if g.maybe(0.5):
+        tensors["x"] = lay(g.rows((*shape[:-1], 2 * cols), dtype) * g.pick(1, 1, 20))
+        tensors[second] = None
+    else:
+        tensors["x"] = lay(g.rows(shape, dtype) * g.pick(1, 1, 20))
+        tensors[second] = (lay if g.maybe(0.7) else g.layout(len(shape)))(g.normal(shape, dtype, g.pick(1.0, 20.0)))
+    tensors["bias"] = g.vector(2 * cols, dtype) if g.maybe(0.4) else None
+    options: dict[str, object] = dict(mode=g.pick("exact", "fast"))
+    if name == "geglu":
+        options["approximate"] = g.pick("none", "tanh")
+    if name == "fatrelu_and_mul":
+        options["threshold"] = g.pick(0.0, 0.25, 0.1, -0.3)
+    return Case(tensors, options, tuple(tensors), rows_of("x", shape), ("x", second))
+
+
+def gated(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    function, first_half = GATED[name]
+    fast = c.options["mode"] == "fast"
+    lo = torch.float32 if fast else c.dtype
+    other = t.up if first_half else t.gate
+    first, second = t.x.chunk(2, -1) if other is None else (t.x, other)
+    biases = (None, None) if t.bias is None else t.bias.chunk(2)
+    a, b = (biased(m, x, bias, lo, c.dtype) for x, bias in zip((first, second), biases, strict=True))
+    a, b = (a, b) if first_half else (b, a)
+    if function is None:
+        # "The threshold is rounded to x's dtype", which torch's CPU kernel does not do.
+        threshold = torch.tensor(c.options["threshold"]).to(c.dtype).item()
+        y = torch.where((a > threshold) | a.isnan(), a, torch.zeros_like(a))
+    else:
+        function = gelu_tanh if c.options.get("approximate") == "tanh" else function
+        y = m.round(function(m, a, lo, fast), lo)
+    return m.f32(y * b)
+
+
+for _name in ACTIVATIONS:
+    register(
+        _name,
+        draw_activation,
+        functools.partial(activation, _name),
+        torch=functools.partial(torch_activation, _name),
+    )
+for _name in GATED:
+    register(_name, functools.partial(draw_gated, _name), functools.partial(gated, _name))

@@ -1,0 +1,245 @@
+"""The norms and residuals of diffusion transformers, modulated by scales, shifts and gates."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .case import Case, register
+from .draw import F16, F32, Draw
+from .norms import LARGEST, layer, rms, rows_of
+from .precision import Exact
+
+
+def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 0.5) -> Tensor:
+    """A scale, shift or gate: a vector, one for a batch or a row, a slice, or any that broadcasts."""
+    cols, lead = shape[-1], list(shape[:-1])
+    dtype = g.pick(dtype, dtype, F32)
+    form = g.pick("vector", "batch", "batch", "token", "slice", "any")
+    if form == "vector" or not lead:
+        return g.vector(cols, dtype, scale)
+    if form == "batch":
+        return g.layout(len(shape), expand=False)(g.normal([lead[0]] + [1] * (len(lead) - 1) + [cols], dtype, scale))
+    if form == "token":
+        return g.layout(len(shape))(g.normal(shape, dtype, scale))
+    if form == "slice":
+        own = lead if g.maybe(0.5) else [lead[0]] + [1] * (len(lead) - 1)
+        return g.normal([*own, 3, cols], dtype, scale)[..., g.below(3), :]
+    own = [size if g.maybe(0.5) else 1 for size in lead]
+    return g.normal([*own[g.below(len(own) + 1) :], cols], dtype, scale)
+
+
+def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
+    """A second tensor of the shape of `x`, mostly in the same layout."""
+    values = g.normal(x.shape, x.dtype, g.pick(1.0, 1.0, 5.0))
+    return (lay if g.maybe(0.7) else g.layout(x.dim()))(values)
+
+
+def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
+    """A modulation with its table, and the dtype that torch's `table + value` has.
+
+    In both modes a sum of two 16-bit tensors is rounded (`Modulation` in kernels-gpu/src/norm/operand.rs).
+    """
+    value, table = getattr(t, name), getattr(t, f"{name}_table", None)
+    if value is None:
+        return None, c.dtype
+    dtype = c.of(name)
+    if table is None:
+        return value, dtype
+    dtype = dtype if c.of(f"{name}_table") == dtype else F32
+    total = m.edge(value) + m.edge(table)
+    # Gradients take roundings of the forward for what they approximate. The saved sum has the rounded gate.
+    kept = name == "gate" or not m.gradient
+    return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
+
+
+def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) -> Tensor:
+    """The norm, rounded to `lo` where torch's modules round."""
+    eps = c.options["eps"]
+    if c.options.get("norm", "layer_norm") == "layer_norm":
+        return m.round(layer(m, x, t.weight, t.bias, eps), lo)
+    y = m.round(rms(m, x, eps), lo)
+    y = y if t.weight is None else m.round(m.f32(y * t.weight), lo)
+    return y if t.bias is None else m.round(m.f32(y + t.bias), lo)
+
+
+def modulate(m: Exact, n: Tensor, scale: Tensor, shift: Tensor | None, lo: torch.dtype) -> Tensor:
+    """`n * (1 + scale) + shift`, an operator for each step."""
+    y = m.round(m.f32(n * m.round(m.f32(1 + scale), lo)), lo)
+    return y if shift is None else m.round(m.f32(m.edge(y) + m.edge(shift)), lo)
+
+
+def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str, str]]) -> list[Tensor]:
+    """The modulations of one norm: names of scale and shift."""
+    exact = c.options.get("mode", "fast") == "exact"
+    found = []
+    for scale_name, shift_name in pairs:
+        scale, scale_dtype = summed(m, c, t, scale_name)
+        shift, shift_dtype = summed(m, c, t, shift_name)
+        dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
+        dtypes += [shift_dtype] if shift is not None else []
+        lo = F32 if not exact or F32 in dtypes else c.dtype
+        # "The product of a gradient with a scale that rows do not share is rounded", in docs/training.md.
+        n = m.back(normed(m, x, t, c, lo), c.dtype)
+        found.append(modulate(m, n, scale, shift, lo))
+    return found
+
+
+def norm_options(g: Draw, norm: bool = True) -> dict[str, Any]:
+    options = dict(eps=g.eps(), mode=g.pick("exact", "fast"))
+    return dict(options, norm=g.pick("layer_norm", "rms_norm")) if norm else options
+
+
+def affine(g: Draw, cols: int, dtype: torch.dtype) -> dict[str, Tensor | None]:
+    return dict(weight=g.parameter(cols, dtype, 0.3, mean=1.0), bias=g.parameter(cols, dtype, 0.3))
+
+
+def table(g: Draw, cols: int, dtype: torch.dtype, value: Tensor | None) -> Tensor | None:
+    return g.parameter(cols, dtype, 0.3) if value is not None else None
+
+
+def case(tensors: dict[str, Tensor | None], options: dict[str, Any], strided: tuple[str, ...], **more: Any) -> Case:
+    x = tensors["x"]
+    assert x is not None
+    names = tuple(tensors)
+    return Case(tensors, options, names, rows_of("x", tuple(x.shape)), strided, **more)
+
+
+def draw_ada_norm(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    x = g.layout(len(shape))(g.rows(shape, dtype, largest=LARGEST))
+    scale = broadcast(g, shape, dtype)
+    shift = broadcast(g, shape, dtype) if g.maybe(0.7) else None
+    tensors = dict(x=x, scale=scale, shift=shift, **affine(g, shape[-1], dtype))
+    tensors["scale_table"], tensors["shift_table"] = (table(g, shape[-1], dtype, value) for value in (scale, shift))
+    return case(tensors, norm_options(g), ("x", "scale", "shift"))
+
+
+def ada_norm(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    return ada(m, t.x, t, c, [("scale", "shift")])[0]
+
+
+def draw_ada_norm_pair(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    x = g.layout(len(shape))(g.rows(shape, dtype, largest=LARGEST))
+    names = ("scale", "shift", "scale2", "shift2")
+    by = {name: broadcast(g, shape, dtype) if "scale" in name or g.maybe(0.7) else None for name in names}
+    return case(dict(x=x, **by, **affine(g, shape[-1], dtype)), norm_options(g), ("x", *names))
+
+
+def ada_norm_pair(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
+    return ada(m, t.x, t, c, [("scale", "shift"), ("scale2", "shift2")])
+
+
+def draw_gated_residual(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    lay = g.layout(len(shape))
+    x = lay(g.rows(shape, dtype))
+    y, gate = like(g, x, lay), broadcast(g, shape, dtype)
+    options = dict(clip=g.maybe(0.3), mode=g.pick("exact", "fast"))
+    tensors = dict(x=x, y=y, gate=gate, gate_table=table(g, shape[-1], dtype, gate))
+    bits = (0,) if options["mode"] == "exact" else ()
+    return case(tensors, options, ("x", "y", "gate"), bits=bits)
+
+
+def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    """`x + gate * y`; in mode "exact" each of torch's operators has known bits."""
+    exact = c.options["mode"] == "exact"
+    gate, dtype = summed(m, c, t, "gate")
+    if gate is None:
+        total = m.kept(m.edge(t.x) + m.edge(t.y), c.dtype)
+    else:
+        lo = c.dtype if exact and dtype != F32 else F32
+        product = gate * t.y
+        product = m.kept(product, lo) if exact else m.f32(product)
+        total = m.edge(t.x) + product
+        total = m.kept(total, c.dtype) if exact else m.f32(m.round(total, c.dtype))
+    return total.clamp(-65504, 65504) if c.options["clip"] else total
+
+
+def draw_gated_residual_ada_norm(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    lay = g.layout(len(shape))
+    x = lay(g.rows(shape, dtype, largest=LARGEST))
+    y, gate = like(g, x, lay), broadcast(g, shape, dtype) if g.maybe(0.8) else None
+    scale = broadcast(g, shape, dtype)
+    shift = broadcast(g, shape, dtype) if g.maybe(0.7) else None
+    tensors = dict(x=x, y=y, gate=gate, scale=scale, shift=shift, **affine(g, shape[-1], dtype))
+    for name, value in (("gate", gate), ("scale", scale), ("shift", shift)):
+        tensors[f"{name}_table"] = table(g, shape[-1], dtype, value)
+    options = dict(norm_options(g), clip=g.maybe(0.3 if dtype == F16 else 0.1))
+    bits = (1,) if options["mode"] == "exact" else ()
+    return case(tensors, options, ("x", "y", "gate", "scale", "shift"), bits=bits)
+
+
+def gated_residual_ada_norm(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:
+    # The norm reads the rounded sum, whose gradient is rounded once.
+    total = m.edge(gated(m, t, c), torch.finfo(c.dtype).eps / 2)
+    return ada(m, m.kept(m.edge(total), c.dtype), t, c, [("scale", "shift")])[0], m.edge(total)
+
+
+def per_batch(value: Tensor, x: Tensor) -> Tensor:
+    """Mochi's `[B, N]` beside `[B, S, N]`."""
+    return value.unsqueeze(1) if value.dim() == 2 and x.dim() == 3 else value
+
+
+def mochi_operand(g: Draw, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    if len(shape) == 3 and g.maybe(0.4):
+        return g.normal((shape[0], shape[2]), g.pick(dtype, F32), 0.5)
+    value = broadcast(g, shape, dtype, g.pick(0.5, 2.0))
+    return value.unsqueeze(0) if len(shape) == 3 and value.dim() == 2 else value
+
+
+def draw_modulated(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    x = g.layout(len(shape))(g.rows(shape, dtype))
+    return case(dict(x=x, scale=mochi_operand(g, shape, dtype)), dict(eps=g.eps()), ("x", "scale"))
+
+
+def modulated_rms_norm(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    n = m.back(rms(m, t.x, c.options["eps"]), c.dtype)
+    return m.f32(n * m.f32(1 + per_batch(t.scale, t.x)))
+
+
+def draw_residual(g: Draw) -> Case:
+    shape, dtype = g.shape(), g.dtype()
+    lay = g.layout(len(shape))
+    x_res = lay(g.rows(shape, dtype))
+    x = like(g, x_res, lay)
+    tensors = dict(x=x, x_res=x_res, gate=mochi_operand(g, shape, dtype))
+    return case(tensors, dict(eps=g.eps()), ("x", "x_res", "gate"), torch_gradient=True)
+
+
+def residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
+    """Torch's operators make the gradients, and round after each."""
+    gate, dtype = per_batch(t.gate, t.x), c.of("gate")
+    tanh = m.back(m.round(m.f32(torch.tanh(gate), 2.0), dtype), dtype)
+    tanh = tanh + m.slope(gate, 2 * torch.finfo(dtype).eps)
+    product = m.f32(m.back(rms(m, t.x_res, c.options["eps"]), c.dtype) * tanh)
+    product = m.kept(product, c.dtype) if m.gradient else m.round(product, c.dtype)
+    return m.f32(m.edge(t.x) + m.back(product, c.dtype))
+
+
+def draw_residual_modulated(g: Draw) -> Case:
+    made = draw_residual(g)
+    x = made.tensors["x"]
+    assert x is not None
+    tensors = {**made.tensors, "scale": mochi_operand(g, tuple(x.shape), x.dtype)}
+    return case(tensors, made.options, ("x", "x_res", "gate", "scale"), torch_gradient=True)
+
+
+def residual_modulated(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:
+    total = residual(m, t, c)
+    total = m.back(m.kept(total, c.dtype), c.dtype) if m.gradient else m.round(total, c.dtype)
+    n = rms(m, total, c.options["eps"])
+    return m.f32(m.back(n * m.f32(1 + per_batch(t.scale, t.x)), c.dtype)), total
+
+
+register("ada_norm", draw_ada_norm, ada_norm, cases=40)
+register("ada_norm_pair", draw_ada_norm_pair, ada_norm_pair, cases=40)
+register("gated_residual", draw_gated_residual, gated)
+register("gated_residual_ada_norm", draw_gated_residual_ada_norm, gated_residual_ada_norm, cases=40)
+register("modulated_rms_norm", draw_modulated, modulated_rms_norm)
+register("residual_tanh_gated_rms_norm", draw_residual, residual)
+register("residual_tanh_gated_rms_norm_modulated", draw_residual_modulated, residual_modulated)
