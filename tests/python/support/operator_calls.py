@@ -128,4 +128,4 @@ def calls() -> dict[str, Callable[[Any], tuple[Operator, tuple[Any, ...]]]]:
     return made
 
 
-__all__ = ["calls"]
+__all__ = ["NUMBERS", "calls"]

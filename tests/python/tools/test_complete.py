@@ -5,7 +5,7 @@ import inspect
 import pytest
 from checkout import ROOT
 from op_info import FORMS, INFOS, SPECIAL
-from operator_calls import calls
+from operator_calls import NUMBERS, calls
 from pieces import UNITS, missing
 from torch import Tensor
 
@@ -33,3 +33,6 @@ def test_every_tensor_has_a_role(name):
 def test_every_function_and_operator_is_called():
     assert {form.info.name for form in FORMS.values()} == ops.FUNCTIONS.keys() >= SPECIAL.keys()
     assert {name.partition(",")[0] for name in calls()} == OPERATORS.keys()
+    for name, operator in OPERATORS.items():
+        numbers = {argument.name for argument in operator.overload._schema.arguments} - operator.roles.keys()
+        assert numbers <= NUMBERS.keys(), f"{name}: a value in NUMBERS for {', '.join(numbers - NUMBERS.keys())}"
