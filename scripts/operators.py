@@ -1,5 +1,4 @@
-"""docs/reference/operators.md, made of signatures, docstrings and the roles of operands: `python scripts/operators.py`
-writes it anew.
+"""Writes docs/reference/operators.md from signatures, docstrings and the roles of operands.
 
 `tests/python/tools/test_docs.py` fails where it is stale.
 """

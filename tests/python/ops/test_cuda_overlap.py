@@ -25,8 +25,10 @@ def test_overlap(name, cuda):
 
 
 def steps(device, shape=SHAPE):
-    """A call of every operator, from a tensor to one of its shape, and its last result if it has several. A loss has no
-    such result."""
+    """Calls of every operator from a tensor to one of its shape. A second call has the last of several results.
+
+    A loss has no such result.
+    """
     others, made = Operands(torch.zeros(shape, dtype=torch.bfloat16, device=device)), {}
     like = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
     fakes = Operands(like)

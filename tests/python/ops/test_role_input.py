@@ -1,4 +1,4 @@
-"""Operands that every public operator refuses, whatever their role: the error names the operator and the operand."""
+"""Operands that every public operator refuses. The error names the operator and the operand."""
 
 import re
 

@@ -40,7 +40,7 @@ CASES = cases()
 
 
 class Rows(Operands):
-    """Operands of some rows `[rows, cols]` as one batch, with a part of those that have a line for each row."""
+    """Operands of rows `[rows, cols]` as one batch. `part` selects rows."""
 
     def __init__(self, like: Tensor, own_scale: bool):
         super().__init__(like[None])

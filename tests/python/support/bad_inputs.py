@@ -1,4 +1,4 @@
-"""Operands that operators refuse, or may refuse, by role: each is a change of one operand of a call that is right."""
+"""Wrong operands by role: each is a change of one operand of a valid call."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the tests know of each public operator, from which they make its calls: PyTorch's tests have the same table.
+"""A table of the public operators, from which the tests make their calls. PyTorch's tests have the same.
 
 Which tensors an operator takes, and of which shape, comes from its signature and from the roles of its operands
 (`oxiwarp.ops._roles`). Its other arguments have values by name (`VALUES`). An operator for which these are enough needs
@@ -19,7 +19,7 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role, roles_of
 
-# Of an argument by its name, values that an operator takes, its default perhaps among them. Each other one is a form.
+# Values of an argument by its name. Each that is not the default makes a form.
 VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("silu", "sigmoid"),
     "approximate": ("none", "tanh"),
@@ -65,9 +65,9 @@ class OpInfo:
     gradient: str = KERNELS
     """What computes its gradient, as the reference of operators says."""
     result: int = 0
-    """Of several results, the one that tests of a single result take: it is not linear in the first operand."""
+    """Index of the result that tests of one result take. It is not linear in the first operand."""
     linear: bool = False
-    """Whether the gradient for the first operand does not depend on that operand, unless the result is clamped."""
+    """Whether the result is linear in the first operand, unless the result is clamped."""
     twice: bool = False
     """Whether torch's operators compute all of the gradient, so that it has a derivative."""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
@@ -101,8 +101,10 @@ class OpInfo:
         return next(iter(self.roles))
 
     def operands(self, which: str) -> tuple[str, ...]:
-        """Those that are required, those that may be given by position, or all; but for those that no form has.
-        "named": those that have no default, of which some may be None."""
+        """Names of operands that forms have: "required", "positional", or "every".
+
+        "named": those without a default, some of which may be None.
+        """
         made = []
         for name, parameter in inspect.signature(self.function).parameters.items():
             role = self.roles.get(name)
@@ -116,7 +118,7 @@ class OpInfo:
         return tuple(made)
 
     def forms(self) -> "Iterator[Form]":
-        """The operator's calls: with the operands given by position, fewer, more, and with each other option."""
+        """The operator's calls: with the positional operands, fewer or more, and with each option."""
         places = (Role.POSITIONS, Role.FREQUENCIES)
         most, seen = tuple(name for name in self.operands("every") if self.roles[name] not in places), set()
         for name, which in (("", "positional"), (", required operands", "required"), (", every operand", "every")):
@@ -182,7 +184,7 @@ class Operands:
         self.classes = (torch.arange(batch * tokens, device=device) * 5 % cols).view(batch, tokens)
 
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
-        """The operand of this name. Of those with a role each is another one, but for rows after the second."""
+        """The operand of this name. Operands with one role differ, except rows after the third."""
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)
         match role:

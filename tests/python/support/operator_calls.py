@@ -1,4 +1,4 @@
-"""A call of every registered operator, made of its schema: a tensor for each role, a number for each other name."""
+"""A call of every registered operator, made from its schema: tensors by role, numbers by name."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an op consists of, and which pieces of it a source tree lacks: found in the text of files, without a build.
+"""Finds the pieces of an op that a source tree lacks, from the text of its files, without a build.
 
 An op is a file of `kernels-gpu/src/ops` (a unit) or a module of `py-bindings/python/oxiwarp/ops`.
 """
@@ -24,7 +24,7 @@ def texts(folder: Path, suffix: str) -> dict[Path, str]:
 
 
 def schemas(text: str) -> list[str]:
-    """The names of the operators that a module defines: the first word of a schema, which may be a constant."""
+    """The names of the operators that a module defines. A name in a schema may be a constant."""
     constants = dict(re.findall(r'^([A-Z]+) = "(\w+)"', text, re.MULTILINE))
     names = re.findall(r'\bdefine\(\s*f?"(\w+|\{[A-Z]+\})\(', text)
     return [constants[name.strip("{}")] if name[0] == "{" else name for name in names]
@@ -98,7 +98,7 @@ def of_operators(root: Path) -> Iterator[str]:
 def of_functions(root: Path) -> Iterator[str]:
     """Public functions: what documents, tests and measures them."""
     imported = (root / PYTHON / "__init__.py").read_text()
-    # Formulas that tests share are beside them. `op_info.py` has every function that is special, tested or not.
+    # Tests share formulas in `support`. `op_info.py` does not count: it names functions that no test names.
     support = texts(root / PYTHON_TESTS.parent / "support", ".py")
     beside = [text for path, text in support.items() if path.stem != "op_info"]
     tests = "".join([*texts(root / PYTHON_TESTS, ".py").values(), *beside])

@@ -1,4 +1,4 @@
-"""A call of every public operator in every form: a function of one tensor, which rows of the result depend on."""
+"""A call of every public operator in every form, as a function of its first operand."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ SHAPE = (3, 4, 16)
 
 
 def calls(device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """By name of the form: a function of one tensor that calls the operator, giving one result, and its argument."""
+    """By name of the form: a function of one tensor with one result, and its argument."""
     x = random(SHAPE, torch.float32, device)
     return {name: (of_one_tensor(form, Operands(x)), x) for name, form in FORMS.items()}
 

@@ -1,4 +1,4 @@
-"""Every op has all its pieces: kernel, host, binding, Python, tests, bench and documentation. A failure names them."""
+"""Every op has a kernel, host, binding, Python, tests, bench and documentation. A failure names what is missing."""
 
 import inspect
 

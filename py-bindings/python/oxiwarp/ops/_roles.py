@@ -35,7 +35,7 @@ class Role(enum.Enum):
 
 
 class Operator(NamedTuple):
-    """A registered operator: `module` is that of its fake kernel, `roles` are those of its tensors, in their order."""
+    """A registered operator. `module` is the module of its fake kernel; `roles` follow the order of its schema."""
 
     name: str
     overload: Any
@@ -48,7 +48,7 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
-    """The roles in the order of the schema. Raises TypeError unless every tensor has one, and nothing else."""
+    """The roles in the order of the schema. Raises TypeError unless exactly its tensors have one."""
     tensors = TENSOR.findall(schema)
     if wrong := sorted(set(tensors) ^ set(roles)):
         name = schema.partition("(")[0]
