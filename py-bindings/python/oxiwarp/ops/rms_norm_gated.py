@@ -18,6 +18,7 @@ from ._register import (
     refuse_forward_mode,
     refuse_types,
 )
+from ._roles import Role
 from .activation import SILU
 from .gated_activation import op as op_gated
 from .gated_activation import op_backward as op_gated_backward
@@ -46,6 +47,9 @@ op = define(
     f"{NAME}(Tensor x, Tensor gate, Tensor? weight, float eps, bool round_before_weight, bool sigmoid, "
     "bool gate_first) -> Tensor",
     _fake,
+    x=Role.ROWS,
+    gate=Role.ROWS,
+    weight=Role.VECTOR,
 )
 
 
@@ -164,4 +168,4 @@ def rms_norm_gated(
         raise
 
 
-__all__ = ["op", "rms_norm_gated"]
+__all__ = ["rms_norm_gated"]
