@@ -9,10 +9,13 @@ from collections.abc import Iterator
 
 from forms import Form, Shape
 
+# Families are measured in this order, others after these.
+FIRST = ("norms", "modulation", "rope", "activations", "losses", "backward")
+
 
 def found() -> dict[str, tuple[Form, ...]]:
-    """The forms of each family, in the order of the modules' names."""
-    families: dict[str, tuple[Form, ...]] = {}
+    """The forms of each family. Within a family, they have the order of the modules' names."""
+    families: dict[str, tuple[Form, ...]] = dict.fromkeys(FIRST, ())
     for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         module = importlib.import_module(f"{__name__}.{name}")
         families[module.FAMILY] = families.get(module.FAMILY, ()) + module.FORMS
