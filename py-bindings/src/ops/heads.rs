@@ -59,6 +59,11 @@ impl Rotation {
         }
     }
 
+    /// An error without tables of angles, which only a norm can do without.
+    pub fn expect_tables(&self, op: &str) -> Result<(), String> {
+        if self.cos.is_none() { Err(format!("{op}: cos is missing")) } else { Ok(()) }
+    }
+
     /// How the tensors are laid out and rounded, with the norm of `params`.
     pub fn params(&self, params: QkNormRope) -> QkNormRope {
         let order = if self.heads_first { HeadsOrder::HeadsFirst } else { HeadsOrder::TokensFirst };

@@ -39,10 +39,11 @@ pub unsafe extern "C-unwind" fn rope_pair(stack: *mut u64, _inputs: u64, _output
 }
 
 fn launch(rotation: &Rotation, sides: [Option<(&Side, &Tensor)>; 2]) -> Result<(), String> {
+    rotation.expect_tables("rope")?;
     let QkNormRope { order, head_dim, .. } = rotation.params(QkNormRope::default());
     rotation.call("rope", sides, |call| {
         let Some(rope) = call.rope else {
-            return Ok(());
+            return Ok(()); // not after `expect_tables`
         };
         oxiwarp::rope(call.device, call.q, call.k, rope, order, head_dim, call.stream)
     })

@@ -364,3 +364,16 @@ def test_windows_of_numpys_integers():
     q = torch.randn(1, 8, 2, 16).bfloat16()
     assert torch.equal(oxiwarp.attention(q, q, q, window=numpy.int64(2)), oxiwarp.attention(q, q, q, window=2))
     refused(lambda: oxiwarp.attention(q, q, q, causal=numpy.bool_(True)), "causal is numpy.bool_?,", error=TypeError)
+
+
+def test_a_rotation_without_tables(device):
+    """The operators have optional tables, as `qk_norm_rope` has: their kernels and fakes need them."""
+    for where in (device, "meta"):
+        q = torch.ones(1, 2, 1, 8, device=where)
+        turn = (None, None, 0, 0, True, -1, True, False, False, 0)
+        for call in (
+            lambda q=q, turn=turn: torch.ops.oxiwarp.rope(q, *turn),
+            lambda q=q, turn=turn: torch.ops.oxiwarp.rope_pair(q, q, *turn),
+        ):
+            with pytest.raises(RuntimeError, match="^rope: cos is missing"):
+                call()

@@ -34,13 +34,19 @@ from ._roles import Role
 from ._rope_tables import frequencies, grid_tables, ltx_tables
 
 
+def _check(q: Tensor, k: Tensor | None, how: Rotation) -> None:
+    if how.cos is None:
+        raise RuntimeError("rope: cos is missing")
+    check_heads("rope", q, k, how)
+
+
 def _fake(q: Tensor, *how: Any) -> Tensor:
-    check_heads("rope", q, None, Rotation(*how))
+    _check(q, None, Rotation(*how))
     return q.new_empty(q.shape)
 
 
 def _fake_pair(q: Tensor, k: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
-    check_heads("rope", q, k, Rotation(*how))
+    _check(q, k, Rotation(*how))
     return q.new_empty(q.shape), k.new_empty(k.shape)
 
 
