@@ -1,48 +1,42 @@
-"""docs/operators.md, made of signatures and docstrings: `python scripts/operators.py` writes it anew.
+"""Writes docs/reference/operators.md from signatures, docstrings and the roles of operands.
 
 `tests/python/tools/test_docs.py` fails where it is stale.
 """
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import oxiwarp
 from oxiwarp import ops
+from oxiwarp.ops._roles import Role, roles_of
 
-PAGE = Path(__file__).parents[1] / "docs" / "operators.md"
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "reference" / "operators.md"
+sys.path.append(str(ROOT / "tests" / "python" / "support"))
+from op_info import INFOS  # noqa: E402
+
 REST = re.compile(r"[;.] [Aa]rguments,.*")  # "; arguments, result and errors as `gelu`."
 SHARED = re.compile(r" The other functions of this file .*")
-
-# What makes an operator's gradient, where it is not kernels alone.
-GRADIENTS = {
-    "gated_residual": "torch's operators, in float32",
-    "gated_residual_ada_norm": "kernels; torch's operators for `y` and the gate",
-    "residual_tanh_gated_rms_norm": "torch's operators, which then make the result, too",
-    "residual_tanh_gated_rms_norm_modulated": "torch's operators, which then make the results, too",
-    "rms_norm_gated": "kernels; torch's operators for a sigmoid",
-    "rope": "kernels; not of tables",
-    "rope_1d": "kernels; not of positions",
-    "rope_3d": "kernels; not of coordinates",
-    "qk_norm_rope": "kernels; not of tables",
-}
 
 INTRODUCTION = """# Operators
 
 <!-- made by scripts/operators.py -->
 
-Every function here is `oxiwarp.<name>`. A signature has the defaults of what may be given by position; what stands
-behind `*` is given by name, and `help(oxiwarp.<name>)` says what it means, with shapes, roundings and errors.
+Every function here is `oxiwarp.<name>`. Signatures show the defaults of positional arguments. Arguments after `*` are
+keyword-only. `help(oxiwarp.<name>)` describes every argument, the roundings and the errors.
 
 Inputs are float32, float16 or bfloat16 (`attention`: the latter two), on a GPU or, for tests, on the CPU, where the
 CPU executor runs the same kernel. They work under `torch.compile`, in CUDA graphs and with `torch.func.vmap`.
 
+- **Operands** are listed by role. The table of roles below has the shape and dtype of each.
 - **Roundings.** `mode`: "exact" (the default) rounds where the models' own chain of operators does, "fast" once at the
   end. `rounding`, of an RMSNorm: "once", or "before_weight" as well, as Llama does. `–`: there is one way.
 - **Gradients** are computed in float32, and rounded once where nothing else is said. What they leave to torch:
-  [training.md](training.md#gradients). Second derivatives and forward-mode AD raise, but for Mochi's residuals.
+  [training.md](../training.md#gradients). Second derivatives and forward-mode AD raise, but for Mochi's residuals.
 """
 
 
@@ -76,17 +70,35 @@ def modes(function: Callable[..., Any]) -> str:
 
 def page() -> str:
     """All of it."""
-    return "\n".join([INTRODUCTION, *operators(), "", *package()]) + "\n"
+    return "\n".join([INTRODUCTION, *operators(), "", *shapes(), "", *package()]) + "\n"
 
 
 def operators() -> Iterator[str]:
     """A line for each."""
-    yield "| operator | what it computes | roundings by | gradients by |"
-    yield "| --- | --- | --- | --- |"
-    for name in ops.__all__:
-        function = getattr(oxiwarp, name)
-        gradients = GRADIENTS.get(name, "kernels")
-        yield f"| `{signature(function)}` | {what(function)} | {modes(function)} | {gradients} |"
+    yield "| operator | what it computes | operands | roundings by | gradients by |"
+    yield "| --- | --- | --- | --- | --- |"
+    for name, function in ops.FUNCTIONS.items():
+        cells = (f"`{signature(function)}`", what(function), operands(function), modes(function), INFOS[name].gradient)
+        yield f"| {' | '.join(cells)} |"
+
+
+def operands(function: Callable[..., Any]) -> str:
+    """The names of a function's tensors, by role."""
+    by_role: dict[Role, list[str]] = {}
+    for name, role in roles_of(function).items():
+        by_role.setdefault(role, []).append(f"`{name}`")
+    return "; ".join(f"{role.name}: {', '.join(names)}" for role, names in by_role.items())
+
+
+def shapes() -> Iterator[str]:
+    """A line for each role that a public function's operand has."""
+    yield "## Roles of operands\n"
+    yield "| role | shape and dtype |"
+    yield "| --- | --- |"
+    used = {role for function in ops.FUNCTIONS.values() for role in roles_of(function).values()}
+    for role in Role:
+        if role in used:
+            yield f"| {role.name} | {role.value} |"
 
 
 def package() -> Iterator[str]:

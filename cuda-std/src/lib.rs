@@ -40,6 +40,7 @@
 #[cfg_attr(target_arch = "nvptx64", path = "arch/ptx/mod.rs")]
 #[cfg_attr(not(target_arch = "nvptx64"), path = "arch/cpu/mod.rs")]
 pub(crate) mod arch;
+mod base;
 #[cfg(not(target_arch = "nvptx64"))]
 pub mod cpu;
 

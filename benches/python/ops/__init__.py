@@ -1,41 +1,28 @@
-"""Every op that is measured, family by family: a family is a plot."""
+"""Every op that is measured, family by family: a family is a plot.
 
+Every module of this folder has `FORMS`, which are its measurements, and `FAMILY`, the family that they belong to.
+"""
+
+import importlib
+import pkgutil
 from collections.abc import Iterator
 
 from forms import Form, Shape
 
-from . import (
-    activations,
-    ada_norm,
-    ada_norm_pair,
-    add_rms_norm,
-    backward,
-    gated_activations,
-    gated_residual,
-    gated_residual_ada_norm,
-    gradients,
-    layer_norm,
-    losses,
-    mochi,
-    qk_norm_rope,
-    rms_norm,
-    rms_norm_gated,
-    rope,
-    rope_positions,
-)
+# Families are measured in this order, others after these.
+FIRST = ("norms", "modulation", "rope", "activations", "losses", "backward")
 
-FAMILIES: dict[str, tuple[Form, ...]] = {
-    "norms": rms_norm.FORMS + add_rms_norm.FORMS + rms_norm_gated.FORMS + layer_norm.FORMS,
-    "modulation": ada_norm.FORMS
-    + ada_norm_pair.FORMS
-    + gated_residual.FORMS
-    + gated_residual_ada_norm.FORMS
-    + mochi.FORMS,
-    "rope": qk_norm_rope.FORMS + rope.FORMS + rope_positions.FORMS,
-    "activations": activations.FORMS + gated_activations.FORMS,
-    "losses": losses.FORMS,
-    "backward": backward.FORMS + gradients.FORMS,
-}
+
+def found() -> dict[str, tuple[Form, ...]]:
+    """The forms of each family. Within a family, they have the order of the modules' names."""
+    families: dict[str, tuple[Form, ...]] = dict.fromkeys(FIRST, ())
+    for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        module = importlib.import_module(f"{__name__}.{name}")
+        families[module.FAMILY] = families.get(module.FAMILY, ()) + module.FORMS
+    return families
+
+
+FAMILIES = found()
 FORMS = tuple(form for forms in FAMILIES.values() for form in forms)
 OPS = tuple(dict.fromkeys(form.op for form in FORMS))
 FAMILY_OF = {form.op: family for family, forms in FAMILIES.items() for form in forms}

@@ -56,6 +56,7 @@ def _form(
 
 
 FLUX = ("Flux", (1, 4608, 12288))
+FAMILY = "activations"
 FORMS = (
     _form("gelu", "erf", lambda x: F.gelu(x), references.gelu, "gelu", FLUX),
     _form(

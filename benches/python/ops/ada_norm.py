@@ -75,6 +75,7 @@ def _affine(x: Tensor, scale: Tensor, shift: Tensor, **options: object) -> Tenso
     return oxiwarp.ada_norm(x, scale, shift, norm="layer_norm", eps=EPS_AFFINE, **options)
 
 
+FAMILY = "modulation"
 FORMS = (
     Form(
         op="ada_norm",

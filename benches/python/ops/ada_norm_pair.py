@@ -41,6 +41,7 @@ def _ours(x: Tensor, scale: Tensor, shift: Tensor, scale2: Tensor, shift2: Tenso
     return oxiwarp.ada_norm_pair(x, scale, shift, scale2, shift2, norm="layer_norm", eps=EPS, mode=mode)
 
 
+FAMILY = "modulation"
 FORMS = (
     Form(
         op="ada_norm_pair",

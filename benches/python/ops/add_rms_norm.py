@@ -29,6 +29,7 @@ def _reference(x: Tensor, residual: Tensor, weight: Tensor) -> Result:
     return references.rms_norm(x + residual, EPS, weight), x + residual
 
 
+FAMILY = "norms"
 FORMS = (
     Form(
         op="add_rms_norm",

@@ -32,6 +32,7 @@ def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.layer_norm(x, weight.shape, weight, bias, EPS_LAYER)
 
 
+FAMILY = "backward"
 FORMS = (
     Form(
         op="rms_norm_backward",

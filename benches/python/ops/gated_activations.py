@@ -76,6 +76,7 @@ def _fatrelu_reference(x: Tensor) -> Tensor:
 
 SWIGLU_PACKED = Peer("liger_kernel.ops.swiglu", lambda liger, x: liger.swiglu_fused_gate_up_forward(x)[1])
 
+FAMILY = "activations"
 FORMS = (
     _form(
         "geglu",

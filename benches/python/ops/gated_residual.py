@@ -47,6 +47,7 @@ def _ours(x: Tensor, y: Tensor, gate: Tensor, **options: object) -> Tensor:
     return oxiwarp.gated_residual(x, y, gate, **options)
 
 
+FAMILY = "modulation"
 FORMS = (
     Form(
         op="gated_residual",

@@ -83,6 +83,7 @@ def _ours(norm: str, clip: bool = False) -> Chain:
     return call
 
 
+FAMILY = "modulation"
 FORMS = (
     Form(
         op="gated_residual_ada_norm",

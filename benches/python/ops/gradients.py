@@ -42,6 +42,7 @@ def _gradient_of(
     )
 
 
+FAMILY = "backward"
 FORMS = (
     _gradient_of(ada_norm.FORMS, "ada_norm", ("Flux width", (1, 32768, 3072)), "layer_norm_backward"),
     _gradient_of(activations.FORMS, "gelu_tanh", ("Flux", (1, 4608, 12288)), "activation_backward"),

@@ -41,6 +41,7 @@ def _real_wan(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return norm(x.float()).type_as(x)
 
 
+FAMILY = "norms"
 FORMS = (
     Form(
         op="layer_norm",

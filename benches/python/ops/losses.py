@@ -40,6 +40,7 @@ def _reference_loss(logits: Tensor, target: Tensor) -> Tensor:
     return logarithm - logits.gather(-1, target[:, None])[:, 0]
 
 
+FAMILY = "losses"
 FORMS = (
     Form(
         op="softmax",

@@ -73,6 +73,7 @@ def _reference_both(x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor) -> Re
     return references.rms_norm(total, EPS) * (1 + scale), total
 
 
+FAMILY = "modulation"
 FORMS = (
     Form(
         op="modulated_rms_norm",

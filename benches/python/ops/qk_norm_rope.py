@@ -156,6 +156,7 @@ def _ours_cogvideox(q: Tensor, cos: Tensor, **inputs: Any) -> Result:
     return _ours(norm="layer_norm", offset=q.shape[1] - cos.shape[0])(q=q, cos=cos, **inputs)
 
 
+FAMILY = "rope"
 FORMS = (
     Form(
         op="qk_norm_rope",

@@ -98,6 +98,7 @@ def _before_weight(x: Tensor, weight: Tensor) -> Tensor:
     return oxiwarp.rms_norm(x, weight, EPS, rounding="before_weight")
 
 
+FAMILY = "norms"
 FORMS = (
     Form(
         op="rms_norm",

@@ -44,6 +44,7 @@ def _real(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
     return with_weight(Qwen3NextRMSNormGated(x.shape[-1], EPS), weight)(x, gate)
 
 
+FAMILY = "norms"
 FORMS = (
     Form(
         op="rms_norm_gated",

@@ -71,6 +71,7 @@ def _ours_llama(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Re
     return oxiwarp.rope(q, k, cos, sin, interleaved=False, heads_first=True, mode=mode)
 
 
+FAMILY = "rope"
 FORMS = (
     Form(
         op="rope",

@@ -73,6 +73,7 @@ def _token_of_video(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
     return oxiwarp.rope(q, k, cos, sin)
 
 
+FAMILY = "rope"
 FORMS = (
     Form(
         op="rope_1d",

@@ -25,11 +25,16 @@
 //! memory (9 barriers) takes 28 µs, one that never waits 3 µs (benches/results/cpu/2026-11-20). Printed anew by
 //! `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture`. A thread that never waits
 //! leaves its stack to the next one, so a kernel without barriers uses one stack per core.
+//!
+//! The files `block`, `copies`, `matrix`, `race` and `warp` depend on each other: a block holds what its threads wait for,
+//! which accesses of shared memory they made and which copies are on their way, and each of these asks the running block
+//! ([`with`]) which thread runs. They are one scheduler, in a file for each subject.
 mod block;
 pub(crate) mod copies;
 mod crew;
 mod fault;
 mod grid;
+mod kernel;
 mod matrix;
 mod order;
 mod race;
@@ -39,75 +44,15 @@ mod warp;
 use core::ffi::c_void;
 
 pub use fault::{Absence, Fault, FaultKind};
+pub use kernel::{Kernel, Launch, MAX_SHARED_BYTES};
 
 pub(crate) use block::{Block, with};
 pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
 
-/// Most bytes of shared memory that a block may ask for: what compute capability 9.0 has.
-pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
 /// Of an L2 that is not there, in bytes: so few that the rows of a test are more.
 pub const L2_BYTES: u64 = 4 << 10;
-
-/// A kernel that the executor can launch; [`entry!`](crate::entry!) makes these.
-#[derive(Clone, Copy, Debug)]
-pub struct Kernel {
-    /// The name under which both devices know it, such as `rms_norm_bf16`.
-    pub name: &'static str,
-    /// Reads the arguments, as `cuLaunchKernel`'s `kernelParams` a list of pointers to the values, and runs the body
-    /// of one thread.
-    pub run: unsafe fn(&[*const c_void]),
-}
-
-/// The shape of a launch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Launch {
-    /// Blocks, `[x, y, z]`.
-    pub grid: [u32; 3],
-    /// Threads of a block, `[x, y, z]`.
-    pub block: [u32; 3],
-    /// Launch-sized shared memory of a block.
-    pub shared_bytes: u32,
-}
-
-impl Launch {
-    /// In 128 bits, which hold the product of any three sizes.
-    fn threads(&self) -> u128 {
-        self.block.iter().map(|&n| u128::from(n)).product()
-    }
-
-    /// Why a driver would refuse this shape.
-    fn check(&self) -> Result<(), String> {
-        let [_, y, z] = self.grid;
-        if self.grid.contains(&0) {
-            return Err(format!("grid is {:?}, expected at least one block in each dimension", self.grid));
-        }
-        if self.grid[0] > i32::MAX as u32 || y > 65_535 || z > 65_535 {
-            return Err(format!("grid is {:?}, expected at most [2147483647, 65535, 65535]", self.grid));
-        }
-        if self.block.contains(&0) {
-            return Err(format!("block is {:?}, expected at least one thread in each dimension", self.block));
-        }
-        if self.threads() > 1_024 {
-            return Err(format!(
-                "block is {:?}, {} threads, expected at most 1024",
-                self.block,
-                self.threads()
-            ));
-        }
-        if self.block[2] > 64 {
-            return Err(format!("block is {:?}, expected at most 64 in z", self.block));
-        }
-        if self.shared_bytes > MAX_SHARED_BYTES {
-            return Err(format!(
-                "{} bytes of shared memory, expected at most {MAX_SHARED_BYTES}",
-                self.shared_bytes
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// Runs `kernel` over the whole grid and returns when every block is done, or with the fault of the first block (by
 /// index) that had one; blocks after it may then not have run.

@@ -1,5 +1,6 @@
 //! The threads of one block: barrier and reductions.
 use super::shared::SharedMemory;
+pub use super::thread::linear_index;
 use super::{cluster, thread, warp};
 use crate::arch;
 
@@ -7,13 +8,6 @@ use crate::arch;
 #[inline(always)]
 pub fn sync() {
     arch::sync_threads();
-}
-
-/// The thread's number in its block, x running fastest.
-#[inline(always)]
-pub fn linear_index() -> u32 {
-    let ([x, y, z], [dim_x, dim_y, _]) = (thread::index(), thread::block_dim());
-    x + dim_x * (y + dim_y * z)
 }
 
 /// Folds `value` over the block (a multiple of 32 threads), the same bits in every thread.

@@ -2,8 +2,8 @@
 //!
 //! From sm_90 on. Before, and on the CPU executor, a cluster is one block, whatever its kernel declares; a host that
 //! launches `BLOCKS` blocks a cluster asks for the architecture first.
-use super::block;
 use super::shared::{Shared, SharedMemory};
+use super::thread;
 use crate::arch;
 
 /// Declares, beside [`launch_bounds`](super::thread::launch_bounds), that blocks are launched in clusters of `BLOCKS`, at
@@ -45,7 +45,7 @@ impl Exchange {
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();
         let exchange = Self { words: memory.take(blocks), barrier: memory.take(1), blocks };
-        if block::linear_index() == 0 {
+        if thread::linear_index() == 0 {
             // SAFETY: a word of the launch's memory; nobody sends before `all`.
             unsafe { arch::cluster_expect(exchange.barrier.address(0), blocks * 8) };
         }
@@ -59,7 +59,7 @@ impl Exchange {
     pub fn all(self, word: u64) -> Shared<u64> {
         // The others run, and expect it.
         arch::cluster_wait();
-        let to = block::linear_index();
+        let to = thread::linear_index();
         if to < self.blocks {
             // SAFETY: each block has a place in every block's memory, and waits until all have come.
             unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };

@@ -1,10 +1,8 @@
 //! The L2 cache: what stays there of rows that a kernel reads once.
-use super::mem::Load;
 use super::thread;
 use crate::arch;
-
-/// Bytes of a line.
-pub const LINE: u32 = 128;
+use crate::base::cache::Load;
+pub use crate::base::cache::{LINE, Policy};
 
 /// How what a kernel reads once passes through L2: a kernel argument.
 ///
@@ -39,19 +37,6 @@ impl Passage {
     pub fn gives_back(self) -> bool {
         thread::block_index()[0] >= self.give_back_from
     }
-}
-
-/// What becomes of a line in L2, as `createpolicy.fractional` encodes it on sm_90. A number that the host passes is read with the other
-/// arguments; made and chosen in the kernel, it would stand in front of the first load.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy(pub u64);
-
-impl Policy {
-    /// `evict_normal`.
-    pub const NORMAL: Self = Self(0x16f0_0000_0000_0000);
-    /// `evict_last`.
-    pub const LAST: Self = Self(0x14f0_0000_0000_0000);
 }
 
 /// Gives a kept line back.

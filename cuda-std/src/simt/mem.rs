@@ -2,31 +2,8 @@
 //!
 //! Row kernels go through [`Row`](crate::rows::row::Row); these are for what does not fit it. A vector access wants its
 //! address aligned to its size: the GPU faults otherwise, and so does the CPU executor.
-use super::l2::Policy;
 use crate::arch;
-
-/// How a load uses the caches.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Load {
-    /// `ld.global`: coherent; the only choice for memory that this kernel also writes.
-    Default,
-    /// `ld.global.nc`: read-only for the whole kernel, kept in L1 (weights, tables).
-    ReadOnly,
-    /// `ld.global.nc.L1::no_allocate`: read-only and read once; leaves L1 to the rest.
-    Once,
-    /// `ld.global.nc.L2::cache_hint`: read-only, and in L2 as the policy says ([`Passage`](super::l2::Passage)). Before sm_90
-    /// as `ReadOnly`.
-    By(Policy),
-}
-
-/// How a store uses the caches.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Store {
-    /// `st.global`.
-    Default,
-    /// `st.global.cs`: written once, not read again soon: first to be evicted.
-    Streaming,
-}
+pub use crate::base::cache::{Load, Store};
 
 macro_rules! accesses {
     ($($load:ident, $store:ident: $bits:ty, $what:literal;)*) => { $(

@@ -25,6 +25,13 @@ pub fn grid_dim() -> [u32; 3] {
     arch::grid_dim()
 }
 
+/// The thread's number in its block, x running fastest.
+#[inline(always)]
+pub fn linear_index() -> u32 {
+    let ([x, y, z], [dim_x, dim_y, _]) = (index(), block_dim());
+    x + dim_x * (y + dim_y * z)
+}
+
 /// The thread's index over the whole grid, x only.
 #[inline(always)]
 pub fn global_index() -> u64 {

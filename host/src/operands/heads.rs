@@ -1,6 +1,6 @@
 //! Queries and keys as an op's arguments: their checks, and the kernel arguments made of them.
 use cuda_std::row::Rows;
-use kernels_gpu::heads::warp::Side;
+use kernels_gpu::heads::params::Side;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 

@@ -1,5 +1,5 @@
 //! Rotary position embedding as an op's argument: its checks, and the kernel argument made of it.
-use kernels_gpu::heads::rope::Rotary;
+use kernels_gpu::heads::params::Rotary;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
 use super::heads::{Extent, HeadsOrder};

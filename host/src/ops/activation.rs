@@ -1,8 +1,8 @@
 //! `y = f(x + bias)`, element by element.
 use half::{bf16, f16};
-use kernels_gpu::elementwise::THREADS;
 use kernels_gpu::elementwise::activations::Function;
 use kernels_gpu::elementwise::activations::Params;
+use kernels_gpu::elementwise::partition::THREADS;
 
 use crate::device::launch::args;
 use crate::operands::rows::expect_disjoint;

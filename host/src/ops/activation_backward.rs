@@ -1,6 +1,6 @@
 //! The gradient of [`activation`](super::activation::activation).
-use kernels_gpu::elementwise::THREADS;
 use kernels_gpu::elementwise::activations::Params;
+use kernels_gpu::elementwise::partition::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::device::launch::args;

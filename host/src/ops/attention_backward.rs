@@ -1,5 +1,5 @@
 //! The gradients of attention.
-use kernels_gpu::attention::backward::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
+use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
 use kernels_gpu::ops::attention_backward::{KERNELS_BY_DIM, Kernel};
 
 use super::attention::expect_tensor_cores;

@@ -1,7 +1,7 @@
 //! `attention` of few queries and many keys: blocks share the keys, in memory of the caller's.
 use kernels_gpu::attention::decode::combine::{COMBINERS, SHARED_BYTES};
-use kernels_gpu::attention::decode::{DecodeParams, ROWS, SPLIT};
-use kernels_gpu::attention::mma::WARPS;
+use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT};
+use kernels_gpu::attention::mma::params::WARPS;
 use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
 use super::attention::{expect_tensor_cores, launch};

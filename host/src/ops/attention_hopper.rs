@@ -1,7 +1,9 @@
 //! `attention` on Hopper: the calls that its own kernels take.
 use std::num::NonZero;
 
-use kernels_gpu::attention::hopper::{D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles, WARP_ROWS};
+use kernels_gpu::attention::hopper::params::{
+    D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles, WARP_ROWS,
+};
 use kernels_gpu::layout::heads::Heads;
 
 use crate::device::cuda::{Cuda, HeadsMap};

@@ -1,6 +1,6 @@
 //! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
-use kernels_gpu::elementwise::THREADS;
 use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::partition::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
 use crate::device::launch::args;

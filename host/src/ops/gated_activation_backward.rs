@@ -1,6 +1,6 @@
 //! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
-use kernels_gpu::elementwise::THREADS;
 use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::partition::THREADS;
 
 use super::activation::{Roundings, is_aligned};
 use super::gated_activation::{GatedActivation, Halves, bias_halves, split};

@@ -1,5 +1,5 @@
 //! Queries and keys normalised and rotated in one launch.
-use kernels_gpu::heads::norm::Normed;
+use kernels_gpu::heads::params::Normed;
 use kernels_gpu::norm::operand::Operand;
 
 use super::rope;

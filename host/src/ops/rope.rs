@@ -1,10 +1,10 @@
 //! Rotary position embedding of queries and keys.
-use kernels_gpu::heads::norm::Normed;
 
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
 use crate::plan::head_kernels::{HalvesKernels, Kernels, LanesKernel};
 use crate::plan::heads::Checked;
 use crate::{Device, Result, Rope, Stream};
+use kernels_gpu::heads::params::Normed;
 
 const OP: &str = "rope";
 

@@ -1,5 +1,5 @@
 //! What the kernels of attention share on the host: the blocks of a launch, and the kernels' arguments.
-use kernels_gpu::attention::mma::{Mask, Params, UNLIMITED};
+use kernels_gpu::attention::mma::params::{Mask, Params, UNLIMITED};
 
 use crate::device::launch::Launch;
 use crate::operands::attention::{LEAST_SCALE, MaskLayout};

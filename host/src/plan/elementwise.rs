@@ -2,12 +2,12 @@
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
-use kernels_gpu::elementwise::{Divisor, Extent};
 
 use crate::device::launch::Launch;
 use crate::operands::rows::{Operand, RowLayout};
 use crate::tensor::view::View;
 use crate::{Device, Error, Result, Stream};
+use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
 /// Columns that one long run of elements is cut into.
 const RUN: u64 = 1 << 20;

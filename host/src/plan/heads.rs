@@ -1,9 +1,7 @@
 //! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads, the
 //! fastest first. Block sizes were chosen on an H200 (`benches/results`).
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
-use kernels_gpu::heads::norm::Normed;
-use kernels_gpu::heads::rope::Rotary;
-use kernels_gpu::heads::warp::{Params, Side, side_by_side};
+use kernels_gpu::heads::params::{Normed, Params, Rotary, Side, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
 
 use super::head_kernels::{HalvesKernels, HeldKernel, Kernels, LanesKernel};

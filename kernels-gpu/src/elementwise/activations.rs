@@ -11,6 +11,7 @@ use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
 use super::approx16::{self, is_bf16};
+use super::constants::{BETA, KAPPA, QUICK};
 use super::rounded_chain::{Held, gelu_fast, gelu_new, gelu_quick, over_one_plus_exp};
 
 /// A function and its constants: a kernel argument.
@@ -27,14 +28,8 @@ pub struct Function {
     pub threshold: f32,
 }
 
-/// `sqrt(2 / pi)`.
-pub(crate) const BETA: f32 = 0.797_884_6;
 /// `1 / sqrt(2 * pi)`.
 const INV_SQRT_2_PI: f32 = 0.398_942_3;
-/// The cubic coefficient of GELU's tanh approximation.
-pub(crate) const KAPPA: f32 = 0.044_715;
-/// Of `x * sigmoid(1.702 * x)`.
-pub(crate) const QUICK: f32 = 1.702;
 
 impl Function {
     /// `x / 2 * (1 + erf(x / sqrt(2)))` with the `erff` of CUDA up to 13.1: aten's GELU.

@@ -7,7 +7,7 @@
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
-use super::activations::{BETA, KAPPA};
+use super::constants::{BETA, KAPPA};
 use core::f32::consts::LOG2_E;
 
 /// Is `T` rounded to 8 bits?
@@ -85,7 +85,8 @@ mod tests {
     use half::{bf16, f16};
 
     use super::*;
-    use crate::elementwise::activations::{Function, QUICK};
+    use crate::elementwise::activations::Function;
+    use crate::elementwise::constants::QUICK;
     use crate::elementwise::rounded_chain::Held;
 
     /// Compares `function` of every value of `T` with `of_library`.

@@ -5,8 +5,8 @@ use cuda_std::libdevice::{self, exp_add};
 use cuda_std::math::quotient;
 use cuda_std::prelude::*;
 
-use super::activations::{BETA, KAPPA, QUICK};
 use super::approx16;
+use super::constants::{BETA, KAPPA, QUICK};
 
 /// `x / (1 + e^-y)`, which `T` takes. IEEE division is as many instructions as all the rest.
 #[inline(always)]

@@ -4,13 +4,12 @@ use cuda_std::prelude::*;
 use cuda_std::vec4::{LEN, SCALAR};
 
 use super::norm::HeadNorm;
-use super::rope::Rotary;
-use super::warp::{Params, Side};
+use super::params::{Params, Rotary, Side};
 use crate::layout::heads::{Token, divide, put_element_at};
 use crate::norm::affine::AffineRow;
+use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::Cols;
 use crate::norm::reduce::team_row::TeamRow;
-use crate::norm::reduce::warp::Stats;
 
 /// The row of a team.
 #[derive(Clone, Copy)]

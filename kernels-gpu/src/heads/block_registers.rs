@@ -5,16 +5,16 @@
 //! A thread has octets, each two of torch's quads: it plays two of torch's threads, and their sum needs no exchange.
 use cuda_std::prelude::*;
 
-use super::norm::{HeadNorm, Normed};
+use super::norm::HeadNorm;
 use super::norm_halves::{HalvesNorm, with_lane};
+use super::params::{Normed, Params, Rotary, Side};
 use super::rms_norm::Rms;
-use super::rope::{Rotary, neighbours};
+use super::rope::neighbours;
 use super::rope_angles::Angles;
-use super::warp::{Params, Side};
 use crate::layout::heads::Token;
 use crate::layout::vec8::{LEN, Octet};
+use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::Cols;
-use crate::norm::reduce::warp::Stats;
 
 /// Threads that hold a row; torch has 128.
 pub const TEAM: u32 = 64;

@@ -4,26 +4,14 @@
 use cuda_std::prelude::*;
 use cuda_std::vec4::round;
 
+use super::params::Normed;
 use super::subwarp::Group;
 use crate::norm::affine::{AffineRow, Norm, Parameters as _};
+use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::{Cols, TeamMoments};
 use crate::norm::reduce::team_row::TeamRow;
-use crate::norm::reduce::warp::{LayerNorm, Stats};
+use crate::norm::reduce::warp::LayerNorm;
 use crate::norm::reduce::welford::Welford;
-
-/// How a norm is computed: a kernel argument.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Normed {
-    /// Added to the variance, or to the mean of squares.
-    pub eps: f32,
-    /// Are squares summed as in torch's fused RMSNorm, not as in `x.float().pow(2).mean(-1)`? 0 or 1.
-    pub fused: u32,
-    /// Round to the element type before the weight multiplies, too. 0 or 1.
-    pub before_weight: u32,
-    /// Round to the element type before the rotation. 0 or 1.
-    pub round: u32,
-}
 
 /// The parameters of a norm at a quad of columns; absent ones change nothing, not even the sign of a zero.
 #[derive(Clone, Copy)]

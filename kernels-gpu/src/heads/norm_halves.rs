@@ -1,12 +1,13 @@
 //! Norms of heads whose lanes have a quad in each half: torch's additions in torch's order, of which the first is a lane's own.
 use cuda_std::prelude::*;
 
-use super::norm::{AsItIs, HeadNorm, Normed, Parameters};
+use super::norm::{AsItIs, HeadNorm, Parameters};
+use super::params::Normed;
 use super::rms_norm::Rms;
 use crate::layout::heads::quad_at;
 use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
-use crate::norm::reduce::warp::Stats;
+use crate::norm::reduce::stats::Stats;
 
 /// A norm of heads in halves, or none.
 pub(crate) trait HalvesNorm: HeadNorm {

@@ -1,7 +1,7 @@
 //! How the heads of all tokens are shared out to warps.
 use cuda_std::prelude::*;
 
-use super::warp::Params;
+use super::params::Params;
 use crate::layout::heads::{Token, divide};
 
 /// A warp's part of the list of heads.

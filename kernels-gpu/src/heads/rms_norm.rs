@@ -1,13 +1,14 @@
 //! RMSNorm of queries and keys, in both orders in which torch sums squares.
 use cuda_std::prelude::*;
 
-use super::norm::{HeadNorm, Normed, Parameters, round_if};
+use super::norm::{HeadNorm, Parameters, round_if};
+use super::params::Normed;
 use super::subwarp::Group;
 use crate::norm::affine::{AffineRow, Parameters as _};
 use crate::norm::operand::zip;
+use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::team::{Cols, FusedRms, MeanSquare};
 use crate::norm::reduce::team_row::TeamRow;
-use crate::norm::reduce::warp::Stats;
 
 /// RMSNorm, which has no bias: torch's own, or written out.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 use cuda_std::prelude::*;
 use cuda_std::trig::sin_cos;
 
-use super::rope::Rotary;
+use super::params::Rotary;
 use crate::layout::heads::{Heads, Token, element_at, quad_at};
 
 /// Cosines and sines of a quad of columns.

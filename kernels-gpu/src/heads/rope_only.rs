@@ -2,9 +2,9 @@
 //! angles it reads once. For long heads, and for angles of each head, which are most of what is read.
 use cuda_std::prelude::*;
 
-use super::rope::{Rotary, neighbours};
+use super::params::{Params, Rotary, Side};
+use super::rope::neighbours;
 use super::rope_angles::Angles;
-use super::warp::{Params, Side};
 use crate::layout::heads::{Heads, Token, divide, put_quad_at, quad_at};
 
 /// # Safety

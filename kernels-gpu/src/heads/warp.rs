@@ -7,64 +7,14 @@ use core::marker::PhantomData;
 use cuda_std::prelude::*;
 use cuda_std::vec4::QUADS;
 
-use super::norm::{HeadNorm, Normed, Parameters};
+use super::norm::{HeadNorm, Parameters};
+use super::params::{Params, Rotary, Side, side_by_side, width};
 use super::partition::Share;
-use super::rope::Rotary;
 use super::rope_angles::Angles;
 use super::subwarp::Group;
-use crate::layout::heads::{Heads, Token, put_quad_at, quad_at};
-use crate::norm::affine::{Affine, AffineRow};
+use crate::layout::heads::{Token, put_quad_at, quad_at};
+use crate::norm::affine::AffineRow;
 use crate::norm::reduce::team::Cols;
-
-/// Queries or keys, and what becomes of them: a kernel argument.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Side {
-    /// What is read.
-    pub x: Heads,
-    /// What is written.
-    pub y: Heads,
-    /// The parameters of the norm.
-    pub affine: Affine,
-    /// How many heads there are; 0: no such tensor.
-    pub heads: u32,
-    /// Columns that are normalised together: a head's, or those of all heads.
-    pub cols: u32,
-    /// `1 / cols`.
-    pub inv_cols: f32,
-}
-
-/// What the kernels need to know beside their operands: a kernel argument.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Params {
-    /// Tokens of all batches.
-    pub rows: u32,
-    /// Tokens of a batch.
-    pub tokens: u32,
-    /// Columns of a head.
-    pub dim: u32,
-    /// The norm.
-    pub norm: Normed,
-    /// Heads of a warp's share, in kernels of lanes and of halves.
-    pub share: u32,
-    /// Shares of the queries, and of the keys, of a token; rows of them in kernels of rows.
-    pub shares: [u32; 2],
-    /// Blocks of a token.
-    pub blocks: u32,
-    /// Tiles of a row that shared memory has room for, in kernels of rows.
-    pub staged: u32,
-}
-
-/// Heads of `dim` columns that a warp has side by side.
-pub const fn side_by_side(dim: u32) -> u32 {
-    warp::SIZE / width(dim)
-}
-
-/// Lanes that share a head of `dim` columns.
-const fn width(dim: u32) -> u32 {
-    if dim > 64 { 32 } else { 16 }
-}
 
 /// # Safety
 /// The host checked that each side's `x` and `y` hold `p.rows` tokens of its heads of `p.dim` columns, at most `128 *

@@ -5,10 +5,10 @@
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
+use super::params::{Params, Rotary, Side};
 use super::partition::Share;
-use super::rope::{Rotary, neighbours};
+use super::rope::neighbours;
 use super::rope_angles::Angles;
-use super::warp::{Params, Side};
 use crate::layout::heads::{put_quad_at, quad_at};
 
 /// # Safety

@@ -7,9 +7,8 @@
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
-use super::rope::Rotary;
+use super::params::{Params, Rotary, Side};
 use super::rope_angles::Angles;
-use super::warp::{Params, Side};
 use super::warp_halves::turned;
 use crate::layout::heads::{Token, put_quad_at, quad_at};
 

@@ -3,7 +3,8 @@ use cuda_std::prelude::*;
 
 use super::operand::{Modulation, Operand, OperandRow, zip};
 use super::operand_forms::Plain;
-use super::reduce::warp::{LayerNorm, MeanSquare, Moments, Stats};
+use super::reduce::stats::Stats;
+use super::reduce::warp::{LayerNorm, MeanSquare, Moments};
 
 /// The parameters of a norm: a kernel argument.
 #[repr(C)]

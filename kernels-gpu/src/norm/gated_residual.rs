@@ -5,7 +5,7 @@ use super::io::Source;
 use super::modulation::RoundEach;
 use super::operand::{Modulation, zip};
 use super::operand_forms::Form;
-use super::passes::Passes;
+use super::row_context::RowContext;
 
 /// The operands of a gated residual and how they are combined: a kernel argument.
 #[repr(C)]
@@ -57,8 +57,8 @@ impl<T: Elem, F: Form<T>, const ACCESS: u32> GatedRow<T, F, ACCESS> {
     /// of the form `F`; in forms that are known when the kernel is compiled nothing is clipped, and the product rounded as
     /// the norm's steps are.
     #[inline(always)]
-    pub unsafe fn of(gated: &Gated, passes: &Passes<T, ACCESS>, rounds: impl RoundEach) -> Self {
-        let (at, columns) = (passes.at, passes.columns);
+    pub unsafe fn of(gated: &Gated, row: &RowContext<T, ACCESS>, rounds: impl RoundEach) -> Self {
+        let (at, columns) = (row.at, row.columns);
         // SAFETY: as the caller promises.
         unsafe {
             Self {
@@ -66,7 +66,7 @@ impl<T: Elem, F: Form<T>, const ACCESS: u32> GatedRow<T, F, ACCESS> {
                 y: QuadRow::of(&gated.y, at, columns),
                 gate: F::of(&gated.gate, at, columns),
                 sum: QuadRowMut::of(&gated.sum, at, columns),
-                branch: passes.another_row(),
+                branch: row.another_row(),
                 round_each: if F::GROUPED { rounds.get() } else { gated.round_each != 0 },
                 clip: !F::GROUPED && gated.clip != 0,
             }
@@ -98,27 +98,27 @@ impl<T: Elem, F: Form<T>, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, F
     const NOTHING: Self::Parts = ([Quad::ZERO; 2], F::EMPTY);
 
     #[inline(always)]
-    fn stage(&self, passes: &Passes<T, ACCESS>) {
-        let packs = passes.p.packs != 0;
-        self.x.copy_to(&passes.staged, packs);
+    fn stage(&self, row: &RowContext<T, ACCESS>) {
+        let packs = row.packs;
+        self.x.copy_to(&row.staged, packs);
         self.y.copy_to(&self.branch, packs);
-        passes.staged.wait();
+        row.staged.wait();
     }
     #[inline(always)]
-    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Self::Parts {
+    fn parts(&self, row: &RowContext<T, ACCESS>, tile: u32) -> Self::Parts {
         let gate = self.gate.fetch(tile);
-        let parts = if passes.has_room() {
-            [passes.staged.get(tile), self.branch.get(tile)]
+        let parts = if row.has_room() {
+            [row.staged.get(tile), self.branch.get(tile)]
         } else {
             [self.x.get(tile), self.y.get(tile)]
         };
         (parts, gate)
     }
     #[inline(always)]
-    fn make(&self, passes: &Passes<T, ACCESS>, tile: u32, (parts, gate): Self::Parts) -> Quad<T> {
+    fn make(&self, row: &RowContext<T, ACCESS>, tile: u32, (parts, gate): Self::Parts) -> Quad<T> {
         let total = self.add(tile, parts, gate);
-        if passes.has_room() {
-            passes.staged.put(tile, total);
+        if row.has_room() {
+            row.staged.put(tile, total);
         }
         total
     }

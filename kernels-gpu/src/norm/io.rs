@@ -1,8 +1,8 @@
 //! The two ends of the [`passes`](super::passes): where a row comes from, and what becomes of it.
 use cuda_std::prelude::*;
 
-use super::passes::Passes;
-use super::reduce::warp::Stats;
+use super::reduce::stats::Stats;
+use super::row_context::RowContext;
 
 /// Where the rows to be normalised come from.
 pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
@@ -11,11 +11,11 @@ pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
     /// Nothing yet.
     const NOTHING: Self::Parts;
     /// Brings what the warp's row is made of to where it waits.
-    fn stage(&self, passes: &Passes<T, ACCESS>);
+    fn stage(&self, row: &RowContext<T, ACCESS>);
     /// Reads what the thread's quad of `tile` is made of.
-    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Self::Parts;
+    fn parts(&self, row: &RowContext<T, ACCESS>, tile: u32) -> Self::Parts;
     /// Makes the quad, which then waits, if rows do.
-    fn make(&self, passes: &Passes<T, ACCESS>, tile: u32, parts: Self::Parts) -> Quad<T>;
+    fn make(&self, row: &RowContext<T, ACCESS>, tile: u32, parts: Self::Parts) -> Quad<T>;
     /// The same quad again, of a row that is too long to wait.
     fn again(&self, tile: u32) -> Quad<T>;
 }
@@ -25,16 +25,16 @@ impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
     type Parts = Quad<T>;
     const NOTHING: Quad<T> = Quad::ZERO;
     #[inline(always)]
-    fn stage(&self, passes: &Passes<T, ACCESS>) {
-        self.copy_to(&passes.staged, passes.p.packs != 0);
-        passes.staged.wait();
+    fn stage(&self, row: &RowContext<T, ACCESS>) {
+        self.copy_to(&row.staged, row.packs);
+        row.staged.wait();
     }
     #[inline(always)]
-    fn parts(&self, passes: &Passes<T, ACCESS>, tile: u32) -> Quad<T> {
-        passes.waiting(tile).unwrap_or_else(|| self.get(tile))
+    fn parts(&self, row: &RowContext<T, ACCESS>, tile: u32) -> Quad<T> {
+        row.waiting(tile).unwrap_or_else(|| self.get(tile))
     }
     #[inline(always)]
-    fn make(&self, _: &Passes<T, ACCESS>, _: u32, quad: Quad<T>) -> Quad<T> {
+    fn make(&self, _: &RowContext<T, ACCESS>, _: u32, quad: Quad<T>) -> Quad<T> {
         quad
     }
     #[inline(always)]

@@ -9,4 +9,4 @@ pub(crate) mod operand_forms;
 pub mod params;
 pub mod passes;
 pub(crate) mod reduce;
-mod register_passes;
+pub(crate) mod row_context;

@@ -10,7 +10,7 @@ use super::operand::{ModulationRow, zip};
 use super::operand_forms::{Form, Plain, Tabled};
 use super::params::Params;
 use super::passes::Passes;
-use super::reduce::warp::Stats;
+use super::reduce::stats::Stats;
 
 /// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
 pub(crate) trait RoundEach: Copy {
@@ -179,7 +179,7 @@ impl<N: Norm, S, const OUTPUTS: usize> Normed<N, S, OUTPUTS> {
     ) where
         S: Source<T, ACCESS>,
     {
-        let at = (passes.at, passes.columns);
+        let at = (passes.row.at, passes.row.columns);
         // SAFETY: as the caller promises.
         let sink =
             unsafe { Modulate::<T, N, F, A, R, OUTPUTS, ACCESS>::of(&self.affine, self.outputs, at, rounds) };

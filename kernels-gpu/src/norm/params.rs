@@ -2,6 +2,8 @@
 #[allow(unused_imports, reason = "named in documentation")]
 use cuda_std::vec4::WHOLE;
 
+use super::reduce::block::THREADS;
+
 /// What a norm over quads needs to know beside its operands: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,7 @@ pub struct Params {
 
 impl Params {
     /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the rows.
-    pub const SHARING: u32 = 128;
+    pub const SHARING: u32 = THREADS;
 
     /// The same, of which the compiler knows that the form is `FORM`.
     #[inline(always)]

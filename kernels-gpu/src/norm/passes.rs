@@ -3,14 +3,16 @@
 //! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is done in a
 //! fourth of the time. What the row is made of is first copied to shared memory, all of it on its way at once; the passes
 //! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
-//! and short ones stay in registers: see `register_passes`.
+//! and short ones stay in registers.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{LEN, SCALAR, TEAM, TILE, WHOLE, held, shared};
+use cuda_std::vec4::{LEN, MOST_HELD, SCALAR, TILE, WHOLE, held, shared};
 
 use super::io::{Sink, Source};
 use super::params::Params;
-use super::reduce::block::WARPS;
-use super::reduce::warp::{Cols, GROUP, Moments, Stats};
+use super::reduce::block::{PartMoments, SharedRow, WARPS};
+use super::reduce::stats::{Cols, Stats};
+use super::reduce::warp::{GROUP, Moments};
+use super::row_context::RowContext;
 
 /// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their registers few.
 pub(crate) const GROUP_OF_PART: usize = 2;
@@ -18,9 +20,7 @@ pub(crate) const GROUP_OF_PART: usize = 2;
 /// A warp's work on its row, or on its part of the block's row.
 #[derive(Clone, Copy)]
 pub(crate) struct Passes<T, const ACCESS: u32> {
-    pub at: RowAt,
-    pub columns: QuadColumns,
-    pub staged: Staged<T>,
+    pub row: RowContext<T, ACCESS>,
     pub p: Params,
     /// The warp's number among those of the row.
     pub warp: u32,
@@ -47,49 +47,13 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         let columns =
             if shared(ACCESS) { QuadColumns::of_block(at, p.cols) } else { QuadColumns::of_warp(at, p.cols) };
         let warp = if shared(ACCESS) { thread::index()[0] / warp::SIZE } else { 0 };
-        Some(Self { at, columns, staged: Self::room(&mut Self::memory().0, p.staged), p, warp })
-    }
-
-    /// The launch's shared memory for rows, and before it the room in which the warps of a row meet.
-    #[inline(always)]
-    pub fn memory() -> (SharedMemory, Shared<f32>) {
-        let mut memory = SharedMemory::of_launch();
-        let meeting = memory.take(if shared(ACCESS) { Params::SHARING } else { 0 });
-        (memory, meeting)
-    }
-
-    #[inline(always)]
-    fn room(memory: &mut SharedMemory, tiles: u32) -> Staged<T> {
-        if shared(ACCESS) { Staged::take_for_block(memory, tiles) } else { Staged::take(memory, tiles) }
-    }
-
-    /// Room for another row, if rows wait and the launch made it.
-    #[inline(always)]
-    pub fn another_row(&self) -> Staged<T> {
-        let (mut memory, _) = Self::memory();
-        let _rows = Self::room(&mut memory, self.p.staged);
-        Self::room(&mut memory, self.p.staged)
-    }
-
-    /// Does the row wait in shared memory?
-    #[inline(always)]
-    pub fn has_room(&self) -> bool {
-        ACCESS == WHOLE || ACCESS == TEAM || ACCESS < WHOLE && self.p.staged > 0
+        Some(Self { row: RowContext::of(at, columns, p), p, warp })
     }
 
     /// Tiles that cover the row.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.p.cols.div_ceil(TILE)
-    }
-
-    /// The quad of `tile` that waits in shared memory, if rows do; zeros past the end.
-    #[inline(always)]
-    pub fn waiting(&self, tile: u32) -> Option<Quad<T>> {
-        if !self.has_room() {
-            return None;
-        }
-        Some(if self.columns.has::<ACCESS>(tile) { self.staged.get(tile) } else { Quad::ZERO })
     }
 
     /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the reads of the
@@ -113,8 +77,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             }
             for i in 0..GROUP {
                 let tile = first + i as u32;
-                if tile < tiles && self.columns.has::<ACCESS>(tile) {
-                    self.staged.put(tile, make(tile, parts[i]));
+                if tile < tiles && self.row.columns.has::<ACCESS>(tile) {
+                    self.row.staged.put(tile, make(tile, parts[i]));
                 }
             }
             first = next;
@@ -150,12 +114,12 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         let (mut parts, mut lanes) = ([S::NOTHING; HELD], [[0.0; 4]; HELD]);
         for i in 0..HELD {
             if counts[i] > 0 {
-                parts[i] = source.parts(self, self.tile(first + i as u32));
+                parts[i] = source.parts(&self.row, self.tile(first + i as u32));
             }
         }
         for i in 0..HELD {
             if counts[i] > 0 {
-                lanes[i] = source.make(self, self.tile(first + i as u32), parts[i]).lanes();
+                lanes[i] = source.make(&self.row, self.tile(first + i as u32), parts[i]).lanes();
             }
         }
         lanes
@@ -185,8 +149,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// Reads the row, which then waits, and reduces it.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
-        if self.has_room() {
-            source.stage(self);
+        if self.row.has_room() {
+            source.stage(&self.row);
         }
         if shared(ACCESS) {
             return self.reduce_part::<M::Part, S>(source);
@@ -198,7 +162,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             first += GROUP as u32;
         }
         while first < self.tiles() {
-            let counts = [0, 1, 2, 3].map(|i: u32| self.columns.count(first + i));
+            let counts = [0, 1, 2, 3].map(|i: u32| self.row.columns.count(first + i));
             moments.push::<ACCESS>(self.group(source, first, counts), counts);
             first += GROUP as u32;
         }
@@ -222,7 +186,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         stats: Stats,
         sink: K,
     ) {
-        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
+        let again = |tile| self.row.waiting(tile).unwrap_or_else(|| source.again(tile));
         let mut first = 0;
         while K::GROUPED && first < self.grouped_tiles(HELD) {
             let (mut fetched, mut group) = ([K::EMPTY; HELD], [Quad::<T>::ZERO; HELD]);
@@ -242,5 +206,112 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             sink.put(stats, tile, again(tile), sink.fetch(tile));
             first += 1;
         }
+    }
+    /// Reduces the warp's part of the row, and meets the others.
+    #[inline(always)]
+    pub fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+        let (mut moments, mut first) = (M::EMPTY, 0);
+        while first < self.grouped_tiles(GROUP_OF_PART) {
+            let lanes = self.group(source, first, [LEN; GROUP_OF_PART]);
+            for i in 0..GROUP_OF_PART {
+                moments.push(lanes[i]);
+            }
+            first += GROUP_OF_PART as u32;
+        }
+        while first < self.own_tiles() {
+            let tile = self.tile(first);
+            moments.push(source.make(&self.row, tile, source.parts(&self.row, tile)).lanes());
+            first += 1;
+        }
+        self.finish_part(moments)
+    }
+
+    /// Reduces over the warps of a row.
+    #[inline(always)]
+    pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
+        let row = SharedRow { staged: self.row.staged, tiles: self.tiles(), warp: self.warp };
+        let cols = [self.p.cols as f32, self.p.inv_cols];
+        moments.finish::<T, ACCESS>(row, RowContext::<T, ACCESS>::memory().1, cols, self.p.eps)
+    }
+}
+
+/// Both passes over a row that stays in registers, those of its warp or of the four warps of a block: all of it is on its way
+/// at once, and nothing waits in shared memory but what warps exchange.
+impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
+    /// The warp's tile of number `nth`, if the row has it.
+    #[inline(always)]
+    pub fn own(&self, nth: usize) -> Option<u32> {
+        (nth < held(ACCESS)).then_some(self.tile(nth as u32))
+    }
+
+    /// Both passes.
+    #[inline(always)]
+    pub fn run_held<M: Moments, S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
+        let (mut parts, mut row) = ([S::NOTHING; MOST_HELD], [Quad::<T>::ZERO; MOST_HELD]);
+        for nth in 0..MOST_HELD {
+            if let Some(tile) = self.own(nth) {
+                parts[nth] = source.parts(&self.row, tile);
+            }
+        }
+        for nth in 0..MOST_HELD {
+            if let Some(tile) = self.own(nth) {
+                row[nth] = source.make(&self.row, tile, parts[nth]);
+            }
+        }
+        // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for it.
+        let (early, mut beside) = (shared(ACCESS) && K::EARLY, [K::EMPTY; MOST_HELD]);
+        for nth in 0..MOST_HELD {
+            if let Some(tile) = self.own(nth).filter(|_| early) {
+                beside[nth] = sink.fetch(tile);
+            }
+        }
+        let stats = self.reduce_held::<M>(&row);
+        for first in (0..MOST_HELD).step_by(K::AHEAD) {
+            for nth in first..first + K::AHEAD {
+                if let Some(tile) = self.own(nth).filter(|_| !early) {
+                    beside[nth] = sink.fetch(tile);
+                }
+            }
+            for nth in first..first + K::AHEAD {
+                if let Some(tile) = self.own(nth) {
+                    sink.put(stats, tile, row[nth].forget_lanes(), beside[nth]);
+                }
+            }
+        }
+    }
+
+    /// What `read` says of the warp's tiles.
+    #[inline(always)]
+    pub fn held_row(&self, read: impl Fn(u32) -> Quad<T>) -> [Quad<T>; MOST_HELD] {
+        core::array::from_fn(|nth| self.own(nth).map_or(Quad::ZERO, &read))
+    }
+
+    /// Reduces a row that is held.
+    #[inline(always)]
+    pub fn reduce_held<M: Moments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
+        if shared(ACCESS) {
+            return self.reduce_held_part::<M::Part>(row);
+        }
+        let mut moments = M::EMPTY;
+        for nth in 0..MOST_HELD {
+            if self.own(nth).is_some() {
+                moments.push_quad(nth as u32, row[nth].lanes());
+            }
+        }
+        moments.finish(self.cols(), self.p.eps)
+    }
+
+    #[inline(always)]
+    fn reduce_held_part<M: PartMoments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
+        let mut moments = M::EMPTY;
+        for nth in 0..MOST_HELD {
+            if let Some(tile) = self.own(nth) {
+                moments.push_quad(nth as u32, row[nth].lanes());
+                if M::READS {
+                    self.row.staged.put(tile, row[nth]);
+                }
+            }
+        }
+        self.finish_part(moments)
     }
 }

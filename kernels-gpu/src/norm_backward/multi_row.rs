@@ -9,8 +9,8 @@ use cuda_std::prelude::*;
 
 use super::block_reduce::{Fold, MOST, OF_ROW, Stats};
 use super::block_sums::{Share, SumsRow};
+use super::params::{Operands, Params, Sums};
 use super::prefetch;
-use super::{Operands, Params, Sums};
 use crate::rms::weight::Weight;
 
 /// Elements of a row whose mean is near its mean; half a warp reads them.
@@ -123,7 +123,7 @@ fn sums<T: Elem, const HELD: usize>(
 /// The gradients of LayerNorm in the rows that the block takes.
 ///
 /// # Safety
-/// As [`norm_backward`](super::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for blocks of one team whose
+/// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for blocks of one team whose
 /// threads have `HELD` packs of a row each, none past its end.
 #[inline(always)]
 pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const DSUM: bool>(
@@ -184,7 +184,7 @@ pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const
 /// What `dy` is multiplied by, in the thread's columns.
 ///
 /// # Safety
-/// As [`norm_backward`](super::norm_backward).
+/// As [`norm_backward`](super::gradients::norm_backward).
 #[inline(always)]
 unsafe fn scale<T: Elem, const HELD: usize>(share: &Share, weight: Weight, p: &Params) -> [T::Lanes; HELD] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };

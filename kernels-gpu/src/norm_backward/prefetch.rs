@@ -6,13 +6,13 @@
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::{Operands, Params};
+use super::params::{Operands, Params};
 
 /// Asks for rows `first` to `first + count` of `x` and `dy`, those before `end`: a thread for each, and where there are too few
 /// threads, rows are left out. Of rows past 2^32 others are asked for in their place, which costs time and nothing else.
 ///
 /// # Safety
-/// As [`norm_backward`](super::norm_backward), all `Rows::is_vector`.
+/// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`.
 #[inline(always)]
 pub(super) unsafe fn bring<T: Elem>(operands: &Operands, [first, count, end]: [u32; 3], p: &Params) {
     // Worked out anew each time, and not kept in registers.

@@ -2,7 +2,7 @@
 use cuda_std::prelude::*;
 
 use super::block_sums::Share;
-use super::{Operands, Params};
+use super::params::{Operands, Params};
 use crate::rms::weight::{AnyKind, Applied, Scale, Weight};
 
 /// A pack of `x` and the same columns of `dy`.
@@ -55,7 +55,7 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> Line<T, VECTOR, LAYER> {
     /// The team's row at `at`, and where its gradient goes.
     ///
     /// # Safety
-    /// As [`norm_backward`](super::norm_backward).
+    /// As [`norm_backward`](super::gradients::norm_backward).
     #[inline(always)]
     pub unsafe fn of(
         share: &Share,

@@ -3,7 +3,7 @@
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::Params;
-use crate::elementwise::{Extent, Share, THREADS, blocks};
+use crate::elementwise::partition::{Extent, Share, THREADS, blocks};
 
 /// # Safety
 /// The host checked that `dy`, `x` and `dx` have the extent's rows and that `bias` is null or one row, all

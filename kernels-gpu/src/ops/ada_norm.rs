@@ -44,7 +44,7 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
     let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let source = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
+        let source = QuadRow::<T, ACCESS>::of(&x, passes.row.at, passes.row.columns);
         let normed = Normed::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
         in_form::<T, OUTPUTS, ACCESS>(Both { passes, normed }, p);
     }

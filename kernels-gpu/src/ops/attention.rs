@@ -5,8 +5,9 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use crate::attention::mma::forward::forward;
+use crate::attention::mma::params::{Params, SHARED_BYTES_EVERYWHERE};
 use crate::attention::mma::single_buffer::turns;
-use crate::attention::mma::{Params, SHARED_BYTES_EVERYWHERE, Tiling};
+use crate::attention::mma::tiling::Tiling;
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]

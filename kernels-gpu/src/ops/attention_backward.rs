@@ -8,8 +8,9 @@ use cuda_std::prelude::*;
 
 use crate::attention::backward::delta::delta;
 use crate::attention::backward::gradients::gradients;
-use crate::attention::backward::{BackwardParams, DELTA_THREADS, shared_bytes};
-use crate::attention::mma::{SHARED_BYTES_EVERYWHERE, Tiling};
+use crate::attention::backward::params::{BackwardParams, DELTA_THREADS, shared_bytes};
+use crate::attention::mma::params::SHARED_BYTES_EVERYWHERE;
+use crate::attention::mma::tiling::Tiling;
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]

@@ -5,8 +5,9 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use crate::attention::decode::combine::{COMBINERS, combine};
-use crate::attention::decode::{DecodeParams, decode, shared_bytes};
-use crate::attention::mma::WARPS;
+use crate::attention::decode::params::{DecodeParams, shared_bytes};
+use crate::attention::decode::split::decode;
+use crate::attention::mma::params::WARPS;
 
 /// The kernels with the most columns of a head that they take, and the shared memory of a block in bytes.
 pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [

@@ -8,9 +8,9 @@ use cuda_std::hopper::tensor_map::{Map, TensorMap};
 use cuda_std::hopper::{give_registers, take_registers, warp_group};
 use cuda_std::prelude::*;
 
-use crate::attention::hopper::Params;
 use crate::attention::hopper::consumer::consume;
 use crate::attention::hopper::layout::Layout;
+use crate::attention::hopper::params::Params;
 use crate::attention::hopper::producer::{Maps, produce_keys, produce_masks, produce_values};
 use crate::attention::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel128Even, Kernel256, Shape};
 

@@ -6,7 +6,7 @@
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{GatedOperands as Operands, Params};
-use crate::elementwise::{Extent, Share, THREADS, blocks};
+use crate::elementwise::partition::{Extent, Share, THREADS, blocks};
 
 /// # Safety
 /// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases aligned if

@@ -4,8 +4,8 @@
 //! read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
+use crate::elementwise::partition::{Extent, Share, blocks};
 use crate::elementwise::rounded_chain::Held;
-use crate::elementwise::{Extent, Share, blocks};
 use crate::norm::gated_residual::{Gated, clamped};
 use crate::norm::operand::{Modulation, Operand};
 

@@ -28,7 +28,7 @@ impl<T: Elem, N: Norm, const ACCESS: u32> Formed<T, ACCESS> for Both<T, N, ACCES
         let Self { passes, gated, affine, normed, norm } = self;
         // SAFETY: as the caller promises; a warp's row is its own.
         unsafe {
-            let source = GatedRow::<T, F, ACCESS>::of(&gated, &passes, rounds);
+            let source = GatedRow::<T, F, ACCESS>::of(&gated, &passes.row, rounds);
             Normed { source, affine, outputs: [normed], norm }.run::<T, F, A, R, ACCESS>(&passes, rounds);
         }
     }

@@ -9,7 +9,8 @@ use crate::norm::io::Sink;
 use crate::norm::operand::Operand;
 use crate::norm::params::{Params, with_access};
 use crate::norm::passes::Passes;
-use crate::norm::reduce::warp::{LayerNorm, Stats};
+use crate::norm::reduce::stats::Stats;
+use crate::norm::reduce::warp::LayerNorm;
 
 /// `y = norm * weight + bias`, as the second pass.
 struct Scale<T, A, const ACCESS: u32> {
@@ -51,7 +52,7 @@ unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Row
     let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let x = QuadRow::<T, ACCESS>::of(&x, passes.at, passes.columns);
+        let x = QuadRow::<T, ACCESS>::of(&x, passes.row.at, passes.row.columns);
         if !shared(ACCESS) {
             thread::wait_for_earlier_launches(x.first());
         }
@@ -77,10 +78,10 @@ unsafe fn run<T: Elem, A: Parameters, const ACCESS: u32>(
     affine: Affine,
     y: Rows,
 ) {
-    let columns = passes.columns;
+    let columns = passes.row.columns;
     // SAFETY: as the caller promises.
     let scale = unsafe {
-        Scale { affine: A::of(&affine, columns), y: QuadRowMut::<T, ACCESS>::of(&y, passes.at, columns) }
+        Scale { affine: A::of(&affine, columns), y: QuadRowMut::<T, ACCESS>::of(&y, passes.row.at, columns) }
     };
     passes.run::<LayerNorm, _, _>(x, scale);
 }

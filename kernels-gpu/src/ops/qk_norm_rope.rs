@@ -11,9 +11,9 @@ use cuda_std::vec4::{QUADS, SCALAR};
 use crate::heads::block::head_rows;
 use crate::heads::block_registers::held_rows;
 use crate::heads::norm::{HeadNorm, Layer};
+use crate::heads::params::{Params, Rotary, Side};
 use crate::heads::rms_norm::Rms;
-use crate::heads::rope::Rotary;
-use crate::heads::warp::{Params, Side, head_lanes};
+use crate::heads::warp::head_lanes;
 use crate::heads::warp_halves::head_halves;
 use crate::heads::warp_own_angles::paired_heads;
 

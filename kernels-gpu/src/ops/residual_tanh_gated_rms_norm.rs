@@ -12,7 +12,9 @@ use crate::norm::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
 use crate::norm::operand_forms::Form;
 use crate::norm::params::{Params, with_access};
 use crate::norm::passes::Passes;
-use crate::norm::reduce::warp::{MeanSquare, Stats};
+use crate::norm::reduce::stats::Stats;
+use crate::norm::reduce::warp::MeanSquare;
+use crate::norm::row_context::RowContext;
 
 /// The operands that both kernels have: a kernel argument.
 #[repr(C)]
@@ -44,7 +46,7 @@ pub struct Scaled {
 #[inline(always)]
 unsafe fn residual<T: Elem, const ACCESS: u32>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
     let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
-    let (at, columns) = (passes.at, passes.columns);
+    let (at, columns) = (passes.row.at, passes.row.columns);
     // SAFETY: as the caller promises; a warp's row is its own.
     let sum = unsafe {
         Sum {
@@ -112,7 +114,7 @@ impl<T: Elem, const ACCESS: u32> Sum<T, ACCESS> {
     /// The thread's sum of `tile`, written.
     #[inline(always)]
     fn add(&self, tile: u32, x: Quad<T>) -> Quad<T> {
-        self.add_to(tile, self.passes.waiting(tile).unwrap_or_else(|| self.branch.get(tile)), x)
+        self.add_to(tile, self.passes.row.waiting(tile).unwrap_or_else(|| self.branch.get(tile)), x)
     }
 
     /// The same with the branch's quad at hand.
@@ -129,8 +131,8 @@ impl<T: Elem, const ACCESS: u32> Sum<T, ACCESS> {
     /// All of them, where nothing follows.
     #[inline(always)]
     fn write(&self) {
-        if self.passes.has_room() {
-            return self.stage(&self.passes);
+        if self.passes.row.has_room() {
+            return self.stage(&self.passes.row);
         }
         for tile in 0..self.passes.tiles() {
             self.add(tile, self.x.get(tile));
@@ -142,14 +144,14 @@ impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for Sum<T, ACCESS> {
     type Parts = ();
     const NOTHING: () = ();
     #[inline(always)]
-    fn stage(&self, passes: &Passes<T, ACCESS>) {
-        passes.fill(|tile| self.x.get(tile), |tile, x| self.add(tile, x));
+    fn stage(&self, _: &RowContext<T, ACCESS>) {
+        self.passes.fill(|tile| self.x.get(tile), |tile, x| self.add(tile, x));
     }
     #[inline(always)]
-    fn parts(&self, _: &Passes<T, ACCESS>, _: u32) {}
+    fn parts(&self, _: &RowContext<T, ACCESS>, _: u32) {}
     #[inline(always)]
-    fn make(&self, passes: &Passes<T, ACCESS>, tile: u32, (): ()) -> Quad<T> {
-        passes.waiting(tile).unwrap_or_else(|| self.add(tile, self.x.get(tile)))
+    fn make(&self, row: &RowContext<T, ACCESS>, tile: u32, (): ()) -> Quad<T> {
+        row.waiting(tile).unwrap_or_else(|| self.add(tile, self.x.get(tile)))
     }
     #[inline(always)]
     fn again(&self, tile: u32) -> Quad<T> {

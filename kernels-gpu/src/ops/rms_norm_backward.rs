@@ -5,7 +5,8 @@
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
-use crate::norm_backward::{Operands, Params, Sums, norm_backward};
+use crate::norm_backward::gradients::norm_backward;
+use crate::norm_backward::params::{Operands, Params, Sums};
 use crate::rms::weight::Weight;
 
 /// # Safety

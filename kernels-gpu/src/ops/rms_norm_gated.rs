@@ -6,11 +6,10 @@
 use core::f32::consts::LOG2_E;
 
 use cuda_std::libdevice::exp_add;
-use cuda_std::math::ex2_ftz;
+use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::rounded;
-use crate::elementwise::approx16::over_one_plus;
 use crate::rms::row::{Held, Params, Source, hold, normalize};
 use crate::rms::weight::Weight;
 
@@ -75,7 +74,7 @@ fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::Lanes {
     gate.lanes().map(|gate| {
         let factor = if sigmoid { 1.0 } else { gate };
         if size_of::<T>() == 2 {
-            over_one_plus(factor, ex2_ftz(-LOG2_E * gate))
+            factor * rcp_ftz(1.0 + ex2_ftz(-LOG2_E * gate))
         } else {
             factor / exp_add(-gate, 1.0)
         }

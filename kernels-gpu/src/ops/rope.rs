@@ -8,9 +8,9 @@ use cuda_std::vec4::{QUADS, SCALAR};
 
 use crate::heads::block::head_rows;
 use crate::heads::norm::AsItIs;
-use crate::heads::rope::Rotary;
+use crate::heads::params::{Params, Rotary, Side};
 use crate::heads::rope_only::turned_rows;
-use crate::heads::warp::{Params, Side, head_lanes};
+use crate::heads::warp::head_lanes;
 use crate::heads::warp_halves::head_halves;
 
 /// # Safety

@@ -34,4 +34,4 @@ def kernel_info() -> list[dict[str, Any]]:
 
 
 __all__ = ["Report", "Row", "__version__", "kernel_info", "patch", "patched", "unpatch"]
-__all__ += ops.__all__
+__all__ += ops.FUNCTIONS

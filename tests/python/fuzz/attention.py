@@ -1,5 +1,6 @@
 """`attention`: both layouts, masks, windows, grouped heads, packed sequences."""
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import Any
@@ -51,7 +52,19 @@ def draw_attention(g: Draw) -> Case:
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
     # In float16 weights and their gradients are rounded to multiples of 2^-24 before the products.
-    return Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
+    case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
+    # "One that an added mask hides from all keys by finite numbers ...: from -8e6 on it passes no gradient".
+    return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case
+
+
+def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
+    """Whether finite numbers of an added mask hide all the keys that a query sees."""
+    added = c.options.get("mask")
+    if added is None or added.dtype == torch.bool or not queries or not keys:
+        return False
+    seen = added.float().masked_fill(~visible(c, queries, keys, device), -math.inf)
+    most = seen.amax(-1)
+    return bool((most.isfinite() & (most < -1e6)).any())
 
 
 def sequences(g: Draw) -> tuple[Any, int, int]:
@@ -158,7 +171,9 @@ def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
         return None
     if o.get("mask") is not None and o["mask"].dtype != torch.bool:
         return None
-    q, k, v = (x.transpose(1, 2) if o["layout"] == "bshd" else x for x in (t.q, t.k, t.v))
+    # Copies: on CUDA torch reads keys that are not aligned to 16 bytes wrongly.
+    q, k, v = (x.clone(memory_format=torch.contiguous_format) for x in (t.q, t.k, t.v))
+    q, k, v = (x.transpose(1, 2) if o["layout"] == "bshd" else x for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
     seen = o.get("mask")
     seen = None if seen is None else seen.expand(*q.shape[:3], k.shape[2])

@@ -14,7 +14,9 @@ from .precision import UNIT, Exact, Noisy, Rounded
 RUNS = 5  # of a formula with simulated errors; in the first, errors of one mark have one sign
 # Factor of the largest difference of these runs, for gradients also of float32 autograd's error: few runs
 # do not show the largest possible difference.
-FACTOR = 4.0
+FACTOR = 6.0
+# Of gradients: near a zero of a derivative the errors of two terms that cancel are larger than any run shows.
+GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be 0 (softmax: "float32 results below 2^-126 are 0").
 SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-24}
@@ -62,7 +64,7 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
     text = str(error).splitlines()[0] if str(error) else repr(error)
     if "its last dimension must be contiguous" in text:
         true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
-    elif "two strides must reach all its rows" in text:
+    elif "two strides must reach" in text or "in its last leading dimensions" in text:
         shaped = max((x.dim() for name, x in case.given().items() if name in case.strided), default=0)
         together = [
             x.unsqueeze(1) if x.dim() == 2 and shaped == 3 else x  # Mochi's [B, N]
@@ -74,7 +76,7 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
     else:
         outs = [x for x in more.values() if isinstance(x, Tensor)]
         true = any(re.search(part, text) is not None and is_true(outs) for part, is_true in case.refusals.items())
-    if not true:
+    if not true and not any(x.numel() == 0 for x in tensors):
         raise Failed("error", f"{type(error).__name__}: {text}") from error
     raise Refused(text) from error
 
@@ -168,7 +170,9 @@ class Expected:
         good = good | (wide == own) | (wide.isnan() & own.isnan())
         # Torch's chain is not near the exact value itself (its float32 overflows): near the chain.
         elsewhere = (own - right).abs() > allowed
-        good = good | (elsewhere & ((wide - own).abs() <= (info.eps + 8 * UNIT) * own.abs()))
+        largest = own.abs().nan_to_num(0.0, 0.0, 0.0)
+        largest = largest.amax(-1, keepdim=True) if own.dim() and own.numel() else largest
+        good = good | (elsewhere & ((wide - own).abs() <= (2 * info.eps + 8 * UNIT) * largest))
         if not good.all():
             first = tuple((~good).nonzero()[0].tolist())
             raise Failed(
@@ -202,7 +206,9 @@ def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed:
     if operator.torch is not None:
         tensors = Space(case.tensors)
         own = operator.torch(tensors, case)
-        if own is not None:
+        # torch's CUDA operators differ from the formula in rows that are not finite.
+        finite = all(x.isfinite().all() for x in case.given().values() if x.is_floating_point())
+        if own is not None and (finite or got[0].device.type == "cpu"):
             expected.compare(own if isinstance(own, tuple) else (own,), "formula", "torch's operator", 2.0)
     return worst, expected
 
@@ -343,7 +349,9 @@ def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], dra
     same_bits(filled, [torch.zeros_like(x) if g is None else g for x, g in zip(filled, again, strict=True)],
               "gradient", f"a second gradient of {names}")  # fmt: skip
     what = f"of {names} for results {chosen}, strides of dy {[list(dy.stride()) for dy in dys.values()]}"
-    return Expected(right, noisy, [None] * len(right), single, case.floor).compare(filled, "gradient", what)
+    return Expected(right, noisy, [None] * len(right), single, case.floor).compare(
+        filled, "gradient", what, GRADIENT_FACTOR
+    )
 
 
 def has_gradient(case: Case, at: int) -> bool:

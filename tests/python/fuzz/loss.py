@@ -35,9 +35,9 @@ def draw_cross_entropy(g: Draw) -> Case:
     alone = options["reduction"] == "none"
     row = ("logits", tuple(range(len(shape) - 1))) if alone else None
     known = {}
-    if options["return_lse"] and torch.isposinf(logits).any():
-        # "Both are NaN in a row with NaN or +inf": the docstring of cross_entropy.
-        known["values"] = "lse of a row with +inf is NaN, torch.logsumexp's is inf"
+    if torch.isposinf(logits).any():
+        # As torch's own cross_entropy, and the docstring: "Both are NaN in a row with NaN or +inf".
+        known["values"] = "a row with +inf is NaN, the formula's loss and lse are inf"
     return Case(dict(logits=logits), options, ("logits",), row, ("logits",), known=known)
 
 

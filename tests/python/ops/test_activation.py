@@ -169,8 +169,3 @@ def test_fast_silu_of_the_smallest_exponentials(device):
     up = torch.tensor([torch.inf, -torch.inf, 1.0, 3e38], device=device)
     by_torch = torch.nn.functional.silu(gate) * up
     assert torch.allclose(oxiwarp.silu_and_mul(gate, up, mode="fast"), by_torch, rtol=1e-4, atol=0)
-    for dtype in (torch.float16, torch.bfloat16):
-        rows = torch.tensor([[torch.inf, 1.0, 1.0, 2.0]], device=device, dtype=dtype)
-        gates = torch.tensor([[-88.0, 1.0, 1.0, 1.0]], device=device, dtype=dtype)
-        got = oxiwarp.rms_norm_gated(rows, gates, gate_first=True)
-        assert torch.isnan(got).tolist() == [[True, False, False, False]]

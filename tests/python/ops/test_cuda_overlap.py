@@ -12,7 +12,7 @@ from itertools import product
 import pytest
 
 TESTS = ["pairs_of_ops", "two_buffers_in_turns", "branches"]
-SHAPE, HEADS = (1, 100, 2048), (1, 100, 16, 128)
+SHAPE = (1, 100, 2048)
 
 
 @pytest.mark.parametrize("name", TESTS)
@@ -24,30 +24,26 @@ def test_overlap(name, cuda):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def steps(device):
-    """A call of each family, from a tensor to one of its shape."""
-    side = [random((SHAPE[-1],), torch.bfloat16, device, seed) for seed in range(3)]
-    across = {"q_weight": side[0], "k_weight": side[1], "across_heads": True}
-    angles = random((100, 64), torch.float32, device, seed=3).repeat_interleave(2, dim=-1)
-    tables = [angles.cos(), angles.sin()]
-    of_heads = {
-        "rope": lambda x: oxiwarp.rope(x, x, *tables)[0],
-        "qk_norm_rope": lambda x: oxiwarp.qk_norm_rope(x, x, *tables, **across)[1],
-        "attention": lambda x: oxiwarp.attention(x, x, x),
-    }
-    of_rows = {
-        "rms_norm": lambda x: oxiwarp.rms_norm(x, side[0]),
-        "add_rms_norm": lambda x: oxiwarp.add_rms_norm(x, x, side[0])[0],
-        "layer_norm": lambda x: oxiwarp.layer_norm(x, side[0], side[1]),
-        "ada_norm": lambda x: oxiwarp.ada_norm(x, side[0], side[1]),
-        "gated_residual": lambda x: oxiwarp.gated_residual(x, x, side[0]),
-        "gated_residual_ada_norm": lambda x: oxiwarp.gated_residual_ada_norm(x, x, *side)[1],
-        "residual_tanh_gated_rms_norm": lambda x: oxiwarp.residual_tanh_gated_rms_norm(x, x, side[0]),
-        "softmax": oxiwarp.softmax,
-        "gelu_tanh": oxiwarp.gelu_tanh,
-        "silu_and_mul": lambda x: oxiwarp.silu_and_mul(torch.cat([x, x], dim=-1)),
-    }
-    return of_rows | {name: lambda x, call=call: call(x.view(HEADS)).view(SHAPE) for name, call in of_heads.items()}
+def steps(device, shape=SHAPE):
+    """Calls of every operator from a tensor to one of its shape. A second call has the last of several results.
+
+    A loss has no such result.
+    """
+    others, made = Operands(torch.zeros(shape, dtype=torch.bfloat16, device=device)), {}
+    like = torch.zeros(shape, dtype=torch.bfloat16, device="meta")
+    fakes = Operands(like)
+    for name, form in FORMS.items():
+        if name not in INFOS and name.partition(", ")[2] not in form.info.extra:
+            continue
+        sizes = [result.numel() for result in form.call(like, fakes)]
+        for at in {0, len(sizes) - 1}:
+            if sizes[at] == like.numel():
+                made[name if at == 0 else f"{name}, last result"] = step(form, at, others)
+    return made
+
+
+def step(form, at, others):
+    return lambda x: form.call(x, others)[at].view(x.shape)
 
 
 def pairs(calls, x, wait):
@@ -110,6 +106,7 @@ def nothing():
 if __name__ == "__main__":
     import torch
     from helpers import random
+    from op_info import FORMS, INFOS, Operands
 
     import oxiwarp
 

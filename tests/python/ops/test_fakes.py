@@ -1,10 +1,15 @@
 """What the kernels refuse, their fakes refuse in the same words: meta tensors, and torch.compile while it traces."""
 
+import re
+
 import pytest
 import torch
+from bad_inputs import bad_calls
 from helpers import random
+from op_info import FORMS
 
 import oxiwarp
+from oxiwarp.ops._roles import Role
 
 F32, INF, NAN = torch.float32, float("inf"), float("nan")
 OPS = torch.ops.oxiwarp
@@ -89,6 +94,39 @@ def said(call, device: str) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_words(name, device):
     assert said(CASES[name], "meta") == said(CASES[name], device.type)
+
+
+def outcome(form, arguments):
+    """The shapes and dtypes of the results, or the words of the error."""
+    try:
+        results = form.info.function(**arguments)
+    except (RuntimeError, ValueError, TypeError) as error:
+        said = str(error).splitlines()[0].replace("NaN", "nan")
+        return re.sub(r"torch\.(?=(float|int|bool|complex))", "", said)  # a fake names dtypes as torch does
+    results = results if isinstance(results, tuple) else (results,)
+    return [(tuple(result.shape), result.dtype) for result in results]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_same_for_each_role(name, device):
+    """The fake refuses an operand that the kernel refuses, in the same words, and takes one that the kernel takes.
+
+    Another first operand, or another shape of rows or heads, makes several operands wrong: the order of the checks
+    decides which one the error names.
+    """
+    form, wrong = FORMS[name], []
+    x = random((3, 4, 16), form.info.dtypes[0], device)
+    for operand, what, arguments in bad_calls(form, x):
+        fakes = {key: t.to("meta") if isinstance(t, torch.Tensor) else t for key, t in arguments.items()}
+        real, fake = outcome(form, arguments), outcome(form, fakes)
+        if "target of row" in real:  # a value, which a fake does not have
+            continue
+        shape = form.info.roles.get(operand) in (Role.ROWS, Role.HEADS) and not what.startswith("as ")
+        several = shape or operand == form.info.first
+        both_refused = isinstance(real, str) and isinstance(fake, str)
+        if real != fake and not (several and both_refused):
+            wrong.append(f"{operand}, {what}: kernel {real}, fake {fake}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("norm", ["rms_norm", "llama_rms_norm"])

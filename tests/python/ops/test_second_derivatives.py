@@ -5,6 +5,7 @@ import torch
 from helpers import random
 from models import net, net_input
 from norms import mochi_modulated, mochi_residual
+from op_info import FORMS
 from public_calls import calls
 from torch.utils.checkpoint import checkpoint
 
@@ -12,10 +13,10 @@ import oxiwarp
 
 CALLS = calls("cpu")
 # Their gradient for the first argument does not depend on it: the second derivative is 0.
-LINEAR = ("gated_residual", "rope", "rope_1d", "rope_3d")
+LINEAR = [name for name in CALLS if FORMS[name].linear]
 # Torch's operators make their gradients, and second ones of those.
 MOCHI = ("residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated")
-CURVED = [name for name in CALLS if name not in (*LINEAR, *MOCHI)]
+CURVED = [name for name in CALLS if not FORMS[name].linear and not FORMS[name].info.twice]
 REFUSED = "differentiate twice"
 
 
@@ -97,7 +98,7 @@ def test_jacobians(name):
         right = torch.autograd.functional.jacobian(f, x)
         for options in ({"create_graph": True}, {"vectorize": True}, {"create_graph": True, "vectorize": True}):
             assert torch.equal(torch.autograd.functional.jacobian(f, x, **options), right), options
-        if name != "qk_norm_rope":  # which torch.func cannot take apart, and says so
+        if FORMS[name].info.name != "qk_norm_rope":  # which torch.func cannot take apart, and says so
             assert torch.equal(torch.func.jacrev(f)(x), right)
 
 

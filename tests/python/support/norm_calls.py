@@ -1,4 +1,7 @@
-"""One call of every norm of a diffusion transformer: all its operands by name, ours and the eager formula."""
+"""One call of every norm of a diffusion transformer: all its operands by name, ours and the eager formula.
+
+Made of `op_info`: the operators whose operands are rows, vectors and modulations, and which have a formula there.
+"""
 
 import functools
 from collections.abc import Callable
@@ -6,9 +9,10 @@ from dataclasses import dataclass
 
 import torch
 from helpers import random
-from norms import EPS, ada_norm, gated_residual, layer_norm, mochi_modulated, mochi_residual, rms_norm_gated
+from norms import EPS
+from op_info import INFOS
 
-import oxiwarp
+from oxiwarp.ops._roles import Role
 
 
 @dataclass(frozen=True)
@@ -36,57 +40,32 @@ class Call:
         return ("x", *self.like_x, *self.modulations, *self.vectors)
 
 
-def _pair(x, scale, shift, scale2, shift2, **options):
-    return ada_norm(x, scale, shift, **options), ada_norm(x, scale2, shift2, **options)
+MODULATIONS = (Role.BROADCAST, Role.PER_BATCH)
+# Of an option that chooses another formula: a call of its own.
+OPTIONS = {"norm": ("RMS", "rms_norm"), "gate_first": ("gate first", True), "activation": ("sigmoid", "sigmoid")}
 
 
-def _both(x, y, gate, scale, shift, *, gate_table, norm="layer_norm", **options):
-    total = gated_residual(x, y, gate, gate_table=gate_table)
-    return ada_norm(total, scale, shift, norm=norm, **options), total
+def made():
+    calls = {}
+    for info in INFOS.values():
+        roles = dict(list(info.roles.items())[1:])
+        if info.reference is None or not {*roles.values()} <= {Role.ROWS, Role.VECTOR, *MODULATIONS}:
+            continue
+        operands = [
+            tuple(name for name, role in roles.items() if role in kind)
+            for kind in ((Role.ROWS,), MODULATIONS, (Role.VECTOR,))
+        ]
+        ours = functools.partial(info.function, eps=EPS) if info.name == "layer_norm" else info.function
+        calls[info.name] = Call(ours, info.reference, *operands)
+        for option, (what, value) in OPTIONS.items():
+            if option in info.options:
+                options = {option: value, **({"rounding": "once"} if option == "gate_first" else {})}
+                both = (functools.partial(function, **options) for function in (info.function, info.reference))
+                calls[f"{info.name}, {what}"] = Call(*both, *operands)
+    return calls
 
 
-def _chained(x, x_res, gate, scale):
-    total = mochi_residual(x, x_res, gate)
-    return mochi_modulated(total, scale), total
-
-
-def _rms(function):
-    return lambda *args, **options: function(*args, **options, norm="rms_norm")
-
-
-TABLES, AFFINE = ("scale_table", "shift_table"), ("weight", "bias")
-BY, BY2 = ("scale", "shift"), ("scale", "shift", "scale2", "shift2")
-CALLS = {
-    "layer_norm": Call(functools.partial(oxiwarp.layer_norm, eps=EPS), layer_norm, vectors=AFFINE),
-    "ada_norm": Call(oxiwarp.ada_norm, ada_norm, modulations=BY, vectors=TABLES + AFFINE),
-    "ada_norm, RMS": Call(_rms(oxiwarp.ada_norm), _rms(ada_norm), modulations=BY, vectors=TABLES + AFFINE),
-    "ada_norm_pair": Call(oxiwarp.ada_norm_pair, _pair, modulations=BY2, vectors=AFFINE),
-    "gated_residual": Call(oxiwarp.gated_residual, gated_residual, ("y",), ("gate",), ("gate_table",)),
-    "gated_residual_ada_norm": Call(
-        oxiwarp.gated_residual_ada_norm, _both, ("y",), ("gate", *BY), ("gate_table", *TABLES, *AFFINE)
-    ),
-    "gated_residual_ada_norm, RMS": Call(
-        _rms(oxiwarp.gated_residual_ada_norm), _rms(_both), ("y",), ("gate", *BY), ("gate_table", *TABLES, *AFFINE)
-    ),
-    "modulated_rms_norm": Call(oxiwarp.modulated_rms_norm, mochi_modulated, modulations=("scale",)),
-    "residual_tanh_gated_rms_norm": Call(oxiwarp.residual_tanh_gated_rms_norm, mochi_residual, ("x_res",), ("gate",)),
-    "rms_norm_gated": Call(oxiwarp.rms_norm_gated, rms_norm_gated, ("gate",), vectors=("weight",)),
-    "rms_norm_gated, gate first": Call(
-        functools.partial(oxiwarp.rms_norm_gated, gate_first=True, rounding="once"),
-        functools.partial(rms_norm_gated, gate_first=True, rounding="once"),
-        ("gate",),
-        vectors=("weight",),
-    ),
-    "rms_norm_gated, sigmoid": Call(
-        functools.partial(oxiwarp.rms_norm_gated, activation="sigmoid"),
-        functools.partial(rms_norm_gated, activation="sigmoid"),
-        ("gate",),
-        vectors=("weight",),
-    ),
-    "residual_tanh_gated_rms_norm_modulated": Call(
-        oxiwarp.residual_tanh_gated_rms_norm_modulated, _chained, ("x_res",), ("gate", "scale")
-    ),
-}
+CALLS = made()
 
 
 def op_of(name):

@@ -115,6 +115,27 @@ def mochi_modulated(x: Tensor, scale: Tensor, eps: float = EPS) -> Tensor:
     return (_mochi_norm(x, eps) * (1 + scale.to(_mochi_norm(x, eps).dtype))).to(x.dtype)
 
 
+def mochi_chained(x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    """The residual and the norm of the feed-forward after it."""
+    total = mochi_residual(x, x_res, gate)
+    return mochi_modulated(total, scale), total
+
+
+def ada_norm_pair(
+    x: Tensor, scale: Tensor, shift: Tensor | None, scale2: Tensor, shift2: Tensor | None, **options
+) -> tuple[Tensor, Tensor]:
+    """Two modulations of one norm."""
+    return ada_norm(x, scale, shift, **options), ada_norm(x, scale2, shift2, **options)
+
+
+def gated_residual_ada_norm(
+    x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, *, gate_table: Tensor | None = None, **options
+) -> tuple[Tensor, Tensor]:
+    """A block's residual and the modulated norm after it."""
+    total = gated_residual(x, y, gate, gate_table=gate_table)
+    return ada_norm(total, scale, shift, **options), total
+
+
 def _mochi_norm(x: Tensor, eps: float) -> Tensor:
     x = x if x.dtype == torch.float64 else x.float()
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)

@@ -1,4 +1,4 @@
-"""The folders of each Rust crate depend on each other one way, and files do so but for the cycles listed here."""
+"""The folders of each Rust crate depend on each other one way, and so do its files, with one cycle excepted."""
 
 import importlib.util
 
@@ -9,24 +9,7 @@ SCRIPT = ROOT / "scripts" / "rust_modules.py"
 pytestmark = pytest.mark.skipif(not SCRIPT.exists(), reason="the bundle has no Rust sources")
 
 # The only cycle of files that is meant to stay. The documentation of its module says why.
-SCHEDULER = {f"cpu/{name}.rs" for name in ("block", "copies", "crew", "grid", "matrix", "mod", "race", "warp")}
-# To be opened: by one of its files for each cycle of files, by its first folder for each cycle of folders.
-OPEN_FILES = {
-    ("cuda-std", "arch/cpu/mod.rs"),
-    ("cuda-std", "simt/block.rs"),
-    ("cuda-std", "rows/vec4/mod.rs"),
-    ("kernels-gpu", "attention/mma/mod.rs"),
-    ("kernels-gpu", "attention/decode/mod.rs"),
-    ("kernels-gpu", "elementwise/activations.rs"),
-    ("kernels-gpu", "norm/io.rs"),
-    ("kernels-gpu", "heads/rope.rs"),
-    ("kernels-gpu", "heads/partition.rs"),
-    ("kernels-gpu", "norm_backward/mod.rs"),
-}
-OPEN_FOLDERS = {
-    ("cuda-std", "arch/cpu"),
-    ("kernels-gpu", "norm"),
-}
+SCHEDULER = [f"cpu/{name}.rs" for name in ("block", "copies", "matrix", "race", "warp")]
 
 
 def script():
@@ -40,31 +23,15 @@ rust_modules = script() if SCRIPT.exists() else None
 CRATES = list(rust_modules.CRATES) if rust_modules else []
 
 
-def is_open(crate, cycle, known):
-    return any((crate, member) in known for member in cycle)
-
-
 @pytest.mark.parametrize("crate", CRATES)
 def test_folders_depend_one_way(crate):
-    cycles = rust_modules.cycles(rust_modules.folder_graph(rust_modules.dependencies(crate)))
-    assert [cycle for cycle in cycles if not is_open(crate, cycle, OPEN_FOLDERS)] == []
+    assert rust_modules.cycles(rust_modules.folder_graph(rust_modules.dependencies(crate))) == []
 
 
 @pytest.mark.parametrize("crate", CRATES)
 def test_files_have_no_other_cycle(crate):
     cycles = rust_modules.cycles(rust_modules.dependencies(crate))
-    allowed = SCHEDULER if crate == "cuda-std" else set()
-    assert [cycle for cycle in cycles if set(cycle) != allowed and not is_open(crate, cycle, OPEN_FILES)] == []
-
-
-def test_the_listed_cycles_exist():
-    """A cycle that was opened is to be deleted here."""
-    graphs = {crate: rust_modules.dependencies(crate) for crate in CRATES}
-    members = {(crate, file) for crate in CRATES for cycle in rust_modules.cycles(graphs[crate]) for file in cycle}
-    assert OPEN_FILES - members == set()
-    assert {("cuda-std", file) for file in SCHEDULER} <= members
-    folders = {crate: rust_modules.cycles(rust_modules.folder_graph(graphs[crate])) for crate in CRATES}
-    assert OPEN_FOLDERS - {(crate, folder) for crate in CRATES for cycle in folders[crate] for folder in cycle} == set()
+    assert cycles == ([SCHEDULER] if crate == "cuda-std" else [])
 
 
 def test_the_root_of_the_kernels_has_one_file():

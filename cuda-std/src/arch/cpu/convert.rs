@@ -63,4 +63,4 @@ pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
 }
 
 /// `max.f16x2` and `max.bf16x2`.
-pub(crate) use crate::numeric::elem::{max_halves as max_f16x2, max_halves as max_bf16x2};
+pub(crate) use crate::base::halves::{max_halves as max_f16x2, max_halves as max_bf16x2};

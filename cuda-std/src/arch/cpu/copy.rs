@@ -1,5 +1,5 @@
-//! Copies to shared memory on the CPU executor: what `arch/ptx_copy.rs` has.
-use super::check_aligned;
+//! Copies to shared memory on the CPU executor: what `arch/ptx/copy.rs` has.
+use super::memory::check_aligned;
 use crate::cpu::copies;
 
 /// # Safety

@@ -1,6 +1,8 @@
-//! Matrix products of a warp on the CPU executor: what `arch/ptx_mma.rs` has.
+//! Matrix products of a warp on the CPU executor: what `arch/ptx/mma.rs` has.
 use half::{bf16, f16};
 
+use super::memory::shared_base;
+use super::thread::lane;
 use crate::cpu::{Fragments, Operation, exchange, multiply, note};
 
 macro_rules! products {
@@ -25,7 +27,7 @@ products! {
 unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
     let row = exchange(Operation::ShuffleIdx, u32::MAX, address, lane);
     // SAFETY: in bounds, as `Shared::window` checked for the lane that gave it.
-    u32::from(unsafe { super::shared_base().add(row as usize).cast::<u16>().add(element as usize).read() })
+    u32::from(unsafe { shared_base().add(row as usize).cast::<u16>().add(element as usize).read() })
 }
 
 /// # Safety
@@ -33,7 +35,7 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 #[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     note(row as usize, 16, false);
-    let lane = super::lane();
+    let lane = lane();
     // SAFETY: as the caller promises.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + lane / 4, at) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)
@@ -44,7 +46,7 @@ pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
 #[inline(never)]
 pub unsafe fn load_matrices_transposed(row: u32) -> [u32; 4] {
     note(row as usize, 16, false);
-    let lane = super::lane();
+    let lane = lane();
     // SAFETY: as the caller promises.
     let word = |matrix: u32, at: u32| unsafe { element(row, 8 * matrix + at, lane / 4) };
     [0, 1, 2, 3].map(|matrix| word(matrix, lane % 4 * 2) | word(matrix, lane % 4 * 2 + 1) << 16)

@@ -102,7 +102,7 @@ pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u6
 #[inline(always)]
 pub unsafe fn cluster_receive(barrier: *mut u64) {
     if !CLUSTERS {
-        return super::sync_threads();
+        return super::sync::sync_threads();
     }
     let mut came: u32 = 0;
     while came == 0 {

@@ -1,22 +1,23 @@
 //! `cp.async`.
 use core::arch::asm;
 
-use crate::simt::mem::Load;
+use super::memory::{load_u32x4, shared_base};
+use crate::base::cache::Load;
 
 /// # Safety
 /// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes of global memory, both aligned to them.
 #[inline(always)]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     if cfg!(not(target_feature = "sm_80")) {
-        let to = super::shared_base().wrapping_add(to).cast::<[u32; 4]>();
+        let to = shared_base().wrapping_add(to).cast::<[u32; 4]>();
         // SAFETY: as the caller promises.
-        return unsafe { to.write(super::load_u32x4(from, Load::Once)) };
+        return unsafe { to.write(load_u32x4(from, Load::Once)) };
     }
     // SAFETY: as the caller promises; the instruction needs sm_80.
     unsafe {
         asm!(
             "cp.async.cg.shared.global [{}], [{}], 16;",
-            in(reg32) super::shared_window(to as u32), in(reg64) from,
+            in(reg32) shared_window(to as u32), in(reg64) from,
             options(nostack)
         );
     }
@@ -68,7 +69,7 @@ pub fn shared_window(offset: u32) -> u32 {
     unsafe {
         asm!(
             "{{ .reg .b64 window; cvta.to.shared.u64 window, {}; cvt.u32.u64 {}, window; }}",
-            in(reg64) super::shared_base(), out(reg32) base,
+            in(reg64) shared_base(), out(reg32) base,
             options(pure, nomem, nostack)
         );
     }

@@ -1,7 +1,8 @@
 //! Arithmetic on pairs of 16-bit floats, rounded once: the same bits as in f32 with one rounding to the type.
 use core::arch::asm;
 
-use super::{bf16x2_to_f32x2, f32x2_to_bf16x2};
+use super::convert::{bf16x2_to_f32x2, f32x2_to_bf16x2};
+use crate::base::halves::max_halves;
 
 macro_rules! f16_pairs {
     ($($name:ident: $instruction:literal;)*) => { $(
@@ -59,4 +60,27 @@ pub fn mul_bf16x2(a: u32, b: u32) -> u32 {
     // Adding -0 leaves a zero's sign as it is.
     const MINUS_ZEROS: u32 = 0x8000_8000;
     fma_bf16x2(a, b, MINUS_ZEROS)
+}
+
+macro_rules! max_pairs {
+    ($($name:ident: $instruction:literal;)*) => { $(
+        /// The larger values of two pairs.
+        #[inline(always)]
+        pub fn $name(a: u32, b: u32) -> u32 {
+            if cfg!(not(target_feature = "sm_80")) {
+                return max_halves(a, b);
+            }
+            let pair: u32;
+            // SAFETY: arithmetic; the instruction needs sm_80.
+            unsafe {
+                asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
+                    options(pure, nomem, nostack))
+            };
+            pair
+        }
+    )* };
+}
+max_pairs! {
+    max_f16x2: "max.f16x2";
+    max_bf16x2: "max.bf16x2";
 }

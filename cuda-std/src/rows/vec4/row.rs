@@ -1,8 +1,10 @@
 //! Rows in quads: to read, to write, and of a type that is known when the kernel runs.
 use core::marker::PhantomData;
 
+use super::access::{QUADS, SCALAR, WHOLE};
+use super::columns::{QuadColumns, TILE};
+use super::quad::Quad;
 use super::shared_row::Staged;
-use super::{QUADS, Quad, QuadColumns, SCALAR, TILE, WHOLE};
 use crate::numeric::elem::Elem;
 use crate::rows::row::{RowAt, Rows};
 use crate::simt::mem::{self, Load, Store};

@@ -1,7 +1,8 @@
 //! Shared memory as the place where rows wait for the passes over them.
 use core::marker::PhantomData;
 
-use super::{Quad, TILE};
+use super::columns::TILE;
+use super::quad::Quad;
 use crate::numeric::elem::Elem;
 use crate::simt::shared::{Shared, SharedMemory};
 use crate::simt::{block, copy, thread, warp};

@@ -1,5 +1,5 @@
 //! What belongs to columns: the weight, the gradients of the parameters, and the workspace that they need.
-use kernels_gpu::norm_backward::Sums;
+use kernels_gpu::norm_backward::params::Sums;
 use kernels_gpu::rms::weight::Weight;
 
 use super::plan::{Dims, GROUPS, Plan};

@@ -1,6 +1,6 @@
 //! The two launches of a norm's gradient: over rows, then over the sums that the first one left.
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
-use kernels_gpu::norm_backward::{Operands, Params, Sums};
+use kernels_gpu::norm_backward::params::{Operands, Params, Sums};
 
 use super::columns::{Columns, ParameterGradients};
 use super::plan::{Dims, Form, Plan};

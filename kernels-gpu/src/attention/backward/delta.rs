@@ -3,7 +3,7 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::{BackwardParams, DELTA_ROWS, DELTA_THREADS};
+use super::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS};
 use crate::attention::mma::tile_coords::Place;
 use crate::layout::heads::Heads;
 use crate::layout::vec8::Octet;

@@ -4,9 +4,9 @@ use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::BackwardParams;
 use super::inner_tile::{Other, Step, side};
 use super::outer_tile::{Own, rows_of};
+use super::params::BackwardParams;
 use super::scores::{cap_with_slopes, left};
 use crate::attention::mma::mask::{At, Lines, hide};
 use crate::attention::mma::matmul::{add_product, products};

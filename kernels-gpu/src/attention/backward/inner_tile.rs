@@ -2,8 +2,8 @@
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
-use super::BackwardParams;
 use super::delta::statistics;
+use super::params::BackwardParams;
 use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::Place;
 use crate::layout::heads::Heads;

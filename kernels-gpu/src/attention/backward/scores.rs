@@ -1,8 +1,8 @@
 //! What lies between the products: scores, weights, left matrices.
 use cuda_std::mma::{A, C, MatrixElem};
 
-use crate::attention::mma::Params;
 use crate::attention::mma::mask::{cap, each};
+use crate::attention::mma::params::Params;
 use crate::attention::mma::softmax::Scores;
 
 /// Scores as powers of two, and what their gradients are multiplied by: the cap's derivative.

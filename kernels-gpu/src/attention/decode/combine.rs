@@ -4,7 +4,7 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::{DecodeParams, ROWS};
+use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::Place;
 use crate::layout::heads::divide;
 

@@ -4,9 +4,9 @@ use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::combine::weight;
-use super::{DecodeParams, ROWS};
-use crate::attention::mma::WARPS;
+use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::output::Sums;
+use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::Softmax;
 
 /// The results of the block's warps, in memory that held tiles.

@@ -12,11 +12,12 @@ use cuda_std::warp;
 
 use super::layout::{Layout, PART_ROW, Slot};
 use super::matmul::{begin_result, begin_scores};
-
+use super::own_thread::own_thread;
+use super::params::{GROUP_ROWS, Params};
 use super::schedule::{Tile, numbers};
 use super::shape::Shape;
 use super::softmax::{Softmax, rescale, round};
-use super::{GROUP_ROWS, Params, mask, output, own_thread};
+use super::{mask, output};
 
 /// A warp group at work on its 64 rows of a tile.
 struct Consumer<'a, K: Shape> {

@@ -5,7 +5,7 @@ use cuda_std::hopper::barrier::{Barrier, publish};
 use cuda_std::hopper::shared_base;
 use cuda_std::{block, thread, warp};
 
-use super::PART;
+use super::params::PART;
 use super::shape::Shape;
 
 /// Bytes of a row of a part.

@@ -3,10 +3,11 @@ use cuda_std::hopper::{shared_load_pair, shared_store};
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
+use super::own_thread::own_thread;
+use super::params::Params;
 use super::softmax::{QUAD, row_of};
-use super::{Params, own_thread};
-use crate::attention::mma::Mask;
 use crate::attention::mma::mask::addend;
+use crate::attention::mma::params::Mask;
 
 /// The number in its tile of the first column that a register of the thread belongs to: `4 * j + 2 * row + c`.
 #[inline(always)]

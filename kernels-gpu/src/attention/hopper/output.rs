@@ -7,10 +7,11 @@ use cuda_std::mem::{Store, store_u32x4};
 use cuda_std::warp;
 
 use super::layout::{Layout, PART_ROW};
+use super::own_thread::own_thread;
+use super::params::{GROUP_ROWS, PART, Params, WARP_ROWS};
 use super::schedule::Tile;
 use super::shape::Shape;
 use super::softmax::{QUAD, Softmax};
-use super::{GROUP_ROWS, PART, Params, WARP_ROWS, own_thread};
 
 const LN_2: f32 = core::f32::consts::LN_2;
 

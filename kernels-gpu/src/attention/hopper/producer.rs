@@ -3,9 +3,10 @@ use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
 use super::layout::{Buffer, Layout, Slot};
+use super::mask;
+use super::params::{PART, Params};
 use super::schedule::{Tile, numbers};
 use super::shape::Shape;
-use super::{PART, Params, mask};
 
 /// The tensors: columns, rows, heads, batches, in boxes of a part of a tile.
 #[derive(Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Which tile of queries a block works on, in which order, and which keys these see.
 use cuda_std::thread;
 
-use super::Params;
+use super::params::Params;
 use super::shape::Shape;
 
 /// A tile of queries of a head of a batch.

@@ -3,7 +3,7 @@ use core::marker::PhantomData;
 
 use cuda_std::hopper::wgmma::{Accumulator, Operand};
 
-use super::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
+use super::params::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 
 /// A kernel's types and sizes.
 pub(crate) trait Shape: Copy {

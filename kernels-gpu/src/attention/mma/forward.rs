@@ -4,12 +4,12 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::Params;
 use super::kv_tiles::{KEYS, Keys, VALUES};
 use super::mask::{At, Lines, cap, hide};
 use super::matmul::{add_product, products};
 use super::output::{Output, Sums};
 use super::padding::Rest;
+use super::params::Params;
 use super::q_fragments::Queries;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Copier, Lanes, Tile};
@@ -20,7 +20,7 @@ use super::window::Band;
 /// any alignment.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
+/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn forward<
     T: MatrixElem,

@@ -2,7 +2,7 @@
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::Params;
+use super::params::Params;
 use super::tile::{Copier, Tile};
 use super::tile_coords::Place;
 

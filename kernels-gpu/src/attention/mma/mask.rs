@@ -6,35 +6,10 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::Params;
+use super::params::{Mask, Params};
 use super::softmax::Scores;
 use super::tile_coords::Place;
 use super::window::Band;
-
-/// A mask that broadcasts against `[B, H, Sq, Sk]`: a kernel argument.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Mask {
-    /// The first element.
-    pub base: *const u8,
-    /// Elements from a batch, head, query and key to the next; 0 where it broadcasts.
-    pub strides: [i64; 4],
-    /// One of [`Mask::NONE`], [`Mask::BOOL`], [`Mask::F32`], [`Mask::SAME`].
-    pub kind: u32,
-}
-
-impl Mask {
-    /// No mask.
-    pub const NONE: u32 = 0;
-    /// Bytes: 0 hides a key.
-    pub const BOOL: u32 = 1;
-    /// Added to scores, f32.
-    pub const F32: u32 = 2;
-    /// Added to scores, of the element type.
-    pub const SAME: u32 = 3;
-    /// The mask that is not there.
-    pub const ABSENT: Self = Self { base: core::ptr::null(), strides: [0; 4], kind: Self::NONE };
-}
 
 /// Where a warp's scores are: those of rows from `row` on and columns from `col` on. Rows are queries and columns keys, or
 /// the other way round.

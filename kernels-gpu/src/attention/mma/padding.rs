@@ -3,7 +3,7 @@
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::Params;
+use super::params::Params;
 use super::tile_coords::tile_of_block;
 use crate::layout::heads::{Heads, Token, divide};
 

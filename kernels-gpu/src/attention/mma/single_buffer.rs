@@ -8,13 +8,13 @@ use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::Params;
 use super::copy_slices::{Kept, Share};
 use super::forward::{clear_rest, finish, rescale};
 use super::kv_tiles::{KEYS, VALUES};
 use super::mask::{At, hide};
 use super::matmul::{add_products, products};
 use super::output::Sums;
+use super::params::Params;
 use super::q_fragments::Queries;
 use super::softmax::{Scores, Softmax};
 use super::tile::{Lanes, Tile};
@@ -27,7 +27,7 @@ pub(crate) const KEPT_BYTES: u32 = size_of::<Kept<u16>>() as u32;
 /// Attention of one tile of queries, without what the general kernels have.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::Tiling::shared_bytes).
+/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn turns<
     T: MatrixElem,

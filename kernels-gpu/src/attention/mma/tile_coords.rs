@@ -2,7 +2,7 @@
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::Params;
+use super::params::Params;
 use crate::layout::heads::{Heads, Token, divide};
 
 /// A tile of queries of one head of one sequence.

@@ -3,14 +3,13 @@ use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{LEN, TILE, held};
 
-use super::warp::Stats;
+use super::stats::Stats;
 use super::welford::Welford;
-use crate::norm::io::Source;
-use crate::norm::params::Params;
-use crate::norm::passes::{GROUP_OF_PART, Passes};
 
+/// Threads of a row.
+pub(crate) const THREADS: u32 = 128;
 /// Warps of a row.
-pub(crate) const WARPS: u32 = Params::SHARING / warp::SIZE;
+pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 
 /// The row as its block sees it.
 #[derive(Clone, Copy)]
@@ -151,34 +150,5 @@ impl PartMoments for Squares {
         let [a, b, c, d] = [0, 1, 2, 3].map(|i: u32| unsafe { meeting.get(first + i) });
         let sum = warp::sum(a + b + c + d, warp::SIZE);
         Stats { mean: 0.0, inv: rsqrt(sum * inv_cols + eps) }
-    }
-}
-
-impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
-    /// Reduces the warp's part of the row, and meets the others.
-    #[inline(always)]
-    pub fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
-        let (mut moments, mut first) = (M::EMPTY, 0);
-        while first < self.grouped_tiles(GROUP_OF_PART) {
-            let lanes = self.group(source, first, [LEN; GROUP_OF_PART]);
-            for i in 0..GROUP_OF_PART {
-                moments.push(lanes[i]);
-            }
-            first += GROUP_OF_PART as u32;
-        }
-        while first < self.own_tiles() {
-            let tile = self.tile(first);
-            moments.push(source.make(self, tile, source.parts(self, tile)).lanes());
-            first += 1;
-        }
-        self.finish_part(moments)
-    }
-
-    /// Reduces over the warps of a row.
-    #[inline(always)]
-    pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
-        let row = SharedRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
-        let cols = [self.p.cols as f32, self.p.inv_cols];
-        moments.finish::<T, ACCESS>(row, Self::memory().1, cols, self.p.eps)
     }
 }

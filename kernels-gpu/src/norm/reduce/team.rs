@@ -3,7 +3,7 @@
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 
-use super::warp::Stats;
+use super::stats::Stats;
 use super::welford::Welford;
 
 /// A row's columns as numbers: what is divided by.

@@ -5,8 +5,8 @@
 use cuda_std::prelude::*;
 use cuda_std::vec4::{LEN, SCALAR};
 
+use super::stats::Stats;
 use super::team::{Cols, MOST, TeamMoments};
-use super::warp::Stats;
 
 /// A team's row, to read.
 #[derive(Clone, Copy)]

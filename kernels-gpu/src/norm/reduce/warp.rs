@@ -10,29 +10,11 @@ use cuda_std::prelude::*;
 use cuda_std::vec4::SCALAR;
 
 use super::block::{PartMoments, Squares};
+use super::stats::{Cols, Stats};
 use super::welford::Welford;
 
 /// Tiles that are taken in together: one of each of torch's warps.
 pub(crate) const GROUP: usize = 4;
-
-/// What a row is normalised with: `(x - mean) * inv`.
-#[derive(Clone, Copy)]
-pub(crate) struct Stats {
-    pub mean: f32,
-    pub inv: f32,
-}
-
-/// A row's columns as numbers: what is divided by.
-#[derive(Clone, Copy)]
-pub(crate) struct Cols {
-    pub count: f32,
-    /// `1 / count`.
-    pub inv: f32,
-    /// Do whole tiles fill the row, so that every thread has seen as many elements of each of torch's warps?
-    pub even: bool,
-    /// Is their number a multiple of 4? See [`Welford::with`].
-    pub by_fours: bool,
-}
 
 /// A reduction of a row by a warp.
 pub(crate) trait Moments: Copy {

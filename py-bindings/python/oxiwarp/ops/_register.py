@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 
 from .._namespace import NAMESPACE
 from .._native import register
+from ._roles import OPERATORS, Operator, Role, checked
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _INFINITE = 2.0**128 - 2.0**103  # from here on float32 has infinity
@@ -32,7 +33,6 @@ _KINDS = {
     "Tensor": "a torch.Tensor",
     "Optional": "a torch.Tensor",
 }
-_defined: set[str] = set()
 _LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it was given lives as long as it does
 ROUNDINGS = {"once": False, "before_weight": True}
 # Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
@@ -42,30 +42,30 @@ REAL = (Tensor, torch.nn.Parameter)
 OPTIONAL = (Tensor, type(None))
 
 
-def define(schema: str, fake: Callable[..., Any]) -> Any:
+def define(schema: str, fake: Callable[..., Any], **roles: Role) -> Any:
     """Define `torch.ops.oxiwarp.<schema>`, in this copy's `NAMESPACE`, and return its overload.
 
     `fake` is the operator on shapes alone (meta tensors, torch.compile): it makes the outputs and raises for inputs
-    that the kernel would refuse.
+    that the kernel would refuse. `roles` has the role of every tensor of the schema.
     """
     name, _, signature = schema.partition("(")
     qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
-    _defined.add(name)
+    OPERATORS[name] = Operator(name, op, fake.__module__, checked(schema, roles))
     torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
     return op
 
 
-def define_in_place(schema: str, run: Callable[..., Any]) -> Any:
+def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
     """As `define`, of an operator that torch runs itself: `run` writes into arguments and makes nothing. What is
     returned calls the operator while compiling, and `run` itself otherwise.
 
     torch.compile turns torch's own in-place operators into others, with a copy; one of ours stays what it is.
     """
     name = schema.partition("(")[0]
-    op = define(schema, lambda *args: None)
+    op = define(schema, lambda *args: None, **roles)
     for device in ("CPU", "CUDA"):
         _LIBRARY.impl(name, lambda *args: (run(*args), None)[1], device)
     return lambda *args: (op if torch.compiler.is_compiling() else run)(*args)
@@ -249,7 +249,7 @@ def explain(
         expected, name, got = wrong.groups()
         raise TypeError(f"{op}: {name} is {got}, expected {_KINDS.get(expected, expected)}") from None
     operator, colon, rest = str(error).partition(": ")
-    if colon and operator != op and operator in _defined:
+    if colon and operator != op and operator in OPERATORS:
         raise RuntimeError(f"{op}: {rest}") from None
 
 

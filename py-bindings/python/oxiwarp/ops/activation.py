@@ -9,6 +9,7 @@ from ._checks.rows import is_exact
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
+from ._roles import Role
 
 # The operators' `kind`. GELU's erf has other last bits in torch's builds with CUDA 13.2 and newer.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
@@ -30,10 +31,20 @@ def _fake_backward(dy: Tensor, x: Tensor, bias: Tensor | None, kind: int, exact:
     return x.new_empty(x.shape)
 
 
-op = define("activation(Tensor x, Tensor? bias, int kind, bool exact) -> Tensor", _fake)
-op_out = define("activation_out(Tensor x, Tensor? bias, int kind, bool exact, Tensor(a!) out) -> ()", _fake_out)
+op = define("activation(Tensor x, Tensor? bias, int kind, bool exact) -> Tensor", _fake, x=Role.ROWS, bias=Role.BIAS)
+op_out = define(
+    "activation_out(Tensor x, Tensor? bias, int kind, bool exact, Tensor(a!) out) -> ()",
+    _fake_out,
+    x=Role.ROWS,
+    bias=Role.BIAS,
+    out=Role.OUTPUT,
+)
 op_backward = define(
-    "activation_backward(Tensor dy, Tensor x, Tensor? bias, int kind, bool exact) -> Tensor", _fake_backward
+    "activation_backward(Tensor dy, Tensor x, Tensor? bias, int kind, bool exact) -> Tensor",
+    _fake_backward,
+    dy=Role.ROWS,
+    x=Role.ROWS,
+    bias=Role.BIAS,
 )
 
 
@@ -175,4 +186,4 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     return _call("silu", SILU, x, bias, mode, out)
 
 
-__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "op", "op_backward", "op_out", "silu"]
+__all__ = ["gelu", "gelu_fast", "gelu_new", "gelu_quick", "gelu_tanh", "silu"]

@@ -9,6 +9,7 @@ from ._function import Function, apply
 from ._modulation_backward import Norm, ada_norm_gradients, modulations
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._roles import Role
 
 
 def check(
@@ -45,6 +46,13 @@ op = define(
     "ada_norm(Tensor x, Tensor scale, Tensor? scale_table, Tensor? shift, Tensor? shift_table, Tensor? weight, "
     "Tensor? bias, bool rms, float eps, bool exact) -> Tensor",
     _fake,
+    x=Role.ROWS,
+    scale=Role.BROADCAST,
+    scale_table=Role.VECTOR,
+    shift=Role.BROADCAST,
+    shift_table=Role.VECTOR,
+    weight=Role.VECTOR,
+    bias=Role.VECTOR,
 )
 
 
@@ -144,4 +152,4 @@ def ada_norm(
         raise
 
 
-__all__ = ["ada_norm", "check", "op"]
+__all__ = ["ada_norm"]

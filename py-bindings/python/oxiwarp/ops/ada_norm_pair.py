@@ -9,6 +9,7 @@ from ._function import Function, apply
 from ._modulation_backward import Norm, ada_norm_gradients, modulations
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._roles import Role
 from .ada_norm import check
 
 
@@ -39,6 +40,17 @@ op = define(
     "Tensor? scale2_table, Tensor? shift2, Tensor? shift2_table, Tensor? weight, Tensor? bias, bool rms, float eps, "
     "bool exact) -> (Tensor, Tensor)",
     _fake,
+    x=Role.ROWS,
+    scale=Role.BROADCAST,
+    scale_table=Role.VECTOR,
+    shift=Role.BROADCAST,
+    shift_table=Role.VECTOR,
+    scale2=Role.BROADCAST,
+    scale2_table=Role.VECTOR,
+    shift2=Role.BROADCAST,
+    shift2_table=Role.VECTOR,
+    weight=Role.VECTOR,
+    bias=Role.VECTOR,
 )
 
 
@@ -125,4 +137,4 @@ def ada_norm_pair(
         raise
 
 
-__all__ = ["ada_norm_pair", "op"]
+__all__ = ["ada_norm_pair"]

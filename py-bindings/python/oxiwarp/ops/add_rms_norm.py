@@ -18,6 +18,7 @@ from ._register import (
     refuse_forward_mode,
     refuse_types,
 )
+from ._roles import Role
 from .rms_norm_backward import op as op_backward
 
 
@@ -34,6 +35,9 @@ op = define(
     "add_rms_norm(Tensor x, Tensor residual, Tensor? weight, float eps, float weight_offset, "
     "bool round_before_weight) -> (Tensor, Tensor)",
     _fake,
+    x=Role.ROWS,
+    residual=Role.ROWS,
+    weight=Role.VECTOR,
 )
 
 
@@ -107,4 +111,4 @@ def add_rms_norm(
         raise
 
 
-__all__ = ["add_rms_norm", "op"]
+__all__ = ["add_rms_norm"]

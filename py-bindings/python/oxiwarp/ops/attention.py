@@ -11,6 +11,7 @@ from torch import Tensor
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
+from ._roles import Role
 from .activation import check as check_beside
 
 NUMBER = (float, int, type(None))
@@ -88,10 +89,21 @@ _INPUTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, bool heads_first, "
     "bool causal, float scale, int before, int after, float softcap"
 )
-op = define(f"attention({_INPUTS}, bool with_lse) -> (Tensor, Tensor)", _fake)
-op_out = define(f"attention_out({_INPUTS}, Tensor(a!) out) -> ()", _fake_out)
+_ROLES = {
+    **dict.fromkeys(("q", "k", "v"), Role.HEADS),
+    "mask": Role.MASK,
+    **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), Role.OFFSETS),
+}
+ROLES = {"cu_seqlens": Role.OFFSETS}
+op = define(f"attention({_INPUTS}, bool with_lse) -> (Tensor, Tensor)", _fake, **_ROLES)
+op_out = define(f"attention_out({_INPUTS}, Tensor(a!) out) -> ()", _fake_out, **_ROLES, out=Role.OUTPUT)
 op_backward = define(
-    f"attention_backward({_INPUTS}, Tensor out, Tensor lse, Tensor dout) -> (Tensor, Tensor, Tensor)", _fake_backward
+    f"attention_backward({_INPUTS}, Tensor out, Tensor lse, Tensor dout) -> (Tensor, Tensor, Tensor)",
+    _fake_backward,
+    **_ROLES,
+    out=Role.HEADS,
+    lse=Role.PER_HEAD,
+    dout=Role.HEADS,
 )
 
 
@@ -255,4 +267,4 @@ def attention(
     return (out, lse) if return_lse else out
 
 
-__all__ = ["attention", "op", "op_backward", "op_out"]
+__all__ = ["attention"]

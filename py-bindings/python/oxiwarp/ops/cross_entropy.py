@@ -8,6 +8,7 @@ from torch import Tensor
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import FLOATS, check_number, define, dtype_name, explain, needs_grad, refuse_types
+from ._roles import Role
 
 REDUCTIONS = ("none", "mean", "sum")
 INDICES = (torch.int64, torch.int32)
@@ -58,11 +59,17 @@ op = define(
     "cross_entropy(Tensor logits, Tensor target, int ignore_index, float label_smoothing, float z_loss) "
     "-> (Tensor, Tensor)",
     _fake,
+    logits=Role.ROWS,
+    target=Role.PER_ROW,
 )
 op_backward = define(
     "cross_entropy_backward(Tensor logits, Tensor target, Tensor lse, Tensor dloss, int ignore_index, "
     "float label_smoothing, float z_loss) -> Tensor",
     _fake_backward,
+    logits=Role.ROWS,
+    target=Role.PER_ROW,
+    lse=Role.PER_ROW,
+    dloss=Role.PER_ROW,
 )
 
 
@@ -144,8 +151,8 @@ def cross_entropy(
         refuse_types("cross_entropy", {"logits": logits, "target": target}, {})
     if reduction not in REDUCTIONS:
         raise ValueError(f"cross_entropy: reduction is {reduction!r}, expected 'none', 'mean' or 'sum'")
-    arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
     try:
+        arguments = (logits, target.contiguous(), ignore_index, label_smoothing, z_loss)
         loss, lse = apply(_CrossEntropy, *arguments) if needs_grad(logits) else op(*arguments)
     except RuntimeError as error:
         explain(error, "cross_entropy", 0, logits, "logits", target=target)
@@ -158,4 +165,4 @@ def cross_entropy(
     return (loss, lse) if return_lse else loss
 
 
-__all__ = ["cross_entropy", "op", "op_backward"]
+__all__ = ["cross_entropy"]

@@ -8,9 +8,12 @@ from ._checks.rows import is_exact
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_types, write
+from ._roles import Role
 from .activation import FATRELU, GELU, GELU_TANH, SILU, check, sum_rows
 
 _ARGUMENTS = "Tensor x, Tensor? second, Tensor? bias, int kind, bool gate_first, float threshold, bool exact"
+_ROLES = {"x": Role.ROWS, "second": Role.ROWS, "bias": Role.BIAS}
+ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 
 
 def _check(
@@ -59,9 +62,11 @@ def _fake_backward(dy: Tensor, x: Tensor, second: Tensor | None, bias: Tensor | 
     return x.new_empty(*x.shape[:-1], 2 * cols)
 
 
-op = define(f"gated_activation({_ARGUMENTS}) -> Tensor", _fake)
-op_out = define(f"gated_activation_out({_ARGUMENTS}, Tensor(a!) out) -> ()", _fake_out)
-op_backward = define(f"gated_activation_backward(Tensor dy, {_ARGUMENTS}) -> Tensor", _fake_backward)
+op = define(f"gated_activation({_ARGUMENTS}) -> Tensor", _fake, **_ROLES)
+op_out = define(f"gated_activation_out({_ARGUMENTS}, Tensor(a!) out) -> ()", _fake_out, **_ROLES, out=Role.OUTPUT)
+op_backward = define(
+    f"gated_activation_backward(Tensor dy, {_ARGUMENTS}) -> Tensor", _fake_backward, dy=Role.ROWS, **_ROLES
+)
 
 
 class GatedActivation(Function):
@@ -236,15 +241,4 @@ def fatrelu_and_mul(
     return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
 
 
-__all__ = [
-    "fatrelu_and_mul",
-    "geglu",
-    "gelu_and_mul",
-    "gelu_tanh_and_mul",
-    "mul_and_silu",
-    "op",
-    "op_backward",
-    "op_out",
-    "silu_and_mul",
-    "swiglu",
-]
+__all__ = ["fatrelu_and_mul", "geglu", "gelu_and_mul", "gelu_tanh_and_mul", "mul_and_silu", "silu_and_mul", "swiglu"]

@@ -10,6 +10,7 @@ from ._function import Function, apply
 from ._modulation_backward import Modulation, gated
 from ._once_differentiable import once
 from ._register import OPTIONAL, check_rows, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._roles import Role
 
 CLIP = 65504.0
 
@@ -25,7 +26,12 @@ def _fake(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: 
 
 
 op = define(
-    "gated_residual(Tensor x, Tensor y, Tensor gate, Tensor? gate_table, bool exact, bool clip) -> Tensor", _fake
+    "gated_residual(Tensor x, Tensor y, Tensor gate, Tensor? gate_table, bool exact, bool clip) -> Tensor",
+    _fake,
+    x=Role.ROWS,
+    y=Role.ROWS,
+    gate=Role.BROADCAST,
+    gate_table=Role.VECTOR,
 )
 
 
@@ -108,4 +114,4 @@ def gated_residual(
         raise
 
 
-__all__ = ["gated_residual", "op", "unclipped"]
+__all__ = ["gated_residual"]

@@ -9,6 +9,7 @@ from ._function import Function, apply
 from ._modulation_backward import Modulation, Norm, ada_norm_gradients, gated, modulations
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._roles import Role
 from .gated_residual import unclipped
 
 NAME = "gated_residual_ada_norm"
@@ -53,6 +54,16 @@ op = define(
     "Tensor? shift, Tensor? shift_table, Tensor? weight, Tensor? bias, bool rms, float eps, bool exact, bool clip) -> "
     "(Tensor, Tensor)",
     _fake,
+    x=Role.ROWS,
+    y=Role.ROWS,
+    gate=Role.BROADCAST,
+    gate_table=Role.VECTOR,
+    scale=Role.BROADCAST,
+    scale_table=Role.VECTOR,
+    shift=Role.BROADCAST,
+    shift_table=Role.VECTOR,
+    weight=Role.VECTOR,
+    bias=Role.VECTOR,
 )
 
 
@@ -177,4 +188,4 @@ def gated_residual_ada_norm(
         raise
 
 
-__all__ = ["gated_residual_ada_norm", "op"]
+__all__ = ["gated_residual_ada_norm"]

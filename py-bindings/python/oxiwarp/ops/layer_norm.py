@@ -8,6 +8,7 @@ from ._checks.rows import check_norm
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, explain, needs_grad, refuse_forward_mode, refuse_types
+from ._roles import Role
 from .layer_norm_backward import op as op_backward
 
 
@@ -16,7 +17,13 @@ def _fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> 
     return x.new_empty(x.shape)
 
 
-op = define("layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor", _fake)
+op = define(
+    "layer_norm(Tensor x, Tensor? weight, Tensor? bias, float eps) -> Tensor",
+    _fake,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
+    bias=Role.VECTOR,
+)
 
 
 class _LayerNorm(Function):
@@ -87,4 +94,4 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
         raise
 
 
-__all__ = ["layer_norm", "op"]
+__all__ = ["layer_norm"]

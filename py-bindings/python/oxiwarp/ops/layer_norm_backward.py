@@ -4,6 +4,7 @@ from torch import Tensor
 
 from ._norm_backward import check, like
 from ._register import define
+from ._roles import Role
 
 
 def _fake(
@@ -28,6 +29,11 @@ op = define(
     "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? dsum, float eps, bool dweight, "
     "bool dbias) -> (Tensor, Tensor, Tensor)",
     _fake,
+    dy=Role.ROWS,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
+    bias=Role.VECTOR,
+    dsum=Role.ROWS,
 )
 
-__all__ = ["op"]
+__all__ = []

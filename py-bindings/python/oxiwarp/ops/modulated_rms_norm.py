@@ -2,7 +2,10 @@
 
 from torch import Tensor
 
+from ._roles import Role
 from .ada_norm import ada_norm
+
+ROLES = {"x": Role.ROWS, "scale": Role.PER_BATCH}
 
 
 def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
@@ -29,4 +32,4 @@ def per_batch(modulation: Tensor, x: Tensor) -> Tensor:
     return modulation
 
 
-__all__ = ["modulated_rms_norm", "per_batch"]
+__all__ = ["modulated_rms_norm"]

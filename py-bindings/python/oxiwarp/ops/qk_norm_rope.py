@@ -10,11 +10,13 @@ from torch import Tensor
 from . import rope
 from ._checks.heads import (
     ROTATION,
+    TABLE_ROLES,
     Rotation,
     check_head_dim,
     check_heads,
     readable,
     rotation,
+    same_device,
     sizes,
     tables_want_grad,
     tensors_only,
@@ -23,6 +25,7 @@ from ._checks.rows import check_eps
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import OPTIONAL, define, dtype_name, explain, needs_grad, or_f32, write
+from ._roles import Role
 from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm_backward import op as rms_norm_backward
 
@@ -30,6 +33,8 @@ NORMS = {None: 0, "layer_norm": 1, "rms_norm": 2, "llama_rms_norm": 3, "mochi_rm
 _PARAMETERS = (
     "Tensor? q_weight, Tensor? k_weight, Tensor? q_bias, Tensor? k_bias, int norm, bool across_heads, float eps"
 )
+_ROLES = dict.fromkeys(("q_weight", "k_weight", "q_bias", "k_bias"), Role.HEAD_VECTOR)
+ROLES = {"out": Role.OUTPUT}
 
 
 def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | None) -> None:
@@ -40,6 +45,7 @@ def _check(q: Tensor, k: Tensor | None, args: tuple[Any, ...], **outs: Tensor | 
         x = q if name[0] == "q" else k
         if value is None or x is None:
             continue
+        same_device("qk_norm_rope", name, value, q)
         _, _, heads, dim = sizes(x, Rotation(*how))
         cols = heads * dim if across_heads and norm else dim
         if value.dtype not in (x.dtype, torch.float32):
@@ -70,11 +76,26 @@ def _fake_out(q: Tensor, k: Tensor | None, *args: Any) -> None:
     _check(q, k, tuple(rest), q_out=q_out, k_out=k_out)
 
 
-op = define(f"qk_norm_rope(Tensor q, Tensor k, {_PARAMETERS}, {ROTATION}) -> (Tensor, Tensor)", _fake)
-op_one = define(f"qk_norm_rope_one(Tensor q, {_PARAMETERS}, {ROTATION}) -> Tensor", _fake_one)
+op = define(
+    f"qk_norm_rope(Tensor q, Tensor k, {_PARAMETERS}, {ROTATION}) -> (Tensor, Tensor)",
+    _fake,
+    q=Role.HEADS,
+    k=Role.HEADS,
+    **_ROLES,
+    **TABLE_ROLES,
+)
+op_one = define(
+    f"qk_norm_rope_one(Tensor q, {_PARAMETERS}, {ROTATION}) -> Tensor", _fake_one, q=Role.HEADS, **_ROLES, **TABLE_ROLES
+)
 op_out = define(
     f"qk_norm_rope_out(Tensor q, Tensor? k, {_PARAMETERS}, {ROTATION}, Tensor(a!) q_out, Tensor(b!)? k_out) -> ()",
     _fake_out,
+    q=Role.HEADS,
+    k=Role.HEADS,
+    **_ROLES,
+    **TABLE_ROLES,
+    q_out=Role.OUTPUT,
+    k_out=Role.OUTPUT,
 )
 
 
@@ -145,7 +166,9 @@ def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
     if not across_heads:
         return x
-    return (x.transpose(1, 2) if how.heads_first else x).flatten(2)
+    x = x.transpose(1, 2) if how.heads_first else x
+    # Not `flatten`: it has no batching rule under `torch.autograd.functional.jacobian(..., vectorize=True)`.
+    return x.reshape(*x.shape[:2], heads * dim)
 
 
 def _heads(rows: Tensor, x: Tensor, how: Rotation) -> Tensor:
@@ -244,7 +267,8 @@ def qk_norm_rope(
             return _write(q, k, args, out, wants_grad)
         return apply(_Function, q, k, *args) if wants_grad else _forward(q, k, args)
     except RuntimeError as error:
-        explain(error, name, 1 if k is None else 2, q, "q", k=k)
+        parameters = {"q_weight": q_weight, "k_weight": k_weight, "q_bias": q_bias, "k_bias": k_bias}
+        explain(error, name, 1 if k is None else 2, q, "q", k=k, cos=cos, sin=sin, **parameters)
         raise
 
 
@@ -263,4 +287,4 @@ def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_g
     return out
 
 
-__all__ = ["op", "op_one", "op_out", "qk_norm_rope"]
+__all__ = ["qk_norm_rope"]

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from ._checks.rows import check_eps, check_modulation
 from ._register import check_rows, define, explain, needs_grad, refuse_types
+from ._roles import Role
 from .modulated_rms_norm import per_batch
 
 NAME = "residual_tanh_gated_rms_norm"
@@ -30,11 +31,23 @@ def _fake_chained(
     return x.new_empty(x.shape), x.new_empty(x.shape)
 
 
-op = define(f"{NAME}(Tensor x, Tensor x_res, Tensor gate, float eps) -> Tensor", _fake)
+op = define(
+    f"{NAME}(Tensor x, Tensor x_res, Tensor gate, float eps) -> Tensor",
+    _fake,
+    x=Role.ROWS,
+    x_res=Role.ROWS,
+    gate=Role.BROADCAST,
+)
 op_chained = define(
     f"{CHAINED}(Tensor x, Tensor x_res, Tensor gate, Tensor scale, Tensor? scale_table, float eps) -> (Tensor, Tensor)",
     _fake_chained,
+    x=Role.ROWS,
+    x_res=Role.ROWS,
+    gate=Role.BROADCAST,
+    scale=Role.BROADCAST,
+    scale_table=Role.VECTOR,
 )
+ROLES = {"gate": Role.PER_BATCH, "scale": Role.PER_BATCH}
 
 
 def _rms(x: Tensor, eps: float) -> Tensor:
@@ -114,4 +127,4 @@ def residual_tanh_gated_rms_norm_modulated(
         raise
 
 
-__all__ = ["op", "op_chained", "residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated"]
+__all__ = ["residual_tanh_gated_rms_norm", "residual_tanh_gated_rms_norm_modulated"]

@@ -20,6 +20,7 @@ from ._register import (
     refuse_types,
     write,
 )
+from ._roles import Role
 from .rms_norm_backward import op as op_backward
 
 
@@ -39,7 +40,10 @@ def _fake_out(
 
 
 op = define(
-    "rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight) -> Tensor", _fake
+    "rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight) -> Tensor",
+    _fake,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
 )
 # Unlike the public function it does not count as a write to `out` for autograd: a kernel that counts, in Python, would
 # cost each call more than all the rest.
@@ -47,6 +51,9 @@ op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
     _fake_out,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
+    out=Role.OUTPUT,
 )
 
 
@@ -167,4 +174,4 @@ def rms_norm(
     return out
 
 
-__all__ = ["call", "op", "op_out", "rms_norm"]
+__all__ = ["rms_norm"]

@@ -4,6 +4,7 @@ from torch import Tensor
 
 from ._norm_backward import check, like
 from ._register import check_number, define
+from ._roles import Role
 
 
 def _fake(
@@ -26,6 +27,10 @@ op = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
     "bool dweight) -> (Tensor, Tensor)",
     _fake,
+    dy=Role.ROWS,
+    x=Role.ROWS,
+    weight=Role.VECTOR,
+    dsum=Role.ROWS,
 )
 
-__all__ = ["op"]
+__all__ = []

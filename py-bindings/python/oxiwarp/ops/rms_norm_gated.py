@@ -18,6 +18,7 @@ from ._register import (
     refuse_forward_mode,
     refuse_types,
 )
+from ._roles import Role
 from .activation import SILU
 from .gated_activation import op as op_gated
 from .gated_activation import op_backward as op_gated_backward
@@ -46,6 +47,9 @@ op = define(
     f"{NAME}(Tensor x, Tensor gate, Tensor? weight, float eps, bool round_before_weight, bool sigmoid, "
     "bool gate_first) -> Tensor",
     _fake,
+    x=Role.ROWS,
+    gate=Role.ROWS,
+    weight=Role.VECTOR,
 )
 
 
@@ -118,7 +122,7 @@ def rms_norm_gated(
     """`rms_norm(x, weight, eps) * activation(gate)` over the last dimension, in one pass.
 
     The norm is `rms_norm`'s; the activation is computed in float32 and not rounded. In float16 and bfloat16 it is
-    that of `silu` in mode "fast".
+    that of `silu` in mode "fast", but 0 for gates below -87.3.
 
     Args:
         x, gate: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last
@@ -164,4 +168,4 @@ def rms_norm_gated(
         raise
 
 
-__all__ = ["op", "rms_norm_gated"]
+__all__ = ["rms_norm_gated"]

@@ -8,6 +8,7 @@ from torch import Tensor
 from ._checks.heads import (
     FREQUENCIES,
     ROTATION,
+    TABLE_ROLES,
     Rotation,
     check_head_dim,
     check_heads,
@@ -29,6 +30,7 @@ from ._checks.positions import (
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import define, explain, needs_grad
+from ._roles import Role
 from ._rope_tables import frequencies, grid_tables, ltx_tables
 
 
@@ -42,8 +44,15 @@ def _fake_pair(q: Tensor, k: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape), k.new_empty(k.shape)
 
 
-op = define(f"rope(Tensor q, {ROTATION}) -> Tensor", _fake)
-op_pair = define(f"rope_pair(Tensor q, Tensor k, {ROTATION}) -> (Tensor, Tensor)", _fake_pair)
+op = define(f"rope(Tensor q, {ROTATION}) -> Tensor", _fake, q=Role.HEADS, **TABLE_ROLES)
+op_pair = define(
+    f"rope_pair(Tensor q, Tensor k, {ROTATION}) -> (Tensor, Tensor)",
+    _fake_pair,
+    q=Role.HEADS,
+    k=Role.HEADS,
+    **TABLE_ROLES,
+)
+ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates": Role.POSITIONS}
 
 
 class _Rope(Function):
@@ -76,7 +85,9 @@ def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
             return apply(_Rope, q, k, *how)
         return op(q, *how) if k is None else op_pair(q, k, *how)
     except RuntimeError as error:
-        explain(error, "rope", 1 if k is None else 2, q, "q", k=k)
+        names = ("frequencies", "positions") if how.angles == FREQUENCIES else ("cos", "sin")
+        tables = dict(zip(names, (how.cos, how.sin), strict=True))
+        explain(error, "rope", 1 if k is None else 2, q, "q", k=k, **tables)
         raise
 
 
@@ -271,4 +282,4 @@ def rope_3d(
     )
 
 
-__all__ = ["op", "op_pair", "rope", "rope_1d", "rope_3d"]
+__all__ = ["rope", "rope_1d", "rope_3d"]

@@ -7,6 +7,7 @@ from torch import Tensor
 from ._function import Function, apply
 from ._once_differentiable import once
 from ._register import check_rows, define, explain, needs_grad, refuse_types
+from ._roles import Role
 
 
 def _fake(x: Tensor, log: bool) -> Tensor:
@@ -19,8 +20,10 @@ def _fake_backward(y: Tensor, dy: Tensor, log: bool) -> Tensor:
     return y.new_empty(y.shape)
 
 
-op = define("softmax(Tensor x, bool log) -> Tensor", _fake)
-op_backward = define("softmax_backward(Tensor y, Tensor dy, bool log) -> Tensor", _fake_backward)
+op = define("softmax(Tensor x, bool log) -> Tensor", _fake, x=Role.ROWS)
+op_backward = define(
+    "softmax_backward(Tensor y, Tensor dy, bool log) -> Tensor", _fake_backward, y=Role.ROWS, dy=Role.ROWS
+)
 
 
 class _Softmax(Function):
@@ -84,4 +87,4 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
         raise
 
 
-__all__ = ["op", "op_backward", "softmax"]
+__all__ = ["softmax"]

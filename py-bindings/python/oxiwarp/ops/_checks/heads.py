@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .._register import FLOATS, dtype_name, needs_grad, or_f32
+from .._roles import Role
 from .rows import is_exact
 
 # The rotation's part of every schema here, and of the calls: see `Rotation`.
@@ -14,6 +15,7 @@ ROTATION = (
     "Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate, "
     "bool heads_first, int head_dim"
 )
+TABLE_ROLES = {"cos": Role.TABLE, "sin": Role.TABLE}
 TABLES, COMPLEX, FREQUENCIES = range(3)
 INTEGERS = (int, torch.SymInt, Integral)  # the last for numpy's
 
@@ -105,7 +107,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
             raise RuntimeError(f"{op}: {name} is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
         if x.dtype != q.dtype:
             raise RuntimeError(f"{op}: {name} is {FLOATS[x.dtype]}, expected {FLOATS[q.dtype]}")
-        _same_device(op, name, x, q)
+        same_device(op, name, x, q)
         if x.dim() not in (3, 4) or (x.dim() == 3 and how.heads_first):
             raise RuntimeError(
                 f"{op}: {name} has shape {list(x.shape)}, expected four dimensions, or three without heads"
@@ -124,7 +126,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
     for name, out in outs.items():
         x = q if name == "q_out" else k
         if out is not None and x is not None:
-            _same_device(op, name, out, q)
+            same_device(op, name, out, q)
             if out.shape != x.shape or out.dtype != x.dtype:
                 raise RuntimeError(f"{op}: {name} has shape {list(out.shape)}, expected {list(x.shape)}")
     check_tables(op, q, k, how)
@@ -188,7 +190,7 @@ def _expect(
     shape: tuple[int, ...] | None = None,
 ) -> None:
     """Raise RuntimeError for another device than q's, another dtype or another shape."""
-    _same_device(op, name, tensor, q)
+    same_device(op, name, tensor, q)
     if tensor.dtype not in dtypes:
         raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected {expected}")
     if shape is not None and tuple(tensor.shape) != shape:
@@ -218,7 +220,7 @@ def _check_broadcast(
         raise RuntimeError(f"{op}: offset is {how.offset}, expected {expected}")
 
 
-def _same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
+def same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
     if tensor.device != q.device:
         raise RuntimeError(f"{op}: {name} is on {tensor.device}, expected {q.device}, the device of q")
 
@@ -231,11 +233,13 @@ def readable(grad: Tensor) -> Tensor:
 __all__ = [
     "FREQUENCIES",
     "ROTATION",
+    "TABLE_ROLES",
     "Rotation",
     "check_head_dim",
     "check_heads",
     "readable",
     "rotation",
+    "same_device",
     "sizes",
     "tensors_only",
 ]

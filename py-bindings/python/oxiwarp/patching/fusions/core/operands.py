@@ -18,17 +18,21 @@ import torch
 from torch import Tensor
 
 from .... import ops
+from ....ops._roles import Role, positional
 from ....ops.modulated_rms_norm import per_batch
 
 WIDE = torch.float32
-MODULATED = {"ada_norm": 1, "ada_norm_pair": 1}
-RESIDUAL = {"gated_residual": 2, "gated_residual_ada_norm": 2}
-PER_BATCH = {"modulated_rms_norm": 1, "residual_tanh_gated_rms_norm": 2, "residual_tanh_gated_rms_norm_modulated": 2}
-SUM = {"add_rms_norm": 2}
-GATED = {"silu_and_mul": 2, "gelu_and_mul": 2, "gelu_tanh_and_mul": 2}
-ROWS = MODULATED | RESIDUAL | PER_BATCH | SUM | GATED
+RESIDUAL = ("gated_residual", "gated_residual_ada_norm")
+"""Operators whose sum has the wider dtype of stream and branch."""
+ROLES = {name: positional(function) for name, function in ops.FUNCTIONS.items()}
+ROWS = {
+    name: roles.count(Role.ROWS)
+    for name, roles in ROLES.items()
+    if roles.count(Role.ROWS) > 1 or Role.BROADCAST in roles or Role.PER_BATCH in roles
+}
 """By operator, how many of its first arguments are rows of one shape and dtype. The others broadcast to these."""
-HEADS = ("qk_norm_rope", "rope")
+PER_BATCH = {name for name, roles in ROLES.items() if Role.PER_BATCH in roles}
+HEADS = {name for name, roles in ROLES.items() if Role.HEADS in roles and Role.TABLE in roles}
 """Operators of queries, keys, cosines and sines: these are copied if their last dimension is not contiguous."""
 
 compiling = torch.compiler.is_compiling

@@ -30,4 +30,4 @@ def gelu_quick(  # type: ignore[no-redef]
     return v * torch.sigmoid(1.702 * v)
 
 
-__all__ = ["INDUCTOR", *ops.__all__]
+__all__ = ["INDUCTOR", *ops.FUNCTIONS]

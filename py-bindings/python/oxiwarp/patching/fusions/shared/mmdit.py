@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ....ops._register import define_in_place, may_write, needs_grad
+from ....ops._roles import Role
 from ...class_swap import base_of
 from ..core.fusion import same_dtype
 from ..core.modules import is_exactly, is_plain
@@ -146,7 +147,14 @@ def into(bias: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
     torch.addmm(bias, a, b, out=out)
 
 
-write_product = define_in_place("write_product(Tensor bias, Tensor a, Tensor b, Tensor(a!) out) -> ()", into)
+write_product = define_in_place(
+    "write_product(Tensor bias, Tensor a, Tensor b, Tensor(a!) out) -> ()",
+    into,
+    bias=Role.VECTOR,
+    a=Role.ROWS,
+    b=Role.MATRIX,
+    out=Role.OUTPUT,
+)
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:

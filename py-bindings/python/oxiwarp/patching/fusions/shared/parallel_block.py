@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ....ops import gelu, gelu_tanh
 from ....ops._register import FLOATS, PLAIN, define_in_place, may_write, needs_grad
+from ....ops._roles import Role
 from ...class_swap import RECIPE
 from ..core.modules import hooked
 from ..core.recipe import FusedRecipe
@@ -39,8 +40,10 @@ def in_chunks(x: Tensor) -> bool:
     return whole and x.data_ptr() % CHUNK.itemsize == 0
 
 
-add_product = define_in_place("add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_)
-copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chunks)
+add_product = define_in_place(
+    "add_product(Tensor(a!) y, Tensor a, Tensor b) -> ()", Tensor.addmm_, y=Role.OUTPUT, a=Role.ROWS, b=Role.MATRIX
+)
+copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chunks, y=Role.OUTPUT, x=Role.ROWS)
 
 
 class Place:

@@ -1,0 +1,77 @@
+//! Arithmetic of f32, and the approximate functions.
+
+#[inline]
+pub fn fma(a: f32, b: f32, c: f32) -> f32 {
+    a.mul_add(b, c)
+}
+
+#[inline]
+pub fn sqrt(x: f32) -> f32 {
+    x.sqrt()
+}
+
+/// `rsqrt.approx.f32`: relative error at most 2^-22.9.
+#[inline]
+pub fn rsqrt(x: f32) -> f32 {
+    (1.0 / f64::from(x).sqrt()) as f32
+}
+
+/// `rcp.approx.f32`: at most 1 ulp.
+#[inline]
+pub fn rcp(x: f32) -> f32 {
+    1.0 / x
+}
+
+/// `ex2.approx.f32`: at most 2 ulp.
+#[inline]
+pub fn ex2(x: f32) -> f32 {
+    libm::exp2(f64::from(x)) as f32
+}
+
+/// `lg2.approx.f32`: absolute error at most 2^-22 between 0.5 and 2, relative 2^-22 elsewhere.
+#[inline]
+pub fn lg2(x: f32) -> f32 {
+    libm::log2(f64::from(x)) as f32
+}
+
+/// `tanh.approx.f32`: relative error at most 2^-11.
+#[inline]
+pub fn tanh(x: f32) -> f32 {
+    libm::tanh(f64::from(x)) as f32
+}
+
+/// Subnormal numbers become zeros of their sign: what `.ftz` does to operands and results.
+fn flush(x: f32) -> f32 {
+    if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
+}
+
+/// `ex2.approx.ftz.f32`: at most 2 ulp.
+#[inline]
+pub fn ex2_ftz(x: f32) -> f32 {
+    flush(ex2(flush(x)))
+}
+
+/// `rcp.approx.ftz.f32`: at most 1 ulp.
+#[inline]
+pub fn rcp_ftz(x: f32) -> f32 {
+    flush(rcp(flush(x)))
+}
+
+/// `fma.rn.sat.f32`: between 0 and 1, and 0 for a NaN.
+#[inline]
+pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
+    let value = fma(a, b, c);
+    if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
+}
+
+/// `fma.rm.f32`: rounded down.
+#[inline]
+pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
+    // The product is exact in f64; the sum may not be, and then what it lost decides.
+    let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
+    let sum = product + c;
+    let lost = (product - (sum - (sum - product))) + (c - (sum - product));
+    let nearest = sum as f32;
+    let above = f64::from(nearest) > sum || f64::from(nearest) == sum && lost < 0.0;
+    if above { nearest.next_down() } else { nearest }
+}

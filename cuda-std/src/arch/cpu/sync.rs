@@ -1,0 +1,32 @@
+//! Barriers, shuffles and votes.
+use crate::cpu::{Operation, exchange, with};
+
+#[inline(always)]
+pub fn sync_threads() {
+    with(|block| block.barrier());
+}
+
+#[inline(always)]
+pub fn sync_warp(mask: u32) {
+    exchange(Operation::Sync, mask, 0, 0);
+}
+
+macro_rules! shuffles {
+    ($($name:ident = $operation:ident;)*) => { $(
+        #[inline(always)]
+        pub fn $name(mask: u32, value: u32, argument: u32) -> u32 {
+            exchange(Operation::$operation, mask, value, argument)
+        }
+    )* };
+}
+shuffles! {
+    shfl_xor = ShuffleXor;
+    shfl_down = ShuffleDown;
+    shfl_up = ShuffleUp;
+    shfl_idx = ShuffleIdx;
+}
+
+#[inline(always)]
+pub fn ballot(mask: u32, predicate: bool) -> u32 {
+    exchange(Operation::Ballot, mask, u32::from(predicate), 0)
+}

@@ -1,0 +1,44 @@
+//! Where a thread stands, and what its kernel promises about launches.
+use crate::cpu::{FaultKind, with};
+
+macro_rules! reads {
+    ($($name:ident() -> $t:ty = |$block:ident| $value:expr;)*) => { $(
+        #[inline]
+        pub fn $name() -> $t {
+            with(|$block| $value)
+        }
+    )* };
+}
+reads! {
+    thread_idx() -> [u32; 3] = |block| block.thread_index();
+    block_idx() -> [u32; 3] = |block| block.index.get();
+    block_dim() -> [u32; 3] = |block| block.shape.block;
+    grid_dim() -> [u32; 3] = |block| block.shape.grid;
+    lane() -> u32 = |block| block.linear_index() as u32 % 32;
+}
+
+/// A block above the bounds is a fault; the driver refuses its launch.
+#[inline]
+pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
+    with(|block| {
+        let threads = block.threads();
+        if threads > MAX_THREADS {
+            block.raise(FaultKind::LaunchBounds { threads, declared: MAX_THREADS });
+        }
+    });
+}
+
+/// A launch is done when it returns.
+pub fn wait_for_earlier_launches(_address: u64) {}
+
+/// The same words; on PTX the compiler knows nothing of them.
+#[inline]
+pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
+    words
+}
+
+/// The same address.
+#[inline]
+pub fn opaque_address(address: u64) -> u64 {
+    address
+}

@@ -1,0 +1,71 @@
+//! Loads, stores, and the base of shared memory.
+use core::arch::asm;
+
+use crate::base::cache::{Load, Store};
+
+#[inline(always)]
+pub fn shared_base() -> *mut u8 {
+    // The 16-byte element gives the base its alignment. LLVM knows the address to be shared: plain reads and writes
+    // through it are `ld.shared` and `st.shared`.
+    core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
+}
+
+/// The CPU executor checks; the GPU has only the launch's size.
+#[inline(always)]
+pub fn check_shared(_offset: usize, _bytes: usize) {}
+
+macro_rules! accesses {
+    ($($load:ident, $store:ident: $t:ty = $value:ident in $suffix:literal $list:literal, $class:ident
+        ($($part:expr => $r:ident: $reg:ty),*) => $join:expr;)*) => { $(
+        #[inline(always)]
+        pub unsafe fn $load(ptr: *const u8, hint: Load) -> $t {
+            $(let $r: $reg;)*
+            // SAFETY: the caller vouches for the address.
+            unsafe {
+                match hint {
+                    Load::By(policy) if cfg!(target_feature = "sm_90") =>
+                        asm!(concat!("ld.global.nc.L2::cache_hint", $suffix, " ", $list, ", [{p}], {policy};"),
+                            $($r = out($class) $r,)* p = in(reg64) ptr, policy = in(reg64) policy.0,
+                            options(pure, readonly, nostack)),
+                    Load::Default => asm!(concat!("ld.global", $suffix, " ", $list, ", [{p}];"),
+                        $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
+                    Load::ReadOnly | Load::By(_) => asm!(concat!("ld.global.nc", $suffix, " ", $list, ", [{p}];"),
+                        $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
+                    Load::Once => asm!(concat!("ld.global.nc.L1::no_allocate", $suffix, " ", $list, ", [{p}];"),
+                        $($r = out($class) $r,)* p = in(reg64) ptr, options(pure, readonly, nostack)),
+                }
+            }
+            $join
+        }
+        #[inline(always)]
+        pub unsafe fn $store(ptr: *mut u8, $value: $t, hint: Store) {
+            // SAFETY: the caller vouches for the address.
+            unsafe {
+                match hint {
+                    Store::Default => asm!(concat!("st.global", $suffix, " [{p}], ", $list, ";"),
+                        $($r = in($class) $part,)* p = in(reg64) ptr, options(nostack)),
+                    Store::Streaming => asm!(concat!("st.global.cs", $suffix, " [{p}], ", $list, ";"),
+                        $($r = in($class) $part,)* p = in(reg64) ptr, options(nostack)),
+                }
+            }
+        }
+    )* };
+}
+accesses! {
+    load_u32x4, store_u32x4: [u32; 4] = v in ".v4.b32" "{{{a}, {b}, {c}, {d}}}", reg32
+        (v[0] => a: u32, v[1] => b: u32, v[2] => c: u32, v[3] => d: u32) => [a, b, c, d];
+    load_u32x2, store_u32x2: [u32; 2] = v in ".v2.b32" "{{{a}, {b}}}", reg32 (v[0] => a: u32, v[1] => b: u32) => [a, b];
+    load_u32, store_u32: u32 = v in ".b32" "{a}", reg32 (v => a: u32) => a;
+    load_u8, store_u8: u8 = v in ".b8" "{a}", reg16 (v => a: u8) => a;
+    load_u16, store_u16: u16 = v in ".b16" "{a}", reg16 (v => a: u16) => a;
+}
+
+/// # Safety
+/// A line of global memory begins at `ptr`.
+#[inline(always)]
+pub unsafe fn l2_give_back(ptr: *const u8) {
+    if cfg!(target_feature = "sm_90") {
+        // SAFETY: a hint for memory that may be read.
+        unsafe { asm!("applypriority.global.L2::evict_normal [{}], 128;", in(reg64) ptr, options(nostack)) };
+    }
+}

@@ -1,0 +1,59 @@
+//! Barriers, shuffles and votes: LLVM's intrinsics, which it knows to be convergent.
+use core::arch::nvptx as nv;
+
+unsafe extern "C" {
+    #[link_name = "llvm.nvvm.shfl.sync.bfly.i32"]
+    fn shfl_bfly(mask: u32, value: u32, lane_mask: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.down.i32"]
+    fn shfl_down_(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.up.i32"]
+    fn shfl_up_(mask: u32, value: u32, delta: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.shfl.sync.idx.i32"]
+    fn shfl_idx_(mask: u32, value: u32, lane: u32, clamp: u32) -> u32;
+    #[link_name = "llvm.nvvm.vote.ballot.sync"]
+    fn vote_ballot(mask: u32, predicate: bool) -> u32;
+    #[link_name = "llvm.nvvm.bar.warp.sync"]
+    fn bar_warp(mask: u32);
+}
+
+#[inline(always)]
+pub fn sync_threads() {
+    // SAFETY: a barrier; that all threads reach it is tested on the CPU executor.
+    unsafe { nv::_syncthreads() }
+}
+
+#[inline(always)]
+pub fn sync_warp(mask: u32) {
+    // SAFETY: as `sync_threads`, for the lanes of `mask`.
+    unsafe { bar_warp(mask) }
+}
+
+#[inline(always)]
+pub fn shfl_xor(mask: u32, value: u32, lane_mask: u32) -> u32 {
+    // SAFETY: exchanges registers; that all lanes of `mask` are here is tested on the CPU executor.
+    unsafe { shfl_bfly(mask, value, lane_mask, 31) }
+}
+
+#[inline(always)]
+pub fn shfl_down(mask: u32, value: u32, delta: u32) -> u32 {
+    // SAFETY: as `shfl_xor`.
+    unsafe { shfl_down_(mask, value, delta, 31) }
+}
+
+#[inline(always)]
+pub fn shfl_up(mask: u32, value: u32, delta: u32) -> u32 {
+    // SAFETY: as `shfl_xor`; going up, the clamp is the lowest lane.
+    unsafe { shfl_up_(mask, value, delta, 0) }
+}
+
+#[inline(always)]
+pub fn shfl_idx(mask: u32, value: u32, lane: u32) -> u32 {
+    // SAFETY: as `shfl_xor`.
+    unsafe { shfl_idx_(mask, value, lane, 31) }
+}
+
+#[inline(always)]
+pub fn ballot(mask: u32, predicate: bool) -> u32 {
+    // SAFETY: as `shfl_xor`.
+    unsafe { vote_ballot(mask, predicate) }
+}

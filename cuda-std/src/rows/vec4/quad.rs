@@ -1,0 +1,91 @@
+//! Four neighbouring elements of a row.
+use core::marker::PhantomData;
+
+use crate::arch;
+use crate::numeric::elem::{Elem, Lanes};
+
+/// Elements in a quad.
+pub const LEN: u32 = 4;
+
+/// Four elements, held as loaded: two words of a 16-bit type, four of f32.
+#[derive(Clone, Copy)]
+pub struct Quad<T> {
+    pub(crate) words: [u32; 4],
+    pub(crate) element: PhantomData<T>,
+}
+
+impl<T: Elem> Quad<T> {
+    /// All bits zero.
+    pub const ZERO: Self = Self { words: [0; 4], element: PhantomData };
+
+    /// From values in f32, each rounded once.
+    #[inline(always)]
+    pub fn from_lanes([a, b, c, d]: [f32; 4]) -> Self {
+        let lanes = T::Lanes::from_fn(|i| match i {
+            0 => a,
+            1 => b,
+            2 => c,
+            3 => d,
+            _ => 0.0,
+        });
+        Self { words: T::pack(lanes), element: PhantomData }
+    }
+
+    /// Four times `value`, a constant, rounded.
+    #[inline(always)]
+    pub fn splat(value: f32) -> Self {
+        Self { words: T::splat(value), element: PhantomData }
+    }
+
+    /// The sums, each rounded once to `T`.
+    #[inline(always)]
+    pub fn plus(self, other: Self) -> Self {
+        self.by_words(other, T::add_words)
+    }
+
+    /// The products, each rounded once to `T`.
+    #[inline(always)]
+    pub fn times(self, other: Self) -> Self {
+        self.by_words(other, T::mul_words)
+    }
+
+    #[inline(always)]
+    fn by_words(self, other: Self, f: impl Fn(u32, u32) -> u32) -> Self {
+        let ([a, b, c, d], [e, g, h, i]) = (self.words, other.words);
+        let words =
+            if size_of::<T>() == 2 { [f(a, e), f(b, g), 0, 0] } else { [f(a, e), f(b, g), f(c, h), f(d, i)] };
+        Self { words, element: PhantomData }
+    }
+
+    /// Its bits as a quad of `E`, which is `T` or of its size.
+    #[inline(always)]
+    pub fn cast<E: Elem>(self) -> Quad<E> {
+        Quad { words: self.words, element: PhantomData }
+    }
+
+    /// The same quad, of which the compiler has forgotten the lanes: see [`Pack::forget_lanes`](crate::rows::pack::Pack::forget_lanes).
+    #[inline(always)]
+    pub fn forget_lanes(self) -> Self {
+        let [a, b, c, d] = self.words;
+        let words = if size_of::<T>() == 2 {
+            let [a, b] = arch::opaque([a, b]);
+            [a, b, 0, 0]
+        } else {
+            arch::opaque([a, b, c, d])
+        };
+        Self { words, ..self }
+    }
+
+    /// Its values in f32, exact.
+    #[inline(always)]
+    pub fn lanes(self) -> [f32; 4] {
+        let lanes = T::unpack(self.words);
+        [lanes.get(0), lanes.get(1), lanes.get(2), lanes.get(3)]
+    }
+}
+
+/// `lanes`, each as `T` holds it: the rounding that a store and a load would make.
+#[inline(always)]
+pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
+    Quad::<T>::from_lanes(lanes).lanes()
+}

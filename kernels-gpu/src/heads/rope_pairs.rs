@@ -1,0 +1,38 @@
+//! Which columns make a pair that is rotated: neighbours, or columns half the rotated width apart.
+use super::params::Rotary;
+use crate::layout::heads::Token;
+
+impl Rotary {
+    /// Is `column` rotated in this token?
+    #[inline(always)]
+    pub(crate) fn rotates(&self, token: Token, column: u32) -> bool {
+        token.number.wrapping_sub(self.first) < self.tokens && column < self.dim
+    }
+
+    /// The other column of the pair.
+    #[inline(always)]
+    pub(crate) fn partner(&self, column: u32) -> u32 {
+        let half = self.dim / 2;
+        match (self.halves != 0, column < half) {
+            (false, _) => column ^ 1,
+            (true, true) => column + half,
+            (true, false) => column - half,
+        }
+    }
+
+    /// Is `column` the second of its pair?
+    #[inline(always)]
+    pub(crate) fn is_second(&self, column: u32) -> bool {
+        if self.halves != 0 { column >= self.dim / 2 } else { column % 2 == 1 }
+    }
+
+    /// The number of the column's pair.
+    #[inline(always)]
+    pub(crate) fn pair(&self, column: u32) -> u32 {
+        match (self.halves != 0, column < self.dim / 2) {
+            (false, _) => column / 2,
+            (true, true) => column,
+            (true, false) => column - self.dim / 2,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+"""The roles of operands: which shape and dtype an argument of an operator has, relative to the others.
+
+`define` records a role for every tensor of an operator. `patching` derives from the roles how an operand is made to
+fit, the tests derive their arguments, and `scripts/operators.py` derives the reference.
+"""
+
+import enum
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # an argument of a schema, not a result
+
+
+class Role(enum.Enum):
+    """What a tensor is to an operator. The value states its shape and dtype."""
+
+    ROWS = "`[..., N]`: rows. All operands with this role have one shape and one dtype"
+    VECTOR = "`[N]`, in the dtype of the rows or in float32"
+    BIAS = "`[N]`, in the dtype of the rows; `[2 * N]` if two halves of N columns are gated"
+    BROADCAST = "broadcasts to the rows, with their last dimension, in their dtype or in float32"
+    PER_BATCH = "`[B, N]` for rows `[B, S, N]`, or as BROADCAST"
+    PER_ROW = "`[...]`: one number for each row"
+    HEADS = "`[B, S, heads, D]`, or as the layout arguments say; all with this role have one dtype"
+    HEAD_VECTOR = "`[D]`, or `[heads * D]` with `across_heads`, in the dtype of the heads or in float32"
+    PER_HEAD = "`[B, heads, S]`, float32: one number for each token of each head"
+    TABLE = "`[S, R]`, `[B, S, R]` or `[B, S, heads, R]`: cosines or sines, in the dtype of the heads or in float32"
+    POSITIONS = "`[S]` or `[B, S]`, for three axes `[S, 3]` or `[B, S, 3]`: integers or floats"
+    FREQUENCIES = "`[R / 2]`, float32: the frequency of each pair of columns"
+    MASK = "broadcasts to `[B, heads, Sq, Sk]`: bool, or added to the scores"
+    OFFSETS = "`[sequences + 1]`, int32: where packed sequences begin and end"
+    MATRIX = "a matrix that fits the rows"
+    OUTPUT = "the shape and dtype of the result, which is written to it"
+
+
+class Operator(NamedTuple):
+    """A registered operator. `module` is the module of its fake kernel; `roles` follow the order of its schema."""
+
+    name: str
+    overload: Any
+    module: str
+    roles: Mapping[str, Role]
+
+
+OPERATORS: dict[str, Operator] = {}
+"""Every operator that `define` has registered, by name."""
+
+
+def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
+    """The roles in the order of the schema. Raises TypeError unless exactly its tensors have one."""
+    tensors = TENSOR.findall(schema)
+    if wrong := sorted(set(tensors) ^ set(roles)):
+        name = schema.partition("(")[0]
+        raise TypeError(f"{name}: expected a role for each of its tensors; missing or unknown: {', '.join(wrong)}")
+    return {name: roles[name] for name in tensors}
+
+
+def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
+    """The roles of a public function's tensors, by parameter.
+
+    A parameter has the role that its name has in the first operator of the same module that has this name. `ROLES` of
+    that module has those that no operator has, or that the function takes in more forms than the operator.
+    """
+    module, code = function.__module__, function.__code__
+    known: dict[str, Role] = {}
+    for operator in OPERATORS.values():
+        if operator.module == module:
+            known = {**operator.roles, **known}
+    known.update(getattr(sys.modules[module], "ROLES", {}))
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return {name: known[name] for name in names if name in known}
+
+
+def positional(function: Callable[..., Any]) -> list[Role]:
+    """The roles of the tensors among a public function's positional parameters, in their order."""
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    return [role for name, role in roles_of(function).items() if name in names]
+
+
+__all__ = ["OPERATORS", "Operator", "Role", "positional", "roles_of"]

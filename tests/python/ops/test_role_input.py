@@ -1,0 +1,60 @@
+"""Operands that every public operator refuses. The error names the operator and the operand."""
+
+import re
+
+import pytest
+from helpers import random
+from op_info import FORMS, INFOS, Operands
+from torch import Tensor
+
+SHAPE = (3, 4, 16)
+NAMES = {info.name: list(info.forms()) for info in INFOS.values()}
+MOST = {name: max(forms, key=lambda form: len(form.operands)).name for name, forms in NAMES.items()}
+FORM = pytest.mark.parametrize("name", MOST.values())
+
+
+# Coordinates are what torch makes tables of; positions and targets are copied if their elements have gaps.
+COMPUTED = ("coordinates",)
+COPIED = (*COMPUTED, "positions", "target")
+
+
+def refused(name, device, change, what, error=RuntimeError, first=True, skip=()):
+    """Each operand of a form changed by itself; the operator runs afterwards."""
+    form = FORMS[name]
+    x = random(SHAPE, form.info.dtypes[0], device)
+    right = form.arguments(x, Operands(x))
+    for operand in form.operands if first else form.operands[1:]:
+        if operand in skip:
+            continue
+        with pytest.raises(error) as caught:
+            form.info.function(**{**right, operand: change(right[operand])})
+        text = str(caught.value).splitlines()[0]
+        assert re.match(rf"\w+: ({operand}|frequencies)\b.*{what}", text), f"{operand}: {text}"
+    form.info.function(**right)
+
+
+@FORM
+@pytest.mark.parametrize("bad", [[1.0], 3, "x"], ids=str)
+def test_types(name, bad, device):
+    refused(name, device, lambda t: bad, f"is {type(bad).__name__}, expected a torch.Tensor", TypeError)
+
+
+@FORM
+def test_layouts(name):
+    refused(name, "cpu", Tensor.to_sparse, "has layout torch.sparse_coo, expected torch", skip=COMPUTED)
+
+
+@FORM
+def test_meta_beside_real(name):
+    refused(name, "cpu", lambda t: t.to("meta"), "is on meta, expected cpu, the device of", first=False)
+
+
+@FORM
+def test_other_device(name, cuda):
+    refused(name, cuda, Tensor.cpu, "is on cpu, expected cuda:0, the device of", first=False)
+
+
+@FORM
+def test_columns_apart(name, device):
+    """Every other column of a tensor with twice the columns."""
+    refused(name, device, lambda t: t.repeat_interleave(2, -1)[..., ::2], "(has strides|of shape)", skip=COPIED)

@@ -1,0 +1,284 @@
+"""A table of the public operators, from which the tests make their calls. PyTorch's tests have the same.
+
+Which tensors an operator takes, and of which shape, comes from its signature and from the roles of its operands
+(`oxiwarp.ops._roles`). Its other arguments have values by name (`VALUES`). An operator for which these are enough needs
+no entry of its own: `SPECIAL` has the others.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import norms
+import torch
+from activations import ACTIVATIONS, GATED
+from helpers import random
+from torch import Tensor
+
+from oxiwarp import ops
+from oxiwarp.ops._roles import Role, roles_of
+
+# Values of an argument by its name. Each that is not the default makes a form.
+VALUES: dict[str, tuple[Any, ...]] = {
+    "activation": ("silu", "sigmoid"),
+    "approximate": ("none", "tanh"),
+    "causal": (True,),
+    "clip": (True,),
+    "gate_first": (True,),
+    "interleaved": (True, False),
+    "label_smoothing": (0.1,),
+    "log": (True,),
+    "mode": ("exact", "fast"),
+    "norm": ("layer_norm", "rms_norm"),
+    "rounding": ("once", "before_weight"),
+    "softcap": (5.0,),
+    "theta": (100.0,),
+    "threshold": (0.25,),
+    "weight_offset": (1.0,),
+    "window": (2,),
+    "z_loss": (0.1,),
+}
+MADE = {  # the roles whose operands can be made for any call
+    Role.ROWS,
+    Role.VECTOR,
+    Role.BIAS,
+    Role.BROADCAST,
+    Role.PER_BATCH,
+    Role.PER_ROW,
+    Role.HEADS,
+    Role.HEAD_VECTOR,
+    Role.TABLE,
+    Role.POSITIONS,
+    Role.FREQUENCIES,
+}
+KERNELS, TORCH = "kernels", "torch's operators"
+
+
+@dataclass(frozen=True)
+class OpInfo:
+    """A public operator: what its signature and the roles of its operands do not say."""
+
+    name: str
+    reference: Callable[..., Any] | None = None
+    """The same function of the same arguments in eager torch, as models write it."""
+    gradient: str = KERNELS
+    """What computes its gradient, as the reference of operators says."""
+    result: int = 0
+    """Index of the result that tests of one result take. It is not linear in the first operand."""
+    linear: bool = False
+    """Whether the result is linear in the first operand, unless the result is clamped."""
+    twice: bool = False
+    """Whether torch's operators compute all of the gradient, so that it has a derivative."""
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
+    values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """In place of `VALUES`."""
+    without: tuple[str, ...] = ()
+    """Operands that exclude others: no form has them but those of `extra`."""
+    extra: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = field(default_factory=dict)
+    """More forms by name: operands and options."""
+    instead: Callable[[int], dict[str, Any]] = lambda tokens: {}
+    """Options that stand in place of positions, by the number of tokens."""
+    rows: dict[str, Any] | None = field(default_factory=dict)
+    """Options with which a row's results depend on that row alone; None if there are none."""
+
+    @property
+    def function(self) -> Callable[..., Any]:
+        return ops.FUNCTIONS[self.name]
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        return roles_of(self.function)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of the arguments that are no operands."""
+        return tuple(name for name in inspect.signature(self.function).parameters if name not in self.roles)
+
+    @property
+    def first(self) -> str:
+        """The operand whose shape the results have."""
+        return next(iter(self.roles))
+
+    def operands(self, which: str) -> tuple[str, ...]:
+        """Names of operands that forms have: "required", "positional", or "every".
+
+        "named": those without a default, some of which may be None.
+        """
+        made = []
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            role = self.roles.get(name)
+            if role not in MADE or name in self.without:
+                continue
+            required = parameter.annotation is Tensor or (role is Role.TABLE and "cos" in made)
+            by_position = parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+            named = parameter.default is parameter.empty
+            if {"required": required, "positional": by_position or required, "every": True, "named": named}[which]:
+                made.append(name)
+        return tuple(made)
+
+    def forms(self) -> "Iterator[Form]":
+        """The operator's calls: with the positional operands, fewer or more, and with each option."""
+        places = (Role.POSITIONS, Role.FREQUENCIES)
+        most, seen = tuple(name for name in self.operands("every") if self.roles[name] not in places), set()
+        for name, which in (("", "positional"), (", required operands", "required"), (", every operand", "every")):
+            if (operands := self.operands(which)) not in seen:
+                seen.add(operands)
+                yield Form(self, self.name + name, operands, {})
+        for name, parameter in inspect.signature(self.function).parameters.items():
+            for value in {**VALUES, **self.values}.get(name, ()):
+                if value != parameter.default:
+                    yield Form(self, f"{self.name}, {name}={value}", most, {name: value})
+        for name, (operands, options) in self.extra.items():
+            yield Form(self, f"{self.name}, {name}", operands, options)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One call of a public operator: which operands are given, and which options."""
+
+    info: OpInfo
+    name: str
+    operands: tuple[str, ...]
+    options: Mapping[str, Any]
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        return {name: self.info.roles[name] for name in self.operands}
+
+    @property
+    def linear(self) -> bool:
+        return self.info.linear and not self.options.get("clip")
+
+    def arguments(self, x: Tensor, others: "Operands", **options: Any) -> dict[str, Any]:
+        """All arguments by name, for rows x `[B, S, N]`, with `options` in place of the form's."""
+        positions = Role.POSITIONS in self.roles.values()
+        made: dict[str, Any] = dict.fromkeys(self.info.operands("named"))
+        made |= {} if positions else self.info.instead(x.shape[1])
+        made |= {name: others.make(self, name, x) for name in self.operands}
+        return made | dict(self.options) | options
+
+    def call(self, x: Tensor, others: "Operands", **options: Any) -> tuple[Any, ...]:
+        """All results."""
+        results = self.info.function(**self.arguments(x, others, **options))
+        return results if isinstance(results, tuple) else (results,)
+
+
+class Operands:
+    """Operands for rows x `[B, S, N]` by role. Rows have heads of at most `dim` columns."""
+
+    def __init__(self, like: Tensor, dim: int = 128):
+        batch, tokens, cols = like.shape
+        device, dtype, dim = like.device, like.dtype, min(dim, cols)
+        self.dim, self.dtype = dim, dtype
+        self.rows = [random(like.shape, dtype, device, seed) for seed in (1, 2)]
+        self.broadcast = [random((1, 1, cols), dtype, device, seed, 0.5) for seed in (3, 4, 5, 6, 7)]
+        self.vectors = [random((cols,), dtype, device, seed, 0.5) for seed in (8, 9, 10, 11, 12)]
+        self.bias = random((2 * cols,), dtype, device, 13)
+        self.head_vectors = [random((heads * dim,), dtype, device, 14) for heads in (1, cols // dim)]
+        angles = random((tokens, dim // 2), torch.float32, device, 15)
+        self.tables = {"cos": angles.cos(), "sin": angles.sin()}
+        self.frequencies = random((dim // 2,), torch.float32, device, 16).abs()
+        self.positions = torch.arange(tokens, device=device) * 3
+        self.coordinates = random((tokens, 3), torch.float32, device, 17).sigmoid()
+        self.classes = (torch.arange(batch * tokens, device=device) * 5 % cols).view(batch, tokens)
+
+    def make(self, form: Form, name: str, x: Tensor) -> Tensor:
+        """The operand of this name. Operands with one role differ, except rows after the third."""
+        role = form.roles[name]
+        at = [other for other, of in form.roles.items() if of is role].index(name)
+        match role:
+            case Role.ROWS:
+                return x if name == form.info.first else self.rows_like(x, at)
+            case Role.HEADS:
+                return x if "head_dim" in form.options else self.heads(x)
+            case Role.BROADCAST | Role.PER_BATCH:
+                return self.broadcast[at]
+            case Role.VECTOR:
+                return self.vectors[at]
+            case Role.BIAS:
+                halves = [of for of in form.roles.values() if of is Role.ROWS]
+                return self.bias[: len(halves) * x.shape[-1]]
+            case Role.HEAD_VECTOR:
+                return self.head_vectors[form.options.get("across_heads", False)]
+            case Role.TABLE:
+                return self.tables[name]
+            case Role.FREQUENCIES:
+                return self.frequencies
+            case Role.POSITIONS:
+                return self.coordinates if name == "coordinates" else self.positions
+            case Role.PER_ROW:
+                return self.classes[: x.shape[0]]
+        raise AssertionError(f"{form.name}: {name} is {role}")
+
+    def rows_like(self, x: Tensor, at: int) -> Tensor:
+        """Other rows in x's shape."""
+        return self.rows[(at - 1) % len(self.rows)][: x.shape[0]].expand_as(x).contiguous()
+
+    def heads(self, x: Tensor) -> Tensor:
+        """`[B, S, heads, D]`."""
+        return x.unflatten(-1, (x.shape[-1] // self.dim, self.dim))
+
+
+def _rope_grid(tokens: int) -> dict[str, Any]:
+    return {"grid": (1, 2, tokens // 2)}
+
+
+_SIXTEEN = (torch.float16, torch.bfloat16)
+_NOT_TABLES = f"{KERNELS}; not of tables"
+SPECIAL = {
+    info.name: info
+    for info in (
+        OpInfo("ada_norm", norms.ada_norm),
+        OpInfo("ada_norm_pair", norms.ada_norm_pair, result=1),
+        OpInfo("attention", dtypes=_SIXTEEN, rows=None),
+        OpInfo("cross_entropy", rows={"reduction": "none"}),
+        OpInfo("gated_residual", norms.gated_residual, f"{TORCH}, in float32", linear=True),
+        OpInfo(
+            "gated_residual_ada_norm",
+            norms.gated_residual_ada_norm,
+            f"{KERNELS}; {TORCH} for `y` and the gate",
+        ),
+        OpInfo("layer_norm", norms.layer_norm),
+        OpInfo("modulated_rms_norm", norms.mochi_modulated),
+        OpInfo(
+            "qk_norm_rope",
+            gradient=_NOT_TABLES,
+            values={"norm": ("llama_rms_norm", "mochi_rms_norm")},
+            without=("q_bias", "k_bias"),
+            extra={
+                "LayerNorm": (("q", "q_weight", "q_bias"), {"norm": "layer_norm"}),
+                "across heads": (("q", "cos", "sin", "q_weight"), {"across_heads": True}),
+                "rotation": (("q", "k", "cos", "sin"), {"norm": None}),
+            },
+        ),
+        OpInfo(
+            "residual_tanh_gated_rms_norm",
+            norms.mochi_residual,
+            f"{TORCH}, which then make the result, too",
+            twice=True,
+        ),
+        OpInfo(
+            "residual_tanh_gated_rms_norm_modulated",
+            norms.mochi_chained,
+            f"{TORCH}, which then make the results, too",
+            twice=True,
+        ),
+        OpInfo("rms_norm_gated", norms.rms_norm_gated, f"{KERNELS}; {TORCH} for a sigmoid"),
+        OpInfo("rope", gradient=_NOT_TABLES, linear=True),
+        OpInfo("rope_1d", gradient=f"{KERNELS}; not of positions", linear=True),
+        OpInfo(
+            "rope_3d",
+            gradient=f"{KERNELS}; not of coordinates",
+            linear=True,
+            instead=_rope_grid,
+            extra={"without heads": (("q", "coordinates"), {"head_dim": None})},
+        ),
+        *(OpInfo(name, reference) for name, reference in ACTIVATIONS.items()),
+        *(OpInfo(name, reference) for name, (_, reference) in GATED.items() if name in ops.FUNCTIONS),
+    )
+}
+INFOS = {name: SPECIAL.get(name, OpInfo(name)) for name in ops.FUNCTIONS}
+FORMS = {form.name: form for info in INFOS.values() for form in info.forms()}
+
+__all__ = ["FORMS", "INFOS", "KERNELS", "SPECIAL", "TORCH", "VALUES", "Form", "OpInfo", "Operands"]

@@ -1,0 +1,131 @@
+"""A call of every registered operator, made from its schema: tensors by role, numbers by name."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from helpers import random
+from torch import Tensor
+
+from oxiwarp.ops._roles import OPERATORS, Operator, Role
+
+SHAPE, BF16 = (4, 3, 32), torch.bfloat16
+HEADS, HEAD_DIM = 2, 64
+# Of arguments that are no tensors, by name.
+NUMBERS = {
+    "across_heads": False,
+    "after": -1,
+    "angles": 0,
+    "before": -1,
+    "causal": False,
+    "clip": False,
+    "conjugate": False,
+    "dbias": True,
+    "dweight": True,
+    "eps": 1e-6,
+    "exact": True,
+    "gate_first": True,
+    "head_dim": 0,
+    "heads_first": False,
+    "ignore_index": -100,
+    "interleaved": True,
+    "kind": 0,
+    "label_smoothing": 0.1,
+    "log": False,
+    "norm": 2,
+    "offset": -1,
+    "rms": False,
+    "rotary_dim": 0,
+    "round_before_weight": True,
+    "scale": 0.125,
+    "sigmoid": False,
+    "softcap": 0.0,
+    "threshold": 0.0,
+    "weight_offset": 0.0,
+    "with_lse": True,
+    "z_loss": 0.01,
+}
+# Optional operands that others exclude: the biases of a LayerNorm, which has another `norm`, and a mask.
+EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
+
+
+class Tensors:
+    """Tensors of every role: rows `SHAPE`, or heads if the operator has some."""
+
+    def __init__(self, device):
+        self.device, self.count = device, 0
+
+    def random(self, *shape: int, dtype: torch.dtype = BF16) -> Tensor:
+        self.count += 1
+        return random(shape, dtype, self.device, self.count)
+
+    def make(self, operator: Operator, name: str, given: set[str]) -> Tensor:
+        role, (batch, tokens, cols) = operator.roles[name], SHAPE
+        of_heads = Role.HEADS in operator.roles.values()
+        halves = "second" in operator.roles and "second" not in given  # half of the columns of x
+        match role:
+            case Role.OUTPUT if of_heads:
+                return self.strided(batch, tokens, HEADS, HEAD_DIM)
+            case Role.OUTPUT if Role.MATRIX in operator.roles.values():
+                return self.random(batch * tokens, cols)
+            case Role.OUTPUT:
+                return self.strided(batch, tokens, cols // 2 if halves else cols)
+            case Role.ROWS if Role.MATRIX in operator.roles.values():
+                return self.random(batch * tokens, cols)
+            case Role.ROWS:
+                return self.random(batch, tokens, cols // 2 if halves and name == "dy" else cols)
+            case Role.VECTOR:
+                return self.random(cols)
+            case Role.BIAS:
+                return self.random(2 * cols if "second" in given else cols)
+            case Role.BROADCAST:
+                return self.random(batch, 1, cols)
+            case Role.PER_ROW if name == "target":
+                return torch.zeros(batch, tokens, dtype=torch.long, device=self.device)
+            case Role.PER_ROW:
+                return self.random(batch, tokens, dtype=torch.float32)
+            case Role.PER_HEAD:
+                return self.random(batch, HEADS, tokens, dtype=torch.float32)
+            case Role.HEADS:
+                return self.random(batch, tokens, HEADS, HEAD_DIM)
+            case Role.HEAD_VECTOR:
+                return self.random(HEAD_DIM)
+            case Role.TABLE:
+                return self.random(tokens, HEAD_DIM // 2, dtype=torch.float32)
+            case Role.MATRIX:
+                return self.random(cols, cols)
+        raise AssertionError(f"{operator.name}: {name} is {role}")
+
+    def strided(self, *shape: int) -> Tensor:
+        """Part of a wider tensor."""
+        return self.random(*shape[:-1], 2 * shape[-1])[..., : shape[-1]]
+
+
+def arguments(operator: Operator, device, optional: bool) -> tuple[Any, ...]:
+    """All arguments in their order; those that may be None are given or not."""
+    schema = [(argument.name, str(argument.type)) for argument in operator.overload._schema.arguments]
+    given = {name for name, kind in schema if name in operator.roles and (optional or "Optional" not in kind)}
+    given -= set(EXCLUDED)
+    if "norm" not in dict(schema):  # an operator that does nothing but rotate
+        given |= {name for name, role in operator.roles.items() if role is Role.TABLE}
+    tensors, numbers = Tensors(device), dict(NUMBERS)
+    if "weight" in operator.roles and "weight" not in given:  # whose gradient nobody can ask for
+        numbers |= {"dweight": False, "dbias": False}
+    made: dict[str, Any] = {name: tensors.make(operator, name, given) for name in operator.roles if name in given}
+    return tuple(made.get(name) if name in operator.roles else numbers[name] for name, _ in schema)
+
+
+def calls() -> dict[str, Callable[[Any], tuple[Operator, tuple[Any, ...]]]]:
+    """By name: an operator and its arguments on a device, with and without the operands that are optional."""
+    made: dict[str, Any] = {}
+    for name, operator in OPERATORS.items():
+        made[name] = lambda device, operator=operator: (operator, arguments(operator, device, True))
+        if any("Optional" in str(argument.type) for argument in operator.overload._schema.arguments):
+            made[f"{name}, required operands"] = lambda device, operator=operator: (
+                operator,
+                arguments(operator, device, False),
+            )
+    return made
+
+
+__all__ = ["NUMBERS", "calls"]

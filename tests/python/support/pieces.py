@@ -1,0 +1,128 @@
+"""Finds the pieces of an op that a source tree lacks, from the text of its files, without a build.
+
+An op is a file of `kernels-gpu/src/ops` (a unit) or a module of `py-bindings/python/oxiwarp/ops`.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+UNITS, HOST = Path("kernels-gpu/src/ops"), Path("host/src/ops")
+KERNEL_TESTS, BINDING = Path("tests/kernels"), Path("py-bindings/src/ops.rs")
+PYTHON, PYTHON_TESTS = Path("py-bindings/python/oxiwarp/ops"), Path("tests/python/ops")
+BENCHES, PAGE = Path("benches/python"), Path("docs/reference/operators.md")
+
+
+def says(text: str, name: str) -> bool:
+    """Whether the name is a word of the text."""
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+def texts(folder: Path, suffix: str) -> dict[Path, str]:
+    return {path: path.read_text() for path in sorted(folder.rglob(f"*{suffix}"))}
+
+
+def schemas(text: str) -> list[str]:
+    """The names of the operators that a module defines. A name in a schema may be a constant."""
+    constants = dict(re.findall(r'^([A-Z]+) = "(\w+)"', text, re.MULTILINE))
+    names = re.findall(r'\bdefine\(\s*f?"(\w+|\{[A-Z]+\})\(', text)
+    return [constants[name.strip("{}")] if name[0] == "{" else name for name in names]
+
+
+def public(text: str) -> list[str]:
+    """`__all__` of a module."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def missing(root: Path) -> list[str]:
+    """A line for each missing piece: the op, and what it has not."""
+    return [*of_kernels(root), *of_operators(root), *of_functions(root)]
+
+
+def of_kernels(root: Path) -> Iterator[str]:
+    """Units of kernels: their host, registrations and tests in Rust."""
+    units = sorted(path.stem for path in (root / UNITS).glob("*.rs") if path.stem != "mod")
+    tests, host = texts(root / KERNEL_TESTS, ".rs"), texts(root / HOST, ".rs")
+    main, features = (root / KERNEL_TESTS / "main.rs").read_text(), (root / "kernels-gpu/Cargo.toml").read_text()
+    tested = {path: text for path, text in tests.items() if path.stem not in ("main", "mod")}
+    for path, text in tested.items():
+        *folders, stem = path.relative_to(root / KERNEL_TESTS).with_suffix("").parts
+        if re.search(r"const TESTS\b", text) and not says(main, "::".join([*folders, stem, "TESTS"])):
+            yield f"{stem}: its tests in {KERNEL_TESTS}/main.rs"
+    for unit in units:
+        if root / HOST / f"{unit}.rs" not in host:
+            yield f"{unit}: {HOST}/{unit}.rs"
+        for folder in (UNITS, HOST):
+            if not re.search(rf"\bmod {unit};", (root / folder / "mod.rs").read_text()):
+                yield f"{unit}: its module in {folder}/mod.rs"
+        if not re.search(rf"^{unit} = ", features, re.MULTILINE):
+            yield f"{unit}: its feature in kernels-gpu/Cargo.toml"
+        if unit.endswith("_hopper"):  # not on the CPU executor; the op that it serves calls it and tests it
+            continue
+        if not re.search(rf'^ *"{unit}",', features, re.MULTILINE):
+            yield f"{unit}: its feature among the default ones of kernels-gpu/Cargo.toml"
+        if not re.search(rf"\b{unit}::KERNELS", (root / UNITS / "mod.rs").read_text()):
+            yield f"{unit}: its KERNELS in {UNITS}/mod.rs"
+        if not re.search(rf"\bops::{unit}::", (root / "host/src/lib.rs").read_text()):
+            yield f"{unit}: its export in host/src/lib.rs"
+        if not any(says(text, unit) for text in tested.values()):
+            yield f"{unit}: a test in {KERNEL_TESTS}"
+
+
+def of_operators(root: Path) -> Iterator[str]:
+    """Operators: a schema in Python and a row in the binding's table, with a module of the unit's name."""
+    table, modules = (root / BINDING).read_text(), texts(root / BINDING.with_suffix(""), ".rs")
+    rows = re.findall(r'\(\s*c"(\w+)"', table)
+    defined = [name for text in texts(root / PYTHON, ".py").values() for name in schemas(text)]
+    for name in sorted(set(defined) - set(rows)):
+        yield f"{name}: its row in {BINDING}"
+    for name in sorted(set(rows) - set(defined)):
+        yield f"{name}: its schema in {PYTHON}"
+    for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
+        # Another op's binding calls a unit that is no operator, or its host does.
+        serves = (
+            unit == "mod"
+            or unit.endswith("_hopper")
+            or (unit not in rows and any(says(text, unit) for path, text in modules.items() if path.stem != unit))
+        )
+        if not serves and unit not in {*defined, *rows}:
+            yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"
+        if not serves and not re.search(rf"\bmod {unit};", table):
+            yield f"{unit}: its module in {BINDING}"
+
+
+def of_functions(root: Path) -> Iterator[str]:
+    """Public functions: what documents, tests and measures them."""
+    imported = (root / PYTHON / "__init__.py").read_text()
+    # Tests share formulas in `support`. `op_info.py` does not count: it names functions that no test names.
+    support = texts(root / PYTHON_TESTS.parent / "support", ".py")
+    beside = [text for path, text in support.items() if path.stem != "op_info"]
+    tests = "".join([*texts(root / PYTHON_TESTS, ".py").values(), *beside])
+    benches = "".join(texts(root / BENCHES / "ops", ".py").values())
+    pages = {name: (root / name).read_text() for name in ("README.md", "CHANGELOG.md")}
+    page = (root / PAGE).read_text()
+    for path in sorted((root / PYTHON).glob("[a-z]*.py")):
+        text, op = path.read_text(), path.stem
+        names = public(text)
+        functions = [name for name in re.findall(r"^def ([a-z]\w*)\(", text, re.MULTILINE) if name in names]
+        if not op.endswith("_backward") and not functions:
+            yield f"{op}: a public function in its __all__"
+        if functions and not re.search(rf"^from \.{op} import", imported, re.MULTILINE):
+            yield f"{op}: its import in {PYTHON}/__init__.py"
+        for name in functions:
+            if not says(tests, name):
+                yield f"{name}: a test in {PYTHON_TESTS}"
+            if f'"{name}"' not in benches and not (root / BENCHES / f"{name}.py").exists():
+                yield f"{name}: a form in {BENCHES}/ops"
+            if f"\n| `{name}(" not in page:
+                yield f"{name}: its line in {PAGE} (python scripts/operators.py)"
+        for title, content in pages.items():
+            if functions and not any(says(content, name) for name in functions):
+                yield f"{op}: a mention in {title}"
+
+
+__all__ = ["missing"]
