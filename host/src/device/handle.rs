@@ -56,11 +56,12 @@ impl Device {
         Cuda::new(index, Some(arch), None).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
 
-    /// GPU number `index` with PTX text of the caller's, written for `arch`: to try out kernels edited by hand.
+    /// GPU number `index` with PTX text of the caller's, written for `arch`: to try out kernels edited by
+    /// hand.
     ///
     /// # Safety
-    /// Ops launch the entries of this text with the arguments of this crate's kernels: an entry with the name of a kernel
-    /// takes the kernel's arguments and accesses the same memory.
+    /// Ops launch the entries of this text with the arguments of this crate's kernels: an entry with the name
+    /// of a kernel takes the kernel's arguments and accesses the same memory.
     ///
     /// # Errors
     /// As [`Device::cuda`]. PTX that the driver refuses shows at the first launch, with the driver's log.
@@ -155,12 +156,12 @@ impl Device {
         }
     }
 
-    /// Launches `kernel` for `dtype`. On a GPU this is `cuLaunchKernelEx` on the caller's stream and nothing else, so
-    /// that it can be captured into a CUDA graph (the kernel's first launch loads it before).
+    /// Launches `kernel` for `dtype`. On a GPU this is `cuLaunchKernelEx` on the caller's stream and nothing
+    /// else, so that it can be captured into a CUDA graph (the kernel's first launch loads it before).
     ///
     /// # Safety
-    /// `args` point to values of the types that the kernel declares, and the kernel's own promises are kept until
-    /// the launch is done.
+    /// `args` point to values of the types that the kernel declares, and the kernel's own promises are kept
+    /// until the launch is done.
     pub(crate) unsafe fn launch<const N: usize>(
         &self,
         kernel: &'static str,

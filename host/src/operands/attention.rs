@@ -28,15 +28,17 @@ pub struct AttentionInputs<'a> {
     pub k: View<'a>,
     /// As `k`.
     pub v: View<'a>,
-    /// What broadcasts to `[B, H, Sq, Sk]`: which keys a query sees (`Bool`), or what is added to the scores (f32, or as `q`).
+    /// What broadcasts to `[B, H, Sq, Sk]`: which keys a query sees (`Bool`), or what is added to the scores
+    /// (f32, or as `q`).
     pub mask: Option<View<'a>>,
-    /// Sequences that lie one after the other: where each of them begins in `q` and in `k`, and behind the last where it
-    /// ends; i32, `[sequences + 1]`. The tensors then have no batch dimension. Rows behind the last sequence see nothing and
-    /// are seen by none.
+    /// Sequences that lie one after the other: where each of them begins in `q` and in `k`, and behind the
+    /// last where it ends; i32, `[sequences + 1]`. The tensors then have no batch dimension. Rows behind the
+    /// last sequence see nothing and are seen by none.
     pub cu_seqlens: Option<[View<'a>; 2]>,
 }
 
-/// The least scale of the kernels that multiply by it late: they divide by it, which beneath 1.6e-38 is infinite.
+/// The least scale of the kernels that multiply by it late: they divide by it, which beneath 1.6e-38 is
+/// infinite.
 pub(crate) const LEAST_SCALE: f32 = 1e-37;
 
 /// The mask as kernels read it.

@@ -1,5 +1,5 @@
-//! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads, the fastest first.
-//! Block sizes were chosen on an H200 (`benches/results`).
+//! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads, the
+//! fastest first. Block sizes were chosen on an H200 (`benches/results`).
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
 use kernels_gpu::heads::params::{Normed, Params, Rotary, Side, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
@@ -15,7 +15,8 @@ const WARPS: u32 = 16 << 10;
 const BLOCKS: u32 = 1 << 10;
 /// Warps of a block of heads in halves.
 const BLOCK_WARPS: u32 = 8;
-/// Of the shared memory a block's reductions take this much at most: three numbers for each of four warps, twice.
+/// Of the shared memory a block's reductions take this much at most: three numbers for each of four warps,
+/// twice.
 const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;
 
 /// A launch that was checked.
@@ -192,7 +193,8 @@ impl Checked {
         if !self.plain() || !self.apart() || self.rotary.by_head() || !self.present().all(near) {
             return None;
         }
-        // A warp's angles and parameters are read once for its share, which is larger the more tokens there are.
+        // A warp's angles and parameters are read once for its share, which is larger the more tokens there
+        // are.
         let batch = together * (256 / p.dim);
         let most = self.present().map(|side| side.heads).max().unwrap_or(0);
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2))

@@ -1,4 +1,5 @@
-//! What a launch has kept in L2: large inputs that are read once.
+//! The L2 policy of a launch: which inputs it loads with `evict_last`, and from which block on it demotes
+//! their lines.
 use cuda_std::l2::Passage;
 
 use crate::Device;
@@ -6,10 +7,12 @@ use crate::device::launch::Rung;
 use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
-    /// How the rows of the operands `inputs`, read once by a kernel that is launched as `rung` says, pass through L2.
+    /// The L2 policy for the rows of the operands `inputs`, which the kernel reads once.
     ///
-    /// Kept if they are more than fit there, and given back where half of that remains to be read: with a quarter of L2 or all of it
-    /// the kernel and those behind it take as long (docs/ladders.md). Clusters are no faster with it.
+    /// If these rows are larger than L2, they are loaded with `evict_last`. The last blocks, which read half as
+    /// much as L2 holds, demote their lines when they have written their results. With a quarter or all of L2
+    /// instead of half, this kernel and the next ones take as long (docs/ladders.md). Launches in clusters are
+    /// not faster with `evict_last`, and use the default policy.
     pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> Passage {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
@@ -36,7 +39,7 @@ mod tests {
     use crate::{Arch, Kernels, Launch, Stream, args};
 
     #[test]
-    fn the_last_half_of_l2_is_given_back() {
+    fn the_last_half_of_l2_is_demoted() {
         let device = Device::cpu();
         let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
         // 4 KiB of L2, rows of 512 bytes: the last 2 KiB are four rows, of two inputs two rows of each.

@@ -1,4 +1,5 @@
-//! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is taken.
+//! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is
+//! taken.
 use cuda_std::team::Team;
 
 use crate::device::launch::{Rung, cluster, rung};
@@ -6,8 +7,9 @@ use crate::device::ptx::arch::Arch;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
 
-/// Rows of up to 128 packs, of every op that holds rows: a thread has 2 packs where time is latency. Two rows of 64 packs a block
-/// are so little that placing blocks is what takes time (`rms_norm` of 196,608: 119 us, with four of them 96).
+/// Rows of up to 128 packs, of every op that holds rows: a thread has 2 packs where time is latency. Two rows
+/// of 64 packs a block are so little that placing blocks is what takes time (`rms_norm` of 196,608: 119 us,
+/// with four of them 96).
 const FEW_PACKS: &[Rung] = &[
     rung(2, 2, 1, 64),
     rung(4, 2, 2, 64),
@@ -20,12 +22,12 @@ const FEW_PACKS: &[Rung] = &[
 
 /// Rows of more, up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
 ///
-/// A thread holds 4 packs, for the sake of bytes in flight, and at the models' lengths none of them in vain: 384 packs by 96
-/// threads and not 128, 512 by 128 and not 160 are 1 to 3 % faster. Chosen on sm_90 by `tune` and `bench.py`
-/// (benches/results/nvidia-h200); why sm_75 and sm_80 take the same: docs/ladders.md.
+/// A thread holds 4 packs, for the sake of bytes in flight, and at the models' lengths none of them in vain:
+/// 384 packs by 96 threads and not 128, 512 by 128 and not 160 are 1 to 3 % faster. Chosen on sm_90 by `tune`
+/// and `bench.py` (benches/results/nvidia-h200); why sm_75 and sm_80 take the same: docs/ladders.md.
 ///
-/// The number of threads decides in which order a row is summed. Ops that share this ladder give the same bits for the
-/// same row, fused or not.
+/// The number of threads decides in which order a row is summed. Ops that share this ladder give the same
+/// bits for the same row, fused or not.
 pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(192, 4, 64, 64),
     rung(256, 2, 128, 128),
@@ -39,15 +41,15 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(2_048, 4, 512, 512),
 ];
 
-/// Threads a row of the kernel for any layout, which moves 8 elements (4 in f32) a thread and tile: up to so many
-/// columns, so many threads.
+/// Threads a row of the kernel for any layout, which moves 8 elements (4 in f32) a thread and tile: up to so
+/// many columns, so many threads.
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
 /// The rungs beyond `SHORT_ROWS` of blocks that hold a row, for each architecture.
 pub(crate) struct HeldRows {
-    /// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load another row
-    /// while it reduces.
+    /// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load
+    /// another row while it reduces.
     pub sm75: &'static [Rung],
     /// Everything newer, and the CPU executor.
     pub sm80: &'static [Rung],
@@ -76,8 +78,8 @@ pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
     ],
 };
 
-/// Of ops that read two: 4 packs a thread of each are the bytes in flight that 8 of one are. Blocks of up to 512 threads
-/// hold no more than the ladder of short rows has.
+/// Of ops that read two: 4 packs a thread of each are the bytes in flight that 8 of one are. Blocks of up to
+/// 512 threads hold no more than the ladder of short rows has.
 pub(crate) const TWO_OPERANDS: HeldRows =
     HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
@@ -129,7 +131,8 @@ impl Ladder {
     }
 }
 
-/// `rung`, if its threads hold the rows of `layout` on this architecture. Only a rung that no ladder chose can fail.
+/// `rung`, if its threads hold the rows of `layout` on this architecture. Only a rung that no ladder chose
+/// can fail.
 fn expect_holds<const N: usize>(
     rung: Rung,
     op: &'static str,

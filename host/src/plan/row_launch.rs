@@ -18,8 +18,8 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     stream: Stream,
     args: [*const c_void; ARGS],
 ) -> Result<()> {
-    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once, and a cluster's
-    // exchange.
+    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once,
+    // and a cluster's exchange.
     let meet = rung.threads_per_row > 32 || rung.cluster > 0;
     let shared_bytes =
         if meet { (rung.threads_per_row * rung.rows_per_block / 32 + rung.cluster + 1) * 8 } else { 0 };

@@ -31,7 +31,8 @@ pub fn check<T: Element>(
 
     let expected: Vec<T> = (0..len).map(|at| T::from_f32(x[at].to_f32() + residual[at].to_f32())).collect();
     same_bits(&sum.download(), &expected);
-    // A second rounding of a 16-bit type: half an ulp of the value before the weight, which may be a larger binade.
+    // A second rounding of a 16-bit type: half an ulp of the value before the weight, which may be a larger
+    // binade.
     let allowed = if params.rounding == Rounding::Once { bound::<T>() } else { bound::<T>() + 2.0 };
     if dense_short::<T>(shape, [read, write]) {
         let alone = run(device, &expected, Some(&weight_matrix), shape, [read, write], params);

@@ -183,9 +183,9 @@ pub fn check_by<T: Element>(device: &Device, case: &Case, run: Run) {
 
 /// Compares a row with that of its scores.
 ///
-/// A weight is rounded to the element type, once, but for the largest, which is 1; its score has the error of f32 sums of
-/// products, of which the largest tests have some 2^-18 of relative weight left. In f16 weights below 2^-14 are rounded as
-/// if they were that large.
+/// A weight is rounded to the element type, once, but for the largest, which is 1; its score has the error of
+/// f32 sums of products, of which the largest tests have some 2^-18 of relative weight left. In f16 weights
+/// below 2^-14 are rounded as if they were that large.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],

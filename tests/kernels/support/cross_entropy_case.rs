@@ -36,8 +36,8 @@ pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec
 
 /// The formulas in f64, for one row: `[loss, lse]`, and how far off each may be.
 ///
-/// In units of 2^-23: the sum of exponentials 4, its logarithm 2 of itself, a difference half of what it gives, a mean
-/// 8 of the mean size of the logits.
+/// In units of 2^-23: the sum of exponentials 4, its logarithm 2 of itself, a difference half of what it
+/// gives, a mean 8 of the mean size of the logits.
 pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();

@@ -214,7 +214,8 @@ impl<T: Element> Tables<T> {
         Rope { columns: Some(self.turn.columns as i64), offset, ..Rope::new(angles, self.turn.interleaved) }
     }
 
-    /// Cosine and sine of a column, whether it is the second of its pair, and its partner; `None` where nothing turns.
+    /// Cosine and sine of a column, whether it is the second of its pair, and its partner; `None` where
+    /// nothing turns.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
         let Turn { offset, columns, by_batch, by_head, .. } = self.turn;
         let [_, tokens, heads, pairs] = self.sizes;

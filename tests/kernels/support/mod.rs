@@ -1,4 +1,5 @@
-//! What several tests share: the type of a test, cases, references, tensors and operands. No other folder uses another.
+//! What several tests share: the type of a test, cases, references, tensors and operands. No other folder
+//! uses another.
 pub(crate) mod ada_norm_case;
 pub(crate) mod add_rms_norm_case;
 pub(crate) mod attention_case;

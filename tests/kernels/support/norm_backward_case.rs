@@ -163,7 +163,8 @@ struct Element64 {
     dbias: (f64, f64),
 }
 
-/// A row in f64. In units of 2^-23, a sum may be off by 16 of what its terms are in size, and so may each product.
+/// A row in f64. In units of 2^-23, a sum may be off by 16 of what its terms are in size, and so may each
+/// product.
 fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
     const UNIT: f64 = 16.0 * f32::EPSILON as f64;
     let n = x.len() as f64;

@@ -2,9 +2,9 @@
 use oxiwarp::{Device, Element, RmsNorm, Stream, rms_norm};
 use oxiwarp_tests::tensor::{Layout, Matrix};
 
-/// How far f32 arithmetic with one rounding to the type may lie from f64. In 16 bits half an ulp of the rounding; in
-/// f32 `rsqrt.approx` (2^-22.9, so 1.1 ulp, twice that where the result crosses a binade), its argument and three
-/// products of half an ulp each, and the sum.
+/// How far f32 arithmetic with one rounding to the type may lie from f64. In 16 bits half an ulp of the
+/// rounding; in f32 `rsqrt.approx` (2^-22.9, so 1.1 ulp, twice that where the result crosses a binade), its
+/// argument and three products of half an ulp each, and the sum.
 pub fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.51 }
 }

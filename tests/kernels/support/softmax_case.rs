@@ -18,12 +18,13 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
 
 /// Panics unless every value is as near to its reference as f32 arithmetic with one rounding gets.
 ///
-/// A 16-bit result is off by its rounding too. In units of 2^-23 of the result: up to 0.5 of `|x - max|` for the
-/// subtraction, 3 for the sum of exponentials, and for f32 3 for the exponential, 0.5 each for the sum's reciprocal and the
-/// product. In 16 bits the sum's logarithm is in the exponent: 2 for `ex2.approx`; half an ulp of its argument, `log2(y)`; and
-/// 2 ulp of `log2(sum)`, or 2^-22 where the sum is 2 or less, for `lg2.approx` (CUDA C++ Programming Guide, `__log2f`). A
-/// logarithm has the absolute errors of its terms: those of the difference and the sum, 2 of the logarithm of the sum, which is
-/// smaller than the result, and 0.5 of the result.
+/// A 16-bit result is off by its rounding too. In units of 2^-23 of the result: up to 0.5 of `|x - max|` for
+/// the subtraction, 3 for the sum of exponentials, and for f32 3 for the exponential, 0.5 each for the sum's
+/// reciprocal and the product. In 16 bits the sum's logarithm is in the exponent: 2 for `ex2.approx`; half an
+/// ulp of its argument, `log2(y)`; and 2 ulp of `log2(sum)`, or 2^-22 where the sum is 2 or less, for
+/// `lg2.approx` (CUDA C++ Programming Guide, `__log2f`). A logarithm has the absolute errors of its terms:
+/// those of the difference and the sum, 2 of the logarithm of the sum, which is smaller than the result, and
+/// 0.5 of the result.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
     for (r, (x, got)) in x.chunks(cols).zip(got.chunks(cols)).enumerate() {

@@ -1,11 +1,13 @@
-//! Overrides of launch configurations: `tune` times them, and tests compare them with the configurations that ops choose.
+//! Overrides of launch configurations: `tune` times them, and tests compare them with the configurations that
+//! ops choose.
 use std::fmt::Write;
 use std::sync::{Mutex, PoisonError};
 
 use super::rung::Rung;
 use super::shape::Launch;
 
-/// A launch configuration instead of the one that an op chooses. An op ignores the fields that it has no use for.
+/// A launch configuration instead of the one that an op chooses. An op ignores the fields that it has no use
+/// for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LaunchOverride {
     /// The rung, for an op with a ladder.
@@ -14,7 +16,8 @@ pub struct LaunchOverride {
     pub skip: usize,
     /// Threads of a block, for kernels whose result does not depend on it.
     pub threads: Option<u32>,
-    /// Kernels on heads: the number of warps that a launch should have at least. Gradients of norms: blocks per SM.
+    /// Kernels on heads: the number of warps that a launch should have at least. Gradients of norms: blocks
+    /// per SM.
     pub shares: Option<u32>,
     /// The percentage of an SM's memory that is shared memory; the rest is L1.
     pub carveout: Option<u32>,

@@ -12,12 +12,14 @@ pub struct Rung {
     pub threads_per_row: u32,
     /// Rows of a block, each with its own team of threads.
     pub rows_per_block: u32,
-    /// Blocks that share a row in the kernels for clusters: 8 on sm_90, 1 on other architectures. 0 in all other kernels.
+    /// Blocks that share a row in the kernels for clusters: 8 on sm_90, 1 on other architectures. 0 in all
+    /// other kernels.
     pub cluster: u32,
 }
 
 impl Rung {
-    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 and for 7 in a cluster.
+    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 and for 7 in a
+    /// cluster.
     pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
         kernels[self.number()]
     }

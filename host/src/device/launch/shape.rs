@@ -14,8 +14,8 @@ pub struct Launch {
     pub block: [u32; 3],
     /// Bytes of launch-sized shared memory; above 48 KiB the same in all launches of a kernel.
     pub shared_bytes: u32,
-    /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1; without one the
-    /// driver decides. The same in all launches of a kernel.
+    /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1;
+    /// without one the driver decides. The same in all launches of a kernel.
     pub carveout: Option<u32>,
 }
 
@@ -26,8 +26,8 @@ impl Launch {
     }
 }
 
-/// The arguments of a kernel, as [`Kernels::launch`](crate::Kernels::launch) takes them: a pointer to each of these
-/// variables, which have the types that the kernel declares.
+/// The arguments of a kernel, as [`Kernels::launch`](crate::Kernels::launch) takes them: a pointer to each of
+/// these variables, which have the types that the kernel declares.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$((&raw const $arg).cast::<std::ffi::c_void>()),*] };

@@ -2,7 +2,8 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-/// A CUDA stream, borrowed from its owner, such as an [`OwnedStream`](crate::OwnedStream); on the CPU there is only one, and a launch is done when it returns.
+/// A CUDA stream, borrowed from its owner, such as an [`OwnedStream`](crate::OwnedStream). The CPU executor
+/// has one stream only, and a launch is done when it returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a>(pub(crate) *mut c_void, PhantomData<&'a ()>);
 
@@ -22,7 +23,8 @@ impl Stream<'_> {
     /// A `CUstream` (or `cudaStream_t`) that somebody else owns.
     ///
     /// # Safety
-    /// It is a stream of the device that it is used with, alive as long as this is and until the work given to it is done.
+    /// It is a stream of the device that it is used with, alive as long as this is and until the work given
+    /// to it is done.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(stream, PhantomData)
     }

@@ -13,7 +13,8 @@ pub struct ParameterGradients<'a> {
     pub dweight: Option<ViewMut<'a>>,
     /// Of the bias, in the dtype of `x` or f32; a LayerNorm has one.
     pub dbias: Option<ViewMut<'a>>,
-    /// f32 as many as [`norm_backward_workspace`](crate::norm_backward_workspace) says, where one of the two is wanted; what is in it does not matter.
+    /// f32 as many as [`norm_backward_workspace`](crate::norm_backward_workspace) says, where one of the two
+    /// is wanted; what is in it does not matter.
     pub workspace: Option<ViewMut<'a>>,
 }
 

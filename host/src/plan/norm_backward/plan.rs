@@ -5,13 +5,15 @@ use crate::{Device, Dtype, View};
 
 /// The most groups of rows, which are a dimension of the grid.
 pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
-/// Threads that a multiprocessor has registers for: a thread holds two rows' packs and their columns' sums in 128.
+/// Threads that a multiprocessor has registers for: a thread holds two rows' packs and their columns' sums in
+/// 128.
 const RESIDENT: u32 = 512;
 /// Threads of a block where rows are short: several then share one.
 const THREADS: u32 = 128;
 
-/// How many blocks an architecture's largest GPU has room for at once, by their threads. A table and no question to the
-/// GPU at hand, so that the same sums come out of every GPU of the architecture: T4, A100, H100 and H200.
+/// How many blocks an architecture's largest GPU has room for at once, by their threads. A table and no
+/// question to the GPU at hand, so that the same sums come out of every GPU of the architecture: T4, A100,
+/// H100 and H200.
 fn resident_blocks(device: &Device, threads: u32) -> u32 {
     let multiprocessors = match device.arch() {
         Some(Arch::Sm75) => 40,
@@ -49,7 +51,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// For rows of so many columns: a team as wide as the row takes; from 128 threads on a block has one team.
+    /// For rows of so many columns: a team as wide as the row takes; from 128 threads on a block has one
+    /// team.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
         let (over, beside) = (device.launch_override(), dims.beside().filter(|_| layer));
         let (form, team) = match beside {
@@ -75,8 +78,8 @@ impl Plan {
     }
 }
 
-/// Two numbers a warp for a fold, or eight where rows are beside each other, twice; LayerNorm's second sums; and lanes to add up
-/// the teams of a block.
+/// Two numbers a warp for a fold, or eight where rows are beside each other, twice; LayerNorm's second sums;
+/// and lanes to add up the teams of a block.
 fn shared_bytes(layer: bool, form: Form, team: u32, teams: u32, dims: &Dims) -> u32 {
     let (threads, lanes) = (team * teams, 16 / dims.dtype.size() as u32);
     if matches!(form, Form::Beside2 | Form::Beside3) {
@@ -108,8 +111,9 @@ impl Dims {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 
-    /// How LayerNorm's rows that whole warps fill stay in registers, and the threads that it takes: in two packs each, but in
-    /// three where more threads of these fit a multiprocessor and blocks of the others leave a tenth of its registers.
+    /// How LayerNorm's rows that whole warps fill stay in registers, and the threads that it takes: in two
+    /// packs each, but in three where more threads of these fit a multiprocessor and blocks of the others
+    /// leave a tenth of its registers.
     fn beside(&self) -> Option<(Form, u32)> {
         let few = self.vector && self.rows.saturating_mul(u64::from(self.groups)) < 1 << 31;
         let fill = |packs: u64| {
@@ -147,8 +151,8 @@ impl Dims {
 }
 
 /// How many f32 of workspace the gradients of a norm's parameters need, each of `shape`: `[columns]`, or
-/// `[groups, columns]` where so many groups of rows of `x` have parameters of their own. It depends on the shape of `x`,
-/// its dtype and the architecture of the device.
+/// `[groups, columns]` where so many groups of rows of `x` have parameters of their own. It depends on the
+/// shape of `x`, its dtype and the architecture of the device.
 ///
 /// `gradients` says how many are wanted: 1 or 2. Shapes that do not fit give a number that is of no use.
 pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradients: usize) -> usize {
