@@ -20,6 +20,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -253,6 +254,7 @@ def cycles(graph: Graph) -> list[list[str]]:
     return [component for component in components(graph) if len(component) > 1]
 
 
+@cache
 def dependencies(crate: str) -> Graph:
     """The files that each file of a crate depends on; paths are relative to the folder of its root."""
     return Crate(CHECKOUT / CRATES[crate]).dependencies()

@@ -15,20 +15,15 @@
 //! - A thread changes only at a barrier or an exchange. A kernel that spins on memory until another thread writes
 //!   it never ends here.
 //!
-//! Some files of this folder depend on each other in a cycle, the one cycle that `test_rust_modules.py` allows. They are
-//! one scheduler: a block resumes its threads; a thread that reaches a barrier, an exchange, a copy or a matrix operation
-//! changes the state of its block and gives control back to it; and the block completes the operation when all threads
-//! have arrived. Each operation has a file, and the state of the block has fields for it. To put the operations below
-//! the block, that state would have to be generic over them.
-//!
 //! Speed, on one core of an AMD EPYC: 5 ns per wait at a barrier; a block of 256 threads that reduces through shared
 //! memory (9 barriers) takes 28 µs, one that never waits 3 µs (benches/results/cpu/2026-11-20). Printed anew by
 //! `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture`. A thread that never waits
 //! leaves its stack to the next one, so a kernel without barriers uses one stack per core.
 //!
-//! The files `block`, `copies`, `matrix`, `race` and `warp` depend on each other: a block holds what its threads wait for,
-//! which accesses of shared memory they made and which copies are on their way, and each of these asks the running block
-//! ([`with`]) which thread runs. They are one scheduler, in a file for each subject.
+//! The files `block`, `copies`, `matrix`, `race` and `warp` depend on each other, the one cycle that
+//! `test_rust_modules.py` allows. They are one scheduler, in a file for each subject: the block holds what its threads
+//! wait for, which accesses of shared memory they made and which copies are on their way, and each of these asks the
+//! running block ([`with`]) which thread runs.
 mod block;
 pub(crate) mod copies;
 mod crew;
