@@ -35,6 +35,7 @@ bench: | check ## measure every kernel beside its rivals; needs a GPU, and says 
 	@if $(PYTHON) scripts/gpu.py; then $(MAKE) --no-print-directory bench-gpu; fi
 
 bench-gpu: $(VENV)/.wheel $(VENV)/.bench
+	cargo run --release -p oxiwarp-benches --bin bench
 	cargo bench -p oxiwarp-benches
 	$(PY) benches/python/bench.py
 

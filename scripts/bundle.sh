@@ -23,7 +23,7 @@ cp "${wheel[0]}" "$bundle/wheels"
     --dest "$bundle/wheels" --requirement scripts/bundle-wheels.txt
 
 # cargo names the programs in its messages: test "kernels" becomes bin/test-kernels, the unit tests of library "oxiwarp"
-# bin/test-oxiwarp, a binary keeps its name.
+# bin/test-oxiwarp, bench "kernels" bin/bench-kernels. A binary keeps its name: bin/bench, bin/tune.
 programs() {
     cargo "$@" --release --locked --quiet --message-format=json |
         "$python" -c '

@@ -3,6 +3,7 @@
 #   ./run.sh test [pytest options]       the Rust test programs, then the Python tests; -n 6: six at a time
 #   ./run.sh python [pytest options]     the Python tests alone
 #   ./run.sh bench [bench.py options]    criterion, then oxiwarp beside torch and its peers
+#   ./run.sh bench-rust [bench options]  every op beside a device copy, without Python packages; --op rope, --compare old.csv
 #   ./run.sh exactness [options]         every op's bits beside those of the models' own classes
 #   ./run.sh curve [options]             time against bytes, from one row to more than 2^32 elements
 #   ./run.sh attention [options]         attention beside torch's backends
@@ -107,6 +108,10 @@ bench)
     CRITERION_HOME=$work/criterion step criterion "$work/bin/bench-kernels" --bench
     step bench "$python" "$here/benches/python/bench.py" --out "$out/bench" "$@"
     ;;
+bench-rust)
+    programs
+    step bench-rust "$work/bin/bench" --csv "$out/bench.csv" "$@"
+    ;;
 exactness | curve | attention)
     packages
     step "$command" "$python" "$here/benches/python/$command.py" --out "$out/bench" "$@"
@@ -129,7 +134,7 @@ demo)
     step demo "$python" -m oxiwarp demo --out "$out/demo.png" "$@"
     ;;
 *)
-    sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
+    sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" >&2
     exit 2
     ;;
 esac

@@ -1,83 +1,64 @@
-//! criterion with the GPU's own clock: `cargo bench -p oxiwarp-benches`. One binary, which needs a driver and nothing
-//! else; without a GPU it says so and ends well.
-mod add_rms_norm;
-mod rms_norm;
-
+//! criterion on the cases of `oxiwarp_benches::cases`, with GPU time by CUDA events: `cargo bench -p oxiwarp-benches`.
+//!
+//! A group for each op and a function for each case; `cargo bench -p oxiwarp-benches -- softmax` measures one op. The time
+//! is that of one call in a captured graph, as in `bench`. Without a GPU, one line on stderr says what is missing, and the
+//! exit code is 2.
+use std::process::ExitCode;
 use std::time::Duration;
 
-use criterion::measurement::{Measurement, ValueFormatter, WallTime};
 use criterion::{BenchmarkId, Criterion, Throughput};
-use oxiwarp::{Event, Result, Stream};
-use oxiwarp_benches::{Gpu, LAUNCHES};
+use oxiwarp::{Graph, Stream};
+use oxiwarp_benches::cases::{Case, ELEMENTS, Op, Pool, SETS, Selection, Values};
+use oxiwarp_benches::{Gpu, NO_GPU};
 
-/// GPU time between two events on the stream of all launches.
-pub struct GpuTime<'a>(&'a Gpu);
-
-impl Measurement for GpuTime<'_> {
-    type Intermediate = Event;
-    type Value = Duration;
-
-    fn start(&self) -> Event {
-        Event::record(&self.0.stream).expect("a working GPU")
-    }
-    fn end(&self, start: Event) -> Duration {
-        self.start().since(&start).expect("a working GPU")
-    }
-    fn add(&self, a: &Duration, b: &Duration) -> Duration {
-        *a + *b
-    }
-    fn zero(&self) -> Duration {
-        Duration::ZERO
-    }
-    fn to_f64(&self, value: &Duration) -> f64 {
-        WallTime.to_f64(value)
-    }
-    fn formatter(&self) -> &dyn ValueFormatter {
-        WallTime.formatter()
-    }
+/// Captures the calls of a case.
+fn capture(gpu: &Gpu, case: &Case, pool: &mut Pool) -> Graph {
+    let call = |number, stream: Stream| case.call(&gpu.device, pool, number, stream);
+    gpu.capture(case.calls(SETS), call).unwrap_or_else(|error| panic!("{}: {error}", case.id()))
 }
 
-/// Measures `launch`, which moves `bytes`, as a graph of 20 calls; its argument counts them and picks the buffers.
-/// criterion's time and throughput are those of the 20.
-pub fn measure(
-    criterion: &mut Criterion<GpuTime>,
-    gpu: &Gpu,
-    op: &str,
-    (rows, cols): (usize, usize),
-    bytes: usize,
-    mut launch: impl FnMut(usize, Stream) -> Result<()>,
-) {
-    let stream = &gpu.stream;
-    launch(0, stream.as_stream()).expect("valid arguments");
-    let graph = stream.capture(|stream| (0..LAUNCHES).try_for_each(|i| launch(i, stream)));
-    let graph = graph.expect("launches that can be captured");
-    let mut group = criterion.benchmark_group(op);
-    group.throughput(Throughput::Bytes((bytes * LAUNCHES) as u64));
-    group.bench_function(
-        BenchmarkId::from_parameter(format!("{rows}x{cols} bf16, {LAUNCHES} calls")),
-        |bencher| {
-            // SAFETY: criterion waits for the event behind the launches before this function, which borrows their
-            // memory, returns.
-            bencher.iter(|| unsafe { graph.launch(stream) }.expect("a working GPU"));
-        },
-    );
+/// Measures the cases of an op. Memory and graphs are made when criterion asks for the first time: it may be told to
+/// measure a few cases only.
+fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: &[Case]) {
+    let mut pool = None;
+    let mut group = criterion.benchmark_group(op.name);
+    for case in cases {
+        let mut graph = None;
+        group.throughput(Throughput::Bytes(case.bytes() as u64));
+        let id = BenchmarkId::from_parameter(format!("{}x{}", case.rows, case.cols));
+        group.bench_function(id, |bencher| {
+            let pool =
+                pool.get_or_insert_with(|| Pool::of_ops(&gpu.device, values, &[op]).expect("device memory"));
+            let graph = graph.get_or_insert_with(|| capture(gpu, case, pool));
+            bencher.iter_custom(|iterations| {
+                // SAFETY: the graph reads and writes the pool, which is borrowed here.
+                let time = unsafe { gpu.replay(graph, iterations as usize) };
+                time.expect("a working GPU") / case.calls(SETS) as u32
+            });
+        });
+    }
     group.finish();
 }
 
-fn main() {
+fn main() -> ExitCode {
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,
-        Err(error) => return println!("nothing to measure: {error}"),
+        Err(error) => {
+            eprintln!("kernels: {error}");
+            return NO_GPU.into();
+        }
     };
     let copy = gpu.copy_bandwidth(512 << 20).expect("a working GPU");
     println!("{:?}: a device-to-device copy moves {:.0} GB/s (read and written)", gpu.device, copy * 1e-9);
     let mut criterion = Criterion::default()
-        .with_measurement(GpuTime(&gpu))
         .sample_size(20)
         .warm_up_time(Duration::from_millis(200))
         .measurement_time(Duration::from_millis(800))
         .configure_from_args();
-    rms_norm::bench(&mut criterion, &gpu);
-    add_rms_norm::bench(&mut criterion, &gpu);
+    let values = Values::new(ELEMENTS);
+    for (op, cases) in Selection::default().cases() {
+        bench(&mut criterion, &gpu, &values, op, &cases);
+    }
     criterion.final_summary();
+    ExitCode::SUCCESS
 }

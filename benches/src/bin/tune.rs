@@ -8,26 +8,22 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use oxiwarp::Stream;
-use oxiwarp_benches::Gpu;
-use oxiwarp_benches::tune::{Case, Checks, Choices, OPS, Op, Pool, Trial, Values, Verdict};
+use oxiwarp_benches::cases::{Case, Choices, ELEMENTS, Op, Pool, SETS, Selection, Values};
+use oxiwarp_benches::tune::{Checks, Trial, Verdict};
+use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Elements of the largest tensors: 192 MB, with another set for each of four calls. Smaller ones take parts of these in
-/// turn.
-const ELEMENTS: usize = 96 << 20;
-const SETS: usize = 4;
-/// The most columns.
-const COLUMNS: usize = 262_144;
-/// Rows of a FLUX.1 image: norms over quads are launched otherwise where rows are few.
-const FEW_ROWS: usize = 4_608;
 const REPLAYS: usize = 5;
 
-/// Times launch configurations of every op that leaves something to choose; needs a GPU.
+/// Times launch configurations of every op that leaves something to choose.
+///
+/// Exit codes: 0 all results are right; 1 a result is wrong, or another error; 2 no GPU, or wrong arguments.
 #[derive(Parser)]
 struct Options {
     /// How long to measure; an op's own configurations are all measured.
@@ -37,24 +33,8 @@ struct Options {
     #[arg(long, default_value = ".")]
     out: PathBuf,
     /// These ops alone.
-    #[arg(value_name = "OP", value_parser = op_name)]
+    #[arg(value_name = "OP", value_parser = Selection::op_name)]
     only: Vec<String>,
-}
-
-impl Options {
-    fn wants(&self, op: &Op) -> bool {
-        self.only.is_empty() || self.only.iter().any(|name| is_called(op, name))
-    }
-}
-
-/// Is it this op, or a form of it?
-fn is_called(op: &Op, name: &str) -> bool {
-    op.name == name || op.name.split(' ').next() == Some(name)
-}
-
-fn op_name(name: &str) -> std::result::Result<String, String> {
-    let known = OPS.iter().any(|op| is_called(op, name));
-    known.then(|| name.into()).ok_or_else(|| "no such op".into())
 }
 
 /// What every case is measured with.
@@ -82,7 +62,6 @@ impl Bench {
     fn try_out(&mut self, case: Case, deadline: Instant) -> Result<Outcome> {
         let Self { gpu, values, pool, wrong, .. } = self;
         let (mut checks, mut outcome) = (Checks::of(case, values)?, Outcome::default());
-        let (places, step) = (case.places(SETS), case.step());
         for (number, choice) in case.op.choices.list(&gpu.device, case.cols).into_iter().enumerate() {
             if number > 0 && Instant::now() > deadline {
                 outcome.left_out += 1;
@@ -97,9 +76,7 @@ impl Bench {
                 }
                 Verdict::Right(trial) => {
                     let device = gpu.device.with_override(choice);
-                    let call = |i, stream: Stream| {
-                        (case.op.call)(&device, pool.turn(i % places, step, [case.rows, case.cols]), stream)
-                    };
+                    let call = |i, stream: Stream| case.call(&device, pool, i, stream);
                     outcome.times.push((gpu.time(case.calls(SETS), REPLAYS, call)?, trial));
                 }
             }
@@ -143,34 +120,38 @@ impl Bench {
     }
 }
 
-/// The numbers of rows that are measured.
-fn rows_of(op: &Op, cols: usize) -> Vec<usize> {
-    let widest = op.reads.iter().chain(op.writes).map(|width| width(cols)).max().unwrap_or(1);
-    let most = (ELEMENTS / widest).clamp(1, 1 << 18);
-    match op.choices {
-        Choices::Quads | Choices::Heads if most > 2 * FEW_ROWS => vec![FEW_ROWS, most],
-        _ => vec![most],
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let gpu = match Gpu::open() {
+        Ok(gpu) => gpu,
+        Err(error) => {
+            eprintln!("tune: {error}");
+            return NO_GPU.into();
+        }
+    };
+    match measure_all(gpu, options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tune: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
-fn main() -> Result<()> {
-    let options = Options::parse();
-    let gpu = Gpu::open().map_err(|error| format!("tune: {error}"))?;
+fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
     let start = Instant::now();
     let copy = gpu.copy_bandwidth(512 << 20)?;
     println!("{:?}, copy {:.0} GB/s", gpu.device, copy * 1e-9);
     std::fs::create_dir_all(&options.out)?;
     let mut csv = File::create(options.out.join("tune.csv"))?;
     writeln!(csv, "op,rows,columns,configuration,us,gb_per_s,of_copy,of_best,chosen")?;
+    let mut selected = Selection { ops: options.only, filter: None }.cases();
+    selected.retain(|(op, _)| !matches!(op.choices, Choices::Nothing));
+    let ops: Vec<_> = selected.iter().map(|&(op, _)| op).collect();
+    let cases: Vec<_> = selected.into_iter().flat_map(|(_, cases)| cases).collect();
     let values = Values::new(ELEMENTS);
-    let pool = Pool::new(&gpu.device, &values, ELEMENTS, COLUMNS, SETS)?;
+    let pool = Pool::of_ops(&gpu.device, &values, &ops)?;
     let mut bench = Bench { gpu, copy, values, pool, csv, wrong: vec![], refused: 0 };
-    let cases: Vec<_> = OPS
-        .iter()
-        .filter(|op| options.wants(op))
-        .flat_map(|op| op.columns.iter().map(move |&cols| (op, cols)))
-        .flat_map(|(op, cols)| rows_of(op, cols).into_iter().map(move |rows| Case { op, rows, cols }))
-        .collect();
     for (number, case) in cases.iter().enumerate() {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;

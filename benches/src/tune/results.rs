@@ -1,9 +1,15 @@
 //! What a call gave, in the places that are compared.
 use std::ops::Range;
+use std::slice::from_ref;
 
-use oxiwarp::Result;
+use oxiwarp::{Device, Result, Stream};
 
-use super::{Op, Pool, Singles};
+use crate::cases::{Case, Op, Pool, Singles, Values};
+
+/// Rows that are compared in each of three places, if they are short.
+const ROWS: usize = 4;
+/// Elements of those rows, about.
+const COMPARED: usize = 16 << 10;
 
 /// Results in some places: of rows, and of columns.
 #[derive(Clone, Default)]
@@ -21,6 +27,14 @@ impl Results {
         Ok(Self { of_rows: of_bands.concat(), of_columns })
     }
 
+    /// What the CPU executor gives for these rows alone.
+    pub fn by_executor(case: &Case, values: &Values, rows: &Range<usize>) -> Result<Self> {
+        let mut pool = Pool::of_rows(values, case.op, case.cols, rows)?;
+        let count = rows.len();
+        Case { rows: count, ..*case }.run(&Device::cpu(), &mut pool, Stream::default())?;
+        Self::of(case.op, case.cols, &pool, from_ref(&(0..count)))
+    }
+
     /// The first value that is another one: by more than two roundings to bf16, or in sums over all rows more than their
     /// order explains.
     pub fn difference(&self, expected: &Self) -> Option<String> {
@@ -28,6 +42,12 @@ impl Results {
         let of_columns = self.of_columns.iter().zip(&expected.of_columns).map(|pair| (pair, 1.0 / 4_096.0));
         of_rows.chain(of_columns).find_map(|((ours, theirs), share)| first_difference(ours, theirs, share))
     }
+}
+
+/// Where results are compared: the first rows, some in the middle, the last.
+pub(super) fn bands(case: &Case) -> Vec<Range<usize>> {
+    let count = (COMPARED / case.cols).clamp(1, ROWS).min(case.rows);
+    [0, (case.rows - count) / 2, case.rows - count].map(|first| first..first + count).to_vec()
 }
 
 fn of_rows(op: &Op, cols: usize, pool: &Pool, band: &Range<usize>) -> Result<Vec<Vec<f32>>> {

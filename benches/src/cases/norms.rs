@@ -15,12 +15,12 @@ fn parameters<'a>(t: &Turn<'a>) -> Result<(Affine<'a>, ScaleShift<'a>)> {
 }
 
 pub(super) fn layer_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let ((affine, _), shape, [y, _]) = (parameters(&t)?, t.shape(), t.y);
+    let ((affine, _), shape, [y, ..]) = (parameters(&t)?, t.shape(), t.y);
     oxiwarp::layer_norm(device, t.x[0].view(&shape)?, affine, y.view_mut(&shape)?, 1e-6, stream)
 }
 
 fn ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let ((_, by), shape, [y, _]) = (parameters(&t)?, t.shape(), t.y);
+    let ((_, by), shape, [y, ..]) = (parameters(&t)?, t.shape(), t.y);
     let params = AdaNorm { norm, ..AdaNorm::default() };
     oxiwarp::ada_norm(
         device,
@@ -42,7 +42,7 @@ pub(super) fn ada_norm_rms(device: &Device, t: Turn, stream: Stream) -> Result<(
 }
 
 pub(super) fn ada_norm_pair(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let ((affine, by), shape, [y, y2]) = (parameters(&t)?, t.shape(), t.y);
+    let ((affine, by), shape, [y, y2, _]) = (parameters(&t)?, t.shape(), t.y);
     let more = ScaleShift {
         scale: affine.weight.expect("it has one").into(),
         shift: affine.bias.map(Modulation::from),
@@ -52,7 +52,7 @@ pub(super) fn ada_norm_pair(device: &Device, t: Turn, stream: Stream) -> Result<
 }
 
 fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let ((affine, by), shape, [normed, sum]) = (parameters(&t)?, t.shape(), t.y);
+    let ((affine, by), shape, [normed, sum, _]) = (parameters(&t)?, t.shape(), t.y);
     let params = (AdaNorm { norm, ..AdaNorm::default() }, GatedResidual::default());
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     let results = [normed.view_mut(&shape)?, sum.view_mut(&shape)?];
@@ -69,20 +69,20 @@ pub(super) fn gated_residual_ada_norm_rms(device: &Device, t: Turn, stream: Stre
 }
 
 pub(super) fn tanh_gated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (gate, shape, [y, _]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let (gate, shape, [y, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     oxiwarp::residual_tanh_gated_rms_norm(device, inputs, gate, y.view_mut(&shape)?, 1e-6, stream)
 }
 
 pub(super) fn tanh_gated_modulated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (gate, scale, shape, [normed, y]) = (t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.shape(), t.y);
+    let (gate, scale, shape, [normed, y, _]) = (t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.shape(), t.y);
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     let results = [normed.view_mut(&shape)?, y.view_mut(&shape)?];
     oxiwarp::residual_tanh_gated_rms_norm_modulated(device, inputs, gate, scale.into(), results, 1e-6, stream)
 }
 
 pub(super) fn rms_norm_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (weight, shape, cols, [dx, _], [dweight, _]) =
+    let (weight, shape, cols, [dx, ..], [dweight, ..]) =
         (t.vector(0, t.cols)?, t.shape(), [t.cols], t.y, t.singles);
     let (dy, x) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
     let needed = norm_backward_workspace(device, &x, &cols, 1) as i64;
@@ -97,7 +97,7 @@ pub(super) fn rms_norm_backward(device: &Device, t: Turn, stream: Stream) -> Res
 
 pub(super) fn layer_norm_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
     let (weight, shape, cols) = (t.vector(0, t.cols)?, t.shape(), [t.cols]);
-    let ([dx, _], [dweight, dbias]) = (t.y, t.singles);
+    let ([dx, ..], [dweight, dbias]) = (t.y, t.singles);
     let (dy, x) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
     let needed = norm_backward_workspace(device, &x, &cols, 2) as i64;
     let gradients = ParameterGradients {

@@ -1,18 +1,22 @@
 //! What the calls of an op read and write: pseudo-random rows in more memory than stays in a cache, or a few of these rows.
+use std::cell::Cell;
 use std::ops::Range;
 
 use half::bf16;
-use oxiwarp::{Buffer, Device, Result, View, ViewMut};
+use oxiwarp::{Buffer, Device, Result};
 
 use super::Op;
+use super::turn::{INPUTS, OUTPUTS, Part, PartMut, Turn, VECTORS};
 
-/// Elements of a tensor for a row of so many columns.
-pub type Width = fn(usize) -> usize;
-
-/// Inputs of a call, and vectors of a row's columns.
-const INPUTS: usize = 4;
-/// Results.
-const OUTPUTS: usize = 2;
+/// Elements of the largest tensors on a GPU: 192 MB, with another set for each of four calls. Smaller ones take parts of
+/// these in turn.
+pub const ELEMENTS: usize = 96 << 20;
+/// Sets of tensors on a GPU.
+pub const SETS: usize = 4;
+/// The most columns.
+pub const COLUMNS: usize = 262_144;
+/// The logarithms of softmaxes' sums that gradients read, and the gradients of losses: about that of 3000 equal weights.
+const LOGARITHM: f32 = 8.0;
 /// Elements that an input's values lie behind those of the last.
 const SKEW: usize = 4_099;
 /// Targets are below this.
@@ -45,11 +49,15 @@ pub struct Pool {
     x: [Vec<Buffer<bf16>>; INPUTS],
     y: [Vec<Buffer<bf16>>; OUTPUTS],
     poison: Buffer<bf16>,
-    vectors: [Buffer<bf16>; INPUTS],
+    vectors: [Buffer<bf16>; VECTORS],
     singles: [Buffer<f32>; 2],
     no_numbers: Buffer<f32>,
     targets: Buffer<i64>,
+    logarithms: Buffer<f32>,
+    dloss: Buffer<f32>,
     workspace: Buffer<f32>,
+    /// Elements of all tensors of rows that calls took: a test compares them with the table.
+    pub(super) viewed: Cell<usize>,
 }
 
 /// How large a pool is.
@@ -62,89 +70,42 @@ struct Sizes {
     /// Numbers of the workspace.
     workspace: usize,
     sets: usize,
-}
-
-/// What a call reads of a buffer: from some element on.
-#[derive(Clone, Copy)]
-pub struct Part<'a> {
-    buffer: &'a Buffer<bf16>,
-    offset: usize,
-}
-
-/// What a call writes.
-pub struct PartMut<'a> {
-    buffer: &'a mut Buffer<bf16>,
-    offset: usize,
-}
-
-impl<'a> Part<'a> {
-    /// The elements as a tensor of `shape`.
-    ///
-    /// # Errors
-    /// There are not so many.
-    pub fn view(self, shape: &[i64]) -> Result<View<'a>> {
-        self.buffer.view_strided(self.offset, shape, &dense(shape))
-    }
-}
-
-impl<'a> PartMut<'a> {
-    /// The elements as a tensor of `shape`.
-    ///
-    /// # Errors
-    /// There are not so many.
-    pub fn view_mut(self, shape: &[i64]) -> Result<ViewMut<'a>> {
-        self.buffer.view_strided_mut(self.offset, shape, &dense(shape))
-    }
-}
-
-/// The strides of rows without gaps.
-fn dense(shape: &[i64]) -> Vec<i64> {
-    (0..shape.len()).map(|dim| shape[dim + 1..].iter().product()).collect()
-}
-
-/// What one call reads and writes.
-pub struct Turn<'a> {
-    /// Rows of each tensor.
-    pub rows: i64,
-    /// Columns.
-    pub cols: i64,
-    /// Inputs.
-    pub x: [Part<'a>; INPUTS],
-    /// Results.
-    pub y: [PartMut<'a>; OUTPUTS],
-    vectors: &'a [Buffer<bf16>; INPUTS],
-    /// f32 results.
-    pub singles: [&'a mut Buffer<f32>; 2],
-    /// A class for each row.
-    pub targets: &'a Buffer<i64>,
-    /// Memory between launches.
-    pub workspace: &'a mut Buffer<f32>,
-}
-
-impl<'a> Turn<'a> {
-    /// The shape of a tensor of rows.
-    pub fn shape(&self) -> [i64; 2] {
-        [self.rows, self.cols]
-    }
-
-    /// A vector of `len` values: a weight, a scale.
-    ///
-    /// # Errors
-    /// There are not so many.
-    pub fn vector(&self, number: usize, len: i64) -> Result<View<'a>> {
-        self.vectors[number].view(&[len])
-    }
+    /// Results of a call.
+    outputs: usize,
 }
 
 impl Pool {
+    /// Tensors of any case of `ops`, for a GPU.
+    ///
+    /// # Errors
+    /// Not enough memory.
+    pub fn of_ops(device: &Device, values: &Values, ops: &[&Op]) -> Result<Self> {
+        let most = |count: fn(&Op) -> usize| ops.iter().map(|op| count(op)).max().unwrap_or(0);
+        let operands = [most(|op| op.reads.len()), most(|op| op.writes.len())];
+        Self::with(device, values, (ELEMENTS, COLUMNS, SETS), operands)
+    }
+
     /// `sets` tensors of `len` elements for each input and result, for rows of up to `most` columns.
     ///
     /// # Errors
     /// Not enough memory.
     pub fn new(device: &Device, values: &Values, len: usize, most: usize, sets: usize) -> Result<Self> {
-        let sizes =
-            Sizes { written: len, rows: 0..len / 64, most, workspace: BLOCKS * most.min(1 << 13), sets };
-        let input = |input| (0..sets).map(|_| device.upload(values.of(input, 0..len))).collect();
+        Self::with(device, values, (len, most, sets), [INPUTS, OUTPUTS])
+    }
+
+    fn with(
+        device: &Device,
+        values: &Values,
+        (len, most, sets): (usize, usize, usize),
+        [inputs, outputs]: [usize; 2],
+    ) -> Result<Self> {
+        let workspace = BLOCKS * most.min(1 << 13);
+        let sizes = Sizes { written: len, rows: 0..len / 64, most, workspace, sets, outputs };
+        // A tensor that no op has is one element.
+        let input = |input| {
+            let len = if input < inputs { len } else { 1 };
+            (0..sets).map(|_| device.upload(values.of(input, 0..len))).collect()
+        };
         Self::of(device, values, sizes, input)
     }
 
@@ -159,43 +120,52 @@ impl Pool {
             let width = op.reads.get(input).map_or(0, |width| width(cols));
             Ok(vec![Device::cpu().upload(values.of(input, rows.start * width..rows.end * width))?])
         };
-        let sizes = Sizes { written, rows: rows.clone(), most: cols, workspace, sets: 1 };
+        let sizes = Sizes { written, rows: rows.clone(), most: cols, workspace, sets: 1, outputs: OUTPUTS };
         Self::of(&Device::cpu(), values, sizes, input)
     }
 
     fn of(
         device: &Device,
         values: &Values,
-        Sizes { written, rows, most, workspace, sets }: Sizes,
+        Sizes { written, rows, most, workspace, sets, outputs }: Sizes,
         input: impl Fn(usize) -> Result<Vec<Buffer<bf16>>>,
     ) -> Result<Self> {
-        let poisoned = || (0..sets).map(|_| device.alloc(written)).collect::<Result<Vec<_>>>();
+        let poisoned = |output| {
+            let len = if output < outputs { written } else { 1 };
+            (0..sets).map(|_| device.alloc(len)).collect::<Result<Vec<_>>>()
+        };
         let vector = |number: usize| device.upload(values.of(number, 0..most));
         let numbers = rows.len().max(most);
         let targets: Vec<_> = rows.map(|row| (row * 7_919 % CLASSES) as i64).collect();
         Ok(Self {
-            x: [input(0)?, input(1)?, input(2)?, input(3)?],
-            y: [poisoned()?, poisoned()?],
+            x: [input(0)?, input(1)?, input(2)?, input(3)?, input(4)?],
+            y: [poisoned(0)?, poisoned(1)?, poisoned(2)?],
             poison: device.alloc(written)?,
             vectors: [vector(0)?, vector(1)?, vector(2)?, vector(3)?],
             singles: [device.alloc(numbers)?, device.alloc(numbers)?],
             no_numbers: device.alloc(numbers)?,
             targets: device.upload(&targets)?,
+            logarithms: device.upload(&vec![LOGARITHM; numbers])?,
+            dloss: device.upload(&vec![LOGARITHM; numbers])?,
             workspace: device.alloc(workspace)?,
+            viewed: Cell::new(0),
         })
     }
 
     /// The tensors at `place`, of `rows` rows of `cols` columns: the first of each set, then those `step` elements on.
     pub fn turn(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Turn<'_> {
         let (sets, offset) = (self.y[0].len(), place / self.y[0].len() * step);
+        let viewed = &self.viewed;
         Turn {
             rows: rows as i64,
             cols: cols as i64,
-            x: self.x.each_ref().map(|of| Part { buffer: &of[place % sets], offset }),
-            y: self.y.each_mut().map(|of| PartMut { buffer: &mut of[place % sets], offset }),
+            x: self.x.each_ref().map(|of| Part { buffer: &of[place % sets], offset, viewed }),
+            y: self.y.each_mut().map(|of| PartMut { buffer: &mut of[place % sets], offset, viewed }),
             vectors: &self.vectors,
             singles: self.singles.each_mut(),
             targets: &self.targets,
+            logarithms: &self.logarithms,
+            dloss: &self.dloss,
             workspace: &mut self.workspace,
         }
     }
@@ -205,7 +175,7 @@ impl Pool {
     /// # Errors
     /// A driver error.
     pub fn poison(&mut self, stream: oxiwarp::Stream) -> Result<()> {
-        for results in &mut self.y {
+        for results in self.y.iter_mut().filter(|results| results[0].len() == self.poison.len()) {
             results[0].copy_from(&self.poison, stream)?;
         }
         self.singles.iter_mut().try_for_each(|single| single.copy_from(&self.no_numbers, stream))

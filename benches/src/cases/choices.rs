@@ -29,6 +29,8 @@ pub enum Choices {
     Gradient,
     /// Are keys shared out among blocks?
     Decode,
+    /// Nothing: `tune` leaves the op out.
+    Nothing,
 }
 
 impl Choices {
@@ -83,6 +85,7 @@ impl Choices {
                 list.extend(kernels(&blocks, 2));
             }
             Self::Decode => list.extend(kernels(&[own], 1)),
+            Self::Nothing => {}
         }
         list
     }

@@ -1,12 +1,13 @@
-//! Every op with a ladder, or with another choice of how it is launched.
-use super::rows::{HEAD, HEADS, KV_HEADS};
+//! The table: every op, and the columns of its cases.
+use super::attention::{self, KEYS, LOGARITHMS, QUERY, TOKENS};
 use super::{Choices, Op, Singles, Width, norms, rows};
 
 const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
-const OF_HEAD: Width = |_| HEAD as usize;
-const QUERY: Width = |_| (HEADS * HEAD) as usize;
-const KEYS: Width = |keys| keys * (KV_HEADS * HEAD) as usize;
+const OF_HEAD: Width = |_| attention::HEAD as usize;
+/// Bytes of a row's target, and with it the logarithm and the gradient of its loss.
+const TARGET: Width = |_| size_of::<i64>();
+const TARGET_AND_LOSS: Width = |_| size_of::<i64>() + 2 * size_of::<f32>();
 
 /// Widths of the models' rows, and between them.
 const WIDTHS: &[usize] = &[128, 640, 1_280, 1_536, 2_048, 3_072, 4_096, 5_120, 8_192];
@@ -15,30 +16,47 @@ const VOCABULARIES: &[usize] = &[1_024, 4_096, 8_192, 16_384, 32_768, 65_536, 12
 const MODULATED: &[usize] = &[1_536, 2_048, 3_072, 5_120];
 const INNER: &[usize] = &[2_560, 12_288];
 const MANY_HEADS: &[usize] = &[1_536, 2_048, 3_072, 5_120];
+const TOKEN_COUNTS: &[usize] = &[1_024, 4_608, 16_384];
+const FEWER_TOKENS: &[usize] = &[1_024, 4_608];
 const CONTEXTS: &[usize] = &[2_048, 8_192, 32_768];
 
 const NONE: Singles = Singles::OfRows(0);
 const HELD: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
 const TWO_HELD: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
 
-/// An op that the CPU executor checks.
+/// An op without parameters, of which the CPU executor can compute a few rows.
 const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width], choices: Choices) -> Op {
-    Op { name, reads, writes, singles: NONE, choices, columns: WIDTHS, light: true, call: rows::rms_norm }
+    Op {
+        name,
+        reads,
+        writes,
+        vectors: &[],
+        others: |_| 0,
+        singles: NONE,
+        choices,
+        columns: WIDTHS,
+        most_rows: 1 << 18,
+        light: true,
+        call: rows::rms_norm,
+    }
 }
 
 /// All of them.
 pub const OPS: &[Op] = &[
     Op {
         columns: LONG,
+        vectors: &[ROW],
         call: rows::rms_norm,
         ..op("rms_norm", &[ROW], &[ROW], Choices::Rungs { held: HELD, clusters: &[(8, 1_024)] })
     },
     Op {
         columns: LONG,
+        vectors: &[ROW],
         call: rows::add_rms_norm,
         ..op("add_rms_norm", &[ROW; 2], &[ROW; 2], Choices::Rungs { held: TWO_HELD, clusters: &[] })
     },
     Op {
+        vectors: &[ROW],
         call: rows::rms_norm_gated,
         ..op("rms_norm_gated", &[ROW; 2], &[ROW], Choices::Rungs { held: TWO_HELD, clusters: &[] })
     },
@@ -54,43 +72,57 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: VOCABULARIES,
+        others: TARGET,
         singles: Singles::OfRows(2),
         call: rows::cross_entropy,
         ..op("cross_entropy", &[ROW], &[], Choices::Passes)
     },
-    Op { call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Quads) },
+    Op {
+        columns: VOCABULARIES,
+        others: TARGET_AND_LOSS,
+        call: rows::cross_entropy_backward,
+        ..op("cross_entropy_backward", &[ROW], &[ROW], Choices::Nothing)
+    },
+    Op { vectors: &[ROW; 2], call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Quads) },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 2],
         call: norms::ada_norm_layer,
         ..op("ada_norm LayerNorm", &[ROW], &[ROW], Choices::Quads)
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 2],
         call: norms::ada_norm_rms,
         ..op("ada_norm RMSNorm", &[ROW], &[ROW], Choices::Quads)
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 4],
         call: norms::ada_norm_pair,
         ..op("ada_norm_pair", &[ROW], &[ROW; 2], Choices::Quads)
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_layer,
         ..op("gated_residual_ada_norm LayerNorm", &[ROW; 2], &[ROW; 2], Choices::Quads)
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_rms,
         ..op("gated_residual_ada_norm RMSNorm", &[ROW; 2], &[ROW; 2], Choices::Quads)
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW],
         call: norms::tanh_gated,
         ..op("residual_tanh_gated_rms_norm", &[ROW; 2], &[ROW], Choices::Quads)
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW; 2],
         call: norms::tanh_gated_modulated,
         ..op("residual_tanh_gated_rms_norm_modulated", &[ROW; 2], &[ROW; 2], Choices::Quads)
     },
@@ -101,11 +133,13 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MANY_HEADS,
+        vectors: &[OF_HEAD],
         call: rows::qk_norm_rope,
         ..op("qk_norm_rope", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
     },
     Op {
         columns: MANY_HEADS,
+        vectors: &[ROW],
         call: rows::qk_norm_rope_across,
         ..op("qk_norm_rope across heads", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
     },
@@ -127,23 +161,41 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: MODULATED,
+        vectors: &[ROW],
         call: rows::gated_residual,
         ..op("gated_residual", &[ROW; 2], &[ROW], Choices::Threads(256))
     },
     Op {
         singles: Singles::OfColumns(1),
+        vectors: &[ROW],
         call: norms::rms_norm_backward,
         ..op("rms_norm_backward", &[ROW; 2], &[ROW], Choices::Gradient)
     },
     Op {
         singles: Singles::OfColumns(2),
+        vectors: &[ROW],
         call: norms::layer_norm_backward,
         ..op("layer_norm_backward", &[ROW; 2], &[ROW], Choices::Gradient)
     },
     Op {
+        columns: TOKEN_COUNTS,
+        most_rows: 1,
+        light: false,
+        call: attention::attention,
+        ..op("attention", &[TOKENS; 3], &[TOKENS], Choices::Nothing)
+    },
+    Op {
+        columns: FEWER_TOKENS,
+        most_rows: 1,
+        light: false,
+        others: LOGARITHMS,
+        call: attention::attention_backward,
+        ..op("attention_backward", &[TOKENS; 5], &[TOKENS; 3], Choices::Nothing)
+    },
+    Op {
         columns: CONTEXTS,
         light: false,
-        call: rows::attention_decode,
+        call: attention::attention_decode,
         ..op("attention_decode", &[QUERY, KEYS, KEYS], &[QUERY], Choices::Decode)
     },
 ];

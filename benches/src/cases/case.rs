@@ -1,17 +1,9 @@
-//! An op for rows of one length: where its calls read and write, and what the CPU executor gives for them.
-use std::ops::Range;
-use std::slice::from_ref;
-
+//! An op for rows of one length: how many bytes a call moves, and where calls read and write.
 use oxiwarp::{Device, Result, Stream};
 
-use super::results::Results;
-use super::{Op, Pool, Singles, Values};
+use super::{Op, Pool, SETS, Singles};
 use crate::{FORGOTTEN_BYTES, LAUNCHES};
 
-/// Rows that are compared in each of three places, if they are short.
-const ROWS: usize = 4;
-/// Elements of those rows, about.
-const COMPARED: usize = 16 << 10;
 /// Tensors begin at multiples of so many elements.
 const ALIGN: usize = 64;
 
@@ -27,15 +19,21 @@ pub struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Bytes that a call reads and writes.
+    /// Its name in reports: `<op>/<rows>x<columns>`.
+    pub fn id(&self) -> String {
+        format!("{}/{}x{}", self.op.name, self.rows, self.cols)
+    }
+
+    /// Bytes that a call has to move: each input read once, each result written once.
     pub fn bytes(&self) -> usize {
-        let of_row: usize = self.op.reads.iter().chain(self.op.writes).map(|width| width(self.cols)).sum();
+        let Op { reads, writes, vectors, others, .. } = self.op;
+        let of_row: usize = reads.iter().chain(*writes).map(|width| width(self.cols)).sum();
+        let vectors: usize = vectors.iter().map(|width| width(self.cols)).sum();
         let singles = match self.op.singles {
-            Singles::OfRows(0) => 0,
-            Singles::OfRows(count) => self.rows * (count * 4 + 8),
-            Singles::OfColumns(count) => self.cols * count * 4,
+            Singles::OfRows(count) => self.rows * count,
+            Singles::OfColumns(count) => self.cols * count,
         };
-        self.rows * of_row * 2 + singles
+        self.rows * (2 * of_row + others(self.cols)) + 2 * vectors + 4 * singles
     }
 
     /// Places that calls take in turn, `sets` of them with the same offset: so many that nothing of a place is left in a
@@ -55,30 +53,28 @@ impl Case<'_> {
         (self.rows * widths.max().unwrap_or(0)).next_multiple_of(ALIGN)
     }
 
+    /// The call with this number, of those that take the places of a pool for the GPU in turn.
+    ///
+    /// # Errors
+    /// The op refuses its operands, or a driver error.
+    pub fn call(&self, device: &Device, pool: &mut Pool, number: usize, stream: Stream) -> Result<()> {
+        let turn = pool.turn(number % self.places(SETS), self.step(), [self.rows, self.cols]);
+        (self.op.call)(device, turn, stream)
+    }
+
     /// Runs it in the first place.
-    pub(super) fn run(&self, device: &Device, pool: &mut Pool, stream: Stream) -> Result<()> {
+    ///
+    /// # Errors
+    /// As [`Case::call`].
+    pub fn run(&self, device: &Device, pool: &mut Pool, stream: Stream) -> Result<()> {
         (self.op.call)(device, pool.turn(0, 0, [self.rows, self.cols]), stream)
-    }
-
-    /// Where results are compared: the first rows, some in the middle, the last.
-    pub(super) fn bands(&self) -> Vec<Range<usize>> {
-        let count = (COMPARED / self.cols).clamp(1, ROWS).min(self.rows);
-        [0, (self.rows - count) / 2, self.rows - count].map(|first| first..first + count).to_vec()
-    }
-
-    /// What the CPU executor gives for these rows alone.
-    pub(super) fn by_executor(&self, values: &Values, rows: &Range<usize>) -> Result<Results> {
-        let mut pool = Pool::of_rows(values, self.op, self.cols, rows)?;
-        let count = rows.len();
-        Self { rows: count, ..*self }.run(&Device::cpu(), &mut pool, Stream::default())?;
-        Results::of(self.op, self.cols, &pool, from_ref(&(0..count)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::OPS;
+    use crate::cases::{OPS, Values};
 
     /// Between two calls in one place so much is touched that no cache of 60 MB has anything of it left.
     #[test]

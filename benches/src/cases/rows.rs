@@ -1,19 +1,14 @@
-//! Calls of the ops with ladders, of the element-wise ones, and of those on heads.
+//! Calls of the ops with ladders, of the element-wise ones, and of those that rotate heads.
 use oxiwarp::{
-    Activation, Angles, Attention, AttentionInputs, CrossEntropy, Device, Gate, GatedActivation,
-    GatedResidual, Heads, HeadsOrder, QkNorm, QkNormRope, Result, RmsNorm, RmsNormGated, Rope, Roundings,
-    Stream, attention_decode_workspace,
+    Activation, Angles, CrossEntropy, Device, Gate, GatedActivation, GatedResidual, Heads, HeadsOrder,
+    QkNorm, QkNormRope, Result, RmsNorm, RmsNormGated, Rope, Roundings, Stream,
 };
 
 use super::Turn;
-
-/// Columns of a head, heads of the queries of a decoded token, and of its keys: Llama 8B's.
-pub(super) const HEAD: i64 = 128;
-pub(super) const HEADS: i64 = 32;
-pub(super) const KV_HEADS: i64 = 8;
+use super::attention::HEAD;
 
 pub(super) fn rms_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (weight, shape, [y, _]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let (weight, shape, [y, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     oxiwarp::rms_norm(
         device,
         t.x[0].view(&shape)?,
@@ -25,25 +20,25 @@ pub(super) fn rms_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
 }
 
 pub(super) fn add_rms_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (weight, shape, [y, sum]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let (weight, shape, [y, sum, _]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, residual) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
     let (y, sum) = (y.view_mut(&shape)?, sum.view_mut(&shape)?);
     oxiwarp::add_rms_norm(device, x, residual, Some(weight), y, sum, RmsNorm::default(), stream)
 }
 
 pub(super) fn rms_norm_gated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (weight, shape, [y, _]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let (weight, shape, [y, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, gate, y) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, y.view_mut(&shape)?);
     oxiwarp::rms_norm_gated(device, x, gate, Some(weight), y, RmsNormGated::default(), stream)
 }
 
 pub(super) fn softmax(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (shape, [y, _]) = (t.shape(), t.y);
+    let (shape, [y, ..]) = (t.shape(), t.y);
     oxiwarp::softmax(device, t.x[0].view(&shape)?, y.view_mut(&shape)?, false, stream)
 }
 
 pub(super) fn softmax_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (shape, [dx, _]) = (t.shape(), t.y);
+    let (shape, [dx, ..]) = (t.shape(), t.y);
     oxiwarp::softmax_backward(
         device,
         t.x[0].view(&shape)?,
@@ -61,14 +56,22 @@ pub(super) fn cross_entropy(device: &Device, t: Turn, stream: Stream) -> Result<
     oxiwarp::cross_entropy(device, x, targets, loss, lse, CrossEntropy::default(), stream)
 }
 
+pub(super) fn cross_entropy_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+    let (shape, [dx, ..]) = (t.shape(), t.y);
+    let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
+    let (lse, dloss) = (t.logarithms.view(&shape[..1])?, t.dloss.view(&shape[..1])?);
+    let dx = dx.view_mut(&shape)?;
+    oxiwarp::cross_entropy_backward(device, x, targets, lse, dloss, dx, CrossEntropy::default(), stream)
+}
+
 pub(super) fn activation(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (shape, [y, _]) = (t.shape(), t.y);
+    let (shape, [y, ..]) = (t.shape(), t.y);
     let (x, y) = (t.x[0].view(&shape)?, y.view_mut(&shape)?);
     oxiwarp::activation(device, x, None, y, Activation::GeluTanh, Roundings::Exact, stream)
 }
 
 pub(super) fn activation_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (shape, [dx, _]) = (t.shape(), t.y);
+    let (shape, [dx, ..]) = (t.shape(), t.y);
     let (dy, x, dx) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, dx.view_mut(&shape)?);
     oxiwarp::activation_backward(device, dy, x, None, dx, Activation::GeluTanh, Roundings::Exact, stream)
 }
@@ -78,20 +81,20 @@ const GEGLU: GatedActivation =
     GatedActivation { activation: Activation::Gelu, gate: Gate::Second, roundings: Roundings::Exact };
 
 pub(super) fn gated_activation(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (shape, [y, _]) = (t.shape(), t.y);
+    let (shape, [y, ..]) = (t.shape(), t.y);
     let (x, second, y) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, y.view_mut(&shape)?);
     oxiwarp::gated_activation(device, x, Some(second), None, y, GEGLU, stream)
 }
 
 pub(super) fn gated_activation_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let ([rows, cols], [dx, _]) = (t.shape(), t.y);
+    let ([rows, cols], [dx, ..]) = (t.shape(), t.y);
     let (shape, both) = ([rows, cols], [rows, 2 * cols]);
     let (dy, x, second) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&shape)?);
     oxiwarp::gated_activation_backward(device, dy, x, Some(second), None, dx.view_mut(&both)?, GEGLU, stream)
 }
 
 pub(super) fn gated_residual(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (gate, shape, [sum, _]) = (t.vector(0, t.cols)?, t.shape(), t.y);
+    let (gate, shape, [sum, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, y, sum) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, sum.view_mut(&shape)?);
     oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
 }
@@ -102,7 +105,7 @@ fn on_heads(device: &Device, t: Turn, stream: Stream, params: Option<QkNormRope>
         Some(params) => Some(t.vector(0, if params.across_heads { t.cols } else { HEAD })?),
         None => None,
     };
-    let (shape, table, [q_out, k_out]) = ([1, t.rows, t.cols], [t.rows, HEAD], t.y);
+    let (shape, table, [q_out, k_out, _]) = ([1, t.rows, t.cols], [t.rows, HEAD], t.y);
     let (cos, sin) = (t.x[2].view(&table)?, t.x[3].view(&table)?);
     let affine = oxiwarp::Affine { weight, bias: None };
     let q = Heads { x: t.x[0].view(&shape)?, affine, y: q_out.view_mut(&shape)? };
@@ -127,20 +130,4 @@ pub(super) fn qk_norm_rope_across(device: &Device, t: Turn, stream: Stream) -> R
     let params =
         QkNormRope { norm: QkNorm::Rms, head_dim: Some(HEAD), across_heads: true, ..QkNormRope::default() };
     on_heads(device, t, stream, Some(params))
-}
-
-/// A batch for each row, a key for each column.
-pub(super) fn attention_decode(device: &Device, t: Turn, stream: Stream) -> Result<()> {
-    let (q, kv, [out, _]) = ([t.rows, 1, HEADS, HEAD], [t.rows, t.cols, KV_HEADS, HEAD], t.y);
-    let inputs = AttentionInputs {
-        q: t.x[0].view(&q)?,
-        k: t.x[1].view(&kv)?,
-        v: t.x[2].view(&kv)?,
-        mask: None,
-        cu_seqlens: None,
-    };
-    let params = Attention::default();
-    let needed = attention_decode_workspace(&inputs, &params).unwrap_or(0);
-    let workspace = t.workspace.view_mut(&[needed])?;
-    oxiwarp::attention_decode(device, inputs, out.view_mut(&q)?, None, workspace, params, stream)
 }

@@ -1,0 +1,36 @@
+//! Every op of `oxiwarp` has a case.
+use std::path::Path;
+
+use oxiwarp_benches::cases::{OPS, Op};
+
+/// Files that serve another op, by the end of their names: kernels that only one GPU has.
+const SERVES_ANOTHER: &[&str] = &["_hopper"];
+
+/// The ops by the files of `host/src/ops`.
+fn ops_of_the_host() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../host/src/ops");
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let stem = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.expect("an entry").path().file_stem().expect("a name").to_string_lossy().into_owned()
+    };
+    let is_op = |name: &String| name != "mod" && !SERVES_ANOTHER.iter().any(|end| name.ends_with(end));
+    entries.map(stem).filter(is_op).collect()
+}
+
+#[test]
+fn every_op_has_a_case() {
+    let ops = ops_of_the_host();
+    assert!(ops.len() > 20, "{ops:?}");
+    let has_case = |name: &str| OPS.iter().any(|op| op.function() == name && !op.cases().is_empty());
+    let missing: Vec<_> = ops.iter().filter(|name| !has_case(name)).collect();
+    assert!(missing.is_empty(), "no case in benches/src/cases/ops.rs for {missing:?}");
+}
+
+/// An op of the table is a file of the host, or another function of one: `ada_norm_pair` is in `ada_norm`.
+#[test]
+fn every_case_is_of_an_op() {
+    let ops = ops_of_the_host();
+    for name in OPS.iter().map(Op::function) {
+        assert!(ops.iter().any(|op| name.starts_with(op.as_str())), "{name} is no op of host/src/ops");
+    }
+}
