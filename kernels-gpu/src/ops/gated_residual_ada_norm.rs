@@ -85,20 +85,21 @@ unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_B
     p: Params,
 ) {
     // SAFETY: as the caller promises.
-    unsafe { whole::<T, N, ACCESS, MIN_BLOCKS>(gated, affine, normed, p.of_form::<FORM>()) }
+    unsafe { whole::<T, N, ACCESS, MIN_BLOCKS, MIN_BLOCKS>(gated, affine, normed, p.of_form::<FORM>()) }
 }
 
 /// # Safety
 /// As [`gated_residual_ada_norm`], for rows of whole tiles.
 #[inline(always)]
-unsafe fn whole<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
+unsafe fn whole<T: Elem, N: Norm, const ACCESS: u32, const AMPERE: u32, const MIN_BLOCKS: u32>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
     p: Params,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants.
-    thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
+    // Of Turing's half as many threads each has the registers that it wants. `AMPERE`: blocks of an SM of sm_80, where
+    // ptxas needs more registers for the same code.
+    thread::launch_bounds_by_generation::<128, 4, AMPERE, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
 }
@@ -109,25 +110,25 @@ entry! {
     gated_residual_ada_norm_rms<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => any_layout::<T, MeanSquare>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, WHOLE, 5>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, WHOLE, 4, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, WHOLE, 4>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, WHOLE, 4, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, WHOLE, 5>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, WHOLE, 5, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, WHOLE, 4>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, WHOLE, 4, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_held12<T: [bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_held12<T: [f32, f16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => held::<T, LayerNorm, { HELD + 12 }, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, TEAM, 7>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, TEAM, 7, 7>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, TEAM, 5>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, TEAM, 5, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, TEAM, 8>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, TEAM, 8, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, TEAM, 5>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, TEAM, 5, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_block6_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_block6_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
