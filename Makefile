@@ -16,7 +16,7 @@ REQUIREMENTS := py-bindings/requirements
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel hub bundle lint clean check
+.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel lists hub bundle lint clean check
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -52,6 +52,9 @@ ptx: dist/.toolchain ## leave the PTX of every architecture in target/ptx/oxiwar
 
 wheel: dist/.wheel ## build the Python wheel into dist
 	@ls dist/*.whl
+
+lists: | check ## write the lists of modules again, after a file of an op or a test came or went
+	$(PYTHON) scripts/module_lists.py
 
 hub: $(VENV)/.wheel $(VENV)/.demo ## the wheel's content as a kernel repository of Hugging Face Kernels, in dist/hub
 	$(PY) -m oxiwarp hub dist/hub

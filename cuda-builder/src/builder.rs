@@ -68,10 +68,13 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles the crate in units: once with each of these features alone, into a PTX of its own. An edit then
-    /// compiles only the units whose sources it touches. Without units the whole crate becomes one PTX.
-    pub fn units(mut self, features: impl IntoIterator<Item = impl Into<String>>) -> CudaBuilder {
-        self.units.extend(features.into_iter().map(Into::into));
+    /// Compiles the crate in units: once for each of these names, with `--cfg unit --cfg unit="<name>"`, into a PTX of its own. An
+    /// edit then compiles only the units whose sources it touches. Without units the whole crate becomes one PTX.
+    ///
+    /// The crate declares a module that belongs to one unit with `#[cfg(any(not(unit), unit = "<name>"))]`: a build
+    /// without units, of the host for example, then has all of them.
+    pub fn units(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> CudaBuilder {
+        self.units.extend(names.into_iter().map(Into::into));
         self
     }
 

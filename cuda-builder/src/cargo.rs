@@ -83,7 +83,7 @@ impl Compilation<'_> {
     /// changed.
     fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
         // Units share the build of what they depend on, but not the folder of the result: cargo names it after the
-        // crate, whatever its features.
+        // crate, whatever the unit.
         let build_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
         let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
@@ -141,8 +141,10 @@ impl Compilation<'_> {
             cargo.args(["--config", &format!("profile.release.{setting}")]);
         }
         if let Some(unit) = unit {
-            // A unit rarely uses all that units share.
-            cargo.args(["--no-default-features", "--features", unit, "--", "-Adead_code"]);
+            // A unit rarely uses all that units share. `cfg(unit)` asks for the name alone, which a value does not set.
+            let unit = format!("unit=\"{unit}\"");
+            let check = "--check-cfg=cfg(unit, values(any()))";
+            cargo.args(["--", "-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);
         }
         cargo
     }

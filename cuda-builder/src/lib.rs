@@ -17,8 +17,8 @@
 //! - all architectures side by side, each in a build folder of its own
 //!   (`<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`): no lock is shared with the outer cargo,
 //!   and a debug and a release build of the host share one set of PTX;
-//! - whole, or in units ([`CudaBuilder::units`]): a crate of many kernels takes long to compile, a feature that
-//!   stands for one of them does not. What did not change since the last build is not compiled, nor is cargo
+//! - whole, or in units ([`CudaBuilder::units`]): a crate of many kernels takes long to compile, a unit with one
+//!   of them does not. What did not change since the last build is not compiled, nor is cargo
 //!   asked about it;
 //! - nothing of the outer cargo's environment reaches it (`RUSTFLAGS`, wrappers, `CARGO_*`): the PTX
 //!   depends on the sources and the toolchain only;

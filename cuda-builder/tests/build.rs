@@ -1,4 +1,4 @@
-//! A small device crate with a path dependency and two features, through the whole builder.
+//! A small device crate with a path dependency and two units, through the whole builder.
 //!
 //! One test, because it sets environment variables. Cold it compiles `core` for two architectures (about
 //! 20 s on two cores); the target folder stays, so that the next run takes a second or two.
@@ -11,9 +11,9 @@ use cuda_builder::{Arch, Built, CudaBuilder, Error};
 
 const LIB: &str = r#"#![no_std]
 #![feature(abi_ptx, stdarch_nvptx)]
-#[cfg(feature = "scale")]
+#[cfg(any(not(unit), unit = "scale"))]
 pub mod scale;
-#[cfg(feature = "shift")]
+#[cfg(any(not(unit), unit = "shift"))]
 pub mod shift;
 mod shared;
 "#;
@@ -73,8 +73,8 @@ impl Fixture {
         let package =
             |name: &str| format!("[package]\nname = \"{name}\"\nversion = \"0.1.0\"\nedition = \"2024\"\n");
         let dependency = "[dependencies]\ndevice-base = { path = \"../base\" }\n";
-        let features = "[features]\ndefault = [\"scale\", \"shift\"]\nscale = []\nshift = []\n";
-        fixture.write("kernels/Cargo.toml", &(package("device-kernels") + dependency + features));
+        let lints = "[lints.rust]\nunexpected_cfgs = { level = \"warn\", check-cfg = [\"cfg(unit, values(any()))\"] }\n";
+        fixture.write("kernels/Cargo.toml", &(package("device-kernels") + dependency + lints));
         fixture.write("base/Cargo.toml", &package("device-base"));
         for (name, text) in [("lib", LIB), ("scale", SCALE), ("shift", SHIFT), ("shared", SHARED)] {
             fixture.write(&format!("kernels/src/{name}.rs"), text);
@@ -169,7 +169,7 @@ fn from_device_crate_to_ptx() {
     take_prebuilt(&fixture);
 }
 
-/// Each feature a PTX of its own; an edit compiles one of them.
+/// Each unit a PTX of its own; an edit compiles one of them.
 fn units(fixture: &Fixture) {
     let builder = || fixture.builder().units(["scale", "shift"]);
     let read = |built: &Built, unit| fs::read_to_string(built.unit(Arch::Sm90, unit).unwrap()).unwrap();

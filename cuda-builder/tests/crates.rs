@@ -16,7 +16,7 @@ use cuda_builder::{Arch, Built, CudaBuilder};
 const CARGO: &str = r#"#!/bin/sh
 echo "$@" >>calls
 while [ $# -gt 0 ]; do
-    case $1 in --target-dir) dir=$2 ;; --features) unit=$2 ;; esac
+    case $1 in --target-dir) dir=$2 ;; unit=*) unit=$(expr "$1" : 'unit="\(.*\)"') ;; esac
     shift
 done
 arch=${CARGO_ENCODED_RUSTFLAGS#*target-cpu=}

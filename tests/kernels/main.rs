@@ -12,48 +12,10 @@ use oxiwarp_tests::devices::candidates;
 use support::test::Test;
 
 fn main() -> std::process::ExitCode {
-    let all = [
-        norm::rms_norm::TESTS,
-        norm::rms_norm_gated::TESTS,
-        device::rungs::TESTS,
-        norm::add_rms_norm::TESTS,
-        elementwise::activation::TESTS,
-        elementwise::gated_activation::TESTS,
-        elementwise::activation_input::TESTS,
-        norm::bad_input::TESTS,
-        heads::bad_input::TESTS,
-        heads::empty::TESTS,
-        norm::norm_backward::TESTS,
-        norm::norm_backward_multi_row::TESTS,
-        norm::norm_backward_input::TESTS,
-        loss::softmax::TESTS,
-        loss::softmax_backward::TESTS,
-        loss::cross_entropy::TESTS,
-        loss::cross_entropy_backward::TESTS,
-        norm::layer_norm::TESTS,
-        norm::ada_norm::TESTS,
-        norm::ada_norm_bits::TESTS,
-        norm::gated_forms::TESTS,
-        norm::gated_residual::TESTS,
-        norm::mochi::TESTS,
-        norm::modulation_input::TESTS,
-        norm::modulation_overlap::TESTS,
-        heads::rope::TESTS,
-        heads::qk_norm_rope::TESTS,
-        heads::kernels::TESTS,
-    ]
-    .concat();
+    let families = [norm::TESTS, elementwise::TESTS, heads::TESTS, loss::TESTS, &[device::rungs::TESTS]];
+    let all = families.concat().concat();
     // Products of matrices need sm_80.
-    let on_tensor_cores = [
-        attention::forward::TESTS,
-        attention::alignment::TESTS,
-        attention::input::TESTS,
-        attention::decode::TESTS,
-        attention::packed::TESTS,
-        attention::backward::TESTS,
-        attention::tiles::TESTS,
-    ]
-    .concat();
+    let on_tensor_cores = attention::TESTS.concat();
     let mut trials: Vec<Trial> = device::properties::trials();
     for candidate in candidates() {
         let of_device: &[&[Test]] = match candidate.name {

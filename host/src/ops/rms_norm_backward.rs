@@ -1,6 +1,7 @@
 //! The gradients of an RMSNorm: of its input and its weight.
+use super::rms_norm::RmsNorm;
 use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
-use crate::{Device, Error, Result, RmsNorm, Stream, View, ViewMut};
+use crate::{Device, Error, Result, Stream, View, ViewMut};
 
 const NORM: NormOp = NormOp {
     op: "rms_norm_backward",

@@ -1,6 +1,9 @@
 //! Attention of few queries and many keys: see [`decode`](crate::attention::decode).
 //!
 //! `_64` to `_256` for heads of up to so many columns, then `_combine`.
+// Products of matrices need sm_80.
+#![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
+
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 

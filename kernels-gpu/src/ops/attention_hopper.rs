@@ -4,6 +4,8 @@
 //! are rounded to the element type for the second product, the result once. The story with all figures: docs/attention.md.
 //!
 //! One entry for each size of head, full, causal (query `i` sees keys up to `i + diagonal`), or with a mask of the keys.
+#![cfg(target_feature = "sm_90a")]
+
 use cuda_std::hopper::tensor_map::{Map, TensorMap};
 use cuda_std::hopper::{give_registers, take_registers, warp_group};
 use cuda_std::prelude::*;

@@ -1,51 +1,52 @@
-//! One op, one file, one feature: the unit in which the builder compiles PTX. Those on tensor cores have no sm_75.
-#[cfg(feature = "activation")]
+//! One op, one file: the unit that the builder compiles to PTX by itself, with `--cfg unit="<op>"`.
+// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
+#[cfg(any(not(unit), unit = "activation"))]
 pub mod activation;
-#[cfg(feature = "activation_backward")]
+#[cfg(any(not(unit), unit = "activation_backward"))]
 pub mod activation_backward;
-#[cfg(feature = "ada_norm")]
+#[cfg(any(not(unit), unit = "ada_norm"))]
 pub mod ada_norm;
-#[cfg(feature = "add_rms_norm")]
+#[cfg(any(not(unit), unit = "add_rms_norm"))]
 pub mod add_rms_norm;
-#[cfg(all(feature = "attention", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+#[cfg(any(not(unit), unit = "attention"))]
 pub mod attention;
-#[cfg(all(feature = "attention_backward", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+#[cfg(any(not(unit), unit = "attention_backward"))]
 pub mod attention_backward;
-#[cfg(all(feature = "attention_decode", any(target_feature = "sm_80", not(target_arch = "nvptx64"))))]
+#[cfg(any(not(unit), unit = "attention_decode"))]
 pub mod attention_decode;
-#[cfg(all(feature = "attention_hopper", target_feature = "sm_90a"))]
+#[cfg(any(not(unit), unit = "attention_hopper"))]
 pub mod attention_hopper;
-#[cfg(feature = "cross_entropy")]
+#[cfg(any(not(unit), unit = "cross_entropy"))]
 pub mod cross_entropy;
-#[cfg(feature = "cross_entropy_backward")]
+#[cfg(any(not(unit), unit = "cross_entropy_backward"))]
 pub mod cross_entropy_backward;
-#[cfg(feature = "gated_activation")]
+#[cfg(any(not(unit), unit = "gated_activation"))]
 pub mod gated_activation;
-#[cfg(feature = "gated_activation_backward")]
+#[cfg(any(not(unit), unit = "gated_activation_backward"))]
 pub mod gated_activation_backward;
-#[cfg(feature = "gated_residual")]
+#[cfg(any(not(unit), unit = "gated_residual"))]
 pub mod gated_residual;
-#[cfg(feature = "gated_residual_ada_norm")]
+#[cfg(any(not(unit), unit = "gated_residual_ada_norm"))]
 pub mod gated_residual_ada_norm;
-#[cfg(feature = "layer_norm")]
+#[cfg(any(not(unit), unit = "layer_norm"))]
 pub mod layer_norm;
-#[cfg(feature = "layer_norm_backward")]
+#[cfg(any(not(unit), unit = "layer_norm_backward"))]
 pub mod layer_norm_backward;
-#[cfg(feature = "qk_norm_rope")]
+#[cfg(any(not(unit), unit = "qk_norm_rope"))]
 pub mod qk_norm_rope;
-#[cfg(feature = "residual_tanh_gated_rms_norm")]
+#[cfg(any(not(unit), unit = "residual_tanh_gated_rms_norm"))]
 pub mod residual_tanh_gated_rms_norm;
-#[cfg(feature = "rms_norm")]
+#[cfg(any(not(unit), unit = "rms_norm"))]
 pub mod rms_norm;
-#[cfg(feature = "rms_norm_backward")]
+#[cfg(any(not(unit), unit = "rms_norm_backward"))]
 pub mod rms_norm_backward;
-#[cfg(feature = "rms_norm_gated")]
+#[cfg(any(not(unit), unit = "rms_norm_gated"))]
 pub mod rms_norm_gated;
-#[cfg(feature = "rope")]
+#[cfg(any(not(unit), unit = "rope"))]
 pub mod rope;
-#[cfg(feature = "softmax")]
+#[cfg(any(not(unit), unit = "softmax"))]
 pub mod softmax;
-#[cfg(feature = "softmax_backward")]
+#[cfg(any(not(unit), unit = "softmax_backward"))]
 pub mod softmax_backward;
 
 /// The kernels of each op.

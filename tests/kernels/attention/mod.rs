@@ -1,4 +1,5 @@
 //! Tests of attention and of its gradients.
+// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
 pub(crate) mod alignment;
 pub(crate) mod backward;
 pub(crate) mod decode;
@@ -6,3 +7,17 @@ pub(crate) mod forward;
 pub(crate) mod input;
 pub(crate) mod packed;
 pub(crate) mod tiles;
+
+use crate::support::test::Test;
+
+/// The tests of each module.
+#[rustfmt::skip] // a line for each
+pub(crate) const TESTS: &[&[Test]] = &[
+    alignment::TESTS,
+    backward::TESTS,
+    decode::TESTS,
+    forward::TESTS,
+    input::TESTS,
+    packed::TESTS,
+    tiles::TESTS,
+];

@@ -1,6 +1,19 @@
 //! Tests of `rope` and `qk_norm_rope`.
+// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
 pub(crate) mod bad_input;
 pub(crate) mod empty;
 pub(crate) mod kernels;
 pub(crate) mod qk_norm_rope;
 pub(crate) mod rope;
+
+use crate::support::test::Test;
+
+/// The tests of each module.
+#[rustfmt::skip] // a line for each
+pub(crate) const TESTS: &[&[Test]] = &[
+    bad_input::TESTS,
+    empty::TESTS,
+    kernels::TESTS,
+    qk_norm_rope::TESTS,
+    rope::TESTS,
+];

@@ -1,4 +1,5 @@
 //! Tests of the norms, of their gradients and of gated residuals.
+// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
 pub(crate) mod ada_norm;
 pub(crate) mod ada_norm_bits;
 pub(crate) mod add_rms_norm;
@@ -14,3 +15,25 @@ pub(crate) mod norm_backward_input;
 pub(crate) mod norm_backward_multi_row;
 pub(crate) mod rms_norm;
 pub(crate) mod rms_norm_gated;
+
+use crate::support::test::Test;
+
+/// The tests of each module.
+#[rustfmt::skip] // a line for each
+pub(crate) const TESTS: &[&[Test]] = &[
+    ada_norm::TESTS,
+    ada_norm_bits::TESTS,
+    add_rms_norm::TESTS,
+    bad_input::TESTS,
+    gated_forms::TESTS,
+    gated_residual::TESTS,
+    layer_norm::TESTS,
+    mochi::TESTS,
+    modulation_input::TESTS,
+    modulation_overlap::TESTS,
+    norm_backward::TESTS,
+    norm_backward_input::TESTS,
+    norm_backward_multi_row::TESTS,
+    rms_norm::TESTS,
+    rms_norm_gated::TESTS,
+];

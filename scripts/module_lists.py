@@ -1,0 +1,116 @@
+"""Writes the lists of modules that name every op: `make lists`, after a file was added, renamed or removed.
+
+- `kernels-gpu/src/ops/mod.rs`: the modules of the kernels, each a unit that `cuda_builder` compiles alone, and their
+  `KERNELS` for the CPU executor.
+- `host/src/ops/mod.rs`: the modules of the host, and the re-export of what is public in them.
+- `tests/kernels/<family>/mod.rs`: the modules of the tests, and the `TESTS` of each.
+- `py-bindings/python/oxiwarp/ops/__init__.py`: one import for each module that has public functions.
+
+Files are listed and not found by a macro, because rustfmt, rust-analyzer and mypy follow plain declarations only.
+`tests/python/tools/test_module_lists.py` fails where a list is stale.
+"""
+
+import argparse
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+KERNELS, HOST, TESTS = Path("kernels-gpu/src/ops"), Path("host/src/ops"), Path("tests/kernels")
+PYTHON = Path("py-bindings/python/oxiwarp/ops")
+FAMILIES = ("attention", "elementwise", "heads", "loss", "norm")
+MADE = "// Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file."
+# An op whose file starts with this is compiled for a GPU only: it has no kernels for the CPU executor.
+GPU_ONLY = re.compile(r"^#!\[cfg\(target_feature = ", re.MULTILINE)
+IMPORTS = re.compile(r"(?:^from \.\w+ import \*.*\n)+", re.MULTILINE)
+
+
+def modules(folder: Path, suffix: str = ".rs") -> list[Path]:
+    """The files of a folder that are modules of their own, by name."""
+    return sorted(path for path in folder.glob(f"*{suffix}") if path.stem != "mod" and path.stem[0] != "_")
+
+
+def kernels(root: Path) -> str:
+    """Each op's module, whole or as the unit that is compiled."""
+    ops = modules(root / KERNELS)
+    declared = "".join(f'#[cfg(any(not(unit), unit = "{op.stem}"))]\npub mod {op.stem};\n' for op in ops)
+    on_cpu = "".join(f"    {op.stem}::KERNELS,\n" for op in ops if not GPU_ONLY.search(op.read_text()))
+    return f"""//! One op, one file: the unit that the builder compiles to PTX by itself, with `--cfg unit="<op>"`.
+{MADE}
+{declared}
+/// The kernels of each op.
+#[cfg(not(target_arch = "nvptx64"))]
+pub(crate) static KERNELS: &[&[&[cuda_std::cpu::Kernel]]] = &[
+{on_cpu}];
+"""
+
+
+def host(root: Path) -> str:
+    """Each op's module, and the re-export of its public items."""
+    ops = [path.stem for path in modules(root / HOST)]
+    public = [
+        op
+        for op in ops
+        if re.search(r"^\s*pub (?:fn|struct|enum|trait)\b", (root / HOST / f"{op}.rs").read_text(), re.M)
+    ]
+    return f"""//! One op, one file: checks of its arguments, its launch configurations, its launch.
+{MADE}
+{"".join(f"mod {op};" + chr(10) for op in ops)}
+{"".join(f"pub use {op}::*;" + chr(10) for op in public)}"""
+
+
+def tests(root: Path, family: str) -> str:
+    """The modules of a family of tests, under the first line that its list has."""
+    files = modules(root / TESTS / family)
+    title = (root / TESTS / family / "mod.rs").read_text().split("\n")[0]
+    with_tests = [path.stem for path in files if re.search(r"^pub const TESTS\b", path.read_text(), re.M)]
+    return f"""{title}
+{MADE}
+{"".join(f"pub(crate) mod {path.stem};" + chr(10) for path in files)}
+use crate::support::test::Test;
+
+/// The tests of each module.
+#[rustfmt::skip] // a line for each
+pub(crate) const TESTS: &[&[Test]] = &[
+{"".join(f"    {name}::TESTS,{chr(10)}" for name in with_tests)}];
+"""
+
+
+def has_functions(path: Path) -> bool:
+    """Whether a Python module names functions in its `__all__` that it defines."""
+    body = ast.parse(path.read_text()).body
+    named = [
+        node.value for node in body if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
+    ]
+    public = {name for value in named for name in ast.literal_eval(value)}
+    return any(isinstance(node, ast.FunctionDef) and node.name in public for node in body)
+
+
+def python(root: Path) -> str:
+    """The package's list, with the imports replaced."""
+    imported = [path.stem for path in modules(root / PYTHON, ".py") if has_functions(path)]
+    lines = "".join(f"from .{name} import *  # noqa: F403\n" for name in imported)
+    return IMPORTS.sub(lines, (root / PYTHON / "__init__.py").read_text(), count=1)
+
+
+def lists(root: Path) -> Iterator[tuple[Path, str]]:
+    """Every list, and what it is to say."""
+    yield root / KERNELS / "mod.rs", kernels(root)
+    yield root / HOST / "mod.rs", host(root)
+    for family in FAMILIES:
+        yield root / TESTS / family / "mod.rs", tests(root, family)
+    yield root / PYTHON / "__init__.py", python(root)
+
+
+def main() -> None:
+    """Writes every list that is stale and says which."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    for path, text in lists(ROOT):
+        if path.read_text() != text:
+            path.write_text(text)
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
