@@ -2,7 +2,7 @@
 //!
 //! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a team's.
 use cuda_std::prelude::*;
-use cuda_std::vec4::round;
+use cuda_std::vec4::{Access, round};
 
 use super::params::Normed;
 use super::subwarp::Group;
@@ -37,14 +37,14 @@ pub(crate) trait HeadNorm: Copy {
         how: Normed,
     ) -> [Stats; HEADS];
     /// Of the team's row.
-    fn of_row<T: Elem, const ACCESS: u32>(
-        row: &TeamRow<T, ACCESS>,
+    fn of_row<T: Elem, A: Access>(
+        row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
         cols: Cols,
         how: Normed,
     ) -> Stats;
     /// The thread's parameters, at its quad.
-    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters;
+    fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Parameters;
     /// The normalised quads times weight plus bias.
     fn apply<T: Elem, const QUADS: usize>(
         stats: Stats,
@@ -71,17 +71,12 @@ impl HeadNorm for AsItIs {
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const ACCESS: u32>(
-        _: &TeamRow<T, ACCESS>,
-        _: &mut SharedMemory,
-        _: Cols,
-        _: Normed,
-    ) -> Stats {
+    fn of_row<T: Elem, A: Access>(_: &TeamRow<T, A>, _: &mut SharedMemory, _: Cols, _: Normed) -> Stats {
         Stats { mean: 0.0, inv: 1.0 }
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const ACCESS: u32>(_: &AffineRow<T, ACCESS>) -> Parameters {
+    fn parameters<T: Elem, A: Access>(_: &AffineRow<T, A>) -> Parameters {
         Parameters::NONE
     }
 
@@ -130,8 +125,8 @@ impl HeadNorm for Layer {
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const ACCESS: u32>(
-        row: &TeamRow<T, ACCESS>,
+    fn of_row<T: Elem, A: Access>(
+        row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
         cols: Cols,
         how: Normed,
@@ -140,7 +135,7 @@ impl HeadNorm for Layer {
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
+    fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Parameters {
         let (weight, bias) = affine.lanes(0);
         let none = Parameters::NONE;
         Parameters { weight: weight.unwrap_or(none.weight), bias: bias.unwrap_or(none.bias) }

@@ -5,6 +5,7 @@ use super::norm::{AsItIs, HeadNorm, Parameters};
 use super::params::Normed;
 use super::rms_norm::Rms;
 use crate::layout::heads::quad_at;
+use crate::layout::operand_kind::OperandKind;
 use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
 use crate::norm::reduce::stats::Stats;
@@ -67,9 +68,9 @@ impl HalvesNorm for Rms {
         // SAFETY: as the caller promises, for the type that the kind says.
         unsafe {
             match affine.weight.kind {
-                Operand::NONE => [Parameters::NONE; 2],
-                Operand::F32 => weights::<f32>(&affine.weight, columns),
-                _ => weights::<T>(&affine.weight, columns),
+                OperandKind::Absent => [Parameters::NONE; 2],
+                OperandKind::F32 => weights::<f32>(&affine.weight, columns),
+                OperandKind::Same => weights::<T>(&affine.weight, columns),
             }
         }
     }

@@ -5,7 +5,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::vec4::QUADS;
+use cuda_std::vec4::Vec4;
 
 use super::norm::{HeadNorm, Parameters};
 use super::params::{Params, Rotary, Side, side_by_side, width};
@@ -95,7 +95,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
         for tile in 0..TILES {
             let columns = QuadColumns::of_one(lanes.column(tile), p.dim);
             // SAFETY: a row of the head's columns.
-            let affine = unsafe { AffineRow::<T, QUADS>::of(&side.affine, columns) };
+            let affine = unsafe { AffineRow::<T, Vec4>::of(&side.affine, columns) };
             lanes.parameters[tile] = N::parameters(&affine);
         }
         lanes

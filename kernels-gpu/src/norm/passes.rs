@@ -5,7 +5,7 @@
 //! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
 //! and short ones stay in registers.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{LEN, MOST_HELD, SCALAR, TILE, WHOLE, held, shared};
+use cuda_std::vec4::{Access, LEN, MOST_HELD, TILE};
 
 use super::io::{Sink, Source};
 use super::params::Params;
@@ -19,24 +19,24 @@ pub(crate) const GROUP_OF_PART: usize = 2;
 
 /// A warp's work on its row, or on its part of the block's row.
 #[derive(Clone, Copy)]
-pub(crate) struct Passes<T, const ACCESS: u32> {
-    pub row: RowContext<T, ACCESS>,
+pub(crate) struct Passes<T, A> {
+    pub row: RowContext<T, A>,
     pub p: Params,
     /// The warp's number among those of the row.
     pub warp: u32,
 }
 
-impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
+impl<T: Elem, A: Access> Passes<T, A> {
     /// The calling warp's, if there is a row for it.
     #[inline(always)]
     pub fn of_warp(p: Params) -> Option<Self> {
         // Rows of four tiles and more are fewer: no memory holds as many.
         let mut team = Team::of_block();
-        if shared(ACCESS) {
+        if A::BLOCK_SHARED {
             // The same, in a way that tells the compiler that it is one row for all threads.
             team.row = u64::from(thread::block_index()[0]);
         }
-        let at = if ACCESS >= WHOLE {
+        let at = if A::WHOLE {
             RowAt::of_few(team, p.rows as u32, p.inner)
         } else {
             RowAt::of(team, p.rows, p.inner)
@@ -44,9 +44,12 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         if !at.exists() {
             return None;
         }
-        let columns =
-            if shared(ACCESS) { QuadColumns::of_block(at, p.cols) } else { QuadColumns::of_warp(at, p.cols) };
-        let warp = if shared(ACCESS) { thread::index()[0] / warp::SIZE } else { 0 };
+        let columns = if A::BLOCK_SHARED {
+            QuadColumns::of_block(at, p.cols)
+        } else {
+            QuadColumns::of_warp(at, p.cols)
+        };
+        let warp = if A::BLOCK_SHARED { thread::index()[0] / warp::SIZE } else { 0 };
         Some(Self { row: RowContext::of(at, columns, p), p, warp })
     }
 
@@ -77,7 +80,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             }
             for i in 0..GROUP {
                 let tile = first + i as u32;
-                if tile < tiles && self.row.columns.has::<ACCESS>(tile) {
+                if tile < tiles && self.row.columns.has::<A>(tile) {
                     self.row.staged.put(tile, make(tile, parts[i]));
                 }
             }
@@ -88,24 +91,24 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// The warp's tile of number `nth`, as its thread's columns count them.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
-        if shared(ACCESS) { nth * WARPS } else { nth }
+        if A::BLOCK_SHARED { nth * WARPS } else { nth }
     }
 
     /// Tiles of the row that are the warp's.
     #[inline(always)]
     pub fn own_tiles(&self) -> u32 {
-        if shared(ACCESS) { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
+        if A::BLOCK_SHARED { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
     }
 
     /// Those of them that form groups of `HELD` in which every thread has columns.
     #[inline(always)]
     pub fn grouped_tiles(&self, held: usize) -> u32 {
-        if ACCESS >= WHOLE { self.own_tiles() / held as u32 * held as u32 } else { 0 }
+        if A::WHOLE { self.own_tiles() / held as u32 * held as u32 } else { 0 }
     }
 
     /// The group of the warp's tiles from `first` on, as far as `counts` says that it exists.
     #[inline(always)]
-    pub fn group<S: Source<T, ACCESS>, const HELD: usize>(
+    pub fn group<S: Source<T, A>, const HELD: usize>(
         &self,
         source: S,
         first: u32,
@@ -131,15 +134,15 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         Cols {
             count: self.p.cols as f32,
             inv: self.p.inv_cols,
-            even: ACCESS >= WHOLE,
-            by_fours: ACCESS != SCALAR || self.p.cols.is_multiple_of(LEN),
+            even: A::WHOLE,
+            by_fours: A::VECTOR || self.p.cols.is_multiple_of(LEN),
         }
     }
 
     /// Both passes.
     #[inline(always)]
-    pub fn run<M: Moments, S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
-        if held(ACCESS) > 0 {
+    pub fn run<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
+        if A::HELD > 0 {
             self.run_held::<M, S, K>(source, sink)
         } else {
             self.write(source, self.reduce::<M, S>(source), sink)
@@ -148,22 +151,22 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 
     /// Reads the row, which then waits, and reduces it.
     #[inline(always)]
-    pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+    pub fn reduce<M: Moments, S: Source<T, A>>(&self, source: S) -> Stats {
         if self.row.has_room() {
             source.stage(&self.row);
         }
-        if shared(ACCESS) {
+        if A::BLOCK_SHARED {
             return self.reduce_part::<M::Part, S>(source);
         }
         let (mut moments, mut first) = (M::EMPTY, 0);
         while first < self.grouped_tiles(GROUP) {
             let counts = [LEN; GROUP];
-            moments.push::<ACCESS>(self.group(source, first, counts), counts);
+            moments.push::<A>(self.group(source, first, counts), counts);
             first += GROUP as u32;
         }
         while first < self.tiles() {
             let counts = [0, 1, 2, 3].map(|i: u32| self.row.columns.count(first + i));
-            moments.push::<ACCESS>(self.group(source, first, counts), counts);
+            moments.push::<A>(self.group(source, first, counts), counts);
             first += GROUP as u32;
         }
         moments.finish(self.cols(), self.p.eps)
@@ -171,8 +174,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
-        if shared(ACCESS) {
+    pub fn write<S: Source<T, A>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
+        if A::BLOCK_SHARED {
             self.write_by::<S, K, GROUP_OF_PART>(source, stats, sink)
         } else {
             self.write_by::<S, K, GROUP>(source, stats, sink)
@@ -180,12 +183,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     }
 
     #[inline(always)]
-    fn write_by<S: Source<T, ACCESS>, K: Sink<T>, const HELD: usize>(
-        &self,
-        source: S,
-        stats: Stats,
-        sink: K,
-    ) {
+    fn write_by<S: Source<T, A>, K: Sink<T>, const HELD: usize>(&self, source: S, stats: Stats, sink: K) {
         let again = |tile| self.row.waiting(tile).unwrap_or_else(|| source.again(tile));
         let mut first = 0;
         while K::GROUPED && first < self.grouped_tiles(HELD) {
@@ -209,7 +207,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     }
     /// Reduces the warp's part of the row, and meets the others.
     #[inline(always)]
-    pub fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+    pub fn reduce_part<M: PartMoments, S: Source<T, A>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
         while first < self.grouped_tiles(GROUP_OF_PART) {
             let lanes = self.group(source, first, [LEN; GROUP_OF_PART]);
@@ -231,22 +229,22 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
         let row = SharedRow { staged: self.row.staged, tiles: self.tiles(), warp: self.warp };
         let cols = [self.p.cols as f32, self.p.inv_cols];
-        moments.finish::<T, ACCESS>(row, RowContext::<T, ACCESS>::memory().1, cols, self.p.eps)
+        moments.finish::<T, A>(row, RowContext::<T, A>::memory().1, cols, self.p.eps)
     }
 }
 
 /// Both passes over a row that stays in registers, those of its warp or of the four warps of a block: all of it is on its way
 /// at once, and nothing waits in shared memory but what warps exchange.
-impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
+impl<T: Elem, A: Access> Passes<T, A> {
     /// The warp's tile of number `nth`, if the row has it.
     #[inline(always)]
     pub fn own(&self, nth: usize) -> Option<u32> {
-        (nth < held(ACCESS)).then_some(self.tile(nth as u32))
+        (nth < A::HELD).then_some(self.tile(nth as u32))
     }
 
     /// Both passes.
     #[inline(always)]
-    pub fn run_held<M: Moments, S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
+    pub fn run_held<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
         let (mut parts, mut row) = ([S::NOTHING; MOST_HELD], [Quad::<T>::ZERO; MOST_HELD]);
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth) {
@@ -259,7 +257,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             }
         }
         // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for it.
-        let (early, mut beside) = (shared(ACCESS) && K::EARLY, [K::EMPTY; MOST_HELD]);
+        let (early, mut beside) = (A::BLOCK_SHARED && K::EARLY, [K::EMPTY; MOST_HELD]);
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth).filter(|_| early) {
                 beside[nth] = sink.fetch(tile);
@@ -289,7 +287,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// Reduces a row that is held.
     #[inline(always)]
     pub fn reduce_held<M: Moments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
-        if shared(ACCESS) {
+        if A::BLOCK_SHARED {
             return self.reduce_held_part::<M::Part>(row);
         }
         let mut moments = M::EMPTY;
@@ -303,6 +301,12 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 
     #[inline(always)]
     fn reduce_held_part<M: PartMoments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
+        const {
+            assert!(
+                !(A::BLOCK_SHARED && A::HELD > 0 && M::READS) || A::STAGED,
+                "no room for the row that `M` reads"
+            );
+        }
         let mut moments = M::EMPTY;
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth) {

@@ -1,12 +1,14 @@
 //! A row as its threads see it: which columns a thread has, and where the row is staged in shared memory.
+use core::marker::PhantomData;
+
 use cuda_std::prelude::*;
-use cuda_std::vec4::{TEAM, WHOLE, shared};
+use cuda_std::vec4::Access;
 
 use super::params::Params;
 
 /// The row of the calling thread's warp or block.
 #[derive(Clone, Copy)]
-pub(crate) struct RowContext<T, const ACCESS: u32> {
+pub(crate) struct RowContext<T, A> {
     pub at: RowAt,
     pub columns: QuadColumns,
     /// Where the row is staged, if it is.
@@ -15,27 +17,28 @@ pub(crate) struct RowContext<T, const ACCESS: u32> {
     room: u32,
     /// Are the rows that are staged `Rows::is_vector`?
     pub packs: bool,
+    access: PhantomData<A>,
 }
 
-impl<T: Elem, const ACCESS: u32> RowContext<T, ACCESS> {
+impl<T: Elem, A: Access> RowContext<T, A> {
     /// Of the row at `at`.
     #[inline(always)]
     pub fn of(at: RowAt, columns: QuadColumns, p: Params) -> Self {
         let staged = Self::rows(&mut Self::memory().0, p.staged);
-        Self { at, columns, staged, room: p.staged, packs: p.packs != 0 }
+        Self { at, columns, staged, room: p.staged, packs: p.packs != 0, access: PhantomData }
     }
 
     /// The launch's shared memory for rows, and before it the room in which the warps of a row meet.
     #[inline(always)]
     pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
-        let meeting = memory.take(if shared(ACCESS) { Params::SHARING } else { 0 });
+        let meeting = memory.take(if A::BLOCK_SHARED { Params::SHARING } else { 0 });
         (memory, meeting)
     }
 
     #[inline(always)]
     fn rows(memory: &mut SharedMemory, tiles: u32) -> Staged<T> {
-        if shared(ACCESS) { Staged::take_for_block(memory, tiles) } else { Staged::take(memory, tiles) }
+        if A::BLOCK_SHARED { Staged::take_for_block(memory, tiles) } else { Staged::take(memory, tiles) }
     }
 
     /// Room for another row, if rows wait and the launch made it.
@@ -49,7 +52,7 @@ impl<T: Elem, const ACCESS: u32> RowContext<T, ACCESS> {
     /// Does the row wait in shared memory?
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        ACCESS == WHOLE || ACCESS == TEAM || ACCESS < WHOLE && self.room > 0
+        A::HELD == 0 && (A::WHOLE || self.room > 0)
     }
 
     /// The quad of `tile` that waits in shared memory, if rows do; zeros past the end.
@@ -58,6 +61,6 @@ impl<T: Elem, const ACCESS: u32> RowContext<T, ACCESS> {
         if !self.has_room() {
             return None;
         }
-        Some(if self.columns.has::<ACCESS>(tile) { self.staged.get(tile) } else { Quad::ZERO })
+        Some(if self.columns.has::<A>(tile) { self.staged.get(tile) } else { Quad::ZERO })
     }
 }

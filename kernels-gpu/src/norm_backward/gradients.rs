@@ -5,6 +5,7 @@ use super::block_sums::{Share, SharedSums, SumsRow};
 use super::params::{Operands, Params, Sums};
 use super::row_pass::{Folds, Line, Stats, Sum};
 use super::{multi_row, prefetch};
+use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
 /// The gradients of the rows that the block takes: a row stays in `HELD` tiles, or is read again for each pass.
@@ -29,11 +30,17 @@ pub(crate) unsafe fn norm_backward<T: Elem, const HELD: usize, const VECTOR: boo
             _ if HELD == 0 => streamed::<T, 1, VECTOR, LAYER>(&share, operands, weight, sums, p),
             // One body for all kinds, where speed is not decided by it.
             _ if !VECTOR => held::<T, HELD, VECTOR, LAYER>(&share, operands, weight, sums, p),
-            Weight::NONE => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(Weight::NONE), sums, p),
-            Weight::SAME => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(Weight::SAME), sums, p),
+            OperandKind::Absent => {
+                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::Absent), sums, p)
+            }
+            OperandKind::Same => {
+                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::Same), sums, p)
+            }
             // For f32 the two kinds are one, and the host says `SAME`.
             _ if size_of::<T>() == 4 => {}
-            _ => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(Weight::F32), sums, p),
+            OperandKind::F32 => {
+                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::F32), sums, p)
+            }
         }
     }
 }

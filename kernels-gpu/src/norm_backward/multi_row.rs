@@ -11,6 +11,7 @@ use super::block_reduce::{Fold, MOST, OF_ROW, Stats};
 use super::block_sums::{Share, SumsRow};
 use super::params::{Operands, Params, Sums};
 use super::prefetch;
+use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
 /// Elements of a row whose mean is near its mean; half a warp reads them.
@@ -198,9 +199,9 @@ unsafe fn scale<T: Elem, const HELD: usize>(share: &Share, weight: Weight, p: &P
     };
     core::array::from_fn(|tile| {
         let of_kind: T::Lanes = match weight.kind {
-            Weight::NONE => return T::Lanes::splat(1.0),
-            Weight::SAME => same.lanes(tile as u32, Load::ReadOnly),
-            _ => single.lanes(tile as u32, Load::ReadOnly),
+            OperandKind::Absent => return T::Lanes::splat(1.0),
+            OperandKind::Same => same.lanes(tile as u32, Load::ReadOnly),
+            OperandKind::F32 => single.lanes(tile as u32, Load::ReadOnly),
         };
         of_kind.map(|w| w + p.weight_offset)
     })

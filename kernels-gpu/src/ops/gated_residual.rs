@@ -6,6 +6,7 @@ use cuda_std::prelude::*;
 
 use crate::elementwise::partition::{Extent, Share, blocks};
 use crate::elementwise::rounded_chain::Held;
+use crate::layout::operand_kind::OperandKind;
 use crate::norm::gated_residual::{Gated, clamped};
 use crate::norm::operand::{Modulation, Operand};
 
@@ -29,7 +30,7 @@ impl<T: Elem> Gate<T> {
         // SAFETY: as the caller promises.
         unsafe {
             match operand.kind {
-                Operand::F32 => Self::Single(share.lanes::<f32>(&operand.rows)),
+                OperandKind::F32 => Self::Single(share.lanes::<f32>(&operand.rows)),
                 _ => Self::Same(share.load(&operand.rows)),
             }
         }
@@ -46,7 +47,7 @@ impl<T: Elem> Gate<T> {
     /// With what the table adds to it: rounded to `T` if both are of it.
     #[inline(always)]
     unsafe fn plus_table<const VECTOR: bool>(self, gate: &Modulation, share: &Share<T, VECTOR>) -> Self {
-        if gate.table.kind == Operand::NONE {
+        if gate.table.kind == OperandKind::Absent {
             return self;
         }
         // SAFETY: as the caller promises.

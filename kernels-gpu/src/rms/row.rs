@@ -4,6 +4,7 @@ use cuda_std::l2::Passage;
 use cuda_std::prelude::*;
 
 use super::weight::{AnyKind, Applied, Same, Scale, Weight};
+use crate::layout::operand_kind::OperandKind;
 
 /// What the kernel needs to know beside its operands.
 #[repr(C)]
@@ -157,11 +158,15 @@ pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool, X
     match weight.kind {
         // One body for all kinds, where speed is not decided by it.
         kind if HELD == 0 => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(kind), y, team, p),
-        Weight::NONE => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::NONE), y, team, p),
-        Weight::SAME => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
+        OperandKind::Absent => {
+            scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::Absent), y, team, p)
+        }
+        OperandKind::Same => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
         // For f32 the two kinds are one, and the host says `SAME`.
         _ if size_of::<T>() == 4 => {}
-        _ => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::F32), y, team, p),
+        OperandKind::F32 => {
+            scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::F32), y, team, p)
+        }
     }
 }
 

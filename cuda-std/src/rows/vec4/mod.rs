@@ -5,7 +5,7 @@
 //! torch's own row kernels read, which an op needs that wants their bits; and the number being a constant, tiles lie at
 //! constant distances.
 //!
-//! `ACCESS` says how the columns are read, and nothing else: a row's bits do not depend on its alignment.
+//! An [`Access`] says how the columns are read, and nothing else: a row's bits do not depend on its alignment.
 mod access;
 mod columns;
 mod quad;

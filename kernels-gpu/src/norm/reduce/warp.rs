@@ -7,7 +7,7 @@
 //! divisible by 4) torch takes another order of elements; these keep theirs, and combine means as torch does there.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::vec4::SCALAR;
+use cuda_std::vec4::Access;
 
 use super::block::{PartMoments, Squares};
 use super::stats::{Cols, Stats};
@@ -23,8 +23,8 @@ pub(crate) trait Moments: Copy {
     /// Of no element.
     const EMPTY: Self;
     /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
-    /// What is not there is zero. `ACCESS` as that of the rows.
-    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
+    /// What is not there is zero. `A` as that of the rows.
+    fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
     /// Takes in the quad of tile `nth`, one tile after the other, all of them full.
     fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the warp. All its threads call it, and get the result.
@@ -89,7 +89,7 @@ impl Moments for LayerNorm {
     const EMPTY: Self = Self { mean: [0.0; GROUP], m2: [0.0; GROUP], count: [0.0; GROUP] };
 
     #[inline(always)]
-    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
+    fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
         // Before the last group all four have seen as many elements.
         let before = self.count[0];
         let mut inv_counts = [0.0; 4];
@@ -100,11 +100,11 @@ impl Moments for LayerNorm {
             let (mut seen, mut kept) = (self.warp(warp), self.warp(warp));
             for i in 0..4 {
                 seen.add(group[warp][i], inv_counts[i]);
-                if ACCESS == SCALAR && i as u32 + 1 == counts[warp] {
+                if !A::VECTOR && i as u32 + 1 == counts[warp] {
                     kept = seen;
                 }
             }
-            if ACCESS != SCALAR && counts[warp] > 0 {
+            if A::VECTOR && counts[warp] > 0 {
                 kept = seen;
             }
             (self.mean[warp], self.m2[warp]) = (kept.mean, kept.m2);
@@ -137,7 +137,7 @@ impl Moments for MeanSquare {
     const EMPTY: Self = Self([0.0; 4]);
 
     #[inline(always)]
-    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
+    fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
         for tile in 0..GROUP {
             for i in 0..4 {
                 self.0[i] += group[tile][i] * group[tile][i];
