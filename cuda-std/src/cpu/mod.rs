@@ -39,7 +39,7 @@ mod warp;
 use core::ffi::c_void;
 
 pub use fault::{Absence, Fault, FaultKind};
-pub use kernel::{Kernel, Launch, MAX_SHARED_BYTES};
+pub use kernel::{Kernel, Launch, MAX_SHARED_BYTES, Overlap};
 
 pub(crate) use block::{Block, with};
 pub(crate) use matrix::{Fragments, multiply};

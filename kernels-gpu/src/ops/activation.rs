@@ -33,8 +33,8 @@ unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 }
 
 entry! {
-    activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
+    @overlap(Plain) activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
         => activation::<T, false, 6>(x, bias, y, p, extent);
-    activation_hold1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
+    @overlap(Plain) activation_hold1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
         => activation::<T, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent)
 }

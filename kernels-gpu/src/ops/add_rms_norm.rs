@@ -114,7 +114,7 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 entry! {
     add_rms_norm<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => any_layout::<T>(x, residual, weight, y, sum, p);
-    add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+    @overlap(Before) add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => held::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
     add_rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => held::<T, 4, 1024, 1>(x, residual, weight, y, sum, p)

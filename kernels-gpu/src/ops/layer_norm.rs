@@ -133,9 +133,9 @@ entry! {
         => held::<T, WarpRegisters<5>, 20>(x, affine, y, p);
     layer_norm_held5<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
         => held::<T, WarpRegisters<5>, 10>(x, affine, y, p);
-    layer_norm_held10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    @overlap(Before) layer_norm_held10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
         => held::<T, WarpRegisters<10>, 12>(x, affine, y, p);
-    layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    @overlap(Before) layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
         => held::<T, WarpRegisters<10>, 8>(x, affine, y, p);
     layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
         => of_block::<T, BlockRegisters<6>, 4, 10>(x, affine, y, p);

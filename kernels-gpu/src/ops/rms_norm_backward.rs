@@ -36,10 +36,10 @@ unsafe fn held<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p: Param
 }
 
 entry! {
-    rms_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) rms_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => any_layout::<T>(operands, weight, sums, p);
-    rms_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) rms_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => held::<T>(operands, weight, sums, p);
-    rms_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
+    @overlap(Before) rms_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
         => column_sums::<T>([dweight, dbias], p)
 }
