@@ -1,7 +1,7 @@
 //! `entry!`: from a function generic over the element type to kernels that are launched by name.
 
-/// Exports a kernel once per element type: documented on the host's side of this macro, which rustdoc shows. The overlap is
-/// for the host.
+/// Exports a kernel once per element type: documented on the host's side of this macro, which rustdoc shows.
+/// The overlap is for the host.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {
@@ -33,11 +33,11 @@ macro_rules! entry {
 /// entry!(norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x));
 /// entry!(@overlap(Before) copy<T: [f32]>(x: *const T, y: *mut T, n: u32) => copy::<T>(x, y, n));
 /// ```
-/// On PTX each becomes an entry point of that name. Elsewhere the macro defines `pub static KERNELS`, which lists
-/// them for the CPU executor under the same names; several declarations go into one `entry!`, separated by `;`.
-/// `@overlap(...)` in front of a declaration is one of [`Overlap`](crate::cpu::Overlap), for the host that launches it on a
-/// GPU; without it, `Both`.
-/// Arguments are `Copy` and have the same layout on both sides (numbers, pointers, `repr(C)` structs).
+/// On PTX each becomes an entry point of that name. Elsewhere the macro defines `pub static KERNELS`, which
+/// lists them for the CPU executor under the same names; several declarations go into one `entry!`, separated
+/// by `;`. `@overlap(...)` in front of a declaration is one of [`Overlap`](crate::cpu::Overlap), for the host
+/// that launches it on a GPU; without it, `Both`. Arguments are `Copy` and have the same layout on both sides
+/// (numbers, pointers, `repr(C)` structs).
 #[cfg(not(target_arch = "nvptx64"))]
 #[macro_export]
 macro_rules! entry {
@@ -57,8 +57,8 @@ macro_rules! entry {
             let [$($arg),*] = *args else {
                 panic!("{} arguments, got {}", concat!($(stringify!($arg), " "),*), args.len());
             };
-            // SAFETY: whoever launches the kernel passes pointers to values of these types, and keeps the promises
-            // of its function.
+            // SAFETY: whoever launches the kernel passes pointers to values of these types, and keeps the
+            // promises of its function.
             unsafe {
                 $(let $arg = $arg.cast::<$ty>().read();)*
                 $body

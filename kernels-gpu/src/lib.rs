@@ -26,7 +26,8 @@ pub fn kernels() -> impl Iterator<Item = &'static cuda_std::cpu::Kernel> {
 mod tests {
     use cuda_std::cpu::Overlap;
 
-    /// As measured: `docs/ladders.md`. All other kernels overlap with the launch before them and the one behind.
+    /// As measured: `docs/ladders.md`. All other kernels overlap with the launch before them and the one
+    /// behind.
     #[test]
     fn kernels_that_do_not_overlap_with_both_launches() {
         const PLAIN: &[&str] =

@@ -1,5 +1,6 @@
-//! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team, then rotated
-//! head by head and written. Queries and keys of a token are neighbouring rows, so that its angles come from L1.
+//! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team,
+//! then rotated head by head and written. Queries and keys of a token are neighbouring rows, so that its
+//! angles come from L1.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, Scalar};
 

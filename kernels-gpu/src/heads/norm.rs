@@ -1,4 +1,5 @@
-//! The norms that queries and keys go through, each in the order and with the roundings of the module that it stands for.
+//! The norms that queries and keys go through, each in the order and with the roundings of the module that it
+//! stands for.
 //!
 //! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a team's.
 use cuda_std::prelude::*;
@@ -27,7 +28,8 @@ impl Parameters {
 
 /// A norm, or none.
 pub(crate) trait HeadNorm: Copy {
-    /// May angles be made in the kernel? Sine and cosine are much code, which stands in the kernels without a norm alone.
+    /// May angles be made in the kernel? Sine and cosine are much code, which stands in the kernels without a
+    /// norm alone.
     const MAKES_ANGLES: bool;
     /// Of heads whose quads the group's lanes hold, quad `rank + tile * width` each; zeros past their end.
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(

@@ -1,4 +1,5 @@
-//! Norms of heads whose lanes have a quad in each half: torch's additions in torch's order, of which the first is a lane's own.
+//! Norms of heads whose lanes have a quad in each half: torch's additions in torch's order, of which the
+//! first is a lane's own.
 use cuda_std::prelude::*;
 
 use super::norm::{AsItIs, HeadNorm, Parameters};
@@ -12,7 +13,8 @@ use crate::norm::reduce::stats::Stats;
 
 /// A norm of heads in halves, or none.
 pub(crate) trait HalvesNorm: HeadNorm {
-    /// Of heads of `DIM` columns, 64 or 128, of which each of `DIM / 8` lanes holds two quads half a head apart.
+    /// Of heads of `DIM` columns, 64 or 128, of which each of `DIM / 8` lanes holds two quads half a head
+    /// apart.
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
         x: &[[Quad<T>; 2]; HEADS],
         how: Normed,

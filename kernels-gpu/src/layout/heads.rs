@@ -60,8 +60,8 @@ impl Token {
     }
 }
 
-/// Quotient and remainder. A division that might be by zero calls a panic, for which every kernel pays in registers; none
-/// of these is.
+/// Quotient and remainder. A division that might be by zero calls a panic, for which every kernel pays in
+/// registers; none of these is.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     let b = b.max(1);

@@ -54,9 +54,9 @@ pub(crate) struct GatedRow<T, F, A> {
 
 impl<T: Elem, F: Form<T>, A: Access> GatedRow<T, F, A> {
     /// # Safety
-    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so. The gate is
-    /// of the form `F`; in forms that are known when the kernel is compiled nothing is clipped, and the product rounded as
-    /// the norm's steps are.
+    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so.
+    /// The gate is of the form `F`; in forms that are known when the kernel is compiled nothing is clipped,
+    /// and the product rounded as the norm's steps are.
     #[inline(always)]
     pub unsafe fn of(gated: &Gated, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);

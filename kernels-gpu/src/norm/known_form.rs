@@ -40,8 +40,8 @@ pub(crate) trait Formed<T: Elem, A: Access> {
     unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
-/// Which form the operands have, as a type: one for each [`OperandForm`] that a kernel may be compiled for, and
-/// [`OfLaunch`].
+/// Which form the operands have, as a type: one for each [`OperandForm`] that a kernel may be compiled for,
+/// and [`OfLaunch`].
 pub(crate) trait KnownForm {
     /// Does `part` in this form.
     ///
@@ -50,7 +50,8 @@ pub(crate) trait KnownForm {
     unsafe fn run<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params);
 }
 
-/// That of the launch, [`Params::form`]. Of two outputs only the simplest form is known when the kernel is compiled.
+/// That of the launch, [`Params::form`]. Of two outputs only the simplest form is known when the kernel is
+/// compiled.
 pub(crate) struct OfLaunch;
 /// [`OperandForm::Same`].
 pub(crate) struct Same;

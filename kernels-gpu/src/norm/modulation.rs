@@ -1,4 +1,5 @@
-//! What follows a norm's reduction where it is modulated: scale and shift, in whichever form the operands have.
+//! What follows a norm's reduction where it is modulated: scale and shift, in whichever form the operands
+//! have.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -25,7 +26,8 @@ impl<T: Elem, N: Norm, F: Form<T>, P: Parameters, R: RoundEach, const OUTPUTS: u
     Modulate<T, N, F, P, R, OUTPUTS, A>
 {
     /// # Safety
-    /// As [`Form::of`] for scales and shifts, [`Parameters::of`] for weight and bias, as [`QuadRowMut::of`] for each `y`.
+    /// As [`Form::of`] for scales and shifts, [`Parameters::of`] for weight and bias, as [`QuadRowMut::of`]
+    /// for each `y`.
     #[inline(always)]
     pub unsafe fn of(
         affine: &Affine,

@@ -1,7 +1,8 @@
-//! Operands beside the rows of a norm: absent, of the element type or in f32; one row for all, or one for each.
+//! Operands beside the rows of a norm: absent, of the element type or in f32; one row for all, or one for
+//! each.
 //!
-//! Which it is, is decided at run time: the branches are the same for every thread of a launch, and the kernels that use
-//! them wait for memory.
+//! Which it is, is decided at run time: the branches are the same for every thread of a launch, and the
+//! kernels that use them wait for memory.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
@@ -24,8 +25,8 @@ impl Operand {
     };
 }
 
-/// `value`, or `table + value` where there is a table (`scale_shift_table + temb` of PixArt, LTX-Video and Wan): a
-/// kernel argument.
+/// `value`, or `table + value` where there is a table (`scale_shift_table + temb` of PixArt, LTX-Video and
+/// Wan): a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulation {

@@ -1,5 +1,5 @@
-//! The forms that an operand beside the rows has in a kernel: those that matter for speed are known when it is compiled,
-//! and any other is looked up for each quad.
+//! The forms that an operand beside the rows has in a kernel: those that matter for speed are known when it
+//! is compiled, and any other is looked up for each quad.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 

@@ -1,4 +1,5 @@
-//! What the kernels of a norm over quads are told: their parameters, and which way of reading rows they are compiled for.
+//! What the kernels of a norm over quads are told: their parameters, and which way of reading rows they are
+//! compiled for.
 use super::reduce::block::THREADS;
 
 /// The [`Access`](cuda_std::vec4::Access) of a launch, for kernels that are compiled for several of them.
@@ -51,7 +52,8 @@ pub struct Params {
     pub staged: u32,
     /// What the operands beside the rows are.
     pub form: OperandForm,
-    /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
+    /// Round to the element type after each step, as a chain of separate operators does, not once at the end.
+    /// 0 or 1.
     pub round_each: u32,
     /// How all operands may be read, for kernels that take several ways.
     pub access: RowAccess,
@@ -60,6 +62,7 @@ pub struct Params {
 }
 
 impl Params {
-    /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the rows.
+    /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the
+    /// rows.
     pub const SHARING: u32 = THREADS;
 }

@@ -1,9 +1,9 @@
 //! The two passes of a norm over its row: reduce, then write.
 //!
-//! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is done in a
-//! fourth of the time. What the row is made of is first copied to shared memory, all of it on its way at once; the passes
-//! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
-//! and short ones stay in registers.
+//! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is
+//! done in a fourth of the time. What the row is made of is first copied to shared memory, all of it on its
+//! way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read
+//! from global memory in both passes, and short ones stay in registers.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, MOST_HELD, TILE};
 
@@ -14,7 +14,8 @@ use super::reduce::stats::{Cols, Stats};
 use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
-/// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their registers few.
+/// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their
+/// registers few.
 pub(crate) const GROUP_OF_PART: usize = 2;
 
 /// A warp's work on its row, or on its part of the block's row.
@@ -59,8 +60,8 @@ impl<T: Elem, A: Access> Passes<T, A> {
         self.p.cols.div_ceil(TILE)
     }
 
-    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the reads of the
-    /// next group are on their way while one is worked on.
+    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the
+    /// reads of the next group are on their way while one is worked on.
     #[inline(always)]
     pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Quad<T>) {
         let tiles = self.tiles();
@@ -233,8 +234,8 @@ impl<T: Elem, A: Access> Passes<T, A> {
     }
 }
 
-/// Both passes over a row that stays in registers, those of its warp or of the four warps of a block: all of it is on its way
-/// at once, and nothing waits in shared memory but what warps exchange.
+/// Both passes over a row that stays in registers, those of its warp or of the four warps of a block: all of
+/// it is on its way at once, and nothing waits in shared memory but what warps exchange.
 impl<T: Elem, A: Access> Passes<T, A> {
     /// The warp's tile of number `nth`, if the row has it.
     #[inline(always)]
@@ -256,7 +257,8 @@ impl<T: Elem, A: Access> Passes<T, A> {
                 row[nth] = source.make(&self.row, tile, parts[nth]);
             }
         }
-        // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for it.
+        // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for
+        // it.
         let (early, mut beside) = (A::BLOCK_SHARED && K::EARLY, [K::EMPTY; MOST_HELD]);
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth).filter(|_| early) {

@@ -8,12 +8,14 @@ use super::{multi_row, prefetch};
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// The gradients of the rows that the block takes: a row stays in `HELD` tiles, or is read again for each pass.
+/// The gradients of the rows that the block takes: a row stays in `HELD` tiles, or is read again for each
+/// pass.
 ///
 /// # Safety
-/// The host checked that `dy`, `x` and `dx`, and `dsum` where it is, hold `p.rows` rows of `p.cols` elements for each
-/// group, the weight a row of `p.cols` for each group, of the type that its kind says, and the
-/// sums one of f32 for each block; all `Rows::is_vector` if `VECTOR`; and that what is written overlaps nothing else.
+/// The host checked that `dy`, `x` and `dx`, and `dsum` where it is, hold `p.rows` rows of `p.cols` elements
+/// for each group, the weight a row of `p.cols` for each group, of the type that its kind says, and the sums
+/// one of f32 for each block; all `Rows::is_vector` if `VECTOR`; and that what is written overlaps nothing
+/// else.
 #[inline(always)]
 pub(crate) unsafe fn norm_backward<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool>(
     operands: Operands,
@@ -116,7 +118,8 @@ unsafe fn held<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool
     }
 }
 
-/// The rows of the block, read again for each pass, `STEP` tiles in flight; their columns' sums stay in the workspace.
+/// The rows of the block, read again for each pass, `STEP` tiles in flight; their columns' sums stay in the
+/// workspace.
 ///
 /// # Safety
 /// As [`norm_backward`], in blocks of one team.
@@ -175,8 +178,9 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     }
 }
 
-/// The same of LayerNorm, `ROWS` at a time of rows that fill `HELD` packs of each thread: see [`beside`](multi_row::beside). One at a time
-/// where there is a `dsum`, for which there are no registers else.
+/// The same of LayerNorm, `ROWS` at a time of rows that fill `HELD` packs of each thread: see
+/// [`beside`](multi_row::beside). One at a time where there is a `dsum`, for which there are no registers
+/// else.
 ///
 /// # Safety
 /// As [`beside`](multi_row::beside).

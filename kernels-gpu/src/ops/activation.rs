@@ -1,7 +1,8 @@
-//! `y = f(x + bias)`, element by element: see [`Function`](crate::elementwise::activations::Function) for `f`. The bias is optional and one row.
+//! `y = f(x + bias)`, element by element: see [`Function`](crate::elementwise::activations::Function) for
+//! `f`. The bias is optional and one row.
 //!
-//! `activation_<dtype>` takes any layout; `activation_hold1_<dtype>` wants rows that can be read 16 bytes at a time
-//! ([`Rows::is_vector`]).
+//! `activation_<dtype>` takes any layout; `activation_hold1_<dtype>` wants rows that can be read 16 bytes at
+//! a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::Params;

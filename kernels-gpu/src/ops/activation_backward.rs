@@ -1,5 +1,5 @@
-//! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of [`activation`](super::activation). The
-//! bias's gradient is `dx`, summed over the rows.
+//! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of
+//! [`activation`](super::activation). The bias's gradient is `dx`, summed over the rows.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::Params;

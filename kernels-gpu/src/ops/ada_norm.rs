@@ -1,7 +1,8 @@
-//! `y = norm(x) * (1 + scale) + shift`: a LayerNorm or an RMSNorm with the modulation of a diffusion transformer, in one
-//! pass; and a second modulation of the same norm beside it.
+//! `y = norm(x) * (1 + scale) + shift`: a LayerNorm or an RMSNorm with the modulation of a diffusion
+//! transformer, in one pass; and a second modulation of the same norm beside it.
 //!
-//! `scale` and `shift` are for all rows, for a batch, or for a token, and may be the sum of a table and a value.
+//! `scale` and `shift` are for all rows, for a batch, or for a token, and may be the sum of a table and a
+//! value.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -30,9 +31,9 @@ impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for Both<T,
 }
 
 /// # Safety
-/// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many, of the types
-/// that their kinds say, weight, bias and tables one row, all as `A` says, that each `y` overlaps
-/// nothing else, and that they are of the form `F`.
+/// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many,
+/// of the types that their kinds say, weight, bias and tables one row, all as `A` says, that each `y`
+/// overlaps nothing else, and that they are of the form `F`.
 #[inline(always)]
 unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access, F: KnownForm>(
     x: Rows,
@@ -112,8 +113,8 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles, OfLaunch>(x, affine, outputs, p) }
 }
 
-/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want; of a LayerNorm, sm_80's
-/// code wants one more.
+/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want; of a LayerNorm,
+/// sm_80's code wants one more.
 const BLOCKS: u32 = 5;
 
 entry! {

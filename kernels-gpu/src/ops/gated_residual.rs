@@ -1,7 +1,7 @@
 //! `sum = x + gate * y`: a residual connection with a gate for all rows, for a batch, or for a token.
 //!
-//! Element by element. `gated_residual_<dtype>` takes any layout; `gated_residual_hold1_<dtype>` wants rows that can be
-//! read 16 bytes at a time ([`Rows::is_vector`]).
+//! Element by element. `gated_residual_<dtype>` takes any layout; `gated_residual_hold1_<dtype>` wants rows
+//! that can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
 use crate::elementwise::partition::{Extent, Share, blocks};
@@ -61,8 +61,8 @@ impl<T: Elem> Gate<T> {
 }
 
 /// # Safety
-/// The host checked that `x`, `y` and `sum` have the extent's rows, the gate as many of the type that its kind says, its
-/// table one row, all `Rows::is_vector` if `VECTOR`, and that `sum` overlaps nothing else.
+/// The host checked that `x`, `y` and `sum` have the extent's rows, the gate as many of the type that its
+/// kind says, its table one row, all `Rows::is_vector` if `VECTOR`, and that `sum` overlaps nothing else.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(gated: Gated, extent: Extent) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();

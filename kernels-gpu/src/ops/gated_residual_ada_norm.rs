@@ -1,5 +1,5 @@
-//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion transformer and
-//! the beginning of the next in one pass, both results out. The norm reads the rounded sum.
+//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion
+//! transformer and the beginning of the next in one pass, both results out. The norm reads the rounded sum.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;

@@ -1,4 +1,5 @@
-//! `y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dimension, weight and bias optional.
+//! `y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dimension, weight and bias
+//! optional.
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
@@ -20,7 +21,8 @@ struct Scale<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for Scale<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // Weight and bias of four quads would have the registers of some of the blocks that share a multiprocessor.
+    // Weight and bias of four quads would have the registers of some of the blocks that share a
+    // multiprocessor.
     const AHEAD: usize =
         if A::BLOCK_SHARED || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -38,15 +40,15 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for Scale<T, P, A> {
     }
 }
 
-/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a time, and a norm
-/// without both is no body of its own.
+/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a
+/// time, and a norm without both is no body of its own.
 const fn is_tight<T, A: Access>() -> bool {
     A::HELD == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the type that
-/// their kind says, all as `A` says, that `y` overlaps nothing else, and that `p.form` is theirs.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the
+/// type that their kind says, all as `A` says, that `y` overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: Params) {
     let Some(passes) = Passes::<T, A>::of_warp(p) else { return };

@@ -1,7 +1,8 @@
 //! The gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
 //!
-//! `layer_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs of a thread, and
-//! `layer_norm_backward_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds up what their blocks leave in a workspace.
+//! `layer_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs
+//! of a thread, and `layer_norm_backward_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds
+//! up what their blocks leave in a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};

@@ -1,10 +1,11 @@
-//! Queries and keys: LayerNorm or RMSNorm, of each head or of all heads together, then rotary position embedding, in one
-//! launch that reads and writes each of them once.
+//! Queries and keys: LayerNorm or RMSNorm, of each head or of all heads together, then rotary position
+//! embedding, in one launch that reads and writes each of them once.
 //!
-//! `_halves` for heads of 64 or 128 columns and `_held<n>` for heads that are normalised together, of 512 n columns or fewer:
-//! both for an RMSNorm and rotations of all columns; `_paired` for heads of 128 with angles of their own. `_lanes` for heads of up to 128 columns that can be read in quads,
-//! `_lanes2` up to 256; `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be
-//! read in quads.
+//! `_halves` for heads of 64 or 128 columns and `_held<n>` for heads that are normalised together, of 512 n
+//! columns or fewer: both for an RMSNorm and rotations of all columns; `_paired` for heads of 128 with angles
+//! of their own. `_lanes` for heads of up to 128 columns that can be read in quads, `_lanes2` up to 256;
+//! `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be read
+//! in quads.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, Scalar, Vec4};
 

@@ -1,8 +1,8 @@
-//! Mochi's residual: `out = x + rms(branch) * tanh(gate)`; and, chained, `normed = rms(out) * (1 + scale)` in the same
-//! launch.
+//! Mochi's residual: `out = x + rms(branch) * tanh(gate)`; and, chained, `normed = rms(out) * (1 + scale)` in
+//! the same launch.
 //!
-//! The roundings are those of diffusers' and of genmo's Mochi: the product is computed in f32 and rounded, the sum is
-//! rounded, `normed` is computed in f32 from the rounded sum and rounded once.
+//! The roundings are those of diffusers' and of genmo's Mochi: the product is computed in f32 and rounded,
+//! the sum is rounded, `normed` is computed in f32 from the rounded sum and rounded once.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, BlockRegistersStaged, MOST_HELD, Scalar, Vec4, WholeTiles, round};
@@ -42,8 +42,8 @@ pub struct Scaled {
 }
 
 /// # Safety
-/// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements, gate and scale as many
-/// of the types that their kinds say, all as `A` says, and that the outputs overlap nothing.
+/// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements, gate and
+/// scale as many of the types that their kinds say, all as `A` says, and that the outputs overlap nothing.
 #[inline(always)]
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
     let Some(passes) = Passes::<T, A>::of_warp(p) else { return };
@@ -193,7 +193,8 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: 
 }
 
 /// # Safety
-/// As [`residual`], for rows of four times [`TILES`] tiles, gate and scale of the rows' type and without a table.
+/// As [`residual`], for rows of four times [`TILES`] tiles, gate and scale of the rows' type and without a
+/// table.
 #[inline(always)]
 unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
     // Of Turing's half as many threads each has the registers that it wants.

@@ -1,8 +1,8 @@
 //! Rotary position embedding of heads: `y = x cos + rotated(x) sin`, of queries and keys in one launch.
 //!
-//! `_halves` for heads of 64 or 128 columns and `_turned` for pairs of neighbours in longer ones or with angles of each head:
-//! both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns that can be read in quads, `_rows`
-//! for all that can, `_any` for the rest.
+//! `_halves` for heads of 64 or 128 columns and `_turned` for pairs of neighbours in longer ones or with
+//! angles of each head: both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns
+//! that can be read in quads, `_rows` for all that can, `_any` for the rest.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, Scalar, Vec4};
 

@@ -1,7 +1,8 @@
-//! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two rounding orders.
+//! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two
+//! rounding orders.
 //!
-//! `Scale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of weight that
-//! the launch does not have.
+//! `Scale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of
+//! weight that the launch does not have.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 
@@ -54,8 +55,9 @@ impl<T: Elem, const VECTOR: bool> Scale<T> for Same<T, VECTOR> {
     }
 }
 
-/// A weight that is read when it is needed: absent, in f32 (there are no registers to hold it), or of any kind, looked
-/// up at each tile. Where the caller names the kind, nothing of the others is left in the kernel.
+/// A weight that is read when it is needed: absent, in f32 (there are no registers to hold it), or of any
+/// kind, looked up at each tile. Where the caller names the kind, nothing of the others is left in the
+/// kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub kind: OperandKind,

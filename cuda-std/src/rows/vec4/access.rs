@@ -2,8 +2,8 @@
 #[allow(unused_imports, reason = "named in documentation")]
 use crate::rows::row::Rows;
 
-/// How the threads of a row read and write its columns, and where the row is between two passes over it. A row's results
-/// do not depend on it.
+/// How the threads of a row read and write its columns, and where the row is between two passes over it. A
+/// row's results do not depend on it.
 pub trait Access: Copy + 'static {
     /// Are four elements one access? The row is `Rows::is_quads` then.
     const VECTOR: bool;
@@ -11,7 +11,8 @@ pub trait Access: Copy + 'static {
     /// `Rows::is_vector` and [`Rows::is_near`], has four tiles or more, its columns are divisible by
     /// [`TILE`](super::TILE), and rows are fewer than 2^30.
     const WHOLE: bool = false;
-    /// Do the four warps of a block share a row, of which each has every fourth tile? Otherwise each warp has a row.
+    /// Do the four warps of a block share a row, of which each has every fourth tile? Otherwise each warp has
+    /// a row.
     const BLOCK_SHARED: bool = false;
     /// Tiles of the row that stay in the registers of each of its warps; 0: none.
     const HELD: usize = 0;

@@ -156,7 +156,8 @@ impl<T: Elem, A: Access> QuadRowMut<T, A> {
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (quad.words, self.columns.count(tile) as usize);
-        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; if `VECTOR`, whole quads fill it.
+        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; if `VECTOR`, whole quads
+        // fill it.
         unsafe {
             if A::VECTOR && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);

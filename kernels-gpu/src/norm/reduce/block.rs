@@ -1,4 +1,5 @@
-//! [`reduce::warp`](super::warp) of a row that the four warps of a block share, in the same order, so with the same bits.
+//! [`reduce::warp`](super::warp) of a row that the four warps of a block share, in the same order, so with
+//! the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, TILE};
@@ -32,8 +33,8 @@ pub(crate) trait PartMoments: Copy {
     fn push(&mut self, lanes: [f32; 4]);
     /// The same, the quad's number being known when the kernel is compiled.
     fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
-    /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal are what is
-    /// divided by.
+    /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal
+    /// are what is divided by.
     fn finish<T: Elem, A: Access>(
         self,
         row: SharedRow<T>,
@@ -95,8 +96,8 @@ impl PartMoments for Welford {
     }
 }
 
-/// RMSNorm: a thread has every 128th element, as a lane of the warp that would have the row alone has it in one of its four
-/// sums.
+/// RMSNorm: a thread has every 128th element, as a lane of the warp that would have the row alone has it in
+/// one of its four sums.
 #[derive(Clone, Copy)]
 pub(crate) struct Squares;
 

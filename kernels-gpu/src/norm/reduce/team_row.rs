@@ -1,7 +1,8 @@
-//! A row that a team reduces and then goes through again. Between the two the row waits in shared memory, as far as the
-//! launch has room for it; the rest is read again.
+//! A row that a team reduces and then goes through again. Between the two the row waits in shared memory, as
+//! far as the launch has room for it; the rest is read again.
 //!
-//! Thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on, the order in which torch reads.
+//! Thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on, the order in which
+//! torch reads.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;

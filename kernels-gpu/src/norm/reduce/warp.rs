@@ -1,10 +1,11 @@
 //! What a norm knows of its row, reduced in the order of torch's CUDA kernels, so that the bits are theirs.
 //!
-//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four warps a
-//! row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
-//! a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the same number modulo 4 are of
-//! the same warp, and a thread plays its four namesakes. For rows that torch would not vectorise (columns not
-//! divisible by 4) torch takes another order of elements; these keep theirs, and combine means as torch does there.
+//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four
+//! warps a row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp
+//! a row). Here a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the
+//! same number modulo 4 are of the same warp, and a thread plays its four namesakes. For rows that torch
+//! would not vectorise (columns not divisible by 4) torch takes another order of elements; these keep theirs,
+//! and combine means as torch does there.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
@@ -22,8 +23,8 @@ pub(crate) trait Moments: Copy {
     type Part: PartMoments;
     /// Of no element.
     const EMPTY: Self;
-    /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
-    /// What is not there is zero. `A` as that of the rows.
+    /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's
+    /// last group. What is not there is zero. `A` as that of the rows.
     fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
     /// Takes in the quad of tile `nth`, one tile after the other, all of them full.
     fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
@@ -63,9 +64,11 @@ impl LayerNorm {
         a.with(c, by_fours).with(b.with(d, by_fours), by_fours)
     }
 
-    /// Folds all, where all threads have seen as many elements of each warp, one at least; lane 0 has the result.
+    /// Folds all, where all threads have seen as many elements of each warp, one at least; lane 0 has the
+    /// result.
     ///
-    /// A fold over a warp leaves half of its lanes idle from the first step on: these do it for another of torch's warps.
+    /// A fold over a warp leaves half of its lanes idle from the first step on: these do it for another of
+    /// torch's warps.
     #[inline(always)]
     fn fold_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
