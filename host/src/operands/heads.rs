@@ -166,7 +166,7 @@ fn parameter(
         return Err(view.bad_strides(op, arg, "it must be contiguous"));
     }
     let kind = match view.dtype() {
-        own if own == dtype => OperandKind::Same,
+        own if own == dtype => OperandKind::SAME,
         Dtype::F32 => OperandKind::F32,
         got => return Err(Error::Dtype { op, arg, got, expected: dtype.or_f32("q") }),
     };

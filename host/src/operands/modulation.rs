@@ -54,7 +54,7 @@ impl<'a> Target<'_, 'a> {
     /// How a kernel reads an operand of this dtype.
     fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
-            dtype if dtype == self.x.dtype() => Ok(OperandKind::Same),
+            dtype if dtype == self.x.dtype() => Ok(OperandKind::SAME),
             Dtype::F32 => Ok(OperandKind::F32),
             got => {
                 let expected = self.x.dtype().or_f32("x");
@@ -177,30 +177,30 @@ pub(crate) fn any_single(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
 
 /// The form of operands that are absent or all of one type: see [`OperandForm`].
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
-    let all = |kind| operands.clone().all(|operand| [OperandKind::Absent, kind].contains(&operand.kind));
+    let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
-        () if all(OperandKind::Same) => OperandForm::Same,
-        () if all(OperandKind::F32) => OperandForm::Single,
-        () => OperandForm::Any,
+        () if all(OperandKind::SAME) => OperandForm::SAME,
+        () if all(OperandKind::F32) => OperandForm::SINGLE,
+        () => OperandForm::ANY,
     }
 }
 
 /// The form of a norm's modulations, and of what else is read beside them: all of one type, with tables, or with weight and
 /// bias, or without.
 pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
-    let there = || modulations.iter().filter(|m| m.value.kind != OperandKind::Absent);
+    let there = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];
-    let has_affine = parameters.iter().any(|operand| operand.kind != OperandKind::Absent);
-    let has_both = parameters.iter().all(|operand| operand.kind != OperandKind::Absent);
-    let has_table = there().any(|m| m.table.kind != OperandKind::Absent);
-    let all_tabled = there().all(|m| m.value.kind == OperandKind::Same && m.table.kind == OperandKind::Same);
+    let has_affine = parameters.iter().any(|operand| operand.kind != OperandKind::ABSENT);
+    let has_both = parameters.iter().all(|operand| operand.kind != OperandKind::ABSENT);
+    let has_table = there().any(|m| m.table.kind != OperandKind::ABSENT);
+    let all_tabled = there().all(|m| m.value.kind == OperandKind::SAME && m.table.kind == OperandKind::SAME);
     match form(there().map(|m| &m.value).chain(parameters)) {
-        OperandForm::Same if has_table && all_tabled && !has_affine => OperandForm::Tabled,
-        _ if has_table => OperandForm::Any,
-        OperandForm::Same if has_both => OperandForm::Affine,
-        OperandForm::Same if has_affine => OperandForm::PartlyAffine,
-        OperandForm::Single if has_both => OperandForm::SingleAffine,
-        OperandForm::Single if has_affine => OperandForm::Any,
+        OperandForm::SAME if has_table && all_tabled && !has_affine => OperandForm::TABLED,
+        _ if has_table => OperandForm::ANY,
+        OperandForm::SAME if has_both => OperandForm::AFFINE,
+        OperandForm::SAME if has_affine => OperandForm::PARTLY_AFFINE,
+        OperandForm::SINGLE if has_both => OperandForm::SINGLE_AFFINE,
+        OperandForm::SINGLE if has_affine => OperandForm::ANY,
         form => form,
     }
 }

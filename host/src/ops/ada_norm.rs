@@ -33,27 +33,27 @@ const LAYER: Kernels = Kernels {
         TileKernel {
             name: "ada_norm_layer_held12_same",
             access: Access::WarpRegisters(12),
-            form: Some(OperandForm::Same),
+            form: Some(OperandForm::SAME),
         },
         TileKernel {
             name: "ada_norm_layer_held12_single",
             access: Access::WarpRegisters(12),
-            form: Some(OperandForm::Single),
+            form: Some(OperandForm::SINGLE),
         },
         TileKernel {
             name: "ada_norm_layer_block6_same",
             access: Access::BlockRegisters(6),
-            form: Some(OperandForm::Same),
+            form: Some(OperandForm::SAME),
         },
         TileKernel {
             name: "ada_norm_layer_block6_affine",
             access: Access::BlockRegisters(6),
-            form: Some(OperandForm::Affine),
+            form: Some(OperandForm::AFFINE),
         },
         TileKernel {
             name: "ada_norm_layer_block10_single",
             access: Access::BlockRegisters(10),
-            form: Some(OperandForm::Single),
+            form: Some(OperandForm::SINGLE),
         },
     ],
     ..Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"])
@@ -64,12 +64,12 @@ const LAYER_F32: Kernels = Kernels {
         TileKernel {
             name: "ada_norm_layer_held12_same",
             access: Access::WarpRegisters(12),
-            form: Some(OperandForm::Same),
+            form: Some(OperandForm::SAME),
         },
         TileKernel {
             name: "ada_norm_layer_block6_same",
             access: Access::BlockRegisters(6),
-            form: Some(OperandForm::Same),
+            form: Some(OperandForm::SAME),
         },
     ],
     ..LAYER
@@ -79,12 +79,12 @@ const RMS: Kernels = Kernels {
         TileKernel {
             name: "ada_norm_rms_team4_same",
             access: Access::BlockRegistersStaged(4),
-            form: Some(OperandForm::Same),
+            form: Some(OperandForm::SAME),
         },
         TileKernel {
             name: "ada_norm_rms_team4_tabled",
             access: Access::BlockRegistersStaged(4),
-            form: Some(OperandForm::Tabled),
+            form: Some(OperandForm::TABLED),
         },
     ],
     ..Kernels::of(["ada_norm_rms", "ada_norm_rms_whole"])
@@ -178,8 +178,8 @@ pub fn ada_norm_pair(
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
     // Of two modulations only the simplest form has a kernel of its own.
     let form = match modulated_form(&parameters, &modulations) {
-        OperandForm::Same => OperandForm::Same,
-        _ => OperandForm::Any,
+        OperandForm::SAME => OperandForm::SAME,
+        _ => OperandForm::ANY,
     };
     let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 1 };
     let names = match params.norm {

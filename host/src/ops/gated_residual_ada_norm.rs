@@ -16,12 +16,12 @@ const LAYER: Kernels = Kernels {
         TileKernel {
             name: "gated_residual_ada_norm_layer_block6_same",
             access: Access::BlockRegisters(6),
-            form: Some(OperandForm::Same),
+            form: Some(OperandForm::SAME),
         },
         TileKernel {
             name: "gated_residual_ada_norm_layer_block10_single",
             access: Access::BlockRegisters(10),
-            form: Some(OperandForm::Single),
+            form: Some(OperandForm::SINGLE),
         },
         TileKernel {
             name: "gated_residual_ada_norm_layer_held12",
@@ -37,12 +37,12 @@ const RMS: Kernels = Kernels {
         TileKernel {
             name: "gated_residual_ada_norm_rms_team4_same",
             access: Access::BlockRegistersStaged(4),
-            form: Some(OperandForm::Same),
+            form: Some(OperandForm::SAME),
         },
         TileKernel {
             name: "gated_residual_ada_norm_rms_team4_tabled",
             access: Access::BlockRegistersStaged(4),
-            form: Some(OperandForm::Tabled),
+            form: Some(OperandForm::TABLED),
         },
         TileKernel { name: "gated_residual_ada_norm_rms_team", access: Access::BlockTiles, form: None },
     ],
@@ -99,7 +99,7 @@ pub fn gated_residual_ada_norm(
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,
-        _ => OperandForm::Any,
+        _ => OperandForm::ANY,
     };
     let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 2 };
     let kernels = match params.norm {

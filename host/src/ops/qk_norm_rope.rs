@@ -75,7 +75,7 @@ pub fn qk_norm_rope(
         return rope::launch(OP, device, tensors, rope, &shape, stream);
     }
     let checked = Checked::of(OP, device, tensors, rope, &shape)?;
-    if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != OperandKind::Absent)
+    if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != OperandKind::ABSENT)
     {
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }

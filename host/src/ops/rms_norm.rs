@@ -92,7 +92,7 @@ pub(super) fn check<const N: usize>(
     finite(op, "eps", params.eps, 0.0)?;
     finite(op, "weight_offset", params.weight_offset, f32::MIN)?;
     let Some(weight) = weight else {
-        return Ok(Weight { base: std::ptr::null(), kind: OperandKind::Absent });
+        return Ok(Weight { base: std::ptr::null(), kind: OperandKind::ABSENT });
     };
     let cols = &x.shape()[x.shape().len() - 1..];
     weight.expect_on(op, "weight", device)?;
@@ -101,7 +101,7 @@ pub(super) fn check<const N: usize>(
         return Err(weight.bad_strides(op, "weight", "it must be contiguous"));
     }
     let kind = match weight.dtype() {
-        dtype if dtype == x.dtype() => OperandKind::Same,
+        dtype if dtype == x.dtype() => OperandKind::SAME,
         Dtype::F32 => OperandKind::F32,
         got => {
             return Err(Error::Dtype { op, arg: "weight", got, expected: x.dtype().or_f32("x") });

@@ -103,9 +103,9 @@ impl Access {
     /// What a kernel that is compiled for several ways is told.
     fn argument(self) -> RowAccess {
         match self {
-            Self::Scalar => RowAccess::Scalar,
-            Self::Vec4 => RowAccess::Vec4,
-            _ => RowAccess::WholeTiles,
+            Self::Scalar => RowAccess::SCALAR,
+            Self::Vec4 => RowAccess::VEC4,
+            _ => RowAccess::WHOLE_TILES,
         }
     }
 }
@@ -170,7 +170,7 @@ impl QuadLaunch {
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
         let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
         let is_whole =
-            staged > 0 && layout.vector && layout.quads && tiled && near && form != OperandForm::Any;
+            staged > 0 && layout.vector && layout.quads && tiled && near && form != OperandForm::ANY;
         let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(DEFAULT_SMEM_BYTES);
         let any = (if layout.quads { Access::Vec4 } else { Access::Scalar }, kernels.any);
         let able = |access: Access| is_whole && access.can(layout) && (may_meet || !access.is_block_shared());

@@ -2,7 +2,7 @@
 //! then rotated head by head and written. Queries and keys of a token are neighbouring rows, so that its
 //! angles come from L1.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, LEN, Scalar};
+use cuda_std::vec4::{Access, LEN, Scalar, is_scalar, is_vector};
 
 use super::norm::HeadNorm;
 use super::params::{Params, Rotary, Side};
@@ -102,11 +102,11 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(q: Side, k: Side
     let exists = number < u64::from(p.rows) * u64::from(p.shares[0] + p.shares[1]);
     // SAFETY: as the caller promises.
     let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
-    let by_fours = A::VECTOR || cols.is_multiple_of(LEN);
+    let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, Cols { count: cols as f32, inv, by_fours }, p.norm);
     for tile in x.own_tiles() {
         let (at, columns) = (x.first(tile), x.columns(tile));
-        if !A::VECTOR {
+        if is_scalar::<A>() {
             for at in at..at + columns.count(0) {
                 // SAFETY: a column of the row.
                 unsafe { row.write::<N>(stats, at, &rotary, &p) };

@@ -70,9 +70,9 @@ impl HalvesNorm for Rms {
         // SAFETY: as the caller promises, for the type that the kind says.
         unsafe {
             match affine.weight.kind {
-                OperandKind::Absent => [Parameters::NONE; 2],
+                OperandKind::ABSENT => [Parameters::NONE; 2],
                 OperandKind::F32 => weights::<f32>(&affine.weight, columns),
-                OperandKind::Same => weights::<T>(&affine.weight, columns),
+                _ => weights::<T>(&affine.weight, columns),
             }
         }
     }

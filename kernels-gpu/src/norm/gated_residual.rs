@@ -100,7 +100,7 @@ impl<T: Elem, F: Form<T>, A: Access> Source<T, A> for GatedRow<T, F, A> {
 
     #[inline(always)]
     fn stage(&self, row: &RowContext<T, A>) {
-        let packs = row.packs;
+        let packs = row.p.packs != 0;
         self.x.copy_to(&row.staged, packs);
         self.y.copy_to(&self.branch, packs);
         row.staged.wait();

@@ -27,7 +27,7 @@ impl<T: Elem, A: Access> Source<T, A> for QuadRow<T, A> {
     const NOTHING: Quad<T> = Quad::ZERO;
     #[inline(always)]
     fn stage(&self, row: &RowContext<T, A>) {
-        self.copy_to(&row.staged, row.packs);
+        self.copy_to(&row.staged, row.p.packs != 0);
         row.staged.wait();
     }
     #[inline(always)]

@@ -1,10 +1,10 @@
-//! The forms of operands as types: a kernel is compiled for one of them, or takes that of its launch.
+//! The forms of operands that a kernel is compiled for: the part of it that depends on them, once for each.
 use cuda_std::prelude::*;
-use cuda_std::vec4::Access;
+use cuda_std::vec4::{Access, is_any_length};
 
 use super::affine::{AffineRow, Parameters, PlainAffine};
 use super::operand::ModulationRow;
-use super::operand_forms::{Form, Plain, Tabled as TabledRow};
+use super::operand_forms::{Form, Plain, Tabled};
 use super::params::{OperandForm, Params};
 
 /// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
@@ -40,98 +40,54 @@ pub(crate) trait Formed<T: Elem, A: Access> {
     unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
-/// Which form the operands have, as a type: one for each [`OperandForm`] that a kernel may be compiled for,
-/// and [`OfLaunch`].
-pub(crate) trait KnownForm {
-    /// Does `part` in this form.
-    ///
-    /// # Safety
-    /// It is that of the operands.
-    unsafe fn run<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params);
-}
-
-/// That of the launch, [`Params::form`]. Of two outputs only the simplest form is known when the kernel is
-/// compiled.
-pub(crate) struct OfLaunch;
-/// [`OperandForm::Same`].
-pub(crate) struct Same;
-/// [`OperandForm::Single`].
-pub(crate) struct Single;
-/// [`OperandForm::Tabled`].
-pub(crate) struct Tabled;
-/// [`OperandForm::Affine`].
-pub(crate) struct WithAffine;
-
-/// Is the result rounded after each step? In f32 there are no roundings between.
-#[inline(always)]
-fn each<T>(p: Params) -> bool {
-    p.round_each != 0 || size_of::<T>() == 4
-}
-
-/// Does `part` with what is known of roundings.
+/// Does `part` in the form that `p` says. Of two outputs only the simplest form is known when the kernel is compiled.
 ///
 /// # Safety
-/// As [`Formed::run`].
+/// `p.form` is that of the operands.
 #[inline(always)]
-unsafe fn rounding<T: Elem, F: Form<T>, P: Parameters, A: Access>(part: impl Formed<T, A>, p: Params) {
+pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params) {
+    // f32 has no roundings between.
+    let each = p.round_each != 0 || size_of::<T>() == 4;
     // SAFETY: as the caller promises.
     unsafe {
-        if each::<T>(p) { part.run::<F, P, _>(Rounds::<true>) } else { part.run::<F, P, _>(Rounds::<false>) }
-    }
-}
-
-impl KnownForm for Same {
-    #[inline(always)]
-    unsafe fn run<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params) {
-        // SAFETY: as the caller promises.
-        unsafe { rounding::<T, Plain<T, A>, (), A>(part, p) }
-    }
-}
-
-impl KnownForm for WithAffine {
-    #[inline(always)]
-    unsafe fn run<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params) {
-        // SAFETY: as the caller promises.
-        unsafe { rounding::<T, Plain<T, A>, PlainAffine<T, A, true>, A>(part, p) }
-    }
-}
-
-impl KnownForm for Tabled {
-    #[inline(always)]
-    unsafe fn run<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params) {
-        // SAFETY: as the caller promises.
-        unsafe { rounding::<T, TabledRow<T, A>, (), A>(part, p) }
-    }
-}
-
-impl KnownForm for Single {
-    #[inline(always)]
-    unsafe fn run<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, _: Params) {
-        // SAFETY: as the caller promises.
-        unsafe { part.run::<Plain<f32, A>, (), _>(Rounds::<false>) }
-    }
-}
-
-impl KnownForm for OfLaunch {
-    #[inline(always)]
-    unsafe fn run<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params) {
-        let is_half = size_of::<T>() == 2;
-        // SAFETY: as the caller promises.
-        unsafe {
-            match p.form {
-                _ if !A::WHOLE => part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each::<T>(p)),
-                _ if OUTPUTS > 1 => Same::run::<T, OUTPUTS, A>(part, p),
-                OperandForm::Affine => WithAffine::run::<T, OUTPUTS, A>(part, p),
-                OperandForm::PartlyAffine => {
-                    part.run::<Plain<T, A>, PlainAffine<T, A, false>, _>(each::<T>(p))
-                }
-                OperandForm::Single if is_half => Single::run::<T, OUTPUTS, A>(part, p),
-                OperandForm::SingleAffine if is_half => {
-                    part.run::<Plain<f32, A>, PlainAffine<f32, A, true>, _>(Rounds::<false>)
-                }
-                OperandForm::Tabled => Tabled::run::<T, OUTPUTS, A>(part, p),
-                _ => Same::run::<T, OUTPUTS, A>(part, p),
-            }
+        if is_any_length::<A>() {
+            part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each)
+        } else if OUTPUTS == 1
+            && let OperandForm::AFFINE = p.form
+            && each
+        {
+            part.run::<Plain<T, A>, PlainAffine<T, A, true>, _>(Rounds::<true>)
+        } else if OUTPUTS == 1
+            && let OperandForm::AFFINE = p.form
+        {
+            part.run::<Plain<T, A>, PlainAffine<T, A, true>, _>(Rounds::<false>)
+        } else if OUTPUTS == 1
+            && let OperandForm::PARTLY_AFFINE = p.form
+        {
+            part.run::<Plain<T, A>, PlainAffine<T, A, false>, _>(each)
+        } else if OUTPUTS == 1
+            && let OperandForm::SINGLE = p.form
+            && size_of::<T>() == 2
+        {
+            part.run::<Plain<f32, A>, (), _>(Rounds::<false>)
+        } else if OUTPUTS == 1
+            && let OperandForm::SINGLE_AFFINE = p.form
+            && size_of::<T>() == 2
+        {
+            part.run::<Plain<f32, A>, PlainAffine<f32, A, true>, _>(Rounds::<false>)
+        } else if OUTPUTS == 1
+            && let OperandForm::TABLED = p.form
+            && each
+        {
+            part.run::<Tabled<T, A>, (), _>(Rounds::<true>)
+        } else if OUTPUTS == 1
+            && let OperandForm::TABLED = p.form
+        {
+            part.run::<Tabled<T, A>, (), _>(Rounds::<false>)
+        } else if each {
+            part.run::<Plain<T, A>, (), _>(Rounds::<true>)
+        } else {
+            part.run::<Plain<T, A>, (), _>(Rounds::<false>)
         }
     }
 }

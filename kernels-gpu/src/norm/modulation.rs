@@ -10,8 +10,8 @@ use super::io::{Sink, Source};
 use super::known_form::RoundEach;
 use super::operand::zip;
 use super::operand_forms::Form;
-use super::passes::Passes;
 use super::reduce::stats::Stats;
+use super::row_context::RowContext;
 
 /// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
 #[derive(Clone, Copy)]
@@ -106,15 +106,15 @@ impl<N: Norm, S, const OUTPUTS: usize> Normed<N, S, OUTPUTS> {
     #[inline(always)]
     pub unsafe fn run<T: Elem, F: Form<T>, P: Parameters, R: RoundEach, A: Access>(
         self,
-        passes: &Passes<T, A>,
+        row: &RowContext<T, A>,
         rounds: R,
     ) where
         S: Source<T, A>,
     {
-        let at = (passes.row.at, passes.row.columns);
+        let at = (row.at, row.columns);
         // SAFETY: as the caller promises.
         let sink =
             unsafe { Modulate::<T, N, F, P, R, OUTPUTS, A>::of(&self.affine, self.outputs, at, rounds) };
-        passes.run::<N, _, _>(self.source, sink);
+        row.run::<N, _, _>(self.source, sink);
     }
 }

@@ -21,7 +21,7 @@ impl Operand {
     /// The operand that is not there.
     pub const ABSENT: Self = Self {
         rows: Rows { base: core::ptr::null_mut(), inner_stride: 0, outer_stride: 0 },
-        kind: OperandKind::Absent,
+        kind: OperandKind::ABSENT,
     };
 }
 
@@ -54,14 +54,17 @@ impl<T: Elem, A: Access> OperandRow<T, A> {
     #[inline(always)]
     pub unsafe fn of(operand: &Operand, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises; an absent operand is never read.
-        let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind == OperandKind::F32) };
+        let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind.is(OperandKind::F32)) };
         Self { row, kind: operand.kind }
     }
 
     /// Its values in `tile`, if it is there.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
-        if self.kind == OperandKind::Absent { None } else { Some(self.row.lanes(tile)) }
+        match self.kind {
+            OperandKind::ABSENT => None,
+            _ => Some(self.row.lanes(tile)),
+        }
     }
 }
 
@@ -79,7 +82,7 @@ impl<T: Elem, A: Access> ModulationRow<T, A> {
         let value = self.value.lanes(tile)?;
         let Some(table) = self.table.lanes(tile) else { return Some(value) };
         let sum = zip(table, value, |table, value| table + value);
-        let both_same = self.value.kind == OperandKind::Same && self.table.kind == OperandKind::Same;
+        let both_same = self.value.kind.is(OperandKind::SAME) && self.table.kind.is(OperandKind::SAME);
         Some(if both_same { round::<T>(sum) } else { sum })
     }
 }

@@ -40,7 +40,7 @@ impl<E: Elem, A: Access> Plain<E, A> {
     pub unsafe fn of_operand(operand: &Operand, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises; an absent operand is never read.
         let row = unsafe { QuadRow::of(&operand.rows, at, columns) };
-        Self { row, exists: operand.kind != OperandKind::Absent }
+        Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
 
     /// The same, of which the compiler knows that it is there, if it `is`.
@@ -136,7 +136,7 @@ impl<T: Elem, A: Access> Side<T> for ModulationRow<T, A> {
     }
     #[inline(always)]
     fn exists(&self) -> bool {
-        self.value.kind != OperandKind::Absent
+        self.value.kind.is_not(OperandKind::ABSENT)
     }
     #[inline(always)]
     fn lanes(fetched: [f32; 4]) -> [f32; 4] {

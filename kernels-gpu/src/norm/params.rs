@@ -3,35 +3,76 @@
 use super::reduce::block::THREADS;
 
 /// The [`Access`](cuda_std::vec4::Access) of a launch, for kernels that are compiled for several of them.
-#[repr(u32)]
+#[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowAccess {
+pub struct RowAccess(u32);
+
+impl RowAccess {
     /// [`Scalar`](cuda_std::vec4::Scalar).
-    Scalar = 0,
+    pub const SCALAR: Self = Self(0);
     /// [`Vec4`](cuda_std::vec4::Vec4).
-    Vec4 = 1,
+    pub const VEC4: Self = Self(1);
     /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or any of rows that are: they are staged.
-    WholeTiles = 2,
+    pub const WHOLE_TILES: Self = Self(2);
 }
 
 /// What the operands beside the rows are: a kernel that knows it asks nothing for each quad.
-#[repr(u32)]
+#[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OperandForm {
+pub struct OperandForm(u32);
+
+impl OperandForm {
     /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
-    Same = 0,
-    /// As `Same`, in f32 beside rows of 16 bits.
-    Single = 1,
-    /// Anything else: looked up for each quad, of rows that are not of [`RowAccess::WholeTiles`].
-    Any = 2,
-    /// As `Same`, each with a table of the rows' type.
-    Tabled = 3,
-    /// As `Same`, with weight and bias of the rows' type.
-    Affine = 4,
+    pub const SAME: Self = Self(0);
+    /// As `SAME`, in f32 beside rows of 16 bits.
+    pub const SINGLE: Self = Self(1);
+    /// Anything else: looked up for each quad, of rows that are not of [`RowAccess::WHOLE_TILES`].
+    pub const ANY: Self = Self(2);
+    /// As `SAME`, each with a table of the rows' type.
+    pub const TABLED: Self = Self(3);
+    /// As `SAME`, with weight and bias of the rows' type.
+    pub const AFFINE: Self = Self(4);
     /// The same with one of the two.
-    PartlyAffine = 5,
-    /// As `Single`, with weight and bias in f32.
-    SingleAffine = 6,
+    pub const PARTLY_AFFINE: Self = Self(5);
+    /// As `SINGLE`, with weight and bias in f32.
+    pub const SINGLE_AFFINE: Self = Self(6);
+
+    /// `self == other`; see [`OperandKind`](crate::layout::operand_kind::OperandKind).
+    #[inline(always)]
+    pub(crate) const fn is(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+/// The form of operands as a type: one for each [`OperandForm`] that kernels of their own are compiled for.
+pub(crate) trait KnownForm {
+    /// The form.
+    const FORM: OperandForm;
+}
+
+/// [`OperandForm::SAME`].
+pub(crate) struct Same;
+/// [`OperandForm::SINGLE`].
+pub(crate) struct Single;
+/// [`OperandForm::TABLED`].
+pub(crate) struct Tabled;
+/// [`OperandForm::AFFINE`].
+pub(crate) struct WithAffine;
+
+impl KnownForm for Same {
+    const FORM: OperandForm = OperandForm::SAME;
+}
+
+impl KnownForm for Single {
+    const FORM: OperandForm = OperandForm::SINGLE;
+}
+
+impl KnownForm for Tabled {
+    const FORM: OperandForm = OperandForm::TABLED;
+}
+
+impl KnownForm for WithAffine {
+    const FORM: OperandForm = OperandForm::AFFINE;
 }
 
 /// What a norm over quads needs to know beside its operands: a kernel argument.
@@ -65,4 +106,10 @@ impl Params {
     /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the
     /// rows.
     pub const SHARING: u32 = THREADS;
+
+    /// The same, of which the compiler knows that the form is that of `F`.
+    #[inline(always)]
+    pub(crate) fn of_form<F: KnownForm>(self) -> Self {
+        Self { form: F::FORM, ..self }
+    }
 }

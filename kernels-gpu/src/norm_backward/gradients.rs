@@ -32,17 +32,15 @@ pub(crate) unsafe fn norm_backward<T: Elem, const HELD: usize, const VECTOR: boo
             _ if HELD == 0 => streamed::<T, 1, VECTOR, LAYER>(&share, operands, weight, sums, p),
             // One body for all kinds, where speed is not decided by it.
             _ if !VECTOR => held::<T, HELD, VECTOR, LAYER>(&share, operands, weight, sums, p),
-            OperandKind::Absent => {
-                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::Absent), sums, p)
+            OperandKind::ABSENT => {
+                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::ABSENT), sums, p)
             }
-            OperandKind::Same => {
-                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::Same), sums, p)
+            OperandKind::SAME => {
+                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::SAME), sums, p)
             }
             // For f32 the two kinds are one, and the host says `SAME`.
             _ if size_of::<T>() == 4 => {}
-            OperandKind::F32 => {
-                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::F32), sums, p)
-            }
+            _ => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::F32), sums, p),
         }
     }
 }

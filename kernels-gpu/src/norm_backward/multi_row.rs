@@ -201,9 +201,9 @@ unsafe fn scale<T: Elem, const HELD: usize>(share: &Share, weight: Weight, p: &P
     };
     core::array::from_fn(|tile| {
         let of_kind: T::Lanes = match weight.kind {
-            OperandKind::Absent => return T::Lanes::splat(1.0),
-            OperandKind::Same => same.lanes(tile as u32, Load::ReadOnly),
-            OperandKind::F32 => single.lanes(tile as u32, Load::ReadOnly),
+            OperandKind::ABSENT => return T::Lanes::splat(1.0),
+            OperandKind::SAME => same.lanes(tile as u32, Load::ReadOnly),
+            _ => single.lanes(tile as u32, Load::ReadOnly),
         };
         of_kind.map(|w| w + p.weight_offset)
     })

@@ -9,16 +9,16 @@ use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, BlockRegisters, BlockRegistersStaged, Scalar, Vec4, WarpRegisters, WholeTiles};
 
 use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
-use crate::norm::known_form::{Formed, KnownForm, OfLaunch, RoundEach, Same, Single, Tabled, WithAffine};
+use crate::norm::known_form::{Formed, RoundEach, in_form};
 use crate::norm::modulation::Normed;
 use crate::norm::operand_forms::Form;
-use crate::norm::params::{Params, RowAccess};
-use crate::norm::passes::Passes;
+use crate::norm::params::{KnownForm, Params, RowAccess, Same, Single, Tabled, WithAffine};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
+use crate::norm::row_context::RowContext;
 
 /// Both passes, for each form.
 struct Both<T, N, const OUTPUTS: usize, A> {
-    passes: Passes<T, A>,
+    row: RowContext<T, A>,
     normed: Normed<N, QuadRow<T, A>, OUTPUTS>,
 }
 
@@ -26,27 +26,27 @@ impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for Both<T,
     #[inline(always)]
     unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         // SAFETY: as the caller promises.
-        unsafe { self.normed.run::<T, F, P, R, A>(&self.passes, rounds) }
+        unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
 
 /// # Safety
 /// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many,
 /// of the types that their kinds say, weight, bias and tables one row, all as `A` says, that each `y`
-/// overlaps nothing else, and that they are of the form `F`.
+/// overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
-unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access, F: KnownForm>(
+unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    let Some(passes) = Passes::<T, A>::of_warp(p) else { return };
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let source = QuadRow::<T, A>::of(&x, passes.row.at, passes.row.columns);
+        let source = QuadRow::<T, A>::of(&x, row.at, row.columns);
         let normed = Normed::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
-        F::run::<T, OUTPUTS, A>(Both { passes, normed }, p);
+        in_form::<T, OUTPUTS, A>(Both { row, normed }, p);
     }
 }
 
@@ -63,14 +63,14 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
         match p.access {
-            RowAccess::Vec4 => ada_norm::<T, N, OUTPUTS, Vec4, OfLaunch>(x, affine, outputs, p),
-            _ => ada_norm::<T, N, OUTPUTS, Scalar, OfLaunch>(x, affine, outputs, p),
+            RowAccess::VEC4 => ada_norm::<T, N, OUTPUTS, Vec4>(x, affine, outputs, p),
+            _ => ada_norm::<T, N, OUTPUTS, Scalar>(x, affine, outputs, p),
         }
     }
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of `A::HELD` tiles, and operands of the form `F`.
+/// As [`ada_norm`], for rows of as many tiles as `A` holds, and operands of the form `F`.
 #[inline(always)]
 unsafe fn held<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -81,11 +81,11 @@ unsafe fn held<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { ada_norm::<T, N, 1, A, F>(x, affine, [y], p) }
+    unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of four times `A::HELD` tiles, and operands of the form `F`.
+/// As [`ada_norm`], for rows of four times as many tiles as `A` holds, and operands of the form `F`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -96,7 +96,7 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { ada_norm::<T, N, 1, A, F>(x, affine, [y], p) }
+    unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
@@ -110,7 +110,7 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles, OfLaunch>(x, affine, outputs, p) }
+    unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 
 /// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want; of a LayerNorm,

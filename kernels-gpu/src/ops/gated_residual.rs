@@ -47,7 +47,7 @@ impl<T: Elem> Gate<T> {
     /// With what the table adds to it: rounded to `T` if both are of it.
     #[inline(always)]
     unsafe fn plus_table<const VECTOR: bool>(self, gate: &Modulation, share: &Share<T, VECTOR>) -> Self {
-        if gate.table.kind == OperandKind::Absent {
+        if let OperandKind::ABSENT = gate.table.kind {
             return self;
         }
         // SAFETY: as the caller promises.

@@ -3,15 +3,18 @@
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, BlockRegisters, Scalar, Vec4, WarpRegisters, WholeTiles};
+use cuda_std::vec4::{
+    Access, BlockRegisters, Scalar, Vec4, WarpRegisters, WholeTiles, is_any_length, is_block_shared,
+    tiles_held,
+};
 
 use crate::layout::operand_kind::OperandKind;
 use crate::norm::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
 use crate::norm::io::Sink;
 use crate::norm::params::{OperandForm, Params, RowAccess};
-use crate::norm::passes::Passes;
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::LayerNorm;
+use crate::norm::row_context::RowContext;
 
 /// `y = norm * weight + bias`, as the second pass.
 struct Scale<T, P, A> {
@@ -24,7 +27,7 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for Scale<T, P, A> {
     // Weight and bias of four quads would have the registers of some of the blocks that share a
     // multiprocessor.
     const AHEAD: usize =
-        if A::BLOCK_SHARED || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
+        if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
     const EMPTY: P::Fetched = P::EMPTY;
 
@@ -43,7 +46,7 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for Scale<T, P, A> {
 /// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a
 /// time, and a norm without both is no body of its own.
 const fn is_tight<T, A: Access>() -> bool {
-    A::HELD == 5 && size_of::<T>() == 2
+    tiles_held::<A>() == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
@@ -51,23 +54,23 @@ const fn is_tight<T, A: Access>() -> bool {
 /// type that their kind says, all as `A` says, that `y` overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: Params) {
-    let Some(passes) = Passes::<T, A>::of_warp(p) else { return };
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let x = QuadRow::<T, A>::of(&x, passes.row.at, passes.row.columns);
-        if !A::BLOCK_SHARED {
+        let x = QuadRow::<T, A>::of(&x, row.at, row.columns);
+        if !is_block_shared::<A>() {
             thread::wait_for_earlier_launches(x.first());
         }
         let [weight, bias] =
-            [&affine.weight, &affine.bias].map(|operand| operand.kind != OperandKind::Absent);
-        let single = size_of::<T>() == 2 && p.form == OperandForm::Single;
+            [&affine.weight, &affine.bias].map(|operand| operand.kind.is_not(OperandKind::ABSENT));
+        let single = size_of::<T>() == 2 && p.form.is(OperandForm::SINGLE);
         match (weight, bias) {
-            _ if !A::WHOLE => run::<T, AffineRow<T, A>, A>(&passes, x, affine, y),
-            (false, false) if !is_tight::<T, A>() => run::<T, (), A>(&passes, x, affine, y),
-            (true, true) if single => run::<T, PlainAffine<f32, A, true>, A>(&passes, x, affine, y),
-            (true, true) => run::<T, PlainAffine<T, A, true>, A>(&passes, x, affine, y),
-            _ if single => run::<T, PlainAffine<f32, A, false>, A>(&passes, x, affine, y),
-            _ => run::<T, PlainAffine<T, A, false>, A>(&passes, x, affine, y),
+            _ if is_any_length::<A>() => run::<T, AffineRow<T, A>, A>(&row, x, affine, y),
+            (false, false) if !is_tight::<T, A>() => run::<T, (), A>(&row, x, affine, y),
+            (true, true) if single => run::<T, PlainAffine<f32, A, true>, A>(&row, x, affine, y),
+            (true, true) => run::<T, PlainAffine<T, A, true>, A>(&row, x, affine, y),
+            _ if single => run::<T, PlainAffine<f32, A, false>, A>(&row, x, affine, y),
+            _ => run::<T, PlainAffine<T, A, false>, A>(&row, x, affine, y),
         }
     }
 }
@@ -76,17 +79,16 @@ unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: Pa
 /// As [`layer_norm`], for weight and bias of the form `P`.
 #[inline(always)]
 unsafe fn run<T: Elem, P: Parameters, A: Access>(
-    passes: &Passes<T, A>,
+    row: &RowContext<T, A>,
     x: QuadRow<T, A>,
     affine: Affine,
     y: Rows,
 ) {
-    let columns = passes.row.columns;
+    let columns = row.columns;
     // SAFETY: as the caller promises.
-    let scale = unsafe {
-        Scale { affine: P::of(&affine, columns), y: QuadRowMut::<T, A>::of(&y, passes.row.at, columns) }
-    };
-    passes.run::<LayerNorm, _, _>(x, scale);
+    let scale =
+        unsafe { Scale { affine: P::of(&affine, columns), y: QuadRowMut::<T, A>::of(&y, row.at, columns) } };
+    row.run::<LayerNorm, _, _>(x, scale);
 }
 
 /// # Safety
@@ -97,15 +99,15 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: Params) {
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
         match p.access {
-            RowAccess::WholeTiles => layer_norm::<T, WholeTiles>(x, affine, y, p),
-            RowAccess::Vec4 => layer_norm::<T, Vec4>(x, affine, y, p),
-            RowAccess::Scalar => layer_norm::<T, Scalar>(x, affine, y, p),
+            RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
+            RowAccess::VEC4 => layer_norm::<T, Vec4>(x, affine, y, p),
+            _ => layer_norm::<T, Scalar>(x, affine, y, p),
         }
     }
 }
 
 /// # Safety
-/// As [`layer_norm`], for rows of `A::HELD` tiles.
+/// As [`layer_norm`], for rows of as many tiles as `A` holds.
 #[inline(always)]
 unsafe fn held<T: Elem, A: Access, const MIN_BLOCKS: u32>(x: Rows, affine: Affine, y: Rows, p: Params) {
     // Of Turing's half as many threads each has the registers that it wants.
@@ -115,7 +117,7 @@ unsafe fn held<T: Elem, A: Access, const MIN_BLOCKS: u32>(x: Rows, affine: Affin
 }
 
 /// # Safety
-/// As [`layer_norm`], for rows of four times `A::HELD` tiles.
+/// As [`layer_norm`], for rows of four times as many tiles as `A` holds.
 #[inline(always)]
 unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,

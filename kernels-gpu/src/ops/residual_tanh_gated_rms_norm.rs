@@ -5,14 +5,13 @@
 //! the sum is rounded, `normed` is computed in f32 from the rounded sum and rounded once.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, BlockRegistersStaged, MOST_HELD, Scalar, Vec4, WholeTiles, round};
+use cuda_std::vec4::{Access, BlockRegistersStaged, MOST_HELD, Scalar, Vec4, WholeTiles, round, tiles_held};
 
 use crate::layout::operand_kind::OperandKind;
 use crate::norm::io::{Sink, Source};
 use crate::norm::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
 use crate::norm::operand_forms::Form;
 use crate::norm::params::{Params, RowAccess};
-use crate::norm::passes::Passes;
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::MeanSquare;
 use crate::norm::row_context::RowContext;
@@ -46,12 +45,12 @@ pub struct Scaled {
 /// scale as many of the types that their kinds say, all as `A` says, and that the outputs overlap nothing.
 #[inline(always)]
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
-    let Some(passes) = Passes::<T, A>::of_warp(p) else { return };
-    let (at, columns) = (passes.row.at, passes.row.columns);
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
+    let (at, columns) = (row.at, row.columns);
     // SAFETY: as the caller promises; a warp's row is its own.
     let sum = unsafe {
         Sum {
-            passes,
+            row,
             x: QuadRow::<T, A>::of(&gated.x, at, columns),
             branch: QuadRow::<T, A>::of(&gated.branch, at, columns),
             gate: OperandRow::<T, A>::of(&gated.gate, at, columns),
@@ -66,31 +65,31 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
             normed: QuadRowMut::<T, A>::of(&normed, at, columns),
         }
     });
-    if A::HELD > 0 {
-        return run_held(&passes, sum, sink);
+    if tiles_held::<A>() > 0 {
+        return run_held(&row, sum, sink);
     }
-    let sum = Sum { stats: passes.reduce::<MeanSquare, _>(sum.branch), ..sum };
+    let sum = Sum { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
     let Some(sink) = sink else { return sum.write() };
     // Now the sums wait where the branch did.
-    let stats = passes.reduce::<MeanSquare, _>(sum);
-    passes.write(sum, stats, sink);
+    let stats = row.reduce::<MeanSquare, _>(sum);
+    row.write(sum, stats, sink);
 }
 
 /// The same of a row that stays in registers, all of what it is made of on its way at once.
 #[inline(always)]
-fn run_held<T: Elem, A: Access>(passes: &Passes<T, A>, sum: Sum<T, A>, sink: Option<Scale<T, A>>) {
-    let (branch, x) = (passes.held_row(|tile| sum.branch.get(tile)), passes.held_row(|tile| sum.x.get(tile)));
-    let sum = Sum { stats: passes.reduce_held::<MeanSquare>(&branch), ..sum };
+fn run_held<T: Elem, A: Access>(row: &RowContext<T, A>, sum: Sum<T, A>, sink: Option<Scale<T, A>>) {
+    let (branch, x) = (row.held_row(|tile| sum.branch.get(tile)), row.held_row(|tile| sum.x.get(tile)));
+    let sum = Sum { stats: row.reduce_held::<MeanSquare>(&branch), ..sum };
     let mut sums = x;
     for nth in 0..MOST_HELD {
-        if let Some(tile) = passes.own(nth) {
+        if let Some(tile) = row.own(nth) {
             sums[nth] = sum.add_to(tile, branch[nth].forget_lanes(), x[nth]);
         }
     }
     let Some(sink) = sink else { return };
-    let stats = passes.reduce_held::<MeanSquare>(&sums);
+    let stats = row.reduce_held::<MeanSquare>(&sums);
     for nth in 0..MOST_HELD {
-        if let Some(tile) = passes.own(nth) {
+        if let Some(tile) = row.own(nth) {
             sink.put(stats, tile, sums[nth].forget_lanes(), sink.fetch(tile));
         }
     }
@@ -99,7 +98,7 @@ fn run_held<T: Elem, A: Access>(passes: &Passes<T, A>, sum: Sum<T, A>, sink: Opt
 /// The rows of the sum.
 #[derive(Clone, Copy)]
 struct Sum<T, A> {
-    passes: Passes<T, A>,
+    row: RowContext<T, A>,
     x: QuadRow<T, A>,
     branch: QuadRow<T, A>,
     gate: OperandRow<T, A>,
@@ -111,14 +110,14 @@ impl<T: Elem, A: Access> Sum<T, A> {
     /// The thread's sum of `tile`, written.
     #[inline(always)]
     fn add(&self, tile: u32, x: Quad<T>) -> Quad<T> {
-        self.add_to(tile, self.passes.row.waiting(tile).unwrap_or_else(|| self.branch.get(tile)), x)
+        self.add_to(tile, self.row.waiting(tile).unwrap_or_else(|| self.branch.get(tile)), x)
     }
 
     /// The same with the branch's quad at hand.
     #[inline(always)]
     fn add_to(&self, tile: u32, branch: Quad<T>, x: Quad<T>) -> Quad<T> {
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
-        let gate = if self.gate.kind == OperandKind::Same { round::<T>(gate) } else { gate };
+        let gate = if let OperandKind::SAME = self.gate.kind { round::<T>(gate) } else { gate };
         let product = zip(branch.lanes(), gate, |branch, gate| branch * self.stats.inv * gate);
         let sum = x.plus(Quad::from_lanes(product));
         self.out.put(tile, sum);
@@ -128,10 +127,10 @@ impl<T: Elem, A: Access> Sum<T, A> {
     /// All of them, where nothing follows.
     #[inline(always)]
     fn write(&self) {
-        if self.passes.row.has_room() {
-            return self.stage(&self.passes.row);
+        if self.row.has_room() {
+            return self.stage(&self.row);
         }
-        for tile in 0..self.passes.tiles() {
+        for tile in 0..self.row.tiles() {
             self.add(tile, self.x.get(tile));
         }
     }
@@ -142,7 +141,7 @@ impl<T: Elem, A: Access> Source<T, A> for Sum<T, A> {
     const NOTHING: () = ();
     #[inline(always)]
     fn stage(&self, _: &RowContext<T, A>) {
-        self.passes.fill(|tile| self.x.get(tile), |tile, x| self.add(tile, x));
+        self.row.fill(|tile| self.x.get(tile), |tile, x| self.add(tile, x));
     }
     #[inline(always)]
     fn parts(&self, _: &RowContext<T, A>, _: u32) {}
@@ -185,9 +184,9 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: 
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
         match p.access {
-            RowAccess::WholeTiles => residual::<T, WholeTiles>(gated, chained, p),
-            RowAccess::Vec4 => residual::<T, Vec4>(gated, chained, p),
-            RowAccess::Scalar => residual::<T, Scalar>(gated, chained, p),
+            RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
+            RowAccess::VEC4 => residual::<T, Vec4>(gated, chained, p),
+            _ => residual::<T, Scalar>(gated, chained, p),
         }
     }
 }
@@ -200,7 +199,7 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<{ Params::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // Known when the kernel is compiled, and not looked up for each quad.
-    let same = |operand: Operand| Operand { kind: OperandKind::Same, ..operand };
+    let same = |operand: Operand| Operand { kind: OperandKind::SAME, ..operand };
     let gated = TanhGated { gate: same(gated.gate), ..gated };
     let chained = chained.map(|Scaled { scale, normed }| Scaled {
         scale: Modulation { value: same(scale.value), table: Operand::ABSENT },

@@ -161,15 +161,13 @@ pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool, X
     match weight.kind {
         // One body for all kinds, where speed is not decided by it.
         kind if HELD == 0 => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(kind), y, team, p),
-        OperandKind::Absent => {
-            scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::Absent), y, team, p)
+        OperandKind::ABSENT => {
+            scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::ABSENT), y, team, p)
         }
-        OperandKind::Same => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
+        OperandKind::SAME => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
         // For f32 the two kinds are one, and the host says `SAME`.
         _ if size_of::<T>() == 4 => {}
-        OperandKind::F32 => {
-            scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::F32), y, team, p)
-        }
+        _ => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::F32), y, team, p),
     }
 }
 

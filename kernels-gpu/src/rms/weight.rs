@@ -73,9 +73,9 @@ impl<T: Elem, const VECTOR: bool> Scale<T> for AnyKind<T, VECTOR> {
     #[inline(always)]
     fn apply(&self, tile: u32, (): (), lanes: T::Lanes, how: Applied) -> T::Lanes {
         match self.kind {
-            OperandKind::Absent => lanes,
-            OperandKind::Same => times::<T>(lanes, self.same.lanes(tile, Load::ReadOnly), how),
-            OperandKind::F32 => times::<T>(lanes, self.single.lanes(tile, Load::ReadOnly), how),
+            OperandKind::ABSENT => lanes,
+            OperandKind::SAME => times::<T>(lanes, self.same.lanes(tile, Load::ReadOnly), how),
+            _ => times::<T>(lanes, self.single.lanes(tile, Load::ReadOnly), how),
         }
     }
 }

@@ -1,5 +1,5 @@
 //! Which columns of a row a thread has.
-use super::access::Access;
+use super::access::{Access, is_whole};
 use super::quad::LEN;
 use crate::rows::row::{RowAt, Rows};
 use crate::simt::{thread, warp};
@@ -55,7 +55,7 @@ impl QuadColumns {
     /// Does the row reach into the thread's quad? Of rows of whole tiles no thread asks beyond them.
     #[inline(always)]
     pub fn has<A: Access>(&self, tile: u32) -> bool {
-        A::WHOLE || self.first(tile) < self.cols
+        is_whole::<A>() || self.first(tile) < self.cols
     }
 }
 

@@ -1,7 +1,7 @@
 //! Rows in quads: to read, to write, and of a type that is known when the kernel runs.
 use core::marker::PhantomData;
 
-use super::access::Access;
+use super::access::{Access, is_scalar, is_vector, is_whole};
 use super::columns::{QuadColumns, TILE};
 use super::quad::Quad;
 use super::shared_row::Staged;
@@ -11,7 +11,7 @@ use crate::simt::mem::{self, Load, Store};
 
 #[inline(always)]
 fn start<T, A: Access>(rows: &Rows, at: RowAt) -> *mut T {
-    if A::WHOLE { rows.start_near(at) } else { rows.start(at) }
+    if is_whole::<A>() { rows.start_near(at) } else { rows.start(at) }
 }
 
 /// A row to read.
@@ -49,7 +49,7 @@ impl<T: Elem, A: Access> QuadRow<T, A> {
     /// `Rows::is_vector`?
     #[inline(always)]
     pub fn copy_to(&self, staged: &Staged<T>, packs: bool) {
-        if A::WHOLE || A::VECTOR && packs {
+        if is_whole::<A>() || is_vector::<A>() && packs {
             // SAFETY: the row is readable (`of`), and aligned as the caller says.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
@@ -73,7 +73,7 @@ impl<T: Elem, A: Access> QuadRow<T, A> {
         let at = self.columns.place(self.start, tile);
         // SAFETY: the columns lie inside the row (`of`); if `VECTOR`, whole quads fill it.
         let words = unsafe {
-            if !A::VECTOR {
+            if is_scalar::<A>() {
                 let count = self.columns.count(tile);
                 let element =
                     |i: u32| if i < count { load_element(at.wrapping_add(i as usize), hint) } else { 0 };
@@ -159,10 +159,10 @@ impl<T: Elem, A: Access> QuadRowMut<T, A> {
         // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; if `VECTOR`, whole quads
         // fill it.
         unsafe {
-            if A::VECTOR && size_of::<T>() == 2 {
+            if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
             }
-            if A::VECTOR {
+            if is_vector::<A>() {
                 return mem::store_u32x4(at.cast(), quad.words, Store::Default);
             }
             for i in 0..4 {

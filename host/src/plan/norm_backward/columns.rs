@@ -62,8 +62,8 @@ impl<'v, 'a> Columns<'v, 'a> {
             }
         }
         let kind = match weight {
-            None => OperandKind::Absent,
-            Some(weight) if weight.dtype() == x.dtype() => OperandKind::Same,
+            None => OperandKind::ABSENT,
+            Some(weight) if weight.dtype() == x.dtype() => OperandKind::SAME,
             Some(_) => OperandKind::F32,
         };
         let base = weight.map_or(std::ptr::null(), |weight| weight.ptr().cast());

@@ -2,7 +2,7 @@
 //! the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, LEN, TILE};
+use cuda_std::vec4::{Access, LEN, TILE, tiles_held};
 
 use super::stats::Stats;
 use super::welford::Welford;
@@ -71,7 +71,7 @@ impl PartMoments for Welford {
         eps: f32,
     ) -> Stats {
         // Of a row that is held every thread has as many, a number that is known when the kernel is compiled.
-        let even = A::HELD > 0;
+        let even = tiles_held::<A>() > 0;
         let half = if even { self.known_half() } else { self.half() };
         let Self { mean, m2, .. } = self.fold_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
@@ -84,7 +84,8 @@ impl PartMoments for Welford {
         }
         block::sync();
         let warp = |number: u32| {
-            let tiles = if even { A::HELD as u32 } else { (row.tiles + WARPS - 1 - number) / WARPS };
+            let tiles =
+                if even { tiles_held::<A>() as u32 } else { (row.tiles + WARPS - 1 - number) / WARPS };
             // SAFETY: every place was written before the barrier.
             let [mean, m2] = unsafe { [meeting.get(2 * number), meeting.get(2 * number + 1)] };
             Self { mean, m2, count: (tiles * TILE) as f32 }
@@ -124,7 +125,7 @@ impl PartMoments for Squares {
         let mut sum = 0.0;
         let mut add = |tile: u32| {
             let group = [0, 1, 2, 3].map(|i: u32| {
-                if A::HELD > 0 || tile + i < row.tiles {
+                if tiles_held::<A>() > 0 || tile + i < row.tiles {
                     row.staged.element(own + (tile + i) * TILE).to_f32()
                 } else {
                     0.0
@@ -134,8 +135,8 @@ impl PartMoments for Squares {
                 sum += group[i] * group[i];
             }
         };
-        if A::HELD > 0 {
-            for nth in 0..A::HELD as u32 {
+        if tiles_held::<A>() > 0 {
+            for nth in 0..tiles_held::<A>() as u32 {
                 add(nth * WARPS);
             }
         } else {

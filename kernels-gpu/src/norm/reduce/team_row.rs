@@ -6,7 +6,7 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, LEN};
+use cuda_std::vec4::{Access, LEN, is_scalar};
 
 use super::stats::Stats;
 use super::team::{Cols, MOST, TeamMoments};
@@ -77,7 +77,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
         // Without vectors a quad is many accesses, and one is enough.
-        let together = if !A::VECTOR { 1 } else { M::IN_FLIGHT };
+        let together = if is_scalar::<A>() { 1 } else { M::IN_FLIGHT };
         let mut moments = M::EMPTY;
         let (tiles, mut first) = (self.tiles(), 0);
         while first < tiles {
@@ -93,7 +93,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
                     if tile < self.room {
                         self.staged.put(tile, quads[i]);
                     }
-                    let count = if !A::VECTOR { self.columns(tile).count(0) } else { LEN };
+                    let count = if is_scalar::<A>() { self.columns(tile).count(0) } else { LEN };
                     moments.push(quads[i].lanes(), count);
                 }
             }

@@ -8,7 +8,7 @@
 //! and combine means as torch does there.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::vec4::Access;
+use cuda_std::vec4::{Access, is_scalar, is_vector};
 
 use super::block::{PartMoments, Squares};
 use super::stats::{Cols, Stats};
@@ -103,11 +103,11 @@ impl Moments for LayerNorm {
             let (mut seen, mut kept) = (self.warp(warp), self.warp(warp));
             for i in 0..4 {
                 seen.add(group[warp][i], inv_counts[i]);
-                if !A::VECTOR && i as u32 + 1 == counts[warp] {
+                if is_scalar::<A>() && i as u32 + 1 == counts[warp] {
                     kept = seen;
                 }
             }
-            if A::VECTOR && counts[warp] > 0 {
+            if is_vector::<A>() && counts[warp] > 0 {
                 kept = seen;
             }
             (self.mean[warp], self.m2[warp]) = (kept.mean, kept.m2);
