@@ -1,8 +1,8 @@
 //! Device standard library: what a GPU kernel in Rust is written with.
 //!
 //! One API, two backends. For `nvptx64` every function here becomes PTX; for any other target it runs on the
-//! [CPU executor](cpu), which plays the GPU: grid, blocks, threads, barriers, warps and shared memory. So a kernel
-//! is tested by `cargo test` on a machine without a GPU, and shipped from the same source.
+//! [CPU executor](cpu), which plays the GPU: grid, blocks, threads, barriers, warps and shared memory. So a
+//! kernel is tested by `cargo test` on a machine without a GPU, and shipped from the same source.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -21,8 +21,8 @@
 //! | `mma.sync`, `ldmatrix` | [`matrix::mma`] |
 //! | `__global__` | [`entry!`] |
 //!
-//! On top of these stands the vocabulary that row kernels share: [`rows::team::Team`] (the threads of one row) and
-//! [`rows::row::Row`] (a row read and written in tiles of one 16-byte pack a thread).
+//! On top of these stands the vocabulary that row kernels share: [`rows::team::Team`] (the threads of one
+//! row) and [`rows::row::Row`] (a row read and written in tiles of one 16-byte pack a thread).
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",

@@ -21,3 +21,41 @@ pub mod softmax;
 pub fn kernels() -> impl Iterator<Item = &'static cuda_std::cpu::Kernel> {
     ops::KERNELS.iter().copied().flatten().copied().flatten()
 }
+
+#[cfg(all(test, not(target_arch = "nvptx64")))]
+mod tests {
+    use cuda_std::cpu::Overlap;
+
+    /// As measured: `docs/ladders.md`. All other kernels overlap with the launch before them and the one
+    /// behind.
+    #[test]
+    fn kernels_that_do_not_overlap_with_both_launches() {
+        const PLAIN: &[&str] =
+            &["activation", "activation_backward", "activation_backward_hold1", "activation_hold1"];
+        const BEFORE: &[&str] = &[
+            "add_rms_norm_hold2",
+            "layer_norm_backward",
+            "layer_norm_backward_beside2",
+            "layer_norm_backward_beside3",
+            "layer_norm_backward_hold4",
+            "layer_norm_backward_sums",
+            "layer_norm_held10",
+            "rms_norm_backward",
+            "rms_norm_backward_hold4",
+            "rms_norm_backward_sums",
+        ];
+        for (overlap, expected) in [(Overlap::Plain, PLAIN), (Overlap::Before, BEFORE)] {
+            let mut found: Vec<_> = super::kernels()
+                .filter(|kernel| kernel.overlap == overlap)
+                .map(|kernel| kernel.name)
+                .collect();
+            let mut names: Vec<_> = expected
+                .iter()
+                .flat_map(|op| ["f32", "f16", "bf16"].map(|elem| format!("{op}_{elem}")))
+                .collect();
+            found.sort_unstable();
+            names.sort_unstable();
+            assert_eq!(found, names, "{overlap:?}");
+        }
+    }
+}

@@ -12,8 +12,8 @@ pub enum Load {
     ReadOnly,
     /// `ld.global.nc.L1::no_allocate`: read-only and read once; leaves L1 to the rest.
     Once,
-    /// `ld.global.nc.L2::cache_hint`: read-only, and in L2 as the policy says ([`Passage`](crate::l2::Passage)). Before sm_90
-    /// as `ReadOnly`.
+    /// `ld.global.nc.L2::cache_hint`: read-only, and in L2 as the policy says
+    /// ([`Passage`](crate::l2::Passage)). Before sm_90 as `ReadOnly`.
     By(Policy),
 }
 
@@ -26,8 +26,9 @@ pub enum Store {
     Streaming,
 }
 
-/// What becomes of a line in L2, as `createpolicy.fractional` encodes it on sm_90. A number that the host passes is read with the other
-/// arguments; made and chosen in the kernel, it would stand in front of the first load.
+/// What becomes of a line in L2, as `createpolicy.fractional` encodes it on sm_90. A number that the host
+/// passes is read with the other arguments; made and chosen in the kernel, it would stand in front of the
+/// first load.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(pub u64);

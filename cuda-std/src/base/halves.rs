@@ -1,7 +1,7 @@
 //! Pairs of 16-bit floats in a word, where there is no instruction for them.
 
-/// The larger 16-bit floats of two words, of either type, where there is no instruction for it: as integers, whose order
-/// is that of the floats once all bits of the negative ones but the sign are flipped.
+/// The larger 16-bit floats of two words, of either type, where there is no instruction for it: as integers,
+/// whose order is that of the floats once all bits of the negative ones but the sign are flipped.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
     let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);

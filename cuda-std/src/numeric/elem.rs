@@ -1,6 +1,7 @@
 //! The element types of tensors, and the f32 lanes that kernels compute on.
 //!
-//! A kernel is generic over [`Elem`]; its arithmetic is f32. `Elem` knows how 16 bytes become f32 lanes and back.
+//! A kernel is generic over [`Elem`]; its arithmetic is f32. `Elem` knows how 16 bytes become f32 lanes and
+//! back.
 use half::{bf16, f16};
 
 use crate::arch;
@@ -64,7 +65,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
     /// From f32, rounded once.
     fn from_f32(value: f32) -> Self;
-    /// The same of a number that is known when the kernel is compiled: what no compiler looks into is no instruction then.
+    /// The same of a number that is known when the kernel is compiled: what no compiler looks into is no
+    /// instruction then.
     fn constant(value: f32) -> Self;
     /// To f32, exact.
     fn to_f32(self) -> f32;

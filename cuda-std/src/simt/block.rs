@@ -12,8 +12,8 @@ pub fn sync() {
 
 /// Folds `value` over the block (a multiple of 32 threads), the same bits in every thread.
 ///
-/// Takes the bytes of a `T` for each warp from `memory`; every thread must call it. A second fold over the same memory needs a
-/// [`sync`] before it.
+/// Takes the bytes of a `T` for each warp from `memory`; every thread must call it. A second fold over the
+/// same memory needs a [`sync`] before it.
 #[inline(always)]
 pub fn fold<T: warp::Exchange>(
     value: T,
@@ -26,8 +26,8 @@ pub fn fold<T: warp::Exchange>(
     fold_warps(value, neutral, number, 0, warps, memory, combine)
 }
 
-/// Folds over the `warps` warps from number `first` on, for each such group of the block at once; `number` is the
-/// calling thread's warp.
+/// Folds over the `warps` warps from number `first` on, for each such group of the block at once; `number` is
+/// the calling thread's warp.
 #[inline(always)]
 pub(crate) fn fold_warps<T: warp::Exchange>(
     value: T,
@@ -50,8 +50,8 @@ pub(crate) fn fold_warps<T: warp::Exchange>(
     fold_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
-/// Folds `count` elements, up to 32. As many lanes as there are elements fold them, each group of lanes the same ones: the
-/// steps are as few as can be, and every lane ends with the result.
+/// Folds `count` elements, up to 32. As many lanes as there are elements fold them, each group of lanes the
+/// same ones: the steps are as few as can be, and every lane ends with the result.
 #[inline(always)]
 fn fold_lanes<T: warp::Exchange>(
     element: impl Fn(u32) -> T,
@@ -65,8 +65,8 @@ fn fold_lanes<T: warp::Exchange>(
     warp::fold(theirs, width, combine)
 }
 
-/// As [`fold`], over all blocks of a cluster of a kernel that declares `BLOCKS`, once; takes 8 bytes for each block and 8
-/// more.
+/// As [`fold`], over all blocks of a cluster of a kernel that declares `BLOCKS`, once; takes 8 bytes for each
+/// block and 8 more.
 #[inline(always)]
 pub(crate) fn fold_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,

@@ -1,13 +1,13 @@
 //! Blocks that run at the same time and write into each other's shared memory: a thread-block cluster.
 //!
-//! From sm_90 on. Before, and on the CPU executor, a cluster is one block, whatever its kernel declares; a host that
-//! launches `BLOCKS` blocks a cluster asks for the architecture first.
+//! From sm_90 on. Before, and on the CPU executor, a cluster is one block, whatever its kernel declares; a
+//! host that launches `BLOCKS` blocks a cluster asks for the architecture first.
 use super::shared::{Shared, SharedMemory};
 use super::thread;
 use crate::arch;
 
-/// Declares, beside [`launch_bounds`](super::thread::launch_bounds), that blocks are launched in clusters of `BLOCKS`, at
-/// most 8, which the grid's x is a multiple of.
+/// Declares, beside [`launch_bounds`](super::thread::launch_bounds), that blocks are launched in clusters of
+/// `BLOCKS`, at most 8, which the grid's x is a multiple of.
 #[inline(always)]
 pub fn bounds<const BLOCKS: u32>() {
     const { assert!(BLOCKS.is_power_of_two() && BLOCKS <= 8) };
@@ -28,9 +28,9 @@ pub fn rank() -> u32 {
 
 /// An exchange of one word between all blocks of a cluster.
 ///
-/// A barrier in shared memory counts the bytes that have come. The cluster's own barrier would do, but orders all memory
-/// accesses of all threads before it: with it `rms_norm` of rows of 131,072 had 85 % of copy bandwidth on an H200, with
-/// this 90 %.
+/// A barrier in shared memory counts the bytes that have come. The cluster's own barrier would do, but orders
+/// all memory accesses of all threads before it: with it `rms_norm` of rows of 131,072 had 85 % of copy
+/// bandwidth on an H200, with this 90 %.
 #[derive(Clone, Copy)]
 pub struct Exchange {
     words: Shared<u64>,
@@ -39,8 +39,8 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// The kernel's only one, of the clusters of `BLOCKS` that it declares; takes a word for each block, and one more.
-    /// Every thread of the cluster must call it.
+    /// The kernel's only one, of the clusters of `BLOCKS` that it declares; takes a word for each block, and
+    /// one more. Every thread of the cluster must call it.
     #[inline(always)]
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();
@@ -53,8 +53,9 @@ impl Exchange {
         exchange
     }
 
-    /// Sends `word`, the same in all threads of a block, to all blocks, and returns those of all by their ranks. Every
-    /// thread of the cluster must call it, once, with a barrier of the block between [`Exchange::open`] and this.
+    /// Sends `word`, the same in all threads of a block, to all blocks, and returns those of all by their
+    /// ranks. Every thread of the cluster must call it, once, with a barrier of the block between
+    /// [`Exchange::open`] and this.
     #[inline(always)]
     pub fn all(self, word: u64) -> Shared<u64> {
         // The others run, and expect it.

@@ -6,9 +6,10 @@ pub use crate::base::cache::{LINE, Policy};
 
 /// How what a kernel reads once passes through L2: a kernel argument.
 ///
-/// Kernels that keep such lines (`evict_last`), although nobody reads them again, take 1 to 4 % less time on an H200
-/// (`docs/ladders.md`). But the lines stay until others are kept, and whoever comes behind has that much less of L2: so the blocks at the
-/// end give theirs back (`applypriority`), when these have taken the places of the earlier ones.
+/// Kernels that keep such lines (`evict_last`), although nobody reads them again, take 1 to 4 % less time on
+/// an H200 (`docs/ladders.md`). But the lines stay until others are kept, and whoever comes behind has that
+/// much less of L2: so the blocks at the end give theirs back (`applypriority`), when these have taken the
+/// places of the earlier ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {

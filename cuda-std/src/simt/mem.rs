@@ -1,7 +1,7 @@
 //! Global memory: the cache hints, and the element type a load or store moves.
 //!
-//! Row kernels go through [`Row`](crate::rows::row::Row); these are for what does not fit it. A vector access wants its
-//! address aligned to its size: the GPU faults otherwise, and so does the CPU executor.
+//! Row kernels go through [`Row`](crate::rows::row::Row); these are for what does not fit it. A vector access
+//! wants its address aligned to its size: the GPU faults otherwise, and so does the CPU executor.
 use crate::arch;
 pub use crate::base::cache::{Load, Store};
 
@@ -10,8 +10,8 @@ macro_rules! accesses {
         #[doc = concat!("Loads ", $what, " at `ptr`.")]
         ///
         /// # Safety
-        /// `ptr` is valid for the read and aligned to its size; with another hint than [`Load::Default`] nothing
-        /// writes there while the kernel runs.
+        /// `ptr` is valid for the read and aligned to its size; with another hint than [`Load::Default`]
+        /// nothing writes there while the kernel runs.
         #[inline(always)]
         pub unsafe fn $load(ptr: *const u8, hint: Load) -> $bits {
             // SAFETY: as the caller promises.
@@ -36,8 +36,8 @@ accesses! {
     load_u16, store_u16: u16, "2 bytes";
 }
 
-/// Has `bytes` from `from` on brought to the L2 cache, and waits for nothing: one thread asks for what a block is going to
-/// read. Before sm_90 nothing is done.
+/// Has `bytes` from `from` on brought to the L2 cache, and waits for nothing: one thread asks for what a
+/// block is going to read. Before sm_90 nothing is done.
 ///
 /// # Safety
 /// All of it is readable global memory; `from` and `bytes` are multiples of 16.

@@ -11,7 +11,7 @@ mod warps;
 use core::ffi::c_void;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use cuda_std::cpu::{self, Fault, Kernel, Launch};
+use cuda_std::cpu::{self, Fault, Kernel, Launch, Overlap};
 use cuda_std::prelude::*;
 
 /// What one thread runs; a kernel that captures its arguments.
@@ -19,7 +19,7 @@ type Body<'a> = &'a (dyn Fn() + Sync);
 
 fn kernel(name: &'static str) -> Kernel {
     // SAFETY: `run` passes one argument, a `Body`.
-    Kernel { name, run: |args| unsafe { args[0].cast::<Body>().read()() } }
+    Kernel { name, overlap: Overlap::Both, run: |args| unsafe { args[0].cast::<Body>().read()() } }
 }
 
 /// Launches `body`, as a kernel called `probe`.

@@ -2,6 +2,7 @@
 use cuda_std::row::Rows;
 use kernels_gpu::heads::params::Side;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
+use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 
 use super::rows::{Operand, expect_disjoint};
@@ -165,8 +166,8 @@ fn parameter(
         return Err(view.bad_strides(op, arg, "it must be contiguous"));
     }
     let kind = match view.dtype() {
-        own if own == dtype => OperandArg::SAME,
-        Dtype::F32 => OperandArg::F32,
+        own if own == dtype => OperandKind::SAME,
+        Dtype::F32 => OperandKind::F32,
         got => return Err(Error::Dtype { op, arg, got, expected: dtype.or_f32("q") }),
     };
     let rows = Rows::single(view.ptr().cast());

@@ -1,8 +1,9 @@
 //! Operands that broadcast against the rows of a norm: their checks, and the kernel arguments made of them.
 use cuda_std::row::Rows;
+use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
 use kernels_gpu::norm::operand::{Modulation as ModulationArg, Operand as OperandArg};
-use kernels_gpu::norm::params::Params;
+use kernels_gpu::norm::params::OperandForm;
 
 use super::rows::{Operand, columns, has_two_levels};
 use crate::{Device, Dtype, Error, Result, View};
@@ -51,10 +52,10 @@ pub(crate) struct Target<'v, 'a> {
 
 impl<'a> Target<'_, 'a> {
     /// How a kernel reads an operand of this dtype.
-    fn kind(&self, arg: &'static str, view: &View) -> Result<u32> {
+    fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
-            dtype if dtype == self.x.dtype() => Ok(OperandArg::SAME),
-            Dtype::F32 => Ok(OperandArg::F32),
+            dtype if dtype == self.x.dtype() => Ok(OperandKind::SAME),
+            Dtype::F32 => Ok(OperandKind::F32),
             got => {
                 let expected = self.x.dtype().or_f32("x");
                 Err(Error::Dtype { op: self.op, arg, got, expected })
@@ -171,35 +172,35 @@ pub(crate) const GATE: Names = ["gate", "gate_table"];
 pub(crate) fn any_single(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
-    operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandArg::F32)
+    operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
 }
 
-/// The form of operands that are absent or all of one type: see `Params::form`.
-pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> u32 {
-    let all = |kind| operands.clone().all(|operand| [OperandArg::NONE, kind].contains(&operand.kind));
+/// The form of operands that are absent or all of one type: see [`OperandForm`].
+pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
+    let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
-        () if all(OperandArg::SAME) => Params::SAME,
-        () if all(OperandArg::F32) => Params::SINGLE,
-        () => Params::ANY,
+        () if all(OperandKind::SAME) => OperandForm::SAME,
+        () if all(OperandKind::F32) => OperandForm::SINGLE,
+        () => OperandForm::ANY,
     }
 }
 
 /// The form of a norm's modulations, and of what else is read beside them: all of one type, with tables, or with weight and
 /// bias, or without.
-pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> u32 {
-    let there = || modulations.iter().filter(|m| m.value.kind != OperandArg::NONE);
+pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
+    let there = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];
-    let has_affine = parameters.iter().any(|operand| operand.kind != OperandArg::NONE);
-    let has_both = parameters.iter().all(|operand| operand.kind != OperandArg::NONE);
-    let has_table = there().any(|m| m.table.kind != OperandArg::NONE);
-    let all_tabled = there().all(|m| m.value.kind == OperandArg::SAME && m.table.kind == OperandArg::SAME);
+    let has_affine = parameters.iter().any(|operand| operand.kind != OperandKind::ABSENT);
+    let has_both = parameters.iter().all(|operand| operand.kind != OperandKind::ABSENT);
+    let has_table = there().any(|m| m.table.kind != OperandKind::ABSENT);
+    let all_tabled = there().all(|m| m.value.kind == OperandKind::SAME && m.table.kind == OperandKind::SAME);
     match form(there().map(|m| &m.value).chain(parameters)) {
-        Params::SAME if has_table && all_tabled && !has_affine => Params::TABLED,
-        _ if has_table => Params::ANY,
-        Params::SAME if has_both => Params::AFFINE,
-        Params::SAME if has_affine => Params::PARTLY_AFFINE,
-        Params::SINGLE if has_both => Params::SINGLE_AFFINE,
-        Params::SINGLE if has_affine => Params::ANY,
+        OperandForm::SAME if has_table && all_tabled && !has_affine => OperandForm::TABLED,
+        _ if has_table => OperandForm::ANY,
+        OperandForm::SAME if has_both => OperandForm::AFFINE,
+        OperandForm::SAME if has_affine => OperandForm::PARTLY_AFFINE,
+        OperandForm::SINGLE if has_both => OperandForm::SINGLE_AFFINE,
+        OperandForm::SINGLE if has_affine => OperandForm::ANY,
         form => form,
     }
 }

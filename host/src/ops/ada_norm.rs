@@ -1,12 +1,11 @@
 //! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
-use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM};
 use kernels_gpu::norm::affine::Modulated;
-use kernels_gpu::norm::params::Params;
+use kernels_gpu::norm::params::OperandForm;
 
 use crate::device::launch::args;
 use crate::operands::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, Norm, NormLaunch, QuadLaunch};
+use crate::plan::vec4_norm::{Access, Kernels, Norm, NormLaunch, QuadLaunch, TileKernel};
 use crate::{Affine, Device, Dtype, Result, ScaleShift, Stream, View, ViewMut};
 
 /// The parameters of a modulated norm.
@@ -30,27 +29,63 @@ impl Default for AdaNorm {
 const OP: &str = "ada_norm";
 const PAIR: &str = "ada_norm_pair";
 const LAYER: Kernels = Kernels {
-    formed: &[
-        (HELD + 12, Params::SAME, "ada_norm_layer_held12_same"),
-        (HELD + 12, Params::SINGLE, "ada_norm_layer_held12_single"),
-        (HELD_BLOCK + 6, Params::SAME, "ada_norm_layer_block6_same"),
-        (HELD_BLOCK + 6, Params::AFFINE, "ada_norm_layer_block6_affine"),
-        (HELD_BLOCK + 10, Params::SINGLE, "ada_norm_layer_block10_single"),
+    special: &[
+        TileKernel {
+            name: "ada_norm_layer_held12_same",
+            access: Access::WarpRegisters(12),
+            form: Some(OperandForm::SAME),
+        },
+        TileKernel {
+            name: "ada_norm_layer_held12_single",
+            access: Access::WarpRegisters(12),
+            form: Some(OperandForm::SINGLE),
+        },
+        TileKernel {
+            name: "ada_norm_layer_block6_same",
+            access: Access::BlockRegisters(6),
+            form: Some(OperandForm::SAME),
+        },
+        TileKernel {
+            name: "ada_norm_layer_block6_affine",
+            access: Access::BlockRegisters(6),
+            form: Some(OperandForm::AFFINE),
+        },
+        TileKernel {
+            name: "ada_norm_layer_block10_single",
+            access: Access::BlockRegisters(10),
+            form: Some(OperandForm::SINGLE),
+        },
     ],
     ..Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"])
 };
 /// The same for rows in f32: there is no kernel that holds these and reads weight and bias, and none with operands of another type.
 const LAYER_F32: Kernels = Kernels {
-    formed: &[
-        (HELD + 12, Params::SAME, "ada_norm_layer_held12_same"),
-        (HELD_BLOCK + 6, Params::SAME, "ada_norm_layer_block6_same"),
+    special: &[
+        TileKernel {
+            name: "ada_norm_layer_held12_same",
+            access: Access::WarpRegisters(12),
+            form: Some(OperandForm::SAME),
+        },
+        TileKernel {
+            name: "ada_norm_layer_block6_same",
+            access: Access::BlockRegisters(6),
+            form: Some(OperandForm::SAME),
+        },
     ],
     ..LAYER
 };
 const RMS: Kernels = Kernels {
-    formed: &[
-        (HELD_TEAM + 4, Params::SAME, "ada_norm_rms_team4_same"),
-        (HELD_TEAM + 4, Params::TABLED, "ada_norm_rms_team4_tabled"),
+    special: &[
+        TileKernel {
+            name: "ada_norm_rms_team4_same",
+            access: Access::BlockRegistersStaged(4),
+            form: Some(OperandForm::SAME),
+        },
+        TileKernel {
+            name: "ada_norm_rms_team4_tabled",
+            access: Access::BlockRegistersStaged(4),
+            form: Some(OperandForm::TABLED),
+        },
     ],
     ..Kernels::of(["ada_norm_rms", "ada_norm_rms_whole"])
 };
@@ -143,8 +178,8 @@ pub fn ada_norm_pair(
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
     // Of two modulations only the simplest form has a kernel of its own.
     let form = match modulated_form(&parameters, &modulations) {
-        Params::SAME => Params::SAME,
-        _ => Params::ANY,
+        OperandForm::SAME => OperandForm::SAME,
+        _ => OperandForm::ANY,
     };
     let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 1 };
     let names = match params.norm {

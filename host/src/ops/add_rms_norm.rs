@@ -1,6 +1,6 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::device::launch::args;
+use crate::device::launch::{RowKernels, args, held};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
@@ -9,7 +9,8 @@ use crate::{Device, Result, Stream, View, ViewMut};
 const OP: &str = "add_rms_norm";
 
 const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
-const KERNELS: &[&str] = &[OP, "add_rms_norm_hold2", "add_rms_norm_hold4"];
+const KERNELS: RowKernels =
+    RowKernels { any: OP, held: &[held(2, "add_rms_norm_hold2"), held(4, "add_rms_norm_hold4")] };
 
 /// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).
 ///
@@ -39,7 +40,7 @@ pub fn add_rms_norm(
     expect_disjoint(OP, ("out", y), &inputs)?;
     expect_disjoint(OP, ("sum", sum), &inputs)?;
     expect_disjoint(OP, ("out", y), &[Some(("sum", sum))])?;
-    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
+    let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let p = kernel_params(&layout, params, layout.l2_policy(device, rung, &[0, 1]));
     let [x, residual, y, sum] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
@@ -47,7 +48,7 @@ pub fn add_rms_norm(
         launch_rows(
             OP,
             device,
-            rung.kernel(KERNELS),
+            rung.kernel(&KERNELS),
             rung,
             &layout,
             stream,

@@ -1,6 +1,6 @@
 //! `sum = x + gate * y`.
+use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::gated_residual::Gated;
-use kernels_gpu::norm::operand::Operand;
 use kernels_gpu::ops::gated_residual::THREADS;
 
 use crate::device::launch::args;
@@ -34,7 +34,7 @@ impl GatedResidual {
         [x, y, sum]: [cuda_std::row::Rows; 3],
         gate: kernels_gpu::norm::operand::Modulation,
     ) -> Gated {
-        let single = [gate.value.kind, gate.table.kind].contains(&Operand::F32);
+        let single = [gate.value.kind, gate.table.kind].contains(&OperandKind::F32);
         let round_each = u32::from(self.exact && !single);
         Gated { x, y, gate, sum, round_each, clip: u32::from(self.clip) }
     }

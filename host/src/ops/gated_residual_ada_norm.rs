@@ -1,33 +1,50 @@
 //! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
-use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, TEAM};
 use kernels_gpu::norm::affine::Modulated;
-use kernels_gpu::norm::params::Params;
+use kernels_gpu::norm::params::OperandForm;
 
 use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
 use crate::device::launch::args;
 use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, Norm, NormLaunch, QuadLaunch};
+use crate::plan::vec4_norm::{Access, Kernels, Norm, NormLaunch, QuadLaunch, TileKernel};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_ada_norm";
 const LAYER: Kernels = Kernels {
     special: &[
-        (HELD + 12, "gated_residual_ada_norm_layer_held12"),
-        (TEAM, "gated_residual_ada_norm_layer_team"),
-    ],
-    formed: &[
-        (HELD_BLOCK + 6, Params::SAME, "gated_residual_ada_norm_layer_block6_same"),
-        (HELD_BLOCK + 10, Params::SINGLE, "gated_residual_ada_norm_layer_block10_single"),
+        TileKernel {
+            name: "gated_residual_ada_norm_layer_block6_same",
+            access: Access::BlockRegisters(6),
+            form: Some(OperandForm::SAME),
+        },
+        TileKernel {
+            name: "gated_residual_ada_norm_layer_block10_single",
+            access: Access::BlockRegisters(10),
+            form: Some(OperandForm::SINGLE),
+        },
+        TileKernel {
+            name: "gated_residual_ada_norm_layer_held12",
+            access: Access::WarpRegisters(12),
+            form: None,
+        },
+        TileKernel { name: "gated_residual_ada_norm_layer_team", access: Access::BlockTiles, form: None },
     ],
     ..Kernels::of(["gated_residual_ada_norm_layer", "gated_residual_ada_norm_layer_whole"])
 };
 const RMS: Kernels = Kernels {
-    special: &[(TEAM, "gated_residual_ada_norm_rms_team")],
-    formed: &[
-        (HELD_TEAM + 4, Params::SAME, "gated_residual_ada_norm_rms_team4_same"),
-        (HELD_TEAM + 4, Params::TABLED, "gated_residual_ada_norm_rms_team4_tabled"),
+    special: &[
+        TileKernel {
+            name: "gated_residual_ada_norm_rms_team4_same",
+            access: Access::BlockRegistersStaged(4),
+            form: Some(OperandForm::SAME),
+        },
+        TileKernel {
+            name: "gated_residual_ada_norm_rms_team4_tabled",
+            access: Access::BlockRegistersStaged(4),
+            form: Some(OperandForm::TABLED),
+        },
+        TileKernel { name: "gated_residual_ada_norm_rms_team", access: Access::BlockTiles, form: None },
     ],
     ..Kernels::of(["gated_residual_ada_norm_rms", "gated_residual_ada_norm_rms_whole"])
 };
@@ -82,7 +99,7 @@ pub fn gated_residual_ada_norm(
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,
-        _ => Params::ANY,
+        _ => OperandForm::ANY,
     };
     let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 2 };
     let kernels = match params.norm {

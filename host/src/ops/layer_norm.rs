@@ -1,20 +1,19 @@
 //! `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension.
-use cuda_std::vec4::{HELD, HELD_BLOCK};
 
 use crate::device::launch::args;
 use crate::operands::modulation::{Target, form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, NormLaunch, QuadLaunch};
+use crate::plan::vec4_norm::{Access, Kernels, NormLaunch, QuadLaunch, TileKernel};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "layer_norm";
 const KERNELS: Kernels = Kernels {
     special: &[
-        (HELD + 5, "layer_norm_held5"),
-        (HELD + 10, "layer_norm_held10"),
-        (HELD_BLOCK + 6, "layer_norm_block6"),
-        (HELD_BLOCK + 8, "layer_norm_block8"),
-        (HELD_BLOCK + 10, "layer_norm_block10"),
+        TileKernel { name: "layer_norm_held5", access: Access::WarpRegisters(5), form: None },
+        TileKernel { name: "layer_norm_held10", access: Access::WarpRegisters(10), form: None },
+        TileKernel { name: "layer_norm_block6", access: Access::BlockRegisters(6), form: None },
+        TileKernel { name: "layer_norm_block8", access: Access::BlockRegisters(8), form: None },
+        TileKernel { name: "layer_norm_block10", access: Access::BlockRegisters(10), form: None },
     ],
     ..Kernels::of([OP; 2])
 };

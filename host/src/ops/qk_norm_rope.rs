@@ -1,6 +1,6 @@
 //! Queries and keys normalised and rotated in one launch.
 use kernels_gpu::heads::params::Normed;
-use kernels_gpu::norm::operand::Operand;
+use kernels_gpu::layout::operand_kind::OperandKind;
 
 use super::rope;
 use crate::error::finite;
@@ -75,7 +75,8 @@ pub fn qk_norm_rope(
         return rope::launch(OP, device, tensors, rope, &shape, stream);
     }
     let checked = Checked::of(OP, device, tensors, rope, &shape)?;
-    if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != Operand::NONE) {
+    if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != OperandKind::ABSENT)
+    {
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
     // A weight in f32 makes Llama's norm go on in f32: a flag for the launch, so that of q must not decide for k.
@@ -91,7 +92,7 @@ pub fn qk_norm_rope(
         let why = "one of q_weight and k_weight is f32, expected both or none".into();
         return Err(Error::Unsupported { op: OP, why });
     }
-    let single = checked.sides.iter().any(|side| side.affine.weight.kind == Operand::F32);
+    let single = checked.sides.iter().any(|side| side.affine.weight.kind == OperandKind::F32);
     let before_weight = exact && norm == QkNorm::LlamaRms && !single;
     let normed = Normed {
         eps,

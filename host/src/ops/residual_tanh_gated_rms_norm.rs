@@ -1,23 +1,30 @@
 //! Mochi's residual: `out = x + rms(branch) * tanh(gate)`, and with it `normed = rms(out) * (1 + scale)`.
-use cuda_std::vec4::HELD_TEAM;
-use kernels_gpu::norm::operand::Operand;
-use kernels_gpu::norm::params::Params;
+use kernels_gpu::layout::operand_kind::OperandKind;
+use kernels_gpu::norm::params::OperandForm;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
 
 use crate::device::launch::args;
 use crate::operands::modulation::{GATE, SCALE, Target};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Kernels, NormLaunch, QuadLaunch};
+use crate::plan::vec4_norm::{Access, Kernels, NormLaunch, QuadLaunch, TileKernel};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "residual_tanh_gated_rms_norm";
 const CHAINED: &str = "residual_tanh_gated_rms_norm_modulated";
 const KERNELS: Kernels = Kernels {
-    formed: &[(HELD_TEAM + 6, Params::SAME, "residual_tanh_gated_rms_norm_team6")],
+    special: &[TileKernel {
+        name: "residual_tanh_gated_rms_norm_team6",
+        access: Access::BlockRegistersStaged(6),
+        form: Some(OperandForm::SAME),
+    }],
     ..Kernels::of([OP; 2])
 };
 const CHAINED_KERNELS: Kernels = Kernels {
-    formed: &[(HELD_TEAM + 6, Params::SAME, "residual_tanh_gated_rms_norm_modulated_team6")],
+    special: &[TileKernel {
+        name: "residual_tanh_gated_rms_norm_modulated_team6",
+        access: Access::BlockRegistersStaged(6),
+        form: Some(OperandForm::SAME),
+    }],
     ..Kernels::of([CHAINED; 2])
 };
 
@@ -46,7 +53,7 @@ pub fn residual_tanh_gated_rms_norm(
     let [x_rows, branch_rows, out_rows, gate_rows] = layout.operands;
     let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
     expect_disjoint(OP, ("out", out), &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
-    let wants = wants(eps, gate_arg.kind == Operand::SAME);
+    let wants = wants(eps, gate_arg.kind == OperandKind::SAME);
     let launch = QuadLaunch::of(OP, device, &layout, wants, KERNELS)?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
@@ -92,8 +99,8 @@ pub fn residual_tanh_gated_rms_norm_modulated(
         expect_disjoint(CHAINED, output, &scale.named(SCALE))?;
     }
     expect_disjoint(CHAINED, ("normed", normed), &[Some(("out", out))])?;
-    let of_rows_type = [&gate_arg, &scale_arg.value].iter().all(|operand| operand.kind == Operand::SAME);
-    let wants = wants(eps, of_rows_type && scale_arg.table.kind == Operand::NONE);
+    let of_rows_type = [&gate_arg, &scale_arg.value].iter().all(|operand| operand.kind == OperandKind::SAME);
+    let wants = wants(eps, of_rows_type && scale_arg.table.kind == OperandKind::ABSENT);
     let launch = QuadLaunch::of(CHAINED, device, &layout, wants, CHAINED_KERNELS)?;
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
@@ -104,6 +111,6 @@ pub fn residual_tanh_gated_rms_norm_modulated(
 
 /// There are kernels for gates and scales of the rows' type, without a table; the others look up what each operand is.
 fn wants(eps: f32, of_rows_type: bool) -> NormLaunch {
-    let form = if of_rows_type { Params::SAME } else { Params::SINGLE };
+    let form = if of_rows_type { OperandForm::SAME } else { OperandForm::SINGLE };
     NormLaunch { eps, form, round_each: true, waiting: 1 }
 }

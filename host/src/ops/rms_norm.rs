@@ -1,9 +1,10 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
 use cuda_std::l2::Passage;
+use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::rms::row::Params;
 use kernels_gpu::rms::weight::{Applied, Weight};
 
-use crate::device::launch::args;
+use crate::device::launch::{RowKernels, args, cluster_held, held};
 use crate::error::finite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
@@ -40,8 +41,15 @@ impl Default for RmsNorm {
 const OP: &str = "rms_norm";
 
 const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
-const KERNELS: &[&str] =
-    &[OP, "rms_norm_hold2", "rms_norm_hold4", "rms_norm_hold8", "rms_norm_cluster_hold8"];
+const KERNELS: RowKernels = RowKernels {
+    any: OP,
+    held: &[
+        held(2, "rms_norm_hold2"),
+        held(4, "rms_norm_hold4"),
+        held(8, "rms_norm_hold8"),
+        cluster_held(8, "rms_norm_cluster_hold8"),
+    ],
+};
 
 /// `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, sums in f32.
 ///
@@ -64,11 +72,11 @@ pub fn rms_norm(
     let mut layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     let weight_arg = check(OP, device, &x, weight.as_ref(), params, &mut layout)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
-    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
+    let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
-        launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])
+        launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])
     }
 }
 
@@ -84,7 +92,7 @@ pub(super) fn check<const N: usize>(
     finite(op, "eps", params.eps, 0.0)?;
     finite(op, "weight_offset", params.weight_offset, f32::MIN)?;
     let Some(weight) = weight else {
-        return Ok(Weight { base: std::ptr::null(), kind: Weight::NONE });
+        return Ok(Weight { base: std::ptr::null(), kind: OperandKind::ABSENT });
     };
     let cols = &x.shape()[x.shape().len() - 1..];
     weight.expect_on(op, "weight", device)?;
@@ -93,8 +101,8 @@ pub(super) fn check<const N: usize>(
         return Err(weight.bad_strides(op, "weight", "it must be contiguous"));
     }
     let kind = match weight.dtype() {
-        dtype if dtype == x.dtype() => Weight::SAME,
-        Dtype::F32 => Weight::F32,
+        dtype if dtype == x.dtype() => OperandKind::SAME,
+        Dtype::F32 => OperandKind::F32,
         got => {
             return Err(Error::Dtype { op, arg: "weight", got, expected: x.dtype().or_f32("x") });
         }

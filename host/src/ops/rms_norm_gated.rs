@@ -1,10 +1,10 @@
 //! `y = rms_norm(x) * f(gate)` over the last dimension, or the norm of `x * f(gate)`.
 use cuda_std::l2::Passage;
+use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::ops::rms_norm_gated::Gate;
-use kernels_gpu::rms::weight::Weight;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
-use crate::device::launch::{args, rung};
+use crate::device::launch::{RowKernels, args, held, rung};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{HeldRows, Ladder, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
@@ -50,7 +50,8 @@ const LADDER: Ladder = Ladder {
     blocks_up_to: u32::MAX,
     reread: 256,
 };
-const KERNELS: &[&str] = &[OP, "rms_norm_gated_hold2", "rms_norm_gated_hold4"];
+const KERNELS: RowKernels =
+    RowKernels { any: OP, held: &[held(2, "rms_norm_gated_hold2"), held(4, "rms_norm_gated_hold4")] };
 
 /// `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension; the norm as
 /// [`rms_norm`](crate::rms_norm).
@@ -78,7 +79,7 @@ pub fn rms_norm_gated(
     let weight_arg = check(OP, device, &x, weight.as_ref(), params.norm, &mut layout)?;
     let inputs = [Some(("x", &x)), Some(("gate", &gate)), weight.as_ref().map(|weight| ("weight", weight))];
     expect_disjoint(OP, ("out", y), &inputs)?;
-    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
+    let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, gate, y]) = (kernel_params(&layout, params.norm, Passage::PLAIN), layout.operands);
     let before_weight = params.norm.rounding == Rounding::BeforeWeight;
     let gate = Gate {
@@ -86,9 +87,9 @@ pub fn rms_norm_gated(
         first: u32::from(params.order == GateOrder::GateFirst),
         sigmoid: u32::from(params.function == GateFunction::Sigmoid),
         // A product with a weight in f32 is in f32.
-        round: u32::from(before_weight && weight_arg.kind != Weight::F32),
+        round: u32::from(before_weight && weight_arg.kind != OperandKind::F32),
     };
-    let kernel = rung.kernel(KERNELS);
+    let kernel = rung.kernel(&KERNELS);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch_rows(OP, device, kernel, rung, &layout, stream, args![x, gate, weight_arg, y, p]) }
 }

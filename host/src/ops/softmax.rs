@@ -1,7 +1,7 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
 use kernels_gpu::softmax::online::Params;
 
-use crate::device::launch::{Rung, args, cluster_of, rung};
+use crate::device::launch::{RowKernels, Rung, args, cluster_held, cluster_of, held, rung};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{HeldRows, Ladder, ONE_OPERAND};
 use crate::plan::row_launch::launch_rows;
@@ -51,14 +51,16 @@ const HELD: HeldRows = HeldRows {
 /// Rows that nothing holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
 /// flight are few and the second read finds most of them in L2.
 const LADDER: Ladder = Ladder { short: SHORT, held: HELD, blocks_up_to: 4_096, reread: 1_024 };
-const KERNELS: &[&str] = &[
-    OP,
-    "softmax_hold2",
-    "softmax_hold4",
-    "softmax_hold8",
-    "softmax_cluster_hold8",
-    "softmax_cluster_hold7",
-];
+const KERNELS: RowKernels = RowKernels {
+    any: OP,
+    held: &[
+        held(2, "softmax_hold2"),
+        held(4, "softmax_hold4"),
+        held(8, "softmax_hold8"),
+        cluster_held(8, "softmax_cluster_hold8"),
+        cluster_held(7, "softmax_cluster_hold7"),
+    ],
+};
 
 /// `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or with `log` its logarithm,
 /// `x - max - ln(sum(exp(x - max)))`: in f32, rounded once.
@@ -74,10 +76,10 @@ pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) 
     let y = y.as_view();
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
-    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
+    let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![x, y, p]) }
+    unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, y, p]) }
 }
 
 pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, log: bool) -> Params {

@@ -1,6 +1,6 @@
 //! The gradient of a softmax from its result: `dx = y * (dy - sum(dy * y))`.
 use super::softmax::kernel_params;
-use crate::device::launch::args;
+use crate::device::launch::{RowKernels, args, held};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
@@ -11,7 +11,8 @@ const OP: &str = "softmax_backward";
 /// Rows that no block holds are read twice, as in `softmax`, by blocks of half as many threads with twice the registers:
 /// with two rows a thread has twice the loads in flight.
 const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
-const KERNELS: &[&str] = &[OP, "softmax_backward_hold2", "softmax_backward_hold4"];
+const KERNELS: RowKernels =
+    RowKernels { any: OP, held: &[held(2, "softmax_backward_hold2"), held(4, "softmax_backward_hold4")] };
 
 /// `dx = y * (dy - sum(dy * y))` over the last dimension: the gradient of [`softmax`](crate::softmax) from its result
 /// `y`; with `log` that of its logarithm, `dy - exp(y) * sum(dy)`. In f32, rounded once.
@@ -32,8 +33,8 @@ pub fn softmax_backward(
     let dx = dx.as_view();
     let layout = RowLayout::of(OP, device, [("y", &y), ("dy", &dy), ("dx", dx)])?;
     expect_disjoint(OP, ("dx", dx), &[Some(("y", &y)), Some(("dy", &dy))])?;
-    let rung = LADDER.pick(OP, device, KERNELS, &layout)?;
+    let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, rung.kernel(KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }
+    unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }
 }

@@ -31,7 +31,7 @@ impl<const N: usize> RowLayout<N> {
 mod tests {
     use std::ffi::c_void;
 
-    use cuda_std::cpu::Kernel;
+    use cuda_std::cpu::{Kernel, Overlap};
     use cuda_std::l2::Policy;
 
     use super::*;
@@ -82,7 +82,8 @@ mod tests {
 }
 ";
     unsafe fn on_the_gpu_alone(_: &[*const c_void]) {}
-    static KERNELS: &[&[Kernel]] = &[&[Kernel { name: "policies", run: on_the_gpu_alone }]];
+    static KERNELS: &[&[Kernel]] =
+        &[&[Kernel { name: "policies", overlap: Overlap::Both, run: on_the_gpu_alone }]];
 
     /// Without a GPU of these there is nothing to compare with.
     #[test]

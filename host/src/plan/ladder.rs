@@ -2,7 +2,7 @@
 //! taken.
 use cuda_std::team::Team;
 
-use crate::device::launch::{Rung, cluster, rung};
+use crate::device::launch::{RowKernels, Rung, cluster, rung};
 use crate::device::ptx::arch::Arch;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
@@ -101,7 +101,7 @@ impl Ladder {
         &self,
         op: &'static str,
         device: &Device,
-        kernels: &[&'static str],
+        kernels: &RowKernels,
         layout: &RowLayout<N>,
     ) -> Result<Rung> {
         match device.launch_override().rung {
@@ -137,7 +137,7 @@ fn expect_holds<const N: usize>(
     rung: Rung,
     op: &'static str,
     arch: Option<Arch>,
-    kernels: &[&'static str],
+    kernels: &RowKernels,
     layout: &RowLayout<N>,
 ) -> Result<Rung> {
     let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
@@ -146,7 +146,7 @@ fn expect_holds<const N: usize>(
     let held =
         u64::from(rung.packs_per_thread) * u64::from(rung.threads_per_row) * u64::from(rung.cluster.max(1));
     let fits = rung.packs_per_thread == 0 || layout.vector && layout.packs() <= held;
-    if fits && rung.is_block() && (rung.cluster == 0 || is_cluster) && rung.number() < kernels.len() {
+    if fits && rung.is_block() && (rung.cluster == 0 || is_cluster) && kernels.find(&rung).is_some() {
         return Ok(rung);
     }
     let (got, expected) = (f64::from(rung.packs_per_thread), "packs that hold an aligned row");

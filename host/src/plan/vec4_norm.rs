@@ -2,8 +2,8 @@
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
-use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, QUADS, SCALAR, TEAM, TILE, WHOLE, held, shared};
-use kernels_gpu::norm::params::Params;
+use cuda_std::vec4::TILE;
+use kernels_gpu::norm::params::{OperandForm, Params, RowAccess};
 
 use super::row_launch::launch_rows_with;
 use crate::device::launch::{DEFAULT_SMEM_BYTES, Rung};
@@ -43,12 +43,81 @@ const MEETING_BYTES: u32 = 4 * Params::SHARING;
 pub(crate) struct NormLaunch {
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
-    /// One of the forms of [`Params`].
-    pub form: u32,
+    /// See [`Params::form`].
+    pub form: OperandForm,
     /// See [`Params::round_each`].
     pub round_each: bool,
     /// Rows that wait together for one row's result.
     pub waiting: u32,
+}
+
+/// How a kernel reads its rows, and where a row is between two passes over it: a value for each
+/// [`Access`](cuda_std::vec4::Access) that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// One element at a time.
+    Scalar,
+    /// Four elements at a time.
+    Vec4,
+    /// Rows of whole tiles, a row in a warp's part of shared memory.
+    WholeTiles,
+    /// The same, a row in its block's shared memory.
+    BlockTiles,
+    /// Rows of so many tiles, in the registers of a warp.
+    WarpRegisters(u32),
+    /// Rows of four times so many tiles, in the registers of a block's warps.
+    BlockRegisters(u32),
+    /// The same, with room for the row in shared memory.
+    BlockRegistersStaged(u32),
+}
+
+impl Access {
+    /// Does a block share each row?
+    fn is_block_shared(self) -> bool {
+        matches!(self, Self::BlockTiles | Self::BlockRegisters(_) | Self::BlockRegistersStaged(_))
+    }
+
+    /// Can a kernel that reads rows like this take those of whole tiles?
+    fn can<const N: usize>(self, layout: &RowLayout<N>) -> bool {
+        let tiles = layout.cols / TILE;
+        match self {
+            Self::Scalar | Self::Vec4 | Self::WholeTiles | Self::BlockTiles => true,
+            Self::WarpRegisters(held) => tiles == held,
+            Self::BlockRegisters(held) | Self::BlockRegistersStaged(held) => tiles == 4 * held,
+        }
+    }
+
+    /// And is it then faster than those for any such rows? On an H200:
+    ///
+    /// - from the registers of a warp or a block: always;
+    /// - by a block, from shared memory: where rows are long, or of 2048 columns and more but few.
+    ///
+    /// Few are so many that the time is that of the last ones. Otherwise what a warp does once for its row weighs more.
+    fn is_faster<const N: usize>(self, layout: &RowLayout<N>) -> bool {
+        match self {
+            Self::BlockTiles => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
+            _ => true,
+        }
+    }
+
+    /// What a kernel that is compiled for several ways is told.
+    fn argument(self) -> RowAccess {
+        match self {
+            Self::Scalar => RowAccess::SCALAR,
+            Self::Vec4 => RowAccess::VEC4,
+            _ => RowAccess::WHOLE_TILES,
+        }
+    }
+}
+
+/// A kernel for some of the rows of whole tiles.
+#[derive(Clone, Copy)]
+pub(crate) struct TileKernel {
+    pub name: &'static str,
+    /// How it reads rows, which says which ones.
+    pub access: Access,
+    /// The only form of the operands that it takes; `None`: each.
+    pub form: Option<OperandForm>,
 }
 
 /// The kernels of an op over quads.
@@ -58,10 +127,8 @@ pub(crate) struct Kernels {
     pub any: &'static str,
     /// For rows of whole tiles, which wait in shared memory.
     pub whole: &'static str,
-    /// For some of these rows, and how they read them: the first that takes a row has it.
-    pub special: &'static [(u32, &'static str)],
-    /// The same for one form of the operands, which leaves more registers: these are asked first.
-    pub formed: &'static [(u32, u32, &'static str)],
+    /// For some of these rows: the first that takes a row has it. Those for one form leave more registers, and stand first.
+    pub special: &'static [TileKernel],
     /// The share of a multiprocessor's memory that `whole` asks for; without one the driver decides.
     pub carveout: Option<u32>,
 }
@@ -69,7 +136,7 @@ pub(crate) struct Kernels {
 impl Kernels {
     /// For any layout and for rows of whole tiles, and no others.
     pub const fn of([any, whole]: [&'static str; 2]) -> Self {
-        Self { any, whole, special: &[], formed: &[], carveout: Some(CARVEOUT) }
+        Self { any, whole, special: &[], carveout: Some(CARVEOUT) }
     }
 }
 
@@ -102,28 +169,30 @@ impl QuadLaunch {
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
         let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
-        let is_whole = staged > 0 && layout.vector && layout.quads && tiled && near && form != Params::ANY;
+        let is_whole =
+            staged > 0 && layout.vector && layout.quads && tiled && near && form != OperandForm::ANY;
         let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(DEFAULT_SMEM_BYTES);
-        let any = (if layout.quads { QUADS } else { SCALAR }, kernels.any);
-        let able = |access: u32| is_whole && can(access, layout) && (may_meet || !shared(access));
+        let any = (if layout.quads { Access::Vec4 } else { Access::Scalar }, kernels.any);
+        let able = |access: Access| is_whole && access.can(layout) && (may_meet || !access.is_block_shared());
         // A kernel that looks up what its operands are is never faster.
         let looks_up = kernels.any == kernels.whole;
         let special = |first| {
-            let formed = kernels.formed.iter().filter(move |(_, only, _)| *only == form);
-            let formed = formed.map(|&(access, _, kernel)| (access, kernel));
-            let kernels = formed.chain(kernels.special.iter().copied());
-            let fast = move |access| looks_up || faster(access, layout);
-            kernels.filter(move |&(access, _)| able(access) && fast(access) == first)
+            let takes = move |kernel: &&TileKernel| {
+                let of_form = kernel.form.is_none_or(|only| only == form);
+                let fast = looks_up || kernel.access.is_faster(layout);
+                of_form && able(kernel.access) && fast == first
+            };
+            kernels.special.iter().filter(takes).map(|kernel| (kernel.access, kernel.name))
         };
-        let whole = is_whole.then_some((WHOLE, kernels.whole));
+        let whole = is_whole.then_some((Access::WholeTiles, kernels.whole));
         let mut in_order = special(true).chain(whole).chain([any]).chain(special(false));
         let (access, kernel) = in_order.nth(over.skip).unwrap_or(any);
         let (waiting, row) = (waiting_bytes as u32, row_bytes as u32);
         let (team, teams, shared_bytes) = match (access, teams) {
-            (TEAM, _) => (Params::SHARING, 1, MEETING_BYTES + waiting),
-            (HELD_BLOCK.., _) => (Params::SHARING, 1, MEETING_BYTES),
-            (HELD_TEAM.., _) => (Params::SHARING, 1, MEETING_BYTES + row),
-            (HELD.., _) => (TEAM_THREADS, of_choice(TEAMS_OF_HELD), 0),
+            (Access::BlockTiles, _) => (Params::SHARING, 1, MEETING_BYTES + waiting),
+            (Access::BlockRegisters(_), _) => (Params::SHARING, 1, MEETING_BYTES),
+            (Access::BlockRegistersStaged(_), _) => (Params::SHARING, 1, MEETING_BYTES + row),
+            (Access::WarpRegisters(_), _) => (TEAM_THREADS, of_choice(TEAMS_OF_HELD), 0),
             (_, None) => (TEAM_THREADS, of_choice(TEAMS), 0),
             (_, Some(teams)) => (TEAM_THREADS, teams, waiting * teams),
         };
@@ -136,7 +205,7 @@ impl QuadLaunch {
             staged,
             form,
             round_each: u32::from(norm.round_each),
-            access,
+            access: access.argument(),
             packs: u32::from(layout.vector),
         };
         let rung = Rung {
@@ -147,10 +216,10 @@ impl QuadLaunch {
             cluster: 0,
         };
         let carveout = match access {
-            WHOLE => kernels.carveout,
-            TEAM => Some(CARVEOUT_OF_BLOCKS),
-            HELD..HELD_BLOCK => Some(CARVEOUT_OF_HELD),
-            _ => None,
+            Access::WholeTiles => kernels.carveout,
+            Access::BlockTiles => Some(CARVEOUT_OF_BLOCKS),
+            Access::WarpRegisters(_) | Access::BlockRegistersStaged(_) => Some(CARVEOUT_OF_HELD),
+            Access::Scalar | Access::Vec4 | Access::BlockRegisters(_) => None,
         };
         Ok(Self { params, kernel, rung, shared_bytes, carveout })
     }
@@ -170,28 +239,5 @@ impl QuadLaunch {
         let shared = (self.shared_bytes, self.carveout);
         // SAFETY: as the caller promises.
         unsafe { launch_rows_with(op, device, self.kernel, self.rung, shared, layout, stream, args) }
-    }
-}
-
-/// Can a kernel that reads rows like this take those of whole tiles?
-fn can<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
-    let (tiles, held) = (layout.cols / TILE, held(access) as u32);
-    match access {
-        TEAM => true,
-        HELD_TEAM.. => tiles == 4 * held,
-        _ => tiles == held,
-    }
-}
-
-/// And is it then faster than those for any such rows? On an H200:
-///
-/// - from the registers of a warp or a block: always;
-/// - by a block, from shared memory: where rows are long, or of 2048 columns and more but few.
-///
-/// Few are so many that the time is that of the last ones. Otherwise what a warp does once for its row weighs more.
-fn faster<const N: usize>(access: u32, layout: &RowLayout<N>) -> bool {
-    match access {
-        TEAM => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
-        _ => true,
     }
 }

@@ -1,9 +1,10 @@
 //! The activation functions: a value, or a value and its slope, of the lanes of a pack.
 //!
-//! Which function is a kernel argument, so one kernel serves all of them: the branch is the same for every thread, and
-//! is taken once a pack. The functions that torch has as one kernel are computed in f32 as that kernel does, with
-//! [`libdevice`](cuda_std::libdevice)'s functions; those that models write as a chain of torch's operators are rounded
-//! to the element type after each, as the chain is. The caller rounds the last result.
+//! Which function is a kernel argument, so one kernel serves all of them: the branch is the same for every
+//! thread, and is taken once a pack. The functions that torch has as one kernel are computed in f32 as that
+//! kernel does, with [`libdevice`](cuda_std::libdevice)'s functions; those that models write as a chain of
+//! torch's operators are rounded to the element type after each, as the chain is. The caller rounds the last
+//! result.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -47,8 +48,8 @@ impl Function {
     pub const GELU_QUICK: u32 = 5;
     /// `x / (1 + e^-x)`: aten's SiLU.
     pub const SILU: u32 = 6;
-    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`: all but the first two, without roundings in
-    /// between and without IEEE division. (`(1 + tanh(u)) / 2` is `sigmoid(2 * u)`.)
+    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`: all but the first two, without
+    /// roundings in between and without IEEE division. (`(1 + tanh(u)) / 2` is `sigmoid(2 * u)`.)
     pub const SIGMOID: u32 = 7;
     /// `x` above the threshold, else 0.
     pub const FATRELU: u32 = 8;
@@ -115,7 +116,8 @@ impl Function {
             Self::SIGMOID => {
                 let exp = x.map(|x| self.exp(x));
                 let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-                // 1 - sigmoid without its cancellation; where exp is infinite, the product is NaN and the minimum 1.
+                // 1 - sigmoid without its cancellation; where exp is infinite, the product is NaN and the
+                // minimum 1.
                 let rest = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
                 let product = x.zip(sigmoid, |x, s| x * s);
                 let steep = product.zip(rest, |xs, rest| xs * rest).zip(x, |xsr, x| xsr * self.du(x));
@@ -170,7 +172,8 @@ pub(crate) fn rounded<T: Elem>(lanes: T::Lanes) -> T::Lanes {
     T::unpack(T::pack(lanes))
 }
 
-/// What the kernels of the activations, of the gated ones and of their gradients need to know beside their operands.
+/// What the kernels of the activations, of the gated ones and of their gradients need to know beside their
+/// operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Params {

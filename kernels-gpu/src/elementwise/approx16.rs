@@ -1,9 +1,9 @@
-//! The library functions of an activation in half the instructions, for types of 16 bits: a result that is rounded to
-//! 8 or 11 bits does not need 24.
+//! The library functions of an activation in half the instructions, for types of 16 bits: a result that is
+//! rounded to 8 or 11 bits does not need 24.
 //!
 //! bf16 has 65,536 values, so that a function has the bits of CUDA's library for all of them is a test
-//! (`every_value_has_the_bits_of_the_library`, and `tests/python/ops/test_activation.py` on a GPU). f16 is three bits more:
-//! only the `tanh` to which a chain of operators adds 1 has the same bits there.
+//! (`every_value_has_the_bits_of_the_library`, and `tests/python/ops/test_activation.py` on a GPU). f16 is
+//! three bits more: only the `tanh` to which a chain of operators adds 1 has the same bits there.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
@@ -18,9 +18,10 @@ pub(crate) fn is_bf16<T: Elem>() -> bool {
 
 /// `x / 2 * (1 + erf(x / sqrt(2)))`, of a bf16.
 ///
-/// `erf = 1 - 2^-(p(|x|) * |x|)` for every `x`: a bad `erf` near 0, but there it is added to 1. The coefficients follow
-/// CUDA's `erff` of [`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12) from `x = 1.4` on, where its errors are in the
-/// result, and `erf` before; and the results stay the same if `2^...` is off by 2 ulp either way.
+/// `erf = 1 - 2^-(p(|x|) * |x|)` for every `x`: a bad `erf` near 0, but there it is added to 1. The
+/// coefficients follow CUDA's `erff` of [`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12) from `x = 1.4`
+/// on, where its errors are in the result, and `erf` before; and the results stay the same if `2^...` is off
+/// by 2 ulp either way.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     const P: [u32; 8] = [
@@ -57,8 +58,8 @@ pub(crate) fn tanh(x: f32) -> f32 {
     fma(rcp_ftz(ex2_ftz(x * (2.0 * LOG2_E)) + 1.0), -2.0, 1.0)
 }
 
-/// `x / (1 + exp)` for `exp >= 0`, by an approximate reciprocal. Both sides of the division are scaled by 2^-8: the
-/// reciprocal of the largest float32 would be subnormal, and `rcp.approx.ftz` returns 0 for it.
+/// `x / (1 + exp)` for `exp >= 0`, by an approximate reciprocal. Both sides of the division are scaled by
+/// 2^-8: the reciprocal of the largest float32 would be subnormal, and `rcp.approx.ftz` returns 0 for it.
 #[inline(always)]
 pub(crate) fn over_one_plus(x: f32, exp: f32) -> f32 {
     const SCALE: f32 = 1.0 / 256.0;

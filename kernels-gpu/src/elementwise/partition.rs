@@ -1,8 +1,8 @@
-//! How element-wise kernels share out their operands: to each thread one pack, in the order of the elements, whatever
-//! the rows are.
+//! How element-wise kernels share out their operands: to each thread one pack, in the order of the elements,
+//! whatever the rows are.
 //!
-//! One pack a thread is as fast as a copy on an H200; two or four, or blocks that have rows, are up to 9 % slower
-//! (benches/results/nvidia-h200/2026-11-20/2ad125c).
+//! One pack a thread is as fast as a copy on an H200; two or four, or blocks that have rows, are up to 9 %
+//! slower (benches/results/nvidia-h200/2026-11-20/2ad125c).
 use core::marker::PhantomData;
 
 use cuda_std::mem;
@@ -13,7 +13,8 @@ use super::rounded_chain::Held;
 /// Threads of a block.
 pub const THREADS: u32 = 128;
 
-/// Coherent, since such a load stays behind the wait for earlier launches by itself: `Overlap::Plain` of the host.
+/// Coherent, since such a load stays behind the wait for earlier launches by itself: `Overlap::Plain` of the
+/// host.
 const LOAD: Load = Load::Default;
 
 /// Blocks for which a multiprocessor should have registers: `wanted`, but a Turing one has 1024 threads.
@@ -47,7 +48,8 @@ impl Divisor {
     }
 }
 
-/// The operands' parts, which are packs, or elements where those cannot be read 16 bytes at a time: a kernel argument.
+/// The operands' parts, which are packs, or elements where those cannot be read 16 bytes at a time: a kernel
+/// argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
@@ -81,7 +83,8 @@ impl Place {
     }
 }
 
-/// A thread's elements of each operand: a pack if `VECTOR`, otherwise as many, each a block away from the last.
+/// A thread's elements of each operand: a pack if `VECTOR`, otherwise as many, each a block away from the
+/// last.
 #[derive(Clone, Copy)]
 pub(crate) struct Share<T, const VECTOR: bool> {
     extent: Extent,

@@ -1,4 +1,5 @@
-//! Activation functions that models write as a chain of torch's operators: rounded to the element type after each.
+//! Activation functions that models write as a chain of torch's operators: rounded to the element type after
+//! each.
 use core::marker::PhantomData;
 
 use cuda_std::libdevice::{self, exp_add};
@@ -61,7 +62,8 @@ impl<T: Elem> Held<T> {
     }
 }
 
-/// `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`: aten's `pow(x, 3)` is `x * x * x` in `T`.
+/// `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`: aten's `pow(x, 3)` is `x * x * x`
+/// in `T`.
 #[inline(always)]
 pub(crate) fn gelu_new<T: Elem>(x: Held<T>) -> Held<T> {
     let cube = x.times(x).times(x);

@@ -1,7 +1,8 @@
-//! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team, then rotated
-//! head by head and written. Queries and keys of a token are neighbouring rows, so that its angles come from L1.
+//! Rows of heads that are normalised together, or heads too long or too odd for lanes: reduced by a team,
+//! then rotated head by head and written. Queries and keys of a token are neighbouring rows, so that its
+//! angles come from L1.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{LEN, SCALAR};
+use cuda_std::vec4::{Access, LEN, Scalar, is_scalar, is_vector};
 
 use super::norm::HeadNorm;
 use super::params::{Params, Rotary, Side};
@@ -37,15 +38,15 @@ impl<T: Elem> HeadRow<T> {
     /// The norm of the quad at `at`, a multiple of 4.
     ///
     /// # Safety
-    /// The row has its columns or some of them, and can be read as `ACCESS` says.
+    /// The row has its columns or some of them, and can be read as `A` says.
     #[inline(always)]
-    unsafe fn normed<N: HeadNorm, const ACCESS: u32>(&self, stats: Stats, at: u32, p: &Params) -> [f32; 4] {
+    unsafe fn normed<N: HeadNorm, A: Access>(&self, stats: Stats, at: u32, p: &Params) -> [f32; 4] {
         let columns = QuadColumns::of_one(at, self.side.cols);
         // SAFETY: as the caller promises; parameters have as many columns as the row.
         let (x, affine) = unsafe {
             (
-                QuadRow::<T, ACCESS>::of(&Rows::single(self.x.cast()), RowAt::FIRST, columns),
-                AffineRow::<T, ACCESS>::of(&self.side.affine, columns),
+                QuadRow::<T, A>::of(&Rows::single(self.x.cast()), RowAt::FIRST, columns),
+                AffineRow::<T, A>::of(&self.side.affine, columns),
             )
         };
         let [normed] = N::apply::<T, 1>(stats, [x.get(0).lanes()], &[N::parameters(&affine)], p.norm);
@@ -59,7 +60,7 @@ impl<T: Elem> HeadRow<T> {
     #[inline(always)]
     unsafe fn normed_element<N: HeadNorm>(&self, stats: Stats, at: u32, p: &Params) -> f32 {
         // SAFETY: as the caller promises.
-        let [a, b, c, d] = unsafe { self.normed::<N, SCALAR>(stats, at / 4 * 4, p) };
+        let [a, b, c, d] = unsafe { self.normed::<N, Scalar>(stats, at / 4 * 4, p) };
         match at % 4 {
             0 => a,
             1 => b,
@@ -91,26 +92,21 @@ impl<T: Elem> HeadRow<T> {
 
 /// # Safety
 /// As [`head_lanes`](super::warp::head_lanes), for heads of any number of columns; where they are normalised
-/// together they lie side by side. Readable as `ACCESS` says.
+/// together they lie side by side. Readable as `A` says.
 #[inline(always)]
-pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const ACCESS: u32>(
-    q: Side,
-    k: Side,
-    rotary: Rotary,
-    p: Params,
-) {
+pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, A: Access>(q: Side, k: Side, rotary: Rotary, p: Params) {
     let mut memory = SharedMemory::of_launch();
     let number = Team::of_block().row;
     let row = HeadRow::<T>::of(q, k, &p, number as u32);
     let Side { cols, inv_cols: inv, .. } = row.side;
     let exists = number < u64::from(p.rows) * u64::from(p.shares[0] + p.shares[1]);
     // SAFETY: as the caller promises.
-    let x = unsafe { TeamRow::<T, ACCESS>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
-    let by_fours = ACCESS != SCALAR || cols.is_multiple_of(LEN);
+    let x = unsafe { TeamRow::<T, A>::of(row.x, if exists { cols } else { 0 }, p.staged, &mut memory) };
+    let by_fours = is_vector::<A>() || cols.is_multiple_of(LEN);
     let stats = N::of_row(&x, &mut memory, Cols { count: cols as f32, inv, by_fours }, p.norm);
     for tile in x.own_tiles() {
         let (at, columns) = (x.first(tile), x.columns(tile));
-        if ACCESS == SCALAR {
+        if is_scalar::<A>() {
             for at in at..at + columns.count(0) {
                 // SAFETY: a column of the row.
                 unsafe { row.write::<N>(stats, at, &rotary, &p) };
@@ -120,8 +116,8 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const ACCESS: u32>(
         // SAFETY: as the caller promises; a team's row is its own.
         let (affine, y) = unsafe {
             (
-                AffineRow::<T, ACCESS>::of(&row.side.affine, columns),
-                QuadRowMut::<T, ACCESS>::of(&Rows::single(row.y.cast()), RowAt::FIRST, columns),
+                AffineRow::<T, A>::of(&row.side.affine, columns),
+                QuadRowMut::<T, A>::of(&Rows::single(row.y.cast()), RowAt::FIRST, columns),
             )
         };
         let [mut quad] = N::apply::<T, 1>(stats, [x.again(tile).lanes()], &[N::parameters(&affine)], p.norm);
@@ -131,7 +127,7 @@ pub(crate) unsafe fn head_rows<T: Elem, N: HeadNorm, const ACCESS: u32>(
             // SAFETY: the partner is a column of the row; the angles are of rotated ones.
             let angles = unsafe {
                 if rotary.halves != 0 {
-                    partners = row.normed::<N, ACCESS>(stats, head * p.dim + rotary.partner(column), &p);
+                    partners = row.normed::<N, A>(stats, head * p.dim + rotary.partner(column), &p);
                 }
                 rotary.quad::<T>(row.token, row.head + head, column, N::MAKES_ANGLES)
             };

@@ -1,8 +1,9 @@
-//! RMSNorm of rows of heads that are normalised together, or of a long one, held in registers between reading and writing,
-//! then rotation of all columns in pairs of neighbours. Queries and keys of a token are a block's, so that its angles come
-//! from L1.
+//! RMSNorm of rows of heads that are normalised together, or of a long one, held in registers between reading
+//! and writing, then rotation of all columns in pairs of neighbours. Queries and keys of a token are a
+//! block's, so that its angles come from L1.
 //!
-//! A thread has octets, each two of torch's quads: it plays two of torch's threads, and their sum needs no exchange.
+//! A thread has octets, each two of torch's quads: it plays two of torch's threads, and their sum needs no
+//! exchange.
 use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;
@@ -22,9 +23,10 @@ pub const TEAM: u32 = 64;
 pub const TILE: u32 = LEN * TEAM;
 
 /// # Safety
-/// As [`head_rows`](super::block::head_rows), for a team of [`TEAM`] threads for each side that is there, in a grid of
-/// tokens and batches, and rows of at most `HELD` tiles that can be accessed 16 bytes at a time. `rotary` rotates all columns
-/// or none, in pairs of neighbours; a tile has a whole number of heads, which share their angles, or the row is one head.
+/// As [`head_rows`](super::block::head_rows), for a team of [`TEAM`] threads for each side that is there, in
+/// a grid of tokens and batches, and rows of at most `HELD` tiles that can be accessed 16 bytes at a time.
+/// `rotary` rotates all columns or none, in pairs of neighbours; a tile has a whole number of heads, which
+/// share their angles, or the row is one head.
 #[inline(always)]
 pub(crate) unsafe fn held_rows<T: Elem, const HELD: usize>(q: Side, k: Side, rotary: Rotary, p: Params) {
     let mut memory = SharedMemory::of_launch();
@@ -113,7 +115,8 @@ impl<T: Elem, const HELD: usize> HeldRow<T, HELD> {
         let ([rank, team, _], [_, teams, _]) = (thread::index(), thread::block_dim());
         let partial = memory.take::<f32>(4 * teams);
         if rank % 16 == 0 {
-            // SAFETY: a slot for each of torch's warps, which the first of its threads writes before the barrier.
+            // SAFETY: a slot for each of torch's warps, which the first of its threads writes before the
+            // barrier.
             unsafe { partial.set(4 * team + rank / 16, even + odd) };
         }
         block::sync();

@@ -1,8 +1,9 @@
-//! The norms that queries and keys go through, each in the order and with the roundings of the module that it stands for.
+//! The norms that queries and keys go through, each in the order and with the roundings of the module that it
+//! stands for.
 //!
 //! A head of up to 256 columns lies in the lanes of a warp, or of half a warp; a longer row is a team's.
 use cuda_std::prelude::*;
-use cuda_std::vec4::round;
+use cuda_std::vec4::{Access, round};
 
 use super::params::Normed;
 use super::subwarp::Group;
@@ -27,7 +28,8 @@ impl Parameters {
 
 /// A norm, or none.
 pub(crate) trait HeadNorm: Copy {
-    /// May angles be made in the kernel? Sine and cosine are much code, which stands in the kernels without a norm alone.
+    /// May angles be made in the kernel? Sine and cosine are much code, which stands in the kernels without a
+    /// norm alone.
     const MAKES_ANGLES: bool;
     /// Of heads whose quads the group's lanes hold, quad `rank + tile * width` each; zeros past their end.
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
@@ -37,14 +39,14 @@ pub(crate) trait HeadNorm: Copy {
         how: Normed,
     ) -> [Stats; HEADS];
     /// Of the team's row.
-    fn of_row<T: Elem, const ACCESS: u32>(
-        row: &TeamRow<T, ACCESS>,
+    fn of_row<T: Elem, A: Access>(
+        row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
         cols: Cols,
         how: Normed,
     ) -> Stats;
     /// The thread's parameters, at its quad.
-    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters;
+    fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Parameters;
     /// The normalised quads times weight plus bias.
     fn apply<T: Elem, const QUADS: usize>(
         stats: Stats,
@@ -71,17 +73,12 @@ impl HeadNorm for AsItIs {
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const ACCESS: u32>(
-        _: &TeamRow<T, ACCESS>,
-        _: &mut SharedMemory,
-        _: Cols,
-        _: Normed,
-    ) -> Stats {
+    fn of_row<T: Elem, A: Access>(_: &TeamRow<T, A>, _: &mut SharedMemory, _: Cols, _: Normed) -> Stats {
         Stats { mean: 0.0, inv: 1.0 }
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const ACCESS: u32>(_: &AffineRow<T, ACCESS>) -> Parameters {
+    fn parameters<T: Elem, A: Access>(_: &AffineRow<T, A>) -> Parameters {
         Parameters::NONE
     }
 
@@ -130,8 +127,8 @@ impl HeadNorm for Layer {
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const ACCESS: u32>(
-        row: &TeamRow<T, ACCESS>,
+    fn of_row<T: Elem, A: Access>(
+        row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
         cols: Cols,
         how: Normed,
@@ -140,7 +137,7 @@ impl HeadNorm for Layer {
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
+    fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Parameters {
         let (weight, bias) = affine.lanes(0);
         let none = Parameters::NONE;
         Parameters { weight: weight.unwrap_or(none.weight), bias: bias.unwrap_or(none.bias) }

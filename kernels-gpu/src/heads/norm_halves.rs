@@ -1,17 +1,20 @@
-//! Norms of heads whose lanes have a quad in each half: torch's additions in torch's order, of which the first is a lane's own.
+//! Norms of heads whose lanes have a quad in each half: torch's additions in torch's order, of which the
+//! first is a lane's own.
 use cuda_std::prelude::*;
 
 use super::norm::{AsItIs, HeadNorm, Parameters};
 use super::params::Normed;
 use super::rms_norm::Rms;
 use crate::layout::heads::quad_at;
+use crate::layout::operand_kind::OperandKind;
 use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
 use crate::norm::reduce::stats::Stats;
 
 /// A norm of heads in halves, or none.
 pub(crate) trait HalvesNorm: HeadNorm {
-    /// Of heads of `DIM` columns, 64 or 128, of which each of `DIM / 8` lanes holds two quads half a head apart.
+    /// Of heads of `DIM` columns, 64 or 128, of which each of `DIM / 8` lanes holds two quads half a head
+    /// apart.
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
         x: &[[Quad<T>; 2]; HEADS],
         how: Normed,
@@ -67,8 +70,8 @@ impl HalvesNorm for Rms {
         // SAFETY: as the caller promises, for the type that the kind says.
         unsafe {
             match affine.weight.kind {
-                Operand::NONE => [Parameters::NONE; 2],
-                Operand::F32 => weights::<f32>(&affine.weight, columns),
+                OperandKind::ABSENT => [Parameters::NONE; 2],
+                OperandKind::F32 => weights::<f32>(&affine.weight, columns),
                 _ => weights::<T>(&affine.weight, columns),
             }
         }

@@ -22,7 +22,8 @@ pub struct Normed {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rotary {
-    /// Cosines; cosine and sine in turn if they are complex; frequencies, f32, if the kernel makes the angles.
+    /// Cosines; cosine and sine in turn if they are complex; frequencies, f32, if the kernel makes the
+    /// angles.
     pub cos: Heads,
     /// Sines; positions, f32, if the kernel makes the angles and they are given.
     pub sin: Heads,
@@ -32,7 +33,8 @@ pub struct Rotary {
     pub tokens: u32,
     /// Columns of a head that are rotated, an even number; the others pass.
     pub dim: u32,
-    /// One of [`Rotary::WIDE`], [`Rotary::NARROW`], [`Rotary::COMPLEX`], [`Rotary::COUNTED`], [`Rotary::POSITIONED`].
+    /// One of [`Rotary::WIDE`], [`Rotary::NARROW`], [`Rotary::COMPLEX`], [`Rotary::COUNTED`],
+    /// [`Rotary::POSITIONED`].
     pub angles: u32,
     /// Are pairs half the rotated columns apart (`rotate_half`), not neighbours? 0 or 1.
     pub halves: u32,

@@ -1,5 +1,6 @@
 //! RMSNorm of queries and keys, in both orders in which torch sums squares.
 use cuda_std::prelude::*;
+use cuda_std::vec4::Access;
 
 use super::norm::{HeadNorm, Parameters, round_if};
 use super::params::Normed;
@@ -61,8 +62,8 @@ impl HeadNorm for Rms {
     }
 
     #[inline(always)]
-    fn of_row<T: Elem, const ACCESS: u32>(
-        row: &TeamRow<T, ACCESS>,
+    fn of_row<T: Elem, A: Access>(
+        row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
         cols: Cols,
         how: Normed,
@@ -75,7 +76,7 @@ impl HeadNorm for Rms {
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, const ACCESS: u32>(affine: &AffineRow<T, ACCESS>) -> Parameters {
+    fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Parameters {
         let ((weight, _), none) = (affine.lanes(0), Parameters::NONE);
         Parameters { weight: weight.unwrap_or(none.weight), ..none }
     }

@@ -1,7 +1,8 @@
 //! Rotary position embedding: how a pair of columns is rotated by its angle.
 //!
-//! The pair (a, b) becomes (a cos - b sin, b cos + a sin); `rope_pairs` says which columns are one.
-//! A thread reads the partners of its columns from memory, where they are in L1 because another lane of the warp has them.
+//! The pair (a, b) becomes (a cos - b sin, b cos + a sin); `rope_pairs` says which columns are one. A thread
+//! reads the partners of its columns from memory, where they are in L1 because another lane of the warp has
+//! them.
 use cuda_std::prelude::*;
 use cuda_std::vec4::round;
 
@@ -28,9 +29,9 @@ impl Rotary {
         y
     }
 
-    /// `x cos + turned sin`, where `turned` are the partners, with the sign of the first one's changed; rounded as the eager
-    /// modules do: after each operation in f32, and in the element type if asked for. torch's complex product has a
-    /// fused multiply-add in each sum.
+    /// `x cos + turned sin`, where `turned` are the partners, with the sign of the first one's changed;
+    /// rounded as the eager modules do: after each operation in f32, and in the element type if asked for.
+    /// torch's complex product has a fused multiply-add in each sum.
     #[inline(always)]
     pub(crate) fn turn<T: Elem, const QUADS: usize>(
         &self,

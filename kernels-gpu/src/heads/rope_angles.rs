@@ -1,4 +1,5 @@
-//! Where the angles of a rotation come from: tables in one of several forms, or the product of a position and a frequency.
+//! Where the angles of a rotation come from: tables in one of several forms, or the product of a position and
+//! a frequency.
 use cuda_std::prelude::*;
 use cuda_std::trig::sin_cos;
 
@@ -40,8 +41,8 @@ impl Rotary {
     /// The angles of the quad at `column`, which is rotated.
     ///
     /// # Safety
-    /// The tables are what the fields say and can be read in quads, as the number of pairs can. Are angles ever
-    /// `made` in the kernel?
+    /// The tables are what the fields say and can be read in quads, as the number of pairs can. Are angles
+    /// ever `made` in the kernel?
     #[inline(always)]
     pub(crate) unsafe fn quad<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
         // SAFETY: as the caller promises.
@@ -58,8 +59,9 @@ impl Rotary {
         }
     }
 
-    /// The angles of the quads at `columns`, which are rotated; frequencies in place of cosines if they are made of them.
-    /// What kind of tables they come from is asked once, so that all loads are in flight together.
+    /// The angles of the quads at `columns`, which are rotated; frequencies in place of cosines if they are
+    /// made of them. What kind of tables they come from is asked once, so that all loads are in flight
+    /// together.
     ///
     /// # Safety
     /// As [`Rotary::quad`].
@@ -72,7 +74,8 @@ impl Rotary {
     ) -> [Angles; QUADS] {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
-            // The usual kind: nothing is done with the entries, so that the kernel goes on while they are on their way.
+            // The usual kind: nothing is done with the entries, so that the kernel goes on while they are on
+            // their way.
             // SAFETY: as the caller promises.
             return unsafe { self.entries::<T, QUADS>(token, head, columns, true) };
         }

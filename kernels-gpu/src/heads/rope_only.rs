@@ -1,5 +1,6 @@
-//! Heads rotated in all columns, in pairs of neighbours: a thread has a quad of a token's queries and of its keys, whose
-//! angles it reads once. For long heads, and for angles of each head, which are most of what is read.
+//! Heads rotated in all columns, in pairs of neighbours: a thread has a quad of a token's queries and of its
+//! keys, whose angles it reads once. For long heads, and for angles of each head, which are most of what is
+//! read.
 use cuda_std::prelude::*;
 
 use super::params::{Params, Rotary, Side};
@@ -8,9 +9,9 @@ use super::rope_angles::Angles;
 use crate::layout::heads::{Heads, Token, divide, put_quad_at, quad_at};
 
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes), for heads of any number of columns; `rotary` rotates all of them, in pairs
-/// of neighbours, by tables. The grid is one of groups of tokens, which are
-/// `y` in a block, blocks of a token and batches.
+/// As [`head_lanes`](super::warp::head_lanes), for heads of any number of columns; `rotary` rotates all of
+/// them, in pairs of neighbours, by tables. The grid is one of groups of tokens, which are `y` in a block,
+/// blocks of a token and batches.
 #[inline(always)]
 pub(crate) unsafe fn turned_rows<T: Elem>(q: Side, k: Side, rotary: Rotary, p: Params) {
     let ([rank, nth, _], [threads, tokens, _], [group, block, batch]) =

@@ -1,11 +1,11 @@
 //! Heads of up to 256 columns in the lanes of warps: normalised, rotated, written.
 //!
-//! A warp has several heads of one token, so that several loads are in flight and the token's angles are read once for
-//! all of them. Queries and keys are one list of heads, queries first.
+//! A warp has several heads of one token, so that several loads are in flight and the token's angles are read
+//! once for all of them. Queries and keys are one list of heads, queries first.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::vec4::QUADS;
+use cuda_std::vec4::Vec4;
 
 use super::norm::{HeadNorm, Parameters};
 use super::params::{Params, Rotary, Side, side_by_side, width};
@@ -17,9 +17,9 @@ use crate::norm::affine::AffineRow;
 use crate::norm::reduce::team::Cols;
 
 /// # Safety
-/// The host checked that each side's `x` and `y` hold `p.rows` tokens of its heads of `p.dim` columns, at most `128 *
-/// TILES`, that the parameters of the norm and the tables are what their fields say, all readable in quads, and that each
-/// `y` overlaps nothing else. The grid has a warp for each share of the list.
+/// The host checked that each side's `x` and `y` hold `p.rows` tokens of its heads of `p.dim` columns, at
+/// most `128 * TILES`, that the parameters of the norm and the tables are what their fields say, all readable
+/// in quads, and that each `y` overlaps nothing else. The grid has a warp for each share of the list.
 #[inline(always)]
 pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize>(
     q: Side,
@@ -95,7 +95,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
         for tile in 0..TILES {
             let columns = QuadColumns::of_one(lanes.column(tile), p.dim);
             // SAFETY: a row of the head's columns.
-            let affine = unsafe { AffineRow::<T, QUADS>::of(&side.affine, columns) };
+            let affine = unsafe { AffineRow::<T, Vec4>::of(&side.affine, columns) };
             lanes.parameters[tile] = N::parameters(&affine);
         }
         lanes
@@ -167,7 +167,8 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
         (self.head, self.left) = (self.head + heads, self.left.saturating_sub(heads));
     }
 
-    /// The quad of `tile`, rotated if it is to be; partners half the columns away come from the lane that has them.
+    /// The quad of `tile`, rotated if it is to be; partners half the columns away come from the lane that has
+    /// them.
     #[inline(always)]
     fn turn(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];

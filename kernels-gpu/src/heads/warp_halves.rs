@@ -1,7 +1,8 @@
-//! Heads of 64 or 128 columns, rotated in full or not at all: a lane has a quad in each half of its heads, so that the
-//! partners of its columns are its own in both kinds of pairs.
+//! Heads of 64 or 128 columns, rotated in full or not at all: a lane has a quad in each half of its heads, so
+//! that the partners of its columns are its own in both kinds of pairs.
 //!
-//! A warp has several heads of one token in flight together, and the token's angles in registers for its share of them.
+//! A warp has several heads of one token in flight together, and the token's angles in registers for its
+//! share of them.
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
@@ -12,8 +13,8 @@ use super::rope_angles::Angles;
 use crate::layout::heads::{put_quad_at, quad_at};
 
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes), for heads of `DIM` columns, 64 or 128, less than 2^29 elements apart. `rotary` rotates all columns or
-/// none, and all heads alike. The grid is that of [`Share::of_grid`].
+/// As [`head_lanes`](super::warp::head_lanes), for heads of `DIM` columns, 64 or 128, less than 2^29 elements
+/// apart. `rotary` rotates all columns or none, and all heads alike. The grid is that of [`Share::of_grid`].
 #[inline(always)]
 pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const TOGETHER: usize>(
     q: Side,
@@ -143,7 +144,8 @@ impl<T: Elem, const DIM: u32> Lanes<T, DIM> {
     }
 }
 
-/// The same number, of which the compiler does not know that it is: it would keep a pointer for each head of a batch.
+/// The same number, of which the compiler does not know that it is: it would keep a pointer for each head of
+/// a batch.
 #[inline(always)]
 fn forgotten(step: i32) -> isize {
     let [step, _] = thread::forget([step as u32, 0]);

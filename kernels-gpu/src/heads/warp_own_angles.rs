@@ -1,9 +1,9 @@
-//! Heads of 128 columns whose angles are their own: a lane has a quad in each half of a head of the queries and of the same
-//! head of the keys.
+//! Heads of 128 columns whose angles are their own: a lane has a quad in each half of a head of the queries
+//! and of the same head of the keys.
 //!
-//! The tables have as many bytes as queries and keys: they are read once for both, and all that a lane reads is in flight
-//! together. At Mochi's size that takes 42 % of the time of `head_lanes`, whose warps go from head to head: 102 µs, 96 % of a
-//! copy of as many bytes, on an H200.
+//! The tables have as many bytes as queries and keys: they are read once for both, and all that a lane reads
+//! is in flight together. At Mochi's size that takes 42 % of the time of `head_lanes`, whose warps go from
+//! head to head: 102 µs, 96 % of a copy of as many bytes, on an H200.
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
@@ -20,8 +20,8 @@ const WIDTH: u32 = DIM / 8;
 pub const BESIDE: u32 = warp::SIZE / WIDTH;
 
 /// # Safety
-/// As [`head_lanes`](super::warp::head_lanes), for heads of [`DIM`] columns, of which `rotary` rotates all or none. The
-/// grid is one of tokens, blocks of a token and batches, with lanes for all heads.
+/// As [`head_lanes`](super::warp::head_lanes), for heads of [`DIM`] columns, of which `rotary` rotates all or
+/// none. The grid is one of tokens, blocks of a token and batches, with lanes for all heads.
 #[inline(always)]
 pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(q: Side, k: Side, rotary: Rotary, p: Params) {
     let ([_, warp, _], [_, warps, _], [number, block, batch]) =

@@ -1,6 +1,6 @@
 //! Tensors of attention heads: batch, token, head, column, in any order of strides.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{QUADS, SCALAR};
+use cuda_std::vec4::{Scalar, Vec4};
 
 /// Where the heads of a tensor lie: a kernel argument. A stride is 0 where the tensor broadcasts.
 #[repr(C)]
@@ -60,8 +60,8 @@ impl Token {
     }
 }
 
-/// Quotient and remainder. A division that might be by zero calls a panic, for which every kernel pays in registers; none
-/// of these is.
+/// Quotient and remainder. A division that might be by zero calls a panic, for which every kernel pays in
+/// registers; none of these is.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     let b = b.max(1);
@@ -77,7 +77,7 @@ pub(crate) unsafe fn quad_at<T: Elem>(start: *const T, column: u32, wanted: bool
     let cols = if wanted { column + 4 } else { 0 };
     // SAFETY: as the caller promises.
     unsafe {
-        QuadRow::<T, QUADS>::of(&Rows::single(start.cast()), RowAt::FIRST, QuadColumns::of_one(column, cols))
+        QuadRow::<T, Vec4>::of(&Rows::single(start.cast()), RowAt::FIRST, QuadColumns::of_one(column, cols))
     }
     .get(0)
 }
@@ -91,7 +91,7 @@ pub(crate) unsafe fn put_quad_at<T: Elem>(start: *mut T, column: u32, quad: Quad
     let cols = if wanted { column + 4 } else { 0 };
     // SAFETY: as the caller promises.
     unsafe {
-        QuadRowMut::<T, QUADS>::of(
+        QuadRowMut::<T, Vec4>::of(
             &Rows::single(start.cast()),
             RowAt::FIRST,
             QuadColumns::of_one(column, cols),
@@ -109,7 +109,7 @@ pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     // SAFETY: as the caller promises.
     let [x, ..] =
-        unsafe { QuadRow::<T, SCALAR>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.get(0).lanes();
+        unsafe { QuadRow::<T, Scalar>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.get(0).lanes();
     x
 }
 
@@ -122,5 +122,5 @@ pub(crate) unsafe fn put_element_at<T: Elem>(start: *mut T, column: u32, value: 
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     let quad = Quad::from_lanes([value, 0.0, 0.0, 0.0]);
     // SAFETY: as the caller promises.
-    unsafe { QuadRowMut::<T, SCALAR>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.put(0, quad);
+    unsafe { QuadRowMut::<T, Scalar>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.put(0, quad);
 }

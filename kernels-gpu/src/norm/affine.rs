@@ -1,5 +1,6 @@
 //! What follows a norm's reduction: weight and bias, then scale and shift.
 use cuda_std::prelude::*;
+use cuda_std::vec4::Access;
 
 use super::operand::{Modulation, Operand, OperandRow, zip};
 use super::operand_forms::Plain;
@@ -148,12 +149,12 @@ impl Parameters for () {
 
 /// A thread's columns of weight and bias of any type.
 #[derive(Clone, Copy)]
-pub(crate) struct AffineRow<T, const ACCESS: u32> {
-    weight: OperandRow<T, ACCESS>,
-    bias: OperandRow<T, ACCESS>,
+pub(crate) struct AffineRow<T, A> {
+    weight: OperandRow<T, A>,
+    bias: OperandRow<T, A>,
 }
 
-impl<T: Elem, const ACCESS: u32> AffineRow<T, ACCESS> {
+impl<T: Elem, A: Access> AffineRow<T, A> {
     /// # Safety
     /// As [`OperandRow::of`]; both are one row.
     #[inline(always)]
@@ -168,7 +169,7 @@ impl<T: Elem, const ACCESS: u32> AffineRow<T, ACCESS> {
     }
 }
 
-impl<T: Elem, const ACCESS: u32> Parameters for AffineRow<T, ACCESS> {
+impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     const GROUPED: bool = false;
     type Fetched = (Option<[f32; 4]>, Option<[f32; 4]>);
     const EMPTY: Self::Fetched = (None, None);
@@ -189,12 +190,12 @@ impl<T: Elem, const ACCESS: u32> Parameters for AffineRow<T, ACCESS> {
 
 /// A thread's columns of weight and bias of one type, `E`. `BOTH`: both are there.
 #[derive(Clone, Copy)]
-pub(crate) struct PlainAffine<E, const ACCESS: u32, const BOTH: bool> {
-    weight: Plain<E, ACCESS>,
-    bias: Plain<E, ACCESS>,
+pub(crate) struct PlainAffine<E, A, const BOTH: bool> {
+    weight: Plain<E, A>,
+    bias: Plain<E, A>,
 }
 
-impl<E: Elem, const ACCESS: u32, const BOTH: bool> Parameters for PlainAffine<E, ACCESS, BOTH> {
+impl<E: Elem, A: Access, const BOTH: bool> Parameters for PlainAffine<E, A, BOTH> {
     const GROUPED: bool = true;
     type Fetched = [Quad<E>; 2];
     const EMPTY: [Quad<E>; 2] = [Quad::ZERO; 2];

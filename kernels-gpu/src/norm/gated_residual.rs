@@ -1,8 +1,9 @@
 //! The rows `x + gate * y`: a residual branch that comes back.
 use cuda_std::prelude::*;
+use cuda_std::vec4::Access;
 
 use super::io::Source;
-use super::modulation::RoundEach;
+use super::known_form::RoundEach;
 use super::operand::{Modulation, zip};
 use super::operand_forms::Form;
 use super::row_context::RowContext;
@@ -40,24 +41,24 @@ pub(crate) fn clamped(value: f32) -> f32 {
 
 /// A warp's row of a [`Gated`], to be normalised: both of what it is the sum of are on their way at once.
 #[derive(Clone, Copy)]
-pub(crate) struct GatedRow<T, F, const ACCESS: u32> {
-    x: QuadRow<T, ACCESS>,
-    y: QuadRow<T, ACCESS>,
+pub(crate) struct GatedRow<T, F, A> {
+    x: QuadRow<T, A>,
+    y: QuadRow<T, A>,
     gate: F,
-    sum: QuadRowMut<T, ACCESS>,
+    sum: QuadRowMut<T, A>,
     /// Where `y` waits; `x`, and then the sum, wait where rows do.
     branch: Staged<T>,
     round_each: bool,
     clip: bool,
 }
 
-impl<T: Elem, F: Form<T>, const ACCESS: u32> GatedRow<T, F, ACCESS> {
+impl<T: Elem, F: Form<T>, A: Access> GatedRow<T, F, A> {
     /// # Safety
-    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so. The gate is
-    /// of the form `F`; in forms that are known when the kernel is compiled nothing is clipped, and the product rounded as
-    /// the norm's steps are.
+    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so.
+    /// The gate is of the form `F`; in forms that are known when the kernel is compiled nothing is clipped,
+    /// and the product rounded as the norm's steps are.
     #[inline(always)]
-    pub unsafe fn of(gated: &Gated, row: &RowContext<T, ACCESS>, rounds: impl RoundEach) -> Self {
+    pub unsafe fn of(gated: &Gated, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
         // SAFETY: as the caller promises.
         unsafe {
@@ -93,19 +94,19 @@ impl<T: Elem, F: Form<T>, const ACCESS: u32> GatedRow<T, F, ACCESS> {
     }
 }
 
-impl<T: Elem, F: Form<T>, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, F, ACCESS> {
+impl<T: Elem, F: Form<T>, A: Access> Source<T, A> for GatedRow<T, F, A> {
     type Parts = ([Quad<T>; 2], F::Fetched);
     const NOTHING: Self::Parts = ([Quad::ZERO; 2], F::EMPTY);
 
     #[inline(always)]
-    fn stage(&self, row: &RowContext<T, ACCESS>) {
-        let packs = row.packs;
+    fn stage(&self, row: &RowContext<T, A>) {
+        let packs = row.p.packs != 0;
         self.x.copy_to(&row.staged, packs);
         self.y.copy_to(&self.branch, packs);
         row.staged.wait();
     }
     #[inline(always)]
-    fn parts(&self, row: &RowContext<T, ACCESS>, tile: u32) -> Self::Parts {
+    fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts {
         let gate = self.gate.fetch(tile);
         let parts = if row.has_room() {
             [row.staged.get(tile), self.branch.get(tile)]
@@ -115,7 +116,7 @@ impl<T: Elem, F: Form<T>, const ACCESS: u32> Source<T, ACCESS> for GatedRow<T, F
         (parts, gate)
     }
     #[inline(always)]
-    fn make(&self, row: &RowContext<T, ACCESS>, tile: u32, (parts, gate): Self::Parts) -> Quad<T> {
+    fn make(&self, row: &RowContext<T, A>, tile: u32, (parts, gate): Self::Parts) -> Quad<T> {
         let total = self.add(tile, parts, gate);
         if row.has_room() {
             row.staged.put(tile, total);

@@ -1,40 +1,41 @@
 //! The two ends of the [`passes`](super::passes): where a row comes from, and what becomes of it.
 use cuda_std::prelude::*;
+use cuda_std::vec4::Access;
 
 use super::reduce::stats::Stats;
 use super::row_context::RowContext;
 
 /// Where the rows to be normalised come from.
-pub(crate) trait Source<T: Elem, const ACCESS: u32>: Copy {
+pub(crate) trait Source<T: Elem, A: Access>: Copy {
     /// What a quad is made of.
     type Parts: Copy;
     /// Nothing yet.
     const NOTHING: Self::Parts;
     /// Brings what the warp's row is made of to where it waits.
-    fn stage(&self, row: &RowContext<T, ACCESS>);
+    fn stage(&self, row: &RowContext<T, A>);
     /// Reads what the thread's quad of `tile` is made of.
-    fn parts(&self, row: &RowContext<T, ACCESS>, tile: u32) -> Self::Parts;
+    fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts;
     /// Makes the quad, which then waits, if rows do.
-    fn make(&self, row: &RowContext<T, ACCESS>, tile: u32, parts: Self::Parts) -> Quad<T>;
+    fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Quad<T>;
     /// The same quad again, of a row that is too long to wait.
     fn again(&self, tile: u32) -> Quad<T>;
 }
 
 /// A row as it is.
-impl<T: Elem, const ACCESS: u32> Source<T, ACCESS> for QuadRow<T, ACCESS> {
+impl<T: Elem, A: Access> Source<T, A> for QuadRow<T, A> {
     type Parts = Quad<T>;
     const NOTHING: Quad<T> = Quad::ZERO;
     #[inline(always)]
-    fn stage(&self, row: &RowContext<T, ACCESS>) {
-        self.copy_to(&row.staged, row.packs);
+    fn stage(&self, row: &RowContext<T, A>) {
+        self.copy_to(&row.staged, row.p.packs != 0);
         row.staged.wait();
     }
     #[inline(always)]
-    fn parts(&self, row: &RowContext<T, ACCESS>, tile: u32) -> Quad<T> {
+    fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Quad<T> {
         row.waiting(tile).unwrap_or_else(|| self.get(tile))
     }
     #[inline(always)]
-    fn make(&self, _: &RowContext<T, ACCESS>, _: u32, quad: Quad<T>) -> Quad<T> {
+    fn make(&self, _: &RowContext<T, A>, _: u32, quad: Quad<T>) -> Quad<T> {
         quad
     }
     #[inline(always)]

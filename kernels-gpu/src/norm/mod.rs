@@ -3,6 +3,7 @@
 pub mod affine;
 pub mod gated_residual;
 pub(crate) mod io;
+pub(crate) mod known_form;
 pub(crate) mod modulation;
 pub mod operand;
 pub(crate) mod operand_forms;

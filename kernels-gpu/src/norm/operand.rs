@@ -1,9 +1,11 @@
-//! Operands beside the rows of a norm: absent, of the element type or in f32; one row for all, or one for each.
+//! Operands beside the rows of a norm: absent, of the element type or in f32; one row for all, or one for
+//! each.
 //!
-//! Which it is, is decided at run time: the branches are the same for every thread of a launch, and the kernels that use
-//! them wait for memory.
+//! Which it is, is decided at run time: the branches are the same for every thread of a launch, and the
+//! kernels that use them wait for memory.
+use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
-use cuda_std::vec4::round;
+use cuda_std::vec4::{Access, round};
 
 /// An operand that broadcasts against the rows: a kernel argument.
 #[repr(C)]
@@ -11,26 +13,20 @@ use cuda_std::vec4::round;
 pub struct Operand {
     /// Where its rows lie; a stride is 0 where it broadcasts.
     pub rows: Rows,
-    /// One of [`Operand::NONE`], [`Operand::SAME`], [`Operand::F32`].
-    pub kind: u32,
+    /// Whether it is there, and its element type.
+    pub kind: OperandKind,
 }
 
 impl Operand {
-    /// No operand: nothing is read.
-    pub const NONE: u32 = 0;
-    /// Of the element type of the rows.
-    pub const SAME: u32 = 1;
-    /// In f32.
-    pub const F32: u32 = 2;
     /// The operand that is not there.
     pub const ABSENT: Self = Self {
         rows: Rows { base: core::ptr::null_mut(), inner_stride: 0, outer_stride: 0 },
-        kind: Self::NONE,
+        kind: OperandKind::ABSENT,
     };
 }
 
-/// `value`, or `table + value` where there is a table (`scale_shift_table + temb` of PixArt, LTX-Video and Wan): a
-/// kernel argument.
+/// `value`, or `table + value` where there is a table (`scale_shift_table + temb` of PixArt, LTX-Video and
+/// Wan): a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulation {
@@ -47,43 +43,46 @@ impl Modulation {
 
 /// A thread's columns of an [`Operand`].
 #[derive(Clone, Copy)]
-pub(crate) struct OperandRow<T, const ACCESS: u32> {
-    row: MixedRow<T, ACCESS>,
-    pub kind: u32,
+pub(crate) struct OperandRow<T, A> {
+    row: MixedRow<T, A>,
+    pub kind: OperandKind,
 }
 
-impl<T: Elem, const ACCESS: u32> OperandRow<T, ACCESS> {
+impl<T: Elem, A: Access> OperandRow<T, A> {
     /// # Safety
     /// As [`MixedRow::of`], for the type that the operand's kind says.
     #[inline(always)]
     pub unsafe fn of(operand: &Operand, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises; an absent operand is never read.
-        let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind == Operand::F32) };
+        let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind.is(OperandKind::F32)) };
         Self { row, kind: operand.kind }
     }
 
     /// Its values in `tile`, if it is there.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
-        if self.kind == Operand::NONE { None } else { Some(self.row.lanes(tile)) }
+        match self.kind {
+            OperandKind::ABSENT => None,
+            _ => Some(self.row.lanes(tile)),
+        }
     }
 }
 
 /// A thread's columns of a [`Modulation`].
 #[derive(Clone, Copy)]
-pub(crate) struct ModulationRow<T, const ACCESS: u32> {
-    pub value: OperandRow<T, ACCESS>,
-    pub table: OperandRow<T, ACCESS>,
+pub(crate) struct ModulationRow<T, A> {
+    pub value: OperandRow<T, A>,
+    pub table: OperandRow<T, A>,
 }
 
-impl<T: Elem, const ACCESS: u32> ModulationRow<T, ACCESS> {
+impl<T: Elem, A: Access> ModulationRow<T, A> {
     /// Its values in `tile`, if it is there.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
         let value = self.value.lanes(tile)?;
         let Some(table) = self.table.lanes(tile) else { return Some(value) };
         let sum = zip(table, value, |table, value| table + value);
-        let both_same = self.value.kind == Operand::SAME && self.table.kind == Operand::SAME;
+        let both_same = self.value.kind.is(OperandKind::SAME) && self.table.kind.is(OperandKind::SAME);
         Some(if both_same { round::<T>(sum) } else { sum })
     }
 }

@@ -1,8 +1,10 @@
-//! The forms that an operand beside the rows has in a kernel: those that matter for speed are known when it is compiled,
-//! and any other is looked up for each quad.
+//! The forms that an operand beside the rows has in a kernel: those that matter for speed are known when it
+//! is compiled, and any other is looked up for each quad.
 use cuda_std::prelude::*;
+use cuda_std::vec4::Access;
 
 use super::operand::{Modulation, ModulationRow, Operand, OperandRow};
+use crate::layout::operand_kind::OperandKind;
 
 /// Where an operand's values come from, so that a kernel asks for each quad only what it has to.
 pub(crate) trait Side<T: Elem>: Copy {
@@ -26,19 +28,19 @@ pub(crate) trait Side<T: Elem>: Copy {
 
 /// An operand of one type, `E`, without a table.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain<E, const ACCESS: u32> {
-    row: QuadRow<E, ACCESS>,
+pub(crate) struct Plain<E, A> {
+    row: QuadRow<E, A>,
     pub exists: bool,
 }
 
-impl<E: Elem, const ACCESS: u32> Plain<E, ACCESS> {
+impl<E: Elem, A: Access> Plain<E, A> {
     /// # Safety
     /// As [`QuadRow::of`], if the operand is there.
     #[inline(always)]
     pub unsafe fn of_operand(operand: &Operand, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises; an absent operand is never read.
         let row = unsafe { QuadRow::of(&operand.rows, at, columns) };
-        Self { row, exists: operand.kind != Operand::NONE }
+        Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
 
     /// The same, of which the compiler knows that it is there, if it `is`.
@@ -54,7 +56,7 @@ impl<E: Elem, const ACCESS: u32> Plain<E, ACCESS> {
     }
 }
 
-impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
+impl<T: Elem, E: Elem, A: Access> Side<T> for Plain<E, A> {
     const GROUPED: bool = true;
     const EARLY: bool = size_of::<E>() == 2;
     type Fetched = Quad<E>;
@@ -79,12 +81,12 @@ impl<T: Elem, E: Elem, const ACCESS: u32> Side<T> for Plain<E, ACCESS> {
 
 /// A value and its table, both of the rows' type: their sum, rounded.
 #[derive(Clone, Copy)]
-pub(crate) struct Tabled<T, const ACCESS: u32> {
-    value: Plain<T, ACCESS>,
-    table: QuadRow<T, ACCESS>,
+pub(crate) struct Tabled<T, A> {
+    value: Plain<T, A>,
+    table: QuadRow<T, A>,
 }
 
-impl<T: Elem, const ACCESS: u32> Side<T> for Tabled<T, ACCESS> {
+impl<T: Elem, A: Access> Side<T> for Tabled<T, A> {
     const GROUPED: bool = true;
     type Fetched = [Quad<T>; 2];
     const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
@@ -107,7 +109,7 @@ impl<T: Elem, const ACCESS: u32> Side<T> for Tabled<T, ACCESS> {
     }
 }
 
-impl<T: Elem, const ACCESS: u32> Form<T> for Tabled<T, ACCESS> {
+impl<T: Elem, A: Access> Form<T> for Tabled<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises; the table is one row.
@@ -124,7 +126,7 @@ impl<T: Elem, const ACCESS: u32> Form<T> for Tabled<T, ACCESS> {
     }
 }
 
-impl<T: Elem, const ACCESS: u32> Side<T> for ModulationRow<T, ACCESS> {
+impl<T: Elem, A: Access> Side<T> for ModulationRow<T, A> {
     const GROUPED: bool = false;
     type Fetched = [f32; 4];
     const EMPTY: [f32; 4] = [0.0; 4];
@@ -134,7 +136,7 @@ impl<T: Elem, const ACCESS: u32> Side<T> for ModulationRow<T, ACCESS> {
     }
     #[inline(always)]
     fn exists(&self) -> bool {
-        self.value.kind != Operand::NONE
+        self.value.kind.is_not(OperandKind::ABSENT)
     }
     #[inline(always)]
     fn lanes(fetched: [f32; 4]) -> [f32; 4] {
@@ -159,7 +161,7 @@ pub(crate) trait Form<T: Elem>: Side<T> + Sized {
     }
 }
 
-impl<T: Elem, E: Elem, const ACCESS: u32> Form<T> for Plain<E, ACCESS> {
+impl<T: Elem, E: Elem, A: Access> Form<T> for Plain<E, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.
@@ -171,7 +173,7 @@ impl<T: Elem, E: Elem, const ACCESS: u32> Form<T> for Plain<E, ACCESS> {
     }
 }
 
-impl<T: Elem, const ACCESS: u32> Form<T> for ModulationRow<T, ACCESS> {
+impl<T: Elem, A: Access> Form<T> for ModulationRow<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
         // SAFETY: as the caller promises.

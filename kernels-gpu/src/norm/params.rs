@@ -1,8 +1,79 @@
-//! What the kernels of a norm over quads are told: their parameters, and which way of reading rows they are compiled for.
-#[allow(unused_imports, reason = "named in documentation")]
-use cuda_std::vec4::WHOLE;
-
+//! What the kernels of a norm over quads are told: their parameters, and which way of reading rows they are
+//! compiled for.
 use super::reduce::block::THREADS;
+
+/// The [`Access`](cuda_std::vec4::Access) of a launch, for kernels that are compiled for several of them.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowAccess(u32);
+
+impl RowAccess {
+    /// [`Scalar`](cuda_std::vec4::Scalar).
+    pub const SCALAR: Self = Self(0);
+    /// [`Vec4`](cuda_std::vec4::Vec4).
+    pub const VEC4: Self = Self(1);
+    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or any of rows that are: they are staged.
+    pub const WHOLE_TILES: Self = Self(2);
+}
+
+/// What the operands beside the rows are: a kernel that knows it asks nothing for each quad.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperandForm(u32);
+
+impl OperandForm {
+    /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
+    pub const SAME: Self = Self(0);
+    /// As `SAME`, in f32 beside rows of 16 bits.
+    pub const SINGLE: Self = Self(1);
+    /// Anything else: looked up for each quad, of rows that are not of [`RowAccess::WHOLE_TILES`].
+    pub const ANY: Self = Self(2);
+    /// As `SAME`, each with a table of the rows' type.
+    pub const TABLED: Self = Self(3);
+    /// As `SAME`, with weight and bias of the rows' type.
+    pub const AFFINE: Self = Self(4);
+    /// The same with one of the two.
+    pub const PARTLY_AFFINE: Self = Self(5);
+    /// As `SINGLE`, with weight and bias in f32.
+    pub const SINGLE_AFFINE: Self = Self(6);
+
+    /// `self == other`; see [`OperandKind`](crate::layout::operand_kind::OperandKind).
+    #[inline(always)]
+    pub(crate) const fn is(self, other: Self) -> bool {
+        self.0 == other.0
+    }
+}
+
+/// The form of operands as a type: one for each [`OperandForm`] that kernels of their own are compiled for.
+pub(crate) trait KnownForm {
+    /// The form.
+    const FORM: OperandForm;
+}
+
+/// [`OperandForm::SAME`].
+pub(crate) struct Same;
+/// [`OperandForm::SINGLE`].
+pub(crate) struct Single;
+/// [`OperandForm::TABLED`].
+pub(crate) struct Tabled;
+/// [`OperandForm::AFFINE`].
+pub(crate) struct WithAffine;
+
+impl KnownForm for Same {
+    const FORM: OperandForm = OperandForm::SAME;
+}
+
+impl KnownForm for Single {
+    const FORM: OperandForm = OperandForm::SINGLE;
+}
+
+impl KnownForm for Tabled {
+    const FORM: OperandForm = OperandForm::TABLED;
+}
+
+impl KnownForm for WithAffine {
+    const FORM: OperandForm = OperandForm::AFFINE;
+}
 
 /// What a norm over quads needs to know beside its operands: a kernel argument.
 #[repr(C)]
@@ -20,70 +91,25 @@ pub struct Params {
     pub eps: f32,
     /// Tiles of the rows that wait in shared memory: all, or none where there is no room for them.
     pub staged: u32,
-    /// What the operands beside the rows are: one of the constants of [`Params`].
-    pub form: u32,
-    /// Round to the element type after each step, as a chain of separate operators does, not once at the end. 0 or 1.
+    /// What the operands beside the rows are.
+    pub form: OperandForm,
+    /// Round to the element type after each step, as a chain of separate operators does, not once at the end.
+    /// 0 or 1.
     pub round_each: u32,
-    /// How all operands may be read: [`SCALAR`](cuda_std::vec4::SCALAR), [`QUADS`](cuda_std::vec4::QUADS) or [`WHOLE`]; with
-    /// the last the rows are staged.
-    pub access: u32,
+    /// How all operands may be read, for kernels that take several ways.
+    pub access: RowAccess,
     /// Are the staged rows `Rows::is_vector`? 0 or 1.
     pub packs: u32,
 }
 
 impl Params {
-    /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the rows.
+    /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the
+    /// rows.
     pub const SHARING: u32 = THREADS;
 
-    /// The same, of which the compiler knows that the form is `FORM`.
+    /// The same, of which the compiler knows that the form is that of `F`.
     #[inline(always)]
-    pub(crate) fn of_form<const FORM: u32>(self) -> Self {
-        Self { form: FORM, ..self }
+    pub(crate) fn of_form<F: KnownForm>(self) -> Self {
+        Self { form: F::FORM, ..self }
     }
-
-    /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
-    pub const SAME: u32 = 0;
-    /// As [`Params::SAME`], in f32 beside rows of 16 bits.
-    pub const SINGLE: u32 = 1;
-    /// Anything else: looked up for each quad, of rows that are not [`WHOLE`].
-    pub const ANY: u32 = 2;
-    /// As [`Params::SAME`], each with a table of the rows' type.
-    pub const TABLED: u32 = 3;
-    /// As [`Params::SAME`], with weight and bias of the rows' type.
-    pub const AFFINE: u32 = 4;
-    /// The same with one of the two.
-    pub const PARTLY_AFFINE: u32 = 5;
-    /// As [`Params::SINGLE`], with weight and bias in f32.
-    pub const SINGLE_AFFINE: u32 = 6;
 }
-
-/// Runs `$body` with the constant `$access` for the launch's way of reading rows of any layout.
-#[allow(unused_macros, reason = "units without an op over quads")]
-macro_rules! with_any_access {
-    ($p:expr, $access:ident => $body:expr) => {
-        if $p.access == cuda_std::vec4::QUADS {
-            const $access: u32 = cuda_std::vec4::QUADS;
-            $body
-        } else {
-            const $access: u32 = cuda_std::vec4::SCALAR;
-            $body
-        }
-    };
-}
-#[allow(unused_imports, reason = "units without an op over quads")]
-pub(crate) use with_any_access;
-
-/// The same, or of whole tiles.
-#[allow(unused_macros, reason = "units without an op over quads")]
-macro_rules! with_access {
-    ($p:expr, $access:ident => $body:expr) => {
-        if $p.access == cuda_std::vec4::WHOLE {
-            const $access: u32 = cuda_std::vec4::WHOLE;
-            $body
-        } else {
-            crate::norm::params::with_any_access!($p, $access => $body)
-        }
-    };
-}
-#[allow(unused_imports, reason = "units without an op over quads")]
-pub(crate) use with_access;

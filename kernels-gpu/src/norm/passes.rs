@@ -1,63 +1,33 @@
 //! The two passes of a norm over its row: reduce, then write.
 //!
-//! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is done in a
-//! fourth of the time. What the row is made of is first copied to shared memory, all of it on its way at once; the passes
-//! read it there, in groups of four tiles. Rows that are too long for that are read from global memory in both passes,
-//! and short ones stay in registers.
+//! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is
+//! done in a fourth of the time. What the row is made of is first copied to shared memory, all of it on its
+//! way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read
+//! from global memory in both passes, and short ones stay in registers.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{LEN, MOST_HELD, SCALAR, TILE, WHOLE, held, shared};
+use cuda_std::vec4::{
+    Access, LEN, MOST_HELD, TILE, is_block_shared, is_unstaged, is_vector, is_whole, tiles_held,
+};
 
 use super::io::{Sink, Source};
-use super::params::Params;
 use super::reduce::block::{PartMoments, SharedRow, WARPS};
 use super::reduce::stats::{Cols, Stats};
 use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
-/// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their registers few.
+/// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their
+/// registers few.
 pub(crate) const GROUP_OF_PART: usize = 2;
 
-/// A warp's work on its row, or on its part of the block's row.
-#[derive(Clone, Copy)]
-pub(crate) struct Passes<T, const ACCESS: u32> {
-    pub row: RowContext<T, ACCESS>,
-    pub p: Params,
-    /// The warp's number among those of the row.
-    pub warp: u32,
-}
-
-impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
-    /// The calling warp's, if there is a row for it.
-    #[inline(always)]
-    pub fn of_warp(p: Params) -> Option<Self> {
-        // Rows of four tiles and more are fewer: no memory holds as many.
-        let mut team = Team::of_block();
-        if shared(ACCESS) {
-            // The same, in a way that tells the compiler that it is one row for all threads.
-            team.row = u64::from(thread::block_index()[0]);
-        }
-        let at = if ACCESS >= WHOLE {
-            RowAt::of_few(team, p.rows as u32, p.inner)
-        } else {
-            RowAt::of(team, p.rows, p.inner)
-        };
-        if !at.exists() {
-            return None;
-        }
-        let columns =
-            if shared(ACCESS) { QuadColumns::of_block(at, p.cols) } else { QuadColumns::of_warp(at, p.cols) };
-        let warp = if shared(ACCESS) { thread::index()[0] / warp::SIZE } else { 0 };
-        Some(Self { row: RowContext::of(at, columns, p), p, warp })
-    }
-
+impl<T: Elem, A: Access> RowContext<T, A> {
     /// Tiles that cover the row.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.p.cols.div_ceil(TILE)
     }
 
-    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the reads of the
-    /// next group are on their way while one is worked on.
+    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the
+    /// reads of the next group are on their way while one is worked on.
     #[inline(always)]
     pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Quad<T>) {
         let tiles = self.tiles();
@@ -77,8 +47,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
             }
             for i in 0..GROUP {
                 let tile = first + i as u32;
-                if tile < tiles && self.row.columns.has::<ACCESS>(tile) {
-                    self.row.staged.put(tile, make(tile, parts[i]));
+                if tile < tiles && self.columns.has::<A>(tile) {
+                    self.staged.put(tile, make(tile, parts[i]));
                 }
             }
             first = next;
@@ -88,24 +58,24 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// The warp's tile of number `nth`, as its thread's columns count them.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
-        if shared(ACCESS) { nth * WARPS } else { nth }
+        if is_block_shared::<A>() { nth * WARPS } else { nth }
     }
 
     /// Tiles of the row that are the warp's.
     #[inline(always)]
     pub fn own_tiles(&self) -> u32 {
-        if shared(ACCESS) { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
+        if is_block_shared::<A>() { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
     }
 
     /// Those of them that form groups of `HELD` in which every thread has columns.
     #[inline(always)]
     pub fn grouped_tiles(&self, held: usize) -> u32 {
-        if ACCESS >= WHOLE { self.own_tiles() / held as u32 * held as u32 } else { 0 }
+        if is_whole::<A>() { self.own_tiles() / held as u32 * held as u32 } else { 0 }
     }
 
     /// The group of the warp's tiles from `first` on, as far as `counts` says that it exists.
     #[inline(always)]
-    pub fn group<S: Source<T, ACCESS>, const HELD: usize>(
+    pub fn group<S: Source<T, A>, const HELD: usize>(
         &self,
         source: S,
         first: u32,
@@ -114,12 +84,12 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         let (mut parts, mut lanes) = ([S::NOTHING; HELD], [[0.0; 4]; HELD]);
         for i in 0..HELD {
             if counts[i] > 0 {
-                parts[i] = source.parts(&self.row, self.tile(first + i as u32));
+                parts[i] = source.parts(self, self.tile(first + i as u32));
             }
         }
         for i in 0..HELD {
             if counts[i] > 0 {
-                lanes[i] = source.make(&self.row, self.tile(first + i as u32), parts[i]).lanes();
+                lanes[i] = source.make(self, self.tile(first + i as u32), parts[i]).lanes();
             }
         }
         lanes
@@ -131,15 +101,15 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         Cols {
             count: self.p.cols as f32,
             inv: self.p.inv_cols,
-            even: ACCESS >= WHOLE,
-            by_fours: ACCESS != SCALAR || self.p.cols.is_multiple_of(LEN),
+            even: is_whole::<A>(),
+            by_fours: is_vector::<A>() || self.p.cols.is_multiple_of(LEN),
         }
     }
 
     /// Both passes.
     #[inline(always)]
-    pub fn run<M: Moments, S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
-        if held(ACCESS) > 0 {
+    pub fn run<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
+        if tiles_held::<A>() > 0 {
             self.run_held::<M, S, K>(source, sink)
         } else {
             self.write(source, self.reduce::<M, S>(source), sink)
@@ -148,22 +118,22 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 
     /// Reads the row, which then waits, and reduces it.
     #[inline(always)]
-    pub fn reduce<M: Moments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
-        if self.row.has_room() {
-            source.stage(&self.row);
+    pub fn reduce<M: Moments, S: Source<T, A>>(&self, source: S) -> Stats {
+        if self.has_room() {
+            source.stage(self);
         }
-        if shared(ACCESS) {
+        if is_block_shared::<A>() {
             return self.reduce_part::<M::Part, S>(source);
         }
         let (mut moments, mut first) = (M::EMPTY, 0);
         while first < self.grouped_tiles(GROUP) {
             let counts = [LEN; GROUP];
-            moments.push::<ACCESS>(self.group(source, first, counts), counts);
+            moments.push::<A>(self.group(source, first, counts), counts);
             first += GROUP as u32;
         }
         while first < self.tiles() {
-            let counts = [0, 1, 2, 3].map(|i: u32| self.row.columns.count(first + i));
-            moments.push::<ACCESS>(self.group(source, first, counts), counts);
+            let counts = [0, 1, 2, 3].map(|i: u32| self.columns.count(first + i));
+            moments.push::<A>(self.group(source, first, counts), counts);
             first += GROUP as u32;
         }
         moments.finish(self.cols(), self.p.eps)
@@ -171,8 +141,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 
     /// The second pass: every quad goes to `sink`.
     #[inline(always)]
-    pub fn write<S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
-        if shared(ACCESS) {
+    pub fn write<S: Source<T, A>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
+        if is_block_shared::<A>() {
             self.write_by::<S, K, GROUP_OF_PART>(source, stats, sink)
         } else {
             self.write_by::<S, K, GROUP>(source, stats, sink)
@@ -180,13 +150,8 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     }
 
     #[inline(always)]
-    fn write_by<S: Source<T, ACCESS>, K: Sink<T>, const HELD: usize>(
-        &self,
-        source: S,
-        stats: Stats,
-        sink: K,
-    ) {
-        let again = |tile| self.row.waiting(tile).unwrap_or_else(|| source.again(tile));
+    fn write_by<S: Source<T, A>, K: Sink<T>, const HELD: usize>(&self, source: S, stats: Stats, sink: K) {
+        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
         let mut first = 0;
         while K::GROUPED && first < self.grouped_tiles(HELD) {
             let (mut fetched, mut group) = ([K::EMPTY; HELD], [Quad::<T>::ZERO; HELD]);
@@ -209,7 +174,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     }
     /// Reduces the warp's part of the row, and meets the others.
     #[inline(always)]
-    pub fn reduce_part<M: PartMoments, S: Source<T, ACCESS>>(&self, source: S) -> Stats {
+    pub fn reduce_part<M: PartMoments, S: Source<T, A>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
         while first < self.grouped_tiles(GROUP_OF_PART) {
             let lanes = self.group(source, first, [LEN; GROUP_OF_PART]);
@@ -220,7 +185,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
         }
         while first < self.own_tiles() {
             let tile = self.tile(first);
-            moments.push(source.make(&self.row, tile, source.parts(&self.row, tile)).lanes());
+            moments.push(source.make(self, tile, source.parts(self, tile)).lanes());
             first += 1;
         }
         self.finish_part(moments)
@@ -229,37 +194,38 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// Reduces over the warps of a row.
     #[inline(always)]
     pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
-        let row = SharedRow { staged: self.row.staged, tiles: self.tiles(), warp: self.warp };
+        let row = SharedRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
         let cols = [self.p.cols as f32, self.p.inv_cols];
-        moments.finish::<T, ACCESS>(row, RowContext::<T, ACCESS>::memory().1, cols, self.p.eps)
+        moments.finish::<T, A>(row, Self::memory().1, cols, self.p.eps)
     }
 }
 
-/// Both passes over a row that stays in registers, those of its warp or of the four warps of a block: all of it is on its way
-/// at once, and nothing waits in shared memory but what warps exchange.
-impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
+/// Both passes over a row that stays in registers, those of its warp or of the four warps of a block: all of
+/// it is on its way at once, and nothing waits in shared memory but what warps exchange.
+impl<T: Elem, A: Access> RowContext<T, A> {
     /// The warp's tile of number `nth`, if the row has it.
     #[inline(always)]
     pub fn own(&self, nth: usize) -> Option<u32> {
-        (nth < held(ACCESS)).then_some(self.tile(nth as u32))
+        (nth < tiles_held::<A>()).then_some(self.tile(nth as u32))
     }
 
     /// Both passes.
     #[inline(always)]
-    pub fn run_held<M: Moments, S: Source<T, ACCESS>, K: Sink<T>>(&self, source: S, sink: K) {
+    pub fn run_held<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
         let (mut parts, mut row) = ([S::NOTHING; MOST_HELD], [Quad::<T>::ZERO; MOST_HELD]);
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth) {
-                parts[nth] = source.parts(&self.row, tile);
+                parts[nth] = source.parts(self, tile);
             }
         }
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth) {
-                row[nth] = source.make(&self.row, tile, parts[nth]);
+                row[nth] = source.make(self, tile, parts[nth]);
             }
         }
-        // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for it.
-        let (early, mut beside) = (shared(ACCESS) && K::EARLY, [K::EMPTY; MOST_HELD]);
+        // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for
+        // it.
+        let (early, mut beside) = (is_block_shared::<A>() && K::EARLY, [K::EMPTY; MOST_HELD]);
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth).filter(|_| early) {
                 beside[nth] = sink.fetch(tile);
@@ -289,7 +255,7 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
     /// Reduces a row that is held.
     #[inline(always)]
     pub fn reduce_held<M: Moments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
-        if shared(ACCESS) {
+        if is_block_shared::<A>() {
             return self.reduce_held_part::<M::Part>(row);
         }
         let mut moments = M::EMPTY;
@@ -303,12 +269,15 @@ impl<T: Elem, const ACCESS: u32> Passes<T, ACCESS> {
 
     #[inline(always)]
     fn reduce_held_part<M: PartMoments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
+        const {
+            assert!(!(is_unstaged::<A>() && M::READS), "no room for the row that `M` reads");
+        }
         let mut moments = M::EMPTY;
         for nth in 0..MOST_HELD {
             if let Some(tile) = self.own(nth) {
                 moments.push_quad(nth as u32, row[nth].lanes());
                 if M::READS {
-                    self.row.staged.put(tile, row[nth]);
+                    self.staged.put(tile, row[nth]);
                 }
             }
         }

@@ -1,55 +1,84 @@
-//! A row as its threads see it: which columns a thread has, and where the row is staged in shared memory.
+//! A row as its threads see it: which columns a thread has, where the row is staged in shared memory, and the
+//! launch's parameters.
+use core::marker::PhantomData;
+
 use cuda_std::prelude::*;
-use cuda_std::vec4::{TEAM, WHOLE, shared};
+use cuda_std::vec4::{Access, is_any_length, is_block_shared, is_whole, is_whole_staged};
 
 use super::params::Params;
 
-/// The row of the calling thread's warp or block.
+/// The row of the calling thread's warp, or the warp's part of the block's row. [`passes`](super::passes) has its
+/// passes.
 #[derive(Clone, Copy)]
-pub(crate) struct RowContext<T, const ACCESS: u32> {
+pub(crate) struct RowContext<T, A> {
     pub at: RowAt,
     pub columns: QuadColumns,
     /// Where the row is staged, if it is.
     pub staged: Staged<T>,
-    /// Tiles that shared memory has room for: all, or none.
-    room: u32,
-    /// Are the rows that are staged `Rows::is_vector`?
-    pub packs: bool,
+    /// The parameters of the launch.
+    pub p: Params,
+    /// The warp's number among those of the row.
+    pub warp: u32,
+    access: PhantomData<A>,
 }
 
-impl<T: Elem, const ACCESS: u32> RowContext<T, ACCESS> {
-    /// Of the row at `at`.
+impl<T: Elem, A: Access> RowContext<T, A> {
+    /// That of the calling warp, if there is a row for it.
     #[inline(always)]
-    pub fn of(at: RowAt, columns: QuadColumns, p: Params) -> Self {
+    pub fn of_warp(p: Params) -> Option<Self> {
+        // Rows of four tiles and more are fewer: no memory holds as many.
+        let mut team = Team::of_block();
+        if is_block_shared::<A>() {
+            // The same, in a way that tells the compiler that it is one row for all threads.
+            team.row = u64::from(thread::block_index()[0]);
+        }
+        let at = if is_whole::<A>() {
+            RowAt::of_few(team, p.rows as u32, p.inner)
+        } else {
+            RowAt::of(team, p.rows, p.inner)
+        };
+        if !at.exists() {
+            return None;
+        }
+        let columns = if is_block_shared::<A>() {
+            QuadColumns::of_block(at, p.cols)
+        } else {
+            QuadColumns::of_warp(at, p.cols)
+        };
+        let warp = if is_block_shared::<A>() { thread::index()[0] / warp::SIZE } else { 0 };
         let staged = Self::rows(&mut Self::memory().0, p.staged);
-        Self { at, columns, staged, room: p.staged, packs: p.packs != 0 }
+        Some(Self { at, columns, staged, p, warp, access: PhantomData })
     }
 
     /// The launch's shared memory for rows, and before it the room in which the warps of a row meet.
     #[inline(always)]
     pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
-        let meeting = memory.take(if shared(ACCESS) { Params::SHARING } else { 0 });
+        let meeting = memory.take(if is_block_shared::<A>() { Params::SHARING } else { 0 });
         (memory, meeting)
     }
 
     #[inline(always)]
     fn rows(memory: &mut SharedMemory, tiles: u32) -> Staged<T> {
-        if shared(ACCESS) { Staged::take_for_block(memory, tiles) } else { Staged::take(memory, tiles) }
+        if is_block_shared::<A>() {
+            Staged::take_for_block(memory, tiles)
+        } else {
+            Staged::take(memory, tiles)
+        }
     }
 
     /// Room for another row, if rows wait and the launch made it.
     #[inline(always)]
     pub fn another_row(&self) -> Staged<T> {
         let (mut memory, _) = Self::memory();
-        let _rows = Self::rows(&mut memory, self.room);
-        Self::rows(&mut memory, self.room)
+        let _rows = Self::rows(&mut memory, self.p.staged);
+        Self::rows(&mut memory, self.p.staged)
     }
 
     /// Does the row wait in shared memory?
     #[inline(always)]
     pub fn has_room(&self) -> bool {
-        ACCESS == WHOLE || ACCESS == TEAM || ACCESS < WHOLE && self.room > 0
+        is_whole_staged::<A>() || is_any_length::<A>() && self.p.staged > 0
     }
 
     /// The quad of `tile` that waits in shared memory, if rows do; zeros past the end.
@@ -58,6 +87,6 @@ impl<T: Elem, const ACCESS: u32> RowContext<T, ACCESS> {
         if !self.has_room() {
             return None;
         }
-        Some(if self.columns.has::<ACCESS>(tile) { self.staged.get(tile) } else { Quad::ZERO })
+        Some(if self.columns.has::<A>(tile) { self.staged.get(tile) } else { Quad::ZERO })
     }
 }

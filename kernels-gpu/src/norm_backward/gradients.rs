@@ -5,14 +5,17 @@ use super::block_sums::{Share, SharedSums, SumsRow};
 use super::params::{Operands, Params, Sums};
 use super::row_pass::{Folds, Line, Stats, Sum};
 use super::{multi_row, prefetch};
+use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// The gradients of the rows that the block takes: a row stays in `HELD` tiles, or is read again for each pass.
+/// The gradients of the rows that the block takes: a row stays in `HELD` tiles, or is read again for each
+/// pass.
 ///
 /// # Safety
-/// The host checked that `dy`, `x` and `dx`, and `dsum` where it is, hold `p.rows` rows of `p.cols` elements for each
-/// group, the weight a row of `p.cols` for each group, of the type that its kind says, and the
-/// sums one of f32 for each block; all `Rows::is_vector` if `VECTOR`; and that what is written overlaps nothing else.
+/// The host checked that `dy`, `x` and `dx`, and `dsum` where it is, hold `p.rows` rows of `p.cols` elements
+/// for each group, the weight a row of `p.cols` for each group, of the type that its kind says, and the sums
+/// one of f32 for each block; all `Rows::is_vector` if `VECTOR`; and that what is written overlaps nothing
+/// else.
 #[inline(always)]
 pub(crate) unsafe fn norm_backward<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool>(
     operands: Operands,
@@ -29,11 +32,15 @@ pub(crate) unsafe fn norm_backward<T: Elem, const HELD: usize, const VECTOR: boo
             _ if HELD == 0 => streamed::<T, 1, VECTOR, LAYER>(&share, operands, weight, sums, p),
             // One body for all kinds, where speed is not decided by it.
             _ if !VECTOR => held::<T, HELD, VECTOR, LAYER>(&share, operands, weight, sums, p),
-            Weight::NONE => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(Weight::NONE), sums, p),
-            Weight::SAME => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(Weight::SAME), sums, p),
+            OperandKind::ABSENT => {
+                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::ABSENT), sums, p)
+            }
+            OperandKind::SAME => {
+                held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::SAME), sums, p)
+            }
             // For f32 the two kinds are one, and the host says `SAME`.
             _ if size_of::<T>() == 4 => {}
-            _ => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(Weight::F32), sums, p),
+            _ => held::<T, HELD, VECTOR, LAYER>(&share, operands, of_kind(OperandKind::F32), sums, p),
         }
     }
 }
@@ -109,7 +116,8 @@ unsafe fn held<T: Elem, const HELD: usize, const VECTOR: bool, const LAYER: bool
     }
 }
 
-/// The rows of the block, read again for each pass, `STEP` tiles in flight; their columns' sums stay in the workspace.
+/// The rows of the block, read again for each pass, `STEP` tiles in flight; their columns' sums stay in the
+/// workspace.
 ///
 /// # Safety
 /// As [`norm_backward`], in blocks of one team.
@@ -168,8 +176,9 @@ unsafe fn streamed<T: Elem, const STEP: usize, const VECTOR: bool, const LAYER: 
     }
 }
 
-/// The same of LayerNorm, `ROWS` at a time of rows that fill `HELD` packs of each thread: see [`beside`](multi_row::beside). One at a time
-/// where there is a `dsum`, for which there are no registers else.
+/// The same of LayerNorm, `ROWS` at a time of rows that fill `HELD` packs of each thread: see
+/// [`beside`](multi_row::beside). One at a time where there is a `dsum`, for which there are no registers
+/// else.
 ///
 /// # Safety
 /// As [`beside`](multi_row::beside).

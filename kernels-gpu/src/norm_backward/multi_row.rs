@@ -1,16 +1,18 @@
 //! Rows that fill their threads' packs: two at a time, with all that belongs to columns in registers.
 //!
-//! A row's sums are made in one pass and one exchange: of `x` less the mean of a few of its elements, so that little is
-//! cancelled. (Such a mean is at most `sqrt(n / SAMPLES)` standard deviations from the row's, whatever the row, which costs the
-//! variance of 4096 columns 8 of its 24 bits at worst, and none of rows that are anything like random.) The weight in f32,
-//! and the sums over rows, are for the two rows together. 27 instructions an element, of which the passes that are apart take
-//! 40, were what bounded LayerNorm: at the bandwidth of an H200 there is time for 45.
+//! A row's sums are made in one pass and one exchange: of `x` less the mean of a few of its elements, so that
+//! little is cancelled. (Such a mean is at most `sqrt(n / SAMPLES)` standard deviations from the row's,
+//! whatever the row, which costs the variance of 4096 columns 8 of its 24 bits at worst, and none of rows
+//! that are anything like random.) The weight in f32, and the sums over rows, are for the two rows together.
+//! 27 instructions an element, of which the passes that are apart take 40, were what bounded LayerNorm: at
+//! the bandwidth of an H200 there is time for 45.
 use cuda_std::prelude::*;
 
 use super::block_reduce::{Fold, MOST, OF_ROW, Stats};
 use super::block_sums::{Share, SumsRow};
 use super::params::{Operands, Params, Sums};
 use super::prefetch;
+use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
 /// Elements of a row whose mean is near its mean; half a warp reads them.
@@ -101,7 +103,8 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
     }
 }
 
-/// A thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, those of even and of odd lanes apart.
+/// A thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, those of even and of odd lanes
+/// apart.
 #[inline(always)]
 fn sums<T: Elem, const HELD: usize>(
     pairs: Pairs<T, HELD>,
@@ -123,8 +126,8 @@ fn sums<T: Elem, const HELD: usize>(
 /// The gradients of LayerNorm in the rows that the block takes.
 ///
 /// # Safety
-/// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for blocks of one team whose
-/// threads have `HELD` packs of a row each, none past its end.
+/// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for
+/// blocks of one team whose threads have `HELD` packs of a row each, none past its end.
 #[inline(always)]
 pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const DSUM: bool>(
     operands: Operands,
@@ -198,8 +201,8 @@ unsafe fn scale<T: Elem, const HELD: usize>(share: &Share, weight: Weight, p: &P
     };
     core::array::from_fn(|tile| {
         let of_kind: T::Lanes = match weight.kind {
-            Weight::NONE => return T::Lanes::splat(1.0),
-            Weight::SAME => same.lanes(tile as u32, Load::ReadOnly),
+            OperandKind::ABSENT => return T::Lanes::splat(1.0),
+            OperandKind::SAME => same.lanes(tile as u32, Load::ReadOnly),
             _ => single.lanes(tile as u32, Load::ReadOnly),
         };
         of_kind.map(|w| w + p.weight_offset)

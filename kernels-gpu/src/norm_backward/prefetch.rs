@@ -1,15 +1,16 @@
-//! The rows that a block comes to next, on their way to the L2 cache while it works on others: for their packs there are no
-//! registers, and the latency of memory is what a block waits for most.
+//! The rows that a block comes to next, on their way to the L2 cache while it works on others: for their
+//! packs there are no registers, and the latency of memory is what a block waits for most.
 //!
-//! A kernel asks when it has added up what it loaded and is about to wait for the other warps' sums. To ask keeps a warp busy: before
-//! the loads, all would wait for the one that asks (`docs/ladders.md`).
+//! A kernel asks when it has added up what it loaded and is about to wait for the other warps' sums. To ask
+//! keeps a warp busy: before the loads, all would wait for the one that asks (`docs/ladders.md`).
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::{Operands, Params};
 
-/// Asks for rows `first` to `first + count` of `x` and `dy`, those before `end`: a thread for each, and where there are too few
-/// threads, rows are left out. Of rows past 2^32 others are asked for in their place, which costs time and nothing else.
+/// Asks for rows `first` to `first + count` of `x` and `dy`, those before `end`: a thread for each, and where
+/// there are too few threads, rows are left out. Of rows past 2^32 others are asked for in their place, which
+/// costs time and nothing else.
 ///
 /// # Safety
 /// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`.

@@ -82,7 +82,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> Line<T, VECTOR, LAYER> {
         }
     }
 
-    /// The thread's packs of `N` tiles from `first` on; zeros past the end, which add nothing to a sum of `g`.
+    /// The thread's packs of `N` tiles from `first` on; zeros past the end, which add nothing to a sum of
+    /// `g`.
     #[inline(always)]
     pub fn load<const N: usize>(&self, first: u32) -> [Pair<T>; N] {
         let mut pairs = [Pair { x: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -136,8 +137,8 @@ impl<T: Elem, const VECTOR: bool, const LAYER: bool> Line<T, VECTOR, LAYER> {
     }
 }
 
-/// One fold after another over the teams of a block: in two parts of shared memory by turns, so that no warp writes
-/// what another may still be reading.
+/// One fold after another over the teams of a block: in two parts of shared memory by turns, so that no warp
+/// writes what another may still be reading.
 pub(super) struct Folds {
     team: Team,
     second: bool,
@@ -178,7 +179,8 @@ impl Folds {
     }
 }
 
-/// Two sums over a thread's lanes, those of even and of odd lanes apart: chains half as long, in few registers.
+/// Two sums over a thread's lanes, those of even and of odd lanes apart: chains half as long, in few
+/// registers.
 #[derive(Clone, Copy)]
 pub(super) struct Sum([[f32; 2]; 2]);
 

@@ -1,7 +1,8 @@
-//! `y = f(x + bias)`, element by element: see [`Function`](crate::elementwise::activations::Function) for `f`. The bias is optional and one row.
+//! `y = f(x + bias)`, element by element: see [`Function`](crate::elementwise::activations::Function) for
+//! `f`. The bias is optional and one row.
 //!
-//! `activation_<dtype>` takes any layout; `activation_hold1_<dtype>` wants rows that can be read 16 bytes at a time
-//! ([`Rows::is_vector`]).
+//! `activation_<dtype>` takes any layout; `activation_hold1_<dtype>` wants rows that can be read 16 bytes at
+//! a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::Params;
@@ -33,8 +34,8 @@ unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 }
 
 entry! {
-    activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
+    @overlap(Plain) activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
         => activation::<T, false, 6>(x, bias, y, p, extent);
-    activation_hold1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
+    @overlap(Plain) activation_hold1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
         => activation::<T, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent)
 }

@@ -1,5 +1,5 @@
-//! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of [`activation`](super::activation). The
-//! bias's gradient is `dx`, summed over the rows.
+//! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of
+//! [`activation`](super::activation). The bias's gradient is `dx`, summed over the rows.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::Params;
@@ -28,10 +28,10 @@ unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32
 }
 
 entry! {
-    activation_backward<T: [f32, f16, bf16]>
+    @overlap(Plain) activation_backward<T: [f32, f16, bf16]>
         (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: Params, extent: Extent)
         => activation_backward::<T, false, 6>(dy, x, bias, dx, p, extent);
-    activation_backward_hold1<T: [f32, f16, bf16]>
+    @overlap(Plain) activation_backward_hold1<T: [f32, f16, bf16]>
         (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: Params, extent: Extent)
         => activation_backward::<T, true, { blocks(THREADS, 10) }>(dy, x, bias, dx, p, extent)
 }

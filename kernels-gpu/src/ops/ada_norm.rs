@@ -1,52 +1,52 @@
-//! `y = norm(x) * (1 + scale) + shift`: a LayerNorm or an RMSNorm with the modulation of a diffusion transformer, in one
-//! pass; and a second modulation of the same norm beside it.
+//! `y = norm(x) * (1 + scale) + shift`: a LayerNorm or an RMSNorm with the modulation of a diffusion
+//! transformer, in one pass; and a second modulation of the same norm beside it.
 //!
-//! `scale` and `shift` are for all rows, for a batch, or for a token, and may be the sum of a table and a value.
+//! `scale` and `shift` are for all rows, for a batch, or for a token, and may be the sum of a table and a
+//! value.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, WHOLE};
+use cuda_std::vec4::{Access, BlockRegisters, BlockRegistersStaged, Scalar, Vec4, WarpRegisters, WholeTiles};
 
 use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
-use crate::norm::modulation::{Formed, Normed, RoundEach, in_form};
+use crate::norm::known_form::{Formed, RoundEach, in_form};
+use crate::norm::modulation::Normed;
 use crate::norm::operand_forms::Form;
-use crate::norm::params::{Params, with_any_access};
-use crate::norm::passes::Passes;
+use crate::norm::params::{KnownForm, Params, RowAccess, Same, Single, Tabled, WithAffine};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
+use crate::norm::row_context::RowContext;
 
 /// Both passes, for each form.
-struct Both<T, N, const OUTPUTS: usize, const ACCESS: u32> {
-    passes: Passes<T, ACCESS>,
-    normed: Normed<N, QuadRow<T, ACCESS>, OUTPUTS>,
+struct Both<T, N, const OUTPUTS: usize, A> {
+    row: RowContext<T, A>,
+    normed: Normed<N, QuadRow<T, A>, OUTPUTS>,
 }
 
-impl<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32> Formed<T, ACCESS>
-    for Both<T, N, OUTPUTS, ACCESS>
-{
+impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for Both<T, N, OUTPUTS, A> {
     #[inline(always)]
-    unsafe fn run<F: Form<T>, A: Parameters, R: RoundEach>(self, rounds: R) {
+    unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         // SAFETY: as the caller promises.
-        unsafe { self.normed.run::<T, F, A, R, ACCESS>(&self.passes, rounds) }
+        unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
 
 /// # Safety
-/// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many, of the types
-/// that their kinds say, weight, bias and tables one row, all as `ACCESS` says, that each `y` overlaps
-/// nothing else, and that `p.form` is theirs.
+/// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many,
+/// of the types that their kinds say, weight, bias and tables one row, all as `A` says, that each `y`
+/// overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
-unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, const ACCESS: u32>(
+unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
     p: Params,
 ) {
-    let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let source = QuadRow::<T, ACCESS>::of(&x, passes.row.at, passes.row.columns);
+        let source = QuadRow::<T, A>::of(&x, row.at, row.columns);
         let normed = Normed::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
-        in_form::<T, OUTPUTS, ACCESS>(Both { passes, normed }, p);
+        in_form::<T, OUTPUTS, A>(Both { row, normed }, p);
     }
 }
 
@@ -61,13 +61,18 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 ) {
     thread::launch_bounds::<128, 4>();
     // SAFETY: the host sets `p.access` to what every operand is.
-    unsafe { with_any_access!(p, ACCESS => ada_norm::<T, N, OUTPUTS, ACCESS>(x, affine, outputs, p)) }
+    unsafe {
+        match p.access {
+            RowAccess::VEC4 => ada_norm::<T, N, OUTPUTS, Vec4>(x, affine, outputs, p),
+            _ => ada_norm::<T, N, OUTPUTS, Scalar>(x, affine, outputs, p),
+        }
+    }
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of `ACCESS - HELD` tiles, and operands of the form `FORM`.
+/// As [`ada_norm`], for rows of as many tiles as `A` holds, and operands of the form `F`.
 #[inline(always)]
-unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
+unsafe fn held<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     y: Modulated,
@@ -76,13 +81,13 @@ unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_B
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { ada_norm::<T, N, 1, ACCESS>(x, affine, [y], p.of_form::<FORM>()) }
+    unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of four times `ACCESS - HELD_TEAM` or `- HELD_BLOCK` tiles, and operands of the form `FORM`.
+/// As [`ada_norm`], for rows of four times as many tiles as `A` holds, and operands of the form `F`.
 #[inline(always)]
-unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
+unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     y: Modulated,
@@ -91,7 +96,7 @@ unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_B
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { ada_norm::<T, N, 1, ACCESS>(x, affine, [y], p.of_form::<FORM>()) }
+    unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
@@ -105,11 +110,11 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { ada_norm::<T, N, OUTPUTS, WHOLE>(x, affine, outputs, p) }
+    unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 
-/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want; of a LayerNorm, sm_80's
-/// code wants one more.
+/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want; of a LayerNorm,
+/// sm_80's code wants one more.
 const BLOCKS: u32 = 5;
 
 entry! {
@@ -130,27 +135,27 @@ entry! {
     ada_norm_rms_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
         => whole::<T, MeanSquare, 1, 4, 4>(x, affine, [y], p);
     ada_norm_layer_held12_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => held::<T, LayerNorm, { HELD + 12 }, { Params::SAME }, 12>(x, affine, y, p);
+        => held::<T, LayerNorm, WarpRegisters<12>, Same, 12>(x, affine, y, p);
     ada_norm_layer_held12_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => held::<T, LayerNorm, { HELD + 12 }, { Params::SAME }, 6>(x, affine, y, p);
+        => held::<T, LayerNorm, WarpRegisters<12>, Same, 6>(x, affine, y, p);
     ada_norm_layer_held12_single<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => held::<T, LayerNorm, { HELD + 12 }, { Params::SINGLE }, 10>(x, affine, y, p);
+        => held::<T, LayerNorm, WarpRegisters<12>, Single, 10>(x, affine, y, p);
     ada_norm_layer_block6_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 9>(x, affine, y, p);
+        => team::<T, LayerNorm, BlockRegisters<6>, Same, 9>(x, affine, y, p);
     ada_norm_layer_block6_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 5>(x, affine, y, p);
+        => team::<T, LayerNorm, BlockRegisters<6>, Same, 5>(x, affine, y, p);
     ada_norm_layer_block6_affine<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::AFFINE }, 10>(x, affine, y, p);
+        => team::<T, LayerNorm, BlockRegisters<6>, WithAffine, 10>(x, affine, y, p);
     ada_norm_layer_block10_single<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_BLOCK + 10 }, { Params::SINGLE }, 8>(x, affine, y, p);
+        => team::<T, LayerNorm, BlockRegisters<10>, Single, 8>(x, affine, y, p);
     ada_norm_rms_team4_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 12>(x, affine, y, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 12>(x, affine, y, p);
     ada_norm_rms_team4_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 7>(x, affine, y, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 7>(x, affine, y, p);
     ada_norm_rms_team4_tabled<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 10>(x, affine, y, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 10>(x, affine, y, p);
     ada_norm_rms_team4_tabled<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 7>(x, affine, y, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 7>(x, affine, y, p);
     ada_norm_pair_layer_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
         => whole::<T, LayerNorm, 2, 4, 4>(x, affine, [y, y2], p);
     ada_norm_pair_rms_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)

@@ -1,7 +1,7 @@
 //! `sum = x + residual`, rounded to the element type; `y = rms_norm(sum)`: both results in one pass.
 //!
-//! The norm is that of `rms_norm` over the rounded sum, which is what a model computes that adds first and normalises
-//! then.
+//! The norm is that of `rms_norm` over the rounded sum, which is what a model computes that adds first and
+//! normalises then.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{Params, Source, hold, normalize};
@@ -54,8 +54,8 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
 }
 
 /// # Safety
-/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements and the weight
-/// `p.cols`, all `Rows::is_vector` if `VECTOR`, and that `y` and `sum` overlap nothing else.
+/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements and the
+/// weight `p.cols`, all `Rows::is_vector` if `VECTOR`, and that `y` and `sum` overlap nothing else.
 #[inline(always)]
 unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
     x: Rows,
@@ -114,7 +114,7 @@ unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLO
 entry! {
     add_rms_norm<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => any_layout::<T>(x, residual, weight, y, sum, p);
-    add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+    @overlap(Before) add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => held::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
     add_rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
         => held::<T, 4, 1024, 1>(x, residual, weight, y, sum, p)

@@ -1,6 +1,7 @@
 //! `softmax(scale q kT) v`: see [`mma`](crate::attention::mma).
 //!
-//! `_64` to `_256`: for heads of up to so many columns. `_general` has mask, softcap, any scale and any alignment.
+//! `_64` to `_256`: for heads of up to so many columns. `_general` has mask, softcap, any scale and any
+//! alignment.
 // Products of matrices need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
@@ -31,8 +32,8 @@ pub struct Kernels {
     pub general: Kernel,
 }
 
-/// All of them, the shortest heads first. The general ones have smaller tiles: with as many scores they would need more
-/// registers than there are.
+/// All of them, the shortest heads first. The general ones have smaller tiles: with as many scores they would
+/// need more registers than there are.
 pub const KERNELS_BY_DIM: [Kernels; 5] = [
     Kernels { dim: 64, plain: &[of("attention_64", D64)], general: of("attention_64_general", G64) },
     Kernels { dim: 80, plain: &[of("attention_80", D80)], general: of("attention_80_general", G80) },

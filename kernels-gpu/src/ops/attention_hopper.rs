@@ -1,9 +1,11 @@
 //! `attention` on Hopper: `out = softmax(scale q kT + mask) v`, of sm_90a alone.
 //!
-//! A block has a warp group that loads and two or three that compute, 64 queries each. Scores, softmax and sums in f32; weights
-//! are rounded to the element type for the second product, the result once. The story with all figures: docs/attention.md.
+//! A block has a warp group that loads and two or three that compute, 64 queries each. Scores, softmax and
+//! sums in f32; weights are rounded to the element type for the second product, the result once. The story
+//! with all figures: docs/attention.md.
 //!
-//! One entry for each size of head, full, causal (query `i` sees keys up to `i + diagonal`), or with a mask of the keys.
+//! One entry for each size of head, full, causal (query `i` sees keys up to `i + diagonal`), or with a mask
+//! of the keys.
 #![cfg(target_feature = "sm_90a")]
 
 use cuda_std::hopper::tensor_map::{Map, TensorMap};

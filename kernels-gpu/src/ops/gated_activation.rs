@@ -1,16 +1,17 @@
-//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see [`Function`](crate::elementwise::activations::Function) for `f`.
+//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see
+//! [`Function`](crate::elementwise::activations::Function) for `f`.
 //!
 //! GEGLU, SwiGLU and their like; which half of a packed input is the gate, only the host knows.
-//! `gated_activation_<dtype>` takes any layout; `gated_activation_hold1_<dtype>` wants rows that can be read 16 bytes at
-//! a time ([`Rows::is_vector`]).
+//! `gated_activation_<dtype>` takes any layout; `gated_activation_hold1_<dtype>` wants rows that can be read
+//! 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{GatedOperands as Operands, Params};
 use crate::elementwise::partition::{Extent, Share, THREADS, blocks};
 
 /// # Safety
-/// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases aligned if
-/// `VECTOR`, and that `y` overlaps nothing else.
+/// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases
+/// aligned if `VECTOR`, and that `y` overlaps nothing else.
 #[inline(always)]
 unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: Operands,

@@ -1,5 +1,5 @@
-//! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element, each rounded once: the gradients of
-//! [`gated_activation`](super::gated_activation), whose biases are added first here too.
+//! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element, each rounded once: the gradients
+//! of [`gated_activation`](super::gated_activation), whose biases are added first here too.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{GatedOperands as Operands, Params};

@@ -1,11 +1,12 @@
 //! `sum = x + gate * y`: a residual connection with a gate for all rows, for a batch, or for a token.
 //!
-//! Element by element. `gated_residual_<dtype>` takes any layout; `gated_residual_hold1_<dtype>` wants rows that can be
-//! read 16 bytes at a time ([`Rows::is_vector`]).
+//! Element by element. `gated_residual_<dtype>` takes any layout; `gated_residual_hold1_<dtype>` wants rows
+//! that can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
 use crate::elementwise::partition::{Extent, Share, blocks};
 use crate::elementwise::rounded_chain::Held;
+use crate::layout::operand_kind::OperandKind;
 use crate::norm::gated_residual::{Gated, clamped};
 use crate::norm::operand::{Modulation, Operand};
 
@@ -29,7 +30,7 @@ impl<T: Elem> Gate<T> {
         // SAFETY: as the caller promises.
         unsafe {
             match operand.kind {
-                Operand::F32 => Self::Single(share.lanes::<f32>(&operand.rows)),
+                OperandKind::F32 => Self::Single(share.lanes::<f32>(&operand.rows)),
                 _ => Self::Same(share.load(&operand.rows)),
             }
         }
@@ -46,7 +47,7 @@ impl<T: Elem> Gate<T> {
     /// With what the table adds to it: rounded to `T` if both are of it.
     #[inline(always)]
     unsafe fn plus_table<const VECTOR: bool>(self, gate: &Modulation, share: &Share<T, VECTOR>) -> Self {
-        if gate.table.kind == Operand::NONE {
+        if let OperandKind::ABSENT = gate.table.kind {
             return self;
         }
         // SAFETY: as the caller promises.
@@ -60,8 +61,8 @@ impl<T: Elem> Gate<T> {
 }
 
 /// # Safety
-/// The host checked that `x`, `y` and `sum` have the extent's rows, the gate as many of the type that its kind says, its
-/// table one row, all `Rows::is_vector` if `VECTOR`, and that `sum` overlaps nothing else.
+/// The host checked that `x`, `y` and `sum` have the extent's rows, the gate as many of the type that its
+/// kind says, its table one row, all `Rows::is_vector` if `VECTOR`, and that `sum` overlaps nothing else.
 #[inline(always)]
 unsafe fn gated_residual<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(gated: Gated, extent: Extent) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();

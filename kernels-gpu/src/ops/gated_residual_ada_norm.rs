@@ -1,35 +1,38 @@
-//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion transformer and
-//! the beginning of the next in one pass, both results out. The norm reads the rounded sum.
+//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion
+//! transformer and the beginning of the next in one pass, both results out. The norm reads the rounded sum.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::vec4::{HELD, HELD_BLOCK, HELD_TEAM, TEAM, WHOLE};
+use cuda_std::vec4::{
+    Access, BlockRegisters, BlockRegistersStaged, BlockTiles, Scalar, Vec4, WarpRegisters, WholeTiles,
+};
 
 use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
 use crate::norm::gated_residual::{Gated, GatedRow};
-use crate::norm::modulation::{Formed, Normed, RoundEach, in_form};
+use crate::norm::known_form::{Formed, RoundEach, in_form};
+use crate::norm::modulation::Normed;
 use crate::norm::operand_forms::Form;
-use crate::norm::params::{Params, with_any_access};
-use crate::norm::passes::Passes;
+use crate::norm::params::{KnownForm, Params, RowAccess, Same, Single, Tabled};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
+use crate::norm::row_context::RowContext;
 
 /// Both passes, for each form: the gate has that of scale and shift.
-struct Both<T, N, const ACCESS: u32> {
-    passes: Passes<T, ACCESS>,
+struct Both<T, N, A> {
+    row: RowContext<T, A>,
     gated: Gated,
     affine: Affine,
     normed: Modulated,
     norm: PhantomData<N>,
 }
 
-impl<T: Elem, N: Norm, const ACCESS: u32> Formed<T, ACCESS> for Both<T, N, ACCESS> {
+impl<T: Elem, N: Norm, A: Access> Formed<T, A> for Both<T, N, A> {
     #[inline(always)]
-    unsafe fn run<F: Form<T>, A: Parameters, R: RoundEach>(self, rounds: R) {
-        let Self { passes, gated, affine, normed, norm } = self;
+    unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
+        let Self { row, gated, affine, normed, norm } = self;
         // SAFETY: as the caller promises; a warp's row is its own.
         unsafe {
-            let source = GatedRow::<T, F, ACCESS>::of(&gated, &passes.row, rounds);
-            Normed { source, affine, outputs: [normed], norm }.run::<T, F, A, R, ACCESS>(&passes, rounds);
+            let source = GatedRow::<T, F, A>::of(&gated, &row, rounds);
+            Normed { source, affine, outputs: [normed], norm }.run::<T, F, P, R, A>(&row, rounds);
         }
     }
 }
@@ -37,16 +40,16 @@ impl<T: Elem, N: Norm, const ACCESS: u32> Formed<T, ACCESS> for Both<T, N, ACCES
 /// # Safety
 /// As for the kernels of `gated_residual` and `ada_norm`; the two outputs do not overlap.
 #[inline(always)]
-unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, const ACCESS: u32>(
+unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
     p: Params,
 ) {
-    let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
-    let both = Both::<T, N, ACCESS> { passes, gated, affine, normed, norm: PhantomData };
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
+    let both = Both::<T, N, A> { row, gated, affine, normed, norm: PhantomData };
     // SAFETY: as the caller promises.
-    unsafe { in_form::<T, 1, ACCESS>(both, p) }
+    unsafe { in_form::<T, 1, A>(both, p) }
 }
 
 /// # Safety
@@ -56,14 +59,17 @@ unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Mod
     thread::launch_bounds::<128, 4>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
-        with_any_access!(p, ACCESS => gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p))
+        match p.access {
+            RowAccess::VEC4 => gated_residual_ada_norm::<T, N, Vec4>(gated, affine, normed, p),
+            _ => gated_residual_ada_norm::<T, N, Scalar>(gated, affine, normed, p),
+        }
     }
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for rows of `ACCESS - HELD` tiles.
+/// As [`gated_residual_ada_norm`], for rows of as many tiles as `A` holds.
 #[inline(always)]
-unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
+unsafe fn held<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
@@ -72,36 +78,35 @@ unsafe fn held<T: Elem, N: Norm, const ACCESS: u32, const MIN_BLOCKS: u32>(
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
+    unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for rows of four times `ACCESS - HELD_TEAM` or `- HELD_BLOCK` tiles, and operands of the form `FORM`.
+/// As [`gated_residual_ada_norm`], for rows of four times as many tiles as `A` holds, and operands of the form `F`.
 #[inline(always)]
-unsafe fn team<T: Elem, N: Norm, const ACCESS: u32, const FORM: u32, const MIN_BLOCKS: u32>(
+unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
     p: Params,
 ) {
     // SAFETY: as the caller promises.
-    unsafe { whole::<T, N, ACCESS, MIN_BLOCKS, MIN_BLOCKS>(gated, affine, normed, p.of_form::<FORM>()) }
+    unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
 }
 
 /// # Safety
 /// As [`gated_residual_ada_norm`], for rows of whole tiles.
 #[inline(always)]
-unsafe fn whole<T: Elem, N: Norm, const ACCESS: u32, const AMPERE: u32, const MIN_BLOCKS: u32>(
+unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: Gated,
     affine: Affine,
     normed: Modulated,
     p: Params,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants. `AMPERE`: blocks of an SM of sm_80, where
-    // ptxas needs more registers for the same code.
-    thread::launch_bounds_by_generation::<128, 4, AMPERE, MIN_BLOCKS>();
+    // Of Turing's half as many threads each has the registers that it wants.
+    thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { gated_residual_ada_norm::<T, N, ACCESS>(gated, affine, normed, p) }
+    unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 entry! {
@@ -110,37 +115,37 @@ entry! {
     gated_residual_ada_norm_rms<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
         => any_layout::<T, MeanSquare>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, WHOLE, 4, 5>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, WholeTiles, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, WHOLE, 4, 4>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, WholeTiles, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, WHOLE, 5, 5>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, WholeTiles, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, WHOLE, 4, 4>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, WholeTiles, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_held12<T: [bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => held::<T, LayerNorm, { HELD + 12 }, 8>(gated, affine, normed, p);
+        => held::<T, LayerNorm, WarpRegisters<12>, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_held12<T: [f32, f16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => held::<T, LayerNorm, { HELD + 12 }, 4>(gated, affine, normed, p);
+        => held::<T, LayerNorm, WarpRegisters<12>, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, TEAM, 7, 7>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, BlockTiles, 7>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, LayerNorm, TEAM, 5, 5>(gated, affine, normed, p);
+        => whole::<T, LayerNorm, BlockTiles, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, TEAM, 8, 8>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, BlockTiles, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => whole::<T, MeanSquare, TEAM, 5, 5>(gated, affine, normed, p);
+        => whole::<T, MeanSquare, BlockTiles, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_block6_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 8>(gated, affine, normed, p);
+        => team::<T, LayerNorm, BlockRegisters<6>, Same, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_block6_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_BLOCK + 6 }, { Params::SAME }, 4>(gated, affine, normed, p);
+        => team::<T, LayerNorm, BlockRegisters<6>, Same, 4>(gated, affine, normed, p);
     gated_residual_ada_norm_layer_block10_single<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, LayerNorm, { HELD_BLOCK + 10 }, { Params::SINGLE }, 6>(gated, affine, normed, p);
+        => team::<T, LayerNorm, BlockRegisters<10>, Single, 6>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team4_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 9>(gated, affine, normed, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 9>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team4_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::SAME }, 5>(gated, affine, normed, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 5>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team4_tabled<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 8>(gated, affine, normed, p);
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 8>(gated, affine, normed, p);
     gated_residual_ada_norm_rms_team4_tabled<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, MeanSquare, { HELD_TEAM + 4 }, { Params::TABLED }, 5>(gated, affine, normed, p)
+        => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 5>(gated, affine, normed, p)
 }

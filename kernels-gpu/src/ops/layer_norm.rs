@@ -1,89 +1,94 @@
-//! `y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dimension, weight and bias optional.
+//! `y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dimension, weight and bias
+//! optional.
 //!
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{HELD, HELD_BLOCK, WHOLE, held as tiles_held, shared};
+use cuda_std::vec4::{
+    Access, BlockRegisters, Scalar, Vec4, WarpRegisters, WholeTiles, is_any_length, is_block_shared,
+    tiles_held,
+};
 
+use crate::layout::operand_kind::OperandKind;
 use crate::norm::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
 use crate::norm::io::Sink;
-use crate::norm::operand::Operand;
-use crate::norm::params::{Params, with_access};
-use crate::norm::passes::Passes;
+use crate::norm::params::{OperandForm, Params, RowAccess};
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::LayerNorm;
+use crate::norm::row_context::RowContext;
 
 /// `y = norm * weight + bias`, as the second pass.
-struct Scale<T, A, const ACCESS: u32> {
-    affine: A,
-    y: QuadRowMut<T, ACCESS>,
+struct Scale<T, P, A> {
+    affine: P,
+    y: QuadRowMut<T, A>,
 }
 
-impl<T: Elem, A: Parameters, const ACCESS: u32> Sink<T> for Scale<T, A, ACCESS> {
-    const GROUPED: bool = A::GROUPED;
-    // Weight and bias of four quads would have the registers of some of the blocks that share a multiprocessor.
+impl<T: Elem, P: Parameters, A: Access> Sink<T> for Scale<T, P, A> {
+    const GROUPED: bool = P::GROUPED;
+    // Weight and bias of four quads would have the registers of some of the blocks that share a
+    // multiprocessor.
     const AHEAD: usize =
-        if shared(ACCESS) || is_tight::<T>(ACCESS) && size_of::<A::Fetched>() > 16 { 1 } else { 4 };
-    type Fetched = A::Fetched;
-    const EMPTY: A::Fetched = A::EMPTY;
+        if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
+    type Fetched = P::Fetched;
+    const EMPTY: P::Fetched = P::EMPTY;
 
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> A::Fetched {
+    fn fetch(&self, tile: u32) -> P::Fetched {
         self.affine.fetch(tile)
     }
 
     #[inline(always)]
-    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, fetched: A::Fetched) {
+    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, fetched: P::Fetched) {
         let (weight, bias) = self.affine.values(fetched);
         self.y.put(tile, Quad::from_lanes(LayerNorm::apply(stats, quad.lanes(), weight, bias)));
     }
 }
 
-/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a time, and a norm
-/// without both is no body of its own.
-const fn is_tight<T>(access: u32) -> bool {
-    tiles_held(access) == 5 && size_of::<T>() == 2
+/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a
+/// time, and a norm without both is no body of its own.
+const fn is_tight<T, A: Access>() -> bool {
+    tiles_held::<A>() == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the type that
-/// their kind says, all as `ACCESS` says, that `y` overlaps nothing else, and that `p.form` is theirs.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the
+/// type that their kind says, all as `A` says, that `y` overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
-unsafe fn layer_norm<T: Elem, const ACCESS: u32>(x: Rows, affine: Affine, y: Rows, p: Params) {
-    let Some(passes) = Passes::<T, ACCESS>::of_warp(p) else { return };
+unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: Params) {
+    let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let x = QuadRow::<T, ACCESS>::of(&x, passes.row.at, passes.row.columns);
-        if !shared(ACCESS) {
+        let x = QuadRow::<T, A>::of(&x, row.at, row.columns);
+        if !is_block_shared::<A>() {
             thread::wait_for_earlier_launches(x.first());
         }
-        let [weight, bias] = [&affine.weight, &affine.bias].map(|operand| operand.kind != Operand::NONE);
-        let single = size_of::<T>() == 2 && p.form == Params::SINGLE;
+        let [weight, bias] =
+            [&affine.weight, &affine.bias].map(|operand| operand.kind.is_not(OperandKind::ABSENT));
+        let single = size_of::<T>() == 2 && p.form.is(OperandForm::SINGLE);
         match (weight, bias) {
-            _ if ACCESS < WHOLE => run::<T, AffineRow<T, ACCESS>, ACCESS>(&passes, x, affine, y),
-            (false, false) if !is_tight::<T>(ACCESS) => run::<T, (), ACCESS>(&passes, x, affine, y),
-            (true, true) if single => run::<T, PlainAffine<f32, ACCESS, true>, ACCESS>(&passes, x, affine, y),
-            (true, true) => run::<T, PlainAffine<T, ACCESS, true>, ACCESS>(&passes, x, affine, y),
-            _ if single => run::<T, PlainAffine<f32, ACCESS, false>, ACCESS>(&passes, x, affine, y),
-            _ => run::<T, PlainAffine<T, ACCESS, false>, ACCESS>(&passes, x, affine, y),
+            _ if is_any_length::<A>() => run::<T, AffineRow<T, A>, A>(&row, x, affine, y),
+            (false, false) if !is_tight::<T, A>() => run::<T, (), A>(&row, x, affine, y),
+            (true, true) if single => run::<T, PlainAffine<f32, A, true>, A>(&row, x, affine, y),
+            (true, true) => run::<T, PlainAffine<T, A, true>, A>(&row, x, affine, y),
+            _ if single => run::<T, PlainAffine<f32, A, false>, A>(&row, x, affine, y),
+            _ => run::<T, PlainAffine<T, A, false>, A>(&row, x, affine, y),
         }
     }
 }
 
 /// # Safety
-/// As [`layer_norm`], for weight and bias of the form `A`.
+/// As [`layer_norm`], for weight and bias of the form `P`.
 #[inline(always)]
-unsafe fn run<T: Elem, A: Parameters, const ACCESS: u32>(
-    passes: &Passes<T, ACCESS>,
-    x: QuadRow<T, ACCESS>,
+unsafe fn run<T: Elem, P: Parameters, A: Access>(
+    row: &RowContext<T, A>,
+    x: QuadRow<T, A>,
     affine: Affine,
     y: Rows,
 ) {
-    let columns = passes.row.columns;
+    let columns = row.columns;
     // SAFETY: as the caller promises.
-    let scale = unsafe {
-        Scale { affine: A::of(&affine, columns), y: QuadRowMut::<T, ACCESS>::of(&y, passes.row.at, columns) }
-    };
-    passes.run::<LayerNorm, _, _>(x, scale);
+    let scale =
+        unsafe { Scale { affine: P::of(&affine, columns), y: QuadRowMut::<T, A>::of(&y, row.at, columns) } };
+    row.run::<LayerNorm, _, _>(x, scale);
 }
 
 /// # Safety
@@ -92,28 +97,29 @@ unsafe fn run<T: Elem, A: Parameters, const ACCESS: u32>(
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: Params) {
     thread::launch_bounds::<128, 6>();
     // SAFETY: the host sets `p.access` to what every operand is.
-    unsafe { with_access!(p, ACCESS => layer_norm::<T, ACCESS>(x, affine, y, p)) }
+    unsafe {
+        match p.access {
+            RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
+            RowAccess::VEC4 => layer_norm::<T, Vec4>(x, affine, y, p),
+            _ => layer_norm::<T, Scalar>(x, affine, y, p),
+        }
+    }
 }
 
 /// # Safety
-/// As [`layer_norm`], for rows of `ACCESS - HELD` tiles.
+/// As [`layer_norm`], for rows of as many tiles as `A` holds.
 #[inline(always)]
-unsafe fn held<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
-    x: Rows,
-    affine: Affine,
-    y: Rows,
-    p: Params,
-) {
+unsafe fn held<T: Elem, A: Access, const MIN_BLOCKS: u32>(x: Rows, affine: Affine, y: Rows, p: Params) {
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { layer_norm::<T, ACCESS>(x, affine, y, p) }
+    unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 /// # Safety
-/// As [`layer_norm`], for rows of four times `ACCESS - HELD_BLOCK` tiles.
+/// As [`layer_norm`], for rows of four times as many tiles as `A` holds.
 #[inline(always)]
-unsafe fn of_block<T: Elem, const ACCESS: u32, const TURING: u32, const MIN_BLOCKS: u32>(
+unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     y: Rows,
@@ -122,29 +128,29 @@ unsafe fn of_block<T: Elem, const ACCESS: u32, const TURING: u32, const MIN_BLOC
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<{ Params::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { layer_norm::<T, ACCESS>(x, affine, y, p) }
+    unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 entry! {
     layer_norm<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => any_layout::<T>(x, affine, y, p);
     layer_norm_held5<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, { HELD + 5 }, 20>(x, affine, y, p);
+        => held::<T, WarpRegisters<5>, 20>(x, affine, y, p);
     layer_norm_held5<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, { HELD + 5 }, 10>(x, affine, y, p);
-    layer_norm_held10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, { HELD + 10 }, 12>(x, affine, y, p);
-    layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, { HELD + 10 }, 8>(x, affine, y, p);
+        => held::<T, WarpRegisters<5>, 10>(x, affine, y, p);
+    @overlap(Before) layer_norm_held10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => held::<T, WarpRegisters<10>, 12>(x, affine, y, p);
+    @overlap(Before) layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+        => held::<T, WarpRegisters<10>, 8>(x, affine, y, p);
     layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 6 }, 4, 10>(x, affine, y, p);
+        => of_block::<T, BlockRegisters<6>, 4, 10>(x, affine, y, p);
     layer_norm_block6<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 6 }, 4, 5>(x, affine, y, p);
+        => of_block::<T, BlockRegisters<6>, 4, 5>(x, affine, y, p);
     layer_norm_block8<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 8 }, 4, 8>(x, affine, y, p);
+        => of_block::<T, BlockRegisters<8>, 4, 8>(x, affine, y, p);
     layer_norm_block8<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 8 }, 4, 6>(x, affine, y, p);
+        => of_block::<T, BlockRegisters<8>, 4, 6>(x, affine, y, p);
     layer_norm_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 10 }, 4, 8>(x, affine, y, p);
+        => of_block::<T, BlockRegisters<10>, 4, 8>(x, affine, y, p);
     layer_norm_block10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => of_block::<T, { HELD_BLOCK + 10 }, 3, 3>(x, affine, y, p)
+        => of_block::<T, BlockRegisters<10>, 3, 3>(x, affine, y, p)
 }

@@ -1,7 +1,8 @@
 //! The gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
 //!
-//! `layer_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs of a thread, and
-//! `layer_norm_backward_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds up what their blocks leave in a workspace.
+//! `layer_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs
+//! of a thread, and `layer_norm_backward_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds
+//! up what their blocks leave in a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
@@ -50,14 +51,14 @@ unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize>(
 }
 
 entry! {
-    layer_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) layer_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => any_layout::<T>(operands, weight, sums, p);
-    layer_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) layer_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => held::<T>(operands, weight, sums, p);
-    layer_norm_backward_beside2<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) layer_norm_backward_beside2<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => beside::<T, 2, 2>(operands, weight, sums, p);
-    layer_norm_backward_beside3<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) layer_norm_backward_beside3<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => beside::<T, 3, 1>(operands, weight, sums, p);
-    layer_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
+    @overlap(Before) layer_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
         => column_sums::<T>([dweight, dbias], p)
 }

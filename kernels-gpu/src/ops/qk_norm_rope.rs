@@ -1,12 +1,13 @@
-//! Queries and keys: LayerNorm or RMSNorm, of each head or of all heads together, then rotary position embedding, in one
-//! launch that reads and writes each of them once.
+//! Queries and keys: LayerNorm or RMSNorm, of each head or of all heads together, then rotary position
+//! embedding, in one launch that reads and writes each of them once.
 //!
-//! `_halves` for heads of 64 or 128 columns and `_held<n>` for heads that are normalised together, of 512 n columns or fewer:
-//! both for an RMSNorm and rotations of all columns; `_paired` for heads of 128 with angles of their own. `_lanes` for heads of up to 128 columns that can be read in quads,
-//! `_lanes2` up to 256; `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be
-//! read in quads.
+//! `_halves` for heads of 64 or 128 columns and `_held<n>` for heads that are normalised together, of 512 n
+//! columns or fewer: both for an RMSNorm and rotations of all columns; `_paired` for heads of 128 with angles
+//! of their own. `_lanes` for heads of up to 128 columns that can be read in quads, `_lanes2` up to 256;
+//! `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be read
+//! in quads.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{QUADS, SCALAR};
+use cuda_std::vec4::{Access, Scalar, Vec4};
 
 use crate::heads::block::head_rows;
 use crate::heads::block_registers::held_rows;
@@ -66,7 +67,7 @@ unsafe fn held<T: Elem, const HELD: usize, const MIN_BLOCKS: u32>(
 /// # Safety
 /// As [`head_rows`].
 #[inline(always)]
-unsafe fn rows<T: Elem, N: HeadNorm, const ACCESS: u32, const MIN_BLOCKS: u32>(
+unsafe fn rows<T: Elem, N: HeadNorm, A: Access, const MIN_BLOCKS: u32>(
     q: Side,
     k: Side,
     rotary: Rotary,
@@ -74,7 +75,7 @@ unsafe fn rows<T: Elem, N: HeadNorm, const ACCESS: u32, const MIN_BLOCKS: u32>(
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { head_rows::<T, N, ACCESS>(q, k, rotary, p) }
+    unsafe { head_rows::<T, N, A>(q, k, rotary, p) }
 }
 
 entry! {
@@ -93,13 +94,13 @@ entry! {
     qk_norm_rope_lanes2_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => lanes::<T, Rms, 2, 2, { if size_of::<T>() == 4 { 5 } else { 6 } }>(q, k, rotary, p);
     qk_norm_rope_rows_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, Rms, QUADS, 3>(q, k, rotary, p);
+        => rows::<T, Rms, Vec4, 3>(q, k, rotary, p);
     qk_norm_rope_any_rms<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, Rms, SCALAR, 1>(q, k, rotary, p);
+        => rows::<T, Rms, Scalar, 1>(q, k, rotary, p);
     qk_norm_rope_lanes_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => lanes::<T, Layer, 1, 4, 5>(q, k, rotary, p);
     qk_norm_rope_rows_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, Layer, QUADS, 3>(q, k, rotary, p);
+        => rows::<T, Layer, Vec4, 3>(q, k, rotary, p);
     qk_norm_rope_any_layer<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, Layer, SCALAR, 1>(q, k, rotary, p)
+        => rows::<T, Layer, Scalar, 1>(q, k, rotary, p)
 }

@@ -1,7 +1,8 @@
 //! The gradients of [`rms_norm`](super::rms_norm): of its input and of its weight.
 //!
-//! `rms_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs of a thread, and
-//! `rms_norm_backward_<dtype>` takes the others; `rms_norm_backward_sums_<dtype>` adds up what their blocks leave in a workspace.
+//! `rms_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs of
+//! a thread, and `rms_norm_backward_<dtype>` takes the others; `rms_norm_backward_sums_<dtype>` adds up what
+//! their blocks leave in a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
@@ -36,10 +37,10 @@ unsafe fn held<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p: Param
 }
 
 entry! {
-    rms_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) rms_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => any_layout::<T>(operands, weight, sums, p);
-    rms_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) rms_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
         => held::<T>(operands, weight, sums, p);
-    rms_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
+    @overlap(Before) rms_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
         => column_sums::<T>([dweight, dbias], p)
 }

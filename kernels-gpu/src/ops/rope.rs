@@ -1,10 +1,10 @@
 //! Rotary position embedding of heads: `y = x cos + rotated(x) sin`, of queries and keys in one launch.
 //!
-//! `_halves` for heads of 64 or 128 columns and `_turned` for pairs of neighbours in longer ones or with angles of each head:
-//! both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns that can be read in quads, `_rows`
-//! for all that can, `_any` for the rest.
+//! `_halves` for heads of 64 or 128 columns and `_turned` for pairs of neighbours in longer ones or with
+//! angles of each head: both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns
+//! that can be read in quads, `_rows` for all that can, `_any` for the rest.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{QUADS, SCALAR};
+use cuda_std::vec4::{Access, Scalar, Vec4};
 
 use crate::heads::block::head_rows;
 use crate::heads::norm::AsItIs;
@@ -53,15 +53,10 @@ unsafe fn turned<T: Elem>(q: Side, k: Side, rotary: Rotary, p: Params) {
 /// # Safety
 /// As [`head_rows`].
 #[inline(always)]
-unsafe fn rows<T: Elem, const ACCESS: u32, const MIN_BLOCKS: u32>(
-    q: Side,
-    k: Side,
-    rotary: Rotary,
-    p: Params,
-) {
+unsafe fn rows<T: Elem, A: Access, const MIN_BLOCKS: u32>(q: Side, k: Side, rotary: Rotary, p: Params) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { head_rows::<T, AsItIs, ACCESS>(q, k, rotary, p) }
+    unsafe { head_rows::<T, AsItIs, A>(q, k, rotary, p) }
 }
 
 entry! {
@@ -74,7 +69,7 @@ entry! {
     rope_lanes<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
         => lanes::<T, 1, 4>(q, k, rotary, p);
     rope_rows<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, QUADS, 3>(q, k, rotary, p);
+        => rows::<T, Vec4, 3>(q, k, rotary, p);
     rope_any<T: [f32, f16, bf16]>(q: Side, k: Side, rotary: Rotary, p: Params)
-        => rows::<T, SCALAR, 1>(q, k, rotary, p)
+        => rows::<T, Scalar, 1>(q, k, rotary, p)
 }

@@ -1,9 +1,10 @@
-//! What kernels that normalise rows by their root mean square share: where a row comes from, what of it is held, the
-//! reduction, the scaled result.
+//! What kernels that normalise rows by their root mean square share: where a row comes from, what of it is
+//! held, the reduction, the scaled result.
 use cuda_std::l2::Passage;
 use cuda_std::prelude::*;
 
 use super::weight::{AnyKind, Applied, Same, Scale, Weight};
+use crate::layout::operand_kind::OperandKind;
 
 /// What the kernel needs to know beside its operands.
 #[repr(C)]
@@ -29,8 +30,8 @@ pub struct Params {
 
 /// Where the rows to be normalised come from.
 pub(crate) trait Source<T: Elem>: Copy {
-    /// Up to so many tiles, a row's loads are issued before anything else is worked out. In short rows time is latency,
-    /// and it starts there; longer ones measure faster when the loads come after the rest.
+    /// Up to so many tiles, a row's loads are issued before anything else is worked out. In short rows time
+    /// is latency, and it starts there; longer ones measure faster when the loads come after the rest.
     const LOAD_FIRST: usize;
     /// Up to so many tiles, the weight is read before the reduction: there are registers for it.
     const FETCH_EARLY: usize;
@@ -42,8 +43,8 @@ pub(crate) trait Source<T: Elem>: Copy {
     fn load(&self, tile: u32, how: Load) -> Self::Held;
     /// The same again.
     fn load_again(&self, tile: u32) -> Self::Held;
-    /// Do its rows pass through L2 as the launch says, if they are long enough? Then `give_back` gives back the lines that begin in
-    /// `tile`.
+    /// Do its rows pass through L2 as the launch says, if they are long enough? Then `give_back` gives back
+    /// the lines that begin in `tile`.
     const KEPT: bool = false;
     /// See [`Source::KEPT`].
     ///
@@ -109,12 +110,14 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
     }
 }
 
-/// Do rows of which a thread holds so much pass through L2 as the launch says? Shorter ones were no faster on an H200.
+/// Do rows of which a thread holds so much pass through L2 as the launch says? Shorter ones were no faster on
+/// an H200.
 const fn kept<T: Elem, const HELD: usize, X: Source<T>>() -> bool {
     X::KEPT && HELD >= 4
 }
 
-/// The tiles of `source` that stay in registers, loaded if `wanted`: the kernel's first access to global memory.
+/// The tiles of `source` that stay in registers, loaded if `wanted`: the kernel's first access to global
+/// memory.
 #[inline(always)]
 pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(
     source: X,
@@ -132,7 +135,8 @@ pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(
     held
 }
 
-/// Normalises the team's row of `source` into `y`, for whichever weight there is; `held` is what `LOAD_FIRST` loaded.
+/// Normalises the team's row of `source` into `y`, for whichever weight there is; `held` is what `LOAD_FIRST`
+/// loaded.
 ///
 /// # Safety
 /// `weight` has the elements that its kind says, aligned to 16 bytes if `VECTOR`.
@@ -157,11 +161,13 @@ pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool, X
     match weight.kind {
         // One body for all kinds, where speed is not decided by it.
         kind if HELD == 0 => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(kind), y, team, p),
-        Weight::NONE => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::NONE), y, team, p),
-        Weight::SAME => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
+        OperandKind::ABSENT => {
+            scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::ABSENT), y, team, p)
+        }
+        OperandKind::SAME => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
         // For f32 the two kinds are one, and the host says `SAME`.
         _ if size_of::<T>() == 4 => {}
-        _ => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(Weight::F32), y, team, p),
+        _ => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::F32), y, team, p),
     }
 }
 

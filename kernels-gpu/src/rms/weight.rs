@@ -1,7 +1,9 @@
-//! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two rounding orders.
+//! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two
+//! rounding orders.
 //!
-//! `Scale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of weight that
-//! the launch does not have.
+//! `Scale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of
+//! weight that the launch does not have.
+use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 
 /// The weight operand.
@@ -10,17 +12,8 @@ use cuda_std::prelude::*;
 pub struct Weight {
     /// `cols` elements, or null.
     pub base: *const u8,
-    /// One of [`Weight::NONE`], [`Weight::SAME`], [`Weight::F32`].
-    pub kind: u32,
-}
-
-impl Weight {
-    /// No weight: nothing is read, nothing multiplied.
-    pub const NONE: u32 = 0;
-    /// A weight of the operands' element type.
-    pub const SAME: u32 = 1;
-    /// A weight in f32.
-    pub const F32: u32 = 2;
+    /// Whether it is there, and its element type.
+    pub kind: OperandKind,
 }
 
 /// How the weight multiplies a normalised value: a kernel argument.
@@ -62,11 +55,12 @@ impl<T: Elem, const VECTOR: bool> Scale<T> for Same<T, VECTOR> {
     }
 }
 
-/// A weight that is read when it is needed: absent, in f32 (there are no registers to hold it), or of any kind, looked
-/// up at each tile. Where the caller names the kind, nothing of the others is left in the kernel.
+/// A weight that is read when it is needed: absent, in f32 (there are no registers to hold it), or of any
+/// kind, looked up at each tile. Where the caller names the kind, nothing of the others is left in the
+/// kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
-    pub kind: u32,
+    pub kind: OperandKind,
     pub same: Row<T, VECTOR>,
     pub single: Row<f32, VECTOR>,
 }
@@ -79,8 +73,8 @@ impl<T: Elem, const VECTOR: bool> Scale<T> for AnyKind<T, VECTOR> {
     #[inline(always)]
     fn apply(&self, tile: u32, (): (), lanes: T::Lanes, how: Applied) -> T::Lanes {
         match self.kind {
-            Weight::NONE => lanes,
-            Weight::SAME => times::<T>(lanes, self.same.lanes(tile, Load::ReadOnly), how),
+            OperandKind::ABSENT => lanes,
+            OperandKind::SAME => times::<T>(lanes, self.same.lanes(tile, Load::ReadOnly), how),
             _ => times::<T>(lanes, self.single.lanes(tile, Load::ReadOnly), how),
         }
     }

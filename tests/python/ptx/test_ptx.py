@@ -26,6 +26,7 @@ from ptx_checks import (
     check_serial,
     check_width,
     declared_entries,
+    declared_overlaps,
     find_tool,
     merge,
     parse,
@@ -72,10 +73,13 @@ def overlapping(units: dict[str, str]) -> dict[str, str]:
     if not source.exists():
         pytest.skip("no source tree here")
     wait, leave, trigger = re.findall(r'^const \w+: &str = "(.*?)";$', source.read_text(), re.M | re.S)
-    [plain] = re.findall(r'is_any\(&\["(\w+)"\]\) \{\s*Self::Plain', source.read_text())
+    overlaps: dict[str, str] = {}
+    for path in (ROOT / "kernels-gpu" / "src" / "ops").glob("*.rs"):
+        overlaps |= declared_overlaps(path.read_text())
+    begins = {"Plain": wait, "Before": wait + leave, "Both": wait + leave + trigger}
 
     def begun(entry: re.Match[str]) -> str:
-        begin = wait if entry["name"].startswith(plain) else wait + leave + trigger
+        begin = begins[overlaps.get(entry["name"], "Both")]
         return entry[0].replace(wait, begin) if wait in entry[0] else entry["head"] + begin + entry["body"]
 
     entry = re.compile(r"(?P<head>\.visible \.entry (?P<name>\w+)[^{]*\{)(?P<body>.*?^\})", re.M | re.S)

@@ -178,6 +178,12 @@ def declared_entries(source: str) -> set[str]:
     return {f"{kernel}_{dtype.strip()}" for kernel, dtypes in kernels for dtype in dtypes.split(",")}
 
 
+def declared_overlaps(source: str) -> dict[str, str]:
+    """With which launches beside them the entries of a kernel's source overlap, where that is not both: `Before`, `Plain`."""
+    kernels = re.findall(r"@overlap\((\w+)\)\s*(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
+    return {name: overlap for overlap, declaration in kernels for name in declared_entries(declaration)}
+
+
 def check_entries(names: Iterable[str], expected: Iterable[str]) -> list[str]:
     """The PTX has the entries of the source, and no others."""
     names, expected = set(names), set(expected)

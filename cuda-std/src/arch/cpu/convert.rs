@@ -14,7 +14,8 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
 }
 
-/// Rounds to nearest even: half of the last kept place, less one when the kept part is even, carries as it should.
+/// Rounds to nearest even: half of the last kept place, less one when the kept part is even, carries as it
+/// should.
 #[inline]
 pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();

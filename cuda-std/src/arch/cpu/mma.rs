@@ -31,7 +31,8 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 }
 
 /// # Safety
-/// `row` is the offset in shared memory of 16 bytes, aligned to them, which others have written before a barrier.
+/// `row` is the offset in shared memory of 16 bytes, aligned to them, which others have written before a
+/// barrier.
 #[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     note(row as usize, 16, false);

@@ -53,8 +53,8 @@ pub fn cluster_wait() {
 }
 
 /// # Safety
-/// `barrier` is a word of this block's shared memory and no barrier yet; the thread comes to a barrier of the cluster
-/// before anybody sends.
+/// `barrier` is a word of this block's shared memory and no barrier yet; the thread comes to a barrier of the
+/// cluster before anybody sends.
 #[inline(always)]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     if CLUSTERS {
@@ -73,8 +73,8 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
 }
 
 /// # Safety
-/// `to` and `barrier` are words of this block's shared memory; block `rank` of the cluster has the same, expects this one,
-/// and runs until it has come.
+/// `to` and `barrier` are words of this block's shared memory; block `rank` of the cluster has the same,
+/// expects this one, and runs until it has come.
 #[inline(always)]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
     if !CLUSTERS {

@@ -5,7 +5,8 @@ use super::memory::{load_u32x4, shared_base};
 use crate::base::cache::Load;
 
 /// # Safety
-/// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes of global memory, both aligned to them.
+/// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes of global memory, both aligned
+/// to them.
 #[inline(always)]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     if cfg!(not(target_feature = "sm_80")) {
@@ -23,7 +24,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
     }
 }
 
-/// [`copy_async`] to an address in the shared window, of what is `wanted`; else 16 bytes of zeros, and nothing is read.
+/// [`copy_async`] to an address in the shared window, of what is `wanted`; else 16 bytes of zeros, and
+/// nothing is read.
 ///
 /// # Safety
 /// As [`copy_async`], if it is `wanted`; the instruction needs sm_80.
@@ -61,7 +63,8 @@ pub fn copy_wait() {
     }
 }
 
-/// The address in the shared window of the byte at `offset`: what instructions on shared memory take, in 32 bits.
+/// The address in the shared window of the byte at `offset`: what instructions on shared memory take, in 32
+/// bits.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     let base: u32;

@@ -5,8 +5,8 @@ use crate::base::cache::{Load, Store};
 
 #[inline(always)]
 pub fn shared_base() -> *mut u8 {
-    // The 16-byte element gives the base its alignment. LLVM knows the address to be shared: plain reads and writes
-    // through it are `ld.shared` and `st.shared`.
+    // The 16-byte element gives the base its alignment. LLVM knows the address to be shared: plain reads and
+    // writes through it are `ld.shared` and `st.shared`.
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
 }
 

@@ -42,8 +42,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     };
 }
 
-/// The exit, which nobody takes (the address is that of more than a byte), keeps ptxas from waiting first and finding the address
-/// then. The host knows the line with the wait, and writes there what else it takes (`host/src/device/ptx/overlap.rs`).
+/// The exit, which nobody takes (the address is that of more than a byte), keeps ptxas from waiting first and
+/// finding the address then. The host knows the line with the wait, and writes there what else it takes
+/// (`host/src/device/ptx/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {
     if cfg!(target_feature = "sm_90") {

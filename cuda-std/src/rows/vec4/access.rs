@@ -1,38 +1,147 @@
-//! The ways of reading and writing a row.
+//! The ways of reading and writing a row, as types.
 #[allow(unused_imports, reason = "named in documentation")]
 use crate::rows::row::Rows;
 
-/// `ACCESS`: one element at a time; any row.
-pub const SCALAR: u32 = 0;
-/// `ACCESS`: a quad at a time; the row is `Rows::is_quads`.
-pub const QUADS: u32 = 1;
-/// `ACCESS`: a quad at a time, and no thread asks whether it has columns in one of the row's tiles; the row is
-/// `Rows::is_vector` and [`Rows::is_near`], has four tiles or more, its columns are divisible by [`TILE`](super::TILE), and rows are
-/// fewer than 2^30.
-pub const WHOLE: u32 = 2;
-/// `ACCESS`: as [`WHOLE`], of rows each of which the four warps of a block share: a warp has every fourth tile.
-pub const TEAM: u32 = 3;
-/// `ACCESS`: `HELD + n` as [`WHOLE`], of rows of `n` tiles that stay in the registers of their warp.
-pub const HELD: u32 = 16;
-/// `ACCESS`: `HELD_TEAM + n` as [`TEAM`], of rows of `4 n` tiles that stay in the registers of the block's warps.
-pub const HELD_TEAM: u32 = 64;
-/// `ACCESS`: `HELD_BLOCK + n` as [`HELD_TEAM`], but no row waits in shared memory.
-pub const HELD_BLOCK: u32 = 128;
+/// How the threads of a row read and write its columns, and where the row is between two passes over it. The
+/// results of a row do not depend on it.
+///
+/// Kernels ask [`is_whole`] and the other functions of this module, which compare numbers. Constants of type
+/// `bool` in the trait would be the same for a reader. But rustc resolves branches on them before LLVM sees them,
+/// and kernels would get other instructions and register counts.
+pub trait Access: Copy + 'static {
+    /// The number of the type, as the functions of this module take it apart.
+    #[doc(hidden)]
+    const CODE: u32;
+}
 
-/// The most quads of a row that stay in a thread's registers.
-pub const MOST_HELD: usize = 12;
+const SCALAR: u32 = 0;
+const VEC4: u32 = 1;
+const WHOLE_TILES: u32 = 2;
+const BLOCK_TILES: u32 = 3;
+/// Plus the tiles of a warp, as the next two.
+const WARP_REGISTERS: u32 = 16;
+const BLOCK_REGISTERS_STAGED: u32 = 64;
+const BLOCK_REGISTERS: u32 = 128;
 
-/// The quads of a row that stay in a thread's registers, at most; 0: none.
-pub const fn held(access: u32) -> usize {
-    match access {
-        HELD_BLOCK.. => (access - HELD_BLOCK) as usize,
-        HELD_TEAM.. => (access - HELD_TEAM) as usize,
-        HELD.. => (access - HELD) as usize,
+/// Is one element an access?
+#[inline(always)]
+pub const fn is_scalar<A: Access>() -> bool {
+    A::CODE == SCALAR
+}
+
+/// Are four elements an access? The row is `Rows::is_quads` then.
+#[inline(always)]
+pub const fn is_vector<A: Access>() -> bool {
+    A::CODE != SCALAR
+}
+
+/// Is it [`Scalar`] or [`Vec4`], which take rows of any length?
+#[inline(always)]
+pub const fn is_any_length<A: Access>() -> bool {
+    A::CODE < WHOLE_TILES
+}
+
+/// Do whole tiles fill the row, so that no thread asks whether it has columns in one of them? The row is
+/// `Rows::is_vector` and [`Rows::is_near`] then and has four tiles or more, its columns are divisible by
+/// [`TILE`](super::TILE), and rows are fewer than 2^30.
+#[inline(always)]
+pub const fn is_whole<A: Access>() -> bool {
+    A::CODE >= WHOLE_TILES
+}
+
+/// Are whole rows staged in shared memory between the passes?
+#[inline(always)]
+pub const fn is_whole_staged<A: Access>() -> bool {
+    A::CODE == WHOLE_TILES || A::CODE == BLOCK_TILES
+}
+
+/// Do the four warps of a block share a row, of which each has every fourth tile? Otherwise each warp has a row.
+#[inline(always)]
+pub const fn is_block_shared<A: Access>() -> bool {
+    matches!(A::CODE, BLOCK_TILES | BLOCK_REGISTERS_STAGED..)
+}
+
+/// Tiles of the row that each of its warps keeps in registers; 0: none.
+#[inline(always)]
+pub const fn tiles_held<A: Access>() -> usize {
+    held(A::CODE)
+}
+
+/// Is a row in registers of a block without room in shared memory, for reductions that read it there?
+pub const fn is_unstaged<A: Access>() -> bool {
+    A::CODE >= BLOCK_REGISTERS
+}
+
+const fn held(code: u32) -> usize {
+    match code {
+        BLOCK_REGISTERS.. => (code - BLOCK_REGISTERS) as usize,
+        BLOCK_REGISTERS_STAGED.. => (code - BLOCK_REGISTERS_STAGED) as usize,
+        WARP_REGISTERS.. => (code - WARP_REGISTERS) as usize,
         _ => 0,
     }
 }
 
-/// Does a block share each row?
-pub const fn shared(access: u32) -> bool {
-    matches!(access, TEAM | HELD_TEAM..)
+/// One element at a time, of any row.
+#[derive(Clone, Copy)]
+pub struct Scalar;
+
+/// Four elements at a time.
+#[derive(Clone, Copy)]
+pub struct Vec4;
+
+/// Four elements at a time, of rows of whole tiles, which are staged in shared memory.
+#[derive(Clone, Copy)]
+pub struct WholeTiles;
+
+/// As [`WholeTiles`], of rows each of which a block shares.
+#[derive(Clone, Copy)]
+pub struct BlockTiles;
+
+/// As [`WholeTiles`], of rows of `N` tiles that stay in the registers of their warp.
+#[derive(Clone, Copy)]
+pub struct WarpRegisters<const N: usize>;
+
+/// As [`BlockTiles`], of rows of `4 N` tiles that stay in the registers of the block's warps.
+#[derive(Clone, Copy)]
+pub struct BlockRegisters<const N: usize>;
+
+/// As [`BlockRegisters`], with room for a row in shared memory.
+#[derive(Clone, Copy)]
+pub struct BlockRegistersStaged<const N: usize>;
+
+impl Access for Scalar {
+    const CODE: u32 = SCALAR;
+}
+
+impl Access for Vec4 {
+    const CODE: u32 = VEC4;
+}
+
+impl Access for WholeTiles {
+    const CODE: u32 = WHOLE_TILES;
+}
+
+impl Access for BlockTiles {
+    const CODE: u32 = BLOCK_TILES;
+}
+
+impl<const N: usize> Access for WarpRegisters<N> {
+    const CODE: u32 = WARP_REGISTERS + in_registers(N);
+}
+
+impl<const N: usize> Access for BlockRegisters<N> {
+    const CODE: u32 = BLOCK_REGISTERS + in_registers(N);
+}
+
+impl<const N: usize> Access for BlockRegistersStaged<N> {
+    const CODE: u32 = BLOCK_REGISTERS_STAGED + in_registers(N);
+}
+
+/// The most vec4s of a row that stay in the registers of a thread.
+pub const MOST_HELD: usize = 12;
+
+/// `tiles`, which is 1 to [`MOST_HELD`]: anything else does not compile.
+const fn in_registers(tiles: usize) -> u32 {
+    assert!(tiles > 0 && tiles <= MOST_HELD);
+    tiles as u32
 }

@@ -1,5 +1,5 @@
 //! Which columns of a row a thread has.
-use super::access::WHOLE;
+use super::access::{Access, is_whole};
 use super::quad::LEN;
 use crate::rows::row::{RowAt, Rows};
 use crate::simt::{thread, warp};
@@ -52,10 +52,10 @@ impl QuadColumns {
         self.cols.saturating_sub(self.first(tile)).min(LEN)
     }
 
-    /// Does the row reach into the thread's quad? From [`WHOLE`] on nobody asks beyond the row's tiles.
+    /// Does the row reach into the thread's quad? Of rows of whole tiles no thread asks beyond them.
     #[inline(always)]
-    pub fn has<const ACCESS: u32>(&self, tile: u32) -> bool {
-        ACCESS >= WHOLE || self.first(tile) < self.cols
+    pub fn has<A: Access>(&self, tile: u32) -> bool {
+        is_whole::<A>() || self.first(tile) < self.cols
     }
 }
 

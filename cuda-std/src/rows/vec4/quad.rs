@@ -63,7 +63,8 @@ impl<T: Elem> Quad<T> {
         Quad { words: self.words, element: PhantomData }
     }
 
-    /// The same quad, of which the compiler has forgotten the lanes: see [`Pack::forget_lanes`](crate::rows::pack::Pack::forget_lanes).
+    /// The same quad, of which the compiler has forgotten the lanes: see
+    /// [`Pack::forget_lanes`](crate::rows::pack::Pack::forget_lanes).
     #[inline(always)]
     pub fn forget_lanes(self) -> Self {
         let [a, b, c, d] = self.words;

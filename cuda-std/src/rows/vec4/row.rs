@@ -1,7 +1,7 @@
 //! Rows in quads: to read, to write, and of a type that is known when the kernel runs.
 use core::marker::PhantomData;
 
-use super::access::{QUADS, SCALAR, WHOLE};
+use super::access::{Access, is_scalar, is_vector, is_whole};
 use super::columns::{QuadColumns, TILE};
 use super::quad::Quad;
 use super::shared_row::Staged;
@@ -10,26 +10,27 @@ use crate::rows::row::{RowAt, Rows};
 use crate::simt::mem::{self, Load, Store};
 
 #[inline(always)]
-fn start<T, const ACCESS: u32>(rows: &Rows, at: RowAt) -> *mut T {
-    if ACCESS >= WHOLE { rows.start_near(at) } else { rows.start(at) }
+fn start<T, A: Access>(rows: &Rows, at: RowAt) -> *mut T {
+    if is_whole::<A>() { rows.start_near(at) } else { rows.start(at) }
 }
 
 /// A row to read.
 #[derive(Clone, Copy)]
-pub struct QuadRow<T, const ACCESS: u32> {
+pub struct QuadRow<T, A> {
     start: *const T,
     columns: QuadColumns,
+    access: PhantomData<A>,
 }
 
-impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
+impl<T: Elem, A: Access> QuadRow<T, A> {
     /// The row of `rows` at `at`; nothing if there is none.
     ///
     /// # Safety
     /// While the kernel runs, every row of `rows` has the columns of `columns` to read, and is what
-    /// `ACCESS` says.
+    /// `A` says.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
-        Self { start: start::<T, ACCESS>(rows, at), columns }
+        Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
     /// Where the row starts, for the thread's columns.
@@ -48,7 +49,7 @@ impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
     /// `Rows::is_vector`?
     #[inline(always)]
     pub fn copy_to(&self, staged: &Staged<T>, packs: bool) {
-        if ACCESS >= WHOLE || ACCESS == QUADS && packs {
+        if is_whole::<A>() || is_vector::<A>() && packs {
             // SAFETY: the row is readable (`of`), and aligned as the caller says.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
@@ -66,13 +67,13 @@ impl<T: Elem, const ACCESS: u32> QuadRow<T, ACCESS> {
 
     #[inline(always)]
     fn load(&self, tile: u32, hint: Load) -> Quad<T> {
-        if !self.columns.has::<ACCESS>(tile) {
+        if !self.columns.has::<A>(tile) {
             return Quad::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: the columns lie inside the row (`of`); unless `SCALAR`, whole quads fill it.
+        // SAFETY: the columns lie inside the row (`of`); if `VECTOR`, whole quads fill it.
         let words = unsafe {
-            if ACCESS == SCALAR {
+            if is_scalar::<A>() {
                 let count = self.columns.count(tile);
                 let element =
                     |i: u32| if i < count { load_element(at.wrapping_add(i as usize), hint) } else { 0 };
@@ -124,42 +125,44 @@ unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
 
 /// A row to write.
 #[derive(Clone, Copy)]
-pub struct QuadRowMut<T, const ACCESS: u32> {
+pub struct QuadRowMut<T, A> {
     start: *mut T,
     columns: QuadColumns,
+    access: PhantomData<A>,
 }
 
-impl<T: Elem, const ACCESS: u32> QuadRowMut<T, ACCESS> {
+impl<T: Elem, A: Access> QuadRowMut<T, A> {
     /// The row of `rows` at `at`: see [`QuadRow::of`].
     ///
     /// # Safety
     /// As [`QuadRow::of`], writable, and no other team has the same row.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
-        Self { start: start::<T, ACCESS>(rows, at), columns }
+        Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
     /// What the thread wrote as its quad of `tile`; zeros past the end.
     #[inline(always)]
     pub fn written(&self, tile: u32) -> Quad<T> {
-        let Self { start, columns } = *self;
-        QuadRow::<T, ACCESS> { start: start.cast_const(), columns }.load(tile, Load::Default)
+        let Self { start, columns, access } = *self;
+        QuadRow::<T, A> { start: start.cast_const(), columns, access }.load(tile, Load::Default)
     }
 
     /// Writes the thread's quad of `tile`; nothing past the end.
     #[inline(always)]
     pub fn put(&self, tile: u32, quad: Quad<T>) {
-        if !self.columns.has::<ACCESS>(tile) {
+        if !self.columns.has::<A>(tile) {
             return;
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (quad.words, self.columns.count(tile) as usize);
-        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; unless `SCALAR`, whole quads fill it.
+        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; if `VECTOR`, whole quads
+        // fill it.
         unsafe {
-            if ACCESS != SCALAR && size_of::<T>() == 2 {
+            if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
             }
-            if ACCESS != SCALAR {
+            if is_vector::<A>() {
                 return mem::store_u32x4(at.cast(), quad.words, Store::Default);
             }
             for i in 0..4 {
@@ -178,14 +181,15 @@ impl<T: Elem, const ACCESS: u32> QuadRowMut<T, ACCESS> {
 
 /// A row whose elements are of type `T` or f32, decided at run time: a weight, a modulation, a table.
 #[derive(Clone, Copy)]
-pub struct MixedRow<T, const ACCESS: u32> {
+pub struct MixedRow<T, A> {
     start: *const u8,
     single: bool,
     columns: QuadColumns,
     element: PhantomData<T>,
+    access: PhantomData<A>,
 }
 
-impl<T: Elem, const ACCESS: u32> MixedRow<T, ACCESS> {
+impl<T: Elem, A: Access> MixedRow<T, A> {
     /// The row of `rows` at `at`, of f32 if `single`.
     ///
     /// # Safety
@@ -193,17 +197,17 @@ impl<T: Elem, const ACCESS: u32> MixedRow<T, ACCESS> {
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns, single: bool) -> Self {
         let start = if single { rows.start::<f32>(at).cast() } else { rows.start::<T>(at).cast::<u8>() };
-        Self { start, single, columns, element: PhantomData }
+        Self { start, single, columns, element: PhantomData, access: PhantomData }
     }
 
     /// The thread's quad of `tile` in f32; zeros past the end.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> [f32; 4] {
-        let Self { start, columns, .. } = *self;
+        let Self { start, columns, access, .. } = *self;
         if self.single {
-            QuadRow::<f32, ACCESS> { start: start.cast(), columns }.get(tile).lanes()
+            QuadRow::<f32, A> { start: start.cast(), columns, access }.get(tile).lanes()
         } else {
-            QuadRow::<T, ACCESS> { start: start.cast(), columns }.get(tile).lanes()
+            QuadRow::<T, A> { start: start.cast(), columns, access }.get(tile).lanes()
         }
     }
 }

@@ -17,8 +17,8 @@ struct Line([u32; 4]);
 #[derive(Clone, Copy)]
 struct Half([u32; 2]);
 
-/// A row for each warp of the block, or one that they share, as it lies in global memory: a thread's quads are its own, so
-/// that passes over them need no barrier.
+/// A row for each warp of the block, or one that they share, as it lies in global memory: a thread's quads
+/// are its own, so that passes over them need no barrier.
 #[derive(Clone, Copy)]
 pub struct Staged<T> {
     row: Shared<Line>,
@@ -52,8 +52,8 @@ impl<T: Elem> Staged<T> {
     /// Begins to copy `cols` elements to the row; [`Staged::wait`] before they are read.
     ///
     /// # Safety
-    /// `from` is readable for so many elements, aligned to 16 bytes as their number is, and nothing writes there; the row
-    /// has room for them.
+    /// `from` is readable for so many elements, aligned to 16 bytes as their number is, and nothing writes
+    /// there; the row has room for them.
     #[inline(always)]
     pub unsafe fn copy(&self, from: *const T, cols: u32) {
         let mut at = self.rank * Self::PER_LINE;
@@ -84,7 +84,8 @@ impl<T: Elem> Staged<T> {
         }
     }
 
-    /// The thread's quads, each `warp::SIZE` after the one before: a distance that is a constant in an address.
+    /// The thread's quads, each `warp::SIZE` after the one before: a distance that is a constant in an
+    /// address.
     #[inline(always)]
     fn own<Q: Copy>(&self) -> Shared<Q> {
         let quads = self.row.cast::<Q>();

@@ -6,8 +6,8 @@ mod stream;
 
 pub use launch_override::LaunchOverride;
 pub(crate) use launch_override::LaunchRecorder;
+pub(crate) use rung::{RowKernels, cluster, cluster_held, cluster_of, held};
 pub use rung::{Rung, rung};
-pub(crate) use rung::{cluster, cluster_of};
 pub use shape::Launch;
 pub(crate) use shape::{DEFAULT_SMEM_BYTES, MAX_GRID_YZ, args};
 pub use stream::Stream;

@@ -6,7 +6,7 @@ use cuda_std::team::Team;
 pub struct Rung {
     /// The length of the longest row that it takes, in packs of 16 bytes.
     pub max_packs: u32,
-    /// Packs that a thread keeps in registers, which decides the kernel; 0: the kernel for any layout.
+    /// Packs that a thread keeps in registers; 0: the kernel for any layout.
     pub packs_per_thread: u32,
     /// Threads of a block that share a row: a power of two up to 32, or a multiple of 32.
     pub threads_per_row: u32,
@@ -18,19 +18,9 @@ pub struct Rung {
 }
 
 impl Rung {
-    /// Its kernel among those of an op: for any layout, for 2, 4 and 8 packs held, for 8 and for 7 in a
-    /// cluster.
-    pub(crate) fn kernel(&self, kernels: &[&'static str]) -> &'static str {
-        kernels[self.number()]
-    }
-
-    /// The index of its kernel in [`Rung::kernel`].
-    pub(crate) fn number(&self) -> usize {
-        match (self.cluster, self.packs_per_thread) {
-            (0, 0) => 0,
-            (0, held) => held.ilog2() as usize,
-            (_, held) => 12 - held as usize,
-        }
+    /// Its kernel among those of an op.
+    pub(crate) fn kernel(&self, kernels: &RowKernels) -> &'static str {
+        kernels.find(self).expect("an op has the kernels that its ladder names")
     }
 
     /// Whether a block can have its teams: what [`rung`] asserts, for rungs that are not made by it.
@@ -39,6 +29,44 @@ impl Rung {
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;
         let threads = team.saturating_mul(self.rows_per_block);
         is_team && threads.is_multiple_of(32) && (32..=1_024).contains(&threads)
+    }
+}
+
+/// The kernels of a row op, one of which a launch configuration selects.
+pub(crate) struct RowKernels {
+    /// The kernel for any layout and length.
+    pub any: &'static str,
+    /// The kernels that keep a row in registers.
+    pub held: &'static [HeldKernel],
+}
+
+/// A kernel that keeps a row in the registers of its threads.
+pub(crate) struct HeldKernel {
+    name: &'static str,
+    packs_per_thread: u32,
+    cluster: bool,
+}
+
+/// A kernel in which one block has a row, `packs_per_thread` packs of it in the registers of each thread.
+pub(crate) const fn held(packs_per_thread: u32, name: &'static str) -> HeldKernel {
+    HeldKernel { name, packs_per_thread, cluster: false }
+}
+
+/// As [`held`], with a row shared by a cluster of blocks.
+pub(crate) const fn cluster_held(packs_per_thread: u32, name: &'static str) -> HeldKernel {
+    HeldKernel { name, packs_per_thread, cluster: true }
+}
+
+impl RowKernels {
+    /// The kernel that `rung` needs, if the op has it.
+    pub(crate) fn find(&self, rung: &Rung) -> Option<&'static str> {
+        let cluster = rung.cluster > 0;
+        if rung.packs_per_thread == 0 {
+            return (!cluster).then_some(self.any);
+        }
+        let fits =
+            |held: &&HeldKernel| held.packs_per_thread == rung.packs_per_thread && held.cluster == cluster;
+        self.held.iter().find(fits).map(|held| held.name)
     }
 }
 

@@ -137,6 +137,8 @@ pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'stat
 mod tests {
     use std::collections::BTreeSet;
 
+    use cuda_std::cpu::Overlap as Policy;
+
     use super::*;
     use crate::kernel_info;
 
@@ -196,7 +198,8 @@ mod tests {
     fn a_kernel_that_overlaps_waits_before_anything_else() {
         let text = ".version 8.0\n.visible .entry a(\n\t.param .align 8 .b8 a_param_0[16]\n)\n.maxntid 64, 1, 1\n{\n\tret;\n}\n";
         let ptx = Ptx::new(Arch::Sm90, &[("", text)]);
-        for overlap in [Overlap::Never, Overlap::Plain, Overlap::Before, Overlap::Both] {
+        let policies = [Policy::Plain, Policy::Before, Policy::Both].map(Overlap::As);
+        for overlap in [Overlap::Never].into_iter().chain(policies) {
             let module = ptx.module("a", overlap).unwrap().into_string().unwrap();
             assert_eq!(module, text.replace("{\n", &format!("{{{}\n", overlap.begin())));
             let placed = text.replace("\tret", "\tmov.b32 %r1, 0;\n\tgriddepcontrol.wait;\n\tret");
@@ -208,26 +211,21 @@ mod tests {
                 "where it says so"
             );
             assert_eq!(module.contains("griddepcontrol.wait;"), overlap != Overlap::Never);
-            assert_eq!(module.contains("griddepcontrol.launch_dependents;"), overlap == Overlap::Both);
+            assert_eq!(
+                module.contains("griddepcontrol.launch_dependents;"),
+                overlap == Overlap::As(Policy::Both)
+            );
         }
     }
 
     #[test]
-    fn which_kernels_overlap() {
-        let of = |op| Overlap::of(&format!("{op}_bf16"));
-        assert_eq!(["activation", "activation_backward"].map(of), [Overlap::Plain; 2]);
-        let before =
-            ["add_rms_norm_hold2", "layer_norm_held10", "layer_norm_backward", "rms_norm_backward_sums"];
-        assert_eq!(before.map(of), [Overlap::Before; 4]);
-        let both = [
-            "rms_norm_hold2",
-            "add_rms_norm_hold4",
-            "gated_activation",
-            "ada_norm",
-            "rope",
-            "layer_norm_block10",
-        ];
-        assert_eq!(both.map(of), [Overlap::Both; 6]);
+    fn kernels_overlap_as_they_declare() {
+        for kernel in kernels_gpu::kernels() {
+            assert_eq!(Overlap::of(kernel.name), Overlap::As(kernel.overlap), "{}", kernel.name);
+        }
+        for other in ["attention_hopper_d64_bf16", "activation_of_another_crate_f32"] {
+            assert_eq!(Overlap::of(other), Overlap::As(Policy::Both), "{other}");
+        }
     }
 
     #[test]

@@ -1,4 +1,8 @@
 //! Launches that overlap with those beside them in a stream: which, and how their kernels begin. From sm_90 on.
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use cuda_std::cpu::Overlap as Policy;
 
 /// Whether the launches of a kernel overlap. A block then takes the place of one that is done while others of the launch before
 /// it still run, and waits: what is gained is the start of a launch.
@@ -6,13 +10,8 @@
 pub(crate) enum Overlap {
     /// Not where the user, the GPU or the driver does not want it.
     Never,
-    /// With the launch before it. The one behind it starts when it ends: an H200 places 0.83 blocks in a nanosecond of a kernel
-    /// that lets the next one start, of others about 1.
-    Before,
-    /// The same for a kernel without `ld.global.nc`, whose blocks are so short that more than the wait alone would show.
-    Plain,
-    /// With both.
-    Both,
+    /// As the kernel's declaration says.
+    As(Policy),
 }
 
 /// Waits until everything that was launched before is done and written: what a kernel's `thread::wait_for_earlier_launches`
@@ -38,30 +37,21 @@ const TRIGGER: &str = "
 	griddepcontrol.launch_dependents;";
 
 impl Overlap {
-    /// As measured: `docs/ladders.md`.
+    /// As measured (`docs/ladders.md`), and declared by [`entry!`](cuda_std::entry!) beside the kernel. A kernel that is no
+    /// oxiwarp's, or is not compiled for the executor, overlaps with both.
     pub fn of(kernel: &str) -> Self {
-        let is_any = |ops: &[&str]| ops.iter().any(|op| kernel.starts_with(op));
-        if is_any(&["activation"]) {
-            Self::Plain
-        } else if is_any(&[
-            "add_rms_norm_hold2",
-            "layer_norm_held10",
-            "layer_norm_backward",
-            "rms_norm_backward",
-        ]) {
-            Self::Before
-        } else {
-            Self::Both
-        }
+        static DECLARED: LazyLock<HashMap<&str, Policy>> =
+            LazyLock::new(|| kernels_gpu::kernels().map(|kernel| (kernel.name, kernel.overlap)).collect());
+        Self::As(DECLARED.get(kernel).copied().unwrap_or(Policy::Both))
     }
 
     /// What stands where a kernel waits.
     pub fn begin(self) -> String {
         match self {
             Self::Never => String::new(),
-            Self::Plain => WAIT.into(),
-            Self::Before => [WAIT, LEAVE].concat(),
-            Self::Both => [WAIT, LEAVE, TRIGGER].concat(),
+            Self::As(Policy::Plain) => WAIT.into(),
+            Self::As(Policy::Before) => [WAIT, LEAVE].concat(),
+            Self::As(Policy::Both) => [WAIT, LEAVE, TRIGGER].concat(),
         }
     }
 

@@ -1,4 +1,5 @@
 //! What belongs to columns: the weight, the gradients of the parameters, and the workspace that they need.
+use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm_backward::params::Sums;
 use kernels_gpu::rms::weight::Weight;
 
@@ -61,9 +62,9 @@ impl<'v, 'a> Columns<'v, 'a> {
             }
         }
         let kind = match weight {
-            None => Weight::NONE,
-            Some(weight) if weight.dtype() == x.dtype() => Weight::SAME,
-            Some(_) => Weight::F32,
+            None => OperandKind::ABSENT,
+            Some(weight) if weight.dtype() == x.dtype() => OperandKind::SAME,
+            Some(_) => OperandKind::F32,
         };
         let base = weight.map_or(std::ptr::null(), |weight| weight.ptr().cast());
         let workspace = view(&gradients.workspace).filter(|_| dweight.is_some() || dbias.is_some());

@@ -8,11 +8,12 @@ use crate::attention::mma::tile_coords::Place;
 use crate::layout::heads::Heads;
 use crate::layout::vec8::Octet;
 
-/// Where `lse` is less, a mask hides all keys by finite numbers, beside which the logarithm of the keys' number is lost: 2^23.
+/// Where `lse` is less, a mask hides all keys by finite numbers, beside which the logarithm of the keys'
+/// number is lost: 2^23.
 const LEAST_LSE: f32 = -8e6;
 
-/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen, or all were hidden by finite
-/// numbers: all weights are 0 then, and so are the gradients.
+/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen, or all were hidden by
+/// finite numbers: all weights are 0 then, and so are the gradients.
 ///
 /// # Safety
 /// The query is one of the sequence.
@@ -68,8 +69,8 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     }
 }
 
-/// The columns from `col` on, eight of them, of a row of `dim`; zeros behind its end. With `vector`, rows are aligned to 16
-/// bytes and so long.
+/// The columns from `col` on, eight of them, of a row of `dim`; zeros behind its end. With `vector`, rows are
+/// aligned to 16 bytes and so long.
 ///
 /// # Safety
 /// The row is readable.

@@ -18,8 +18,8 @@ use crate::attention::mma::tile::Tile;
 use crate::attention::mma::tile_coords::Place;
 use crate::layout::heads::Heads;
 
-/// Gradients of the rows of one side: of keys if `KEYS`, then `FIRST` gives `dk` and `SECOND` `dv`; else of queries, and
-/// `FIRST` gives `dq`.
+/// Gradients of the rows of one side: of keys if `KEYS`, then `FIRST` gives `dk` and `SECOND` `dv`; else of
+/// queries, and `FIRST` gives `dq`.
 ///
 /// # Safety
 /// The parameters are those of a launch that the host checked, with [`shared_bytes`](super::shared_bytes).
@@ -94,7 +94,8 @@ pub(crate) unsafe fn gradients<
         block::sync();
         step = after;
     }
-    // SAFETY: the warp is the only one that used these rows of its tiles, and has done so; the outputs are writable.
+    // SAFETY: the warp is the only one that used these rows of its tiles, and has done so; the outputs are
+    // writable.
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &place, there, &own, &sums, vector) };
 }
 

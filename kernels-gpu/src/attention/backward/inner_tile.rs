@@ -8,8 +8,8 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::Place;
 use crate::layout::heads::Heads;
 
-/// What copies the two tensors of a side: of keys and values if `keys`, else of queries and the result's gradient, those of
-/// the head that is number `member` of those that share a key's.
+/// What copies the two tensors of a side: of keys and values if `keys`, else of queries and the result's
+/// gradient, those of the head that is number `member` of those that share a key's.
 #[inline(always)]
 pub(super) fn side<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -36,8 +36,8 @@ pub(super) struct Step {
     tile: u32,
 }
 
-/// Two buffers of a tile of each tensor, and, where they are of queries, of these queries' numbers. `KEYS`: the block's own
-/// rows are keys, so that these are queries, of one head after the other.
+/// Two buffers of a tile of each tensor, and, where they are of queries, of these queries' numbers. `KEYS`:
+/// the block's own rows are keys, so that these are queries, of one head after the other.
 pub(super) struct Other<'p, T, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool> {
     pub p: &'p BackwardParams,
     pub place: Place,
@@ -148,7 +148,8 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// `lse` and `delta` of the lane's two queries in the columns of a matrix, to the left or right in the 16 of number `pair`.
+    /// `lse` and `delta` of the lane's two queries in the columns of a matrix, to the left or right in the 16
+    /// of number `pair`.
     ///
     /// # Safety
     /// A barrier stands between this and [`Other::keep`].

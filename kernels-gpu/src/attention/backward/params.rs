@@ -28,8 +28,8 @@ pub const DELTA_THREADS: u32 = 128;
 /// Queries of a block of `_delta`.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Shared memory of a block, in bytes: two tiles of its rows, two buffers of two tiles of the other side's, and of two
-/// numbers for each of these rows.
+/// Shared memory of a block, in bytes: two tiles of its rows, two buffers of two tiles of the other side's,
+/// and of two numbers for each of these rows.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

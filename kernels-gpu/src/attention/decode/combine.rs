@@ -8,8 +8,8 @@ use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::Place;
 use crate::layout::heads::divide;
 
-/// Warps of a block, which is for one query of one head. Each adds up every `COMBINERS`th part: one warp alone waits for
-/// memory as often as there are parts.
+/// Warps of a block, which is for one query of one head. Each adds up every `COMBINERS`th part: one warp
+/// alone waits for memory as often as there are parts.
 pub const COMBINERS: u32 = 16;
 /// Columns of the widest head, a lane has 4 at a time, [`TURNS`] times.
 const COLS: u32 = 256;

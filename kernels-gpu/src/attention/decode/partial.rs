@@ -1,4 +1,5 @@
-//! A block's part of the keys in [`decode`](crate::attention::decode): what its warps found of each row, added up in shared memory.
+//! A block's part of the keys in [`decode`](crate::attention::decode): what its warps found of each row,
+//! added up in shared memory.
 use cuda_std::math::lg2;
 use cuda_std::mem;
 use cuda_std::prelude::*;

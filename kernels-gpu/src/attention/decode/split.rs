@@ -1,4 +1,5 @@
-//! The first kernel of [`decode`](crate::attention::decode): attention of a block's keys, of which each warp has a quarter.
+//! The first kernel of [`decode`](crate::attention::decode): attention of a block's keys, of which each warp
+//! has a quarter.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -27,7 +28,8 @@ fn place(f: &Params, above: u32) -> (Place, u32) {
 /// The weighted values of a block's keys, for 16 rows.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`shared_bytes`](super::params::shared_bytes).
+/// The parameters are those of a launch that the host checked, with
+/// [`shared_bytes`](super::params::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) {
     let f = &p.forward;
@@ -40,7 +42,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         .map(|heads| (place.key(heads, f.group), heads.token_stride))
         .map(|(head, stride)| Copier::<T, DIM16>::of(head, stride, [f.keys, f.dim], WARPS * warp::SIZE));
     let (begin, end) = (split * SPLIT, (split * SPLIT + SPLIT).min(f.keys));
-    // SAFETY: the tensors are readable; of two buffers, the one that is copied to was used up before the last barrier.
+    // SAFETY: the tensors are readable; of two buffers, the one that is copied to was used up before the last
+    // barrier.
     let copy = |key: u32| unsafe {
         let to = key / KEYS % 2 * KEYS;
         k_copier.copy(&k_tiles.at_row(to), key, KEYS, true);
@@ -82,7 +85,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         key += KEYS;
     }
     let found = Found::<DIM16>::of_block((f.queries * f.group - first).min(ROWS), f.dim);
-    // SAFETY: nobody reads tiles after the last barrier; the host checked that there is room for the block's part.
+    // SAFETY: nobody reads tiles after the last barrier; the host checked that there is room for the block's
+    // part.
     unsafe {
         found.keep(own, &softmax, &out);
         block::sync();
@@ -116,7 +120,8 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
     }
 }
 
-/// Hides the keys from `key` on that the lane's rows do not see: they see those between the two numbers of each.
+/// Hides the keys from `key` on that the lane's rows do not see: they see those between the two numbers of
+/// each.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

@@ -1,10 +1,11 @@
 //! The warp groups that compute, 64 queries each.
 //!
-//! What keeps the tensor cores busy while weights are worked out, which takes the other units about as long as the products
-//! take them:
+//! What keeps the tensor cores busy while weights are worked out, which takes the other units about as long
+//! as the products take them:
 //! - a warp group begins the scores of a tile and the result of the tile before it together;
-//! - the products of one warp group run while the others work on their weights. Three groups take turns in beginning
-//!   products (8 to 10 % faster than without), two alternate by themselves (turns are up to 7 % slower).
+//! - the products of one warp group run while the others work on their weights. Three groups take turns in
+//!   beginning products (8 to 10 % faster than without), two alternate by themselves (turns are up to 7 %
+//!   slower).
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -75,7 +76,8 @@ impl<K: Shape> Consumer<'_, K> {
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
-                // Each lane speaks for itself: racecheck sees no order in one that speaks for those it has met with.
+                // Each lane speaks for itself: racecheck sees no order in one that speaks for those it has
+                // met with.
                 buffer.empty.arrive();
             }
         }
@@ -189,8 +191,8 @@ impl<K: Shape> Consumer<'_, K> {
 }
 
 /// # Safety
-/// `p` and the map of the result are those of the launch, the barriers are made, the whole warp group `group` of those that
-/// compute is here.
+/// `p` and the map of the result are those of the launch, the barriers are made, the whole warp group `group`
+/// of those that compute is here.
 #[inline(always)]
 pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, p: &Params) {
     let mut consumer = Consumer {

@@ -122,8 +122,8 @@ impl<K: Shape> Layout<K> {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
-                // Tiles are brought by one thread, and each warp of the consumers says when it is done; masks are brought and
-                // read by the lanes of warps, of which each says so.
+                // Tiles are brought by one thread, and each warp of the consumers says when it is done; masks
+                // are brought and read by the lanes of warps, of which each says so.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
                 // SAFETY: as the caller promises.
                 unsafe {

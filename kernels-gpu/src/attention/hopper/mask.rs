@@ -9,7 +9,8 @@ use super::softmax::{QUAD, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
 
-/// The number in its tile of the first column that a register of the thread belongs to: `4 * j + 2 * row + c`.
+/// The number in its tile of the first column that a register of the thread belongs to: `4 * j + 2 * row +
+/// c`.
 #[inline(always)]
 fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
@@ -43,11 +44,12 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
     }
 }
 
-/// Brings the mask of the keys from `first` on to `mask` in shared memory, divided by the scale that scores are multiplied
-/// by later.
+/// Brings the mask of the keys from `first` on to `mask` in shared memory, divided by the scale that scores
+/// are multiplied by later.
 ///
 /// # Safety
-/// The whole warp is here; `mask` has room for `keys` numbers; the mask is readable at every key of the batch.
+/// The whole warp is here; `mask` has room for `keys` numbers; the mask is readable at every key of the
+/// batch.
 #[inline(always)]
 pub(crate) unsafe fn bring<T: Elem>(mask: u32, keys: u32, [first, head, batch]: [u32; 3], p: &Params) {
     let [batches, heads, _, stride] = p.mask.strides;

@@ -1,6 +1,6 @@
-//! Attention for Hopper, in pieces: for which sizes ([`Tiles`](params::Tiles)), where things lie (`layout`), which tile comes when
-//! (`schedule`), who loads (`producer`) and who computes (`consumer`, `matmul`,
-//! `mask`, `softmax`, `output`).
+//! Attention for Hopper, in pieces: for which sizes ([`Tiles`](params::Tiles)), where things lie (`layout`),
+//! which tile comes when (`schedule`), who loads (`producer`) and who computes (`consumer`, `matmul`, `mask`,
+//! `softmax`, `output`).
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod consumer;
 #[cfg(target_feature = "sm_90a")]

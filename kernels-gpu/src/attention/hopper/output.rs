@@ -1,5 +1,5 @@
-//! From accumulators to rows in global memory: by the threads that have them, or by way of shared memory and the copy engine,
-//! which leaves out what is not in the tensor.
+//! From accumulators to rows in global memory: by the threads that have them, or by way of shared memory and
+//! the copy engine, which leaves out what is not in the tensor.
 use cuda_std::elem::Elem;
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_stores};
 use cuda_std::hopper::{publish_shared, shared_store_matrices};
@@ -15,9 +15,9 @@ use super::softmax::{QUAD, Softmax};
 
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Divides by the sums and stores the rows, and the logarithms of the sums if they are wanted. They leave by way of shared memory, from
-/// where the copy engine takes each warp's while the next tile begins, or straight from registers. `rows`: the tile, the warp group, and
-/// the first of the thread's two rows.
+/// Divides by the sums and stores the rows, and the logarithms of the sums if they are wanted. They leave by
+/// way of shared memory, from where the copy engine takes each warp's while the next tile begins, or straight
+/// from registers. `rows`: the tile, the warp group, and the first of the thread's two rows.
 ///
 /// # Safety
 /// `p` and the map of the result are those of the launch, the whole warp is here.
@@ -43,7 +43,8 @@ pub(crate) unsafe fn store<K: Shape>(
     }
 }
 
-/// What the rows are multiplied by; stores the logarithms of their sums, if they are wanted. `row` is the first of the thread's two.
+/// What the rows are multiplied by; stores the logarithms of their sums, if they are wanted. `row` is the
+/// first of the thread's two.
 ///
 /// # Safety
 /// `p` is that of the launch, the whole warp is here.
@@ -64,11 +65,12 @@ unsafe fn finish_rows(softmax: &Softmax, tile: Tile, row: u32, p: &Params) -> [f
     sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
 }
 
-/// Stores the warp's rows, `out` times `inverse`: by way of `place` in shared memory, to `row`, head and batch of the tensor.
+/// Stores the warp's rows, `out` times `inverse`: by way of `place` in shared memory, to `row`, head and
+/// batch of the tensor.
 ///
 /// # Safety
-/// The map is that of the result, its box the rows of a warp and the columns of a part; `place` is the warp's, in the
-/// layout of the queries; the whole warp is here.
+/// The map is that of the result, its box the rows of a warp and the columns of a part; `place` is the
+/// warp's, in the layout of the queries; the whole warp is here.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],

@@ -21,13 +21,14 @@ pub struct Tiles {
     pub groups: u32,
     /// Tiles of keys, and as many of values, in flight.
     pub stages: u32,
-    /// Does the copy engine store the result, from a place of its own in shared memory? Threads do where that takes as long or less:
-    /// with few columns or few keys, for which more shared memory makes a launch slower, and with 256 columns, where none is left.
+    /// Does the copy engine store the result, from a place of its own in shared memory? Threads do where that
+    /// takes as long or less: with few columns or few keys, for which more shared memory makes a launch
+    /// slower, and with 256 columns, where none is left.
     pub staged: bool,
 }
 
-/// Heads of up to 64 columns. Three warp groups leave each 160 registers, of which 128 hold scores, weights and result;
-/// two with longer tiles are 10 % slower, for the weights take as long as the products.
+/// Heads of up to 64 columns. Three warp groups leave each 160 registers, of which 128 hold scores, weights
+/// and result; two with longer tiles are 10 % slower, for the weights take as long as the products.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
 /// Heads of up to 96 columns.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
@@ -49,8 +50,8 @@ impl Tiles {
         (self.groups + 1) * 128
     }
 
-    /// Bytes of shared memory: the tiles, a number for each key of those in flight, two barriers of 8 bytes for each of
-    /// these, and what aligns the first to 1024.
+    /// Bytes of shared memory: the tiles, a number for each key of those in flight, two barriers of 8 bytes
+    /// for each of these, and what aligns the first to 1024.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
         let results = if self.staged { self.rows() } else { 0 };

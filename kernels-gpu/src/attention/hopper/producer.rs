@@ -1,4 +1,5 @@
-//! The warp group that loads: two threads of it, one for keys and one for values, tell the copy engine what to bring, as soon as there is room.
+//! The warp group that loads: two threads of it, one for keys and one for values, tell the copy engine what
+//! to bring, as soon as there is room.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 

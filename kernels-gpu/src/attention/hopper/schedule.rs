@@ -27,8 +27,8 @@ pub(crate) fn numbers(p: &Params) -> impl Iterator<Item = u32> {
 }
 
 impl Tile {
-    /// Tile `number`. Causal: a section of heads at a time, whose keys and values stay in L2, and in it the longest tiles
-    /// first, so that the short ones fill the gaps at the end.
+    /// Tile `number`. Causal: a section of heads at a time, whose keys and values stay in L2, and in it the
+    /// longest tiles first, so that the short ones fill the gaps at the end.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &Params) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -52,7 +52,8 @@ impl Tile {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Where, among the keys from `first` on, those end that a row of the tile sees, for the row and the one 8 below.
+    /// Where, among the keys from `first` on, those end that a row of the tile sees, for the row and the one
+    /// 8 below.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &Params) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;

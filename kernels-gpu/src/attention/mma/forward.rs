@@ -1,4 +1,5 @@
-//! The kernel: a tile of queries against all keys that they see, of which a tile is copied while another is worked on.
+//! The kernel: a tile of queries against all keys that they see, of which a tile is copied while another is
+//! worked on.
 use cuda_std::copy;
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -16,11 +17,12 @@ use super::tile::{Copier, Lanes, Tile};
 use super::tile_coords::Place;
 use super::window::Band;
 
-/// Attention of one tile of queries. `HELD`: queries stay in registers. `GENERAL`: with mask and softcap, for any scale and
-/// any alignment.
+/// Attention of one tile of queries. `HELD`: queries stay in registers. `GENERAL`: with mask and softcap, for
+/// any scale and any alignment.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
+/// The parameters are those of a launch that the host checked, with
+/// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn forward<
     T: MatrixElem,

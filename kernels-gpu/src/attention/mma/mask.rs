@@ -11,8 +11,8 @@ use super::softmax::Scores;
 use super::tile_coords::Place;
 use super::window::Band;
 
-/// Where a warp's scores are: those of rows from `row` on and columns from `col` on. Rows are queries and columns keys, or
-/// the other way round.
+/// Where a warp's scores are: those of rows from `row` on and columns from `col` on. Rows are queries and
+/// columns keys, or the other way round.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub row: u32,
@@ -84,11 +84,12 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// The least that is added: times log2(e) it is still finite. A row in which every key has a mask's finite minimum then is the
-/// mean of all values, as torch's is.
+/// The least that is added: times log2(e) it is still finite. A row in which every key has a mask's finite
+/// minimum then is the mean of all values, as torch's is.
 const LEAST: f32 = -2.3e38;
 
-/// What is added for a mask's element to scores that are multiplied by `1 / unscale` later: finite where that is.
+/// What is added for a mask's element to scores that are multiplied by `1 / unscale` later: finite where that
+/// is.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -149,7 +150,8 @@ impl Lines {
         }
     }
 
-    /// Adds what `load` makes of elements of `size` bytes; where they are the same for all rows, reads them once.
+    /// Adds what `load` makes of elements of `size` bytes; where they are the same for all rows, reads them
+    /// once.
     ///
     /// # Safety
     /// As [`Lines::add`], of such elements.

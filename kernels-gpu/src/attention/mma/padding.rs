@@ -1,5 +1,5 @@
-//! Rows of packed tensors behind the last sequence: padding, which is in none. Blocks that have no tile of a sequence write its
-//! results, apart from the work on sequences, whose registers are all in use.
+//! Rows of packed tensors behind the last sequence: padding, which is in none. Blocks that have no tile of a
+//! sequence write its results, apart from the work on sequences, whose registers are all in use.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -17,8 +17,8 @@ pub(crate) struct Rest {
 }
 
 impl Rest {
-    /// The block's own tile of `rows` queries, or of `keys`. Of a block to which [`Place::of_rows`](super::tile_coords::Place::of_rows)
-    /// gave nothing.
+    /// The block's own tile of `rows` queries, or of `keys`. Of a block to which
+    /// [`Place::of_rows`](super::tile_coords::Place::of_rows) gave nothing.
     ///
     /// # Safety
     /// As there.

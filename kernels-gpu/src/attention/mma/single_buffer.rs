@@ -1,9 +1,10 @@
-//! The kernel of heads of 97 to 256 columns: one tile of keys and one of values, and copies of the one take turns with the
-//! products with the other.
+//! The kernel of heads of 97 to 256 columns: one tile of keys and one of values, and copies of the one take
+//! turns with the products with the other.
 //!
-//! At 256 columns a warp has 16 queries, whose sums are half of the registers, so every matrix read from shared memory serves
-//! two products only, and shared memory is the limit. Copies that all begin at once keep the reads waiting: a warp begins them
-//! one by one. At 128 columns it has 32, and two blocks have room side by side.
+//! At 256 columns a warp has 16 queries, whose sums are half of the registers, so every matrix read from
+//! shared memory serves two products only, and shared memory is the limit. Copies that all begin at once keep
+//! the reads waiting: a warp begins them one by one. At 128 columns it has 32, and two blocks have room side
+//! by side.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -27,7 +28,8 @@ pub(crate) const KEPT_BYTES: u32 = size_of::<Kept<u16>>() as u32;
 /// Attention of one tile of queries, without what the general kernels have.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
+/// The parameters are those of a launch that the host checked, with
+/// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
 #[inline(always)]
 pub(crate) unsafe fn turns<
     T: MatrixElem,

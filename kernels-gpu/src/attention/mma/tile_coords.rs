@@ -48,8 +48,9 @@ impl Place {
         unsafe { place.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Tile number `tile` of all sequences together. That of a sequence which begins at row `start` and is number `s` has
-    /// the numbers from `start / rows + s` on: enough for its tiles, and each is found without knowing the others'.
+    /// Tile number `tile` of all sequences together. That of a sequence which begins at row `start` and is
+    /// number `s` has the numbers from `start / rows + s` on: enough for its tiles, and each is found without
+    /// knowing the others'.
     ///
     /// # Safety
     /// As [`Place::of_block`], of packed sequences.

@@ -1,7 +1,8 @@
-//! [`reduce::warp`](super::warp) of a row that the four warps of a block share, in the same order, so with the same bits.
+//! [`reduce::warp`](super::warp) of a row that the four warps of a block share, in the same order, so with
+//! the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::vec4::{LEN, TILE, held};
+use cuda_std::vec4::{Access, LEN, TILE, tiles_held};
 
 use super::stats::Stats;
 use super::welford::Welford;
@@ -32,9 +33,9 @@ pub(crate) trait PartMoments: Copy {
     fn push(&mut self, lanes: [f32; 4]);
     /// The same, the quad's number being known when the kernel is compiled.
     fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
-    /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal are what is
-    /// divided by.
-    fn finish<T: Elem, const ACCESS: u32>(
+    /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal
+    /// are what is divided by.
+    fn finish<T: Elem, A: Access>(
         self,
         row: SharedRow<T>,
         meeting: Shared<f32>,
@@ -62,7 +63,7 @@ impl PartMoments for Welford {
     }
 
     #[inline(always)]
-    fn finish<T: Elem, const ACCESS: u32>(
+    fn finish<T: Elem, A: Access>(
         self,
         row: SharedRow<T>,
         meeting: Shared<f32>,
@@ -70,7 +71,7 @@ impl PartMoments for Welford {
         eps: f32,
     ) -> Stats {
         // Of a row that is held every thread has as many, a number that is known when the kernel is compiled.
-        let even = held(ACCESS) > 0;
+        let even = tiles_held::<A>() > 0;
         let half = if even { self.known_half() } else { self.half() };
         let Self { mean, m2, .. } = self.fold_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
@@ -83,7 +84,8 @@ impl PartMoments for Welford {
         }
         block::sync();
         let warp = |number: u32| {
-            let tiles = if even { held(ACCESS) as u32 } else { (row.tiles + WARPS - 1 - number) / WARPS };
+            let tiles =
+                if even { tiles_held::<A>() as u32 } else { (row.tiles + WARPS - 1 - number) / WARPS };
             // SAFETY: every place was written before the barrier.
             let [mean, m2] = unsafe { [meeting.get(2 * number), meeting.get(2 * number + 1)] };
             Self { mean, m2, count: (tiles * TILE) as f32 }
@@ -95,8 +97,8 @@ impl PartMoments for Welford {
     }
 }
 
-/// RMSNorm: a thread has every 128th element, as a lane of the warp that would have the row alone has it in one of its four
-/// sums.
+/// RMSNorm: a thread has every 128th element, as a lane of the warp that would have the row alone has it in
+/// one of its four sums.
 #[derive(Clone, Copy)]
 pub(crate) struct Squares;
 
@@ -111,7 +113,7 @@ impl PartMoments for Squares {
     fn push_quad(&mut self, _: u32, _: [f32; 4]) {}
 
     #[inline(always)]
-    fn finish<T: Elem, const ACCESS: u32>(
+    fn finish<T: Elem, A: Access>(
         self,
         row: SharedRow<T>,
         meeting: Shared<f32>,
@@ -123,7 +125,7 @@ impl PartMoments for Squares {
         let mut sum = 0.0;
         let mut add = |tile: u32| {
             let group = [0, 1, 2, 3].map(|i: u32| {
-                if held(ACCESS) > 0 || tile + i < row.tiles {
+                if tiles_held::<A>() > 0 || tile + i < row.tiles {
                     row.staged.element(own + (tile + i) * TILE).to_f32()
                 } else {
                     0.0
@@ -133,8 +135,8 @@ impl PartMoments for Squares {
                 sum += group[i] * group[i];
             }
         };
-        if held(ACCESS) > 0 {
-            for nth in 0..held(ACCESS) as u32 {
+        if tiles_held::<A>() > 0 {
+            for nth in 0..tiles_held::<A>() as u32 {
                 add(nth * WARPS);
             }
         } else {

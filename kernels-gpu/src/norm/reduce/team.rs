@@ -1,5 +1,5 @@
-//! [`reduce::warp`](super::warp) of a row that a team shares, thread by thread as torch's block does; and their steps, for
-//! heads that lie in the lanes of a warp.
+//! [`reduce::warp`](super::warp) of a row that a team shares, thread by thread as torch's block does; and
+//! their steps, for heads that lie in the lanes of a warp.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 
@@ -17,7 +17,8 @@ pub(crate) struct Cols {
 }
 
 impl Cols {
-    /// `sum / count`, rounded to nearest: a product where that is the same, because a division is many instructions.
+    /// `sum / count`, rounded to nearest: a product where that is the same, because a division is many
+    /// instructions.
     #[inline(always)]
     pub fn divide(self, sum: f32) -> f32 {
         let power_of_two = self.count.to_bits() & 0x7f_ffff == 0;
@@ -131,7 +132,8 @@ impl TeamMoments for MeanSquare {
     }
 }
 
-/// The values of lane 0 of the team's four warps, in every thread; a team of one warp stands beside three empty ones.
+/// The values of lane 0 of the team's four warps, in every thread; a team of one warp stands beside three
+/// empty ones.
 #[inline(always)]
 fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32; N]) -> [[f32; 4]; N] {
     let mut found = [[0.0; 4]; N];

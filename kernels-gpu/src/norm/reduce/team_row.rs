@@ -1,16 +1,19 @@
-//! A row that a team reduces and then goes through again. Between the two the row waits in shared memory, as far as the
-//! launch has room for it; the rest is read again.
+//! A row that a team reduces and then goes through again. Between the two the row waits in shared memory, as
+//! far as the launch has room for it; the rest is read again.
 //!
-//! Thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on, the order in which torch reads.
+//! Thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on, the order in which
+//! torch reads.
+use core::marker::PhantomData;
+
 use cuda_std::prelude::*;
-use cuda_std::vec4::{LEN, SCALAR};
+use cuda_std::vec4::{Access, LEN, is_scalar};
 
 use super::stats::Stats;
 use super::team::{Cols, MOST, TeamMoments};
 
 /// A team's row, to read.
 #[derive(Clone, Copy)]
-pub(crate) struct TeamRow<T, const ACCESS: u32> {
+pub(crate) struct TeamRow<T, A> {
     start: *const T,
     /// Columns; 0 if there is no row.
     cols: u32,
@@ -18,16 +21,24 @@ pub(crate) struct TeamRow<T, const ACCESS: u32> {
     staged: Staged<T>,
     /// Tiles that `staged` has room for.
     room: u32,
+    access: PhantomData<A>,
 }
 
-impl<T: Elem, const ACCESS: u32> TeamRow<T, ACCESS> {
+impl<T: Elem, A: Access> TeamRow<T, A> {
     /// The row of `cols` columns at `start`, with its part of `memory`, which has room for `room` tiles.
     ///
     /// # Safety
-    /// While the kernel runs, the columns are there to read, as `ACCESS` says.
+    /// While the kernel runs, the columns are there to read, as `A` says.
     #[inline(always)]
     pub unsafe fn of(start: *const T, cols: u32, room: u32, memory: &mut SharedMemory) -> Self {
-        Self { start, cols, team: Team::of_block(), staged: Staged::take(memory, room), room }
+        Self {
+            start,
+            cols,
+            team: Team::of_block(),
+            staged: Staged::take(memory, room),
+            room,
+            access: PhantomData,
+        }
     }
 
     /// The thread's first column of `tile`.
@@ -59,14 +70,14 @@ impl<T: Elem, const ACCESS: u32> TeamRow<T, ACCESS> {
     fn read(&self, tile: u32) -> Quad<T> {
         let rows = Rows::single(self.start.cast());
         // SAFETY: the row is what `of` was promised.
-        unsafe { QuadRow::<T, ACCESS>::of(&rows, RowAt::FIRST, self.columns(tile)) }.get(0)
+        unsafe { QuadRow::<T, A>::of(&rows, RowAt::FIRST, self.columns(tile)) }.get(0)
     }
 
     /// Reads the row, keeps what there is room for, and reduces it. `cols` are the row's, existing or not.
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
         // Without vectors a quad is many accesses, and one is enough.
-        let together = if ACCESS == SCALAR { 1 } else { M::IN_FLIGHT };
+        let together = if is_scalar::<A>() { 1 } else { M::IN_FLIGHT };
         let mut moments = M::EMPTY;
         let (tiles, mut first) = (self.tiles(), 0);
         while first < tiles {
@@ -82,7 +93,7 @@ impl<T: Elem, const ACCESS: u32> TeamRow<T, ACCESS> {
                     if tile < self.room {
                         self.staged.put(tile, quads[i]);
                     }
-                    let count = if ACCESS == SCALAR { self.columns(tile).count(0) } else { LEN };
+                    let count = if is_scalar::<A>() { self.columns(tile).count(0) } else { LEN };
                     moments.push(quads[i].lanes(), count);
                 }
             }

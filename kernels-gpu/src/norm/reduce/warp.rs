@@ -1,13 +1,14 @@
 //! What a norm knows of its row, reduced in the order of torch's CUDA kernels, so that the bits are theirs.
 //!
-//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four warps a
-//! row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp a row). Here
-//! a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the same number modulo 4 are of
-//! the same warp, and a thread plays its four namesakes. For rows that torch would not vectorise (columns not
-//! divisible by 4) torch takes another order of elements; these keep theirs, and combine means as torch does there.
+//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four
+//! warps a row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp
+//! a row). Here a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the
+//! same number modulo 4 are of the same warp, and a thread plays its four namesakes. For rows that torch
+//! would not vectorise (columns not divisible by 4) torch takes another order of elements; these keep theirs,
+//! and combine means as torch does there.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::vec4::SCALAR;
+use cuda_std::vec4::{Access, is_scalar, is_vector};
 
 use super::block::{PartMoments, Squares};
 use super::stats::{Cols, Stats};
@@ -22,9 +23,9 @@ pub(crate) trait Moments: Copy {
     type Part: PartMoments;
     /// Of no element.
     const EMPTY: Self;
-    /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's last group.
-    /// What is not there is zero. `ACCESS` as that of the rows.
-    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
+    /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's
+    /// last group. What is not there is zero. `A` as that of the rows.
+    fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
     /// Takes in the quad of tile `nth`, one tile after the other, all of them full.
     fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the warp. All its threads call it, and get the result.
@@ -63,9 +64,11 @@ impl LayerNorm {
         a.with(c, by_fours).with(b.with(d, by_fours), by_fours)
     }
 
-    /// Folds all, where all threads have seen as many elements of each warp, one at least; lane 0 has the result.
+    /// Folds all, where all threads have seen as many elements of each warp, one at least; lane 0 has the
+    /// result.
     ///
-    /// A fold over a warp leaves half of its lanes idle from the first step on: these do it for another of torch's warps.
+    /// A fold over a warp leaves half of its lanes idle from the first step on: these do it for another of
+    /// torch's warps.
     #[inline(always)]
     fn fold_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
@@ -89,7 +92,7 @@ impl Moments for LayerNorm {
     const EMPTY: Self = Self { mean: [0.0; GROUP], m2: [0.0; GROUP], count: [0.0; GROUP] };
 
     #[inline(always)]
-    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
+    fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
         // Before the last group all four have seen as many elements.
         let before = self.count[0];
         let mut inv_counts = [0.0; 4];
@@ -100,11 +103,11 @@ impl Moments for LayerNorm {
             let (mut seen, mut kept) = (self.warp(warp), self.warp(warp));
             for i in 0..4 {
                 seen.add(group[warp][i], inv_counts[i]);
-                if ACCESS == SCALAR && i as u32 + 1 == counts[warp] {
+                if is_scalar::<A>() && i as u32 + 1 == counts[warp] {
                     kept = seen;
                 }
             }
-            if ACCESS != SCALAR && counts[warp] > 0 {
+            if is_vector::<A>() && counts[warp] > 0 {
                 kept = seen;
             }
             (self.mean[warp], self.m2[warp]) = (kept.mean, kept.m2);
@@ -137,7 +140,7 @@ impl Moments for MeanSquare {
     const EMPTY: Self = Self([0.0; 4]);
 
     #[inline(always)]
-    fn push<const ACCESS: u32>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
+    fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], _: [u32; GROUP]) {
         for tile in 0..GROUP {
             for i in 0..4 {
                 self.0[i] += group[tile][i] * group[tile][i];
