@@ -16,6 +16,7 @@
 //! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
+pub mod arguments;
 mod device;
 mod dtype;
 mod error;
@@ -44,7 +45,9 @@ pub use ops::ada_norm::{AdaNorm, ada_norm, ada_norm_pair};
 pub use ops::add_rms_norm::add_rms_norm;
 pub use ops::attention::attention;
 pub use ops::attention_backward::{AttentionGradients, AttentionResult, attention_backward};
-pub use ops::attention_decode::{attention_decode, attention_decode_workspace};
+pub use ops::attention_decode::{
+    attention_decode, attention_decode_workspace, attention_decode_workspace_of,
+};
 pub use ops::cross_entropy::{CrossEntropy, cross_entropy};
 pub use ops::cross_entropy_backward::cross_entropy_backward;
 pub use ops::gated_activation::{Gate, GatedActivation, gated_activation};
