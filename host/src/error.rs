@@ -2,7 +2,7 @@
 use crate::Dtype;
 
 /// The result of every fallible function here.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an op was not launched.
 ///

@@ -16,6 +16,7 @@
 //! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
+pub mod arguments;
 mod device;
 mod dtype;
 mod error;

@@ -1,87 +1,99 @@
 //! The border between torch's boxed calling convention and ordinary Rust.
 //!
-//! A boxed kernel gets a stack of 64-bit values and owns what they point to. [`Args`] takes ownership of every argument
-//! before anything can fail, so an error frees all of them. [`run`] turns a `Result` and even a panic into the one
-//! exception that may leave Rust: the C++ exception of `aoti_torch_check`.
+//! A boxed kernel gets a stack of 64-bit values and owns what they point to. [`Stack`] reads the values, and
+//! `Call::read` takes ownership of all of them before anything can fail, so an error frees all of them. [`run`] turns a
+//! `Result` and even a panic into the one exception that may leave Rust: the C++ exception of `aoti_torch_check`.
 
-use crate::shim::shim;
-use crate::tensor::Tensor;
-use std::ffi::{CStr, CString};
+use crate::shim::{Handle, shim};
+use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Reads a boxed kernel's arguments in the order of its schema.
-pub struct Args {
-    stack: *const u64,
-    op: &'static str,
+/// Why a call failed: the text of the exception in Python.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl From<String> for Failure {
+    fn from(text: String) -> Self {
+        Self(text)
+    }
 }
 
-impl Args {
+impl From<oxiwarp::Error> for Failure {
+    fn from(error: oxiwarp::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
+/// Reads the arguments of a boxed kernel in the order of its schema.
+pub struct Stack {
+    next: *const u64,
+}
+
+impl Stack {
     /// # Safety
-    /// `stack` is the argument stack of a call of `op`, and the methods below are called once per argument, in the
+    /// `stack` is the argument stack of a call, and the methods below are called at most once for each argument, in the
     /// order and with the types of the schema.
-    pub unsafe fn new(stack: *mut u64, op: &'static CStr) -> Self {
-        Args { stack, op: op.to_str().unwrap_or("oxiwarp") }
+    pub unsafe fn new(stack: *const u64) -> Self {
+        Self { next: stack }
     }
 
-    fn next(&mut self) -> u64 {
-        // SAFETY: new()'s caller promised one value per call; afterwards the cursor is at most one past the end.
+    fn value(&mut self) -> u64 {
+        // SAFETY: the caller of new() promises one value for each call; then `next` is at most one past the end.
         unsafe {
-            let value = *self.stack;
-            self.stack = self.stack.add(1);
+            let value = *self.next;
+            self.next = self.next.add(1);
             value
         }
     }
 
-    /// A `Tensor` argument.
-    pub fn tensor(&mut self, name: &'static str) -> Tensor {
-        let handle = self.next();
-        Tensor::own(handle as *mut _, self.op, name)
+    /// Reads a `Tensor` argument: a handle that the caller now owns.
+    pub fn tensor(&mut self) -> Handle {
+        self.value() as Handle
     }
 
-    /// A `Tensor?` argument: null, or a heap cell that holds the handle and now belongs to us.
-    pub fn optional_tensor(&mut self, name: &'static str) -> Option<Tensor> {
-        let cell = self.next() as *mut u64;
+    /// Reads a `Tensor?` argument: null, or a heap cell with the handle. The cell is freed.
+    pub fn optional_tensor(&mut self) -> Option<Handle> {
+        let cell = self.value() as *mut u64;
         if cell.is_null() {
             return None;
         }
-        // SAFETY: a present optional is a pointer to one value, ours to free.
-        let handle = unsafe {
+        // SAFETY: an optional that is present is a pointer to one value, and this call owns it.
+        unsafe {
             let handle = *cell;
             shim().delete_optional(cell);
-            handle
-        };
-        Some(Tensor::own(handle as *mut _, self.op, name))
+            Some(handle as Handle)
+        }
     }
 
-    /// A `float` argument.
+    /// Reads a `float` argument.
     pub fn float(&mut self) -> f64 {
-        f64::from_bits(self.next())
+        f64::from_bits(self.value())
     }
 
-    /// An `int` argument.
+    /// Reads an `int` argument.
     pub fn int(&mut self) -> i64 {
-        self.next() as i64
+        self.value() as i64
     }
 
-    /// A `bool` argument (only the low byte is defined).
+    /// Reads a `bool` argument. Only the low byte is defined.
     pub fn bool(&mut self) -> bool {
-        self.next() as u8 != 0
+        self.value() as u8 != 0
     }
 }
 
-/// Runs the body of a boxed kernel; an error or a panic reaches Python as `RuntimeError` with its text.
-pub fn run(op: &'static CStr, body: impl FnOnce() -> Result<(), String>) {
+/// Runs the body of a boxed kernel. An error or a panic reaches Python as `RuntimeError` with its text.
+pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
     let message = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return,
-        Ok(Err(message)) => message,
+        Ok(Err(Failure(message))) => message,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
             let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            format!("{}: internal error, please report it: {text}", op.to_string_lossy())
+            format!("{op}: internal error, please report it: {text}")
         }
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: boxed kernels are "C-unwind" and have given all arguments to `body`, which has dropped them; the message
-    // is dropped by the unwinding itself.
-    unsafe { shim().throw(op, &message) }
+    // SAFETY: boxed kernels are "C-unwind" and have given all arguments to `body`, which has dropped them. Unwinding drops
+    // the message.
+    unsafe { shim().throw(c"oxiwarp", &message) }
 }

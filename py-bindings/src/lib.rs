@@ -5,10 +5,16 @@
 //! functions answer questions: which kernels are embedded, which devices can run them, which driver there is.
 
 mod boundary;
+mod call;
+mod checks;
 mod device;
-mod modulation;
-mod norm_backward;
+mod fit;
+mod handler;
+mod operator;
 mod ops;
+mod outputs;
+mod row;
+mod schema;
 mod shim;
 mod tensor;
 
@@ -20,16 +26,23 @@ use std::ffi::CString;
 mod oxiwarp_native {
     use super::*;
     use oxiwarp::Device;
-    use pyo3::exceptions::PyRuntimeError;
+    use pyo3::exceptions::{PyRuntimeError, PyTypeError};
     use pyo3::types::PyDict;
 
-    /// Loads libtorch's C shim from the already loaded library at this path and registers all kernels for the operators
-    /// of a namespace.
+    /// Loads libtorch's C shim from the already loaded library at this path and registers the kernels of these operators
+    /// of a namespace: schemas, each with the names of the roles of its tensors. Raises TypeError if an operator has no
+    /// kernel, or one that takes other arguments.
     #[pyfunction]
-    fn register(libtorch_cpu_path: &str, namespace: CString) -> PyResult<()> {
-        shim::load(libtorch_cpu_path)
-            .and_then(|()| ops::register(&namespace))
-            .map_err(PyRuntimeError::new_err)
+    fn register(
+        libtorch_cpu_path: &str,
+        namespace: CString,
+        operators: Vec<(String, Vec<String>)>,
+    ) -> PyResult<()> {
+        shim::load(libtorch_cpu_path).map_err(PyRuntimeError::new_err)?;
+        ops::register(&namespace, &operators).map_err(|wrong| match wrong {
+            ops::Wrong::Operator(problem) => PyTypeError::new_err(problem),
+            ops::Wrong::Torch(problem) => PyRuntimeError::new_err(problem),
+        })
     }
 
     /// One dict per embedded (op, dtype, arch), with the PTX entries that serve it.

@@ -1,73 +1,232 @@
-//! The operators, one file each, and their registration on CPU and CUDA.
+//! The table of operators: a row has the operators of one host function, that function, and the outputs that it writes.
 //!
-//! Schemas, fakes and tags are Python's (`oxiwarp/ops/*.py`); the order and types of arguments here must be theirs.
+//! The arguments of an operator are those of its schema (`oxiwarp/ops/*.py`), and the type of the host function says
+//! which of them it takes. [`register`] returns an error if the two do not fit.
 
-mod activation;
-mod activation_backward;
-mod ada_norm;
-mod add_rms_norm;
-mod attention;
-mod attention_backward;
-mod cross_entropy;
-mod cross_entropy_backward;
-mod gated_activation;
-mod gated_activation_backward;
-mod gated_residual;
-mod gated_residual_ada_norm;
-mod heads;
-mod layer_norm;
-mod layer_norm_backward;
-mod qk_norm_rope;
-mod residual_tanh_gated_rms_norm;
-mod rms_norm;
-mod rms_norm_backward;
-mod rms_norm_gated;
-mod rope;
-mod softmax;
-mod softmax_backward;
-
+use crate::boundary::Failure;
+use crate::call::Call;
+use crate::checks::expect_classes;
+use crate::outputs::Output::{self, *};
+use crate::row::Row;
+use crate::schema::Schema;
 use crate::shim::{Boxed, shim};
+use oxiwarp::arguments::Argument;
+use oxiwarp::{Attention, Device, Heads as HeadsPair, HeadsOrder, QkNormRope, Result as HostResult, Rope};
+use oxiwarp::{Stream, attention_decode_workspace_of, norm_backward_workspace};
 use std::ffi::CStr;
+use std::sync::OnceLock;
 
-const KERNELS: &[(&CStr, Boxed)] = &[
-    (c"ada_norm", ada_norm::ada_norm),
-    (c"ada_norm_pair", ada_norm::ada_norm_pair),
-    (c"add_rms_norm", add_rms_norm::add_rms_norm),
-    (c"gated_residual", gated_residual::gated_residual),
-    (c"gated_residual_ada_norm", gated_residual_ada_norm::gated_residual_ada_norm),
-    (c"layer_norm", layer_norm::layer_norm),
-    (c"layer_norm_backward", layer_norm_backward::layer_norm_backward),
-    (c"residual_tanh_gated_rms_norm", residual_tanh_gated_rms_norm::residual_tanh_gated_rms_norm),
-    (
-        c"residual_tanh_gated_rms_norm_modulated",
-        residual_tanh_gated_rms_norm::residual_tanh_gated_rms_norm_modulated,
-    ),
-    (c"rms_norm", rms_norm::rms_norm),
-    (c"rms_norm_out", rms_norm::rms_norm_out),
-    (c"rms_norm_backward", rms_norm_backward::rms_norm_backward),
-    (c"rms_norm_gated", rms_norm_gated::rms_norm_gated),
-    (c"activation", activation::activation),
-    (c"activation_out", activation::activation_out),
-    (c"activation_backward", activation_backward::activation_backward),
-    (c"gated_activation", gated_activation::gated_activation),
-    (c"gated_activation_out", gated_activation::gated_activation_out),
-    (c"gated_activation_backward", gated_activation_backward::gated_activation_backward),
-    (c"softmax", softmax::softmax),
-    (c"softmax_backward", softmax_backward::softmax_backward),
-    (c"attention", attention::attention),
-    (c"attention_out", attention::attention_out),
-    (c"attention_backward", attention_backward::attention_backward),
-    (c"cross_entropy", cross_entropy::cross_entropy),
-    (c"cross_entropy_backward", cross_entropy_backward::cross_entropy_backward),
-    (c"qk_norm_rope", qk_norm_rope::qk_norm_rope),
-    (c"qk_norm_rope_one", qk_norm_rope::qk_norm_rope_one),
-    (c"qk_norm_rope_out", qk_norm_rope::qk_norm_rope_out),
-    (c"rope", rope::rope),
-    (c"rope_pair", rope::rope_pair),
-];
+/// One `Row` for each operator, from rows `first, more... => host function, [outputs]`. Errors have the name of the first
+/// operator. A row of one operator may end with a check of values after the call.
+macro_rules! operators {
+    ($($op:ident $(, $more:ident)* => $host:expr, $outputs:expr $(, then $check:expr)?;)*) => {
+        static ROWS: &[&Row] = &[$(
+            operators!(@row $op, $op, $host, $outputs $(, $check)?),
+            $(operators!(@row $more, $op, $host, $outputs),)*
+        )*];
+    };
+    (@row $name:ident, $op:ident, $host:expr, $outputs:expr $(, $check:expr)?) => {{
+        static ROW: Row = Row {
+            name: c_name(concat!(stringify!($name), "\0")),
+            op: stringify!($op),
+            outputs: &$outputs,
+            host: |call| {
+                call.host($host)?;
+                $($check(call)?;)?
+                Ok(())
+            },
+            take: |fit| crate::handler::Handler::take($host, fit),
+            kernel,
+            registered: OnceLock::new(),
+        };
+        unsafe extern "C-unwind" fn kernel(stack: *mut u64, _inputs: u64, _outputs: u64) {
+            // SAFETY: torch calls the kernel with the stack of a call of the operator that the row registers.
+            unsafe { ROW.call(stack) }
+        }
+        &ROW
+    }};
+}
 
-/// Registers every kernel of this namespace on both dispatch keys.
-pub fn register(namespace: &CStr) -> Result<(), String> {
-    shim().register(namespace, c"CPU", KERNELS)?;
-    shim().register(namespace, c"CUDA", KERNELS)
+operators! {
+    activation, activation_out => oxiwarp::activation, [Like];
+    activation_backward => oxiwarp::activation_backward, [Like];
+    ada_norm => oxiwarp::ada_norm, [Like];
+    ada_norm_pair => oxiwarp::ada_norm_pair, [Like, Like];
+    add_rms_norm => oxiwarp::add_rms_norm, [Like, Like];
+    attention, attention_out => oxiwarp::attention_decode, [Heads("q"), LogSumExp("with_lse"), DECODE];
+    attention_backward => oxiwarp::attention_backward, [Heads("q"), Heads("k"), Heads("v"), Scratch("lse")];
+    cross_entropy => oxiwarp::cross_entropy, [PerRow, PerRow], then expect_classes;
+    cross_entropy_backward => oxiwarp::cross_entropy_backward, [Like];
+    gated_activation, gated_activation_out => oxiwarp::gated_activation, [HalfColumns];
+    gated_activation_backward => oxiwarp::gated_activation_backward, [DoubleColumns];
+    gated_residual => oxiwarp::gated_residual, [Like];
+    gated_residual_ada_norm => oxiwarp::gated_residual_ada_norm, [Like, Like];
+    layer_norm => oxiwarp::layer_norm, [Like];
+    layer_norm_backward => oxiwarp::layer_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
+    qk_norm_rope, qk_norm_rope_one, qk_norm_rope_out => qk_norm_rope, [LikeOf("q"), LikeOf("k")];
+    residual_tanh_gated_rms_norm => oxiwarp::residual_tanh_gated_rms_norm, [Like];
+    residual_tanh_gated_rms_norm_modulated => oxiwarp::residual_tanh_gated_rms_norm_modulated, [Like, Like];
+    rms_norm, rms_norm_out => oxiwarp::rms_norm, [Like];
+    rms_norm_backward => oxiwarp::rms_norm_backward, [Like, Gradient("dweight"), Gradient("dbias"), SUMS];
+    rms_norm_gated => oxiwarp::rms_norm_gated, [Like];
+    rope, rope_pair => rope, [LikeOf("q"), LikeOf("k")];
+    softmax => oxiwarp::softmax, [Like];
+    softmax_backward => oxiwarp::softmax_backward, [Like];
+}
+
+/// The workspace of attention with few queries. A call is plain if only queries, keys and values are given.
+const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
+    let [Some(q), Some(k)] = [call.tensor(0), call.tensor(1)] else { return Ok(None) };
+    let (plain, params) = (call.tensors().count() == 3, Attention::take(&mut call.source())?);
+    Ok(attention_decode_workspace_of([q.sizes()?, k.sizes()?], plain, &params))
+});
+
+/// The workspace of the gradients of a norm's parameters, after the gradients.
+const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
+    let mut wanted = call.outputs()[1..].iter().filter(|output| output.is_written);
+    let Some(first) = wanted.next().and_then(|output| output.tensor.as_ref()) else { return Ok(None) };
+    let (device, _) = call.location.device_and_stream()?;
+    let x = call.reference()?;
+    let (x, count) = (x.view_as(x.dtype()?)?, 1 + wanted.count());
+    Ok(Some(norm_backward_workspace(&device, &x, first.sizes()?, count) as i64))
+});
+
+/// [`oxiwarp::qk_norm_rope`] with its arguments grouped as calls have them.
+fn qk_norm_rope(
+    device: &Device,
+    [q, k]: [Option<HeadsPair>; 2],
+    (params, rope): (QkNormRope, Option<Rope>),
+    stream: Stream,
+) -> HostResult<()> {
+    oxiwarp::qk_norm_rope(device, q, k, rope, params, stream)
+}
+
+/// [`oxiwarp::rope`] with its arguments grouped as calls have them.
+fn rope(
+    device: &Device,
+    [q, k]: [Option<HeadsPair>; 2],
+    rope: Rope,
+    order: HeadsOrder,
+    head_dim: Option<i64>,
+    stream: Stream,
+) -> HostResult<()> {
+    oxiwarp::rope(device, q, k, rope, order, head_dim, stream)
+}
+
+const fn c_name(name: &'static str) -> &'static CStr {
+    match CStr::from_bytes_with_nul(name.as_bytes()) {
+        Ok(name) => name,
+        Err(_) => panic!("a name ends with its only nul"),
+    }
+}
+
+/// Why operators could not be registered.
+#[derive(Debug)]
+pub enum Wrong {
+    /// An operator has no kernel that fits its schema.
+    Operator(String),
+    /// torch refused the kernels.
+    Torch(String),
+}
+
+/// Gives operators of a namespace their kernels on both dispatch keys: those with these schemas and roles of tensors.
+pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result<(), Wrong> {
+    let kernels = operators.iter().map(|(schema, roles)| accept(schema, roles));
+    let kernels: Vec<_> = kernels.collect::<Result<_, _>>().map_err(Wrong::Operator)?;
+    shim().register(namespace, c"CPU", &kernels).map_err(Wrong::Torch)?;
+    shim().register(namespace, c"CUDA", &kernels).map_err(Wrong::Torch)
+}
+
+/// The kernel of an operator, whose schema must fit its row.
+fn accept(schema: &str, roles: &[String]) -> Result<(&'static CStr, Boxed), String> {
+    let schema = Schema::parse(schema, roles)?;
+    let (name, row) = (&schema.name, ROWS.iter().find(|row| row.name.to_bytes() == schema.name.as_bytes()));
+    let row = row.ok_or_else(|| format!("{name}: the table in py-bindings/src/ops.rs has no row for it"))?;
+    let name = name.clone();
+    row.register(schema).map_err(|problem| format!("{name}: {problem}"))?;
+    Ok((row.name, row.kernel))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accepted(schema: &str, roles: &[&str]) -> Result<(), String> {
+        accept(schema, &roles.iter().map(|role| role.to_string()).collect::<Vec<_>>()).map(|_| ())
+    }
+
+    #[test]
+    fn schemas_fit() {
+        for (schema, roles) in [
+            ("softmax(Tensor x, bool log) -> Tensor", &["ROWS"] as &[&str]),
+            (
+                "rms_norm(Tensor x, Tensor? weight, float eps, float weight_offset, bool b) -> Tensor",
+                &["ROWS", "VECTOR"],
+            ),
+            (
+                "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool b, Tensor(a!) out) -> ()",
+                &["ROWS", "VECTOR", "OUTPUT"],
+            ),
+        ] {
+            assert_eq!(accepted(schema, roles), Ok(()), "{schema}");
+        }
+    }
+
+    #[test]
+    fn schemas_do_not_fit() {
+        for (schema, roles, expected) in [
+            (
+                "no_op(Tensor x) -> Tensor",
+                &["ROWS"] as &[&str],
+                "no_op: the table in py-bindings/src/ops.rs has no row for it",
+            ),
+            (
+                "softmax(Tensor x) -> Tensor",
+                &["ROWS"],
+                "softmax: the host function takes another bool, which the schema does not have",
+            ),
+            (
+                "softmax(Tensor x, bool log, float eps) -> Tensor",
+                &["ROWS"],
+                "softmax: the host function does not take the last 1 float",
+            ),
+            (
+                "softmax(Tensor x, Tensor? weight, bool log) -> Tensor",
+                &["ROWS", "VECTOR"],
+                "softmax: the host function does not take weight",
+            ),
+            (
+                "softmax(Tensor? x, bool log) -> Tensor",
+                &["ROWS"],
+                "softmax: expected a tensor that is not optional as x or as the first argument",
+            ),
+            (
+                "softmax(Tensor x, bool log) -> (Tensor, Tensor)",
+                &["ROWS"],
+                "softmax: its schema has 2 results, and its row 1",
+            ),
+            (
+                "softmax(Tensor x, bool log, Tensor(a!) y, Tensor(b!) z) -> ()",
+                &["ROWS", "OUTPUT", "OUTPUT"],
+                "softmax: the host function writes 1 outputs, expected 2",
+            ),
+            (
+                "softmax_backward(Tensor y, Tensor? dy, bool log) -> Tensor",
+                &["ROWS", "ROWS"],
+                "softmax_backward: dy is optional, and the host function needs it",
+            ),
+            (
+                "softmax_backward(Tensor y, bool log) -> Tensor",
+                &["ROWS"],
+                "softmax_backward: the host function takes another tensor, which the schema does not have",
+            ),
+            (
+                "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float a, float b) -> (Tensor, Tensor)",
+                &["ROWS", "ROWS", "VECTOR", "ROWS"],
+                "rms_norm_backward: its schema has 2 results, and its row 1",
+            ),
+        ] {
+            assert_eq!(accepted(schema, roles), Err(expected.into()), "{schema}");
+        }
+    }
 }

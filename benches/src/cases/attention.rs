@@ -61,6 +61,6 @@ pub(super) fn attention_decode(device: &Device, t: Turn, stream: Stream) -> Resu
     };
     let params = Attention::default();
     let needed = attention_decode_workspace(&inputs, &params).unwrap_or(0);
-    let workspace = t.workspace.view_mut(&[needed])?;
+    let workspace = Some(t.workspace.view_mut(&[needed])?);
     oxiwarp::attention_decode(device, inputs, out.view_mut(&q)?, None, workspace, params, stream)
 }

@@ -25,8 +25,8 @@ fn ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> 
     oxiwarp::ada_norm(
         device,
         t.x[0].view(&shape)?,
-        Affine::default(),
         by,
+        Affine::default(),
         y.view_mut(&shape)?,
         params,
         stream,
@@ -48,7 +48,7 @@ pub(super) fn ada_norm_pair(device: &Device, t: Turn, stream: Stream) -> Result<
         shift: affine.bias.map(Modulation::from),
     };
     let (x, results) = (t.x[0].view(&shape)?, [y.view_mut(&shape)?, y2.view_mut(&shape)?]);
-    oxiwarp::ada_norm_pair(device, x, Affine::default(), [by, more], results, AdaNorm::default(), stream)
+    oxiwarp::ada_norm_pair(device, x, [by, more], Affine::default(), results, AdaNorm::default(), stream)
 }
 
 fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> {
@@ -57,7 +57,7 @@ fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream)
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     let results = [normed.view_mut(&shape)?, sum.view_mut(&shape)?];
     let gate = affine.weight.map(Modulation::from);
-    oxiwarp::gated_residual_ada_norm(device, inputs, gate, Affine::default(), by, results, params, stream)
+    oxiwarp::gated_residual_ada_norm(device, inputs, gate, by, Affine::default(), results, params, stream)
 }
 
 pub(super) fn gated_residual_ada_norm_layer(device: &Device, t: Turn, stream: Stream) -> Result<()> {
@@ -109,7 +109,7 @@ pub(super) fn layer_norm_backward(device: &Device, t: Turn, stream: Stream) -> R
         device,
         dy,
         x,
-        Some(weight),
+        Affine { weight: Some(weight), bias: None },
         None,
         dx.view_mut(&shape)?,
         gradients,

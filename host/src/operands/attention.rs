@@ -2,6 +2,7 @@
 use std::ffi::c_void;
 
 use super::rows::Operand;
+use crate::arguments::{Argument, Source, arguments};
 use crate::{Dtype, HeadsOrder, View};
 
 /// The parameters of attention.
@@ -19,22 +20,37 @@ pub struct Attention {
     pub softcap: Option<f32>,
 }
 
-/// The inputs of attention.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionInputs<'a> {
-    /// `[B, Sq, H, D]`, or in the order that the parameters say; f16 or bf16, the last dimension contiguous.
-    pub q: View<'a>,
-    /// `[B, Sk, Hkv, D]`, of which H is a multiple.
-    pub k: View<'a>,
-    /// As `k`.
-    pub v: View<'a>,
-    /// What broadcasts to `[B, H, Sq, Sk]`: which keys a query sees (`Bool`), or what is added to the scores
-    /// (f32, or as `q`).
-    pub mask: Option<View<'a>>,
-    /// Sequences that lie one after the other: where each of them begins in `q` and in `k`, and behind the
-    /// last where it ends; i32, `[sequences + 1]`. The tensors then have no batch dimension. Rows behind the
-    /// last sequence see nothing and are seen by none.
-    pub cu_seqlens: Option<[View<'a>; 2]>,
+arguments! {
+    /// The inputs of attention.
+    #[derive(Clone, Copy, Debug)]
+    pub struct AttentionInputs<'a> {
+        /// `[B, Sq, H, D]`, or in the order that the parameters say; f16 or bf16, the last dimension contiguous.
+        pub q: View<'a>,
+        /// `[B, Sk, Hkv, D]`, of which H is a multiple.
+        pub k: View<'a>,
+        /// As `k`.
+        pub v: View<'a>,
+        /// What broadcasts to `[B, H, Sq, Sk]`: which keys a query sees (`Bool`), or what is added to the scores
+        /// (f32, or as `q`).
+        pub mask: Option<View<'a>>,
+        /// Sequences that lie one after the other: where each of them begins in `q` and in `k`, and behind the
+        /// last where it ends; i32, `[sequences + 1]`. The tensors then have no batch dimension. Rows behind the
+        /// last sequence see nothing and are seen by none.
+        pub cu_seqlens: Option<[View<'a>; 2]>,
+    }
+}
+
+impl<'t> Argument<'t> for Attention {
+    /// A negative limit of the window is none, and so is a softcap of 0.
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        let order = HeadsOrder::take(source)?;
+        let (causal, scale) = (source.bool()?, Some(source.float()?));
+        let window = <[i64; 2]>::take(source)?;
+        let window = window.map(|keys| (keys >= 0).then(|| u32::try_from(keys).unwrap_or(u32::MAX)));
+        let softcap = Some(source.float()?).filter(|&softcap| softcap != 0.0);
+        Ok(Self { order, scale, causal, window, softcap })
+    }
 }
 
 /// The least scale of the kernels that multiply by it late: they divide by it, which beneath 1.6e-38 is

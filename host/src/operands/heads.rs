@@ -6,6 +6,7 @@ use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::operand::Operand as OperandArg;
 
 use super::rows::{Operand, expect_disjoint};
+use crate::arguments::{Argument, Role, Source, choices};
 use crate::{Affine, Device, Dtype, Error, Result, View, ViewMut};
 
 /// Which of two dimensions comes first in a tensor of heads.
@@ -18,6 +19,8 @@ pub enum HeadsOrder {
     HeadsFirst,
 }
 
+choices! { HeadsOrder: HeadsFirst, TokensFirst; }
+
 /// Queries or keys, and where the result goes.
 #[derive(Debug)]
 pub struct Heads<'a> {
@@ -27,6 +30,33 @@ pub struct Heads<'a> {
     pub affine: Affine<'a>,
     /// Of `x`'s shape and dtype.
     pub y: ViewMut<'a>,
+}
+
+/// Queries and keys. The parameters of both come after both tensors; a call may lack keys or parameters.
+impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        let inputs = pair(source, Role::Heads)?;
+        let (weights, biases) = (pair(source, Role::HeadVector)?, pair(source, Role::HeadVector)?);
+        let mut taken = [None, None];
+        for (at, x) in inputs.into_iter().enumerate() {
+            let y = source.optional_output()?;
+            let affine = Affine { weight: weights[at], bias: biases[at] };
+            taken[at] = x.zip(y).map(|(x, y)| Heads { x, affine, y });
+        }
+        Ok(taken)
+    }
+}
+
+/// Takes at most two tensors of this role.
+fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t>>; 2], S::Error> {
+    let mut taken = [None, None];
+    for view in &mut taken {
+        if source.role() == Some(role) {
+            *view = source.optional()?;
+        }
+    }
+    Ok(taken)
 }
 
 /// What queries and keys have in common, and the number of heads, of which tables may tell them apart.

@@ -6,16 +6,31 @@ use kernels_gpu::norm::operand::{Modulation as ModulationArg, Operand as Operand
 use kernels_gpu::norm::params::OperandForm;
 
 use super::rows::{Operand, columns, has_two_levels};
+use crate::arguments::{Argument, Source, arguments};
 use crate::{Device, Dtype, Error, Result, View};
 
-/// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
-/// f32; with a table, `[D]`, that is added to it (diffusers' `scale_shift_table`).
-#[derive(Clone, Copy, Debug)]
-pub struct Modulation<'a> {
-    /// For all rows, for a batch, or for a token.
-    pub value: View<'a>,
-    /// Added to every row of it.
-    pub table: Option<View<'a>>,
+arguments! {
+    /// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
+    /// f32; with a table, `[D]`, that is added to it (diffusers' `scale_shift_table`).
+    #[derive(Clone, Copy, Debug)]
+    pub struct Modulation<'a> {
+        /// For all rows, for a batch, or for a token.
+        pub value: View<'a>,
+        /// Added to every row of it.
+        pub table: Option<View<'a>>,
+    }
+}
+
+impl<'t> Argument<'t> for Option<Modulation<'t>> {
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        let at = source.position();
+        match (source.optional()?, source.optional()?) {
+            (Some(value), table) => Ok(Some(Modulation { value, table })),
+            (None, None) => Ok(None),
+            (None, Some(_)) => Err(source.given_without(at + 1, at)),
+        }
+    }
 }
 
 impl<'a> From<View<'a>> for Modulation<'a> {
@@ -24,22 +39,26 @@ impl<'a> From<View<'a>> for Modulation<'a> {
     }
 }
 
-/// The modulation of a norm: `norm * (1 + scale) + shift`.
-#[derive(Clone, Copy, Debug)]
-pub struct ScaleShift<'a> {
-    /// Its sum with 1 multiplies the norm.
-    pub scale: Modulation<'a>,
-    /// Added after that.
-    pub shift: Option<Modulation<'a>>,
+arguments! {
+    /// The modulation of a norm: `norm * (1 + scale) + shift`.
+    #[derive(Clone, Copy, Debug)]
+    pub struct ScaleShift<'a> {
+        /// Its sum with 1 multiplies the norm.
+        pub scale: Modulation<'a>,
+        /// Added after that.
+        pub shift: Option<Modulation<'a>>,
+    }
 }
 
-/// The parameters of a norm, `[D]`, in `x`'s dtype or f32.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Affine<'a> {
-    /// Multiplies the normalised value.
-    pub weight: Option<View<'a>>,
-    /// Added after that.
-    pub bias: Option<View<'a>>,
+arguments! {
+    /// The parameters of a norm, `[D]`, in `x`'s dtype or f32.
+    #[derive(Clone, Copy, Debug, Default)]
+    pub struct Affine<'a> {
+        /// Multiplies the normalised value.
+        pub weight: Option<View<'a>>,
+        /// Added after that.
+        pub bias: Option<View<'a>>,
+    }
 }
 
 /// What an op knows of the tensor that its operands broadcast against.

@@ -4,6 +4,7 @@ use kernels_gpu::layout::heads::Heads as HeadsArg;
 
 use super::heads::{Extent, HeadsOrder};
 use super::rows::Operand;
+use crate::arguments::{Argument, Source};
 use crate::{Device, Dtype, Error, Result, View};
 
 /// Where the angles of a rotation come from. Tables are `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (`[B, heads, S, R]` for
@@ -43,6 +44,44 @@ pub struct Rope<'a> {
     pub exact: bool,
     /// Rotate by the negative angle: the gradient.
     pub conjugate: bool,
+}
+
+impl<'t> Rope<'t> {
+    /// Takes the rotation of a call, absent without a first table; and whether the call is rounded after every step.
+    #[inline]
+    pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
+        let at = source.position();
+        let tables = [source.optional()?, source.optional()?];
+        let (kind, columns, interleaved) = (source.int()?, source.int()?, source.bool()?);
+        let (offset, exact, conjugate) = (source.int()?, source.bool()?, source.bool()?);
+        let angles = match (kind, tables) {
+            (_, [None, _]) => return Ok((None, exact)),
+            (0, [Some(cos), Some(sin)]) => Angles::Tables { cos, sin },
+            (0, [Some(_), None]) => return Err(source.missing(at + 1)),
+            (1, [Some(table), _]) => Angles::Complex(table),
+            (_, [Some(frequencies), positions]) => Angles::Frequencies { frequencies, positions },
+        };
+        let (columns, offset) = (Some(columns).filter(|&n| n > 0), Some(offset).filter(|&n| n >= 0));
+        Ok((Some(Self { angles, columns, interleaved, offset, exact, conjugate }), exact))
+    }
+}
+
+/// A rotation that the call must have.
+impl<'t> Argument<'t> for Rope<'t> {
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        let at = source.position();
+        let (rope, _) = Self::take_optional(source)?;
+        rope.ok_or_else(|| source.missing(at))
+    }
+}
+
+/// Columns of a head; a number that is not positive is none.
+impl<'t> Argument<'t> for Option<i64> {
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        Ok(Some(source.int()?).filter(|&columns| columns > 0))
+    }
 }
 
 impl<'a> Rope<'a> {

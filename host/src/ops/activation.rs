@@ -4,6 +4,7 @@ use kernels_gpu::elementwise::activations::Function;
 use kernels_gpu::elementwise::activations::Params;
 use kernels_gpu::elementwise::partition::THREADS;
 
+use crate::arguments::{Argument, Scalar, Source, choices};
 use crate::device::launch::args;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
@@ -39,6 +40,31 @@ pub enum Roundings {
     Exact,
     /// At the end, and with approximate reciprocals and exponentials (a few ulp of f32).
     Once,
+}
+
+choices! { Roundings: Exact, Once; }
+
+impl<'t> Argument<'t> for Activation {
+    /// A number of `oxiwarp/ops/activation.py`, and the threshold if the call has one.
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        let (op, kind) = (source.op(), source.int()?);
+        let threshold = if source.has(Scalar::Float) { source.float()? } else { 0.0 };
+        Ok(match kind {
+            0 => Self::Gelu,
+            1 => Self::GeluCuda13_2,
+            2 => Self::GeluTanh,
+            3 => Self::GeluNew,
+            4 => Self::GeluFast,
+            5 => Self::GeluQuick,
+            6 => Self::Silu,
+            7 => Self::Fatrelu(threshold),
+            _ => {
+                let (got, expected) = (kind as f64, "0 to 7");
+                return Err(Error::Value { op, arg: "kind", got, expected }.into());
+            }
+        })
+    }
 }
 
 impl Activation {

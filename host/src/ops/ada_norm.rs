@@ -2,22 +2,25 @@
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::params::OperandForm;
 
+use crate::arguments::arguments;
 use crate::device::launch::args;
 use crate::operands::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::vec4_norm::{Access, Kernels, Norm, NormLaunch, QuadLaunch, TileKernel};
 use crate::{Affine, Device, Dtype, Result, ScaleShift, Stream, View, ViewMut};
 
-/// The parameters of a modulated norm.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct AdaNorm {
-    /// Which norm.
-    pub norm: Norm,
-    /// Added to the variance or the mean of squares; 0 or more.
-    pub eps: f32,
-    /// Round after every step, as a chain of operators in the dtype of `x` does, where every operand has that dtype; not
-    /// once at the end.
-    pub exact: bool,
+arguments! {
+    /// The parameters of a modulated norm.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct AdaNorm {
+        /// Which norm.
+        pub norm: Norm,
+        /// Added to the variance or the mean of squares; 0 or more.
+        pub eps: f32,
+        /// Round after every step, as a chain of operators in the dtype of `x` does, where every operand has that dtype; not
+        /// once at the end.
+        pub exact: bool,
+    }
 }
 
 impl Default for AdaNorm {
@@ -104,8 +107,8 @@ const SHIFT2: Names = ["shift2", "shift2_table"];
 pub fn ada_norm(
     device: &Device,
     x: View,
-    affine: Affine,
     by: ScaleShift,
+    affine: Affine,
     y: ViewMut,
     params: AdaNorm,
     stream: Stream,
@@ -142,8 +145,8 @@ pub fn ada_norm(
 pub fn ada_norm_pair(
     device: &Device,
     x: View,
-    affine: Affine,
     [by, by2]: [ScaleShift; 2],
+    affine: Affine,
     [y, y2]: [ViewMut; 2],
     params: AdaNorm,
     stream: Stream,

@@ -3,6 +3,7 @@ use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA
 use kernels_gpu::ops::attention_backward::{KERNELS_BY_DIM, Kernel};
 
 use super::attention::expect_tensor_cores;
+use crate::arguments::arguments;
 use crate::device::launch::args;
 use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_checks;
@@ -13,28 +14,32 @@ use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 
 const OP: &str = "attention_backward";
 
-/// What attention gave, and the gradient of it.
-#[derive(Clone, Copy, Debug)]
-pub struct AttentionResult<'a> {
-    /// As `q`.
-    pub out: View<'a>,
-    /// f32, `[B, H, Sq]`, or `[H, Sq]` for packed sequences.
-    pub lse: View<'a>,
-    /// As `q`.
-    pub dout: View<'a>,
+arguments! {
+    /// What attention gave, and the gradient of it.
+    #[derive(Clone, Copy, Debug)]
+    pub struct AttentionResult<'a> {
+        /// As `q`.
+        pub out: View<'a>,
+        /// f32, `[B, H, Sq]`, or `[H, Sq]` for packed sequences.
+        pub lse: View<'a>,
+        /// As `q`.
+        pub dout: View<'a>,
+    }
 }
 
-/// Where the gradients go.
-#[derive(Debug)]
-pub struct AttentionGradients<'a> {
-    /// As `q`.
-    pub dq: ViewMut<'a>,
-    /// As `k`.
-    pub dk: ViewMut<'a>,
-    /// As `v`.
-    pub dv: ViewMut<'a>,
-    /// Memory that the kernels use in between, as `lse`.
-    pub workspace: ViewMut<'a>,
+arguments! {
+    /// Where the gradients go.
+    #[derive(Debug)]
+    pub struct AttentionGradients<'a> {
+        /// As `q`.
+        pub dq: ViewMut<'a>,
+        /// As `k`.
+        pub dk: ViewMut<'a>,
+        /// As `v`.
+        pub dv: ViewMut<'a>,
+        /// Memory that the kernels use in between, as `lse`.
+        pub workspace: ViewMut<'a>,
+    }
 }
 
 /// The gradients of [`attention`](super::attention::attention) for queries, keys and values, with its inputs and parameters.

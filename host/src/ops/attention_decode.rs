@@ -4,7 +4,7 @@ use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT};
 use kernels_gpu::attention::mma::params::WARPS;
 use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
-use super::attention::{expect_tensor_cores, launch};
+use super::attention::{attention, expect_tensor_cores, launch};
 use crate::device::launch::args;
 use crate::operands::attention::{Attention, AttentionInputs, LEAST_SCALE};
 use crate::operands::attention_checks;
@@ -47,14 +47,19 @@ impl Plan {
 /// The f32 numbers of workspace that [`attention_decode`] wants for a call; `None`: the call is one for
 /// [`attention`](super::attention::attention).
 pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) -> Option<i64> {
-    let (&[batches, a, b, dim], &[_, c, d, _]) = (inputs.q.shape(), inputs.k.shape()) else { return None };
+    let plain = inputs.mask.is_none() && inputs.cu_seqlens.is_none();
+    attention_decode_workspace_of([inputs.q.shape(), inputs.k.shape()], plain, params)
+}
+
+/// [`attention_decode_workspace`] for the shapes of queries and keys; `plain`: without a mask or packed sequences.
+pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &Attention) -> Option<i64> {
+    let (&[batches, a, b, dim], &[_, c, d, _]) = (q, k) else { return None };
     let [queries, heads, keys, kv_heads] = match params.order {
         HeadsOrder::TokensFirst => [a, b, c, d],
         HeadsOrder::HeadsFirst => [b, a, d, c],
     };
-    let plain = inputs.mask.is_none() && inputs.cu_seqlens.is_none() && params.softcap.is_none();
     let positive = params.scale.is_none_or(|scale| scale >= LEAST_SCALE);
-    if !plain || !positive || dim % 8 != 0 {
+    if !plain || params.softcap.is_some() || !positive || dim % 8 != 0 {
         return None;
     }
     let plan = Plan::of([batches, queries, keys, heads, kv_heads])?;
@@ -64,6 +69,7 @@ pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) 
 /// [`attention`](super::attention::attention) with the keys shared out among blocks: for few queries and many keys, such as a
 /// new token with a cache. The parts do not depend on the batch, nor do the bits of a query's result. Calls that
 /// [`attention_decode_workspace`] gives no size for, or whose heads or workspace are not aligned to 16 bytes, run as there.
+/// Without a workspace the call is one of `attention`.
 ///
 /// # Errors
 /// As for `attention`; a `workspace` of another size.
@@ -72,10 +78,11 @@ pub fn attention_decode(
     inputs: AttentionInputs,
     out: ViewMut,
     lse: Option<ViewMut>,
-    workspace: ViewMut,
+    workspace: Option<ViewMut>,
     params: Attention,
     stream: Stream,
 ) -> Result<()> {
+    let Some(workspace) = workspace else { return attention(device, inputs, out, lse, params, stream) };
     let (out, lse) = (out.as_view(), lse.as_ref().map(ViewMut::as_view));
     let a = AttentionLayout::of(OP, device, &inputs, (out, lse), &params)?;
     let (wanted, workspace) = (attention_decode_workspace(&inputs, &params), workspace.as_view());

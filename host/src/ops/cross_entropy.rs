@@ -3,21 +3,24 @@ use kernels_gpu::ops::cross_entropy::Losses;
 use kernels_gpu::softmax::target::Params;
 use kernels_gpu::softmax::target::Targets;
 
+use crate::arguments::arguments;
 use crate::device::launch::{Rung, args, rung};
 use crate::error::finite;
 use crate::operands::rows::{Operand, RowLayout, expect_disjoint};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
-/// The parameters of a cross-entropy, and of its gradient.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CrossEntropy {
-    /// The target of rows that count for nothing: their loss and gradient are 0.
-    pub ignore_index: i64,
-    /// The share of the target that all classes have in equal parts: 0 to 1.
-    pub label_smoothing: f32,
-    /// The weight of `lse^2` in the loss: finite, 0 or more.
-    pub z_loss: f32,
+arguments! {
+    /// The parameters of a cross-entropy, and of its gradient.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct CrossEntropy {
+        /// The target of rows that count for nothing: their loss and gradient are 0.
+        pub ignore_index: i64,
+        /// The share of the target that all classes have in equal parts: 0 to 1.
+        pub label_smoothing: f32,
+        /// The weight of `lse^2` in the loss: finite, 0 or more.
+        pub z_loss: f32,
+    }
 }
 
 impl Default for CrossEntropy {

@@ -3,6 +3,7 @@ use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
 use kernels_gpu::elementwise::partition::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
+use crate::arguments::{arguments, choices};
 use crate::device::launch::args;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
@@ -17,15 +18,19 @@ pub enum Gate {
     Second,
 }
 
-/// The parameters of a gated activation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct GatedActivation {
-    /// What is applied to the gate.
-    pub activation: Activation,
-    /// Which half that is.
-    pub gate: Gate,
-    /// Where roundings happen.
-    pub roundings: Roundings,
+choices! { Gate: First, Second; }
+
+arguments! {
+    /// The parameters of a gated activation.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct GatedActivation {
+        /// What is applied to the gate.
+        pub activation: Activation,
+        /// Which half that is.
+        pub gate: Gate,
+        /// Where roundings happen.
+        pub roundings: Roundings,
+    }
 }
 
 const OP: &str = "gated_activation";

@@ -3,6 +3,7 @@ use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::gated_residual::Gated;
 use kernels_gpu::ops::gated_residual::THREADS;
 
+use crate::arguments::arguments;
 use crate::device::launch::args;
 use crate::operands::modulation::{GATE, Target};
 use crate::operands::rows::{RowLayout, expect_disjoint};
@@ -11,14 +12,16 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual";
 
-/// How a gated residual is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GatedResidual {
-    /// Round the product to the dtype of `x`, as a chain of operators does, where the gate has that dtype; not the sum
-    /// alone.
-    pub exact: bool,
-    /// Clamp the sum to ±65504, what f16 holds (Flux and Qwen-Image in f16).
-    pub clip: bool,
+arguments! {
+    /// How a gated residual is computed.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct GatedResidual {
+        /// Round the product to the dtype of `x`, as a chain of operators does, where the gate has that dtype; not the sum
+        /// alone.
+        pub exact: bool,
+        /// Clamp the sum to ±65504, what f16 holds (Flux and Qwen-Image in f16).
+        pub clip: bool,
+    }
 }
 
 impl Default for GatedResidual {

@@ -4,6 +4,7 @@ use kernels_gpu::norm::params::OperandForm;
 
 use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
+use crate::arguments::{Argument, Source};
 use crate::device::launch::args;
 use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
@@ -49,6 +50,15 @@ const RMS: Kernels = Kernels {
     ..Kernels::of(["gated_residual_ada_norm_rms", "gated_residual_ada_norm_rms_whole"])
 };
 
+/// The parameters of both steps of a call, which share `exact`.
+impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        let norm = AdaNorm::take(source)?;
+        Ok((norm, GatedResidual { exact: norm.exact, clip: source.bool()? }))
+    }
+}
+
 /// [`gated_residual`](crate::gated_residual) and [`ada_norm`](crate::ada_norm) of its rounded sum, with the bits of the two
 /// one after the other. Without a gate it is the residual connection alone.
 ///
@@ -60,8 +70,8 @@ pub fn gated_residual_ada_norm(
     device: &Device,
     [x, y]: [View; 2],
     gate: Option<Modulation>,
-    affine: Affine,
     by: ScaleShift,
+    affine: Affine,
     [normed, sum]: [ViewMut; 2],
     (params, residual): (AdaNorm, GatedResidual),
     stream: Stream,

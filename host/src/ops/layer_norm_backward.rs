@@ -1,6 +1,6 @@
 //! The gradients of a LayerNorm: of its input and its parameters.
 use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
-use crate::{Device, Result, Stream, View, ViewMut};
+use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const NORM: NormOp = NormOp {
     op: "layer_norm_backward",
@@ -13,7 +13,7 @@ const NORM: NormOp = NormOp {
 
 /// The gradients of [`layer_norm`](crate::layer_norm): `dx`, and those of weight and bias that are wanted.
 ///
-/// As [`rms_norm_backward`](crate::rms_norm_backward), with a bias, whose values are of no concern.
+/// As [`rms_norm_backward`](crate::rms_norm_backward). The bias of `affine` is not read.
 ///
 /// # Errors
 /// As [`rms_norm_backward`](crate::rms_norm_backward).
@@ -21,14 +21,14 @@ pub fn layer_norm_backward(
     device: &Device,
     dy: View,
     x: View,
-    weight: Option<View>,
+    affine: Affine,
     dsum: Option<View>,
     dx: ViewMut,
     gradients: ParameterGradients,
     eps: f32,
     stream: Stream,
 ) -> Result<()> {
-    let (weight, dsum) = (weight.as_ref(), dsum.as_ref());
+    let (weight, dsum) = (affine.weight.as_ref(), dsum.as_ref());
     let given = Given { dy: &dy, x: &x, weight, dsum, dx: dx.as_view() };
     NORM.run(device, given, gradients, [eps, 0.0], stream)
 }

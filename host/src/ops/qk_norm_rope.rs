@@ -3,6 +3,7 @@ use kernels_gpu::heads::params::Normed;
 use kernels_gpu::layout::operand_kind::OperandKind;
 
 use super::rope;
+use crate::arguments::{Argument, Source};
 use crate::error::finite;
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
 use crate::plan::head_kernels::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
@@ -40,6 +41,30 @@ pub struct QkNormRope {
     pub order: HeadsOrder,
     /// Columns of a head in tensors of three dimensions; `None`: they are one head.
     pub head_dim: Option<i64>,
+}
+
+impl<'t> Argument<'t> for QkNorm {
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        Ok(match source.int()? {
+            1 => Self::Layer,
+            2 => Self::Rms,
+            3 => Self::LlamaRms,
+            4 => Self::MochiRms,
+            _ => Self::None,
+        })
+    }
+}
+
+/// The norm and the rotation of a call, which share `exact`.
+impl<'t> Argument<'t> for (QkNormRope, Option<Rope<'t>>) {
+    #[inline]
+    fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
+        let (norm, across_heads, eps) = (QkNorm::take(source)?, source.bool()?, source.float()?);
+        let (rope, exact) = Rope::take_optional(source)?;
+        let (order, head_dim) = (HeadsOrder::take(source)?, <Option<i64> as Argument>::take(source)?);
+        Ok((QkNormRope { norm, across_heads, eps, exact, order, head_dim }, rope))
+    }
 }
 
 impl Default for QkNormRope {

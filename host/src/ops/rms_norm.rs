@@ -4,6 +4,7 @@ use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::rms::row::Params;
 use kernels_gpu::rms::weight::{Applied, Weight};
 
+use crate::arguments::{arguments, choices};
 use crate::device::launch::{RowKernels, args, cluster_held, held};
 use crate::error::finite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
@@ -21,15 +22,19 @@ pub enum Rounding {
     BeforeWeight,
 }
 
-/// The parameters of an RMSNorm.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RmsNorm {
-    /// Added to the mean of squares; finite, 0 or more.
-    pub eps: f32,
-    /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
-    pub weight_offset: f32,
-    /// Where the normalised value is rounded; without a weight there is one rounding.
-    pub rounding: Rounding,
+choices! { Rounding: BeforeWeight, Once; }
+
+arguments! {
+    /// The parameters of an RMSNorm.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    pub struct RmsNorm {
+        /// Added to the mean of squares; finite, 0 or more.
+        pub eps: f32,
+        /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
+        pub weight_offset: f32 = 0.0,
+        /// Where the normalised value is rounded; without a weight there is one rounding.
+        pub rounding: Rounding = Rounding::Once,
+    }
 }
 
 impl Default for RmsNorm {

@@ -4,6 +4,7 @@ use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::ops::rms_norm_gated::Gate;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
+use crate::arguments::{arguments, choices};
 use crate::device::launch::{RowKernels, args, held, rung};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{HeldRows, Ladder, SHORT_ROWS};
@@ -20,6 +21,8 @@ pub enum GateFunction {
     Sigmoid,
 }
 
+choices! { GateFunction: Sigmoid, Silu; }
+
 /// Which of norm and gate comes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GateOrder {
@@ -30,15 +33,19 @@ pub enum GateOrder {
     GateFirst,
 }
 
-/// The parameters of a gated RMSNorm.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct RmsNormGated {
-    /// The norm's.
-    pub norm: RmsNorm,
-    /// What is applied to the gate.
-    pub function: GateFunction,
-    /// Which of the two comes first.
-    pub order: GateOrder,
+choices! { GateOrder: GateFirst, NormFirst; }
+
+arguments! {
+    /// The parameters of a gated RMSNorm.
+    #[derive(Clone, Copy, Debug, Default, PartialEq)]
+    pub struct RmsNormGated {
+        /// The norm's.
+        pub norm: RmsNorm,
+        /// What is applied to the gate.
+        pub function: GateFunction,
+        /// Which of the two comes first.
+        pub order: GateOrder,
+    }
 }
 
 const OP: &str = "rms_norm_gated";

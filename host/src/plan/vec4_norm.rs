@@ -6,6 +6,7 @@ use cuda_std::vec4::TILE;
 use kernels_gpu::norm::params::{OperandForm, Params, RowAccess};
 
 use super::row_launch::launch_rows_with;
+use crate::arguments::choices;
 use crate::device::launch::{DEFAULT_SMEM_BYTES, Rung};
 use crate::error::finite;
 use crate::operands::rows::RowLayout;
@@ -20,6 +21,8 @@ pub enum Norm {
     /// `x / sqrt(mean of squares + eps)`.
     Rms,
 }
+
+choices! { Norm: Rms, Layer; }
 
 /// Threads of a row: torch's order of the sums is that of a warp.
 const TEAM_THREADS: u32 = 32;

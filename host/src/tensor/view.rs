@@ -31,6 +31,7 @@ impl<'a> View<'a> {
     /// # Errors
     /// More than [`MAX_RANK`] dimensions, a negative size or stride, not one stride for each size, or sizes whose product
     /// (a size of 0 counts as 1) is 2^63 or more.
+    #[inline]
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         let natural = shape.iter().chain(strides).all(|&number| number >= 0);
         // Empty tensors too: products of some of the sizes are taken.
@@ -151,6 +152,7 @@ impl<'a> ViewMut<'a> {
     ///
     /// # Errors
     /// As [`View::from_raw`].
+    #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         // SAFETY: as the caller promises.
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)

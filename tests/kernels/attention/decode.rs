@@ -27,7 +27,7 @@ fn run(
 ) -> Result<()> {
     let numbers = attention_decode_workspace(&inputs, &params).expect("a call for it");
     let mut workspace = device.upload(&vec![f32::NAN; numbers as usize])?;
-    let workspace = workspace.view_mut(&[numbers])?;
+    let workspace = Some(workspace.view_mut(&[numbers])?);
     attention_decode(device, inputs, out, lse, workspace, params, Stream::default())
 }
 
@@ -80,7 +80,7 @@ fn refuses(device: &Device) {
     let mut workspace = device.alloc::<f32>(64).unwrap();
     let (q, k) = (half.view(&[1, 1, 1, 8]).unwrap(), half.view(&[1, 1024, 1, 8]).unwrap());
     let inputs = AttentionInputs { q, k, v: k, mask: None, cu_seqlens: None };
-    let (out, workspace) = (out.view_mut(&[1, 1, 1, 8]).unwrap(), workspace.view_mut(&[64]).unwrap());
+    let (out, workspace) = (out.view_mut(&[1, 1, 1, 8]).unwrap(), workspace.view_mut(&[64]).ok());
     let result =
         attention_decode(device, inputs, out, None, workspace, Attention::default(), Stream::default());
     says(result, "attention_decode: workspace has shape [64], expected [288]");

@@ -176,7 +176,7 @@ fn decode_overlaps(device: &Device) {
     for (other, name) in [(&q, "q"), (&k, "k"), (&v, "v")] {
         let (inputs, params) = (inputs([q, k, v], None, None), Attention::default());
         let numbers = attention_decode_workspace(&inputs, &params).unwrap();
-        let workspace = same_memory(other, Dtype::F32, &[numbers]);
+        let workspace = Some(same_memory(other, Dtype::F32, &[numbers]));
         let out = out.view_mut(&[1, 1, 1, 8]).unwrap();
         let result = attention_decode(device, inputs, out, None, workspace, params, Stream::default());
         says(result, &format!("attention_decode: workspace overlaps {name}"));

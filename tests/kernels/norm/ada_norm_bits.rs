@@ -65,7 +65,7 @@ fn norm_alone<T: Element>(
     let by_nothing =
         oxiwarp::ScaleShift { scale: zeros.view(&[cols]).expect("a vector").into(), shift: None };
     let stream = Stream::default();
-    ada_norm(device, x.view(), Affine::default(), by_nothing, n.view_mut(), params, stream).expect("valid");
+    ada_norm(device, x.view(), by_nothing, Affine::default(), n.view_mut(), params, stream).expect("valid");
     let round = |value: f32| T::from_f32(value).to_f32();
     let one = |(at, n): (usize, T)| {
         let at = at % cols as usize;
@@ -162,7 +162,7 @@ fn pair<T: Element>(device: &Device) {
         let matrix = Matrix::upload(device, &x, [6, cols], dense);
         let [mut y, mut y2] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], dense));
         let outs = [y.view_batches_mut(2), y2.view_batches_mut(2)];
-        ada_norm_pair(device, matrix.view_batches(2), affine, [by, by2], outs, params, Stream::default())
+        ada_norm_pair(device, matrix.view_batches(2), [by, by2], affine, outs, params, Stream::default())
             .expect("valid arguments");
         same_bits(&y.download(), &run(device, &x, (affine, by), shape, [dense; 2], params));
         same_bits(&y2.download(), &run(device, &x, (affine, by2), shape, [dense; 2], params));

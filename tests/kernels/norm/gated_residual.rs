@@ -168,7 +168,7 @@ fn run_both<T: Element>(
     let inputs = [x.view_batches(batch), y.view_batches(batch)];
     let outputs = [normed.view_batches_mut(batch), sum.view_batches_mut(batch)];
     let gate = gate.as_ref().map(Side::view);
-    gated_residual_ada_norm(device, inputs, gate, affine, by, outputs, params, Stream::default())
+    gated_residual_ada_norm(device, inputs, gate, by, affine, outputs, params, Stream::default())
         .expect("valid arguments");
     [normed.download(), sum.download()]
 }

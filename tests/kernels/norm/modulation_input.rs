@@ -55,16 +55,16 @@ impl<'a> Inputs<'a> {
             }
             "ada_norm" => {
                 let [out, _] = outs;
-                ada_norm(device, x, affine, by, out, params, stream)
+                ada_norm(device, x, by, affine, out, params, stream)
             }
-            "ada_norm_pair" => ada_norm_pair(device, x, affine, [by, by2], outs, params, stream),
+            "ada_norm_pair" => ada_norm_pair(device, x, [by, by2], affine, outs, params, stream),
             "gated_residual" => {
                 let [out, _] = outs;
                 gated_residual(device, x, y, gate, out, residual, stream)
             }
             "gated_residual_ada_norm" => {
                 let params = (params, residual);
-                gated_residual_ada_norm(device, [x, y], Some(gate), affine, by, outs, params, stream)
+                gated_residual_ada_norm(device, [x, y], Some(gate), by, affine, outs, params, stream)
             }
             "residual_tanh_gated_rms_norm" => {
                 let [out, _] = outs;

@@ -1,7 +1,7 @@
 //! What the gradients of norms refuse; nothing is written.
 use half::f16;
 use oxiwarp::{
-    Buffer, Device, ParameterGradients, RmsNorm, Stream, View, ViewMut, layer_norm_backward,
+    Affine, Buffer, Device, ParameterGradients, RmsNorm, Stream, View, ViewMut, layer_norm_backward,
     norm_backward_workspace, rms_norm_backward,
 };
 
@@ -78,7 +78,8 @@ fn bad_gradients(device: &Device) {
     let call = |dweight: ViewMut, dbias: Option<ViewMut>, workspace: Option<ViewMut>| {
         let gradients = ParameterGradients { dweight: Some(dweight), dbias, workspace };
         let (dx, stream) = (own(&dx, &[4, 16]), Stream::default());
-        layer_norm_backward(device, rows, rows, Some(columns), None, dx, gradients, 1e-5, stream)
+        let affine = Affine { weight: Some(columns), bias: None };
+        layer_norm_backward(device, rows, rows, affine, None, dx, gradients, 1e-5, stream)
     };
     let of = |len: i64| Some(own(&floats, &[len]));
     let name = "layer_norm_backward";
@@ -113,7 +114,7 @@ fn bad_gradients(device: &Device) {
         workspace: Some(floats.view_mut(&[needed as i64]).unwrap()),
     };
     let out = dx.view_mut(&[4, 16]).unwrap();
-    layer_norm_backward(device, rows, rows, None, None, out, gradients, 1e-5, Stream::default())
+    layer_norm_backward(device, rows, rows, Affine::default(), None, out, gradients, 1e-5, Stream::default())
         .expect("it still works");
     assert_eq!(dbias.download().unwrap(), [4.0; 16]);
 }

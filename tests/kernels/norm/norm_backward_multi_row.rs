@@ -2,7 +2,8 @@
 //! a thread: what rows that share a block must not share, and means that are not near 0.
 use half::{bf16, f16};
 use oxiwarp::{
-    Device, Element, LaunchOverride, ParameterGradients, Stream, layer_norm_backward, norm_backward_workspace,
+    Affine, Device, Element, LaunchOverride, ParameterGradients, Stream, layer_norm_backward,
+    norm_backward_workspace,
 };
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
@@ -124,8 +125,8 @@ fn three_dimensions(device: &Device) {
                 workspace: workspace.view_mut(&[needed as i64]).ok(),
             };
             let out = out.view_strided_mut(0, &shape, &strides).expect("inside");
-            let weight = weight.view(&[cols]).ok();
-            layer_norm_backward(device, dy, x, weight, None, out, gradients, EPS, Stream::default())
+            let affine = Affine { weight: weight.view(&[cols]).ok(), bias: None };
+            layer_norm_backward(device, dy, x, affine, None, out, gradients, EPS, Stream::default())
                 .expect("valid arguments");
         });
         let out = out.download().expect("a kernel that ran");

@@ -26,7 +26,7 @@ pub fn run<T: Element>(
     let x = Matrix::upload(device, x, [batch * tokens, cols], layout_x);
     let mut y = Matrix::<T>::poisoned(device, [batch * tokens, cols], layout_y);
     let (x, out) = (x.view_batches(batch), y.view_batches_mut(batch));
-    ada_norm(device, x, affine, by, out, params, Stream::default()).expect("valid arguments");
+    ada_norm(device, x, by, affine, out, params, Stream::default()).expect("valid arguments");
     y.download()
 }
 

@@ -1,7 +1,7 @@
 //! A call of `rms_norm_backward` or `layer_norm_backward`, and its results in f64.
 use oxiwarp::{
-    Device, Element, ParameterGradients, RmsNorm, Stream, View, layer_norm_backward, norm_backward_workspace,
-    rms_norm_backward,
+    Affine, Device, Element, ParameterGradients, RmsNorm, Stream, View, layer_norm_backward,
+    norm_backward_workspace, rms_norm_backward,
 };
 use oxiwarp_tests::compare::ulp;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
@@ -102,7 +102,8 @@ impl<T: Element> Case<T> {
     ) {
         let (dx, stream) = (dx.view_mut(), Stream::default());
         if self.layer {
-            layer_norm_backward(device, dy, x, weight, dsum, dx, gradients, EPS, stream)
+            let affine = Affine { weight, bias: None };
+            layer_norm_backward(device, dy, x, affine, dsum, dx, gradients, EPS, stream)
         } else {
             let params = RmsNorm { eps: EPS, weight_offset: self.offset, ..RmsNorm::default() };
             rms_norm_backward(device, dy, x, weight, dsum, dx, gradients, params, stream)

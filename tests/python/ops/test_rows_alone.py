@@ -10,7 +10,7 @@ from oxiwarp import ops
 from oxiwarp.ops._roles import Role
 
 # Of what each row has its own: BROADCAST operands are given a row each in the forms "of a token".
-OF_ROWS = (Role.ROWS, Role.HEADS, Role.PER_ROW, Role.TABLE, Role.POSITIONS)
+OF_ROWS = (Role.ROWS, Role.HEADS, Role.CLASSES, Role.TABLE, Role.POSITIONS)
 BROADCAST = (Role.BROADCAST, Role.PER_BATCH)
 TOKEN = ", scale of a token"
 
@@ -56,7 +56,7 @@ class Rows(Operands):
             return self.rows[len(name) % 2][:, self.begin : self.end]
         if role is Role.TABLE:
             return self.tables[name][self.begin : self.end]
-        if role is Role.PER_ROW:
+        if role is Role.CLASSES:
             return self.classes[:, self.begin : self.end]
         made = super().make(form, name, x)
         return made[self.begin : self.end] if role is Role.POSITIONS else made

@@ -50,7 +50,7 @@ def changes(role: Role) -> dict[str, Change]:
     """Of an operand with this role, by what they make of it."""
     if role in (Role.VECTOR, Role.BIAS, Role.HEAD_VECTOR, Role.FREQUENCIES):
         return DTYPES | SHAPES
-    if role in (Role.POSITIONS, Role.PER_ROW):  # of which several dtypes are taken
+    if role in (Role.POSITIONS, Role.CLASSES):  # of which several dtypes are taken
         return SHAPES | BATCHES
     return DTYPES | SHAPES | BATCHES
 

@@ -45,7 +45,7 @@ MADE = {  # the roles whose operands can be made for any call
     Role.BIAS,
     Role.BROADCAST,
     Role.PER_BATCH,
-    Role.PER_ROW,
+    Role.CLASSES,
     Role.HEADS,
     Role.HEAD_VECTOR,
     Role.TABLE,
@@ -207,7 +207,7 @@ class Operands:
                 return self.frequencies
             case Role.POSITIONS:
                 return self.coordinates if name == "coordinates" else self.positions
-            case Role.PER_ROW:
+            case Role.CLASSES:
                 return self.classes[: x.shape[0]]
         raise AssertionError(f"{form.name}: {name} is {role}")
 

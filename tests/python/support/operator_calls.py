@@ -80,7 +80,7 @@ class Tensors:
                 return self.random(2 * cols if "second" in given else cols)
             case Role.BROADCAST:
                 return self.random(batch, 1, cols)
-            case Role.PER_ROW if name == "target":
+            case Role.CLASSES:
                 return torch.zeros(batch, tokens, dtype=torch.long, device=self.device)
             case Role.PER_ROW:
                 return self.random(batch, tokens, dtype=torch.float32)

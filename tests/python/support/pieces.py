@@ -58,25 +58,19 @@ def of_kernels(root: Path) -> Iterator[str]:
 
 
 def of_operators(root: Path) -> Iterator[str]:
-    """Operators: a schema in Python and a row in the binding's table, with a module of the unit's name."""
-    table, modules = (root / BINDING).read_text(), texts(root / BINDING.with_suffix(""), ".rs")
-    rows = re.findall(r'\(\s*c"(\w+)"', table)
+    """Operators: a schema in Python, and a place in a row of the binding's table."""
+    table = re.search(r"^operators! \{\n(.*?)^\}", (root / BINDING).read_text(), re.MULTILINE | re.DOTALL)[1]
+    rows = re.findall(r"\w+", "".join(re.findall(r"^    ([\w, ]+)=>", table, re.MULTILINE)))
     defined = [name for text in texts(root / PYTHON, ".py").values() for name in schemas(text)]
     for name in sorted(set(defined) - set(rows)):
         yield f"{name}: its row in {BINDING}"
     for name in sorted(set(rows) - set(defined)):
         yield f"{name}: its schema in {PYTHON}"
     for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
-        # Another op's binding calls a unit that is no operator, or its host does.
-        serves = (
-            unit == "mod"
-            or unit.endswith("_hopper")
-            or (unit not in rows and any(says(text, unit) for path, text in modules.items() if path.stem != unit))
-        )
+        # The row of another operator calls a unit that is no operator, or its host does.
+        serves = unit == "mod" or unit.endswith("_hopper") or (unit not in rows and f"oxiwarp::{unit}," in table)
         if not serves and unit not in {*defined, *rows}:
             yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"
-        if not serves and not re.search(rf"\bmod {unit};", table):
-            yield f"{unit}: its module in {BINDING}"
 
 
 def of_functions(root: Path) -> Iterator[str]:

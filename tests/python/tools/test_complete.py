@@ -3,13 +3,15 @@
 import inspect
 
 import pytest
+import torch
 from checkout import ROOT
 from op_info import FORMS, INFOS, SPECIAL
 from operator_calls import NUMBERS, calls
 from pieces import UNITS, missing
 from torch import Tensor
 
-from oxiwarp import ops
+from oxiwarp import _native, ops
+from oxiwarp._namespace import NAMESPACE
 from oxiwarp.ops._roles import OPERATORS
 
 
@@ -36,3 +38,25 @@ def test_every_function_and_operator_is_called():
     for name, operator in OPERATORS.items():
         numbers = {argument.name for argument in operator.overload._schema.arguments} - operator.roles.keys()
         assert numbers <= NUMBERS.keys(), f"{name}: a value in NUMBERS for {', '.join(numbers - NUMBERS.keys())}"
+
+
+@pytest.mark.parametrize("key", ("CPU", "CUDA", "Meta"))
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_operator_has_kernels(name, key):
+    assert torch._C._dispatch_has_kernel_for_dispatch_key(f"{NAMESPACE}::{name}", key)
+
+
+@pytest.mark.parametrize(
+    "schema, roles, text",
+    (
+        ("nothing(Tensor x) -> Tensor", ["ROWS"], "nothing: the table in py-bindings/src/ops.rs has no row for it"),
+        ("softmax(Tensor x) -> Tensor", ["ROWS"], "softmax: the host function takes another bool"),
+        ("softmax(Tensor x, bool log, int n) -> Tensor", ["ROWS"], "softmax: the host function does not take the last"),
+        ("softmax(Tensor x, bool log) -> Tensor", [], "softmax: x has no role"),
+        ("softmax(Tensor x, bool log) -> Tensor", ["MATRIX"], "softmax: no kernel takes a tensor of the role MATRIX"),
+    ),
+)
+def test_an_operator_that_does_not_fit_is_refused(schema, roles, text):
+    """At registration, before torch gets a kernel."""
+    with pytest.raises(TypeError, match=f"^{text}"):
+        _native.register("libtorch_cpu.so", NAMESPACE, [(schema, roles)])

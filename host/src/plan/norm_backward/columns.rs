@@ -4,19 +4,22 @@ use kernels_gpu::norm_backward::params::Sums;
 use kernels_gpu::rms::weight::Weight;
 
 use super::plan::{Dims, GROUPS, Plan};
+use crate::arguments::arguments;
 use crate::operands::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View, ViewMut};
 
-/// The gradients of a norm's parameters, those that are wanted: sums over rows, of the weight's shape.
-#[derive(Debug, Default)]
-pub struct ParameterGradients<'a> {
-    /// Of the weight, in the dtype of `x` or f32.
-    pub dweight: Option<ViewMut<'a>>,
-    /// Of the bias, in the dtype of `x` or f32; a LayerNorm has one.
-    pub dbias: Option<ViewMut<'a>>,
-    /// f32 as many as [`norm_backward_workspace`](crate::norm_backward_workspace) says, where one of the two
-    /// is wanted; what is in it does not matter.
-    pub workspace: Option<ViewMut<'a>>,
+arguments! {
+    /// The gradients of a norm's parameters, those that are wanted: sums over rows, of the weight's shape.
+    #[derive(Debug, Default)]
+    pub struct ParameterGradients<'a> {
+        /// Of the weight, in the dtype of `x` or f32.
+        pub dweight: Option<ViewMut<'a>>,
+        /// Of the bias, in the dtype of `x` or f32; a LayerNorm has one.
+        pub dbias: Option<ViewMut<'a>>,
+        /// f32 as many as [`norm_backward_workspace`](crate::norm_backward_workspace) says, where one of the two
+        /// is wanted; what is in it does not matter.
+        pub workspace: Option<ViewMut<'a>>,
+    }
 }
 
 /// Views that were checked, and the kernel's argument of the weight.

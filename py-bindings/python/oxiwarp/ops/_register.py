@@ -48,12 +48,16 @@ def define(schema: str, fake: Callable[..., Any], **roles: Role) -> Any:
     `fake` is the operator on shapes alone (meta tensors, torch.compile): it makes the outputs and raises for inputs
     that the kernel would refuse. `roles` has the role of every tensor of the schema.
     """
+    return _define(schema, fake, roles, in_python=False)
+
+
+def _define(schema: str, fake: Callable[..., Any], roles: dict[str, Role], in_python: bool) -> Any:
     name, _, signature = schema.partition("(")
     qualified = f"{NAMESPACE}::{name}"
     torch.library.define(qualified, f"({signature}", tags=(torch.Tag.pt2_compliant_tag,))
     torch.library.register_fake(qualified)(fake)
     op = getattr(getattr(torch.ops, NAMESPACE), name).default
-    OPERATORS[name] = Operator(name, op, fake.__module__, checked(schema, roles))
+    OPERATORS[name] = Operator(name, op, fake.__module__, checked(schema, roles), schema, in_python)
     torch.library.register_vmap(qualified, functools.partial(one_by_one, op))
     return op
 
@@ -65,7 +69,7 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
     torch.compile turns torch's own in-place operators into others, with a copy; one of ours stays what it is.
     """
     name = schema.partition("(")[0]
-    op = define(schema, lambda *args: None, **roles)
+    op = _define(schema, lambda *args: None, roles, in_python=True)
     for device in ("CPU", "CUDA"):
         _LIBRARY.impl(name, lambda *args: (run(*args), None)[1], device)
     return lambda *args: (op if torch.compiler.is_compiling() else run)(*args)
@@ -136,10 +140,19 @@ def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
 
 
 def register_kernels() -> None:
-    """Give every defined operator its kernels. Raises ImportError where this torch cannot take them."""
+    """Give every defined operator its kernels.
+
+    Rust derives how a kernel reads its arguments from the schema and the roles. Raises TypeError if an operator has no
+    kernel or does not fit it, and ImportError if this torch cannot take the kernels.
+    """
+    operators = [
+        (operator.schema, [role.name for role in operator.roles.values()])
+        for operator in OPERATORS.values()
+        if not operator.in_python
+    ]
     path = os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so")
     try:
-        register(path, NAMESPACE)
+        register(path, NAMESPACE, operators)
     except RuntimeError as error:
         raise ImportError(f"oxiwarp needs torch 2.10 or newer (this is {torch.__version__}): {error}") from None
 

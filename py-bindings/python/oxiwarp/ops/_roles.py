@@ -22,6 +22,7 @@ class Role(enum.Enum):
     BROADCAST = "broadcasts to the rows, with their last dimension, in their dtype or in float32"
     PER_BATCH = "`[B, N]` for rows `[B, S, N]`, or as BROADCAST"
     PER_ROW = "`[...]`: one number for each row"
+    CLASSES = "`[...]`, int64 or int32: the class of each row"
     HEADS = "`[B, S, heads, D]`, or as the layout arguments say; all with this role have one dtype"
     HEAD_VECTOR = "`[D]`, or `[heads * D]` with `across_heads`, in the dtype of the heads or in float32"
     PER_HEAD = "`[B, heads, S]`, float32: one number for each token of each head"
@@ -35,12 +36,17 @@ class Role(enum.Enum):
 
 
 class Operator(NamedTuple):
-    """A registered operator. `module` is the module of its fake kernel; `roles` follow the order of its schema."""
+    """A registered operator. `module` is the module of its fake kernel; `roles` follow the order of its schema.
+
+    The kernels of an operator are in Rust, or torch runs them itself (`in_python`).
+    """
 
     name: str
     overload: Any
     module: str
     roles: Mapping[str, Role]
+    schema: str
+    in_python: bool
 
 
 OPERATORS: dict[str, Operator] = {}

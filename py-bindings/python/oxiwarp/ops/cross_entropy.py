@@ -60,14 +60,14 @@ op = define(
     "-> (Tensor, Tensor)",
     _fake,
     logits=Role.ROWS,
-    target=Role.PER_ROW,
+    target=Role.CLASSES,
 )
 op_backward = define(
     "cross_entropy_backward(Tensor logits, Tensor target, Tensor lse, Tensor dloss, int ignore_index, "
     "float label_smoothing, float z_loss) -> Tensor",
     _fake_backward,
     logits=Role.ROWS,
-    target=Role.PER_ROW,
+    target=Role.CLASSES,
     lse=Role.PER_ROW,
     dloss=Role.PER_ROW,
 )

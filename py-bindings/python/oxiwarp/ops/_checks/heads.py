@@ -103,10 +103,10 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
     for name, x in (("q", q), ("k", k)):
         if x is None:
             continue
-        if x.dtype not in FLOATS:
-            raise RuntimeError(f"{op}: {name} is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
+        if q.dtype not in FLOATS:
+            raise RuntimeError(f"{op}: q is {dtype_name(q.dtype)}, expected f32, f16 or bf16")
         if x.dtype != q.dtype:
-            raise RuntimeError(f"{op}: {name} is {FLOATS[x.dtype]}, expected {FLOATS[q.dtype]}")
+            raise RuntimeError(f"{op}: {name} is {dtype_name(x.dtype)}, expected {FLOATS[q.dtype]}")
         same_device(op, name, x, q)
         if x.dim() not in (3, 4) or (x.dim() == 3 and how.heads_first):
             raise RuntimeError(

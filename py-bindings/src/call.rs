@@ -1,0 +1,311 @@
+//! A call of an operator: its arguments, owned, and the views that the host function takes of them.
+
+use crate::boundary::{Failure, Stack};
+use crate::device::Location;
+use crate::handler::Handler;
+use crate::operator::{MAX_OUTPUTS, MAX_SCALARS, MAX_TENSORS, Operator};
+use crate::schema::{Argument, Kind};
+use crate::tensor::Tensor;
+use arrayvec::ArrayVec;
+use oxiwarp::arguments::{Role, Scalar, Source};
+use oxiwarp::{Dtype, View, ViewMut};
+
+/// The arguments and the outputs of a call.
+pub struct Call {
+    /// What is called.
+    pub operator: &'static Operator,
+    /// The device of the call, once all tensors are known to be there.
+    pub location: Location,
+    tensors: ArrayVec<Option<Tensor>, MAX_TENSORS>,
+    outputs: ArrayVec<Slot, MAX_OUTPUTS>,
+    floats: ArrayVec<f32, MAX_SCALARS>,
+    ints: ArrayVec<i64, MAX_SCALARS>,
+    bools: ArrayVec<bool, MAX_SCALARS>,
+    flags: ArrayVec<bool, MAX_SCALARS>,
+}
+
+/// An output. A result that the caller does not need has no elements, and the host function does not get it.
+#[derive(Default)]
+pub struct Slot {
+    /// The tensor, if there is one.
+    pub tensor: Option<Tensor>,
+    /// Whether the host function gets it.
+    pub is_written: bool,
+}
+
+impl From<Tensor> for Slot {
+    fn from(tensor: Tensor) -> Self {
+        Self { tensor: Some(tensor), is_written: true }
+    }
+}
+
+impl Call {
+    /// A call without arguments.
+    #[inline]
+    pub fn new(operator: &'static Operator) -> Self {
+        Self {
+            operator,
+            location: Location { place: None, index: -1 },
+            tensors: ArrayVec::new(),
+            outputs: ArrayVec::new(),
+            floats: ArrayVec::new(),
+            ints: ArrayVec::new(),
+            bools: ArrayVec::new(),
+            flags: ArrayVec::new(),
+        }
+    }
+
+    /// Takes over all arguments.
+    ///
+    /// # Safety
+    /// `stack` is the argument stack of a call of this operator, and is read only once.
+    pub unsafe fn read(&mut self, stack: *const u64) {
+        // SAFETY: the caller vouches for the stack; the loop reads the types of the schema in their order.
+        let (mut stack, operator) = (unsafe { Stack::new(stack) }, self.operator);
+        for Argument { name, kind } in &operator.schema.arguments {
+            match *kind {
+                Kind::Tensor { optional, written, role } => {
+                    let handle = if optional { stack.optional_tensor() } else { Some(stack.tensor()) };
+                    let tensor = handle.map(|handle| Tensor::own(handle, operator.op, name, role));
+                    match written {
+                        true => self.outputs.push(tensor.map(Slot::from).unwrap_or_default()),
+                        false => self.tensors.push(tensor),
+                    }
+                }
+                Kind::Scalar(Scalar::Float) => self.floats.push(stack.float() as f32),
+                Kind::Scalar(Scalar::Int) => self.ints.push(stack.int()),
+                Kind::Scalar(Scalar::Bool) => self.bools.push(stack.bool()),
+                Kind::Flag => self.flags.push(stack.bool()),
+            }
+        }
+        if let Some((tensor, names, by)) = operator.alias
+            && let Some(tensor) = &mut self.tensors[tensor]
+        {
+            tensor.rename(names[usize::from(self.bools[by])]);
+        }
+    }
+
+    /// Calls the host function `host`, once the outputs are there.
+    pub fn host<'t, A>(&'t self, host: impl Handler<'t, A>) -> Result<(), Failure> {
+        let (device, stream) = self.location.device_and_stream()?;
+        host.call(&device, &mut self.source(), stream)
+    }
+
+    /// All arguments, to take them in their order.
+    #[inline]
+    pub fn source(&self) -> Arguments<'_> {
+        Arguments { call: self, tensors: 0, outputs: 0, floats: 0, ints: 0, bools: 0 }
+    }
+
+    /// The tensor that names the device and the dtype of the call.
+    pub fn reference(&self) -> Result<&Tensor, Failure> {
+        self.tensor(self.operator.reference).ok_or_else(|| self.missing(self.operator.reference))
+    }
+
+    /// A tensor by its index, if it is given.
+    pub fn tensor(&self, at: usize) -> Option<&Tensor> {
+        self.tensors.get(at)?.as_ref()
+    }
+
+    /// The tensors that are given.
+    pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        self.tensors.iter().flatten()
+    }
+
+    /// A tensor by its name, if it is given.
+    pub fn named(&self, name: &str) -> Option<&Tensor> {
+        self.tensor(self.operator.schema.input(name)?)
+    }
+
+    /// The outputs that exist so far.
+    pub fn outputs(&self) -> &[Slot] {
+        &self.outputs
+    }
+
+    /// Adds an output.
+    pub fn add_output(&mut self, output: Slot) {
+        self.outputs.push(output);
+    }
+
+    /// A truth value that the outputs depend on and that the host function does not get.
+    pub fn flag(&self, at: usize) -> bool {
+        self.flags[at]
+    }
+
+    /// Whether heads come before tokens in the sizes of the tensors.
+    pub fn heads_first(&self) -> bool {
+        self.operator.heads_first.is_some_and(|at| self.bools[at])
+    }
+
+    /// Returns an error unless all tensors are on one device, that of the reference.
+    pub fn expect_one_device(&mut self) -> Result<(), Failure> {
+        let reference = self.reference()?;
+        let (location, name) = (reference.location()?, reference.name());
+        for (at, tensor) in self.tensors.iter().enumerate() {
+            if let Some(tensor) = tensor
+                && at != self.operator.reference
+            {
+                tensor.expect_on(location, name)?;
+            }
+        }
+        for output in self.outputs.iter().filter_map(|output| output.tensor.as_ref()) {
+            output.expect_on(location, name)?;
+        }
+        self.location = location;
+        Ok(())
+    }
+
+    /// Gives the results away, in the order of the schema.
+    pub fn into_results(self) -> impl Iterator<Item = u64> {
+        let results = self.operator.schema.results;
+        self.outputs.into_iter().take(results).map(|output| output.tensor.map_or(0, Tensor::into_raw))
+    }
+
+    fn missing(&self, at: usize) -> Failure {
+        Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
+    }
+
+    /// The view of a tensor, which must have a dtype that its role permits. Whether it is the right one of these is for
+    /// the host function to say.
+    #[inline]
+    fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
+        let dtype = match (tensor.float_dtype()?, tensor.role()) {
+            (Some(dtype), role) if !matches!(role, Role::Classes | Role::Offsets) => dtype,
+            (_, role) => self.other_dtype(tensor, at, role)?,
+        };
+        tensor.view_as(dtype)
+    }
+
+    /// The view of an output.
+    #[inline]
+    fn view_mut<'t>(&'t self, tensor: &'t Tensor) -> Result<ViewMut<'t>, Failure> {
+        match tensor.float_dtype()? {
+            Some(dtype) => tensor.view_mut_as(dtype),
+            None => Err(Failure(tensor.wrong_dtype(&self.reference()?.dtype()?.to_string()))),
+        }
+    }
+
+    /// The dtype of a tensor that is no float, or an error that says what the role permits.
+    #[cold]
+    fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
+        let reference = self.reference()?;
+        let expected = match role {
+            Role::Classes | Role::Offsets => return Ok(tensor.index_dtype()?),
+            Role::Mask => return Ok(tensor.mask_dtype()?),
+            Role::Vector | Role::Broadcast | Role::HeadVector => reference.dtype()?.or_f32(reference.name()),
+            Role::Table => reference.dtype()?.or_f32("the heads"),
+            Role::PerRow | Role::PerHead => "f32".into(),
+            _ if at == self.operator.reference => "f32, f16 or bf16".into(),
+            _ => reference.dtype()?.to_string(),
+        };
+        Err(Failure(tensor.wrong_dtype(&expected)))
+    }
+}
+
+/// The arguments of a call that the host function has not taken yet: indices of the next one of each kind.
+pub struct Arguments<'t> {
+    call: &'t Call,
+    tensors: usize,
+    outputs: usize,
+    floats: usize,
+    ints: usize,
+    bools: usize,
+}
+
+impl<'t> Arguments<'t> {
+    #[inline]
+    fn next_output(&mut self) -> Option<&'t Tensor> {
+        self.outputs += 1;
+        let slot = self.call.outputs.get(self.outputs - 1).filter(|slot| slot.is_written);
+        slot.and_then(|slot| slot.tensor.as_ref())
+    }
+}
+
+/// Takes the next one. Every operator was checked to have as many as its host function takes.
+fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
+    *at += 1;
+    values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))
+}
+
+impl<'t> Source<'t> for Arguments<'t> {
+    type Error = Failure;
+
+    fn op(&self) -> &'static str {
+        self.call.operator.op
+    }
+
+    #[inline]
+    fn tensor(&mut self) -> Result<View<'t>, Failure> {
+        self.tensors += 1;
+        let at = self.tensors - 1;
+        match self.call.tensor(at) {
+            Some(tensor) => self.call.view(tensor, at),
+            None => Err(self.missing(at)),
+        }
+    }
+
+    #[inline]
+    fn optional(&mut self) -> Result<Option<View<'t>>, Failure> {
+        self.tensors += 1;
+        let at = self.tensors - 1;
+        match self.call.tensor(at) {
+            Some(tensor) => self.call.view(tensor, at).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn output(&mut self) -> Result<ViewMut<'t>, Failure> {
+        match self.next_output() {
+            Some(tensor) => self.call.view_mut(tensor),
+            None => Err(Failure(format!("{}: an output is missing", self.op()))),
+        }
+    }
+
+    #[inline]
+    fn optional_output(&mut self) -> Result<Option<ViewMut<'t>>, Failure> {
+        self.next_output().map(|tensor| self.call.view_mut(tensor)).transpose()
+    }
+
+    #[inline]
+    fn float(&mut self) -> Result<f32, Failure> {
+        next(&self.call.floats, &mut self.floats)
+    }
+
+    #[inline]
+    fn int(&mut self) -> Result<i64, Failure> {
+        next(&self.call.ints, &mut self.ints)
+    }
+
+    #[inline]
+    fn bool(&mut self) -> Result<bool, Failure> {
+        next(&self.call.bools, &mut self.bools)
+    }
+
+    #[inline]
+    fn has(&self, scalar: Scalar) -> bool {
+        match scalar {
+            Scalar::Float => self.floats < self.call.floats.len(),
+            Scalar::Int => self.ints < self.call.ints.len(),
+            Scalar::Bool => self.bools < self.call.bools.len(),
+        }
+    }
+
+    fn role(&self) -> Option<Role> {
+        self.call.operator.schema.inputs().nth(self.tensors)?.role()
+    }
+
+    fn position(&self) -> usize {
+        self.tensors
+    }
+
+    fn given_without(&self, given: usize, lacking: usize) -> Failure {
+        let operator = self.call.operator;
+        let [given, lacking] = [given, lacking].map(|at| operator.name(at));
+        Failure(format!("{}: {given} is given without {lacking}", operator.op))
+    }
+
+    fn missing(&self, at: usize) -> Failure {
+        self.call.missing(at)
+    }
+}

@@ -1,0 +1,35 @@
+//! Checks of values that the host functions do not make.
+
+use crate::boundary::Failure;
+use crate::call::Call;
+use crate::shim::Place;
+use oxiwarp::arguments::{Argument, Source};
+use oxiwarp::{CrossEntropy, Dtype};
+
+/// Returns an error for a target on the CPU that is not a class, as torch does. On a GPU only the kernel reads the
+/// targets: there the loss is NaN.
+pub fn expect_classes(call: &Call) -> Result<(), Failure> {
+    if call.location.place != Some(Place::Cpu) {
+        return Ok(());
+    }
+    let mut source = call.source();
+    let (x, target) = (source.tensor()?, source.tensor()?);
+    let ignore_index = CrossEntropy::take(&mut source)?.ignore_index;
+    let classes = x.shape().last().copied().unwrap_or(0);
+    let rows = target.shape().iter().product::<i64>() as usize;
+    for row in 0..rows {
+        // SAFETY: the op has checked that the targets are contiguous integers, one for each row, on the CPU.
+        let class = unsafe {
+            match target.dtype() {
+                Dtype::I32 => i64::from(*target.ptr().cast::<i32>().add(row)),
+                _ => *target.ptr().cast::<i64>().add(row),
+            }
+        };
+        if class != ignore_index && !(0..classes).contains(&class) {
+            let expected = format!("0 to {} or ignore_index ({ignore_index})", classes - 1);
+            let op = call.operator.op;
+            return Err(Failure(format!("{op}: target of row {row} is {class}, expected {expected}")));
+        }
+    }
+    Ok(())
+}

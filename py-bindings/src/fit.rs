@@ -1,0 +1,126 @@
+//! The check that a host function takes just the arguments that the schema of its operator has.
+
+use crate::boundary::Failure;
+use crate::schema::{Argument, Kind, Schema};
+use oxiwarp::arguments::{Role, Scalar, Source};
+use oxiwarp::{Dtype, View, ViewMut};
+
+/// A schema as a source of arguments. The arguments have no values: errors say what the schema lacks.
+pub struct Fit<'s> {
+    op: &'static str,
+    inputs: Vec<&'s Argument>,
+    tensors: usize,
+    /// Which outputs the operator has, in the order of the host function.
+    outputs: &'s [bool],
+    written: usize,
+    /// The numbers that are left: floats, integers and truth values.
+    scalars: [usize; 3],
+}
+
+const SCALARS: [(Scalar, &str); 3] = [(Scalar::Float, "float"), (Scalar::Int, "int"), (Scalar::Bool, "bool")];
+
+/// Returns an error unless `take`, which takes the arguments of a host function, takes all that the schema and `outputs`
+/// have.
+pub fn expect_fit(
+    op: &'static str,
+    schema: &Schema,
+    outputs: &[bool],
+    take: fn(&mut Fit<'_>) -> Result<(), Failure>,
+) -> Result<(), String> {
+    let scalars = SCALARS.map(|(scalar, _)| schema.count(Kind::Scalar(scalar)));
+    let mut fit = Fit { op, inputs: schema.inputs().collect(), tensors: 0, outputs, written: 0, scalars };
+    take(&mut fit).map_err(|Failure(problem)| problem)?;
+    if let Some(tensor) = fit.inputs.get(fit.tensors) {
+        return Err(format!("the host function does not take {}", tensor.name));
+    }
+    if fit.outputs.iter().skip(fit.written).any(|&exists| exists) {
+        return Err(format!("the host function writes {} outputs, expected {}", fit.written, outputs.len()));
+    }
+    match SCALARS.iter().zip(fit.scalars).find(|&(_, left)| left > 0) {
+        Some(((_, kind), left)) => Err(format!("the host function does not take the last {left} {kind}")),
+        None => Ok(()),
+    }
+}
+
+fn lacks(what: &str) -> Failure {
+    Failure(format!("the host function takes another {what}, which the schema does not have"))
+}
+
+impl Fit<'_> {
+    fn count(&mut self, scalar: Scalar) -> Result<(), Failure> {
+        let (left, what) = (&mut self.scalars[scalar as usize], SCALARS[scalar as usize].1);
+        *left = left.checked_sub(1).ok_or_else(|| lacks(what))?;
+        Ok(())
+    }
+}
+
+impl Source<'static> for Fit<'_> {
+    type Error = Failure;
+
+    fn op(&self) -> &'static str {
+        self.op
+    }
+
+    fn tensor(&mut self) -> Result<View<'static>, Failure> {
+        if let Some(Argument { name, kind: Kind::Tensor { optional: true, .. } }) =
+            self.inputs.get(self.tensors)
+        {
+            return Err(Failure(format!("{name} is optional, and the host function needs it")));
+        }
+        self.optional()?.ok_or_else(|| lacks("tensor"))
+    }
+
+    fn optional(&mut self) -> Result<Option<View<'static>>, Failure> {
+        self.tensors += 1;
+        if self.tensors > self.inputs.len() {
+            return Err(lacks("tensor"));
+        }
+        // SAFETY: without elements, it is never read.
+        Ok(Some(unsafe { View::from_raw(std::ptr::null(), Dtype::F32, &[0], &[1]) }?))
+    }
+
+    fn output(&mut self) -> Result<ViewMut<'static>, Failure> {
+        self.optional_output()?.ok_or_else(|| lacks("output"))
+    }
+
+    fn optional_output(&mut self) -> Result<Option<ViewMut<'static>>, Failure> {
+        self.written += 1;
+        if !self.outputs.get(self.written - 1).is_some_and(|&exists| exists) {
+            return Ok(None);
+        }
+        // SAFETY: without elements, it is never written.
+        Ok(Some(unsafe { ViewMut::from_raw(std::ptr::null_mut(), Dtype::F32, &[0], &[1]) }?))
+    }
+
+    fn float(&mut self) -> Result<f32, Failure> {
+        self.count(Scalar::Float).map(|()| 0.0)
+    }
+
+    fn int(&mut self) -> Result<i64, Failure> {
+        self.count(Scalar::Int).map(|()| 0)
+    }
+
+    fn bool(&mut self) -> Result<bool, Failure> {
+        self.count(Scalar::Bool).map(|()| false)
+    }
+
+    fn has(&self, scalar: Scalar) -> bool {
+        self.scalars[scalar as usize] > 0
+    }
+
+    fn role(&self) -> Option<Role> {
+        self.inputs.get(self.tensors)?.role()
+    }
+
+    fn position(&self) -> usize {
+        self.tensors
+    }
+
+    fn given_without(&self, _: usize, _: usize) -> Failure {
+        lacks("tensor")
+    }
+
+    fn missing(&self, _: usize) -> Failure {
+        lacks("tensor")
+    }
+}

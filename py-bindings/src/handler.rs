@@ -1,0 +1,39 @@
+//! Calls a host function with arguments that its own type says how to take.
+
+use oxiwarp::arguments::{Argument, Source};
+use oxiwarp::{Device, Result, Stream};
+
+/// A host function: `fn(&Device, A, B, ..., Stream) -> Result<()>`, whose arguments between device and stream implement
+/// [`Argument`]. `Arguments` is their tuple.
+pub trait Handler<'t, Arguments> {
+    /// Takes all arguments from `source` and calls the function.
+    fn call<S: Source<'t>>(self, device: &Device, source: &mut S, stream: Stream) -> Result<(), S::Error>;
+
+    /// Takes all arguments from `source` and drops them.
+    fn take<S: Source<'t>>(self, source: &mut S) -> Result<(), S::Error>;
+}
+
+macro_rules! handlers {
+    ($first:ident $($more:ident)*) => {
+        impl<'t, F, $first: Argument<'t>, $($more: Argument<'t>),*> Handler<'t, ($first, $($more,)*)> for F
+        where
+            F: Fn(&Device, $first, $($more,)* Stream) -> Result<()>,
+        {
+            #[expect(non_snake_case, reason = "a variable has the name of its type parameter")]
+            fn call<S: Source<'t>>(self, device: &Device, source: &mut S, stream: Stream) -> Result<(), S::Error> {
+                let $first = $first::take(source)?;
+                $(let $more = $more::take(source)?;)*
+                Ok(self(device, $first, $($more,)* stream)?)
+            }
+
+            fn take<S: Source<'t>>(self, source: &mut S) -> Result<(), S::Error> {
+                $first::take(source)?;
+                $($more::take(source)?;)*
+                Ok(())
+            }
+        }
+        handlers! { $($more)* }
+    };
+    () => {};
+}
+handlers! { A B C D E F0 G H }

@@ -1,0 +1,116 @@
+//! The outputs that an operator allocates: its results, and workspaces.
+
+use crate::boundary::Failure;
+use crate::call::{Call, Slot};
+use crate::tensor::Tensor;
+use Output::{
+    DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, Scratch, Workspace,
+};
+
+/// How an output is allocated. The reference is the tensor `x`, or the first one of an operator without `x`.
+#[derive(Clone, Copy)]
+pub enum Output {
+    /// A result with the shape and dtype of the reference.
+    Like,
+    /// A result with the shape and dtype of the tensor with this name; absent from operators without this tensor.
+    LikeOf(&'static str),
+    /// As `LikeOf`, with the heads of a token next to each other in memory in both layouts.
+    Heads(&'static str),
+    /// A result with one float32 for each row of the reference.
+    PerRow,
+    /// As `Like`, with half as many columns unless the operator has two tensors.
+    HalfColumns,
+    /// As `Like`, with twice as many columns if the operator has two tensors.
+    DoubleColumns,
+    /// A result with one float32 for each token of each head, if the argument with this name is true.
+    LogSumExp(&'static str),
+    /// A result that is the gradient of a parameter, if the argument with this name is true. The name is that of the
+    /// parameter after `d`.
+    Gradient(&'static str),
+    /// A workspace with the shape and dtype of the tensor with this name.
+    Scratch(&'static str),
+    /// A workspace of so many float32, if the function says that the call needs one.
+    Workspace(fn(&Call) -> Result<Option<i64>, Failure>),
+}
+
+impl Output {
+    /// Whether the operator returns the output.
+    pub fn is_result(self) -> bool {
+        !matches!(self, Scratch(_) | Workspace(_))
+    }
+
+    /// The tensor without which the output is absent.
+    pub fn tensor(self) -> Option<&'static str> {
+        match self {
+            LikeOf(name) | Heads(name) | Scratch(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The truth value that says whether the output is needed. The output is absent from operators without it.
+    pub fn flag(self) -> Option<&'static str> {
+        match self {
+            LogSumExp(name) | Gradient(name) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Allocates the output. `flag` is the value of [`Output::flag`], and `like` the tensor of [`Output::tensor`].
+    pub fn allocate(self, call: &Call, flag: bool, like: Option<&Tensor>) -> Result<Slot, Failure> {
+        let x = call.reference()?;
+        let like = like.unwrap_or(x);
+        let tensor = match self {
+            Like => x.empty_like()?,
+            LikeOf(_) | Scratch(_) => like.empty_like()?,
+            Heads(_) => like.empty_heads(call.heads_first())?,
+            PerRow => {
+                let sizes = x.sizes()?;
+                x.empty_f32(&sizes[..sizes.len().saturating_sub(1)])?
+            }
+            HalfColumns => match call.named("second") {
+                None => with_columns(x, |columns| columns / 2)?,
+                Some(_) => x.empty_like()?,
+            },
+            DoubleColumns => match call.named("second") {
+                None => x.empty_like()?,
+                Some(_) => with_columns(x, |columns| columns * 2)?,
+            },
+            LogSumExp(_) if flag => log_sum_exp(x, call.heads_first())?,
+            LogSumExp(_) => return Ok(Slot { is_written: false, ..x.empty_f32(&[0])?.into() }),
+            Gradient(name) if flag => parameter(call, name)?.empty_like()?,
+            Gradient(_) => return Ok(Slot { is_written: false, ..x.empty(&[0])?.into() }),
+            Workspace(numbers) => match numbers(call)? {
+                Some(numbers) => x.empty_f32(&[numbers])?,
+                None => return Ok(Slot::default()),
+            },
+        };
+        Ok(tensor.into())
+    }
+}
+
+fn with_columns(x: &Tensor, columns: impl FnOnce(i64) -> i64) -> Result<Tensor, Failure> {
+    let mut sizes = x.sizes()?.to_vec();
+    if let Some(last) = sizes.last_mut() {
+        *last = columns(*last);
+    }
+    Ok(x.empty(&sizes)?)
+}
+
+/// `[B, heads, S]` for queries in either layout.
+fn log_sum_exp(q: &Tensor, heads_first: bool) -> Result<Tensor, Failure> {
+    let sizes = q.sizes()?;
+    let mut rows = sizes[..sizes.len().saturating_sub(1)].to_vec();
+    if let (false, [.., tokens, heads]) = (heads_first, &mut rows[..]) {
+        std::mem::swap(tokens, heads);
+    }
+    Ok(q.empty_f32(&rows)?)
+}
+
+/// The parameter whose gradient has this name. A bias may be absent if there is a weight, which has the same shape.
+fn parameter<'t>(call: &'t Call, gradient: &str) -> Result<&'t Tensor, Failure> {
+    let parameter = call.named(gradient.trim_start_matches('d')).or_else(|| call.named("weight"));
+    parameter.ok_or_else(|| {
+        let op = call.operator.op;
+        Failure(format!("{op}: {gradient} is wanted, and there is no parameter that says its shape"))
+    })
+}

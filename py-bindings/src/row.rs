@@ -1,0 +1,111 @@
+//! A row of the table of operators: how its kernel is registered and called.
+
+use crate::boundary::{self, Failure};
+use crate::call::{Call, Slot};
+use crate::fit::{Fit, expect_fit};
+use crate::operator::{MAX_OUTPUTS, Operator};
+use crate::outputs::Output;
+use crate::schema::{Kind, Schema};
+use crate::shim::Boxed;
+use std::ffi::CStr;
+use std::sync::OnceLock;
+
+/// A row of the table of operators.
+pub struct Row {
+    /// The operator.
+    pub name: &'static CStr,
+    /// The name in errors, which the operators of one host function share.
+    pub op: &'static str,
+    /// The outputs in the order in which the host function takes them. The caller may give the first ones.
+    pub outputs: &'static [Output],
+    /// Calls the host function with the arguments of a call.
+    pub host: fn(&Call) -> Result<(), Failure>,
+    /// Takes the arguments of the host function from a schema.
+    pub take: fn(&mut Fit<'_>) -> Result<(), Failure>,
+    /// The kernel that torch calls: [`Row::call`] of this row.
+    pub kernel: Boxed,
+    /// The operator, once it is registered.
+    pub registered: OnceLock<Registered>,
+}
+
+/// An operator whose schema fits its row.
+pub struct Registered {
+    operator: Operator,
+    /// The outputs that each call allocates. `None`: the operator lacks this output.
+    allocated: Vec<Option<Allocated>>,
+}
+
+/// An output with the indices of its flag and of the tensor that it is like.
+struct Allocated {
+    output: Output,
+    flag: Option<usize>,
+    like: Option<usize>,
+}
+
+impl Row {
+    /// Runs the kernel of this row.
+    ///
+    /// # Safety
+    /// `stack` is the argument stack of a call of this row's operator, with places for its results.
+    pub unsafe fn call(&'static self, stack: *mut u64) {
+        let registered = self.registered.get();
+        let registered = registered.expect("torch gets the kernels of registered operators only");
+        boundary::run(self.op, || {
+            let mut call = Call::new(&registered.operator);
+            // SAFETY: torch calls with the arguments of the schema that the operator was registered with.
+            unsafe { call.read(stack) };
+            call.expect_one_device()?;
+            for allocated in &registered.allocated {
+                call.add_output(match allocated {
+                    Some(allocated) => allocated.allocate(&call)?,
+                    None => Slot::default(),
+                });
+            }
+            (self.host)(&call)?;
+            for (at, result) in call.into_results().enumerate() {
+                // SAFETY: the stack has a place for each result of the schema.
+                unsafe { *stack.add(at) = result };
+            }
+            Ok(())
+        });
+    }
+
+    /// Accepts an operator if its schema fits the host function and the outputs of this row.
+    pub fn register(&self, schema: Schema) -> Result<(), String> {
+        let flags: Vec<_> = self.outputs.iter().filter_map(|output| output.flag()).collect();
+        let operator = Operator::of(self.op, schema, &flags)?;
+        let schema = &operator.schema;
+        let allocated: Vec<_> =
+            self.outputs.iter().skip(schema.outs()).map(|output| Allocated::of(*output, schema)).collect();
+        let results = allocated.iter().flatten().filter(|allocated| allocated.output.is_result()).count();
+        if results != schema.results {
+            return Err(format!("its schema has {} results, and its row {results}", schema.results));
+        }
+        let given = std::iter::repeat_n(true, schema.outs());
+        let outputs: Vec<_> = given.chain(allocated.iter().map(Option::is_some)).collect();
+        if outputs.len() > MAX_OUTPUTS {
+            return Err(format!("expected at most {MAX_OUTPUTS} outputs, got {}", outputs.len()));
+        }
+        expect_fit(self.op, schema, &outputs, self.take)?;
+        let _ = self.registered.set(Registered { operator, allocated }); // another namespace has the same schemas
+        Ok(())
+    }
+}
+
+impl Allocated {
+    /// `None` if the operator lacks what the output depends on.
+    fn of(output: Output, schema: &Schema) -> Option<Self> {
+        let flag = output.flag().map(|name| schema.index(Kind::Flag, name));
+        let like = output.tensor().map(|name| schema.input(name));
+        (flag != Some(None) && like != Some(None)).then_some(Self {
+            output,
+            flag: flag.flatten(),
+            like: like.flatten(),
+        })
+    }
+
+    fn allocate(&self, call: &Call) -> Result<Slot, Failure> {
+        let flag = self.flag.is_none_or(|flag| call.flag(flag));
+        self.output.allocate(call, flag, self.like.and_then(|like| call.tensor(like)))
+    }
+}

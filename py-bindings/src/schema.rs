@@ -1,0 +1,181 @@
+//! The schema of an operator, from the text that Python defines it with.
+
+use oxiwarp::arguments::{Role, Scalar};
+
+/// The name, arguments and number of results of an operator.
+#[derive(Debug, PartialEq)]
+pub struct Schema {
+    /// The name of the operator.
+    pub name: String,
+    /// Its arguments in their order.
+    pub arguments: Vec<Argument>,
+    /// The number of tensors that it returns.
+    pub results: usize,
+}
+
+/// An argument of an operator.
+#[derive(Debug, PartialEq)]
+pub struct Argument {
+    /// The name of the argument.
+    pub name: String,
+    /// Its type.
+    pub kind: Kind,
+}
+
+/// The type of an argument.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind {
+    /// `Tensor`, `Tensor?`, `Tensor(a!)` or `Tensor(a!)?`.
+    Tensor {
+        /// Whether the argument may be None.
+        optional: bool,
+        /// Whether the operator writes to it.
+        written: bool,
+        /// What it is to the operator.
+        role: Role,
+    },
+    /// `float`, `int` or `bool`.
+    Scalar(Scalar),
+    /// A `bool` that says whether a result is needed. The host function does not get it.
+    Flag,
+}
+
+impl Schema {
+    /// Parses `name(Tensor x, Tensor? y, float eps, Tensor(a!) out) -> (Tensor, Tensor)`. `roles` has the role of each
+    /// tensor, in their order.
+    pub fn parse(text: &str, roles: &[String]) -> Result<Self, String> {
+        let parts = text.split_once('(').and_then(|(name, rest)| Some((name, rest.rsplit_once(") -> ")?)));
+        let (name, (arguments, results)) = parts.ok_or_else(|| format!("{text}: this is no schema"))?;
+        let mut roles = roles.iter();
+        let arguments = arguments.split(", ").map(|argument| Argument::parse(argument, &mut roles));
+        let arguments =
+            arguments.collect::<Result<_, _>>().map_err(|problem| format!("{name}: {problem}"))?;
+        if let Some(role) = roles.next() {
+            return Err(format!("{name}: the role {role} belongs to no tensor"));
+        }
+        Ok(Self { name: name.into(), arguments, results: results.matches("Tensor").count() })
+    }
+}
+
+impl Schema {
+    /// The tensors that are read, in their order.
+    pub fn inputs(&self) -> impl Iterator<Item = &Argument> {
+        self.arguments.iter().filter(|argument| matches!(argument.kind, Kind::Tensor { written: false, .. }))
+    }
+
+    /// The number of tensors that the caller gives to be written.
+    pub fn outs(&self) -> usize {
+        let is_out = |argument: &&Argument| matches!(argument.kind, Kind::Tensor { written: true, .. });
+        self.arguments.iter().filter(is_out).count()
+    }
+
+    /// The number of arguments of this kind.
+    pub fn count(&self, kind: Kind) -> usize {
+        self.arguments.iter().filter(|argument| argument.kind == kind).count()
+    }
+
+    /// The index of a tensor that is read among these tensors.
+    pub fn input(&self, name: &str) -> Option<usize> {
+        self.inputs().position(|argument| argument.name == name)
+    }
+
+    /// The index of an argument among those of its kind.
+    pub fn index(&self, kind: Kind, name: &str) -> Option<usize> {
+        let mut of_kind = self.arguments.iter().filter(|argument| argument.kind == kind);
+        of_kind.position(|argument| argument.name == name)
+    }
+}
+
+impl Argument {
+    /// The role of a tensor.
+    #[inline]
+    pub fn role(&self) -> Option<Role> {
+        match self.kind {
+            Kind::Tensor { role, .. } => Some(role),
+            _ => None,
+        }
+    }
+
+    fn parse<'r>(text: &str, roles: &mut impl Iterator<Item = &'r String>) -> Result<Self, String> {
+        let (kind, name) = text.rsplit_once(' ').ok_or_else(|| format!("{text:?} is no argument"))?;
+        let kind = match kind {
+            "float" => Kind::Scalar(Scalar::Float),
+            "int" => Kind::Scalar(Scalar::Int),
+            "bool" => Kind::Scalar(Scalar::Bool),
+            _ => {
+                let (required, optional) = kind.strip_suffix('?').map_or((kind, false), |kind| (kind, true));
+                let written = match required.strip_prefix("Tensor") {
+                    Some("") => false,
+                    Some(alias) if alias.starts_with('(') && alias.ends_with("!)") => true,
+                    _ => return Err(format!("{name} has type {kind}, which no kernel takes")),
+                };
+                let role = roles.next().ok_or_else(|| format!("{name} has no role"))?;
+                Kind::Tensor { optional, written, role: parse_role(role)? }
+            }
+        };
+        Ok(Self { name: name.into(), kind })
+    }
+}
+
+/// The role with this name in `oxiwarp/ops/_roles.py`.
+fn parse_role(name: &str) -> Result<Role, String> {
+    Ok(match name {
+        "ROWS" => Role::Rows,
+        "VECTOR" => Role::Vector,
+        "BIAS" => Role::Bias,
+        "BROADCAST" => Role::Broadcast,
+        "PER_ROW" => Role::PerRow,
+        "CLASSES" => Role::Classes,
+        "HEADS" => Role::Heads,
+        "HEAD_VECTOR" => Role::HeadVector,
+        "PER_HEAD" => Role::PerHead,
+        "TABLE" => Role::Table,
+        "MASK" => Role::Mask,
+        "OFFSETS" => Role::Offsets,
+        "OUTPUT" => Role::Output,
+        _ => return Err(format!("no kernel takes a tensor of the role {name}")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str, roles: &[&str]) -> Result<Schema, String> {
+        Schema::parse(text, &roles.iter().map(|role| role.to_string()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn every_type_is_parsed() {
+        let text = "f(Tensor x, Tensor? w, float eps, int n, bool b, Tensor(a!) y, Tensor(b!)? z) -> (Tensor, Tensor)";
+        let schema = parse(text, &["ROWS", "VECTOR", "OUTPUT", "OUTPUT"]).expect("a schema");
+        let tensor = |optional, written, role| Kind::Tensor { optional, written, role };
+        let expected = [
+            ("x", tensor(false, false, Role::Rows)),
+            ("w", tensor(true, false, Role::Vector)),
+            ("eps", Kind::Scalar(Scalar::Float)),
+            ("n", Kind::Scalar(Scalar::Int)),
+            ("b", Kind::Scalar(Scalar::Bool)),
+            ("y", tensor(false, true, Role::Output)),
+            ("z", tensor(true, true, Role::Output)),
+        ];
+        let expected = expected.map(|(name, kind)| Argument { name: name.into(), kind });
+        assert_eq!(schema, Schema { name: "f".into(), arguments: expected.into(), results: 2 });
+        assert_eq!(parse("f(Tensor x) -> Tensor", &["ROWS"]).expect("a schema").results, 1);
+        assert_eq!(parse("f(Tensor x) -> ()", &["ROWS"]).expect("a schema").results, 0);
+    }
+
+    #[test]
+    fn errors_name_operator_and_argument() {
+        for (text, roles, expected) in [
+            ("f", &[] as &[&str], "f: this is no schema"),
+            ("f(Tensor x) -> Tensor", &[], "f: x has no role"),
+            ("f(Tensor x) -> Tensor", &["ROWS", "ROWS"], "f: the role ROWS belongs to no tensor"),
+            ("f(Tensor x) -> Tensor", &["ROW"], "f: no kernel takes a tensor of the role ROW"),
+            ("f(str x) -> Tensor", &[], "f: x has type str, which no kernel takes"),
+            ("f(Tensor[] x) -> Tensor", &["ROWS"], "f: x has type Tensor[], which no kernel takes"),
+        ] {
+            assert_eq!(parse(text, roles), Err(expected.into()), "{text}");
+        }
+    }
+}
