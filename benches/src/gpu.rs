@@ -4,7 +4,7 @@ use std::time::Duration;
 use oxiwarp::{Device, Event, Graph, OwnedStream, Result, Stream};
 
 /// Bytes after which no earlier data is left in L2: three times the 60 MB of an H200.
-pub const FORGOTTEN_BYTES: usize = 180 << 20;
+pub const FLUSH_BYTES: usize = 180 << 20;
 /// Launches in a captured graph: enough to make the gap between two graphs negligible.
 pub const LAUNCHES: usize = 20;
 /// Replays of a graph before the timed ones.
@@ -92,7 +92,7 @@ impl Gpu {
     /// # Errors
     /// Not enough memory; a driver error.
     pub fn copy_time(&self, bytes: usize) -> Result<Duration> {
-        let (len, places) = ((bytes / 8).max(1), FORGOTTEN_BYTES.div_ceil(bytes.max(1)).max(2));
+        let (len, places) = ((bytes / 8).max(1), FLUSH_BYTES.div_ceil(bytes.max(1)).max(2));
         let buffers = || (0..places).map(|_| self.device.reserve::<f32>(len)).collect::<Result<Vec<_>>>();
         let (from, mut to) = (buffers()?, buffers()?);
         let mut copy = |i: usize, stream: Stream| to[i % places].copy_from(&from[i % places], stream);

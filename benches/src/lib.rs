@@ -4,7 +4,7 @@ mod gpu;
 pub mod report;
 pub mod tune;
 
-pub use gpu::{FORGOTTEN_BYTES, Gpu, LAUNCHES};
+pub use gpu::{FLUSH_BYTES, Gpu, LAUNCHES};
 
 /// The exit code of a benchmark that finds no GPU.
 pub const NO_GPU: u8 = 2;

@@ -61,13 +61,13 @@ pub use simt::{block, cluster, copy, l2, mem, shared, thread, warp};
 /// What nearly every kernel uses.
 pub mod prelude {
     pub use crate::entry;
-    pub use crate::numeric::elem::{Elem, Lanes};
+    pub use crate::numeric::elem::{Elem, F32Vec};
     pub use crate::numeric::math::{fma, rsqrt};
     pub use crate::rows::pack::Pack;
-    pub use crate::rows::row::{Row, RowAt, RowMut, Rows};
+    pub use crate::rows::row::{Row, RowIndex, RowMut, Rows};
     pub use crate::rows::team::Team;
-    pub use crate::rows::vec4::shared_row::Staged;
-    pub use crate::rows::vec4::{MixedRow, Quad, QuadColumns, QuadRow, QuadRowMut};
+    pub use crate::rows::vec4::shared_row::SharedRow;
+    pub use crate::rows::vec4::{MixedRow, Vec4, Vec4Columns, Vec4Row, Vec4RowMut};
     pub use crate::simt::mem::{Load, Store};
     pub use crate::simt::shared::{Shared, SharedMemory};
     pub use crate::simt::{block, thread, warp};

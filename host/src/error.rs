@@ -184,12 +184,12 @@ pub enum Error {
     Fault(#[from] cuda_std::cpu::Fault),
 }
 
-/// `value`, if it is a finite number of `least` or more.
-pub(crate) fn finite(op: &'static str, arg: &'static str, value: f32, least: f32) -> Result<f32> {
-    if value.is_finite() && value >= least {
+/// `value`, if it is a finite number of `min` or more.
+pub(crate) fn finite(op: &'static str, arg: &'static str, value: f32, min: f32) -> Result<f32> {
+    if value.is_finite() && value >= min {
         return Ok(value);
     }
-    let expected = if least < 0.0 { "a finite number" } else { "a finite number of 0 or more" };
+    let expected = if min < 0.0 { "a finite number" } else { "a finite number of 0 or more" };
     Err(Error::Value { op, arg, got: value.into(), expected })
 }
 

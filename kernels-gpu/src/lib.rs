@@ -31,18 +31,18 @@ mod tests {
     #[test]
     fn kernels_that_do_not_overlap_with_both_launches() {
         const PLAIN: &[&str] =
-            &["activation", "activation_backward", "activation_backward_hold1", "activation_hold1"];
+            &["activation", "activation_backward", "activation_backward_block1", "activation_block1"];
         const BEFORE: &[&str] = &[
-            "add_rms_norm_hold2",
+            "add_rms_norm_block2",
             "layer_norm_backward",
-            "layer_norm_backward_beside2",
-            "layer_norm_backward_beside3",
-            "layer_norm_backward_hold4",
-            "layer_norm_backward_sums",
-            "layer_norm_held10",
+            "layer_norm_backward_rows2_block2",
+            "layer_norm_backward_block3",
+            "layer_norm_backward_block4",
+            "layer_norm_backward_sums_any",
+            "layer_norm_warp10",
             "rms_norm_backward",
-            "rms_norm_backward_hold4",
-            "rms_norm_backward_sums",
+            "rms_norm_backward_block4",
+            "rms_norm_backward_sums_any",
         ];
         for (overlap, expected) in [(Overlap::Plain, PLAIN), (Overlap::Before, BEFORE)] {
             let mut found: Vec<_> = super::kernels()

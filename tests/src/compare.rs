@@ -3,13 +3,13 @@ use oxiwarp::{Dtype, Element};
 
 /// The distance from `reference` (in magnitude) to its neighbour in `dtype`.
 pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
-    let (bits, least) = match dtype {
+    let (bits, min) = match dtype {
         Dtype::F32 => (23, -126),
         Dtype::F16 => (10, -14),
         Dtype::Bf16 => (7, -126),
         Dtype::I64 | Dtype::I32 | Dtype::Bool => unreachable!("integers are not rounded"),
     };
-    let exponent = if reference == 0.0 { least } else { (reference.abs().log2().floor() as i32).max(least) };
+    let exponent = if reference == 0.0 { min } else { (reference.abs().log2().floor() as i32).max(min) };
     f64::from(exponent - bits).exp2()
 }
 

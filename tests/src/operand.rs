@@ -49,7 +49,7 @@ pub struct Operand<T> {
 
 enum Memory<T> {
     Same(Buffer<T>),
-    Single(Buffer<f32>),
+    F32(Buffer<f32>),
 }
 
 impl<T: Element> Operand<T> {
@@ -68,7 +68,7 @@ impl<T: Element> Operand<T> {
         let (rows, pitch, cols) = (rows as usize, pitch as usize, cols as usize);
         let (memory, values) = if kind.single {
             let (buffer, values) = upload::<f32>(device, random, [rows, cols], start, pitch);
-            (Memory::Single(buffer), values)
+            (Memory::F32(buffer), values)
         } else {
             let (buffer, values) = upload::<T>(device, random, [rows, cols], start, pitch);
             (Memory::Same(buffer), values)
@@ -85,7 +85,7 @@ impl<T: Element> Operand<T> {
     pub fn view(&self) -> View<'_> {
         match &self.memory {
             Memory::Same(buffer) => buffer.view_strided(self.start, &self.shape, &self.strides),
-            Memory::Single(buffer) => buffer.view_strided(self.start, &self.shape, &self.strides),
+            Memory::F32(buffer) => buffer.view_strided(self.start, &self.shape, &self.strides),
         }
         .expect("inside")
     }
@@ -96,8 +96,8 @@ impl<T: Element> Operand<T> {
     }
 
     /// Is it in f32 beside 16 bits?
-    pub fn is_single(&self) -> bool {
-        matches!(self.memory, Memory::Single(_)) && size_of::<T>() == 2
+    pub fn is_f32(&self) -> bool {
+        matches!(self.memory, Memory::F32(_)) && size_of::<T>() == 2
     }
 }
 
@@ -146,15 +146,15 @@ impl<T: Element> Side<T> {
     }
 
     /// Is any of it in f32 beside 16 bits?
-    pub fn is_single(&self) -> bool {
-        self.value.is_single() || self.table.as_ref().is_some_and(Operand::is_single)
+    pub fn is_f32(&self) -> bool {
+        self.value.is_f32() || self.table.as_ref().is_some_and(Operand::is_f32)
     }
 
     /// Its value beside the element `at` of `x`: the sum is rounded to the dtype that both have.
     pub fn at(&self, at: usize) -> f32 {
         let Some(table) = &self.table else { return self.value.at(at) };
         let sum = table.at(at % self.value.cols) + self.value.at(at);
-        if self.is_single() { sum } else { T::from_f32(sum).to_f32() }
+        if self.is_f32() { sum } else { T::from_f32(sum).to_f32() }
     }
 }
 
@@ -179,8 +179,8 @@ impl<T: Element> Norming<T> {
     }
 
     /// Is any of them in f32 beside 16 bits, so that nothing is rounded before the end?
-    pub fn is_single(&self) -> bool {
-        let vectors = [&self.weight, &self.bias].into_iter().flatten().any(Operand::is_single);
-        vectors || self.scale.is_single() || self.shift.as_ref().is_some_and(Side::is_single)
+    pub fn is_f32(&self) -> bool {
+        let vectors = [&self.weight, &self.bias].into_iter().flatten().any(Operand::is_f32);
+        vectors || self.scale.is_f32() || self.shift.as_ref().is_some_and(Side::is_f32)
     }
 }

@@ -4,7 +4,7 @@ use oxiwarp::{
     attention_decode_workspace,
 };
 
-use super::{Turn, Width};
+use super::{Operands, Width};
 
 /// Columns of a head.
 pub(super) const HEAD: i64 = 128;
@@ -23,14 +23,14 @@ pub(super) const QUERY: Width = |_| (QUERY_HEADS * HEAD) as usize;
 /// Elements of the keys, or values, that it sees.
 pub(super) const KEYS: Width = |keys| keys * (KV_HEADS * HEAD) as usize;
 
-pub(super) fn attention(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn attention(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [out, ..]) = ([t.rows, t.cols, HEADS, HEAD], t.y);
     let [q, k, v] = [t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&shape)?];
     let inputs = AttentionInputs { q, k, v, mask: None, cu_seqlens: None };
     oxiwarp::attention(device, inputs, out.view_mut(&shape)?, None, Attention::default(), stream)
 }
 
-pub(super) fn attention_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn attention_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [dq, dk, dv]) = ([t.rows, t.cols, HEADS, HEAD], t.y);
     let sums = [t.rows, HEADS, t.cols];
     let [q, k, v] = [t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&shape)?];
@@ -50,7 +50,7 @@ pub(super) fn attention_backward(device: &Device, t: Turn, stream: Stream) -> Re
 }
 
 /// A batch for each row, a key for each column.
-pub(super) fn attention_decode(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn attention_decode(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (q, kv, [out, ..]) = ([t.rows, 1, QUERY_HEADS, HEAD], [t.rows, t.cols, KV_HEADS, HEAD], t.y);
     let inputs = AttentionInputs {
         q: t.x[0].view(&q)?,

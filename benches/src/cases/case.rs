@@ -2,7 +2,7 @@
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Op, Pool, SETS, Singles};
-use crate::{FORGOTTEN_BYTES, LAUNCHES};
+use crate::{FLUSH_BYTES, LAUNCHES};
 
 /// Tensors begin at multiples of so many elements.
 const ALIGN: usize = 64;
@@ -39,7 +39,7 @@ impl Case<'_> {
     /// Places that calls take in turn, `sets` of them with the same offset: so many that nothing of a place is left in a
     /// cache when its turn comes again.
     pub fn places(&self, sets: usize) -> usize {
-        FORGOTTEN_BYTES.div_ceil(self.bytes()).max(sets)
+        FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
 
     /// Calls of a graph: of every place as many.
@@ -58,8 +58,8 @@ impl Case<'_> {
     /// # Errors
     /// The op refuses its operands, or a driver error.
     pub fn call(&self, device: &Device, pool: &mut Pool, number: usize, stream: Stream) -> Result<()> {
-        let turn = pool.turn(number % self.places(SETS), self.step(), [self.rows, self.cols]);
-        (self.op.call)(device, turn, stream)
+        let operands = pool.operands(number % self.places(SETS), self.step(), [self.rows, self.cols]);
+        (self.op.call)(device, operands, stream)
     }
 
     /// Runs it in the first place.
@@ -67,7 +67,7 @@ impl Case<'_> {
     /// # Errors
     /// As [`Case::call`].
     pub fn run(&self, device: &Device, pool: &mut Pool, stream: Stream) -> Result<()> {
-        (self.op.call)(device, pool.turn(0, 0, [self.rows, self.cols]), stream)
+        (self.op.call)(device, pool.operands(0, 0, [self.rows, self.cols]), stream)
     }
 }
 
@@ -83,7 +83,7 @@ mod tests {
         for (rows, cols) in [(4_608, 128), (4_608, 640), (4_608, 5_120), (1 << 18, 128)] {
             let case = Case { op: layer_norm, rows, cols };
             let (places, calls) = (case.places(sets), case.calls(sets));
-            assert!(places * case.bytes() >= FORGOTTEN_BYTES, "{rows} x {cols}: {places}");
+            assert!(places * case.bytes() >= FLUSH_BYTES, "{rows} x {cols}: {places}");
             assert!(calls >= LAUNCHES && calls.is_multiple_of(places), "{rows} x {cols}: {calls}");
             let last = (places - 1) / sets * case.step() + case.step();
             assert!(last <= 96 << 20, "{rows} x {cols}: {last} elements of each buffer");
@@ -101,7 +101,7 @@ mod tests {
         let (cpu, step, len) = (Device::cpu(), case.step(), case.rows * case.cols);
         let values = Values::new(2 * step);
         let mut pool = Pool::new(&cpu, &values, 2 * step, case.cols, 2).unwrap();
-        (case.op.call)(&cpu, pool.turn(2, step, [case.rows, case.cols]), Stream::default()).unwrap();
+        (case.op.call)(&cpu, pool.operands(2, step, [case.rows, case.cols]), Stream::default()).unwrap();
         let written =
             |pool: &Pool, range| pool.result(0, range).unwrap().iter().filter(|y| !y.is_nan()).count();
         assert_eq!(

@@ -60,7 +60,7 @@ mod tests {
         let (cpu, stream) = (Device::cpu(), Stream::default());
         for op in OPS {
             let (rows, cols) = match op.choices {
-                _ if op.most_rows == 1 => (1, 64),
+                _ if op.max_rows == 1 => (1, 64),
                 Choices::Decode => (1, 256),
                 _ => (3, 1_024),
             };

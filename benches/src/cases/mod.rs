@@ -2,6 +2,7 @@
 //!
 //! `bench` and criterion measure all of them, `tune` those whose launch leaves something to choose.
 mod attention;
+mod call;
 mod case;
 mod choices;
 mod finite;
@@ -10,11 +11,10 @@ mod op;
 mod operands;
 mod ops;
 mod rows;
-mod turn;
 
+pub use call::Operands;
 pub use case::Case;
 pub use choices::Choices;
 pub use op::{Op, Selection, Singles, Width};
 pub use operands::{COLUMNS, ELEMENTS, Pool, SETS, Values};
 pub use ops::OPS;
-pub use turn::Turn;

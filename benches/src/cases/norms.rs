@@ -4,22 +4,22 @@ use oxiwarp::{
     ScaleShift, Stream, norm_backward_workspace,
 };
 
-use super::Turn;
+use super::Operands;
 
 /// A weight, which is also a bias, and scale and shift, which are also a gate.
-fn parameters<'a>(t: &Turn<'a>) -> Result<(Affine<'a>, ScaleShift<'a>)> {
+fn parameters<'a>(t: &Operands<'a>) -> Result<(Affine<'a>, ScaleShift<'a>)> {
     let [weight, bias, scale, shift] =
         [t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.vector(2, t.cols)?, t.vector(3, t.cols)?];
     let by = ScaleShift { scale: scale.into(), shift: Some(shift.into()) };
     Ok((Affine { weight: Some(weight), bias: Some(bias) }, by))
 }
 
-pub(super) fn layer_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn layer_norm(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let ((affine, _), shape, [y, ..]) = (parameters(&t)?, t.shape(), t.y);
     oxiwarp::layer_norm(device, t.x[0].view(&shape)?, affine, y.view_mut(&shape)?, 1e-6, stream)
 }
 
-fn ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> {
+fn ada_norm(norm: Norm, device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let ((_, by), shape, [y, ..]) = (parameters(&t)?, t.shape(), t.y);
     let params = AdaNorm { norm, ..AdaNorm::default() };
     oxiwarp::ada_norm(
@@ -33,15 +33,15 @@ fn ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> 
     )
 }
 
-pub(super) fn ada_norm_layer(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn ada_norm_layer(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     ada_norm(Norm::Layer, device, t, stream)
 }
 
-pub(super) fn ada_norm_rms(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn ada_norm_rms(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     ada_norm(Norm::Rms, device, t, stream)
 }
 
-pub(super) fn ada_norm_pair(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn ada_norm_pair(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let ((affine, by), shape, [y, y2, _]) = (parameters(&t)?, t.shape(), t.y);
     let more = ScaleShift {
         scale: affine.weight.expect("it has one").into(),
@@ -51,7 +51,7 @@ pub(super) fn ada_norm_pair(device: &Device, t: Turn, stream: Stream) -> Result<
     oxiwarp::ada_norm_pair(device, x, [by, more], Affine::default(), results, AdaNorm::default(), stream)
 }
 
-fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream) -> Result<()> {
+fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let ((affine, by), shape, [normed, sum, _]) = (parameters(&t)?, t.shape(), t.y);
     let params = (AdaNorm { norm, ..AdaNorm::default() }, GatedResidual::default());
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
@@ -60,28 +60,28 @@ fn gated_residual_ada_norm(norm: Norm, device: &Device, t: Turn, stream: Stream)
     oxiwarp::gated_residual_ada_norm(device, inputs, gate, by, Affine::default(), results, params, stream)
 }
 
-pub(super) fn gated_residual_ada_norm_layer(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn gated_residual_ada_norm_layer(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     gated_residual_ada_norm(Norm::Layer, device, t, stream)
 }
 
-pub(super) fn gated_residual_ada_norm_rms(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn gated_residual_ada_norm_rms(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     gated_residual_ada_norm(Norm::Rms, device, t, stream)
 }
 
-pub(super) fn tanh_gated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn tanh_gated(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (gate, shape, [y, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     oxiwarp::residual_tanh_gated_rms_norm(device, inputs, gate, y.view_mut(&shape)?, 1e-6, stream)
 }
 
-pub(super) fn tanh_gated_modulated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn tanh_gated_modulated(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (gate, scale, shape, [normed, y, _]) = (t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.shape(), t.y);
     let inputs = [t.x[0].view(&shape)?, t.x[1].view(&shape)?];
     let results = [normed.view_mut(&shape)?, y.view_mut(&shape)?];
     oxiwarp::residual_tanh_gated_rms_norm_modulated(device, inputs, gate, scale.into(), results, 1e-6, stream)
 }
 
-pub(super) fn rms_norm_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn rms_norm_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (weight, shape, cols, [dx, ..], [dweight, ..]) =
         (t.vector(0, t.cols)?, t.shape(), [t.cols], t.y, t.singles);
     let (dy, x) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
@@ -95,7 +95,7 @@ pub(super) fn rms_norm_backward(device: &Device, t: Turn, stream: Stream) -> Res
     oxiwarp::rms_norm_backward(device, dy, x, Some(weight), None, dx, gradients, RmsNorm::default(), stream)
 }
 
-pub(super) fn layer_norm_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn layer_norm_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (weight, shape, cols) = (t.vector(0, t.cols)?, t.shape(), [t.cols]);
     let ([dx, ..], [dweight, dbias]) = (t.y, t.singles);
     let (dy, x) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);

@@ -2,7 +2,7 @@
 use oxiwarp::{Device, Result, Stream};
 
 use super::ops::OPS;
-use super::{Case, Choices, ELEMENTS, Turn};
+use super::{Case, Choices, ELEMENTS, Operands};
 
 /// Elements of a tensor for a row of so many columns.
 pub type Width = fn(usize) -> usize;
@@ -38,11 +38,11 @@ pub struct Op {
     /// Columns of the rows that are measured.
     pub columns: &'static [usize],
     /// The most rows that are measured.
-    pub most_rows: usize,
+    pub max_rows: usize,
     /// Can the CPU executor compute a few rows of the measured sizes?
     pub light: bool,
     /// Launches it.
-    pub call: fn(&Device, Turn, Stream) -> Result<()>,
+    pub call: fn(&Device, Operands, Stream) -> Result<()>,
 }
 
 impl Op {
@@ -68,10 +68,10 @@ impl Op {
     /// The numbers of rows that are measured: as many as the largest tensors hold, and few.
     fn rows_of(&self, cols: usize) -> Vec<usize> {
         let widest = self.reads.iter().chain(self.writes).map(|width| width(cols)).max().unwrap_or(1);
-        let most = (ELEMENTS / widest).clamp(1, self.most_rows);
+        let max = (ELEMENTS / widest).clamp(1, self.max_rows);
         match self.choices {
-            Choices::Quads | Choices::Heads if most > 2 * FEW_ROWS => vec![FEW_ROWS, most],
-            _ => vec![most],
+            Choices::Vec4s | Choices::Heads if max > 2 * FEW_ROWS => vec![FEW_ROWS, max],
+            _ => vec![max],
         }
     }
 }

@@ -6,7 +6,7 @@ use half::bf16;
 use oxiwarp::{Buffer, Device, Result};
 
 use super::Op;
-use super::turn::{INPUTS, OUTPUTS, Part, PartMut, Turn, VECTORS};
+use super::call::{INPUTS, OUTPUTS, Operands, Part, PartMut, VECTORS};
 
 /// Elements of the largest tensors on a GPU: 192 MB, with another set for each of four calls. Smaller ones take parts of
 /// these in turn.
@@ -66,7 +66,7 @@ struct Sizes {
     written: usize,
     rows: Range<usize>,
     /// The most columns.
-    most: usize,
+    max: usize,
     /// Numbers of the workspace.
     workspace: usize,
     sets: usize,
@@ -80,27 +80,27 @@ impl Pool {
     /// # Errors
     /// Not enough memory.
     pub fn of_ops(device: &Device, values: &Values, ops: &[&Op]) -> Result<Self> {
-        let most = |count: fn(&Op) -> usize| ops.iter().map(|op| count(op)).max().unwrap_or(0);
-        let operands = [most(|op| op.reads.len()), most(|op| op.writes.len())];
+        let max = |count: fn(&Op) -> usize| ops.iter().map(|op| count(op)).max().unwrap_or(0);
+        let operands = [max(|op| op.reads.len()), max(|op| op.writes.len())];
         Self::with(device, values, (ELEMENTS, COLUMNS, SETS), operands)
     }
 
-    /// `sets` tensors of `len` elements for each input and result, for rows of up to `most` columns.
+    /// `sets` tensors of `len` elements for each input and result, for rows of up to `max` columns.
     ///
     /// # Errors
     /// Not enough memory.
-    pub fn new(device: &Device, values: &Values, len: usize, most: usize, sets: usize) -> Result<Self> {
-        Self::with(device, values, (len, most, sets), [INPUTS, OUTPUTS])
+    pub fn new(device: &Device, values: &Values, len: usize, max: usize, sets: usize) -> Result<Self> {
+        Self::with(device, values, (len, max, sets), [INPUTS, OUTPUTS])
     }
 
     fn with(
         device: &Device,
         values: &Values,
-        (len, most, sets): (usize, usize, usize),
+        (len, max, sets): (usize, usize, usize),
         [inputs, outputs]: [usize; 2],
     ) -> Result<Self> {
-        let workspace = BLOCKS * most.min(1 << 13);
-        let sizes = Sizes { written: len, rows: 0..len / 64, most, workspace, sets, outputs };
+        let workspace = BLOCKS * max.min(1 << 13);
+        let sizes = Sizes { written: len, rows: 0..len / 64, max, workspace, sets, outputs };
         // A tensor that no op has is one element.
         let input = |input| {
             let len = if input < inputs { len } else { 1 };
@@ -120,22 +120,22 @@ impl Pool {
             let width = op.reads.get(input).map_or(0, |width| width(cols));
             Ok(vec![Device::cpu().upload(values.of(input, rows.start * width..rows.end * width))?])
         };
-        let sizes = Sizes { written, rows: rows.clone(), most: cols, workspace, sets: 1, outputs: OUTPUTS };
+        let sizes = Sizes { written, rows: rows.clone(), max: cols, workspace, sets: 1, outputs: OUTPUTS };
         Self::of(&Device::cpu(), values, sizes, input)
     }
 
     fn of(
         device: &Device,
         values: &Values,
-        Sizes { written, rows, most, workspace, sets, outputs }: Sizes,
+        Sizes { written, rows, max, workspace, sets, outputs }: Sizes,
         input: impl Fn(usize) -> Result<Vec<Buffer<bf16>>>,
     ) -> Result<Self> {
         let poisoned = |output| {
             let len = if output < outputs { written } else { 1 };
             (0..sets).map(|_| device.alloc(len)).collect::<Result<Vec<_>>>()
         };
-        let vector = |number: usize| device.upload(values.of(number, 0..most));
-        let numbers = rows.len().max(most);
+        let vector = |number: usize| device.upload(values.of(number, 0..max));
+        let numbers = rows.len().max(max);
         let targets: Vec<_> = rows.map(|row| (row * 7_919 % CLASSES) as i64).collect();
         Ok(Self {
             x: [input(0)?, input(1)?, input(2)?, input(3)?, input(4)?],
@@ -153,10 +153,10 @@ impl Pool {
     }
 
     /// The tensors at `place`, of `rows` rows of `cols` columns: the first of each set, then those `step` elements on.
-    pub fn turn(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Turn<'_> {
+    pub fn operands(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Operands<'_> {
         let (sets, offset) = (self.y[0].len(), place / self.y[0].len() * step);
         let viewed = &self.viewed;
-        Turn {
+        Operands {
             rows: rows as i64,
             cols: cols as i64,
             x: self.x.each_ref().map(|of| Part { buffer: &of[place % sets], offset, viewed }),

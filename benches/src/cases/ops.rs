@@ -21,8 +21,8 @@ const FEWER_TOKENS: &[usize] = &[1_024, 4_608];
 const CONTEXTS: &[usize] = &[2_048, 8_192, 32_768];
 
 const NONE: Singles = Singles::OfRows(0);
-const HELD: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
-const TWO_HELD: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
+const IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
+const TWO_IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
 
 /// An op without parameters, of which the CPU executor can compute a few rows.
 const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width], choices: Choices) -> Op {
@@ -35,7 +35,7 @@ const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width
         singles: NONE,
         choices,
         columns: WIDTHS,
-        most_rows: 1 << 18,
+        max_rows: 1 << 18,
         light: true,
         call: rows::rms_norm,
     }
@@ -47,28 +47,53 @@ pub const OPS: &[Op] = &[
         columns: LONG,
         vectors: &[ROW],
         call: rows::rms_norm,
-        ..op("rms_norm", &[ROW], &[ROW], Choices::Rungs { held: HELD, clusters: &[(8, 1_024)] })
+        ..op(
+            "rms_norm",
+            &[ROW],
+            &[ROW],
+            Choices::Rungs { in_registers: IN_REGISTERS, clusters: &[(8, 1_024)] },
+        )
     },
     Op {
         columns: LONG,
         vectors: &[ROW],
         call: rows::add_rms_norm,
-        ..op("add_rms_norm", &[ROW; 2], &[ROW; 2], Choices::Rungs { held: TWO_HELD, clusters: &[] })
+        ..op(
+            "add_rms_norm",
+            &[ROW; 2],
+            &[ROW; 2],
+            Choices::Rungs { in_registers: TWO_IN_REGISTERS, clusters: &[] },
+        )
     },
     Op {
         vectors: &[ROW],
         call: rows::rms_norm_gated,
-        ..op("rms_norm_gated", &[ROW; 2], &[ROW], Choices::Rungs { held: TWO_HELD, clusters: &[] })
+        ..op(
+            "rms_norm_gated",
+            &[ROW; 2],
+            &[ROW],
+            Choices::Rungs { in_registers: TWO_IN_REGISTERS, clusters: &[] },
+        )
     },
     Op {
         columns: VOCABULARIES,
         call: rows::softmax,
-        ..op("softmax", &[ROW], &[ROW], Choices::Rungs { held: HELD, clusters: &[(8, 1_024), (7, 384)] })
+        ..op(
+            "softmax",
+            &[ROW],
+            &[ROW],
+            Choices::Rungs { in_registers: IN_REGISTERS, clusters: &[(8, 1_024), (7, 384)] },
+        )
     },
     Op {
         columns: VOCABULARIES,
         call: rows::softmax_backward,
-        ..op("softmax_backward", &[ROW; 2], &[ROW], Choices::Rungs { held: TWO_HELD, clusters: &[] })
+        ..op(
+            "softmax_backward",
+            &[ROW; 2],
+            &[ROW],
+            Choices::Rungs { in_registers: TWO_IN_REGISTERS, clusters: &[] },
+        )
     },
     Op {
         columns: VOCABULARIES,
@@ -83,48 +108,48 @@ pub const OPS: &[Op] = &[
         call: rows::cross_entropy_backward,
         ..op("cross_entropy_backward", &[ROW], &[ROW], Choices::Nothing)
     },
-    Op { vectors: &[ROW; 2], call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Quads) },
+    Op { vectors: &[ROW; 2], call: norms::layer_norm, ..op("layer_norm", &[ROW], &[ROW], Choices::Vec4s) },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 2],
         call: norms::ada_norm_layer,
-        ..op("ada_norm LayerNorm", &[ROW], &[ROW], Choices::Quads)
+        ..op("ada_norm LayerNorm", &[ROW], &[ROW], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 2],
         call: norms::ada_norm_rms,
-        ..op("ada_norm RMSNorm", &[ROW], &[ROW], Choices::Quads)
+        ..op("ada_norm RMSNorm", &[ROW], &[ROW], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 4],
         call: norms::ada_norm_pair,
-        ..op("ada_norm_pair", &[ROW], &[ROW; 2], Choices::Quads)
+        ..op("ada_norm_pair", &[ROW], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_layer,
-        ..op("gated_residual_ada_norm LayerNorm", &[ROW; 2], &[ROW; 2], Choices::Quads)
+        ..op("gated_residual_ada_norm LayerNorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_rms,
-        ..op("gated_residual_ada_norm RMSNorm", &[ROW; 2], &[ROW; 2], Choices::Quads)
+        ..op("gated_residual_ada_norm RMSNorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW],
         call: norms::tanh_gated,
-        ..op("residual_tanh_gated_rms_norm", &[ROW; 2], &[ROW], Choices::Quads)
+        ..op("residual_tanh_gated_rms_norm", &[ROW; 2], &[ROW], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 2],
         call: norms::tanh_gated_modulated,
-        ..op("residual_tanh_gated_rms_norm_modulated", &[ROW; 2], &[ROW; 2], Choices::Quads)
+        ..op("residual_tanh_gated_rms_norm_modulated", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MANY_HEADS,
@@ -179,14 +204,14 @@ pub const OPS: &[Op] = &[
     },
     Op {
         columns: TOKEN_COUNTS,
-        most_rows: 1,
+        max_rows: 1,
         light: false,
         call: attention::attention,
         ..op("attention", &[TOKENS; 3], &[TOKENS], Choices::Nothing)
     },
     Op {
         columns: FEWER_TOKENS,
-        most_rows: 1,
+        max_rows: 1,
         light: false,
         others: LOGARITHMS,
         call: attention::attention_backward,

@@ -4,10 +4,10 @@ use oxiwarp::{
     QkNorm, QkNormRope, Result, RmsNorm, RmsNormGated, Rope, Roundings, Stream,
 };
 
-use super::Turn;
+use super::Operands;
 use super::attention::HEAD;
 
-pub(super) fn rms_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn rms_norm(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (weight, shape, [y, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     oxiwarp::rms_norm(
         device,
@@ -19,25 +19,25 @@ pub(super) fn rms_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
     )
 }
 
-pub(super) fn add_rms_norm(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn add_rms_norm(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (weight, shape, [y, sum, _]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, residual) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?);
     let (y, sum) = (y.view_mut(&shape)?, sum.view_mut(&shape)?);
     oxiwarp::add_rms_norm(device, x, residual, Some(weight), y, sum, RmsNorm::default(), stream)
 }
 
-pub(super) fn rms_norm_gated(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn rms_norm_gated(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (weight, shape, [y, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, gate, y) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, y.view_mut(&shape)?);
     oxiwarp::rms_norm_gated(device, x, gate, Some(weight), y, RmsNormGated::default(), stream)
 }
 
-pub(super) fn softmax(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn softmax(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [y, ..]) = (t.shape(), t.y);
     oxiwarp::softmax(device, t.x[0].view(&shape)?, y.view_mut(&shape)?, false, stream)
 }
 
-pub(super) fn softmax_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn softmax_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [dx, ..]) = (t.shape(), t.y);
     oxiwarp::softmax_backward(
         device,
@@ -49,14 +49,14 @@ pub(super) fn softmax_backward(device: &Device, t: Turn, stream: Stream) -> Resu
     )
 }
 
-pub(super) fn cross_entropy(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn cross_entropy(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [loss, lse]) = (t.shape(), t.singles);
     let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
     let (loss, lse) = (loss.view_mut(&shape[..1])?, lse.view_mut(&shape[..1])?);
     oxiwarp::cross_entropy(device, x, targets, loss, lse, CrossEntropy::default(), stream)
 }
 
-pub(super) fn cross_entropy_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn cross_entropy_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [dx, ..]) = (t.shape(), t.y);
     let (x, targets) = (t.x[0].view(&shape)?, t.targets.view(&shape[..1])?);
     let (lse, dloss) = (t.logarithms.view(&shape[..1])?, t.dloss.view(&shape[..1])?);
@@ -64,13 +64,13 @@ pub(super) fn cross_entropy_backward(device: &Device, t: Turn, stream: Stream) -
     oxiwarp::cross_entropy_backward(device, x, targets, lse, dloss, dx, CrossEntropy::default(), stream)
 }
 
-pub(super) fn activation(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn activation(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [y, ..]) = (t.shape(), t.y);
     let (x, y) = (t.x[0].view(&shape)?, y.view_mut(&shape)?);
     oxiwarp::activation(device, x, None, y, Activation::GeluTanh, Roundings::Exact, stream)
 }
 
-pub(super) fn activation_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn activation_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [dx, ..]) = (t.shape(), t.y);
     let (dy, x, dx) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, dx.view_mut(&shape)?);
     oxiwarp::activation_backward(device, dy, x, None, dx, Activation::GeluTanh, Roundings::Exact, stream)
@@ -80,27 +80,27 @@ pub(super) fn activation_backward(device: &Device, t: Turn, stream: Stream) -> R
 const GEGLU: GatedActivation =
     GatedActivation { activation: Activation::Gelu, gate: Gate::Second, roundings: Roundings::Exact };
 
-pub(super) fn gated_activation(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn gated_activation(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (shape, [y, ..]) = (t.shape(), t.y);
     let (x, second, y) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, y.view_mut(&shape)?);
     oxiwarp::gated_activation(device, x, Some(second), None, y, GEGLU, stream)
 }
 
-pub(super) fn gated_activation_backward(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn gated_activation_backward(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let ([rows, cols], [dx, ..]) = (t.shape(), t.y);
     let (shape, both) = ([rows, cols], [rows, 2 * cols]);
     let (dy, x, second) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, t.x[2].view(&shape)?);
     oxiwarp::gated_activation_backward(device, dy, x, Some(second), None, dx.view_mut(&both)?, GEGLU, stream)
 }
 
-pub(super) fn gated_residual(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (gate, shape, [sum, ..]) = (t.vector(0, t.cols)?, t.shape(), t.y);
     let (x, y, sum) = (t.x[0].view(&shape)?, t.x[1].view(&shape)?, sum.view_mut(&shape)?);
     oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
 }
 
 /// Queries and keys of `[1, rows, cols]`, as heads of 128 columns, and tables of a head's columns.
-fn on_heads(device: &Device, t: Turn, stream: Stream, params: Option<QkNormRope>) -> Result<()> {
+fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormRope>) -> Result<()> {
     let weight = match params {
         Some(params) => Some(t.vector(0, if params.across_heads { t.cols } else { HEAD })?),
         None => None,
@@ -117,16 +117,16 @@ fn on_heads(device: &Device, t: Turn, stream: Stream, params: Option<QkNormRope>
     }
 }
 
-pub(super) fn rope(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn rope(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     on_heads(device, t, stream, None)
 }
 
-pub(super) fn qk_norm_rope(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn qk_norm_rope(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let params = QkNormRope { norm: QkNorm::Rms, head_dim: Some(HEAD), ..QkNormRope::default() };
     on_heads(device, t, stream, Some(params))
 }
 
-pub(super) fn qk_norm_rope_across(device: &Device, t: Turn, stream: Stream) -> Result<()> {
+pub(super) fn qk_norm_rope_across(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let params =
         QkNormRope { norm: QkNorm::Rms, head_dim: Some(HEAD), across_heads: true, ..QkNormRope::default() };
     on_heads(device, t, stream, Some(params))

@@ -21,7 +21,8 @@ pub(super) struct Results {
 impl Results {
     /// Those of call number 0 in `bands` of rows, and its sums over all rows.
     pub fn of(op: &Op, cols: usize, pool: &Pool, bands: &[Range<usize>]) -> Result<Self> {
-        let of_bands = bands.iter().map(|band| of_rows(op, cols, pool, band)).collect::<Result<Vec<_>>>()?;
+        let of_bands =
+            bands.iter().map(|interval| of_rows(op, cols, pool, interval)).collect::<Result<Vec<_>>>()?;
         let columns = if let Singles::OfColumns(count) = op.singles { count } else { 0 };
         let of_columns = (0..columns).map(|number| pool.single(number, 0..cols)).collect::<Result<_>>()?;
         Ok(Self { of_rows: of_bands.concat(), of_columns })
@@ -50,14 +51,14 @@ pub(super) fn bands(case: &Case) -> Vec<Range<usize>> {
     [0, (case.rows - count) / 2, case.rows - count].map(|first| first..first + count).to_vec()
 }
 
-fn of_rows(op: &Op, cols: usize, pool: &Pool, band: &Range<usize>) -> Result<Vec<Vec<f32>>> {
+fn of_rows(op: &Op, cols: usize, pool: &Pool, interval: &Range<usize>) -> Result<Vec<Vec<f32>>> {
     let mut results = vec![];
     for (number, width) in op.writes.iter().enumerate() {
         let width = width(cols);
-        results.push(pool.result(number, band.start * width..band.end * width)?);
+        results.push(pool.result(number, interval.start * width..interval.end * width)?);
     }
     if let Singles::OfRows(count) = op.singles {
-        let single = |number| pool.single(number, band.clone());
+        let single = |number| pool.single(number, interval.clone());
         results.extend((0..count).map(single).collect::<Result<Vec<_>>>()?);
     }
     Ok(results)

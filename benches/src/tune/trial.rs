@@ -53,7 +53,7 @@ impl<'c> Checks<'c> {
         let bands = bands(&case);
         let mut expected = None;
         if case.op.light {
-            let of_bands = bands.iter().map(|band| Results::by_executor(&case, values, band));
+            let of_bands = bands.iter().map(|interval| Results::by_executor(&case, values, interval));
             let of_rows = of_bands.map(|results| Ok(results?.of_rows)).collect::<Result<Vec<_>>>()?.concat();
             expected = Some(Results { of_rows, of_columns: vec![] });
         }
@@ -103,9 +103,9 @@ impl<'c> Checks<'c> {
             pool.poison(stream)?;
             few.run(&device, pool, stream)?;
             device.synchronize()?;
-            let of_few = Results::of(few.op, few.cols, pool, from_ref(&(0..few.rows)))?;
+            let narrow = Results::of(few.op, few.cols, pool, from_ref(&(0..few.rows)))?;
             difference =
-                difference.or(of_few.difference(expected).map(|text| format!("{} rows: {text}", few.rows)));
+                difference.or(narrow.difference(expected).map(|text| format!("{} rows: {text}", few.rows)));
         }
         let Case { op, rows, cols } = case;
         Ok(match difference {
@@ -163,7 +163,7 @@ mod tests {
             let columns: &[usize] = match op.choices {
                 Choices::Decode => &[1_024],
                 Choices::Rungs { .. } => &[512, 2_560],
-                Choices::Quads => &[640, 1_536],
+                Choices::Vec4s => &[640, 1_536],
                 _ => &[1_536],
             };
             for &cols in columns {
@@ -176,10 +176,10 @@ mod tests {
     /// Rows beside each other, held alone, and read twice; blocks go over their rows more than once.
     #[test]
     fn every_form_of_a_gradient_is_tried() {
-        for (cols, beside) in [(1_536, "beside2"), (3_072, "beside3")] {
+        for (cols, operands) in [(1_536, "rows2_block2"), (3_072, "block3")] {
             let trials = right(Case { op: op("layer_norm_backward"), rows: 300, cols });
             for kernel in
-                [&format!("_{beside}"), "_hold4", ""].map(|form| format!("layer_norm_backward{form} "))
+                [&format!("_{operands}"), "_block4", "_any"].map(|form| format!("layer_norm_backward{form} "))
             {
                 assert!(
                     trials.iter().any(|trial| trial.launches.starts_with(&kernel)),

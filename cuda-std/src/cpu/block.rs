@@ -51,7 +51,7 @@ pub(super) struct Slot {
 /// Shared memory comes in units of this alignment.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
-struct Line([u8; 128]);
+struct AlignedUnit([u8; 128]);
 
 /// A block of a launch; used again for every block that one worker runs.
 pub(crate) struct Block {
@@ -64,7 +64,7 @@ pub(crate) struct Block {
     pub(super) calling: Vec<Cell<u32>>,
     pub(super) running: Cell<usize>,
     at_barrier: Cell<usize>,
-    shared: RefCell<Vec<Line>>,
+    shared: RefCell<Vec<AlignedUnit>>,
     shared_base: *mut u8,
     host_panics: bool,
     pub(super) races: Races,
@@ -83,7 +83,8 @@ impl Block {
             call: Cell::new(Call::NONE),
             yielder: Cell::new(ptr::null()),
         };
-        let mut shared = vec![Line([0; 128]); (shape.shared_bytes as usize).div_ceil(size_of::<Line>())];
+        let mut shared =
+            vec![AlignedUnit([0; 128]); (shape.shared_bytes as usize).div_ceil(size_of::<AlignedUnit>())];
         Self {
             kernel: *kernel,
             shape: *shape,
@@ -112,7 +113,7 @@ impl Block {
         self.copies.clear();
         let lines = self.shared.borrow().len();
         // SAFETY: `shared_base` points to that many lines, which no thread uses yet.
-        unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<Line>()) };
+        unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<AlignedUnit>()) };
 
         struct Restore(*const Block);
         impl Drop for Restore {

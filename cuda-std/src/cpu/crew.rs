@@ -45,7 +45,7 @@ impl Crew {
         while live > 0 {
             let mut stalled = true;
             for warp in 0..self.order.warps() {
-                while self.turn(block, warp, &mut live)? {
+                while self.step(block, warp, &mut live)? {
                     stalled = false;
                 }
             }
@@ -58,10 +58,10 @@ impl Crew {
 
     /// Gives each lane of a warp that can go on its turn; false if there was none. Takes those that return off `live`.
     #[inline(always)]
-    fn turn(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
+    fn step(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
         let mut went = false;
-        for turn in 0..32 {
-            let at = self.order.thread(warp, turn);
+        for step in 0..32 {
+            let at = self.order.thread(warp, step);
             if block.slots.get(at).is_some_and(|slot| slot.state.get() == State::Ready) {
                 went = true;
                 block.running.set(at);

@@ -129,7 +129,7 @@ impl fmt::Display for FaultKind {
             Self::MissingLanes { operation, mask, missing, first } => write!(
                 f,
                 "{operation} with mask {mask:#010x} misses {}: lane {} {first}",
-                Lanes(*missing),
+                LaneRanges(*missing),
                 missing.trailing_zeros()
             ),
             Self::SharedOutOfBounds { offset, bytes, size } => write!(
@@ -181,20 +181,20 @@ impl fmt::Display for Index {
 }
 
 /// The lanes of a mask as ranges: `lane 5`, `lanes 0, 3-7`.
-struct Lanes(u32);
+struct LaneRanges(u32);
 
-impl fmt::Display for Lanes {
+impl fmt::Display for LaneRanges {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(if self.0.count_ones() == 1 { "lane " } else { "lanes " })?;
-        let (mut rest, mut between) = (u64::from(self.0), "");
-        while rest != 0 {
-            let first = rest.trailing_zeros();
-            let last = first + (rest >> first).trailing_ones() - 1;
+        let (mut following, mut between) = (u64::from(self.0), "");
+        while following != 0 {
+            let first = following.trailing_zeros();
+            let last = first + (following >> first).trailing_ones() - 1;
             write!(f, "{between}{first}")?;
             if last > first {
                 write!(f, "-{last}")?;
             }
-            rest &= u64::MAX << (last + 1);
+            following &= u64::MAX << (last + 1);
             between = ", ";
         }
         Ok(())

@@ -67,10 +67,10 @@ impl Order {
         self.warps.len()
     }
 
-    /// The thread that has turn `turn` in the warp that has turn `warp`; the last warp may have fewer than 32.
+    /// The thread that has turn `step` in the warp that has turn `warp`; the last warp may have fewer than 32.
     #[inline(always)]
-    pub fn thread(&self, warp: usize, turn: u32) -> usize {
-        let lane = self.factor.wrapping_mul(turn).wrapping_add(self.first) % 32;
+    pub fn thread(&self, warp: usize, step: u32) -> usize {
+        let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;
         (self.warps[warp] * 32 + lane) as usize
     }
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn threads(order: &Order) -> Vec<usize> {
-        (0..order.warps()).flat_map(|warp| (0..32).map(move |turn| order.thread(warp, turn))).collect()
+        (0..order.warps()).flat_map(|warp| (0..32).map(move |step| order.thread(warp, step))).collect()
     }
 
     #[test]

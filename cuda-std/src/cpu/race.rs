@@ -16,7 +16,7 @@ struct Mark {
     /// Barriers of the block before them, counted from 1; 0: none was made. (2^32 of them take hours.)
     barriers: u32,
     /// Barriers of the warp before the last of them.
-    meetings: u32,
+    rendezvous: u32,
     /// Who made the last of them, and another thread that made one.
     thread: u16,
     other: u16,
@@ -26,7 +26,7 @@ struct Mark {
 }
 
 impl Mark {
-    const NONE: Self = Self { barriers: 0, meetings: 0, thread: 0, other: 0, lanes: false, warps: false };
+    const NONE: Self = Self { barriers: 0, rendezvous: 0, thread: 0, other: 0, lanes: false, warps: false };
 
     /// Who made one of these that nothing orders before `now`?
     fn race(&self, now: &Self) -> Option<u16> {
@@ -35,7 +35,7 @@ impl Mark {
         }
         let alone = self.thread == now.thread && !self.lanes;
         let of_warp = self.thread / 32 == now.thread / 32;
-        let ordered = of_warp && !self.warps && (alone || self.meetings != now.meetings);
+        let ordered = of_warp && !self.warps && (alone || self.rendezvous != now.rendezvous);
         (!ordered).then_some(if self.thread == now.thread { self.other } else { self.thread })
     }
 
@@ -45,7 +45,7 @@ impl Mark {
             return now;
         }
         let of_warp = self.thread / 32 == now.thread / 32;
-        let lanes = of_warp && self.meetings == now.meetings && (self.lanes || self.thread != now.thread);
+        let lanes = of_warp && self.rendezvous == now.rendezvous && (self.lanes || self.thread != now.thread);
         let other = if self.thread == now.thread { self.other } else { self.thread };
         Self { other, lanes, warps: self.warps || !of_warp, ..now }
     }
@@ -56,7 +56,7 @@ pub(super) struct Races {
     /// For each unit, what read it and what wrote it.
     marks: RefCell<Vec<[Mark; 2]>>,
     barriers: Cell<u32>,
-    meetings: Vec<Cell<u32>>,
+    rendezvous: Vec<Cell<u32>>,
 }
 
 impl Races {
@@ -65,7 +65,7 @@ impl Races {
         Self {
             marks: RefCell::new(vec![[Mark::NONE; 2]; units]),
             barriers: Cell::new(0),
-            meetings: vec![Cell::new(0); warps],
+            rendezvous: vec![Cell::new(0); warps],
         }
     }
 
@@ -75,8 +75,8 @@ impl Races {
     }
 
     /// A warp meets. (Some of its lanes, if the mask is not whole: then a race may go unnoticed.)
-    pub fn meeting(&self, warp: usize) {
-        self.meetings[warp].set(self.meetings[warp].get().wrapping_add(1));
+    pub fn rendezvous(&self, warp: usize) {
+        self.rendezvous[warp].set(self.rendezvous[warp].get().wrapping_add(1));
     }
 }
 
@@ -89,8 +89,8 @@ pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
 impl Block {
     fn note(&self, offset: usize, bytes: usize, writes: bool) {
         let (thread, races) = (self.linear_index(), &self.races);
-        let (barriers, meetings) = (races.barriers.get(), races.meetings[thread / 32].get());
-        let now = Mark { barriers, meetings, thread: thread as u16, ..Mark::NONE };
+        let (barriers, rendezvous) = (races.barriers.get(), races.rendezvous[thread / 32].get());
+        let now = Mark { barriers, rendezvous, thread: thread as u16, ..Mark::NONE };
         let mut race = None;
         for [read, write] in &mut races.marks.borrow_mut()[offset / UNIT..(offset + bytes).div_ceil(UNIT)] {
             let after_write = write.race(&now).map(|other| (other, true));

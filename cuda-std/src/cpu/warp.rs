@@ -113,7 +113,7 @@ impl Block {
         }
         calling.set(calling.get() & !call.mask);
         if call.operation == Operation::Sync {
-            self.races.meeting(self.linear_index() / 32);
+            self.races.rendezvous(self.linear_index() / 32);
         }
         self.complete(&call);
         true

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 use crate::arch;
 
 /// The f32 values of one 16-byte pack: `[f32; 4]` for f32, `[f32; 8]` for the 16-bit types.
-pub trait Lanes: Copy {
+pub trait F32Vec: Copy {
     /// How many.
     const LEN: u32;
     /// All lanes `value`.
@@ -40,7 +40,7 @@ pub trait Lanes: Copy {
     }
 }
 
-impl<const N: usize> Lanes for [f32; N] {
+impl<const N: usize> F32Vec for [f32; N] {
     const LEN: u32 = N as u32;
     #[inline(always)]
     fn splat(value: f32) -> Self {
@@ -59,7 +59,7 @@ impl<const N: usize> Lanes for [f32; N] {
 /// An element type of tensors. Conversions from f32 round to nearest even.
 pub trait Elem: Copy + Send + Sync + 'static {
     /// The f32 values of one pack.
-    type Lanes: Lanes;
+    type F32Vec: F32Vec;
     /// Smaller than all others: the neutral element of a maximum.
     const NEG_INFINITY: Self;
 
@@ -71,9 +71,9 @@ pub trait Elem: Copy + Send + Sync + 'static {
     /// To f32, exact.
     fn to_f32(self) -> f32;
     /// 16 bytes as lanes, in memory order.
-    fn unpack(words: [u32; 4]) -> Self::Lanes;
+    fn unpack(words: [u32; 4]) -> Self::F32Vec;
     /// Lanes as 16 bytes, each rounded once.
-    fn pack(lanes: Self::Lanes) -> [u32; 4];
+    fn pack(lanes: Self::F32Vec) -> [u32; 4];
     /// The larger elements of two words, of which each holds one or two; a NaN may win or lose.
     fn max_words(a: u32, b: u32) -> u32;
     /// The element of `size_of::<Self>()` bytes whose bits are the low bits of `word`.
@@ -101,7 +101,7 @@ pub trait Elem: Copy + Send + Sync + 'static {
 }
 
 impl Elem for f32 {
-    type Lanes = [f32; 4];
+    type F32Vec = [f32; 4];
     const NEG_INFINITY: Self = f32::NEG_INFINITY;
     #[inline(always)]
     fn from_f32(value: f32) -> Self {
@@ -148,7 +148,7 @@ impl Elem for f32 {
 macro_rules! half_elem {
     ($t:ident, $from:ident, $to:ident, $pack:ident, $unpack:ident, $add:ident, $mul:ident, $max:ident) => {
         impl Elem for $t {
-            type Lanes = [f32; 8];
+            type F32Vec = [f32; 8];
             const NEG_INFINITY: Self = $t::NEG_INFINITY;
             #[inline(always)]
             fn from_f32(value: f32) -> Self {

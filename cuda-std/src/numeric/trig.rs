@@ -18,10 +18,10 @@ const TO_INTEGER: f32 = 12_582_912.0;
 #[inline(always)]
 pub fn sin_cos(x: f32) -> (f32, f32) {
     let shifted = x * FRAC_2_PI + TO_INTEGER;
-    let (turns, quadrant) = (shifted - TO_INTEGER, shifted.to_bits());
+    let (quarters, quadrant) = (shifted - TO_INTEGER, shifted.to_bits());
     let [high, middle, low] = HALF_PI;
-    let rest = fma(turns, -low, fma(turns, -middle, fma(turns, -high, x)));
-    let (sin, cos) = (sin_of_rest(rest), cos_of_rest(rest));
+    let remainder = fma(quarters, -low, fma(quarters, -middle, fma(quarters, -high, x)));
+    let (sin, cos) = (sin_of_remainder(remainder), cos_of_remainder(remainder));
     let (sin, cos) = if quadrant & 1 == 0 { (sin, cos) } else { (cos, sin) };
     (negate_if(sin, quadrant & 2 != 0), negate_if(cos, quadrant.wrapping_add(1) & 2 != 0))
 }
@@ -32,14 +32,14 @@ fn negate_if(x: f32, wanted: bool) -> f32 {
 }
 
 #[inline(always)]
-fn sin_of_rest(x: f32) -> f32 {
+fn sin_of_remainder(x: f32) -> f32 {
     let square = x * x;
     let sum = fma(square, f32::from_bits(0xb94d_4153), f32::from_bits(0x3c08_85e4));
     fma(fma(square, sum, f32::from_bits(0xbe2a_aaa8)), x * square, x)
 }
 
 #[inline(always)]
-fn cos_of_rest(x: f32) -> f32 {
+fn cos_of_remainder(x: f32) -> f32 {
     let square = x * x;
     let sum = fma(square, f32::from_bits(0x37cb_ac00), f32::from_bits(0xbab6_07ed));
     let sum = fma(square, sum, f32::from_bits(0x3d2a_aabb));
@@ -50,11 +50,11 @@ fn cos_of_rest(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest distance from f64 over many arguments up to `most`.
-    fn worst(most: f32) -> (f64, f32) {
+    /// The largest distance from f64 over many arguments up to `max`.
+    fn worst(max: f32) -> (f64, f32) {
         let steps = 4_000_000_u32;
         let off = |step: u32| {
-            let x = most * (step as f32 / steps as f32);
+            let x = max * (step as f32 / steps as f32);
             let ((sin, cos), wide) = (sin_cos(x), f64::from(x));
             ((f64::from(sin) - wide.sin()).abs().max((f64::from(cos) - wide.cos()).abs()), x)
         };
@@ -63,8 +63,8 @@ mod tests {
 
     #[test]
     fn close_to_f64_up_to_a_million() {
-        for most in [1.0, 10.0, 1e3, 1e5, 1e6] {
-            let (error, at) = worst(most);
+        for max in [1.0, 10.0, 1e3, 1e5, 1e6] {
+            let (error, at) = worst(max);
             assert!(error <= 2.0_f64.powi(-23), "sin_cos({at}) is off by {error:e}");
         }
     }

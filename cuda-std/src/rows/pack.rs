@@ -1,7 +1,7 @@
 //! 16 bytes of elements: the widest access that one thread makes; in 16 bits half the registers of its f32 lanes.
 use core::marker::PhantomData;
 
-use crate::numeric::elem::{Elem, Lanes};
+use crate::numeric::elem::{Elem, F32Vec};
 
 /// 16 bytes of `T`, held as loaded. Keep packs across a reduction and unpack them again: conversion is cheaper than
 /// the registers (or the second read) that it saves.
@@ -13,7 +13,7 @@ pub struct Pack<T> {
 
 impl<T: Elem> Pack<T> {
     /// How many elements.
-    pub const LEN: u32 = T::Lanes::LEN;
+    pub const LEN: u32 = T::F32Vec::LEN;
     /// All bits zero.
     pub const ZERO: Self = Self::from_words([0; 4]);
 
@@ -29,12 +29,12 @@ impl<T: Elem> Pack<T> {
     }
     /// Its values in f32, exact.
     #[inline(always)]
-    pub fn lanes(self) -> T::Lanes {
+    pub fn lanes(self) -> T::F32Vec {
         T::unpack(self.words)
     }
     /// From values in f32, each rounded once to `T`.
     #[inline(always)]
-    pub fn from_lanes(lanes: T::Lanes) -> Self {
+    pub fn from_lanes(lanes: T::F32Vec) -> Self {
         Self::from_words(T::pack(lanes))
     }
     /// The larger of each pair of elements, without unpacking them; a NaN may win or lose.
@@ -45,7 +45,7 @@ impl<T: Elem> Pack<T> {
     /// The same pack, but the compiler no longer knows that its lanes were computed before: it unpacks again, where
     /// it would otherwise keep the lanes alive in between, in twice the registers for the 16-bit types.
     #[inline(always)]
-    pub fn forget_lanes(self) -> Self {
+    pub fn opaque_lanes(self) -> Self {
         Self::from_words(crate::arch::opaque(self.words))
     }
 

@@ -47,10 +47,10 @@ impl Team {
         }
     }
 
-    /// The same team, after [`thread::forget`]: for the columns of one row of many.
+    /// The same team, after [`thread::opaque`]: for the columns of one row of many.
     #[inline(always)]
-    pub fn forget(self) -> Self {
-        let [rank, size] = thread::forget([self.rank, self.size]);
+    pub fn opaque(self) -> Self {
+        let [rank, size] = thread::opaque([self.rank, self.size]);
         Self { rank, size, ..self }
     }
 
@@ -59,7 +59,7 @@ impl Team {
     /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`; a cluster takes 8 bytes
     /// for each of its blocks too, and 8 more, and folds once.
     #[inline(always)]
-    pub fn fold<T: warp::Exchange>(
+    pub fn reduce<T: warp::Exchange>(
         &self,
         value: T,
         neutral: T,
@@ -67,26 +67,26 @@ impl Team {
         combine: impl Fn(T, T) -> T + Copy,
     ) -> T {
         if self.size <= warp::SIZE {
-            return warp::fold(value, self.size, combine);
+            return warp::reduce(value, self.size, combine);
         }
         if self.cluster {
-            return block::fold_cluster::<T, { Self::CLUSTER }>(value, neutral, memory, combine);
+            return block::reduce_cluster::<T, { Self::CLUSTER }>(value, neutral, memory, combine);
         }
         let warps = self.size / warp::SIZE;
         let first = thread::index()[1] * warps;
         let number = first + self.rank / warp::SIZE;
-        block::fold_warps(value, neutral, number, first, warps, memory, combine)
+        block::reduce_warps(value, neutral, number, first, warps, memory, combine)
     }
 
-    /// The sum over the team: see [`Team::fold`].
+    /// The sum over the team: see [`Team::reduce`].
     #[inline(always)]
     pub fn sum(&self, value: f32, memory: &mut SharedMemory) -> f32 {
-        self.fold(value, 0.0, memory, |a, b| a + b)
+        self.reduce(value, 0.0, memory, |a, b| a + b)
     }
 
-    /// The maximum over the team: see [`Team::fold`].
+    /// The maximum over the team: see [`Team::reduce`].
     #[inline(always)]
     pub fn max(&self, value: f32, memory: &mut SharedMemory) -> f32 {
-        self.fold(value, f32::NEG_INFINITY, memory, f32::max)
+        self.reduce(value, f32::NEG_INFINITY, memory, f32::max)
     }
 }

@@ -15,7 +15,7 @@ pub fn sync() {
 /// Takes the bytes of a `T` for each warp from `memory`; every thread must call it. A second fold over the
 /// same memory needs a [`sync`] before it.
 #[inline(always)]
-pub fn fold<T: warp::Exchange>(
+pub fn reduce<T: warp::Exchange>(
     value: T,
     neutral: T,
     memory: &mut SharedMemory,
@@ -23,13 +23,13 @@ pub fn fold<T: warp::Exchange>(
 ) -> T {
     let [x, y, z] = thread::block_dim();
     let (number, warps) = (linear_index() / warp::SIZE, x * y * z / warp::SIZE);
-    fold_warps(value, neutral, number, 0, warps, memory, combine)
+    reduce_warps(value, neutral, number, 0, warps, memory, combine)
 }
 
 /// Folds over the `warps` warps from number `first` on, for each such group of the block at once; `number` is
 /// the calling thread's warp.
 #[inline(always)]
-pub(crate) fn fold_warps<T: warp::Exchange>(
+pub(crate) fn reduce_warps<T: warp::Exchange>(
     value: T,
     neutral: T,
     number: u32,
@@ -40,20 +40,20 @@ pub(crate) fn fold_warps<T: warp::Exchange>(
 ) -> T {
     let [x, y, z] = thread::block_dim();
     let partial = memory.take::<T>(x * y * z / warp::SIZE);
-    let folded = warp::fold(value, warp::SIZE, combine);
+    let reduced = warp::reduce(value, warp::SIZE, combine);
     if warp::lane() == 0 {
         // SAFETY: one slot a warp of the block; only lane 0 writes it, before the barrier.
-        unsafe { partial.set(number, folded) };
+        unsafe { partial.set(number, reduced) };
     }
     sync();
     // SAFETY: one of the slots of the block's warps, each written before the barrier.
-    fold_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
+    reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
 /// Folds `count` elements, up to 32. As many lanes as there are elements fold them, each group of lanes the
 /// same ones: the steps are as few as can be, and every lane ends with the result.
 #[inline(always)]
-fn fold_lanes<T: warp::Exchange>(
+fn reduce_lanes<T: warp::Exchange>(
     element: impl Fn(u32) -> T,
     count: u32,
     neutral: T,
@@ -62,33 +62,38 @@ fn fold_lanes<T: warp::Exchange>(
     let width = count.next_power_of_two();
     let slot = warp::lane() % width;
     let theirs = if slot < count { element(slot) } else { neutral };
-    warp::fold(theirs, width, combine)
+    warp::reduce(theirs, width, combine)
 }
 
-/// As [`fold`], over all blocks of a cluster of a kernel that declares `BLOCKS`, once; takes 8 bytes for each
+/// As [`reduce`], over all blocks of a cluster of a kernel that declares `BLOCKS`, once; takes 8 bytes for each
 /// block and 8 more.
 #[inline(always)]
-pub(crate) fn fold_cluster<T: warp::Exchange, const BLOCKS: u32>(
+pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
     neutral: T,
     memory: &mut SharedMemory,
     combine: impl Fn(T, T) -> T + Copy,
 ) -> T {
-    let exchange = cluster::Exchange::open::<BLOCKS>(memory);
-    let folded = fold(value, neutral, memory, combine);
-    let words = exchange.all(folded.to_bits());
+    let exchange = cluster::ClusterExchange::open::<BLOCKS>(memory);
+    let reduced = reduce(value, neutral, memory, combine);
+    let words = exchange.all(reduced.to_bits());
     // SAFETY: a block's word, which has come.
-    fold_lanes(|block| T::from_bits(unsafe { words.get(block) }), cluster::size::<BLOCKS>(), neutral, combine)
+    reduce_lanes(
+        |block| T::from_bits(unsafe { words.get(block) }),
+        cluster::size::<BLOCKS>(),
+        neutral,
+        combine,
+    )
 }
 
-/// The sum of `value` over the block: see [`fold`].
+/// The sum of `value` over the block: see [`reduce`].
 #[inline(always)]
 pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
-    fold(value, 0.0, memory, |a, b| a + b)
+    reduce(value, 0.0, memory, |a, b| a + b)
 }
 
-/// The maximum of `value` over the block: see [`fold`].
+/// The maximum of `value` over the block: see [`reduce`].
 #[inline(always)]
 pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
-    fold(value, f32::NEG_INFINITY, memory, f32::max)
+    reduce(value, f32::NEG_INFINITY, memory, f32::max)
 }

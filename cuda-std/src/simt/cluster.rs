@@ -32,13 +32,13 @@ pub fn rank() -> u32 {
 /// all memory accesses of all threads before it: with it `rms_norm` of rows of 131,072 had 85 % of copy
 /// bandwidth on an H200, with this 90 %.
 #[derive(Clone, Copy)]
-pub struct Exchange {
+pub struct ClusterExchange {
     words: Shared<u64>,
     barrier: Shared<u64>,
     blocks: u32,
 }
 
-impl Exchange {
+impl ClusterExchange {
     /// The kernel's only one, of the clusters of `BLOCKS` that it declares; takes a word for each block, and
     /// one more. Every thread of the cluster must call it.
     #[inline(always)]
@@ -55,7 +55,7 @@ impl Exchange {
 
     /// Sends `word`, the same in all threads of a block, to all blocks, and returns those of all by their
     /// ranks. Every thread of the cluster must call it, once, with a barrier of the block between
-    /// [`Exchange::open`] and this.
+    /// [`ClusterExchange::open`] and this.
     #[inline(always)]
     pub fn all(self, word: u64) -> Shared<u64> {
         // The others run, and expect it.

@@ -12,19 +12,19 @@ pub use crate::base::cache::{LINE, Policy};
 /// places of the earlier ones.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Passage {
+pub struct L2Policy {
     policy: Policy,
     /// The first block, in x, that gives its lines back.
-    give_back_from: u32,
+    demote_from: u32,
 }
 
-impl Passage {
+impl L2Policy {
     /// As the GPU does by itself.
-    pub const PLAIN: Self = Self { policy: Policy::NORMAL, give_back_from: u32::MAX };
+    pub const PLAIN: Self = Self { policy: Policy::NORMAL, demote_from: u32::MAX };
 
     /// Lines are kept, and given back by all blocks from number `first` on. Rows begin and end with a line.
     pub const fn kept_until(first: u32) -> Self {
-        Self { policy: Policy::LAST, give_back_from: first }
+        Self { policy: Policy::LAST, demote_from: first }
     }
 
     /// How the rows are loaded.
@@ -35,8 +35,8 @@ impl Passage {
 
     /// Does the calling block give its lines back?
     #[inline(always)]
-    pub fn gives_back(self) -> bool {
-        thread::block_index()[0] >= self.give_back_from
+    pub fn demotes(self) -> bool {
+        thread::block_index()[0] >= self.demote_from
     }
 }
 
@@ -45,7 +45,7 @@ impl Passage {
 /// # Safety
 /// A line of global memory that may be read begins at `line`.
 #[inline(always)]
-pub unsafe fn give_back(line: *const u8) {
+pub unsafe fn demote(line: *const u8) {
     // SAFETY: as the caller promises.
-    unsafe { arch::l2_give_back(line) }
+    unsafe { arch::l2_demote(line) }
 }

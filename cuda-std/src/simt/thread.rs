@@ -41,13 +41,13 @@ pub fn global_index() -> u64 {
 /// The same numbers, but the compiler no longer knows where they come from: what is made of them in a loop is
 /// worked out in each turn, where it would otherwise stay in registers over all of them.
 #[inline(always)]
-pub fn forget([a, b]: [u32; 2]) -> [u32; 2] {
+pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
 }
 
-/// [`forget`] for an address.
+/// [`opaque`] for an address.
 #[inline(always)]
-pub fn forget_address<T>(address: *const T) -> *const T {
+pub fn opaque_address<T>(address: *const T) -> *const T {
     arch::opaque_address(address as u64) as *const T
 }
 

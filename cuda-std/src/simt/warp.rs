@@ -126,24 +126,24 @@ pub fn all(mask: u32, predicate: bool) -> bool {
 ///
 /// A butterfly: both lanes of a pair compute the same commutative `combine`, so all end with one result.
 #[inline(always)]
-pub fn fold<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
-    let mut folded = value;
+pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
+    let mut reduced = value;
     let mut distance = width / 2;
     while distance > 0 {
-        folded = combine(folded, folded.shuffle_xor(distance));
+        reduced = combine(reduced, reduced.shuffle_xor(distance));
         distance /= 2;
     }
-    folded
+    reduced
 }
 
 /// The sum of `value` over groups of `width` neighbouring lanes.
 #[inline(always)]
 pub fn sum(value: f32, width: u32) -> f32 {
-    fold(value, width, |a, b| a + b)
+    reduce(value, width, |a, b| a + b)
 }
 
 /// The maximum of `value` over groups of `width` neighbouring lanes; a NaN loses to a number, as `max.f32` has it.
 #[inline(always)]
 pub fn max(value: f32, width: u32) -> f32 {
-    fold(value, width, f32::max)
+    reduce(value, width, f32::max)
 }

@@ -6,7 +6,7 @@ use super::*;
 /// What a launch with barriers and shuffles leaves, and the order in which the threads of each block took turns.
 fn trace() -> Vec<u32> {
     let (blocks, threads) = (200, 96);
-    let (turns, out) = (zeros(blocks), zeros(blocks * threads));
+    let (steps, out) = (zeros(blocks), zeros(blocks * threads));
     run([blocks, 1, 1], [threads, 1, 1], 4 * threads, &|| {
         let block = thread::block_index()[0];
         let mut value = 1.0 / (1 + block + me()) as f32;
@@ -14,8 +14,8 @@ fn trace() -> Vec<u32> {
             value = tree_sum(warp::sum(value, 32).sqrt(), threads) / (1 + me()) as f32;
             block::sync();
         }
-        let turn = turns[block as usize].fetch_add(1, Relaxed);
-        out[(block * threads + me()) as usize].store(value.to_bits() ^ turn, Relaxed);
+        let step = steps[block as usize].fetch_add(1, Relaxed);
+        out[(block * threads + me()) as usize].store(value.to_bits() ^ step, Relaxed);
     })
     .unwrap();
     values(&out)

@@ -146,15 +146,15 @@ fn halves_of_a_word_may_belong_to_two_threads() {
 #[test]
 fn blocks_have_orders_of_their_own_and_the_same_ones_each_time() {
     let orders = || {
-        let turns = zeros(64 * 128);
+        let steps = zeros(64 * 128);
         let clocks = zeros(64);
         run([64, 1, 1], [128, 1, 1], 0, &|| {
             let block = thread::block_index()[0];
-            let turn = clocks[block as usize].fetch_add(1, Relaxed);
-            turns[(block * 128 + me()) as usize].store(turn, Relaxed);
+            let step = clocks[block as usize].fetch_add(1, Relaxed);
+            steps[(block * 128 + me()) as usize].store(step, Relaxed);
         })
         .unwrap();
-        values(&turns)
+        values(&steps)
     };
     let first = orders();
     let different: std::collections::BTreeSet<_> = first.chunks(128).collect();

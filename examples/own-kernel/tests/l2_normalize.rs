@@ -16,8 +16,8 @@ fn values<T: Element>(len: usize) -> Vec<T> {
         .collect()
 }
 
-/// Rows of `cols` that lie `gap` elements apart: each element may be off by `most` of its size.
-fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3], most: f64) {
+/// Rows of `cols` that lie `gap` elements apart: each element may be off by `max` of its size.
+fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3], max: f64) {
     let stride = cols + gap;
     let mut x = values::<T>(rows * stride);
     x[..cols].fill(T::from_f32(0.0));
@@ -34,10 +34,10 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3], most: f64) 
         for col in 0..cols {
             let (got, right) = (f64::from(y[row * stride + col].to_f32()), at(col) / norm);
             let context = format!("{device:?}, {rows} x {cols}, gap {gap}, row {row}, column {col}");
-            assert!((got - right).abs() <= most * right.abs(), "{context}: {got}, expected {right}");
+            assert!((got - right).abs() <= max * right.abs(), "{context}: {got}, expected {right}");
         }
-        let beside = &y[row * stride + cols..(row + 1) * stride];
-        assert!(beside.iter().all(|y| y.to_f32().is_nan()), "row {row}: something was written beside it");
+        let operands = &y[row * stride + cols..(row + 1) * stride];
+        assert!(operands.iter().all(|y| y.to_f32().is_nan()), "row {row}: something was written beside it");
     }
 }
 

@@ -13,7 +13,7 @@ use crate::{Dtype, Error, Result};
 
 /// A memory that pointers are of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Location {
     Host,
     Cuda(usize),
 }
@@ -133,7 +133,7 @@ impl Device {
         }
     }
 
-    /// Its L2, if what kernels read once is to be kept there ([`Passage`](cuda_std::l2::Passage)).
+    /// Its L2, if what kernels read once is to be kept there ([`L2Policy`](cuda_std::l2::Passage)).
     pub(crate) fn l2_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.l2_bytes,
@@ -142,10 +142,10 @@ impl Device {
     }
 
     /// The memory that its kernels reach.
-    pub(crate) fn place(&self) -> Place {
+    pub(crate) fn location(&self) -> Location {
         match &self.kind {
-            Kind::Cuda(cuda) => Place::Cuda(cuda.index),
-            Kind::Cpu => Place::Host,
+            Kind::Cuda(cuda) => Location::Cuda(cuda.index),
+            Kind::Cpu => Location::Host,
         }
     }
 

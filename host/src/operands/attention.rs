@@ -55,7 +55,7 @@ impl<'t> Argument<'t> for Attention {
 
 /// The least scale of the kernels that multiply by it late: they divide by it, which beneath 1.6e-38 is
 /// infinite.
-pub(crate) const LEAST_SCALE: f32 = 1e-37;
+pub(crate) const MIN_SCALE: f32 = 1e-37;
 
 /// The mask as kernels read it.
 #[derive(Clone, Copy, Debug)]

@@ -61,14 +61,14 @@ fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> 
     let len = view.shape().first().map_or(0, |&len| len as usize);
     // SAFETY: a contiguous i32 tensor of `len` elements, as `contiguous` checked, in the memory of the CPU.
     let starts = unsafe { std::slice::from_raw_parts(view.ptr().cast::<i32>(), len) };
-    let mut least = 0;
+    let mut min = 0;
     for (index, got) in starts.iter().map(|&start| i64::from(start)).enumerate() {
-        let most = if index == 0 { 0 } else { tokens };
-        if got < least || got > most {
-            let expected = if index == 0 { "0".into() } else { format!("{least} to {tokens}") };
+        let max = if index == 0 { 0 } else { tokens };
+        if got < min || got > max {
+            let expected = if index == 0 { "0".into() } else { format!("{min} to {tokens}") };
             return Err(Error::Element { op, arg, index, got, expected });
         }
-        least = got;
+        min = got;
     }
     Ok(())
 }

@@ -97,7 +97,7 @@ impl AttentionLayout {
             mask: mask.transpose()?,
             cu_seqlens: cu_seqlens.map(|starts| starts.map(|view| view.ptr().cast())),
             vector: dim % 8 == 0
-                && [q_heads, k_heads, v_heads, out_heads].iter().all(|heads| heads.is_octets(2)),
+                && [q_heads, k_heads, v_heads, out_heads].iter().all(|heads| heads.is_vec8s(2)),
         })
     }
 }

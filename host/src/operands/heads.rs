@@ -1,6 +1,6 @@
 //! Queries and keys as an op's arguments: their checks, and the kernel arguments made of them.
 use cuda_std::row::Rows;
-use kernels_gpu::heads::params::Side;
+use kernels_gpu::heads::params::HeadsOperand;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::operand::Operand as OperandArg;
@@ -85,20 +85,20 @@ pub(crate) struct Shape {
 }
 
 /// The names of a side's arguments.
-pub(crate) struct Names {
+pub(crate) struct HeadsNames {
     pub x: &'static str,
     y: &'static str,
     weight: &'static str,
     bias: &'static str,
 }
 
-pub(crate) const NAMES: [Names; 2] = [
-    Names { x: "q", y: "q_out", weight: "q_weight", bias: "q_bias" },
-    Names { x: "k", y: "k_out", weight: "k_weight", bias: "k_bias" },
+pub(crate) const NAMES: [HeadsNames; 2] = [
+    HeadsNames { x: "q", y: "q_out", weight: "q_weight", bias: "q_bias" },
+    HeadsNames { x: "k", y: "k_out", weight: "k_weight", bias: "k_bias" },
 ];
 
 /// The side that is not there.
-pub(crate) const ABSENT: Side = Side {
+pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
     x: HeadsArg::ABSENT,
     y: HeadsArg::ABSENT,
     affine: kernels_gpu::norm::affine::Affine { weight: OperandArg::ABSENT, bias: OperandArg::ABSENT },
@@ -108,14 +108,14 @@ pub(crate) const ABSENT: Side = Side {
 };
 
 /// One tensor's sizes and kernel argument.
-pub(crate) fn side(
+pub(crate) fn operand(
     op: &'static str,
     device: &Device,
     tensor: &Heads,
-    names: &Names,
+    names: &HeadsNames,
     shape: &Shape,
-    quads: &mut bool,
-) -> Result<([i64; 4], Side)> {
+    vec4s: &mut bool,
+) -> Result<([i64; 4], HeadsOperand)> {
     let Heads { x, affine, y } = tensor;
     let y = y.as_view();
     y.expect_dtype(op, names.y, x.dtype())?;
@@ -132,14 +132,14 @@ pub(crate) fn side(
                 "heads that are normalised together must lie side by side",
             ));
         }
-        *quads &= split.arg.is_quads(x.dtype().size());
+        *vec4s &= split.arg.is_vec4s(x.dtype().size());
     }
-    let mut parameter = |arg, view: Option<&View>| parameter(op, device, arg, view, (cols, x.dtype()), quads);
+    let mut parameter = |arg, view: Option<&View>| parameter(op, device, arg, view, (cols, x.dtype()), vec4s);
     let affine = kernels_gpu::norm::affine::Affine {
         weight: parameter(names.weight, affine.weight.as_ref())?,
         bias: parameter(names.bias, affine.bias.as_ref())?,
     };
-    let side = Side {
+    let operand = HeadsOperand {
         x: x_split.arg,
         y: y_split.arg,
         affine,
@@ -147,7 +147,7 @@ pub(crate) fn side(
         cols: cols.max(1) as u32,
         inv_cols: 1.0 / cols as f32,
     };
-    Ok((x_split.sizes, side))
+    Ok((x_split.sizes, operand))
 }
 
 /// A tensor as batches, tokens, heads and columns.
@@ -187,7 +187,7 @@ fn parameter(
     arg: &'static str,
     view: Option<&View>,
     (cols, dtype): (i64, Dtype),
-    quads: &mut bool,
+    vec4s: &mut bool,
 ) -> Result<OperandArg> {
     let Some(view) = view else { return Ok(OperandArg::ABSENT) };
     view.expect_on(op, arg, device)?;
@@ -201,7 +201,7 @@ fn parameter(
         got => return Err(Error::Dtype { op, arg, got, expected: dtype.or_f32("q") }),
     };
     let rows = Rows::single(view.ptr().cast());
-    *quads &= rows.is_quads(cols as u32, view.dtype().size());
+    *vec4s &= rows.is_vec4s(cols as u32, view.dtype().size());
     Ok(OperandArg { rows, kind })
 }
 

@@ -82,8 +82,8 @@ impl<'a> Target<'_, 'a> {
         }
     }
 
-    /// An optional vector of `x`'s columns; `quads` stays true if it can be read four elements at a time.
-    fn vector(&self, arg: &'static str, view: Option<&View>, quads: &mut bool) -> Result<OperandArg> {
+    /// An optional vector of `x`'s columns; `vec4s` stays true if it can be read four elements at a time.
+    fn vector(&self, arg: &'static str, view: Option<&View>, vec4s: &mut bool) -> Result<OperandArg> {
         let Some(view) = view else { return Ok(OperandArg::ABSENT) };
         let cols = &self.x.shape()[self.x.shape().len() - 1..];
         view.expect_on(self.op, arg, self.device)?;
@@ -92,28 +92,28 @@ impl<'a> Target<'_, 'a> {
             return Err(view.bad_strides(self.op, arg, "it must be contiguous"));
         }
         let (rows, kind) = (Rows::single(view.ptr().cast()), self.kind(arg, view)?);
-        *quads &= rows.is_quads(cols[0] as u32, view.dtype().size());
+        *vec4s &= rows.is_vec4s(cols[0] as u32, view.dtype().size());
         Ok(OperandArg { rows, kind })
     }
 
     /// The parameters of a norm.
-    pub fn affine(&self, affine: &Affine, quads: &mut bool) -> Result<AffineArg> {
+    pub fn affine(&self, affine: &Affine, vec4s: &mut bool) -> Result<AffineArg> {
         Ok(AffineArg {
-            weight: self.vector("weight", affine.weight.as_ref(), quads)?,
-            bias: self.vector("bias", affine.bias.as_ref(), quads)?,
+            weight: self.vector("weight", affine.weight.as_ref(), vec4s)?,
+            bias: self.vector("bias", affine.bias.as_ref(), vec4s)?,
         })
     }
 
     /// A modulation and where its rows lie, as the launch's layout says.
     pub fn modulation(
         &self,
-        [arg, table]: Names,
+        [arg, table]: ModulationNames,
         modulation: &Modulation,
         rows: Rows,
-        quads: &mut bool,
+        vec4s: &mut bool,
     ) -> Result<ModulationArg> {
         let value = OperandArg { rows, kind: self.kind(arg, &modulation.value)? };
-        Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), quads)? })
+        Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), vec4s)? })
     }
 
     /// Can the table, if there is one, be read 16 bytes at a time?
@@ -124,33 +124,33 @@ impl<'a> Target<'_, 'a> {
     /// An optional modulation: see [`Target::modulation`].
     pub fn optional(
         &self,
-        names: Names,
+        names: ModulationNames,
         modulation: Option<&Modulation>,
         rows: Rows,
-        quads: &mut bool,
+        vec4s: &mut bool,
     ) -> Result<ModulationArg> {
         let absent = Ok(ModulationArg::ABSENT);
-        modulation.map_or(absent, |modulation| self.modulation(names, modulation, rows, quads))
+        modulation.map_or(absent, |modulation| self.modulation(names, modulation, rows, vec4s))
     }
 
     /// Scale and shift, and where their rows lie.
     pub fn scale_shift(
         &self,
-        [scale, shift]: [Names; 2],
+        [scale, shift]: [ModulationNames; 2],
         by: &ScaleShift,
         [scale_rows, shift_rows]: [Rows; 2],
-        quads: &mut bool,
+        vec4s: &mut bool,
     ) -> Result<ScaleShiftArg> {
         Ok(ScaleShiftArg {
-            scale: self.modulation(scale, &by.scale, scale_rows, quads)?,
-            shift: self.optional(shift, by.shift.as_ref(), shift_rows, quads)?,
+            scale: self.modulation(scale, &by.scale, scale_rows, vec4s)?,
+            shift: self.optional(shift, by.shift.as_ref(), shift_rows, vec4s)?,
         })
     }
 
     /// The views of scale and shift over all rows.
     pub fn both_over_rows(
         &self,
-        [scale, shift]: [Names; 2],
+        [scale, shift]: [ModulationNames; 2],
         by: &ScaleShift<'a>,
     ) -> Result<(View<'a>, View<'a>)> {
         Ok((self.over_rows(scale[0], Some(&by.scale))?, self.over_rows(shift[0], by.shift.as_ref())?))
@@ -181,14 +181,14 @@ impl<'a> Target<'_, 'a> {
 }
 
 /// The names of a modulation and of its table.
-pub(crate) type Names = [&'static str; 2];
+pub(crate) type ModulationNames = [&'static str; 2];
 
-pub(crate) const SCALE: Names = ["scale", "scale_table"];
-pub(crate) const SHIFT: Names = ["shift", "shift_table"];
-pub(crate) const GATE: Names = ["gate", "gate_table"];
+pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
+pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
+pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
 /// Is one of the operands in f32, so that a chain of operators would go on in f32?
-pub(crate) fn any_single(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
+pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
@@ -199,7 +199,7 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
         () if all(OperandKind::SAME) => OperandForm::SAME,
-        () if all(OperandKind::F32) => OperandForm::SINGLE,
+        () if all(OperandKind::F32) => OperandForm::F32,
         () => OperandForm::ANY,
     }
 }
@@ -207,19 +207,20 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
 /// The form of a norm's modulations, and of what else is read beside them: all of one type, with tables, or with weight and
 /// bias, or without.
 pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
-    let there = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
+    let assume_present = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];
     let has_affine = parameters.iter().any(|operand| operand.kind != OperandKind::ABSENT);
     let has_both = parameters.iter().all(|operand| operand.kind != OperandKind::ABSENT);
-    let has_table = there().any(|m| m.table.kind != OperandKind::ABSENT);
-    let all_tabled = there().all(|m| m.value.kind == OperandKind::SAME && m.table.kind == OperandKind::SAME);
-    match form(there().map(|m| &m.value).chain(parameters)) {
-        OperandForm::SAME if has_table && all_tabled && !has_affine => OperandForm::TABLED,
+    let has_table = assume_present().any(|m| m.table.kind != OperandKind::ABSENT);
+    let all_with_tables =
+        assume_present().all(|m| m.value.kind == OperandKind::SAME && m.table.kind == OperandKind::SAME);
+    match form(assume_present().map(|m| &m.value).chain(parameters)) {
+        OperandForm::SAME if has_table && all_with_tables && !has_affine => OperandForm::TABLED,
         _ if has_table => OperandForm::ANY,
         OperandForm::SAME if has_both => OperandForm::AFFINE,
         OperandForm::SAME if has_affine => OperandForm::PARTLY_AFFINE,
-        OperandForm::SINGLE if has_both => OperandForm::SINGLE_AFFINE,
-        OperandForm::SINGLE if has_affine => OperandForm::ANY,
+        OperandForm::F32 if has_both => OperandForm::F32_AFFINE,
+        OperandForm::F32 if has_affine => OperandForm::ANY,
         form => form,
     }
 }
@@ -228,13 +229,13 @@ pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg])
 type Named<'v, 'a, const N: usize> = [Option<Operand<'v, 'a>>; N];
 
 impl<'a> Modulation<'a> {
-    pub(crate) fn named(&self, [value, table]: Names) -> Named<'_, 'a, 2> {
+    pub(crate) fn named(&self, [value, table]: ModulationNames) -> Named<'_, 'a, 2> {
         [Some((value, &self.value)), self.table.as_ref().map(|view| (table, view))]
     }
 }
 
 impl<'a> ScaleShift<'a> {
-    pub(crate) fn named(&self, [scale, shift]: [Names; 2]) -> Named<'_, 'a, 4> {
+    pub(crate) fn named(&self, [scale, shift]: [ModulationNames; 2]) -> Named<'_, 'a, 4> {
         let [a, b] = self.scale.named(scale);
         let [c, d] = self.shift.as_ref().map_or([None; 2], |modulation| modulation.named(shift));
         [a, b, c, d]

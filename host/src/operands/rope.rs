@@ -101,13 +101,13 @@ impl<'a> Rope<'a> {
         }
     }
 
-    /// The kernel's argument; `quads` stays true if tables and pairs can be read four elements at a time.
+    /// The kernel's argument; `vec4s` stays true if tables and pairs can be read four elements at a time.
     pub(crate) fn check(
         &self,
         op: &'static str,
         device: &Device,
         extent: &Extent,
-        quads: &mut bool,
+        vec4s: &mut bool,
     ) -> Result<Rotary> {
         let columns = self.columns.unwrap_or(extent.dim);
         if columns < 2 || columns % 2 != 0 || columns > extent.dim {
@@ -116,21 +116,21 @@ impl<'a> Rope<'a> {
         }
         let tables = Tables { op, device, extent, columns, offset: self.offset };
         let (angles, [cos, sin], tokens, single) = match &self.angles {
-            Angles::Tables { cos, sin } => tables.real(cos, sin, quads)?,
+            Angles::Tables { cos, sin } => tables.real(cos, sin, vec4s)?,
             Angles::Complex(table) => {
                 if !self.interleaved {
                     let expected = "true for complex tables";
                     return Err(Error::Value { op, arg: "interleaved", got: 0.0, expected });
                 }
                 table.expect_dtype(op, "cos", Dtype::F32)?;
-                let (cos, tokens) = tables.table("cos", table, &[columns], quads)?;
+                let (cos, tokens) = tables.table("cos", table, &[columns], vec4s)?;
                 (Rotary::COMPLEX, [cos, HeadsArg::ABSENT], tokens, true)
             }
             Angles::Frequencies { frequencies, positions } => {
-                tables.frequencies(frequencies, positions.as_ref(), quads)?
+                tables.frequencies(frequencies, positions.as_ref(), vec4s)?
             }
         };
-        *quads &= columns % 4 == 0 && (self.interleaved && angles == Rotary::WIDE || columns % 8 == 0);
+        *vec4s &= columns % 4 == 0 && (self.interleaved && angles == Rotary::WIDE || columns % 8 == 0);
         Ok(Rotary {
             cos,
             sin,
@@ -147,7 +147,7 @@ impl<'a> Rope<'a> {
 }
 
 /// The kind of the angles, their two operands, the tokens that they have, and whether they are in f32.
-type Checked = (u32, [HeadsArg; 2], i64, bool);
+type CheckedAngles = (u32, [HeadsArg; 2], i64, bool);
 
 /// What tables are checked against.
 struct Tables<'v> {
@@ -159,7 +159,7 @@ struct Tables<'v> {
 }
 
 impl Tables<'_> {
-    fn real(&self, cos: &View, sin: &View, quads: &mut bool) -> Result<Checked> {
+    fn real(&self, cos: &View, sin: &View, vec4s: &mut bool) -> Result<CheckedAngles> {
         if ![self.extent.dtype, Dtype::F32].contains(&cos.dtype()) {
             let expected = self.extent.dtype.or_f32("the heads");
             return Err(Error::Dtype { op: self.op, arg: "cos", got: cos.dtype(), expected });
@@ -167,15 +167,20 @@ impl Tables<'_> {
         sin.expect_dtype(self.op, "sin", cos.dtype())?;
         sin.expect_shape(self.op, "sin", cos.shape())?;
         let widths = [self.columns, self.columns / 2];
-        let (cos_arg, tokens) = self.table("cos", cos, &widths, quads)?;
-        let (sin_arg, _) = self.table("sin", sin, &widths, quads)?;
+        let (cos_arg, tokens) = self.table("cos", cos, &widths, vec4s)?;
+        let (sin_arg, _) = self.table("sin", sin, &widths, vec4s)?;
         let wide = cos.shape().last() == Some(&self.columns);
         let angles = if wide { Rotary::WIDE } else { Rotary::NARROW };
         // For f32 tensors the two kinds are one.
         Ok((angles, [cos_arg, sin_arg], tokens, cos.dtype() == Dtype::F32))
     }
 
-    fn frequencies(&self, frequencies: &View, positions: Option<&View>, quads: &mut bool) -> Result<Checked> {
+    fn frequencies(
+        &self,
+        frequencies: &View,
+        positions: Option<&View>,
+        vec4s: &mut bool,
+    ) -> Result<CheckedAngles> {
         let (op, pairs) = (self.op, self.columns / 2);
         frequencies.expect_on(op, "frequencies", self.device)?;
         frequencies.expect_dtype(op, "frequencies", Dtype::F32)?;
@@ -184,7 +189,7 @@ impl Tables<'_> {
             return Err(frequencies.bad_strides(op, "frequencies", "it must be contiguous"));
         }
         let cos = HeadsArg { base: frequencies.ptr().cast_mut().cast(), ..HeadsArg::ABSENT };
-        *quads &= cos.is_quads(4);
+        *vec4s &= cos.is_vec4s(4);
         let Some(positions) = positions else {
             let tokens =
                 self.tokens("frequencies", frequencies, self.extent.tokens - self.offset.unwrap_or(0))?;
@@ -214,7 +219,7 @@ impl Tables<'_> {
         arg: &'static str,
         table: &View,
         widths: &[i64],
-        quads: &mut bool,
+        vec4s: &mut bool,
     ) -> Result<(HeadsArg, i64)> {
         table.expect_on(self.op, arg, self.device)?;
         let (shape, strides) = (table.shape(), table.strides());
@@ -235,7 +240,7 @@ impl Tables<'_> {
         }
         let [(batches, batch), (tokens, token), (heads, head)] = dims.map(of);
         let heads_arg = self.broadcast(arg, table, [batches, tokens, heads], [batch, token, head])?;
-        *quads &= heads_arg.is_quads(table.dtype().size());
+        *vec4s &= heads_arg.is_vec4s(table.dtype().size());
         Ok((heads_arg, tokens))
     }
 

@@ -20,7 +20,7 @@ pub(crate) struct RowLayout<const N: usize> {
     /// May every operand be accessed 16 bytes at a time?
     pub vector: bool,
     /// May every operand be accessed four elements at a time?
-    pub quads: bool,
+    pub vec4s: bool,
     /// The kernel arguments, in the order of the operands.
     pub operands: [Rows; N],
 }
@@ -62,8 +62,8 @@ impl<const N: usize> RowLayout<N> {
         });
         let dtype = x.dtype();
         let all = |may: fn(&Rows, u32, usize) -> bool| (0..N).all(|i| may(&rows_of[i], cols, sizes[i]));
-        let (vector, quads) = (all(Rows::is_vector), all(Rows::is_quads));
-        Ok(Self { rows, inner, cols, dtype, vector, quads, operands: rows_of })
+        let (vector, vec4s) = (all(Rows::is_vector), all(Rows::is_vec4s));
+        Ok(Self { rows, inner, cols, dtype, vector, vec4s, operands: rows_of })
     }
 }
 

@@ -1,7 +1,7 @@
 //! `y = f(x + bias)`, element by element.
 use half::{bf16, f16};
+use kernels_gpu::elementwise::activations::ActivationParams;
 use kernels_gpu::elementwise::activations::Function;
-use kernels_gpu::elementwise::activations::Params;
 use kernels_gpu::elementwise::partition::THREADS;
 
 use crate::arguments::{Argument, Scalar, Source, choices};
@@ -123,13 +123,13 @@ pub fn activation(
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), bias.as_ref().map(|bias| ("bias", bias))])?;
     let function = f.function(OP, x.dtype(), roundings)?;
     let exact = u32::from(roundings == Roundings::Exact);
-    let p = Params { function, exact };
+    let p = ActivationParams { function, exact };
     let [x, y] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         launch.launch(
             device,
-            [OP, "activation_hold1"],
+            ["activation_any", "activation_block1"],
             THREADS,
             stream,
             args![x, bias_base, y, p, launch.extent],

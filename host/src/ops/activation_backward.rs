@@ -1,5 +1,5 @@
 //! The gradient of [`activation`](super::activation::activation).
-use kernels_gpu::elementwise::activations::Params;
+use kernels_gpu::elementwise::activations::ActivationParams;
 use kernels_gpu::elementwise::partition::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
@@ -35,13 +35,13 @@ pub fn activation_backward(
     expect_disjoint(OP, ("dx", dx), &others)?;
     let function = f.function(OP, x.dtype(), Roundings::Once)?;
     let exact = u32::from(roundings == Roundings::Exact);
-    let p = Params { function, exact };
+    let p = ActivationParams { function, exact };
     let [x, dy, dx] = launch.layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         launch.launch(
             device,
-            [OP, "activation_backward_hold1"],
+            ["activation_backward_any", "activation_backward_block1"],
             THREADS,
             stream,
             args![dy, x, bias_base, dx, p, launch.extent],

@@ -4,9 +4,9 @@ use kernels_gpu::norm::params::OperandForm;
 
 use crate::arguments::arguments;
 use crate::device::launch::args;
-use crate::operands::modulation::{Names, SCALE, SHIFT, Target, any_single, modulated_form};
+use crate::operands::modulation::{ModulationNames, SCALE, SHIFT, Target, any_f32, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Access, Kernels, Norm, NormLaunch, QuadLaunch, TileKernel};
+use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Dtype, Result, ScaleShift, Stream, View, ViewMut};
 
 arguments! {
@@ -31,69 +31,69 @@ impl Default for AdaNorm {
 
 const OP: &str = "ada_norm";
 const PAIR: &str = "ada_norm_pair";
-const LAYER: Kernels = Kernels {
+const LAYER: NormKernels = NormKernels {
     special: &[
         TileKernel {
-            name: "ada_norm_layer_held12_same",
+            name: "ada_norm_layer_same_warp12",
             access: Access::WarpRegisters(12),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "ada_norm_layer_held12_single",
+            name: "ada_norm_layer_f32_warp12",
             access: Access::WarpRegisters(12),
-            form: Some(OperandForm::SINGLE),
+            form: Some(OperandForm::F32),
         },
         TileKernel {
-            name: "ada_norm_layer_block6_same",
+            name: "ada_norm_layer_same_block6",
             access: Access::BlockRegisters(6),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "ada_norm_layer_block6_affine",
+            name: "ada_norm_layer_affine_block6",
             access: Access::BlockRegisters(6),
             form: Some(OperandForm::AFFINE),
         },
         TileKernel {
-            name: "ada_norm_layer_block10_single",
+            name: "ada_norm_layer_f32_block10",
             access: Access::BlockRegisters(10),
-            form: Some(OperandForm::SINGLE),
+            form: Some(OperandForm::F32),
         },
     ],
-    ..Kernels::of(["ada_norm_layer", "ada_norm_layer_whole"])
+    ..NormKernels::of(["ada_norm_layer_any", "ada_norm_layer_smem1"])
 };
 /// The same for rows in f32: there is no kernel that holds these and reads weight and bias, and none with operands of another type.
-const LAYER_F32: Kernels = Kernels {
+const LAYER_F32: NormKernels = NormKernels {
     special: &[
         TileKernel {
-            name: "ada_norm_layer_held12_same",
+            name: "ada_norm_layer_same_warp12",
             access: Access::WarpRegisters(12),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "ada_norm_layer_block6_same",
+            name: "ada_norm_layer_same_block6",
             access: Access::BlockRegisters(6),
             form: Some(OperandForm::SAME),
         },
     ],
     ..LAYER
 };
-const RMS: Kernels = Kernels {
+const RMS: NormKernels = NormKernels {
     special: &[
         TileKernel {
-            name: "ada_norm_rms_team4_same",
+            name: "ada_norm_rms_same_block4",
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "ada_norm_rms_team4_tabled",
+            name: "ada_norm_rms_tabled_block4",
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::TABLED),
         },
     ],
-    ..Kernels::of(["ada_norm_rms", "ada_norm_rms_whole"])
+    ..NormKernels::of(["ada_norm_rms_any", "ada_norm_rms_smem1"])
 };
-const SCALE2: Names = ["scale2", "scale2_table"];
-const SHIFT2: Names = ["shift2", "shift2_table"];
+const SCALE2: ModulationNames = ["scale2", "scale2_table"];
+const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 
 /// `y = norm(x) * weight + bias, * (1 + scale) + shift`, over the last dimension.
 ///
@@ -119,20 +119,20 @@ pub fn ada_norm(
     let views = [("x", &x), ("out", y), (SCALE[0], &scale), (SHIFT[0], &shift)];
     let mut layout = RowLayout::of_mixed(OP, device, views)?;
     let [x_rows, y_rows, scale_rows, shift_rows] = layout.operands;
-    let parameters = target.affine(&affine, &mut layout.quads)?;
-    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.quads)?;
+    let parameters = target.affine(&affine, &mut layout.vec4s)?;
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.vec4s)?;
     expect_disjoint(OP, ("out", y), &[Some(("x", &x))])?;
     expect_disjoint(OP, ("out", y), &affine.named())?;
     expect_disjoint(OP, ("out", y), &by.named([SCALE, SHIFT]))?;
-    let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
+    let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let form = modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift]);
-    let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 1 };
+    let norm = NormLaunch { eps: params.eps, form, round_each, staged_vec4: 1 };
     let kernels = match params.norm {
         Norm::Layer if x.dtype() == Dtype::F32 => LAYER_F32,
         Norm::Layer => LAYER,
         Norm::Rms => RMS,
     };
-    let launch = QuadLaunch::of(OP, device, &layout, norm, kernels)?;
+    let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
@@ -167,9 +167,9 @@ pub fn ada_norm_pair(
     ];
     let mut layout = RowLayout::of_mixed(PAIR, device, views)?;
     let [x_rows, y_rows, y2_rows, rows @ ..] = layout.operands;
-    let parameters = target.affine(&affine, &mut layout.quads)?;
-    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [rows[0], rows[1]], &mut layout.quads)?;
-    let by2_arg = target.scale_shift([SCALE2, SHIFT2], &by2, [rows[2], rows[3]], &mut layout.quads)?;
+    let parameters = target.affine(&affine, &mut layout.vec4s)?;
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [rows[0], rows[1]], &mut layout.vec4s)?;
+    let by2_arg = target.scale_shift([SCALE2, SHIFT2], &by2, [rows[2], rows[3]], &mut layout.vec4s)?;
     for out in [("out", y), ("out2", y2)] {
         expect_disjoint(PAIR, out, &[Some(("x", &x))])?;
         expect_disjoint(PAIR, out, &affine.named())?;
@@ -177,21 +177,21 @@ pub fn ada_norm_pair(
         expect_disjoint(PAIR, out, &by2.named([SCALE2, SHIFT2]))?;
     }
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
-    let round_each = params.exact && !any_single(&parameters, &[&by_arg, &by2_arg]);
+    let round_each = params.exact && !any_f32(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
     // Of two modulations only the simplest form has a kernel of its own.
     let form = match modulated_form(&parameters, &modulations) {
         OperandForm::SAME => OperandForm::SAME,
         _ => OperandForm::ANY,
     };
-    let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 1 };
+    let norm = NormLaunch { eps: params.eps, form, round_each, staged_vec4: 1 };
     let names = match params.norm {
-        Norm::Layer => ["ada_norm_pair_layer", "ada_norm_pair_layer_whole"],
-        Norm::Rms => ["ada_norm_pair_rms", "ada_norm_pair_rms_whole"],
+        Norm::Layer => ["ada_norm_pair_layer_any", "ada_norm_pair_layer_smem1"],
+        Norm::Rms => ["ada_norm_pair_rms_any", "ada_norm_pair_rms_smem1"],
     };
     // With the driver's share 2432 columns took 40 us, with one of its own 47, and 1536 the same.
-    let kernels = Kernels { carveout: None, ..Kernels::of(names) };
-    let launch = QuadLaunch::of(PAIR, device, &layout, norm, kernels)?;
+    let kernels = NormKernels { carveout: None, ..NormKernels::of(names) };
+    let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;

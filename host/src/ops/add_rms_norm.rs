@@ -1,6 +1,6 @@
 //! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
 use super::rms_norm::{RmsNorm, check, kernel_params};
-use crate::device::launch::{RowKernels, args, held};
+use crate::device::launch::{RowKernels, args, in_registers};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
@@ -8,9 +8,12 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "add_rms_norm";
 
-const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
-const KERNELS: RowKernels =
-    RowKernels { any: OP, held: &[held(2, "add_rms_norm_hold2"), held(4, "add_rms_norm_hold4")] };
+const LADDER: Ladder =
+    Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 256 };
+const KERNELS: RowKernels = RowKernels {
+    any: "add_rms_norm_any",
+    in_registers: &[in_registers(2, "add_rms_norm_block2"), in_registers(4, "add_rms_norm_block4")],
+};
 
 /// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).
 ///

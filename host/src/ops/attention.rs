@@ -6,7 +6,7 @@ use crate::device::launch::args;
 use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_layout::AttentionLayout;
 use crate::operands::rows::expect_disjoint;
-use crate::plan::attention::{Side, block_shape};
+use crate::plan::attention::{TiledRows, block_shape};
 use crate::{Arch, Device, Error, Result, Stream, ViewMut};
 
 const OP: &str = "attention";
@@ -66,7 +66,7 @@ pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: 
     // The general kernel's tiles are smaller: it is also for GPUs that have not enough shared memory.
     let mut able = kernels.plain.iter().filter(fits);
     let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
-    let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), Side::Queries)? else { return Ok(()) };
+    let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {

@@ -1,6 +1,6 @@
 //! The gradients of attention.
 use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
-use kernels_gpu::ops::attention_backward::{KERNELS_BY_DIM, Kernel};
+use kernels_gpu::ops::attention_backward::{BackwardKernel, KERNELS_BY_DIM};
 
 use super::attention::expect_tensor_cores;
 use crate::arguments::arguments;
@@ -9,7 +9,7 @@ use crate::operands::attention::{Attention, AttentionInputs};
 use crate::operands::attention_checks;
 use crate::operands::attention_layout::AttentionLayout;
 use crate::operands::rows::expect_disjoint;
-use crate::plan::attention::{Side, block_shape};
+use crate::plan::attention::{TiledRows, block_shape};
 use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 
 const OP: &str = "attention_backward";
@@ -85,7 +85,7 @@ pub fn attention_backward(
     }
     expect_tensor_cores(OP, device)?;
     let [dq, dk, dv] = places;
-    let aligned = [dout_heads, dq, dk, dv].iter().all(|heads| heads.is_octets(2));
+    let aligned = [dout_heads, dq, dk, dv].iter().all(|heads| heads.is_vec8s(2));
     let p = BackwardParams {
         forward: layout.params(0),
         dout: dout_heads,
@@ -104,7 +104,7 @@ fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: S
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.is_plain() && p.vector != 0;
     // The general kernels' tiles are smaller: they are also for GPUs that have not enough shared memory.
-    let fits = |kernel: &Kernel| shared_bytes(&kernel.tiling) <= device.max_shared_bytes();
+    let fits = |kernel: &BackwardKernel| shared_bytes(&kernel.tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
     let mut run = |name, side, rows, threads, shared_bytes| {
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
@@ -112,10 +112,10 @@ fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: S
         // SAFETY: the views were checked to be what the kernel's arguments mean.
         unsafe { device.launch(name, a.dtype, block_shape(blocks, threads, shared_bytes), stream, args![p]) }
     };
-    run("attention_backward_delta", Side::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;
-    let mut gradients = |Kernel { name, tiling }: &Kernel, side| {
+    run("attention_backward_delta_warp", TiledRows::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;
+    let mut gradients = |BackwardKernel { name, tiling }: &BackwardKernel, side| {
         run(name, side, tiling.rows(), tiling.threads(), shared_bytes(tiling))
     };
-    gradients(&kernels.query[general], Side::Queries)?;
-    kernels.key[general].iter().try_for_each(|kernel| gradients(kernel, Side::Keys))
+    gradients(&kernels.query[general], TiledRows::Queries)?;
+    kernels.key[general].iter().try_for_each(|kernel| gradients(kernel, TiledRows::Keys))
 }

@@ -6,7 +6,7 @@ use kernels_gpu::ops::attention_decode::KERNELS_BY_DIM;
 
 use super::attention::{attention, expect_tensor_cores, launch};
 use crate::device::launch::args;
-use crate::operands::attention::{Attention, AttentionInputs, LEAST_SCALE};
+use crate::operands::attention::{Attention, AttentionInputs, MIN_SCALE};
 use crate::operands::attention_checks;
 use crate::operands::attention_layout::AttentionLayout;
 use crate::operands::rows::expect_disjoint;
@@ -21,7 +21,7 @@ const MAX_ROWS: u32 = 32;
 const MIN_KEYS: u32 = 1024;
 
 /// How the keys of a call are shared out.
-struct Plan {
+struct SplitPlan {
     /// Tiles of rows of each head of the keys, and parts of its keys.
     tiles: u32,
     splits: u32,
@@ -29,7 +29,7 @@ struct Plan {
     parts: i64,
 }
 
-impl Plan {
+impl SplitPlan {
     /// For batches, queries, keys, heads and heads of the keys; `None`: the call is not for these kernels.
     fn of([batches, queries, keys, heads, kv_heads]: [i64; 5]) -> Option<Self> {
         let rows = u32::try_from(queries * heads / kv_heads.max(1)).ok()?;
@@ -58,11 +58,11 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
         HeadsOrder::TokensFirst => [a, b, c, d],
         HeadsOrder::HeadsFirst => [b, a, d, c],
     };
-    let positive = params.scale.is_none_or(|scale| scale >= LEAST_SCALE);
+    let positive = params.scale.is_none_or(|scale| scale >= MIN_SCALE);
     if !plain || params.softcap.is_some() || !positive || dim % 8 != 0 {
         return None;
     }
-    let plan = Plan::of([batches, queries, keys, heads, kv_heads])?;
+    let plan = SplitPlan::of([batches, queries, keys, heads, kv_heads])?;
     plan.parts.checked_mul(i64::from(ROWS) * (dim + 1))
 }
 
@@ -100,7 +100,8 @@ pub fn attention_decode(
     let kernel = KERNELS_BY_DIM.iter().find(|(dim, ..)| a.dim <= *dim);
     let aligned = a.vector && workspace.ptr().addr().is_multiple_of(16);
     let fits = |&&(.., bytes): &&(u32, &str, u32)| aligned && bytes <= device.max_shared_bytes();
-    let (Some(plan), Some(_), Some(&(_, kernel, bytes))) = (Plan::of(sizes), wanted, kernel.filter(fits))
+    let (Some(plan), Some(_), Some(&(_, kernel, bytes))) =
+        (SplitPlan::of(sizes), wanted, kernel.filter(fits))
     else {
         return launch(device, &a, device.launch_override().skip, stream);
     };
@@ -119,6 +120,6 @@ pub fn attention_decode(
     unsafe {
         device.launch(kernel, a.dtype, block_shape(blocks, WARPS * 32, bytes), stream, args![p])?;
         let shape = block_shape(rows, COMBINERS * 32, SHARED_BYTES);
-        device.launch("attention_decode_combine", a.dtype, shape, stream, args![p])
+        device.launch("attention_decode_combine_block", a.dtype, shape, stream, args![p])
     }
 }

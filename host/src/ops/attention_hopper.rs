@@ -2,18 +2,18 @@
 use std::num::NonZero;
 
 use kernels_gpu::attention::hopper::params::{
-    D64, D96, D128, D128_EVEN, D256, PART, Params, Tiles, WARP_ROWS,
+    D64, D96, D128, D128_EVEN, D256, HopperParams, PART, Tiles, WARP_ROWS,
 };
 use kernels_gpu::layout::heads::Heads;
 
 use crate::device::cuda::{Cuda, HeadsMap};
 use crate::device::launch::{Launch, args};
-use crate::operands::attention::LEAST_SCALE;
+use crate::operands::attention::MIN_SCALE;
 use crate::operands::attention_layout::AttentionLayout;
 use crate::{Device, Result, Stream};
 
 /// The kernels of a size.
-struct Kernels {
+struct HopperKernels {
     tiles: Tiles,
     /// The time for a key of a tile, in thousandths of that in the other kernels of the size.
     key: u64,
@@ -25,49 +25,50 @@ struct Kernels {
 
 /// By their most columns. With 128 keys a tile, calls of 128 columns and many keys are up to 4 % slower than with 144, and
 /// calls of 512 and 1024 keys, which leave an eighth of tiles of 144 empty, 8 and 11 % faster (attention_variants.txt).
-const KERNELS: [Kernels; 5] = [
-    Kernels {
+const KERNELS: [HopperKernels; 5] = [
+    HopperKernels {
         tiles: D64,
         key: 1000,
-        full: "attention_hopper_d64",
-        causal: "attention_hopper_d64_causal",
-        padded: Some("attention_hopper_d64_padded"),
+        full: "attention_hopper_d64_smem",
+        causal: "attention_hopper_d64_causal_smem",
+        padded: Some("attention_hopper_d64_padded_smem"),
     },
-    Kernels {
+    HopperKernels {
         tiles: D96,
         key: 1000,
-        full: "attention_hopper_d96",
-        causal: "attention_hopper_d96_causal",
-        padded: Some("attention_hopper_d96_padded"),
+        full: "attention_hopper_d96_smem",
+        causal: "attention_hopper_d96_causal_smem",
+        padded: Some("attention_hopper_d96_padded_smem"),
     },
-    Kernels {
+    HopperKernels {
         tiles: D128,
         key: 1000,
-        full: "attention_hopper_d128",
-        causal: "attention_hopper_d128_causal",
-        padded: Some("attention_hopper_d128_padded"),
+        full: "attention_hopper_d128_smem",
+        causal: "attention_hopper_d128_causal_smem",
+        padded: Some("attention_hopper_d128_padded_smem"),
     },
-    Kernels {
+    HopperKernels {
         tiles: D128_EVEN,
         key: 1030,
-        full: "attention_hopper_d128_even",
-        causal: "attention_hopper_d128_even_causal",
-        padded: Some("attention_hopper_d128_even_padded"),
+        full: "attention_hopper_d128_even_smem",
+        causal: "attention_hopper_d128_even_causal_smem",
+        padded: Some("attention_hopper_d128_even_padded_smem"),
     },
-    Kernels {
+    HopperKernels {
         tiles: D256,
         key: 1000,
-        full: "attention_hopper_d256",
-        causal: "attention_hopper_d256_causal",
+        full: "attention_hopper_d256_smem",
+        causal: "attention_hopper_d256_causal_smem",
         padded: None,
     },
 ];
 
-impl Kernels {
+impl HopperKernels {
     /// The kernel for the call, and its sizes.
     fn of(a: &AttentionLayout) -> Option<(&'static str, Tiles)> {
         let dim = KERNELS.iter().map(|kernels| kernels.tiles.dim).find(|&dim| a.dim <= dim)?;
-        let time = |kernels: &&Kernels| u64::from(a.keys.next_multiple_of(kernels.tiles.keys)) * kernels.key;
+        let time =
+            |kernels: &&HopperKernels| u64::from(a.keys.next_multiple_of(kernels.tiles.keys)) * kernels.key;
         let kernels = KERNELS.iter().filter(|kernels| kernels.tiles.dim == dim).min_by_key(time)?;
         let name = match (&a.mask, a.causal) {
             (None, false) => kernels.full,
@@ -99,7 +100,7 @@ pub(crate) fn attention_hopper(
     let Some(cuda) = device.as_cuda().filter(|cuda| cuda.native.is_some() && is_plain(a)) else {
         return Ok(false);
     };
-    let Some((kernel, tiles)) = Kernels::of(a) else { return Ok(false) };
+    let Some((kernel, tiles)) = HopperKernels::of(a) else { return Ok(false) };
     let Some(p) = params(a, &tiles) else { return Ok(false) };
     if let Some(fewer) = skip.checked_sub(1) {
         *skip = fewer;
@@ -131,7 +132,7 @@ fn is_plain(a: &AttentionLayout) -> bool {
     a.cu_seqlens.is_none()
         && a.window == [None; 2]
         && a.softcap == 0.0
-        && a.scale >= LEAST_SCALE
+        && a.scale >= MIN_SCALE
         && a.vector
         && a.queries >= MIN_QUERIES
         && [a.batches, a.heads, a.keys].iter().all(|size| *size > 0)
@@ -142,13 +143,13 @@ fn is_plain(a: &AttentionLayout) -> bool {
 }
 
 /// The kernel's argument; `None` where there are more tiles than it counts.
-fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
+fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     let query_tiles = a.queries.div_ceil(tiles.rows());
     let heads = a.batches.checked_mul(a.heads)?;
     let all = query_tiles.checked_mul(heads).filter(|&all| all <= i32::MAX as u32)?;
     let section = section(a, heads);
     let bytes = |stride: i64| 2 * stride;
-    Some(Params {
+    Some(HopperParams {
         out: a.out.base,
         lse: a.lse,
         out_strides: [bytes(a.out.batch_stride), bytes(a.out.token_stride), bytes(a.out.head_stride)],
@@ -171,15 +172,15 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<Params> {
 /// The heads whose tiles are worked on together: their keys and values fit into L2.
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
-    let most = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
-    let most = most.min(u64::from(heads)) as u32;
-    (1..=most).rev().find(|&section| heads.is_multiple_of(section)).unwrap_or(1)
+    let max = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
+    let max = max.min(u64::from(heads)) as u32;
+    (1..=max).rev().find(|&section| heads.is_multiple_of(section)).unwrap_or(1)
 }
 
 /// Full: a block stays on its multiprocessor, and what it loads for the next tile comes while it ends one. Causal: tiles are
 /// of all lengths, and a block for each, longest first, shares them out better than a fixed turn (623 against 492 TFLOP/s at
 /// 16384 keys).
-fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &Params) -> u32 {
+fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &HopperParams) -> u32 {
     if a.causal { p.tiles } else { p.tiles.min(cuda.multiprocessors) }
 }
 

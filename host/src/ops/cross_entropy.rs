@@ -1,6 +1,6 @@
 //! `loss = ln(sum(exp(x))) - x[target]` over the last dimension.
 use kernels_gpu::ops::cross_entropy::Losses;
-use kernels_gpu::softmax::target::Params;
+use kernels_gpu::softmax::target::CrossEntropyParams;
 use kernels_gpu::softmax::target::Targets;
 
 use crate::arguments::arguments;
@@ -93,7 +93,9 @@ pub fn cross_entropy(
     let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
     let [x] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
-    unsafe { launch_rows(OP, device, OP, rung, &layout, stream, args![x, targets, losses, p]) }
+    unsafe {
+        launch_rows(OP, device, "cross_entropy_any", rung, &layout, stream, args![x, targets, losses, p])
+    }
 }
 
 /// Checks targets and parameters against the logits, and makes the kernel's arguments of them.
@@ -104,7 +106,7 @@ pub(super) fn check<const N: usize>(
     target: &View,
     params: CrossEntropy,
     layout: &RowLayout<N>,
-) -> Result<(Targets, Params)> {
+) -> Result<(Targets, CrossEntropyParams)> {
     let CrossEntropy { ignore_index, label_smoothing, z_loss } = params;
     if !(0.0..=1.0).contains(&label_smoothing) {
         let got = label_smoothing.into();
@@ -116,7 +118,7 @@ pub(super) fn check<const N: usize>(
     }
     expect_contiguous(op, device, x, ("target", target))?;
     let targets = Targets { base: target.ptr().cast(), ignore_index, bytes: target.dtype().size() as u32 };
-    let p = Params {
+    let p = CrossEntropyParams {
         rows: layout.rows,
         inner: layout.inner,
         cols: layout.cols,

@@ -39,6 +39,14 @@ pub fn cross_entropy_backward(
     let [x, dx] = layout.operands;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
-        launch_rows(OP, device, OP, pick(device, &layout), &layout, stream, args![x, targets, from, dx, p])
+        launch_rows(
+            OP,
+            device,
+            "cross_entropy_backward_any",
+            pick(device, &layout),
+            &layout,
+            stream,
+            args![x, targets, from, dx, p],
+        )
     }
 }

@@ -1,5 +1,5 @@
 //! `y = first * f(second)` or `f(first) * second`: GEGLU, SwiGLU and their like.
-use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::activations::{ActivationParams, GatedOperands as Operands};
 use kernels_gpu::elementwise::partition::THREADS;
 
 use super::activation::{Activation, Roundings, check_bias, is_aligned};
@@ -127,7 +127,7 @@ pub fn gated_activation(
 
     let exact = u32::from(params.roundings == Roundings::Exact);
     let function = params.activation.function(OP, first.dtype(), params.roundings)?;
-    let p = Params { function, exact };
+    let p = ActivationParams { function, exact };
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
@@ -135,7 +135,7 @@ pub fn gated_activation(
     unsafe {
         launch.launch(
             device,
-            [OP, "gated_activation_hold1"],
+            ["gated_activation_any", "gated_activation_block1"],
             THREADS,
             stream,
             args![operands, y, p, launch.extent],

@@ -1,5 +1,5 @@
 //! The gradients of [`gated_activation`](super::gated_activation::gated_activation).
-use kernels_gpu::elementwise::activations::{GatedOperands as Operands, Params};
+use kernels_gpu::elementwise::activations::{ActivationParams, GatedOperands as Operands};
 use kernels_gpu::elementwise::partition::THREADS;
 
 use super::activation::{Roundings, is_aligned};
@@ -51,12 +51,12 @@ pub fn gated_activation_backward(
 
     let exact = u32::from(params.roundings == Roundings::Exact);
     let function = params.activation.function(OP, first.dtype(), Roundings::Once)?;
-    let p = Params { function, exact };
+    let p = ActivationParams { function, exact };
     let [first, last, dy, dfirst, dlast] = launch.layout.operands;
     let (Halves { x, gate }, Halves { x: dx, gate: dgate }) =
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    let kernels = [OP, "gated_activation_backward_hold1"];
+    let kernels = ["gated_activation_backward_any", "gated_activation_backward_block1"];
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
         launch.launch(device, kernels, THREADS, stream, args![dy, operands, dx, dgate, p, launch.extent])

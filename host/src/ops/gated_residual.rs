@@ -1,6 +1,6 @@
 //! `sum = x + gate * y`.
 use kernels_gpu::layout::operand_kind::OperandKind;
-use kernels_gpu::norm::gated_residual::Gated;
+use kernels_gpu::norm::gated_residual::GatedResidualArg;
 use kernels_gpu::ops::gated_residual::THREADS;
 
 use crate::arguments::arguments;
@@ -36,10 +36,10 @@ impl GatedResidual {
         self,
         [x, y, sum]: [cuda_std::row::Rows; 3],
         gate: kernels_gpu::norm::operand::Modulation,
-    ) -> Gated {
+    ) -> GatedResidualArg {
         let single = [gate.value.kind, gate.table.kind].contains(&OperandKind::F32);
         let round_each = u32::from(self.exact && !single);
-        Gated { x, y, gate, sum, round_each, clip: u32::from(self.clip) }
+        GatedResidualArg { x, y, gate, sum, round_each, clip: u32::from(self.clip) }
     }
 }
 
@@ -67,7 +67,7 @@ pub fn gated_residual(
     let mut layout =
         RowLayout::of_mixed(OP, device, [("x", &x), ("y", &y), ("out", sum), (GATE[0], &over_rows)])?;
     let [x_rows, y_rows, sum_rows, gate_rows] = layout.operands;
-    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?;
+    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.vec4s)?;
     layout.vector &= target.table_is_vector(&gate);
     expect_disjoint(OP, ("out", sum), &[Some(("x", &x)), Some(("y", &y))])?;
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
@@ -75,6 +75,12 @@ pub fn gated_residual(
     let launch = Elementwise::of_rows(OP, layout)?;
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe {
-        launch.launch(device, [OP, "gated_residual_hold1"], THREADS, stream, args![gated, launch.extent])
+        launch.launch(
+            device,
+            ["gated_residual_any", "gated_residual_block1"],
+            THREADS,
+            stream,
+            args![gated, launch.extent],
+        )
     }
 }

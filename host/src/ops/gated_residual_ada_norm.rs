@@ -6,48 +6,48 @@ use super::ada_norm::AdaNorm;
 use super::gated_residual::GatedResidual;
 use crate::arguments::{Argument, Source};
 use crate::device::launch::args;
-use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_single, modulated_form};
+use crate::operands::modulation::{GATE, SCALE, SHIFT, Target, any_f32, modulated_form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Access, Kernels, Norm, NormLaunch, QuadLaunch, TileKernel};
+use crate::plan::vec4_norm::{Access, Norm, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Modulation, Result, ScaleShift, Stream, View, ViewMut};
 
 const OP: &str = "gated_residual_ada_norm";
-const LAYER: Kernels = Kernels {
+const LAYER: NormKernels = NormKernels {
     special: &[
         TileKernel {
-            name: "gated_residual_ada_norm_layer_block6_same",
+            name: "gated_residual_ada_norm_layer_same_block6",
             access: Access::BlockRegisters(6),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "gated_residual_ada_norm_layer_block10_single",
+            name: "gated_residual_ada_norm_layer_f32_block10",
             access: Access::BlockRegisters(10),
-            form: Some(OperandForm::SINGLE),
+            form: Some(OperandForm::F32),
         },
         TileKernel {
-            name: "gated_residual_ada_norm_layer_held12",
+            name: "gated_residual_ada_norm_layer_warp12",
             access: Access::WarpRegisters(12),
             form: None,
         },
-        TileKernel { name: "gated_residual_ada_norm_layer_team", access: Access::BlockTiles, form: None },
+        TileKernel { name: "gated_residual_ada_norm_layer_smem4", access: Access::BlockTiles, form: None },
     ],
-    ..Kernels::of(["gated_residual_ada_norm_layer", "gated_residual_ada_norm_layer_whole"])
+    ..NormKernels::of(["gated_residual_ada_norm_layer_any", "gated_residual_ada_norm_layer_smem1"])
 };
-const RMS: Kernels = Kernels {
+const RMS: NormKernels = NormKernels {
     special: &[
         TileKernel {
-            name: "gated_residual_ada_norm_rms_team4_same",
+            name: "gated_residual_ada_norm_rms_same_block4",
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::SAME),
         },
         TileKernel {
-            name: "gated_residual_ada_norm_rms_team4_tabled",
+            name: "gated_residual_ada_norm_rms_tabled_block4",
             access: Access::BlockRegistersStaged(4),
             form: Some(OperandForm::TABLED),
         },
-        TileKernel { name: "gated_residual_ada_norm_rms_team", access: Access::BlockTiles, form: None },
+        TileKernel { name: "gated_residual_ada_norm_rms_smem4", access: Access::BlockTiles, form: None },
     ],
-    ..Kernels::of(["gated_residual_ada_norm_rms", "gated_residual_ada_norm_rms_whole"])
+    ..NormKernels::of(["gated_residual_ada_norm_rms_any", "gated_residual_ada_norm_rms_smem1"])
 };
 
 /// The parameters of both steps of a call, which share `exact`.
@@ -93,9 +93,9 @@ pub fn gated_residual_ada_norm(
     ];
     let mut layout = RowLayout::of_mixed(OP, device, views)?;
     let [x_rows, y_rows, normed_rows, sum_rows, scale_rows, shift_rows, gate_rows] = layout.operands;
-    let parameters = target.affine(&affine, &mut layout.quads)?;
-    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.quads)?;
-    let gate_arg = target.optional(GATE, gate.as_ref(), gate_rows, &mut layout.quads)?;
+    let parameters = target.affine(&affine, &mut layout.vec4s)?;
+    let by_arg = target.scale_shift([SCALE, SHIFT], &by, [scale_rows, shift_rows], &mut layout.vec4s)?;
+    let gate_arg = target.optional(GATE, gate.as_ref(), gate_rows, &mut layout.vec4s)?;
     for out in [("out", normed), ("sum", sum)] {
         expect_disjoint(OP, out, &[Some(("x", &x)), Some(("y", &y))])?;
         expect_disjoint(OP, out, &affine.named())?;
@@ -103,7 +103,7 @@ pub fn gated_residual_ada_norm(
         expect_disjoint(OP, out, &gate.as_ref().map_or([None; 2], |gate| gate.named(GATE)))?;
     }
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
-    let round_each = params.exact && !any_single(&parameters, &[&by_arg]);
+    let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
     // What no model has, no kernel of its own is for: a clipped sum in another form, or two ways to round.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
@@ -111,12 +111,12 @@ pub fn gated_residual_ada_norm(
         form if usual => form,
         _ => OperandForm::ANY,
     };
-    let norm = NormLaunch { eps: params.eps, form, round_each, waiting: 2 };
+    let norm = NormLaunch { eps: params.eps, form, round_each, staged_vec4: 2 };
     let kernels = match params.norm {
         Norm::Layer => LAYER,
         Norm::Rms => RMS,
     };
-    let launch = QuadLaunch::of(OP, device, &layout, norm, kernels)?;
+    let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![gated, parameters, out, p]) }

@@ -3,19 +3,19 @@
 use crate::device::launch::args;
 use crate::operands::modulation::{Target, form};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Access, Kernels, NormLaunch, QuadLaunch, TileKernel};
+use crate::plan::vec4_norm::{Access, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "layer_norm";
-const KERNELS: Kernels = Kernels {
+const KERNELS: NormKernels = NormKernels {
     special: &[
-        TileKernel { name: "layer_norm_held5", access: Access::WarpRegisters(5), form: None },
-        TileKernel { name: "layer_norm_held10", access: Access::WarpRegisters(10), form: None },
+        TileKernel { name: "layer_norm_warp5", access: Access::WarpRegisters(5), form: None },
+        TileKernel { name: "layer_norm_warp10", access: Access::WarpRegisters(10), form: None },
         TileKernel { name: "layer_norm_block6", access: Access::BlockRegisters(6), form: None },
         TileKernel { name: "layer_norm_block8", access: Access::BlockRegisters(8), form: None },
         TileKernel { name: "layer_norm_block10", access: Access::BlockRegisters(10), form: None },
     ],
-    ..Kernels::of([OP; 2])
+    ..NormKernels::of(["layer_norm_any"; 2])
 };
 
 /// `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, in f32, rounded once at the end.
@@ -38,12 +38,12 @@ pub fn layer_norm(
     let y = y.as_view();
     let mut layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;
     let target = Target { op: OP, device, x: &x };
-    let parameters = target.affine(&affine, &mut layout.quads)?;
+    let parameters = target.affine(&affine, &mut layout.vec4s)?;
     let weights = affine.named();
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weights[0], weights[1]])?;
     let form = form([&parameters.weight, &parameters.bias].into_iter());
-    let norm = NormLaunch { eps, form, round_each: false, waiting: 1 };
-    let launch = QuadLaunch::of(OP, device, &layout, norm, KERNELS)?;
+    let norm = NormLaunch { eps, form, round_each: false, staged_vec4: 1 };
+    let launch = Vec4Launch::of(OP, device, &layout, norm, KERNELS)?;
     let (p, [x, y]) = (launch.params, layout.operands);
     // SAFETY: the views were checked to be what the kernel's arguments mean.
     unsafe { launch.launch(OP, device, &layout, stream, args![x, parameters, y, p]) }

@@ -5,10 +5,10 @@ use crate::{Affine, Device, Result, Stream, View, ViewMut};
 const NORM: NormOp = NormOp {
     op: "layer_norm_backward",
     layer: true,
-    any_layout: "layer_norm_backward",
-    hold4: "layer_norm_backward_hold4",
-    beside: Some(["layer_norm_backward_beside2", "layer_norm_backward_beside3"]),
-    sums: "layer_norm_backward_sums",
+    any_layout: "layer_norm_backward_any",
+    block4: "layer_norm_backward_block4",
+    multi_row: Some(["layer_norm_backward_rows2_block2", "layer_norm_backward_block3"]),
+    sums: "layer_norm_backward_sums_any",
 };
 
 /// The gradients of [`layer_norm`](crate::layer_norm): `dx`, and those of weight and bias that are wanted.

@@ -1,13 +1,13 @@
 //! Queries and keys normalised and rotated in one launch.
-use kernels_gpu::heads::params::Normed;
+use kernels_gpu::heads::params::HeadNormArg;
 use kernels_gpu::layout::operand_kind::OperandKind;
 
 use super::rope;
 use crate::arguments::{Argument, Source};
 use crate::error::finite;
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
-use crate::plan::head_kernels::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
-use crate::plan::heads::Checked;
+use crate::plan::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernels, WarpKernel};
+use crate::plan::heads::CheckedHeads;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// A norm of queries and keys, by the module that it stands for.
@@ -99,8 +99,9 @@ pub fn qk_norm_rope(
     if norm == QkNorm::None {
         return rope::launch(OP, device, tensors, rope, &shape, stream);
     }
-    let checked = Checked::of(OP, device, tensors, rope, &shape)?;
-    if norm != QkNorm::Layer && checked.sides.iter().any(|side| side.affine.bias.kind != OperandKind::ABSENT)
+    let checked = CheckedHeads::of(OP, device, tensors, rope, &shape)?;
+    if norm != QkNorm::Layer
+        && checked.operands.iter().any(|operand| operand.affine.bias.kind != OperandKind::ABSENT)
     {
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
@@ -117,9 +118,9 @@ pub fn qk_norm_rope(
         let why = "one of q_weight and k_weight is f32, expected both or none".into();
         return Err(Error::Unsupported { op: OP, why });
     }
-    let single = checked.sides.iter().any(|side| side.affine.weight.kind == OperandKind::F32);
+    let single = checked.operands.iter().any(|operand| operand.affine.weight.kind == OperandKind::F32);
     let before_weight = exact && norm == QkNorm::LlamaRms && !single;
-    let normed = Normed {
+    let normed = HeadNormArg {
         eps,
         fused: u32::from(norm == QkNorm::Rms),
         before_weight: u32::from(before_weight),
@@ -129,43 +130,43 @@ pub fn qk_norm_rope(
     checked.launch(OP, device, &kernels(norm, team), normed, stream)
 }
 
-fn kernels(norm: QkNorm, team: u32) -> Kernels {
+fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
     if norm == QkNorm::Layer {
-        const LANES: &[LanesKernel] =
-            &[LanesKernel { name: "qk_norm_rope_lanes_layer", dim: 128, together: 4 }];
-        let [rows, any] = ["qk_norm_rope_rows_layer", "qk_norm_rope_any_layer"];
-        return Kernels {
+        const LANES: &[WarpKernel] =
+            &[WarpKernel { name: "qk_norm_rope_layer_warp1", dim: 128, together: 4 }];
+        let [rows, any] = ["qk_norm_rope_layer_smem", "qk_norm_rope_layer_any"];
+        return HeadKernels {
             halves: None,
-            paired: None,
-            held: &[],
-            turned: None,
-            lanes: LANES,
+            qk: None,
+            block: &[],
+            rotated: None,
+            warp: LANES,
             rows,
             any,
             team,
             stages: true,
         };
     }
-    const LANES: &[LanesKernel] = &[
-        LanesKernel { name: "qk_norm_rope_lanes_rms", dim: 128, together: 4 },
-        LanesKernel { name: "qk_norm_rope_lanes2_rms", dim: 256, together: 2 },
+    const LANES: &[WarpKernel] = &[
+        WarpKernel { name: "qk_norm_rope_rms_warp1", dim: 128, together: 4 },
+        WarpKernel { name: "qk_norm_rope_rms_warp2", dim: 256, together: 2 },
     ];
-    const HELD: &[HeldKernel] = &[
-        HeldKernel { name: "qk_norm_rope_held4_rms", tiles: 4 },
-        HeldKernel { name: "qk_norm_rope_held10_rms", tiles: 10 },
+    const IN_REGISTERS: &[BlockKernel] = &[
+        BlockKernel { name: "qk_norm_rope_rms_block4", tiles: 4 },
+        BlockKernel { name: "qk_norm_rope_rms_block10", tiles: 10 },
     ];
     // torch's fused kernel sums in the order of these; a norm that is written out it sums in another one, except in 128
     // columns.
     let fused = norm == QkNorm::Rms;
-    let names = [fused.then_some("qk_norm_rope_halves64_rms"), Some("qk_norm_rope_halves128_rms")];
-    Kernels {
-        halves: Some(HalvesKernels { names, together: 2, least: 1_536 }),
-        paired: Some("qk_norm_rope_paired_rms"),
-        held: if fused { HELD } else { &[] },
-        turned: None,
-        lanes: LANES,
-        rows: "qk_norm_rope_rows_rms",
-        any: "qk_norm_rope_any_rms",
+    let names = [fused.then_some("qk_norm_rope_rms_d64_warp1"), Some("qk_norm_rope_rms_d128_warp1")];
+    HeadKernels {
+        halves: Some(HalfSplitKernels { names, together: 2, min_columns: 1_536 }),
+        qk: Some("qk_norm_rope_rms_qk_warp1"),
+        block: if fused { IN_REGISTERS } else { &[] },
+        rotated: None,
+        warp: LANES,
+        rows: "qk_norm_rope_rms_smem",
+        any: "qk_norm_rope_rms_any",
         team,
         stages: true,
     }

@@ -6,26 +6,26 @@ use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
 use crate::device::launch::args;
 use crate::operands::modulation::{GATE, SCALE, Target};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::vec4_norm::{Access, Kernels, NormLaunch, QuadLaunch, TileKernel};
+use crate::plan::vec4_norm::{Access, NormKernels, NormLaunch, TileKernel, Vec4Launch};
 use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 
 const OP: &str = "residual_tanh_gated_rms_norm";
 const CHAINED: &str = "residual_tanh_gated_rms_norm_modulated";
-const KERNELS: Kernels = Kernels {
+const KERNELS: NormKernels = NormKernels {
     special: &[TileKernel {
-        name: "residual_tanh_gated_rms_norm_team6",
+        name: "residual_tanh_gated_rms_norm_block6",
         access: Access::BlockRegistersStaged(6),
         form: Some(OperandForm::SAME),
     }],
-    ..Kernels::of([OP; 2])
+    ..NormKernels::of(["residual_tanh_gated_rms_norm_any"; 2])
 };
-const CHAINED_KERNELS: Kernels = Kernels {
+const CHAINED_KERNELS: NormKernels = NormKernels {
     special: &[TileKernel {
-        name: "residual_tanh_gated_rms_norm_modulated_team6",
+        name: "residual_tanh_gated_rms_norm_modulated_block6",
         access: Access::BlockRegistersStaged(6),
         form: Some(OperandForm::SAME),
     }],
-    ..Kernels::of([CHAINED; 2])
+    ..NormKernels::of(["residual_tanh_gated_rms_norm_modulated_any"; 2])
 };
 
 /// `out = x + rms(branch) * tanh(gate)`, with the roundings of Mochi's modules: the product and the sum are each rounded,
@@ -51,10 +51,10 @@ pub fn residual_tanh_gated_rms_norm(
     let views = [("x", &x), ("x_res", &branch), ("out", out), (GATE[0], &over_rows)];
     let mut layout = RowLayout::of_mixed(OP, device, views)?;
     let [x_rows, branch_rows, out_rows, gate_rows] = layout.operands;
-    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
+    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.vec4s)?.value;
     expect_disjoint(OP, ("out", out), &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
-    let wants = wants(eps, gate_arg.kind == OperandKind::SAME);
-    let launch = QuadLaunch::of(OP, device, &layout, wants, KERNELS)?;
+    let kernels = kernels(eps, gate_arg.kind == OperandKind::SAME);
+    let launch = Vec4Launch::of(OP, device, &layout, kernels, KERNELS)?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
     // SAFETY: the views were checked to be what the kernel's arguments mean.
@@ -92,16 +92,16 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     ];
     let mut layout = RowLayout::of_mixed(CHAINED, device, views)?;
     let [x_rows, branch_rows, normed_rows, out_rows, gate_rows, scale_rows] = layout.operands;
-    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.quads)?.value;
-    let scale_arg = target.modulation(SCALE, &scale, scale_rows, &mut layout.quads)?;
+    let gate_arg = target.modulation(GATE, &gate, gate_rows, &mut layout.vec4s)?.value;
+    let scale_arg = target.modulation(SCALE, &scale, scale_rows, &mut layout.vec4s)?;
     for output in [("out", out), ("normed", normed)] {
         expect_disjoint(CHAINED, output, &[Some(("x", &x)), Some(("x_res", &branch)), gate.named(GATE)[0]])?;
         expect_disjoint(CHAINED, output, &scale.named(SCALE))?;
     }
     expect_disjoint(CHAINED, ("normed", normed), &[Some(("out", out))])?;
     let of_rows_type = [&gate_arg, &scale_arg.value].iter().all(|operand| operand.kind == OperandKind::SAME);
-    let wants = wants(eps, of_rows_type && scale_arg.table.kind == OperandKind::ABSENT);
-    let launch = QuadLaunch::of(CHAINED, device, &layout, wants, CHAINED_KERNELS)?;
+    let kernels = kernels(eps, of_rows_type && scale_arg.table.kind == OperandKind::ABSENT);
+    let launch = Vec4Launch::of(CHAINED, device, &layout, kernels, CHAINED_KERNELS)?;
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };
@@ -110,7 +110,7 @@ pub fn residual_tanh_gated_rms_norm_modulated(
 }
 
 /// There are kernels for gates and scales of the rows' type, without a table; the others look up what each operand is.
-fn wants(eps: f32, of_rows_type: bool) -> NormLaunch {
-    let form = if of_rows_type { OperandForm::SAME } else { OperandForm::SINGLE };
-    NormLaunch { eps, form, round_each: true, waiting: 1 }
+fn kernels(eps: f32, of_rows_type: bool) -> NormLaunch {
+    let form = if of_rows_type { OperandForm::SAME } else { OperandForm::F32 };
+    NormLaunch { eps, form, round_each: true, staged_vec4: 1 }
 }

@@ -1,11 +1,11 @@
 //! `y = x / sqrt(mean(x^2) + eps) * (offset + weight)` over the last dimension.
-use cuda_std::l2::Passage;
+use cuda_std::l2::L2Policy;
 use kernels_gpu::layout::operand_kind::OperandKind;
-use kernels_gpu::rms::row::Params;
+use kernels_gpu::rms::row::RmsParams;
 use kernels_gpu::rms::weight::{Applied, Weight};
 
 use crate::arguments::{arguments, choices};
-use crate::device::launch::{RowKernels, args, cluster_held, held};
+use crate::device::launch::{RowKernels, args, cluster_block, in_registers};
 use crate::error::finite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
@@ -45,14 +45,15 @@ impl Default for RmsNorm {
 
 const OP: &str = "rms_norm";
 
-const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
+const LADDER: Ladder =
+    Ladder { short: SHORT_ROWS, in_registers: ONE_OPERAND, blocks_up_to: 8_192, reread: 256 };
 const KERNELS: RowKernels = RowKernels {
-    any: OP,
-    held: &[
-        held(2, "rms_norm_hold2"),
-        held(4, "rms_norm_hold4"),
-        held(8, "rms_norm_hold8"),
-        cluster_held(8, "rms_norm_cluster_hold8"),
+    any: "rms_norm_any",
+    in_registers: &[
+        in_registers(2, "rms_norm_block2"),
+        in_registers(4, "rms_norm_block4"),
+        in_registers(8, "rms_norm_block8"),
+        cluster_block(8, "rms_norm_cluster8"),
     ],
 };
 
@@ -119,9 +120,9 @@ pub(super) fn check<const N: usize>(
 pub(super) fn kernel_params<const N: usize>(
     layout: &RowLayout<N>,
     params: RmsNorm,
-    passage: Passage,
-) -> Params {
-    Params {
+    l2_policy: L2Policy,
+) -> RmsParams {
+    RmsParams {
         rows: layout.rows,
         inner: layout.inner,
         cols: layout.cols,
@@ -132,6 +133,6 @@ pub(super) fn kernel_params<const N: usize>(
             round_before: u32::from(params.rounding == Rounding::BeforeWeight),
         },
         vector: u32::from(layout.vector),
-        passage,
+        l2_policy,
     }
 }

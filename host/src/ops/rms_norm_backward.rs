@@ -6,10 +6,10 @@ use crate::{Device, Error, Result, Stream, View, ViewMut};
 const NORM: NormOp = NormOp {
     op: "rms_norm_backward",
     layer: false,
-    any_layout: "rms_norm_backward",
-    hold4: "rms_norm_backward_hold4",
-    beside: None,
-    sums: "rms_norm_backward_sums",
+    any_layout: "rms_norm_backward_any",
+    block4: "rms_norm_backward_block4",
+    multi_row: None,
+    sums: "rms_norm_backward_sums_any",
 };
 
 /// The gradients of [`rms_norm`](crate::rms_norm): `dx`, and that of the weight where it is wanted.

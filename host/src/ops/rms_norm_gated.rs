@@ -1,13 +1,13 @@
 //! `y = rms_norm(x) * f(gate)` over the last dimension, or the norm of `x * f(gate)`.
-use cuda_std::l2::Passage;
+use cuda_std::l2::L2Policy;
 use kernels_gpu::layout::operand_kind::OperandKind;
-use kernels_gpu::ops::rms_norm_gated::Gate;
+use kernels_gpu::ops::rms_norm_gated::GateArg;
 
 use super::rms_norm::{RmsNorm, Rounding, check, kernel_params};
 use crate::arguments::{arguments, choices};
-use crate::device::launch::{RowKernels, args, held, rung};
+use crate::device::launch::{RowKernels, args, in_registers, rung};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::ladder::{HeldRows, Ladder, SHORT_ROWS};
+use crate::plan::ladder::{Ladder, RegisterRungs, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 
@@ -53,12 +53,14 @@ const OP: &str = "rms_norm_gated";
 /// As [`TWO_OPERANDS`](crate::plan::ladder::TWO_OPERANDS), up to the 768 threads that have the registers for `f` of both rows.
 const LADDER: Ladder = Ladder {
     short: SHORT_ROWS,
-    held: HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
+    in_registers: RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
     blocks_up_to: u32::MAX,
     reread: 256,
 };
-const KERNELS: RowKernels =
-    RowKernels { any: OP, held: &[held(2, "rms_norm_gated_hold2"), held(4, "rms_norm_gated_hold4")] };
+const KERNELS: RowKernels = RowKernels {
+    any: "rms_norm_gated_any",
+    in_registers: &[in_registers(2, "rms_norm_gated_block2"), in_registers(4, "rms_norm_gated_block4")],
+};
 
 /// `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension; the norm as
 /// [`rms_norm`](crate::rms_norm).
@@ -87,9 +89,9 @@ pub fn rms_norm_gated(
     let inputs = [Some(("x", &x)), Some(("gate", &gate)), weight.as_ref().map(|weight| ("weight", weight))];
     expect_disjoint(OP, ("out", y), &inputs)?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
-    let (p, [x, gate, y]) = (kernel_params(&layout, params.norm, Passage::PLAIN), layout.operands);
+    let (p, [x, gate, y]) = (kernel_params(&layout, params.norm, L2Policy::PLAIN), layout.operands);
     let before_weight = params.norm.rounding == Rounding::BeforeWeight;
-    let gate = Gate {
+    let gate = GateArg {
         rows: gate,
         first: u32::from(params.order == GateOrder::GateFirst),
         sigmoid: u32::from(params.function == GateFunction::Sigmoid),

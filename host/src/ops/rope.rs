@@ -1,15 +1,15 @@
 //! Rotary position embedding of queries and keys.
 
 use crate::operands::heads::{Heads, HeadsOrder, Shape};
-use crate::plan::head_kernels::{HalvesKernels, Kernels, LanesKernel};
-use crate::plan::heads::Checked;
+use crate::plan::head_kernels::{HalfSplitKernels, HeadKernels, WarpKernel};
+use crate::plan::heads::CheckedHeads;
 use crate::{Device, Result, Rope, Stream};
-use kernels_gpu::heads::params::Normed;
+use kernels_gpu::heads::params::HeadNormArg;
 
 const OP: &str = "rope";
 
 /// Nothing is normalised.
-pub(super) const NO_NORM: Normed = Normed { eps: 0.0, fused: 0, before_weight: 0, round: 0 };
+pub(super) const NO_NORM: HeadNormArg = HeadNormArg { eps: 0.0, fused: 0, before_weight: 0, round: 0 };
 
 /// Rotates the pairs of columns of `q` and `k`, either of which may be absent, by the angles of their tokens.
 ///
@@ -42,16 +42,16 @@ pub(super) fn launch(
     shape: &Shape,
     stream: Stream,
 ) -> Result<()> {
-    let checked = Checked::of(op, device, tensors, rope, shape)?;
-    let long = checked.sides.iter().any(|side| side.cols > 512);
-    let names = [Some("rope_halves64"), Some("rope_halves128")];
-    let kernels = Kernels {
-        halves: Some(HalvesKernels { names, together: 4, least: 1_024 }),
-        paired: None,
-        held: &[],
-        turned: Some("rope_turned"),
-        lanes: &[LanesKernel { name: "rope_lanes", dim: 128, together: 4 }],
-        rows: "rope_rows",
+    let checked = CheckedHeads::of(op, device, tensors, rope, shape)?;
+    let long = checked.operands.iter().any(|operand| operand.cols > 512);
+    let names = [Some("rope_d64_warp1"), Some("rope_d128_warp1")];
+    let kernels = HeadKernels {
+        halves: Some(HalfSplitKernels { names, together: 4, min_columns: 1_024 }),
+        qk: None,
+        block: &[],
+        rotated: Some("rope_qk_warp1"),
+        warp: &[WarpKernel { name: "rope_warp1", dim: 128, together: 4 }],
+        rows: "rope_block",
         any: "rope_any",
         team: if long { 128 } else { 32 },
         stages: false,

@@ -1,9 +1,9 @@
 //! `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or its logarithm.
-use kernels_gpu::softmax::online::Params;
+use kernels_gpu::softmax::online::SoftmaxParams;
 
-use crate::device::launch::{RowKernels, Rung, args, cluster_held, cluster_of, held, rung};
+use crate::device::launch::{RowKernels, Rung, args, cluster_block, cluster_of, in_registers, rung};
 use crate::operands::rows::{RowLayout, expect_disjoint};
-use crate::plan::ladder::{HeldRows, Ladder, ONE_OPERAND};
+use crate::plan::ladder::{Ladder, ONE_OPERAND, RegisterRungs};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 
@@ -28,7 +28,7 @@ const SHORT: &[Rung] = &[
 /// 151,936 columns at 94 % of copy bandwidth on an H200, where 8 packs a thread have 82 %; one block of 1024 threads
 /// leaves the memory idle while it folds, 78 % at 65,536 columns, where the cluster has 97 %
 /// (benches/results/nvidia-h200/2026-11-20/2ad125c/softmax.txt).
-const HELD: HeldRows = HeldRows {
+const IN_REGISTERS: RegisterRungs = RegisterRungs {
     sm90: &[
         cluster_of(5_376, 7, 96),
         cluster_of(7_168, 7, 128),
@@ -50,15 +50,16 @@ const HELD: HeldRows = HeldRows {
 
 /// Rows that nothing holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
 /// flight are few and the second read finds most of them in L2.
-const LADDER: Ladder = Ladder { short: SHORT, held: HELD, blocks_up_to: 4_096, reread: 1_024 };
+const LADDER: Ladder =
+    Ladder { short: SHORT, in_registers: IN_REGISTERS, blocks_up_to: 4_096, reread: 1_024 };
 const KERNELS: RowKernels = RowKernels {
-    any: OP,
-    held: &[
-        held(2, "softmax_hold2"),
-        held(4, "softmax_hold4"),
-        held(8, "softmax_hold8"),
-        cluster_held(8, "softmax_cluster_hold8"),
-        cluster_held(7, "softmax_cluster_hold7"),
+    any: "softmax_any",
+    in_registers: &[
+        in_registers(2, "softmax_block2"),
+        in_registers(4, "softmax_block4"),
+        in_registers(8, "softmax_block8"),
+        cluster_block(8, "softmax_cluster8"),
+        cluster_block(7, "softmax_cluster7"),
     ],
 };
 
@@ -82,8 +83,8 @@ pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) 
     unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, y, p]) }
 }
 
-pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, log: bool) -> Params {
-    Params {
+pub(super) fn kernel_params<const N: usize>(layout: &RowLayout<N>, log: bool) -> SoftmaxParams {
+    SoftmaxParams {
         rows: layout.rows,
         inner: layout.inner,
         cols: layout.cols,

@@ -1,6 +1,6 @@
 //! The gradient of a softmax from its result: `dx = y * (dy - sum(dy * y))`.
 use super::softmax::kernel_params;
-use crate::device::launch::{RowKernels, args, held};
+use crate::device::launch::{RowKernels, args, in_registers};
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::plan::ladder::{Ladder, SHORT_ROWS, TWO_OPERANDS};
 use crate::plan::row_launch::launch_rows;
@@ -10,9 +10,12 @@ const OP: &str = "softmax_backward";
 
 /// Rows that no block holds are read twice, as in `softmax`, by blocks of half as many threads with twice the registers:
 /// with two rows a thread has twice the loads in flight.
-const LADDER: Ladder = Ladder { short: SHORT_ROWS, held: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
-const KERNELS: RowKernels =
-    RowKernels { any: OP, held: &[held(2, "softmax_backward_hold2"), held(4, "softmax_backward_hold4")] };
+const LADDER: Ladder =
+    Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
+const KERNELS: RowKernels = RowKernels {
+    any: "softmax_backward_any",
+    in_registers: &[in_registers(2, "softmax_backward_block2"), in_registers(4, "softmax_backward_block4")],
+};
 
 /// `dx = y * (dy - sum(dy * y))` over the last dimension: the gradient of [`softmax`](crate::softmax) from its result
 /// `y`; with `log` that of its logarithm, `dy - exp(y) * sum(dy)`. In f32, rounded once.

@@ -1,8 +1,8 @@
 //! What the kernels of attention share on the host: the blocks of a launch, and the kernels' arguments.
-use kernels_gpu::attention::mma::params::{Mask, Params, UNLIMITED};
+use kernels_gpu::attention::mma::params::{AttentionParams, Mask, UNLIMITED};
 
 use crate::device::launch::Launch;
-use crate::operands::attention::{LEAST_SCALE, MaskLayout};
+use crate::operands::attention::{MIN_SCALE, MaskLayout};
 use crate::operands::attention_layout::AttentionLayout;
 use crate::{Dtype, Error, Result};
 
@@ -13,7 +13,7 @@ pub(crate) fn block_shape(blocks: u32, threads: u32, shared_bytes: u32) -> Launc
 
 /// The side of which a block has a tile.
 #[derive(Clone, Copy, PartialEq)]
-pub(crate) enum Side {
+pub(crate) enum TiledRows {
     Queries,
     Keys,
 }
@@ -21,14 +21,14 @@ pub(crate) enum Side {
 impl AttentionLayout {
     /// Has it nothing that only the general kernels have?
     pub(crate) fn is_plain(&self) -> bool {
-        self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= LEAST_SCALE
+        self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= MIN_SCALE
     }
 
     /// Tiles of `rows` rows that a head has, and blocks of all heads; `None`: there is no row.
-    pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: Side) -> Result<Option<(u32, u32)>> {
+    pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: TiledRows) -> Result<Option<(u32, u32)>> {
         let (there, heads) = match side {
-            Side::Queries => (self.queries, self.heads),
-            Side::Keys => (self.keys, self.kv_heads),
+            TiledRows::Queries => (self.queries, self.heads),
+            TiledRows::Keys => (self.keys, self.kv_heads),
         };
         // Each packed sequence may end within a tile, and so may what is behind the last.
         let (tiles, batches) = match self.cu_seqlens {
@@ -52,11 +52,11 @@ impl AttentionLayout {
     }
 
     /// The kernel's argument.
-    pub(crate) fn params(&self, tiles: u32) -> Params {
+    pub(crate) fn params(&self, tiles: u32) -> AttentionParams {
         let limit =
             |side: usize| self.window[side].map_or(UNLIMITED, |keys| keys.min(UNLIMITED as u32) as i32);
         let [query_starts, key_starts] = self.cu_seqlens.unwrap_or([std::ptr::null(); 2]);
-        Params {
+        AttentionParams {
             q: self.q,
             k: self.k,
             v: self.v,

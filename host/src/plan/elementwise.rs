@@ -12,7 +12,7 @@ use kernels_gpu::elementwise::partition::{Divisor, Extent};
 /// Columns that one long run of elements is cut into.
 const RUN: u64 = 1 << 20;
 /// Parts of a launch: a row's are as many at most, so that their sum is below 2^31.
-const MOST_PARTS: u64 = 1 << 30;
+const MAX_SPLITS: u64 = 1 << 30;
 
 /// An element-wise launch.
 pub(crate) struct Elementwise<const N: usize> {
@@ -61,7 +61,7 @@ impl<const N: usize> Elementwise<N> {
             outer_stride: 0,
         });
         let (dtype, rows, cols) = (first.dtype(), elements.div_ceil(RUN), RUN as u32);
-        let layout = RowLayout { rows, inner: 0, cols, dtype, vector, quads: false, operands };
+        let layout = RowLayout { rows, inner: 0, cols, dtype, vector, vec4s: false, operands };
         Self::of_parts(layout, elements)
     }
 
@@ -71,7 +71,7 @@ impl<const N: usize> Elementwise<N> {
             let (got, expected) = (layout.rows as f64, "at most 2^31 - 1");
             return Err(Error::Value { op, arg: "rows", got, expected });
         }
-        if !layout.vector && u64::from(layout.cols) > MOST_PARTS {
+        if !layout.vector && u64::from(layout.cols) > MAX_SPLITS {
             let (got, expected) =
                 (f64::from(layout.cols), "at most 2^30 where rows are not aligned to 16 bytes");
             return Err(Error::Value { op, arg: "columns", got, expected });
@@ -93,7 +93,7 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Launches `held`, or `any_layout` where the rows are no vectors, in blocks of `threads`; with no elements, nothing. The
+    /// Launches `vector_pack`, or `any_layout` where the rows are no vectors, in blocks of `threads`; with no elements, nothing. The
     /// last argument is the extent, which this sets: more than 2^30 parts are several launches.
     ///
     /// # Safety
@@ -101,7 +101,7 @@ impl<const N: usize> Elementwise<N> {
     pub unsafe fn launch<const ARGS: usize>(
         &self,
         device: &Device,
-        [any_layout, held]: [&'static str; 2],
+        [any_layout, vector_pack]: [&'static str; 2],
         threads: u32,
         stream: Stream,
         mut args: [*const c_void; ARGS],
@@ -110,9 +110,9 @@ impl<const N: usize> Elementwise<N> {
         let threads = device.launch_override().threads.unwrap_or(threads);
         let len = 16 / dtype.size() as u64;
         let (kernel, of_thread, of_row) =
-            if vector { (held, 1, u64::from(cols) / len) } else { (any_layout, len, u64::from(cols)) };
-        for first in (0..self.parts).step_by(MOST_PARTS as usize) {
-            let parts = MOST_PARTS.min(self.parts - first);
+            if vector { (vector_pack, 1, u64::from(cols) / len) } else { (any_layout, len, u64::from(cols)) };
+        for first in (0..self.parts).step_by(MAX_SPLITS as usize) {
+            let parts = MAX_SPLITS.min(self.parts - first);
             let extent = Extent {
                 parts: parts as u32,
                 first_row: (first / of_row) as u32,

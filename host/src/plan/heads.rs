@@ -1,12 +1,12 @@
 //! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads, the
 //! fastest first. Block sizes were chosen on an H200 (`benches/results`).
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
-use kernels_gpu::heads::params::{Normed, Params, Rotary, Side, side_by_side};
+use kernels_gpu::heads::params::{HeadNormArg, HeadParams, HeadsOperand, Rotary, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
 
-use super::head_kernels::{HalvesKernels, HeldKernel, Kernels, LanesKernel};
+use super::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernels, WarpKernel};
 use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, LaunchOverride, MAX_GRID_YZ, args};
-use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, side};
+use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, operand};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
 /// So many warps fill a large GPU several times.
@@ -17,13 +17,13 @@ const BLOCKS: u32 = 1 << 10;
 const BLOCK_WARPS: u32 = 8;
 /// Of the shared memory a block's reductions take this much at most: three numbers for each of four warps,
 /// twice.
-const FOLD_BYTES: u32 = 2 * 3 * 4 * 4;
+const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
 
 /// A launch that was checked.
-pub(crate) struct Checked {
-    pub sides: [Side; 2],
+pub(crate) struct CheckedHeads {
+    pub operands: [HeadsOperand; 2],
     pub rotary: Rotary,
-    pub quads: bool,
+    pub vec4s: bool,
     pub dtype: Dtype,
     /// Batches, tokens, columns of a head.
     pub extent: [i64; 3],
@@ -32,25 +32,25 @@ pub(crate) struct Checked {
 }
 
 /// A launch of a kernel.
-struct Plan {
+struct HeadLaunch {
     kernel: &'static str,
-    p: Params,
+    p: HeadParams,
     /// In x; y and z are of a grid of tokens.
     blocks: u64,
-    beside: [u32; 2],
+    grid_yz: [u32; 2],
     block: [u32; 3],
     shared_bytes: u32,
 }
 
-impl Plan {
+impl HeadLaunch {
     /// Its shape, with `blocks` in x.
     fn shape(&self, blocks: u32) -> Launch {
-        let [y, z] = self.beside;
+        let [y, z] = self.grid_yz;
         Launch { grid: [blocks, y, z], block: self.block, shared_bytes: self.shared_bytes, carveout: None }
     }
 }
 
-impl Checked {
+impl CheckedHeads {
     /// Checks queries, keys and rotation.
     pub fn of(
         op: &'static str,
@@ -59,14 +59,15 @@ impl Checked {
         rope: Option<&Rope>,
         shape: &Shape,
     ) -> Result<Self> {
-        let mut quads = true;
-        let mut sides = [ABSENT; 2];
+        let mut vec4s = true;
+        let mut operands = [ABSENT; 2];
         let mut first: Option<([i64; 4], Dtype)> = None;
         let mut heads = 1;
         for (i, tensor) in tensors.iter().enumerate() {
             let (Some(tensor), names) = (tensor, &NAMES[i]) else { continue };
-            let ([batches, tokens, own, dim], side) = side(op, device, tensor, names, shape, &mut quads)?;
-            sides[i] = side;
+            let ([batches, tokens, own, dim], operand) =
+                operand(op, device, tensor, names, shape, &mut vec4s)?;
+            operands[i] = operand;
             let ([b, s, _, d], dtype) = *first.get_or_insert(([batches, tokens, own, dim], tensor.x.dtype()));
             tensor.x.expect_dtype(op, names.x, dtype)?;
             if [b, s, d] != [batches, tokens, dim] {
@@ -79,13 +80,13 @@ impl Checked {
             return Err(Error::Shape { op, arg: "q", got: vec![], expected: "q, k or both".into() });
         };
         let extent = Extent { batches, tokens, heads, dim, dtype, order: shape.order };
-        quads &= dim % 4 == 0;
-        let rotary = rope.map_or(Ok(Rotary::NONE), |rope| rope.check(op, device, &extent, &mut quads))?;
+        vec4s &= dim % 4 == 0;
+        let rotary = rope.map_or(Ok(Rotary::NONE), |rope| rope.check(op, device, &extent, &mut vec4s))?;
         disjoint(op, tensors, &rope.map_or([None; 2], Rope::operands))?;
         Ok(Self {
-            sides,
+            operands,
             rotary,
-            quads,
+            vec4s,
             dtype,
             extent: [batches, tokens, dim],
             over: device.launch_override(),
@@ -97,12 +98,12 @@ impl Checked {
         &self,
         op: &'static str,
         device: &Device,
-        kernels: &Kernels,
-        norm: Normed,
+        kernels: &HeadKernels,
+        norm: HeadNormArg,
         stream: Stream,
     ) -> Result<()> {
         let [batches, tokens, dim] = self.extent;
-        let (rows, [q, k], rotary) = (batches * tokens, self.sides, self.rotary);
+        let (rows, [q, k], rotary) = (batches * tokens, self.operands, self.rotary);
         let heads = rows.saturating_mul(i64::from(q.heads + k.heads));
         if heads.max(rows) > i64::from(u32::MAX) {
             let expected = "fewer than 2^32 heads of all tokens";
@@ -112,7 +113,16 @@ impl Checked {
             return Ok(());
         }
         let (rows, tokens, dim) = (rows as u32, tokens as u32, dim as u32);
-        let p = Params { rows, tokens, dim, norm, share: 0, shares: [0; 2], blocks: 0, staged: 0 };
+        let p = HeadParams {
+            rows,
+            tokens,
+            dim,
+            norm,
+            heads_per_warp: 0,
+            warp_tasks: [0; 2],
+            blocks: 0,
+            staged: 0,
+        };
         let plan = self.plan(kernels, p);
         let Ok(blocks) = i32::try_from(plan.blocks) else {
             let expected = "at most 2^31 - 1 blocks of heads";
@@ -124,15 +134,15 @@ impl Checked {
     }
 
     /// The first of `kernels` that takes these heads.
-    fn plan(&self, kernels: &Kernels, p: Params) -> Plan {
-        let plans = [Self::halves, Self::paired, Self::held, Self::turned, Self::lanes];
+    fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
+        let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
         able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
     /// Among how many warps the heads of all tokens are shared out at least, if there are so many.
     fn warps(&self) -> u32 {
-        self.over.shares.unwrap_or(WARPS)
+        self.over.parallelism.unwrap_or(WARPS)
     }
 
     /// Warps of a block.
@@ -141,144 +151,161 @@ impl Checked {
     }
 
     /// The sides that are there.
-    fn present(&self) -> impl Iterator<Item = &Side> {
-        self.sides.iter().filter(|side| side.heads > 0)
+    fn present(&self) -> impl Iterator<Item = &HeadsOperand> {
+        self.operands.iter().filter(|operand| operand.heads > 0)
     }
 
     /// Is each head normalised alone, or not at all?
     fn apart(&self) -> bool {
-        self.present().all(|side| i64::from(side.cols) == self.extent[2])
+        self.present().all(|operand| i64::from(operand.cols) == self.extent[2])
     }
 
     /// Are all columns rotated by tables, or none? And are there few enough batches for a grid of tokens?
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
-        self.quads && whole && self.extent[0] <= i64::from(MAX_GRID_YZ)
+        self.vec4s && whole && self.extent[0] <= i64::from(MAX_GRID_YZ)
     }
 
     /// Are pairs neighbours, if there are any?
-    fn neighbours(&self) -> bool {
+    fn interleaved_partners(&self) -> bool {
         self.plain() && (self.rotary.halves == 0 || self.rotary.dim == 0)
     }
 
     /// Can eight columns be accessed 16 bytes at a time?
-    fn octets(&self) -> bool {
+    fn vec8s(&self) -> bool {
         let size = self.dtype.size();
-        self.extent[2] % 8 == 0 && self.present().all(|side| side.x.is_octets(size) && side.y.is_octets(size))
+        self.extent[2] % 8 == 0
+            && self.present().all(|operand| operand.x.is_vec8s(size) && operand.y.is_vec8s(size))
     }
 
     /// A plan for a grid of tokens.
     fn of_tokens(
         &self,
         kernel: &'static str,
-        p: Params,
+        p: HeadParams,
         blocks: u32,
         block: [u32; 3],
         shared_bytes: u32,
-    ) -> Plan {
-        let beside = [blocks, self.extent[0] as u32];
-        Plan { kernel, p, blocks: self.extent[1] as u64, beside, block, shared_bytes }
+    ) -> HeadLaunch {
+        let grid_yz = [blocks, self.extent[0] as u32];
+        HeadLaunch { kernel, p, blocks: self.extent[1] as u64, grid_yz, block, shared_bytes }
     }
 
-    fn halves(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
-        let HalvesKernels { names, together, least } = kernels.halves.as_ref()?;
+    fn halves(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
+        let HalfSplitKernels { names, together, min_columns } = kernels.halves.as_ref()?;
         let kernel = match p.dim {
             64 => names[0]?,
             128 => names[1]?,
             _ => return None,
         };
         // Steps of four heads are numbers of 32 bits.
-        let near = |side: &Side| [side.x, side.y].iter().all(|heads| heads.head_stride.abs() < 1 << 29);
+        let near = |operand: &HeadsOperand| {
+            [operand.x, operand.y].iter().all(|heads| heads.head_stride.abs() < 1 << 29)
+        };
         if !self.plain() || !self.apart() || self.rotary.by_head() || !self.present().all(near) {
             return None;
         }
         // A warp's angles and parameters are read once for its share, which is larger the more tokens there
         // are.
         let batch = together * (256 / p.dim);
-        let most = self.present().map(|side| side.heads).max().unwrap_or(0);
+        let max = self.present().map(|operand| operand.heads).max().unwrap_or(0);
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2))
-            .max(most * p.dim / least)
-            .clamp(1, most.div_ceil(batch).max(1));
-        let share = most.div_ceil(parts).next_multiple_of(batch);
-        let shares = self.sides.map(|side| side.heads.div_ceil(share));
-        let warps = shares[0] + shares[1];
+            .max(max * p.dim / min_columns)
+            .clamp(1, max.div_ceil(batch).max(1));
+        let heads_per_warp = max.div_ceil(parts).next_multiple_of(batch);
+        let warp_tasks = self.operands.map(|operand| operand.heads.div_ceil(heads_per_warp));
+        let warps = warp_tasks[0] + warp_tasks[1];
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
-        let plan = self.of_tokens(kernel, Params { share, shares, ..p }, blocks, block, 0);
+        let plan = self.of_tokens(kernel, HeadParams { heads_per_warp, warp_tasks, ..p }, blocks, block, 0);
         (warps > 0 && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
-    fn paired(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
-        let warps = self.present().map(|side| side.heads).max()?.div_ceil(warp_own_angles::BESIDE);
+    fn qk(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
+        let warps =
+            self.present().map(|operand| operand.heads).max()?.div_ceil(warp_own_angles::HEADS_AT_ONCE);
         let blocks = warps.div_ceil(self.of_block(BLOCK_WARPS));
         let block = [32, warps.div_ceil(blocks.max(1)), 1];
-        let plan = self.of_tokens(kernels.paired?, p, blocks, block, 0);
+        let plan = self.of_tokens(kernels.qk?, p, blocks, block, 0);
         let takes = p.dim == warp_own_angles::DIM && self.plain() && self.apart() && self.rotary.by_head();
         (takes && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
-    fn held(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
-        let cols = self.present().map(|side| side.cols).max()?;
-        let HeldKernel { name, .. } = kernels.held.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
-        let one_row = self.present().all(|side| side.cols == side.heads * p.dim && side.cols % 8 == 0);
+    fn block(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
+        let cols = self.present().map(|operand| operand.cols).max()?;
+        let BlockKernel { name, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
+        let one_row =
+            self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
         // Columns a tile apart have the same angles, or the row is one head.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
-        if !self.neighbours() || !self.octets() || !one_row || self.rotary.dim != 0 && !repeats && !one_head {
+        if !self.interleaved_partners()
+            || !self.vec8s()
+            || !one_row
+            || self.rotary.dim != 0 && !repeats && !one_head
+        {
             return None;
         }
-        let shares = self.sides.map(|side| side.heads.min(1));
-        let teams = shares[0] + shares[1];
-        Some(self.of_tokens(name, Params { shares, ..p }, 1, [TEAM, teams, 1], FOLD_BYTES))
+        let warp_tasks = self.operands.map(|operand| operand.heads.min(1));
+        let teams = warp_tasks[0] + warp_tasks[1];
+        Some(self.of_tokens(name, HeadParams { warp_tasks, ..p }, 1, [TEAM, teams, 1], REDUCE_BYTES))
     }
 
-    fn turned(&self, kernels: &Kernels, p: Params) -> Option<Plan> {
-        let quads = (self.present().map(|side| side.heads).max()? * p.dim / 4).max(1);
-        let blocks = quads.div_ceil(512);
-        let threads = quads.div_ceil(blocks).next_multiple_of(32);
+    fn rotated(&self, kernels: &HeadKernels, p: HeadParams) -> Option<HeadLaunch> {
+        let vec4s = (self.present().map(|operand| operand.heads).max()? * p.dim / 4).max(1);
+        let blocks = vec4s.div_ceil(512);
+        let threads = vec4s.div_ceil(blocks).next_multiple_of(32);
         // Large blocks read more in a row; so many of them fill a large GPU several times.
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
-        let plan = self.of_tokens(kernels.turned?, p, blocks, [threads, together, 1], 0);
-        let plan = Plan { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
-        (self.neighbours() && blocks <= MAX_GRID_YZ).then_some(plan)
+        let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1], 0);
+        let plan = HeadLaunch { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
+        (self.interleaved_partners() && blocks <= MAX_GRID_YZ).then_some(plan)
     }
 
-    fn lanes(&self, kernels: &Kernels, mut p: Params) -> Option<Plan> {
-        let [q, k] = self.sides;
-        let takes = |kernel: &&LanesKernel| i64::from(p.dim) <= kernel.dim && self.quads && self.apart();
-        let lanes = kernels.lanes.iter().find(takes)?;
+    fn warp(&self, kernels: &HeadKernels, mut p: HeadParams) -> Option<HeadLaunch> {
+        let [q, k] = self.operands;
+        let takes = |kernel: &&WarpKernel| i64::from(p.dim) <= kernel.dim && self.vec4s && self.apart();
+        let warp = kernels.warp.iter().find(takes)?;
         // A warp works on so many heads of a token at a time.
-        let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { lanes.together };
+        let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { warp.together };
         let batches = q.heads.max(k.heads).div_ceil(batch).max(1);
         // Its angles and parameters are read once for its share, which is larger the more tokens there are.
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2)).clamp(1, batches);
-        p.share = batch * batches.div_ceil(parts);
-        p.shares = [q.heads, k.heads].map(|heads| heads.div_ceil(p.share));
-        let shares = p.shares[0] + p.shares[1];
-        let warps = shares.clamp(1, self.of_block(4));
-        p.blocks = shares.div_ceil(warps).max(1);
-        let blocks = u64::from(p.rows) * u64::from(shares.div_ceil(warps));
-        Some(Plan { kernel: lanes.name, p, blocks, beside: [1, 1], block: [32, warps, 1], shared_bytes: 0 })
+        p.heads_per_warp = batch * batches.div_ceil(parts);
+        p.warp_tasks = [q.heads, k.heads].map(|heads| heads.div_ceil(p.heads_per_warp));
+        let warp_tasks = p.warp_tasks[0] + p.warp_tasks[1];
+        let warps = warp_tasks.clamp(1, self.of_block(4));
+        p.blocks = warp_tasks.div_ceil(warps).max(1);
+        let blocks = u64::from(p.rows) * u64::from(warp_tasks.div_ceil(warps));
+        Some(HeadLaunch {
+            kernel: warp.name,
+            p,
+            blocks,
+            grid_yz: [1, 1],
+            block: [32, warps, 1],
+            shared_bytes: 0,
+        })
     }
 
-    fn rows(&self, kernels: &Kernels, mut p: Params) -> Plan {
-        let row_heads = |side: Side| i64::from(side.heads) * self.extent[2] / i64::from(side.cols);
-        p.shares = self.sides.map(|side| row_heads(side) as u32);
+    fn rows(&self, kernels: &HeadKernels, mut p: HeadParams) -> HeadLaunch {
+        let row_heads =
+            |operand: HeadsOperand| i64::from(operand.heads) * self.extent[2] / i64::from(operand.cols);
+        p.warp_tasks = self.operands.map(|operand| row_heads(operand) as u32);
         let (team, teams) = (kernels.team, if kernels.team == 128 { 2 } else { 4 });
         let tile_bytes = teams * team * 4 * self.dtype.size() as u32;
         if kernels.stages {
-            let cols = self.sides[0].cols.max(self.sides[1].cols);
-            p.staged = cols.div_ceil(4 * team).min((DEFAULT_SMEM_BYTES - FOLD_BYTES) / tile_bytes);
+            let cols = self.operands[0].cols.max(self.operands[1].cols);
+            p.staged = cols.div_ceil(4 * team).min((DEFAULT_SMEM_BYTES - REDUCE_BYTES) / tile_bytes);
         }
-        let list = u64::from(p.shares[0] + p.shares[1]);
-        Plan {
-            kernel: if self.quads { kernels.rows } else { kernels.any },
+        let list = u64::from(p.warp_tasks[0] + p.warp_tasks[1]);
+        HeadLaunch {
+            kernel: if self.vec4s { kernels.rows } else { kernels.any },
             p,
             blocks: (u64::from(p.rows) * list).div_ceil(u64::from(teams)),
-            beside: [1, 1],
+            grid_yz: [1, 1],
             block: [team, teams, 1],
-            shared_bytes: p.staged * tile_bytes + FOLD_BYTES,
+            shared_bytes: p.staged * tile_bytes + REDUCE_BYTES,
         }
     }
 }

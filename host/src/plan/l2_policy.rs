@@ -1,6 +1,6 @@
 //! The L2 policy of a launch: which inputs it loads with `evict_last`, and from which block on it demotes
 //! their lines.
-use cuda_std::l2::Passage;
+use cuda_std::l2::L2Policy;
 
 use crate::Device;
 use crate::device::launch::Rung;
@@ -13,17 +13,17 @@ impl<const N: usize> RowLayout<N> {
     /// much as L2 holds, demote their lines when they have written their results. With a quarter or all of L2
     /// instead of half, this kernel and the next ones take as long (docs/ladders.md). Launches in clusters are
     /// not faster with `evict_last`, and use the default policy.
-    pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> Passage {
+    pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> L2Policy {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
         let lines = || inputs.iter().all(|&input| self.operands[input].is_lines(self.cols, element));
-        let Some(l2) = device.l2_bytes() else { return Passage::PLAIN };
+        let Some(l2) = device.l2_bytes() else { return L2Policy::PLAIN };
         if rung.cluster > 0 || self.rows.saturating_mul(read) < l2 || !lines() {
-            return Passage::PLAIN;
+            return L2Policy::PLAIN;
         }
         let row = self.rows.saturating_sub((l2 / 2).div_ceil(read));
         let block = row / u64::from(rung.rows_per_block);
-        u32::try_from(block).map_or(Passage::PLAIN, Passage::kept_until)
+        u32::try_from(block).map_or(L2Policy::PLAIN, L2Policy::kept_until)
     }
 }
 
@@ -43,7 +43,7 @@ mod tests {
         let device = Device::cpu();
         let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
         // 4 KiB of L2, rows of 512 bytes: the last 2 KiB are four rows, of two inputs two rows of each.
-        let passage = |offset, rows, cols, rung, inputs: &[usize]| {
+        let l2_policy = |offset, rows, cols, rung, inputs: &[usize]| {
             let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
             RowLayout::of("op", &device, [("x", &view), ("y", &view)])
                 .unwrap()
@@ -51,19 +51,19 @@ mod tests {
         };
         let one = rung(32, 4, 32, 32);
         // Buffers begin with a line: see `cuda_std::l2::LINE`.
-        assert_eq!(passage(0, 100, 128, one, &[0]), Passage::kept_until(96));
-        assert_eq!(passage(0, 100, 128, one, &[0, 1]), Passage::kept_until(98));
+        assert_eq!(l2_policy(0, 100, 128, one, &[0]), L2Policy::kept_until(96));
+        assert_eq!(l2_policy(0, 100, 128, one, &[0, 1]), L2Policy::kept_until(98));
         assert_eq!(
-            passage(0, 99, 128, rung(32, 4, 32, 128), &[0]),
-            Passage::kept_until(23),
+            l2_policy(0, 99, 128, rung(32, 4, 32, 128), &[0]),
+            L2Policy::kept_until(23),
             "95 rows, four a block"
         );
-        assert_eq!(passage(0, 100, 128, cluster(32, 32), &[0]), Passage::PLAIN, "not in clusters");
-        assert_eq!(passage(0, 8, 128, one, &[0]), Passage::kept_until(4));
-        assert_eq!(passage(0, 7, 128, one, &[0]), Passage::PLAIN, "L2 holds them");
-        assert_eq!(passage(4, 100, 128, one, &[0]), Passage::PLAIN, "they begin within a line");
-        assert_eq!(passage(0, 100, 120, one, &[0]), Passage::PLAIN, "they end within one");
-        assert_eq!(passage(0, 100, 128, one, &[]), Passage::PLAIN);
+        assert_eq!(l2_policy(0, 100, 128, cluster(32, 32), &[0]), L2Policy::PLAIN, "not in clusters");
+        assert_eq!(l2_policy(0, 8, 128, one, &[0]), L2Policy::kept_until(4));
+        assert_eq!(l2_policy(0, 7, 128, one, &[0]), L2Policy::PLAIN, "L2 holds them");
+        assert_eq!(l2_policy(4, 100, 128, one, &[0]), L2Policy::PLAIN, "they begin within a line");
+        assert_eq!(l2_policy(0, 100, 120, one, &[0]), L2Policy::PLAIN, "they end within one");
+        assert_eq!(l2_policy(0, 100, 128, one, &[]), L2Policy::PLAIN);
     }
 
     const POLICIES: &str = "

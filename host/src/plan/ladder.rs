@@ -47,7 +47,7 @@ const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
 /// The rungs beyond `SHORT_ROWS` of blocks that hold a row, for each architecture.
-pub(crate) struct HeldRows {
+pub(crate) struct RegisterRungs {
     /// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load
     /// another row while it reduces.
     pub sm75: &'static [Rung],
@@ -58,7 +58,7 @@ pub(crate) struct HeldRows {
 }
 
 /// Of ops that read one operand: rows that no 512 threads hold 4 packs of; clusters hold up to 1 MiB.
-pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
+pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
     sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
     sm80: &[
         rung(3_072, 8, 384, 384),
@@ -80,15 +80,15 @@ pub(crate) const ONE_OPERAND: HeldRows = HeldRows {
 
 /// Of ops that read two: 4 packs a thread of each are the bytes in flight that 8 of one are. Blocks of up to
 /// 512 threads hold no more than the ladder of short rows has.
-pub(crate) const TWO_OPERANDS: HeldRows =
-    HeldRows { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
+pub(crate) const TWO_OPERANDS: RegisterRungs =
+    RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
 /// The launch configurations of an op whose blocks or clusters hold rows.
 pub(crate) struct Ladder {
     /// For rows of more than 128 and up to 2048 packs.
     pub short: &'static [Rung],
     /// The blocks that hold a longer one.
-    pub held: HeldRows,
+    pub in_registers: RegisterRungs,
     /// On architectures that have them, clusters hold rows of more packs than this.
     pub blocks_up_to: u32,
     /// Threads of the blocks for rows that none holds: they are read twice.
@@ -118,16 +118,23 @@ impl Ladder {
                 ANY_LAYOUT.iter().find(|(cols, _)| layout.cols <= *cols).map_or(512, |(_, team)| *team);
             return rung(u32::MAX, 0, team, team.max(128));
         }
-        let (held, clusters): (&[Rung], &[Rung]) = match arch {
-            Some(Arch::Sm75) => (self.held.sm75, &[]),
-            None | Some(Arch::Sm80) => (self.held.sm80, &[]),
-            Some(Arch::Sm90 | Arch::Sm90a) => (self.held.sm80, self.held.sm90),
+        let (in_registers, clusters): (&[Rung], &[Rung]) = match arch {
+            Some(Arch::Sm75) => (self.in_registers.sm75, &[]),
+            None | Some(Arch::Sm80) => (self.in_registers.sm80, &[]),
+            Some(Arch::Sm90 | Arch::Sm90a) => (self.in_registers.sm80, self.in_registers.sm90),
         };
         let packs = layout.packs();
         let too_long = !clusters.is_empty() && packs > u64::from(self.blocks_up_to);
         let fits = |rung: &&Rung| packs <= u64::from(rung.max_packs) && (rung.cluster > 0 || !too_long);
         let reread = rung(u32::MAX, 0, self.reread, self.reread);
-        FEW_PACKS.iter().chain(self.short).chain(held).chain(clusters).find(fits).copied().unwrap_or(reread)
+        FEW_PACKS
+            .iter()
+            .chain(self.short)
+            .chain(in_registers)
+            .chain(clusters)
+            .find(fits)
+            .copied()
+            .unwrap_or(reread)
     }
 }
 
@@ -143,9 +150,9 @@ fn expect_holds<const N: usize>(
     let blocks = if arch == Some(Arch::Sm90) { Team::CLUSTER } else { 1 };
     let is_cluster =
         rung.cluster == blocks && [7, 8].contains(&rung.packs_per_thread) && rung.rows_per_block == 1;
-    let held =
+    let in_registers =
         u64::from(rung.packs_per_thread) * u64::from(rung.threads_per_row) * u64::from(rung.cluster.max(1));
-    let fits = rung.packs_per_thread == 0 || layout.vector && layout.packs() <= held;
+    let fits = rung.packs_per_thread == 0 || layout.vector && layout.packs() <= in_registers;
     if fits && rung.is_block() && (rung.cluster == 0 || is_cluster) && kernels.find(&rung).is_some() {
         return Ok(rung);
     }
@@ -165,7 +172,7 @@ mod tests {
             cols: packs * 4,
             dtype: Dtype::F32,
             vector,
-            quads: vector,
+            vec4s: vector,
             operands: [],
         };
         ladder.first(arch, &layout)
@@ -173,7 +180,8 @@ mod tests {
 
     #[test]
     fn clusters_hold_what_no_block_does_or_should() {
-        let ladder = Ladder { short: SHORT_ROWS, held: ONE_OPERAND, blocks_up_to: 6_144, reread: 512 };
+        let ladder =
+            Ladder { short: SHORT_ROWS, in_registers: ONE_OPERAND, blocks_up_to: 6_144, reread: 512 };
         let kind = |arch, packs| {
             let Rung { packs_per_thread, threads_per_row, cluster, .. } = pick(&ladder, arch, packs, true);
             (packs_per_thread, threads_per_row, cluster)

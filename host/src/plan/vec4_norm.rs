@@ -3,7 +3,7 @@ use std::ffi::c_void;
 
 use cuda_std::row::Rows;
 use cuda_std::vec4::TILE;
-use kernels_gpu::norm::params::{OperandForm, Params, RowAccess};
+use kernels_gpu::norm::params::{NormParams, OperandForm, RowAccess};
 
 use super::row_launch::launch_rows_with;
 use crate::arguments::choices;
@@ -29,7 +29,7 @@ const TEAM_THREADS: u32 = 32;
 /// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
 const TEAMS: u32 = 4;
 /// The same where rows stay in registers.
-const TEAMS_OF_HELD: u32 = 2;
+const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
 /// The share of a multiprocessor's memory for rows that wait, in percent: what is left is L1, in which scales and shifts
 /// stay. With all of it, rows of 5120 columns left no L1 for them, and each row read them from L2.
 const CARVEOUT: u32 = 57;
@@ -37,21 +37,21 @@ const CARVEOUT: u32 = 57;
 const CARVEOUT_OF_BLOCKS: u32 = 44;
 /// The same where rows stay in registers, and in a block's shared memory. Where warps exchange but a few numbers there, no
 /// share is asked for: asked for 30 %, the driver gave all (`layer_norm` of 5120 columns then took 179 us and not 163).
-const CARVEOUT_OF_HELD: u32 = 30;
+const CARVEOUT_IN_REGISTERS: u32 = 30;
 /// What the warps of a row meet in.
-const MEETING_BYTES: u32 = 4 * Params::SHARING;
+const SCRATCH_BYTES: u32 = 4 * NormParams::SHARING;
 
 /// What the launch of a norm over quads depends on, besides its rows.
 #[derive(Clone, Copy)]
 pub(crate) struct NormLaunch {
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
-    /// See [`Params::form`].
+    /// See [`NormParams::form`].
     pub form: OperandForm,
-    /// See [`Params::round_each`].
+    /// See [`NormParams::round_each`].
     pub round_each: bool,
     /// Rows that wait together for one row's result.
-    pub waiting: u32,
+    pub staged_vec4: u32,
 }
 
 /// How a kernel reads its rows, and where a row is between two passes over it: a value for each
@@ -61,7 +61,7 @@ pub(crate) enum Access {
     /// One element at a time.
     Scalar,
     /// Four elements at a time.
-    Vec4,
+    Vectorized,
     /// Rows of whole tiles, a row in a warp's part of shared memory.
     WholeTiles,
     /// The same, a row in its block's shared memory.
@@ -84,9 +84,11 @@ impl Access {
     fn can<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         let tiles = layout.cols / TILE;
         match self {
-            Self::Scalar | Self::Vec4 | Self::WholeTiles | Self::BlockTiles => true,
-            Self::WarpRegisters(held) => tiles == held,
-            Self::BlockRegisters(held) | Self::BlockRegistersStaged(held) => tiles == 4 * held,
+            Self::Scalar | Self::Vectorized | Self::WholeTiles | Self::BlockTiles => true,
+            Self::WarpRegisters(tiles_per_thread) => tiles == tiles_per_thread,
+            Self::BlockRegisters(tiles_per_thread) | Self::BlockRegistersStaged(tiles_per_thread) => {
+                tiles == 4 * tiles_per_thread
+            }
         }
     }
 
@@ -107,7 +109,7 @@ impl Access {
     fn argument(self) -> RowAccess {
         match self {
             Self::Scalar => RowAccess::SCALAR,
-            Self::Vec4 => RowAccess::VEC4,
+            Self::Vectorized => RowAccess::VECTORIZED,
             _ => RowAccess::WHOLE_TILES,
         }
     }
@@ -125,7 +127,7 @@ pub(crate) struct TileKernel {
 
 /// The kernels of an op over quads.
 #[derive(Clone, Copy)]
-pub(crate) struct Kernels {
+pub(crate) struct NormKernels {
     /// For any layout, and for rows of whole tiles where `whole` is the same.
     pub any: &'static str,
     /// For rows of whole tiles, which wait in shared memory.
@@ -136,7 +138,7 @@ pub(crate) struct Kernels {
     pub carveout: Option<u32>,
 }
 
-impl Kernels {
+impl NormKernels {
     /// For any layout and for rows of whole tiles, and no others.
     pub const fn of([any, whole]: [&'static str; 2]) -> Self {
         Self { any, whole, special: &[], carveout: Some(CARVEOUT) }
@@ -144,39 +146,40 @@ impl Kernels {
 }
 
 /// How a kernel over quads is launched, and its parameters.
-pub(crate) struct QuadLaunch {
-    pub params: Params,
+pub(crate) struct Vec4Launch {
+    pub params: NormParams,
     kernel: &'static str,
     rung: Rung,
     shared_bytes: u32,
     carveout: Option<u32>,
 }
 
-impl QuadLaunch {
+impl Vec4Launch {
     /// For the rows of `layout`, which wait in registers or in shared memory between the passes if there is room.
     pub fn of<const N: usize>(
         op: &'static str,
         device: &Device,
         layout: &RowLayout<N>,
         norm: NormLaunch,
-        kernels: Kernels,
+        kernels: NormKernels,
     ) -> Result<Self> {
         let over = device.launch_override();
         let NormLaunch { eps, form, .. } = norm;
         finite(op, "eps", eps, 0.0)?;
         let row_bytes = u64::from(layout.cols.next_multiple_of(TILE)) * layout.dtype.size() as u64;
-        let waiting_bytes = row_bytes * u64::from(norm.waiting);
-        let fits = |teams: &u32| waiting_bytes * u64::from(*teams) <= u64::from(DEFAULT_SMEM_BYTES);
-        let of_choice = |teams: u32| over.threads.map_or(teams, |threads| threads / TEAM_THREADS);
-        let teams = [TEAMS, TEAMS / 2, 1].map(of_choice).into_iter().find(fits);
+        let staged_bytes = row_bytes * u64::from(norm.staged_vec4);
+        let fits = |teams: &u32| staged_bytes * u64::from(*teams) <= u64::from(DEFAULT_SMEM_BYTES);
+        let of_override = |teams: u32| over.threads.map_or(teams, |threads| threads / TEAM_THREADS);
+        let teams = [TEAMS, TEAMS / 2, 1].map(of_override).into_iter().find(fits);
         let staged = teams.map_or(0, |_| layout.cols.div_ceil(TILE));
         let tiled = layout.cols.is_multiple_of(TILE) && layout.cols >= 4 * TILE;
         let near = layout.rows < 1 << 30 && layout.operands.iter().all(Rows::is_near);
         let is_whole =
-            staged > 0 && layout.vector && layout.quads && tiled && near && form != OperandForm::ANY;
-        let may_meet = waiting_bytes + u64::from(MEETING_BYTES) <= u64::from(DEFAULT_SMEM_BYTES);
-        let any = (if layout.quads { Access::Vec4 } else { Access::Scalar }, kernels.any);
-        let able = |access: Access| is_whole && access.can(layout) && (may_meet || !access.is_block_shared());
+            staged > 0 && layout.vector && layout.vec4s && tiled && near && form != OperandForm::ANY;
+        let may_synchronize = staged_bytes + u64::from(SCRATCH_BYTES) <= u64::from(DEFAULT_SMEM_BYTES);
+        let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
+        let able =
+            |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
         // A kernel that looks up what its operands are is never faster.
         let looks_up = kernels.any == kernels.whole;
         let special = |first| {
@@ -190,16 +193,16 @@ impl QuadLaunch {
         let whole = is_whole.then_some((Access::WholeTiles, kernels.whole));
         let mut in_order = special(true).chain(whole).chain([any]).chain(special(false));
         let (access, kernel) = in_order.nth(over.skip).unwrap_or(any);
-        let (waiting, row) = (waiting_bytes as u32, row_bytes as u32);
+        let (staged_vec4, row) = (staged_bytes as u32, row_bytes as u32);
         let (team, teams, shared_bytes) = match (access, teams) {
-            (Access::BlockTiles, _) => (Params::SHARING, 1, MEETING_BYTES + waiting),
-            (Access::BlockRegisters(_), _) => (Params::SHARING, 1, MEETING_BYTES),
-            (Access::BlockRegistersStaged(_), _) => (Params::SHARING, 1, MEETING_BYTES + row),
-            (Access::WarpRegisters(_), _) => (TEAM_THREADS, of_choice(TEAMS_OF_HELD), 0),
-            (_, None) => (TEAM_THREADS, of_choice(TEAMS), 0),
-            (_, Some(teams)) => (TEAM_THREADS, teams, waiting * teams),
+            (Access::BlockTiles, _) => (NormParams::SHARING, 1, SCRATCH_BYTES + staged_vec4),
+            (Access::BlockRegisters(_), _) => (NormParams::SHARING, 1, SCRATCH_BYTES),
+            (Access::BlockRegistersStaged(_), _) => (NormParams::SHARING, 1, SCRATCH_BYTES + row),
+            (Access::WarpRegisters(_), _) => (TEAM_THREADS, of_override(ROWS_PER_BLOCK_IN_REGISTERS), 0),
+            (_, None) => (TEAM_THREADS, of_override(TEAMS), 0),
+            (_, Some(teams)) => (TEAM_THREADS, teams, staged_vec4 * teams),
         };
-        let params = Params {
+        let params = NormParams {
             rows: layout.rows,
             inner: layout.inner,
             cols: layout.cols,
@@ -221,8 +224,8 @@ impl QuadLaunch {
         let carveout = match access {
             Access::WholeTiles => kernels.carveout,
             Access::BlockTiles => Some(CARVEOUT_OF_BLOCKS),
-            Access::WarpRegisters(_) | Access::BlockRegistersStaged(_) => Some(CARVEOUT_OF_HELD),
-            Access::Scalar | Access::Vec4 | Access::BlockRegisters(_) => None,
+            Access::WarpRegisters(_) | Access::BlockRegistersStaged(_) => Some(CARVEOUT_IN_REGISTERS),
+            Access::Scalar | Access::Vectorized | Access::BlockRegisters(_) => None,
         };
         Ok(Self { params, kernel, rung, shared_bytes, carveout })
     }

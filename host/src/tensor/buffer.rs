@@ -116,7 +116,8 @@ impl<T: Scalar> Buffer<T> {
     pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
         // SAFETY: every element lies in the buffer, which the view borrows.
-        unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }.map(|view| view.placed(self.device.place()))
+        unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
+            .map(|view| view.placed(self.device.location()))
     }
 
     /// As [`Buffer::view_strided`], to be written.
@@ -127,7 +128,7 @@ impl<T: Scalar> Buffer<T> {
         let ptr = self.inside(offset, shape, strides)?;
         // SAFETY: as `view_strided`, borrowed mutably.
         unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
-            .map(|view| view.placed(self.device.place()))
+            .map(|view| view.placed(self.device.location()))
     }
 
     /// Gives a copy of `from` into this buffer to `stream`: a GPU's memory bandwidth is measured by it.
@@ -140,7 +141,7 @@ impl<T: Scalar> Buffer<T> {
             let expected = format!("[{}]", self.len);
             return Err(Error::Shape { op, arg, got: vec![from.len as i64], expected });
         }
-        if self.device.place() != from.device.place() {
+        if self.device.location() != from.device.location() {
             return Err(Error::Device { op, arg, expected: self.device.name().into() });
         }
         match self.device.as_cuda() {

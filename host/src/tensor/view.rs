@@ -2,7 +2,7 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
-use crate::device::handle::Place;
+use crate::device::handle::Location;
 use crate::{Device, Dtype, Error, Result};
 
 /// The largest number of dimensions.
@@ -17,7 +17,7 @@ pub struct View<'a> {
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
     /// Where a [`Buffer`](crate::Buffer) of ours lies; for raw memory whoever made the view knows.
-    place: Option<Place>,
+    location: Option<Location>,
     memory: PhantomData<&'a ()>,
 }
 
@@ -50,7 +50,7 @@ impl<'a> View<'a> {
             rank: shape.len(),
             shape: dims(shape),
             strides: dims(strides),
-            place: None,
+            location: None,
             memory: PhantomData,
         })
     }
@@ -72,16 +72,16 @@ impl<'a> View<'a> {
         &self.strides[..self.rank]
     }
 
-    /// The same view, known to be of memory in `place`.
-    pub(crate) fn placed(self, place: Place) -> Self {
-        Self { place: Some(place), ..self }
+    /// The same view, known to be of memory in `location`.
+    pub(crate) fn placed(self, location: Location) -> Self {
+        Self { location: Some(location), ..self }
     }
     /// An error of `op`, which names its argument `arg`, unless it is memory of `device`, as far as that is known.
     ///
     /// # Errors
     /// [`Error::Device`].
     pub fn expect_on(&self, op: &'static str, arg: &'static str, device: &Device) -> Result<()> {
-        if self.place.is_none_or(|place| place == device.place()) {
+        if self.location.is_none_or(|location| location == device.location()) {
             return Ok(());
         }
         Err(Error::Device { op, arg, expected: device.name().into() })
@@ -158,9 +158,9 @@ impl<'a> ViewMut<'a> {
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
     }
 
-    /// The same view, known to be of memory in `place`.
-    pub(crate) fn placed(self, place: Place) -> Self {
-        Self(self.0.placed(place))
+    /// The same view, known to be of memory in `location`.
+    pub(crate) fn placed(self, location: Location) -> Self {
+        Self(self.0.placed(location))
     }
 
     /// The same tensor, for looking at shape and strides.

@@ -13,7 +13,7 @@ use cuda_std::prelude::*;
 
 use super::approx16::{self, is_bf16};
 use super::constants::{BETA, KAPPA, QUICK};
-use super::rounded_chain::{Held, gelu_fast, gelu_new, gelu_quick, over_one_plus_exp};
+use super::rounded_chain::{RoundedVec, gelu_fast, gelu_new, gelu_quick, over_one_plus_exp};
 
 /// A function and its constants: a kernel argument.
 #[repr(C)]
@@ -77,7 +77,7 @@ impl Function {
 
     /// The function as torch computes it, of and into elements of `T`.
     #[inline(always)]
-    pub(crate) fn exact<T: Elem>(self, x: Held<T>) -> Held<T> {
+    pub(crate) fn exact<T: Elem>(self, x: RoundedVec<T>) -> RoundedVec<T> {
         match self.kind {
             Self::GELU if is_bf16::<T>() => x.map(approx16::gelu),
             Self::GELU => x.map(|x| gelu(x, Erf::CUDA_12)),
@@ -88,14 +88,14 @@ impl Function {
             Self::GELU_FAST => gelu_fast(x),
             Self::GELU_QUICK => gelu_quick(x),
             Self::SILU if is_bf16::<T>() => x.map(approx16::silu),
-            Self::SILU => Held::new(over_one_plus_exp::<T>(x.lanes(), x.lanes())),
+            Self::SILU => RoundedVec::new(over_one_plus_exp::<T>(x.lanes(), x.lanes())),
             _ => x.map(|x| self.fatrelu(x)),
         }
     }
 
     /// The values of a function that is [`once`](Self::once); the caller rounds them.
     #[inline(always)]
-    pub(crate) fn fast<T: Elem>(self, x: T::Lanes) -> T::Lanes {
+    pub(crate) fn fast<T: Elem>(self, x: T::F32Vec) -> T::F32Vec {
         match self.kind {
             Self::SIGMOID => x.map(|x| approx16::over_one_plus(x, self.exp(x))),
             Self::GELU if is_bf16::<T>() => x.map(approx16::gelu),
@@ -111,16 +111,17 @@ impl Function {
 
     /// The function's values and derivatives, for functions that are [`once`](Self::once).
     #[inline(always)]
-    pub(crate) fn values_and_slopes<T: Elem>(self, x: T::Lanes) -> (T::Lanes, T::Lanes) {
+    pub(crate) fn values_and_slopes<T: Elem>(self, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         match self.kind {
             Self::SIGMOID => {
                 let exp = x.map(|x| self.exp(x));
                 let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
                 // 1 - sigmoid without its cancellation; where exp is infinite, the product is NaN and the
                 // minimum 1.
-                let rest = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
+                let remainder = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
                 let product = x.zip(sigmoid, |x, s| x * s);
-                let steep = product.zip(rest, |xs, rest| xs * rest).zip(x, |xsr, x| xsr * self.du(x));
+                let steep =
+                    product.zip(remainder, |xs, remainder| xs * remainder).zip(x, |xsr, x| xsr * self.du(x));
                 (product, sigmoid.zip(steep, |s, steep| s + steep))
             }
             Self::FATRELU => {
@@ -168,7 +169,7 @@ fn gelu_tanh(x: f32) -> f32 {
 
 /// The lanes as a tensor of `T` would hold them: what an operator's output goes through.
 #[inline(always)]
-pub(crate) fn rounded<T: Elem>(lanes: T::Lanes) -> T::Lanes {
+pub(crate) fn rounded<T: Elem>(lanes: T::F32Vec) -> T::F32Vec {
     T::unpack(T::pack(lanes))
 }
 
@@ -176,7 +177,7 @@ pub(crate) fn rounded<T: Elem>(lanes: T::Lanes) -> T::Lanes {
 /// operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct ActivationParams {
     /// `f`.
     pub function: Function,
     /// Is every operator's result rounded to the element type, and not the last alone? 0 or 1.

@@ -88,14 +88,14 @@ mod tests {
     use super::*;
     use crate::elementwise::activations::Function;
     use crate::elementwise::constants::QUICK;
-    use crate::elementwise::rounded_chain::Held;
+    use crate::elementwise::rounded_chain::RoundedVec;
 
     /// Compares `function` of every value of `T` with `of_library`.
     #[track_caller]
     fn same<T: Elem>(function: u32, of_library: fn(f32) -> f32) {
         for bits in 0..=u32::from(u16::MAX) {
             let x = T::from_bits(bits).to_f32();
-            let got = Function::new(function).exact(Held::<T>::new(T::Lanes::splat(x))).lanes().get(0);
+            let got = Function::new(function).exact(RoundedVec::<T>::new(T::F32Vec::splat(x))).lanes().get(0);
             let expected = T::round(of_library(x));
             let equal = got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan();
             assert!(equal, "function {function} of {x:e} is {got:e}, expected {expected:e}");

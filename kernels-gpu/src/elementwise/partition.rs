@@ -8,7 +8,7 @@ use core::marker::PhantomData;
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::rounded_chain::Held;
+use super::rounded_chain::RoundedVec;
 
 /// Threads of a block.
 pub const THREADS: u32 = 128;
@@ -35,8 +35,8 @@ impl Divisor {
     /// For a number from 1 to 2^31.
     pub const fn new(by: u32) -> Self {
         let shift = by.next_power_of_two().ilog2();
-        let rest = (1_u64 << shift) - by as u64;
-        Self { by, factor: ((rest << 32) / by as u64 + 1) as u32, shift }
+        let remainder = (1_u64 << shift) - by as u64;
+        Self { by, factor: ((remainder << 32) / by as u64 + 1) as u32, shift }
     }
 
     /// Quotient and remainder.
@@ -67,14 +67,14 @@ pub struct Extent {
 
 /// Where a part lies.
 #[derive(Clone, Copy)]
-struct Place {
+struct ElementLocation {
     group: u32,
     within: u32,
     /// In elements.
     column: u32,
 }
 
-impl Place {
+impl ElementLocation {
     #[inline(always)]
     fn of<T>(&self, rows: &Rows) -> *mut T {
         let (group, within) = (i64::from(self.group), i64::from(self.within));
@@ -86,13 +86,13 @@ impl Place {
 /// A thread's elements of each operand: a pack if `VECTOR`, otherwise as many, each a block away from the
 /// last.
 #[derive(Clone, Copy)]
-pub(crate) struct Share<T, const VECTOR: bool> {
+pub(crate) struct ThreadElements<T, const VECTOR: bool> {
     extent: Extent,
     first: u32,
     element: PhantomData<T>,
 }
 
-impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
+impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     const LEN: u32 = Pack::<T>::LEN;
 
     /// The calling thread's, if it has any.
@@ -105,17 +105,17 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
     }
 
     #[inline(always)]
-    fn place(&self, number: u32) -> Place {
+    fn location(&self, number: u32) -> ElementLocation {
         let [rows, part] = self.extent.row.divide(self.extent.first_part + number);
         let [group, within] = self.extent.group.divide(self.extent.first_row + rows);
-        Place { group, within, column: if VECTOR { part * Self::LEN } else { part } }
+        ElementLocation { group, within, column: if VECTOR { part * Self::LEN } else { part } }
     }
 
     /// Element `i`'s place, where elements are parts.
     #[inline(always)]
-    fn element(&self, i: usize) -> Option<Place> {
+    fn element(&self, i: usize) -> Option<ElementLocation> {
         let number = self.first + i as u32 * thread::block_dim()[0];
-        (number < self.extent.parts).then(|| self.place(number))
+        (number < self.extent.parts).then(|| self.location(number))
     }
 
     /// The elements of an operand that is read.
@@ -125,7 +125,7 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
     #[inline(always)]
     pub unsafe fn load(&self, rows: &Rows) -> Pack<T> {
         if VECTOR {
-            let at = self.place(self.first).of::<T>(rows);
+            let at = self.location(self.first).of::<T>(rows);
             // SAFETY: as the caller promises.
             return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), LOAD) });
         }
@@ -135,32 +135,32 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
     /// The same in f32, of an operand whose elements are of another type than the others'.
     ///
     /// # Safety
-    /// As [`Share::load`].
+    /// As [`ThreadElements::load`].
     #[inline(always)]
-    pub unsafe fn lanes<E: Elem>(&self, rows: &Rows) -> T::Lanes {
+    pub unsafe fn lanes<E: Elem>(&self, rows: &Rows) -> T::F32Vec {
         if !VECTOR {
-            return T::Lanes::from_fn(|i| {
-                let Some(place) = self.element(i) else { return 0.0 };
+            return T::F32Vec::from_fn(|i| {
+                let Some(location) = self.element(i) else { return 0.0 };
                 // SAFETY: as the caller promises.
-                unsafe { load_element(place.of::<E>(rows)).to_f32() }
+                unsafe { load_element(location.of::<E>(rows)).to_f32() }
             });
         }
-        let at = self.place(self.first).of::<E>(rows);
-        let mut held = E::Lanes::splat(0.0);
-        T::Lanes::from_fn(|i| {
+        let at = self.location(self.first).of::<E>(rows);
+        let mut vector_pack = E::F32Vec::splat(0.0);
+        T::F32Vec::from_fn(|i| {
             let within = i % Pack::<E>::LEN as usize;
             if within == 0 {
                 // SAFETY: as the caller promises.
-                held = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), LOAD) });
+                vector_pack = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), LOAD) });
             }
-            held.get(within)
+            vector_pack.get(within)
         })
     }
 
     /// Those of a bias, which is one row or null.
     ///
     /// # Safety
-    /// As [`Share::load`].
+    /// As [`ThreadElements::load`].
     #[inline(always)]
     pub unsafe fn bias(&self, base: *const u8) -> Bias<T> {
         // SAFETY: as the caller promises.
@@ -174,15 +174,15 @@ impl<T: Elem, const VECTOR: bool> Share<T, VECTOR> {
     #[inline(always)]
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {
         if VECTOR {
-            let at = self.place(self.first).of::<T>(rows);
+            let at = self.location(self.first).of::<T>(rows);
             // SAFETY: as the caller promises; the pack is this thread's alone.
             return unsafe { mem::store_u32x4(at.cast(), pack.words(), Store::Default) };
         }
         let lanes = pack.lanes();
         for i in 0..Self::LEN as usize {
-            if let Some(place) = self.element(i) {
+            if let Some(location) = self.element(i) {
                 // SAFETY: as the caller promises; the element is this thread's alone.
-                unsafe { store_element(place.of::<T>(rows), T::from_f32(lanes.get(i))) };
+                unsafe { store_element(location.of::<T>(rows), T::from_f32(lanes.get(i))) };
             }
         }
     }
@@ -221,14 +221,14 @@ pub(crate) struct Bias<T>(Option<Pack<T>>);
 impl<T: Elem> Bias<T> {
     /// Its sum with `pack`, as a tensor of `T` holds it.
     #[inline(always)]
-    pub fn plus(&self, pack: Pack<T>) -> Held<T> {
-        let held = Held::of(pack);
-        self.0.map_or(held, |bias| held.plus(Held::of(bias)))
+    pub fn plus(&self, pack: Pack<T>) -> RoundedVec<T> {
+        let vector_pack = RoundedVec::of(pack);
+        self.0.map_or(vector_pack, |bias| vector_pack.plus(RoundedVec::of(bias)))
     }
 
     /// Its sum with the lanes of `pack`: rounded to `T` where `round`.
     #[inline(always)]
-    pub fn added(&self, pack: Pack<T>, round: bool) -> T::Lanes {
+    pub fn added(&self, pack: Pack<T>, round: bool) -> T::F32Vec {
         let lanes = pack.lanes();
         match self.0 {
             None => lanes,

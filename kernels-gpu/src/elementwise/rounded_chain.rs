@@ -11,11 +11,11 @@ use super::constants::{BETA, KAPPA, QUICK};
 
 /// `x / (1 + e^-y)`, which `T` takes. IEEE division is as many instructions as all the rest.
 #[inline(always)]
-pub(crate) fn over_one_plus_exp<T: Elem>(x: T::Lanes, y: T::Lanes) -> T::Lanes {
+pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Vec {
     let divisors = y.map(|y| exp_add(-y, 1.0));
     // Below -86 the divisor has no normal reciprocal.
     let mut plain = size_of::<T>() == 2;
-    for i in 0..T::Lanes::LEN as usize {
+    for i in 0..T::F32Vec::LEN as usize {
         plain &= (y.get(i) > -86.0) & (y.get(i) < f32::INFINITY);
     }
     if plain { x.zip(divisors, quotient) } else { x.zip(divisors, |x, divisor| x / divisor) }
@@ -23,11 +23,11 @@ pub(crate) fn over_one_plus_exp<T: Elem>(x: T::Lanes, y: T::Lanes) -> T::Lanes {
 
 /// What a chain of operators computes with: lanes as a tensor of `T` holds them, by twos.
 #[derive(Clone, Copy)]
-pub(crate) struct Held<T>([u32; 4], PhantomData<T>);
+pub(crate) struct RoundedVec<T>([u32; 4], PhantomData<T>);
 
-impl<T: Elem> Held<T> {
+impl<T: Elem> RoundedVec<T> {
     #[inline(always)]
-    pub fn new(lanes: T::Lanes) -> Self {
+    pub fn new(lanes: T::F32Vec) -> Self {
         Self(T::pack(lanes), PhantomData)
     }
     #[inline(always)]
@@ -43,7 +43,7 @@ impl<T: Elem> Held<T> {
         Self(T::splat(value), PhantomData)
     }
     #[inline(always)]
-    pub fn lanes(self) -> T::Lanes {
+    pub fn lanes(self) -> T::F32Vec {
         T::unpack(self.0)
     }
     #[inline(always)]
@@ -65,7 +65,7 @@ impl<T: Elem> Held<T> {
 /// `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`: aten's `pow(x, 3)` is `x * x * x`
 /// in `T`.
 #[inline(always)]
-pub(crate) fn gelu_new<T: Elem>(x: Held<T>) -> Held<T> {
+pub(crate) fn gelu_new<T: Elem>(x: RoundedVec<T>) -> RoundedVec<T> {
     let cube = x.times(x).times(x);
     let sum = x.plus(cube.map(|cube| cube * KAPPA));
     halved_times_one_plus_tanh(x, sum.map(|sum| sum * BETA))
@@ -73,24 +73,24 @@ pub(crate) fn gelu_new<T: Elem>(x: Held<T>) -> Held<T> {
 
 /// `0.5 * x * (1.0 + tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))`.
 #[inline(always)]
-pub(crate) fn gelu_fast<T: Elem>(x: Held<T>) -> Held<T> {
-    let sum = Held::splat(1.0).plus(x.map(|x| x * KAPPA).times(x));
+pub(crate) fn gelu_fast<T: Elem>(x: RoundedVec<T>) -> RoundedVec<T> {
+    let sum = RoundedVec::splat(1.0).plus(x.map(|x| x * KAPPA).times(x));
     halved_times_one_plus_tanh(x, x.map(|x| x * BETA).times(sum))
 }
 
 #[inline(always)]
-fn halved_times_one_plus_tanh<T: Elem>(x: Held<T>, inner: Held<T>) -> Held<T> {
+fn halved_times_one_plus_tanh<T: Elem>(x: RoundedVec<T>, inner: RoundedVec<T>) -> RoundedVec<T> {
     let tanh = if size_of::<T>() == 2 { inner.map(approx16::tanh) } else { inner.map(libdevice::tanh) };
-    Held::splat(0.5).times(x).times(Held::splat(1.0).plus(tanh))
+    RoundedVec::splat(0.5).times(x).times(RoundedVec::splat(1.0).plus(tanh))
 }
 
 #[inline(always)]
-pub(crate) fn gelu_quick<T: Elem>(x: Held<T>) -> Held<T> {
+pub(crate) fn gelu_quick<T: Elem>(x: RoundedVec<T>) -> RoundedVec<T> {
     let scaled = x.map(|x| QUICK * x);
     let sigmoid = if approx16::is_bf16::<T>() {
         scaled.map(approx16::sigmoid)
     } else {
-        Held::new(over_one_plus_exp::<T>(T::Lanes::splat(1.0), scaled.lanes()))
+        RoundedVec::new(over_one_plus_exp::<T>(T::F32Vec::splat(1.0), scaled.lanes()))
     };
     x.times(sigmoid)
 }

@@ -8,14 +8,14 @@ use cuda_std::prelude::*;
 
 use super::norm::HeadNorm;
 use super::norm_halves::{HalvesNorm, with_lane};
-use super::params::{Normed, Params, Rotary, Side};
+use super::params::{HeadNormArg, HeadParams, HeadsOperand, Rotary};
 use super::rms_norm::Rms;
-use super::rope::neighbours;
+use super::rope::interleaved_partners;
 use super::rope_angles::Angles;
 use crate::layout::heads::Token;
-use crate::layout::vec8::{LEN, Octet};
+use crate::layout::vec8::{LEN, Vec8};
 use crate::norm::reduce::stats::Stats;
-use crate::norm::reduce::team::Cols;
+use crate::norm::reduce::team::TeamCols;
 
 /// Threads that hold a row; torch has 128.
 pub const TEAM: u32 = 64;
@@ -24,65 +24,71 @@ pub const TILE: u32 = LEN * TEAM;
 
 /// # Safety
 /// As [`head_rows`](super::block::head_rows), for a team of [`TEAM`] threads for each side that is there, in
-/// a grid of tokens and batches, and rows of at most `HELD` tiles that can be accessed 16 bytes at a time.
+/// a grid of tokens and batches, and rows of at most `IN_REGISTERS` tiles that can be accessed 16 bytes at a time.
 /// `rotary` rotates all columns or none, in pairs of neighbours; a tile has a whole number of heads, which
 /// share their angles, or the row is one head.
 #[inline(always)]
-pub(crate) unsafe fn held_rows<T: Elem, const HELD: usize>(q: Side, k: Side, rotary: Rotary, p: Params) {
+pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
+    q: HeadsOperand,
+    k: HeadsOperand,
+    rotary: Rotary,
+    p: HeadParams,
+) {
     let mut memory = SharedMemory::of_launch();
     let ([rank, team, _], [number, _, batch]) = (thread::index(), thread::block_index());
-    let side = if team < p.shares[0] { &q } else { &k };
+    let operand = if team < p.warp_tasks[0] { &q } else { &k };
     let token = Token { batch, number };
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
-        let row = HeldRow::<T, HELD>::read(side, token, rank);
-        let turns = rotary.rotates(token, 0);
+        let row = RegisterRow::<T, IN_REGISTERS>::read(operand, token, rank);
+        let is_rotated = rotary.rotates(token, 0);
         // Columns a tile apart are at the same place of their heads then.
         let repeats = p.dim <= TILE;
         let mut angles = [Angles::NONE; 2];
-        if turns && row.has(0) {
+        if is_rotated && row.has(0) {
             let column = if repeats { row.at(0) & (p.dim - 1) } else { row.at(0) };
-            angles = rotary.quads::<T, 2>(token, 0, [column, column + 4]);
+            angles = rotary.vec4s::<T, 2>(token, 0, [column, column + 4]);
         }
-        let cols = Cols { count: side.cols as f32, inv: side.inv_cols, by_fours: true };
+        let cols = TeamCols { count: operand.cols as f32, inv: operand.inv_cols, by_fours: true };
         let stats = row.stats(&mut memory, cols, p.norm);
-        let turn = |y: [[f32; 4]; 2], angles: &[Angles; 2]| {
-            if turns { rotary.turn::<T, 2>(y, y.map(neighbours), angles) } else { y }
+        let rotate = |y: [[f32; 4]; 2], angles: &[Angles; 2]| {
+            if is_rotated { rotary.rotate::<T, 2>(y, y.map(interleaved_partners), angles) } else { y }
         };
         if repeats {
-            row.write(side, stats, p.norm, |_, y| turn(y, &angles));
+            row.write(operand, stats, p.norm, |_, y| rotate(y, &angles));
         } else {
-            row.write(side, stats, p.norm, |tile, y| {
-                if tile > 0 && turns {
+            row.write(operand, stats, p.norm, |tile, y| {
+                if tile > 0 && is_rotated {
                     let column = LEN * rank + tile as u32 * TILE;
-                    angles = rotary.quads::<T, 2>(token, 0, [column, column + 4]);
+                    angles = rotary.vec4s::<T, 2>(token, 0, [column, column + 4]);
                 }
-                turn(y, &angles)
+                rotate(y, &angles)
             });
         }
     }
 }
 
 /// A thread's part of its team's row.
-struct HeldRow<T, const HELD: usize> {
-    x: [Octet<T>; HELD],
+struct RegisterRow<T, const IN_REGISTERS: usize> {
+    x: [Vec8<T>; IN_REGISTERS],
     y: *mut T,
     rank: u32,
     cols: u32,
 }
 
-impl<T: Elem, const HELD: usize> HeldRow<T, HELD> {
-    /// The row of `side` at `token`.
+impl<T: Elem, const IN_REGISTERS: usize> RegisterRow<T, IN_REGISTERS> {
+    /// The row of `operand` at `token`.
     ///
     /// # Safety
-    /// As [`held_rows`].
+    /// As [`register_rows`].
     #[inline(always)]
-    unsafe fn read(side: &Side, token: Token, rank: u32) -> Self {
-        let mut row = Self { x: [Octet::ZERO; HELD], y: side.y.at(token, 0), rank, cols: side.cols };
-        let x = side.x.at::<T>(token, 0);
-        for tile in 0..HELD {
+    unsafe fn read(operand: &HeadsOperand, token: Token, rank: u32) -> Self {
+        let mut row =
+            Self { x: [Vec8::ZERO; IN_REGISTERS], y: operand.y.at(token, 0), rank, cols: operand.cols };
+        let x = operand.x.at::<T>(token, 0);
+        for tile in 0..IN_REGISTERS {
             // SAFETY: columns of the row.
-            row.x[tile] = unsafe { Octet::load(x.wrapping_add(row.at(tile) as usize), row.has(tile)) };
+            row.x[tile] = unsafe { Vec8::load(x.wrapping_add(row.at(tile) as usize), row.has(tile)) };
         }
         row
     }
@@ -102,12 +108,12 @@ impl<T: Elem, const HELD: usize> HeldRow<T, HELD> {
     /// What the row is normalised with, in the order of torch's fused RMSNorm: see
     /// [`FusedRms`](crate::norm::reduce::team::FusedRms). Every thread of the block calls it.
     #[inline(always)]
-    fn stats(&self, memory: &mut SharedMemory, cols: Cols, how: Normed) -> Stats {
+    fn stats(&self, memory: &mut SharedMemory, cols: TeamCols, how: HeadNormArg) -> Stats {
         let mut sums = [0.0; 2];
-        for tile in 0..HELD {
-            let quads = self.x[tile].quads();
-            for quad in 0..2 {
-                sums[quad] = quads[quad].iter().fold(sums[quad], |sum, x| fma(*x, *x, sum));
+        for tile in 0..IN_REGISTERS {
+            let vec4s = self.x[tile].vec4s();
+            for vec4 in 0..2 {
+                sums[vec4] = vec4s[vec4].iter().fold(sums[vec4], |sum, x| fma(*x, *x, sum));
             }
         }
         let [even, odd] = with_lane(with_lane(with_lane(with_lane(sums, 8), 4), 2), 1);
@@ -129,25 +135,25 @@ impl<T: Elem, const HELD: usize> HeldRow<T, HELD> {
     /// Normalises the row, has each octet turned, and writes it.
     ///
     /// # Safety
-    /// As [`held_rows`].
+    /// As [`register_rows`].
     #[inline(always)]
     unsafe fn write(
         &self,
-        side: &Side,
+        operand: &HeadsOperand,
         stats: Stats,
-        how: Normed,
-        mut turn: impl FnMut(usize, [[f32; 4]; 2]) -> [[f32; 4]; 2],
+        how: HeadNormArg,
+        mut rotate: impl FnMut(usize, [[f32; 4]; 2]) -> [[f32; 4]; 2],
     ) {
-        for tile in 0..HELD {
+        for tile in 0..IN_REGISTERS {
             if !self.has(tile) {
                 return;
             }
             let at = self.at(tile);
             // SAFETY: parameters have as many columns as the row.
-            let parameters = unsafe { Rms::parameters_at::<T>(&side.affine, [at, at + 4]) };
-            let normed = Rms::apply::<T, 2>(stats, self.x[tile].forget_lanes().quads(), &parameters, how);
+            let parameters = unsafe { Rms::parameters_at::<T>(&operand.affine, [at, at + 4]) };
+            let normed = Rms::apply::<T, 2>(stats, self.x[tile].opaque_lanes().vec4s(), &parameters, how);
             // SAFETY: as for `read`; a team's row is its own.
-            unsafe { Octet::store(self.y.wrapping_add(at as usize), turn(tile, normed)) };
+            unsafe { Vec8::store(self.y.wrapping_add(at as usize), rotate(tile, normed)) };
         }
     }
 }

@@ -2,10 +2,10 @@
 //! first is a lane's own.
 use cuda_std::prelude::*;
 
-use super::norm::{AsItIs, HeadNorm, Parameters};
-use super::params::Normed;
+use super::norm::{Affine4, AsItIs, HeadNorm};
+use super::params::HeadNormArg;
 use super::rms_norm::Rms;
-use crate::layout::heads::quad_at;
+use crate::layout::heads::vec4_at;
 use crate::layout::operand_kind::OperandKind;
 use crate::norm::affine::Affine;
 use crate::norm::operand::Operand;
@@ -16,28 +16,28 @@ pub(crate) trait HalvesNorm: HeadNorm {
     /// Of heads of `DIM` columns, 64 or 128, of which each of `DIM / 8` lanes holds two quads half a head
     /// apart.
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
-        x: &[[Quad<T>; 2]; HEADS],
-        how: Normed,
+        x: &[[Vec4<T>; 2]; HEADS],
+        how: HeadNormArg,
     ) -> [Stats; HEADS];
     /// The parameters at the quads of `columns`, all loads in flight together.
     ///
     /// # Safety
     /// They have the columns, to read in quads while the kernel runs.
-    unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Parameters; 2];
+    unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2];
 }
 
 impl HalvesNorm for AsItIs {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
-        _: &[[Quad<T>; 2]; HEADS],
-        _: Normed,
+        _: &[[Vec4<T>; 2]; HEADS],
+        _: HeadNormArg,
     ) -> [Stats; HEADS] {
         [Stats { mean: 0.0, inv: 1.0 }; HEADS]
     }
 
     #[inline(always)]
-    unsafe fn parameters_at<T: Elem>(_: &Affine, _: [u32; 2]) -> [Parameters; 2] {
-        [Parameters::NONE; 2]
+    unsafe fn parameters_at<T: Elem>(_: &Affine, _: [u32; 2]) -> [Affine4; 2] {
+        [Affine4::NONE; 2]
     }
 }
 
@@ -45,8 +45,8 @@ impl HalvesNorm for AsItIs {
 impl HalvesNorm for Rms {
     #[inline(always)]
     fn of_halves<T: Elem, const DIM: u32, const HEADS: usize>(
-        x: &[[Quad<T>; 2]; HEADS],
-        how: Normed,
+        x: &[[Vec4<T>; 2]; HEADS],
+        how: HeadNormArg,
     ) -> [Stats; HEADS] {
         let mut sums = [0.0; HEADS];
         for head in 0..HEADS {
@@ -66,11 +66,11 @@ impl HalvesNorm for Rms {
     }
 
     #[inline(always)]
-    unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Parameters; 2] {
+    unsafe fn parameters_at<T: Elem>(affine: &Affine, columns: [u32; 2]) -> [Affine4; 2] {
         // SAFETY: as the caller promises, for the type that the kind says.
         unsafe {
             match affine.weight.kind {
-                OperandKind::ABSENT => [Parameters::NONE; 2],
+                OperandKind::ABSENT => [Affine4::NONE; 2],
                 OperandKind::F32 => weights::<f32>(&affine.weight, columns),
                 _ => weights::<T>(&affine.weight, columns),
             }
@@ -83,15 +83,15 @@ impl HalvesNorm for Rms {
 /// # Safety
 /// As [`HalvesNorm::parameters_at`].
 #[inline(always)]
-unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Parameters; 2] {
+unsafe fn weights<E: Elem>(weight: &Operand, columns: [u32; 2]) -> [Affine4; 2] {
     // SAFETY: as the caller promises.
-    let quads = columns.map(|at| unsafe { quad_at::<E>(weight.rows.base.cast(), at, true) });
-    quads.map(|quad| Parameters { weight: quad.lanes(), ..Parameters::NONE })
+    let vec4s = columns.map(|at| unsafe { vec4_at::<E>(weight.rows.base.cast(), at, true) });
+    vec4s.map(|vec4| Affine4 { weight: vec4.lanes(), ..Affine4::NONE })
 }
 
 /// The sum of what both quads give: torch's threads half a head apart are its first pair.
 #[inline(always)]
-fn pair<T: Elem>([near, far]: [Quad<T>; 2], of: impl Fn([f32; 4]) -> f32) -> f32 {
+fn pair<T: Elem>([near, far]: [Vec4<T>; 2], of: impl Fn([f32; 4]) -> f32) -> f32 {
     of(near.lanes()) + of(far.lanes())
 }
 

@@ -7,7 +7,7 @@ use crate::norm::affine::Affine;
 /// How a norm is computed: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Normed {
+pub struct HeadNormArg {
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
     /// Are squares summed as in torch's fused RMSNorm, not as in `x.float().pow(2).mean(-1)`? 0 or 1.
@@ -81,7 +81,7 @@ impl Rotary {
 /// Queries or keys, and what becomes of them: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Side {
+pub struct HeadsOperand {
     /// What is read.
     pub x: Heads,
     /// What is written.
@@ -99,7 +99,7 @@ pub struct Side {
 /// What the kernels need to know beside their operands: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct HeadParams {
     /// Tokens of all batches.
     pub rows: u32,
     /// Tokens of a batch.
@@ -107,11 +107,11 @@ pub struct Params {
     /// Columns of a head.
     pub dim: u32,
     /// The norm.
-    pub norm: Normed,
+    pub norm: HeadNormArg,
     /// Heads of a warp's share, in kernels of lanes and of halves.
-    pub share: u32,
+    pub heads_per_warp: u32,
     /// Shares of the queries, and of the keys, of a token; rows of them in kernels of rows.
-    pub shares: [u32; 2],
+    pub warp_tasks: [u32; 2],
     /// Blocks of a token.
     pub blocks: u32,
     /// Tiles of a row that shared memory has room for, in kernels of rows.

@@ -2,13 +2,13 @@
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
-use super::norm::{HeadNorm, Parameters, round_if};
-use super::params::Normed;
+use super::norm::{Affine4, HeadNorm, round_if};
+use super::params::HeadNormArg;
 use super::subwarp::Group;
 use crate::norm::affine::{AffineRow, Parameters as _};
 use crate::norm::operand::zip;
 use crate::norm::reduce::stats::Stats;
-use crate::norm::reduce::team::{Cols, FusedRms, MeanSquare};
+use crate::norm::reduce::team::{FusedRms, TeamCols, TeamMeanSquare};
 use crate::norm::reduce::team_row::TeamRow;
 
 /// RMSNorm, which has no bias: torch's own, or written out.
@@ -19,10 +19,10 @@ impl HeadNorm for Rms {
     const MAKES_ANGLES: bool = false;
     #[inline(always)]
     fn of_lanes<T: Elem, const TILES: usize, const HEADS: usize>(
-        x: &[[Quad<T>; TILES]; HEADS],
+        x: &[[Vec4<T>; TILES]; HEADS],
         group: Group,
-        cols: Cols,
-        how: Normed,
+        cols: TeamCols,
+        how: HeadNormArg,
     ) -> [Stats; HEADS] {
         if how.fused != 0 {
             let mut sums = [0.0; HEADS];
@@ -39,10 +39,10 @@ impl HeadNorm for Rms {
             }
             return sums.map(|sum| Stats { mean: 0.0, inv: rsqrt(cols.divide(sum) + how.eps) });
         }
-        let squares = |quads: &[Quad<T>; TILES]| {
+        let squares = |vec4s: &[Vec4<T>; TILES]| {
             let mut squares = [0.0; 4];
             for tile in 0..TILES {
-                squares = zip(squares, quads[tile].lanes(), |sum, x| sum + x * x);
+                squares = zip(squares, vec4s[tile].lanes(), |sum, x| sum + x * x);
             }
             squares
         };
@@ -65,34 +65,34 @@ impl HeadNorm for Rms {
     fn of_row<T: Elem, A: Access>(
         row: &TeamRow<T, A>,
         memory: &mut SharedMemory,
-        cols: Cols,
-        how: Normed,
+        cols: TeamCols,
+        how: HeadNormArg,
     ) -> Stats {
         if how.fused != 0 {
             row.reduce::<FusedRms>(memory, cols, how.eps)
         } else {
-            row.reduce::<MeanSquare>(memory, cols, how.eps)
+            row.reduce::<TeamMeanSquare>(memory, cols, how.eps)
         }
     }
 
     #[inline(always)]
-    fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Parameters {
-        let ((weight, _), none) = (affine.lanes(0), Parameters::NONE);
-        Parameters { weight: weight.unwrap_or(none.weight), ..none }
+    fn parameters<T: Elem, A: Access>(affine: &AffineRow<T, A>) -> Affine4 {
+        let ((weight, _), none) = (affine.lanes(0), Affine4::NONE);
+        Affine4 { weight: weight.unwrap_or(none.weight), ..none }
     }
 
     #[inline(always)]
-    fn apply<T: Elem, const QUADS: usize>(
+    fn apply<T: Elem, const VEC4S: usize>(
         stats: Stats,
-        x: [[f32; 4]; QUADS],
-        parameters: &[Parameters; QUADS],
-        how: Normed,
-    ) -> [[f32; 4]; QUADS] {
-        let mut lanes = x.map(|quad| quad.map(|x| stats.inv * x));
-        lanes = round_if::<T, QUADS>(how.before_weight != 0, lanes);
-        for i in 0..QUADS {
+        x: [[f32; 4]; VEC4S],
+        parameters: &[Affine4; VEC4S],
+        how: HeadNormArg,
+    ) -> [[f32; 4]; VEC4S] {
+        let mut lanes = x.map(|vec4| vec4.map(|x| stats.inv * x));
+        lanes = round_if::<T, VEC4S>(how.before_weight != 0, lanes);
+        for i in 0..VEC4S {
             lanes[i] = zip(lanes[i], parameters[i].weight, |n, weight| n * weight);
         }
-        round_if::<T, QUADS>(how.round != 0, lanes)
+        round_if::<T, VEC4S>(how.round != 0, lanes)
     }
 }

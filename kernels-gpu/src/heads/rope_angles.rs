@@ -4,7 +4,7 @@ use cuda_std::prelude::*;
 use cuda_std::trig::sin_cos;
 
 use super::params::Rotary;
-use crate::layout::heads::{Heads, Token, element_at, quad_at};
+use crate::layout::heads::{Heads, Token, element_at, vec4_at};
 
 /// Cosines and sines of a quad of columns.
 #[derive(Clone, Copy)]
@@ -44,10 +44,10 @@ impl Rotary {
     /// The tables are what the fields say and can be read in quads, as the number of pairs can. Are angles
     /// ever `made` in the kernel?
     #[inline(always)]
-    pub(crate) unsafe fn quad<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
+    pub(crate) unsafe fn vec4<T: Elem>(&self, token: Token, head: u32, column: u32, made: bool) -> Angles {
         // SAFETY: as the caller promises.
         unsafe {
-            let [mut angles] = self.quads::<T, 1>(token, head, [column]);
+            let [mut angles] = self.vec4s::<T, 1>(token, head, [column]);
             if made && self.angles >= Self::COUNTED {
                 let token = Token { number: token.number - self.first, ..token };
                 angles = Angles::of(self.position(token), angles.cos, self.halves != 0);
@@ -64,28 +64,28 @@ impl Rotary {
     /// together.
     ///
     /// # Safety
-    /// As [`Rotary::quad`].
+    /// As [`Rotary::vec4`].
     #[inline(always)]
-    pub(crate) unsafe fn quads<T: Elem, const QUADS: usize>(
+    pub(crate) unsafe fn vec4s<T: Elem, const VEC4S: usize>(
         &self,
         token: Token,
         head: u32,
-        columns: [u32; QUADS],
-    ) -> [Angles; QUADS] {
+        columns: [u32; VEC4S],
+    ) -> [Angles; VEC4S] {
         let token = Token { number: token.number - self.first, ..token };
         if self.angles == Self::WIDE && self.conjugate == 0 {
             // The usual kind: nothing is done with the entries, so that the kernel goes on while they are on
             // their way.
             // SAFETY: as the caller promises.
-            return unsafe { self.entries::<T, QUADS>(token, head, columns, true) };
+            return unsafe { self.entries::<T, VEC4S>(token, head, columns, true) };
         }
         let by_pair = self.angles != Self::WIDE && self.angles != Self::COMPLEX;
         let at = columns.map(|column| if by_pair { self.pair(column) } else { column });
         let both = self.angles <= Self::NARROW;
         // SAFETY: as the caller promises.
-        let mut angles = unsafe { self.entries::<T, QUADS>(token, head, at.map(|at| at / 4 * 4), both) };
+        let mut angles = unsafe { self.entries::<T, VEC4S>(token, head, at.map(|at| at / 4 * 4), both) };
         if by_pair && self.halves == 0 {
-            for i in 0..QUADS {
+            for i in 0..VEC4S {
                 // Neighbouring columns of a pair share its entry.
                 let spread =
                     |[a, b, c, d]: [f32; 4]| if at[i] % 4 == 0 { [a, a, b, b] } else { [c, c, d, d] };
@@ -106,21 +106,21 @@ impl Rotary {
     /// The entries of the tables at `at`, multiples of 4; zeros for sines unless it is `both`.
     ///
     /// # Safety
-    /// As [`Rotary::quad`].
+    /// As [`Rotary::vec4`].
     #[inline(always)]
-    unsafe fn entries<T: Elem, const QUADS: usize>(
+    unsafe fn entries<T: Elem, const VEC4S: usize>(
         &self,
         token: Token,
         head: u32,
-        at: [u32; QUADS],
+        at: [u32; VEC4S],
         both: bool,
-    ) -> [Angles; QUADS] {
+    ) -> [Angles; VEC4S] {
         // SAFETY: as the caller promises.
         unsafe {
             if self.single != 0 {
-                self.entries_of::<f32, QUADS>(token, head, at, both)
+                self.entries_of::<f32, VEC4S>(token, head, at, both)
             } else {
-                self.entries_of::<T, QUADS>(token, head, at, both)
+                self.entries_of::<T, VEC4S>(token, head, at, both)
             }
         }
     }
@@ -128,16 +128,16 @@ impl Rotary {
     /// # Safety
     /// As [`Rotary::entries`], of tables of `E`.
     #[inline(always)]
-    unsafe fn entries_of<E: Elem, const QUADS: usize>(
+    unsafe fn entries_of<E: Elem, const VEC4S: usize>(
         &self,
         token: Token,
         head: u32,
-        at: [u32; QUADS],
+        at: [u32; VEC4S],
         both: bool,
-    ) -> [Angles; QUADS] {
+    ) -> [Angles; VEC4S] {
         let [cos, sin] = [&self.cos, &self.sin].map(|table| table.at::<E>(token, head));
         // SAFETY: as the caller promises.
-        let entries = at.map(|at| unsafe { (quad_at(cos, at, true), quad_at(sin, at, both)) });
+        let entries = at.map(|at| unsafe { (vec4_at(cos, at, true), vec4_at(sin, at, both)) });
         entries.map(|(cos, sin)| Angles { cos: cos.lanes(), sin: sin.lanes() })
     }
 

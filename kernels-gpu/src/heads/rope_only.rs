@@ -3,43 +3,45 @@
 //! read.
 use cuda_std::prelude::*;
 
-use super::params::{Params, Rotary, Side};
-use super::rope::neighbours;
+use super::params::{HeadParams, HeadsOperand, Rotary};
+use super::rope::interleaved_partners;
 use super::rope_angles::Angles;
-use crate::layout::heads::{Heads, Token, divide, put_quad_at, quad_at};
+use crate::layout::heads::{Heads, Token, divide, put_vec4_at, vec4_at};
 
 /// # Safety
 /// As [`head_lanes`](super::warp::head_lanes), for heads of any number of columns; `rotary` rotates all of
 /// them, in pairs of neighbours, by tables. The grid is one of groups of tokens, which are `y` in a block,
 /// blocks of a token and batches.
 #[inline(always)]
-pub(crate) unsafe fn turned_rows<T: Elem>(q: Side, k: Side, rotary: Rotary, p: Params) {
+pub(crate) unsafe fn rotated_rows<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     let ([rank, nth, _], [threads, tokens, _], [group, block, batch]) =
         (thread::index(), thread::block_dim(), thread::block_index());
     let token = Token { batch, number: group * tokens + nth };
     let at = 4 * (rank + threads * block);
     // Of a single head there is nothing to divide, which loads would wait for.
     let (head, column) = if at < p.dim { (0, at) } else { divide(at, p.dim) };
-    let turns = rotary.rotates(token, column);
+    let is_rotated = rotary.rotates(token, column);
     let exists = token.number < p.tokens;
     let (is_query, is_key) = (exists && head < q.heads, exists && head < k.heads);
-    let place = |tensor: &Heads| tensor.at::<T>(token, head);
+    let head_address = |tensor: &Heads| tensor.at::<T>(token, head);
     // SAFETY: as the caller promises; the columns are this thread's alone.
     unsafe {
-        let (query, key) =
-            (quad_at::<T>(place(&q.x), column, is_query), quad_at::<T>(place(&k.x), column, is_key));
+        let (query, key) = (
+            vec4_at::<T>(head_address(&q.x), column, is_query),
+            vec4_at::<T>(head_address(&k.x), column, is_key),
+        );
         let mut angles = [Angles::NONE];
-        if turns && (is_query || is_key) {
-            angles = rotary.quads::<T, 1>(token, head, [column]);
+        if is_rotated && (is_query || is_key) {
+            angles = rotary.vec4s::<T, 1>(token, head, [column]);
         }
-        let turned = |x: Quad<T>| {
-            if !turns {
+        let rotated = |x: Vec4<T>| {
+            if !is_rotated {
                 return x;
             }
-            let [y] = rotary.turn::<T, 1>([x.lanes()], [neighbours(x.lanes())], &angles);
-            Quad::from_lanes(y)
+            let [y] = rotary.rotate::<T, 1>([x.lanes()], [interleaved_partners(x.lanes())], &angles);
+            Vec4::from_lanes(y)
         };
-        put_quad_at(place(&q.y), column, turned(query), is_query);
-        put_quad_at(place(&k.y), column, turned(key), is_key);
+        put_vec4_at(head_address(&q.y), column, rotated(query), is_query);
+        put_vec4_at(head_address(&k.y), column, rotated(key), is_key);
     }
 }

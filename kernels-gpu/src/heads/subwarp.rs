@@ -21,7 +21,7 @@ impl Group {
     /// Every value through the steps of a fold over the group, from the longest distance; all values take a step together,
     /// which hides its latency.
     #[inline(always)]
-    pub fn fold<V: Copy, const N: usize>(&self, values: [V; N], step: impl Fn(V, u32) -> V) -> [V; N] {
+    pub fn reduce<V: Copy, const N: usize>(&self, values: [V; N], step: impl Fn(V, u32) -> V) -> [V; N] {
         let all = |values: [V; N], distance: u32| values.map(|value| step(value, distance));
         let wide = if self.width > 16 { all(values, 16) } else { values };
         all(all(all(all(wide, 8), 4), 2), 1)
@@ -30,7 +30,7 @@ impl Group {
     /// The sum of each value over the group, the same bits in each of its lanes.
     #[inline(always)]
     pub fn sum<const N: usize>(&self, values: [f32; N]) -> [f32; N] {
-        self.fold(values, |sum, distance| sum + warp::shuffle_xor(warp::ALL, sum, distance))
+        self.reduce(values, |sum, distance| sum + warp::shuffle_xor(warp::ALL, sum, distance))
     }
 
     /// torch's sum of a row of fewer than 128 columns, over a warp whose threads hold every 32nd: first the columns of a
@@ -47,7 +47,7 @@ impl Group {
             sums[column] = warp::sum(sums[column], 8);
         }
         // Here and now, or the sums of several heads wait for each other in registers.
-        let [a, b, c, d] = Quad::<f32>::from_lanes(sums).forget_lanes().lanes();
+        let [a, b, c, d] = Vec4::<f32>::from_lanes(sums).opaque_lanes().lanes();
         (a + c) + (b + d)
     }
 }

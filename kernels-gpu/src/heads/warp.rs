@@ -5,16 +5,16 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::vec4::Vec4;
+use cuda_std::vec4::Vectorized;
 
-use super::norm::{HeadNorm, Parameters};
-use super::params::{Params, Rotary, Side, side_by_side, width};
-use super::partition::Share;
+use super::norm::{Affine4, HeadNorm};
+use super::params::{HeadParams, HeadsOperand, Rotary, side_by_side, width};
+use super::partition::WarpTask;
 use super::rope_angles::Angles;
 use super::subwarp::Group;
-use crate::layout::heads::{Token, put_quad_at, quad_at};
+use crate::layout::heads::{Token, put_vec4_at, vec4_at};
 use crate::norm::affine::AffineRow;
-use crate::norm::reduce::team::Cols;
+use crate::norm::reduce::team::TeamCols;
 
 /// # Safety
 /// The host checked that each side's `x` and `y` hold `p.rows` tokens of its heads of `p.dim` columns, at
@@ -22,16 +22,16 @@ use crate::norm::reduce::team::Cols;
 /// in quads, and that each `y` overlaps nothing else. The grid has a warp for each share of the list.
 #[inline(always)]
 pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize>(
-    q: Side,
-    k: Side,
+    q: HeadsOperand,
+    k: HeadsOperand,
     rotary: Rotary,
-    p: Params,
+    p: HeadParams,
 ) {
-    let Some(share) = Share::of_warp(&p) else { return };
-    let side = if share.keys { &k } else { &q };
+    let Some(heads_per_warp) = WarpTask::of_warp(&p) else { return };
+    let operand = if heads_per_warp.keys { &k } else { &q };
     // SAFETY: as the caller promises; the heads are the warp's own.
     unsafe {
-        let mut lanes = Lanes::<T, N, TILES>::of(side, share, rotary, p);
+        let mut lanes = WarpHeads::<T, N, TILES>::of(operand, heads_per_warp, rotary, p);
         if rotary.by_head() {
             // Angles are most of what is read then, and of one head at a time.
             while lanes.left > 0 {
@@ -48,7 +48,7 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
 }
 
 /// A lane's part of the heads that a warp has.
-struct Lanes<T, N, const TILES: usize> {
+struct WarpHeads<T, N, const TILES: usize> {
     /// The group's head, from which on the warp has `left`.
     x: *const T,
     y: *mut T,
@@ -57,35 +57,40 @@ struct Lanes<T, N, const TILES: usize> {
     /// Elements to the group's next head.
     x_step: i64,
     y_step: i64,
-    parameters: [Parameters; TILES],
-    cols: Cols,
+    parameters: [Affine4; TILES],
+    cols: TeamCols,
     token: Token,
     group: Group,
     rotary: Rotary,
-    p: Params,
+    p: HeadParams,
     norm: PhantomData<N>,
 }
 
-impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
-    /// The calling lane's, whose warp has `share` of `side`.
+impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
+    /// The calling lane's, whose warp has `heads_per_warp` of `operand`.
     ///
     /// # Safety
     /// As [`head_lanes`].
     #[inline(always)]
-    unsafe fn of(side: &Side, Share { token, first, .. }: Share, rotary: Rotary, p: Params) -> Self {
+    unsafe fn of(
+        operand: &HeadsOperand,
+        WarpTask { token, first, .. }: WarpTask,
+        rotary: Rotary,
+        p: HeadParams,
+    ) -> Self {
         let width = width(p.dim);
         let rank = warp::lane() % width;
         let group = Group { rank, base: warp::lane() - rank, width };
         let (head, at_once) = (first + warp::lane() / width, i64::from(warp::SIZE / width));
         let mut lanes = Self {
-            x: side.x.at(token, head),
-            y: side.y.at(token, head),
+            x: operand.x.at(token, head),
+            y: operand.y.at(token, head),
             head,
-            left: side.heads.min(first + p.share) - first,
-            x_step: at_once * side.x.head_stride,
-            y_step: at_once * side.y.head_stride,
-            parameters: [Parameters::NONE; TILES],
-            cols: Cols { count: p.dim as f32, inv: side.inv_cols, by_fours: true },
+            left: operand.heads.min(first + p.heads_per_warp) - first,
+            x_step: at_once * operand.x.head_stride,
+            y_step: at_once * operand.y.head_stride,
+            parameters: [Affine4::NONE; TILES],
+            cols: TeamCols { count: p.dim as f32, inv: operand.inv_cols, by_fours: true },
             token,
             group,
             rotary,
@@ -93,9 +98,9 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
             norm: PhantomData,
         };
         for tile in 0..TILES {
-            let columns = QuadColumns::of_one(lanes.column(tile), p.dim);
+            let columns = Vec4Columns::of_one(lanes.column(tile), p.dim);
             // SAFETY: a row of the head's columns.
-            let affine = unsafe { AffineRow::<T, Vec4>::of(&side.affine, columns) };
+            let affine = unsafe { AffineRow::<T, Vectorized>::of(&operand.affine, columns) };
             lanes.parameters[tile] = N::parameters(&affine);
         }
         lanes
@@ -109,7 +114,7 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
 
     /// Are the lane's columns of `tile` rotated?
     #[inline(always)]
-    fn turns(&self, tile: usize) -> bool {
+    fn is_rotated(&self, tile: usize) -> bool {
         self.rotary.rotates(self.token, self.column(tile))
     }
 
@@ -128,10 +133,10 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
     unsafe fn angles(&self) -> [Angles; TILES] {
         let mut angles = [Angles::NONE; TILES];
         for tile in 0..TILES {
-            if self.turns(tile) && self.has(0, tile) {
+            if self.is_rotated(tile) && self.has(0, tile) {
                 // SAFETY: a rotated token and column.
                 angles[tile] = unsafe {
-                    self.rotary.quad::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
+                    self.rotary.vec4::<T>(self.token, self.head, self.column(tile), N::MAKES_ANGLES)
                 };
             }
         }
@@ -144,22 +149,22 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
     /// As [`head_lanes`].
     #[inline(always)]
     unsafe fn write<const HEADS: usize>(&mut self, angles: [Angles; TILES]) {
-        let mut x = [[Quad::<T>::ZERO; TILES]; HEADS];
+        let mut x = [[Vec4::<T>::ZERO; TILES]; HEADS];
         for nth in 0..HEADS {
             for tile in 0..TILES {
                 // SAFETY: the head is one of the side's and the column one of the head's.
-                x[nth][tile] = unsafe { quad_at(self.x, self.column(tile), self.has(nth, tile)) };
+                x[nth][tile] = unsafe { vec4_at(self.x, self.column(tile), self.has(nth, tile)) };
             }
             self.x = self.x.wrapping_offset(self.x_step as isize);
         }
         let stats = N::of_lanes(&x, self.group, self.cols, self.p.norm);
         for nth in 0..HEADS {
-            let lanes = x[nth].map(|quad| quad.forget_lanes().lanes());
+            let lanes = x[nth].map(|vec4| vec4.opaque_lanes().lanes());
             let lanes = N::apply::<T, TILES>(stats[nth], lanes, &self.parameters, self.p.norm);
             for tile in 0..TILES {
-                let y = self.turn(&lanes, tile, angles[tile]);
+                let y = self.rotate(&lanes, tile, angles[tile]);
                 // SAFETY: as for `x`; the quad is this lane's alone.
-                unsafe { put_quad_at(self.y, self.column(tile), Quad::from_lanes(y), self.has(nth, tile)) };
+                unsafe { put_vec4_at(self.y, self.column(tile), Vec4::from_lanes(y), self.has(nth, tile)) };
             }
             self.y = self.y.wrapping_offset(self.y_step as isize);
         }
@@ -170,11 +175,11 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
     /// The quad of `tile`, rotated if it is to be; partners half the columns away come from the lane that has
     /// them.
     #[inline(always)]
-    fn turn(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
+    fn rotate(&self, lanes: &[[f32; 4]; TILES], tile: usize, angles: Angles) -> [f32; 4] {
         let mut partners = lanes[tile];
         if self.rotary.halves != 0 {
-            let quad = self.rotary.partner(self.column(tile)) / 4;
-            let (lane, from) = (quad % self.group.width, quad / self.group.width);
+            let vec4 = self.rotary.partner(self.column(tile)) / 4;
+            let (lane, from) = (vec4 % self.group.width, vec4 / self.group.width);
             for tile in 0..TILES {
                 let theirs = lanes[tile].map(|x| self.group.from(lane, x));
                 if TILES == 1 || from == tile as u32 {
@@ -182,9 +187,9 @@ impl<T: Elem, N: HeadNorm, const TILES: usize> Lanes<T, N, TILES> {
                 }
             }
         }
-        if !self.turns(tile) {
+        if !self.is_rotated(tile) {
             return lanes[tile];
         }
-        self.rotary.turn_quad::<T>(self.column(tile), lanes[tile], partners, angles)
+        self.rotary.rotate_vec4::<T>(self.column(tile), lanes[tile], partners, angles)
     }
 }

@@ -7,53 +7,58 @@
 use cuda_std::prelude::*;
 
 use super::norm_halves::HalvesNorm;
-use super::params::{Params, Rotary, Side};
+use super::params::{HeadParams, HeadsOperand, Rotary};
 use super::rope_angles::Angles;
-use super::warp_halves::turned;
-use crate::layout::heads::{Token, put_quad_at, quad_at};
+use super::warp_halves::rotated;
+use crate::layout::heads::{Token, put_vec4_at, vec4_at};
 
 /// Columns of a head.
 pub const DIM: u32 = 128;
 /// Lanes that share a head.
 const WIDTH: u32 = DIM / 8;
 /// Heads side by side in a warp.
-pub const BESIDE: u32 = warp::SIZE / WIDTH;
+pub const HEADS_AT_ONCE: u32 = warp::SIZE / WIDTH;
 
 /// # Safety
 /// As [`head_lanes`](super::warp::head_lanes), for heads of [`DIM`] columns, of which `rotary` rotates all or
 /// none. The grid is one of tokens, blocks of a token and batches, with lanes for all heads.
 #[inline(always)]
-pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(q: Side, k: Side, rotary: Rotary, p: Params) {
+pub(crate) unsafe fn paired_heads<T: Elem, N: HalvesNorm>(
+    q: HeadsOperand,
+    k: HeadsOperand,
+    rotary: Rotary,
+    p: HeadParams,
+) {
     let ([_, warp, _], [_, warps, _], [number, block, batch]) =
         (thread::index(), thread::block_dim(), thread::block_index());
-    let (token, turns) = (Token { batch, number }, rotary.rotates(Token { batch, number }, 0));
-    let head = (block * warps + warp) * BESIDE + warp::lane() / WIDTH;
+    let (token, is_rotated) = (Token { batch, number }, rotary.rotates(Token { batch, number }, 0));
+    let head = (block * warps + warp) * HEADS_AT_ONCE + warp::lane() / WIDTH;
     let column = warp::lane() % WIDTH * 4;
     let columns = [column, column + DIM / 2];
-    let sides = [&q, &k];
-    let has = sides.map(|side| head < side.heads);
-    let mut x = [[Quad::<T>::ZERO; 2]; 2];
+    let operands = [&q, &k];
+    let has = operands.map(|operand| head < operand.heads);
+    let mut x = [[Vec4::<T>::ZERO; 2]; 2];
     let mut angles = [Angles::NONE; 2];
     // SAFETY: as the caller promises; a head's columns are its lanes' alone.
     unsafe {
         for i in 0..2 {
-            let start = sides[i].x.at::<T>(token, head);
-            x[i] = columns.map(|at| quad_at(start, at, has[i]));
+            let start = operands[i].x.at::<T>(token, head);
+            x[i] = columns.map(|at| vec4_at(start, at, has[i]));
         }
-        if turns && (has[0] || has[1]) {
-            angles = rotary.quads::<T, 2>(token, head, columns);
+        if is_rotated && (has[0] || has[1]) {
+            angles = rotary.vec4s::<T, 2>(token, head, columns);
         }
         let stats = N::of_halves::<T, DIM, 2>(&x, p.norm);
         for i in 0..2 {
-            let parameters = N::parameters_at::<T>(&sides[i].affine, columns);
-            let own = x[i].map(|quad| quad.forget_lanes().lanes());
+            let parameters = N::parameters_at::<T>(&operands[i].affine, columns);
+            let own = x[i].map(|vec4| vec4.opaque_lanes().lanes());
             let mut y = N::apply::<T, 2>(stats[i], own, &parameters, p.norm);
-            if turns {
-                y = turned::<T>(&rotary, y, &angles);
+            if is_rotated {
+                y = rotated::<T>(&rotary, y, &angles);
             }
-            let start = sides[i].y.at::<T>(token, head);
+            let start = operands[i].y.at::<T>(token, head);
             for half in 0..2 {
-                put_quad_at(start, columns[half], Quad::from_lanes(y[half]), has[i]);
+                put_vec4_at(start, columns[half], Vec4::from_lanes(y[half]), has[i]);
             }
         }
     }

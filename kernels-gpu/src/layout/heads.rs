@@ -1,6 +1,6 @@
 //! Tensors of attention heads: batch, token, head, column, in any order of strides.
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Scalar, Vec4};
+use cuda_std::vec4::{Scalar, Vectorized};
 
 /// Where the heads of a tensor lie: a kernel argument. A stride is 0 where the tensor broadcasts.
 #[repr(C)]
@@ -22,13 +22,13 @@ impl Heads {
         Self { base: core::ptr::null_mut(), batch_stride: 0, token_stride: 0, head_stride: 0 };
 
     /// May its heads be accessed four elements of `element` bytes at a time?
-    pub fn is_quads(&self, element: usize) -> bool {
+    pub fn is_vec4s(&self, element: usize) -> bool {
         (self.base as usize).is_multiple_of(4 * element)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
     /// May its heads be accessed eight elements of `element` bytes at a time, in accesses of 16 bytes?
-    pub fn is_octets(&self, element: usize) -> bool {
+    pub fn is_vec8s(&self, element: usize) -> bool {
         let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
         (self.base as usize).is_multiple_of(16)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(aligned)
@@ -73,11 +73,15 @@ pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
 /// # Safety
 /// The quad is there to read while the kernel runs, and aligned to its size.
 #[inline(always)]
-pub(crate) unsafe fn quad_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Quad<T> {
+pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Vec4<T> {
     let cols = if wanted { column + 4 } else { 0 };
     // SAFETY: as the caller promises.
     unsafe {
-        QuadRow::<T, Vec4>::of(&Rows::single(start.cast()), RowAt::FIRST, QuadColumns::of_one(column, cols))
+        Vec4Row::<T, Vectorized>::of(
+            &Rows::single(start.cast()),
+            RowIndex::FIRST,
+            Vec4Columns::of_one(column, cols),
+        )
     }
     .get(0)
 }
@@ -85,19 +89,19 @@ pub(crate) unsafe fn quad_at<T: Elem>(start: *const T, column: u32, wanted: bool
 /// Writes the quad at `column`, a multiple of 4, if it is `wanted`.
 ///
 /// # Safety
-/// As [`quad_at`], to be written, and by no other thread.
+/// As [`vec4_at`], to be written, and by no other thread.
 #[inline(always)]
-pub(crate) unsafe fn put_quad_at<T: Elem>(start: *mut T, column: u32, quad: Quad<T>, wanted: bool) {
+pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4<T>, wanted: bool) {
     let cols = if wanted { column + 4 } else { 0 };
     // SAFETY: as the caller promises.
     unsafe {
-        QuadRowMut::<T, Vec4>::of(
+        Vec4RowMut::<T, Vectorized>::of(
             &Rows::single(start.cast()),
-            RowAt::FIRST,
-            QuadColumns::of_one(column, cols),
+            RowIndex::FIRST,
+            Vec4Columns::of_one(column, cols),
         )
     }
-    .put(0, quad);
+    .put(0, vec4);
 }
 
 /// The element at `column` in f32.
@@ -109,7 +113,7 @@ pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     // SAFETY: as the caller promises.
     let [x, ..] =
-        unsafe { QuadRow::<T, Scalar>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.get(0).lanes();
+        unsafe { Vec4Row::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.get(0).lanes();
     x
 }
 
@@ -120,7 +124,7 @@ pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
 #[inline(always)]
 pub(crate) unsafe fn put_element_at<T: Elem>(start: *mut T, column: u32, value: f32) {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
-    let quad = Quad::from_lanes([value, 0.0, 0.0, 0.0]);
+    let vec4 = Vec4::from_lanes([value, 0.0, 0.0, 0.0]);
     // SAFETY: as the caller promises.
-    unsafe { QuadRowMut::<T, Scalar>::of(&rows, RowAt::FIRST, QuadColumns::of_one(0, 1)) }.put(0, quad);
+    unsafe { Vec4RowMut::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.put(0, vec4);
 }

@@ -3,7 +3,7 @@ use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
 use super::operand::{Modulation, Operand, OperandRow, zip};
-use super::operand_forms::Plain;
+use super::operand_forms::Dense;
 use super::reduce::stats::Stats;
 use super::reduce::warp::{LayerNorm, MeanSquare, Moments};
 
@@ -47,7 +47,7 @@ pub(crate) trait Norm: Moments {
         x: [f32; 4],
         weight: Option<[f32; 4]>,
         bias: Option<[f32; 4]>,
-    ) -> Quad<T>;
+    ) -> Vec4<T>;
 }
 
 #[inline(always)]
@@ -73,8 +73,8 @@ impl Norm for LayerNorm {
         x: [f32; 4],
         weight: Option<[f32; 4]>,
         bias: Option<[f32; 4]>,
-    ) -> Quad<T> {
-        Quad::from_lanes(Self::apply(stats, x, weight, bias))
+    ) -> Vec4<T> {
+        Vec4::from_lanes(Self::apply(stats, x, weight, bias))
     }
 }
 
@@ -97,15 +97,15 @@ impl Norm for MeanSquare {
         x: [f32; 4],
         weight: Option<[f32; 4]>,
         bias: Option<[f32; 4]>,
-    ) -> Quad<T> {
-        let mut quad = Quad::from_lanes(normalized(stats, x));
+    ) -> Vec4<T> {
+        let mut vec4 = Vec4::from_lanes(normalized(stats, x));
         if let Some(weight) = weight {
-            quad = quad.times(Quad::from_lanes(weight));
+            vec4 = vec4.times(Vec4::from_lanes(weight));
         }
         if let Some(bias) = bias {
-            quad = quad.plus(Quad::from_lanes(bias));
+            vec4 = vec4.plus(Vec4::from_lanes(bias));
         }
-        quad
+        vec4
     }
 }
 
@@ -121,7 +121,7 @@ pub(crate) trait Parameters: Copy {
     ///
     /// # Safety
     /// As [`OperandRow::of`]; both are one row, of the form that this is for.
-    unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self;
+    unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self;
     /// Reads the thread's part of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
     /// Weight and bias.
@@ -138,7 +138,7 @@ impl Parameters for () {
     type Fetched = ();
     const EMPTY: () = ();
     #[inline(always)]
-    unsafe fn of(_: &Affine, _: QuadColumns) -> Self {}
+    unsafe fn of(_: &Affine, _: Vec4Columns) -> Self {}
     #[inline(always)]
     fn fetch(&self, _: u32) {}
     #[inline(always)]
@@ -158,12 +158,12 @@ impl<T: Elem, A: Access> AffineRow<T, A> {
     /// # Safety
     /// As [`OperandRow::of`]; both are one row.
     #[inline(always)]
-    pub unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self {
+    pub unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises.
         unsafe {
             Self {
-                weight: OperandRow::of(&affine.weight, RowAt::FIRST, columns),
-                bias: OperandRow::of(&affine.bias, RowAt::FIRST, columns),
+                weight: OperandRow::of(&affine.weight, RowIndex::FIRST, columns),
+                bias: OperandRow::of(&affine.bias, RowIndex::FIRST, columns),
             }
         }
     }
@@ -174,7 +174,7 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     type Fetched = (Option<[f32; 4]>, Option<[f32; 4]>);
     const EMPTY: Self::Fetched = (None, None);
     #[inline(always)]
-    unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self {
+    unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises.
         unsafe { Self::of(affine, columns) }
     }
@@ -190,28 +190,28 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
 
 /// A thread's columns of weight and bias of one type, `E`. `BOTH`: both are there.
 #[derive(Clone, Copy)]
-pub(crate) struct PlainAffine<E, A, const BOTH: bool> {
-    weight: Plain<E, A>,
-    bias: Plain<E, A>,
+pub(crate) struct DenseAffine<E, A, const BOTH: bool> {
+    weight: Dense<E, A>,
+    bias: Dense<E, A>,
 }
 
-impl<E: Elem, A: Access, const BOTH: bool> Parameters for PlainAffine<E, A, BOTH> {
+impl<E: Elem, A: Access, const BOTH: bool> Parameters for DenseAffine<E, A, BOTH> {
     const GROUPED: bool = true;
-    type Fetched = [Quad<E>; 2];
-    const EMPTY: [Quad<E>; 2] = [Quad::ZERO; 2];
+    type Fetched = [Vec4<E>; 2];
+    const EMPTY: [Vec4<E>; 2] = [Vec4::ZERO; 2];
     #[inline(always)]
-    unsafe fn of(affine: &Affine, columns: QuadColumns) -> Self {
+    unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises.
         let [weight, bias] = [&affine.weight, &affine.bias]
-            .map(|operand| unsafe { Plain::of_operand(operand, RowAt::FIRST, columns) });
-        Self { weight: weight.or_there(BOTH), bias: bias.or_there(BOTH) }
+            .map(|operand| unsafe { Dense::of_operand(operand, RowIndex::FIRST, columns) });
+        Self { weight: weight.assume_present_if(BOTH), bias: bias.assume_present_if(BOTH) }
     }
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> [Quad<E>; 2] {
+    fn fetch(&self, tile: u32) -> [Vec4<E>; 2] {
         [self.weight.get(tile), self.bias.get(tile)]
     }
     #[inline(always)]
-    fn values(&self, [weight, bias]: [Quad<E>; 2]) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
+    fn values(&self, [weight, bias]: [Vec4<E>; 2]) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
         (self.weight.exists.then(|| weight.lanes()), self.bias.exists.then(|| bias.lanes()))
     }
 }

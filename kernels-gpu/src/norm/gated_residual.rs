@@ -5,13 +5,13 @@ use cuda_std::vec4::Access;
 use super::io::Source;
 use super::known_form::RoundEach;
 use super::operand::{Modulation, zip};
-use super::operand_forms::Form;
+use super::operand_forms::ModulationSource;
 use super::row_context::RowContext;
 
 /// The operands of a gated residual and how they are combined: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Gated {
+pub struct GatedResidualArg {
     /// The residual stream.
     pub x: Rows,
     /// The branch.
@@ -39,34 +39,34 @@ pub(crate) fn clamped(value: f32) -> f32 {
     }
 }
 
-/// A warp's row of a [`Gated`], to be normalised: both of what it is the sum of are on their way at once.
+/// A warp's row of a [`GatedResidualArg`], to be normalised: both of what it is the sum of are on their way at once.
 #[derive(Clone, Copy)]
 pub(crate) struct GatedRow<T, F, A> {
-    x: QuadRow<T, A>,
-    y: QuadRow<T, A>,
+    x: Vec4Row<T, A>,
+    y: Vec4Row<T, A>,
     gate: F,
-    sum: QuadRowMut<T, A>,
+    sum: Vec4RowMut<T, A>,
     /// Where `y` waits; `x`, and then the sum, wait where rows do.
-    branch: Staged<T>,
+    branch: SharedRow<T>,
     round_each: bool,
     clip: bool,
 }
 
-impl<T: Elem, F: Form<T>, A: Access> GatedRow<T, F, A> {
+impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
     /// # Safety
-    /// As [`QuadRow::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so.
+    /// As [`Vec4Row::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so.
     /// The gate is of the form `F`; in forms that are known when the kernel is compiled nothing is clipped,
     /// and the product rounded as the norm's steps are.
     #[inline(always)]
-    pub unsafe fn of(gated: &Gated, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
+    pub unsafe fn of(gated: &GatedResidualArg, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
         // SAFETY: as the caller promises.
         unsafe {
             Self {
-                x: QuadRow::of(&gated.x, at, columns),
-                y: QuadRow::of(&gated.y, at, columns),
+                x: Vec4Row::of(&gated.x, at, columns),
+                y: Vec4Row::of(&gated.y, at, columns),
                 gate: F::of(&gated.gate, at, columns),
-                sum: QuadRowMut::of(&gated.sum, at, columns),
+                sum: Vec4RowMut::of(&gated.sum, at, columns),
                 branch: row.another_row(),
                 round_each: if F::GROUPED { rounds.get() } else { gated.round_each != 0 },
                 clip: !F::GROUPED && gated.clip != 0,
@@ -76,27 +76,27 @@ impl<T: Elem, F: Form<T>, A: Access> GatedRow<T, F, A> {
 
     /// The thread's sum of `tile`, written.
     #[inline(always)]
-    fn add(&self, tile: u32, [x, y]: [Quad<T>; 2], gate: F::Fetched) -> Quad<T> {
+    fn add(&self, tile: u32, [x, y]: [Vec4<T>; 2], gate: F::Fetched) -> Vec4<T> {
         let mut total = if self.round_each {
-            x.plus(if self.gate.exists() { y.times(F::quad(gate)) } else { y })
+            x.plus(if self.gate.exists() { y.times(F::vec4(gate)) } else { y })
         } else {
             let mut branch = y.lanes();
             if self.gate.exists() {
                 branch = zip(F::lanes(gate), branch, |gate, y| gate * y);
             }
-            Quad::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch))
+            Vec4::from_lanes(zip(x.lanes(), branch, |x, branch| x + branch))
         };
         if self.clip {
-            total = Quad::from_lanes(total.lanes().map(clamped));
+            total = Vec4::from_lanes(total.lanes().map(clamped));
         }
         self.sum.put(tile, total);
         total
     }
 }
 
-impl<T: Elem, F: Form<T>, A: Access> Source<T, A> for GatedRow<T, F, A> {
-    type Parts = ([Quad<T>; 2], F::Fetched);
-    const NOTHING: Self::Parts = ([Quad::ZERO; 2], F::EMPTY);
+impl<T: Elem, F: ModulationSource<T>, A: Access> Source<T, A> for GatedRow<T, F, A> {
+    type Parts = ([Vec4<T>; 2], F::Fetched);
+    const NOTHING: Self::Parts = ([Vec4::ZERO; 2], F::EMPTY);
 
     #[inline(always)]
     fn stage(&self, row: &RowContext<T, A>) {
@@ -116,7 +116,7 @@ impl<T: Elem, F: Form<T>, A: Access> Source<T, A> for GatedRow<T, F, A> {
         (parts, gate)
     }
     #[inline(always)]
-    fn make(&self, row: &RowContext<T, A>, tile: u32, (parts, gate): Self::Parts) -> Quad<T> {
+    fn make(&self, row: &RowContext<T, A>, tile: u32, (parts, gate): Self::Parts) -> Vec4<T> {
         let total = self.add(tile, parts, gate);
         if row.has_room() {
             row.staged.put(tile, total);
@@ -124,7 +124,7 @@ impl<T: Elem, F: Form<T>, A: Access> Source<T, A> for GatedRow<T, F, A> {
         total
     }
     #[inline(always)]
-    fn again(&self, tile: u32) -> Quad<T> {
+    fn again(&self, tile: u32) -> Vec4<T> {
         self.sum.written(tile)
     }
 }

@@ -16,30 +16,30 @@ pub(crate) trait Source<T: Elem, A: Access>: Copy {
     /// Reads what the thread's quad of `tile` is made of.
     fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts;
     /// Makes the quad, which then waits, if rows do.
-    fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Quad<T>;
+    fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Vec4<T>;
     /// The same quad again, of a row that is too long to wait.
-    fn again(&self, tile: u32) -> Quad<T>;
+    fn again(&self, tile: u32) -> Vec4<T>;
 }
 
 /// A row as it is.
-impl<T: Elem, A: Access> Source<T, A> for QuadRow<T, A> {
-    type Parts = Quad<T>;
-    const NOTHING: Quad<T> = Quad::ZERO;
+impl<T: Elem, A: Access> Source<T, A> for Vec4Row<T, A> {
+    type Parts = Vec4<T>;
+    const NOTHING: Vec4<T> = Vec4::ZERO;
     #[inline(always)]
     fn stage(&self, row: &RowContext<T, A>) {
         self.copy_to(&row.staged, row.p.packs != 0);
         row.staged.wait();
     }
     #[inline(always)]
-    fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Quad<T> {
-        row.waiting(tile).unwrap_or_else(|| self.get(tile))
+    fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Vec4<T> {
+        row.staged_vec4(tile).unwrap_or_else(|| self.get(tile))
     }
     #[inline(always)]
-    fn make(&self, _: &RowContext<T, A>, _: u32, quad: Quad<T>) -> Quad<T> {
-        quad
+    fn make(&self, _: &RowContext<T, A>, _: u32, vec4: Vec4<T>) -> Vec4<T> {
+        vec4
     }
     #[inline(always)]
-    fn again(&self, tile: u32) -> Quad<T> {
+    fn again(&self, tile: u32) -> Vec4<T> {
         self.get(tile)
     }
 }
@@ -51,7 +51,7 @@ pub(crate) trait Sink<T: Elem> {
     /// Is what is read beside a held row so little that all of it may wait for the reduction?
     const EARLY: bool = false;
     /// Quads of a held row of which what is beside them is read together.
-    const AHEAD: usize = 4;
+    const PREFETCH: usize = 4;
     /// What is read beside a quad.
     type Fetched: Copy;
     /// Nothing yet.
@@ -59,5 +59,5 @@ pub(crate) trait Sink<T: Elem> {
     /// Reads the thread's part of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
     /// Writes what the quad makes with it, in a row of these moments.
-    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, fetched: Self::Fetched);
+    fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, fetched: Self::Fetched);
 }

@@ -2,10 +2,10 @@
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_any_length};
 
-use super::affine::{AffineRow, Parameters, PlainAffine};
+use super::affine::{AffineRow, DenseAffine, Parameters};
 use super::operand::ModulationRow;
-use super::operand_forms::{Form, Plain, Tabled};
-use super::params::{OperandForm, Params};
+use super::operand_forms::{Dense, ModulationSource, WithTable};
+use super::params::{NormParams, OperandForm};
 
 /// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
 pub(crate) trait RoundEach: Copy {
@@ -37,7 +37,7 @@ pub(crate) trait Formed<T: Elem, A: Access> {
     ///
     /// # Safety
     /// The operands are of these forms.
-    unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R);
+    unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
 /// Does `part` in the form that `p` says. Of two outputs only the simplest form is known when the kernel is compiled.
@@ -45,7 +45,10 @@ pub(crate) trait Formed<T: Elem, A: Access> {
 /// # Safety
 /// `p.form` is that of the operands.
 #[inline(always)]
-pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(part: impl Formed<T, A>, p: Params) {
+pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
+    part: impl Formed<T, A>,
+    p: NormParams,
+) {
     // f32 has no roundings between.
     let each = p.round_each != 0 || size_of::<T>() == 4;
     // SAFETY: as the caller promises.
@@ -56,38 +59,38 @@ pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(part: imp
             && let OperandForm::AFFINE = p.form
             && each
         {
-            part.run::<Plain<T, A>, PlainAffine<T, A, true>, _>(Rounds::<true>)
+            part.run::<Dense<T, A>, DenseAffine<T, A, true>, _>(Rounds::<true>)
         } else if OUTPUTS == 1
             && let OperandForm::AFFINE = p.form
         {
-            part.run::<Plain<T, A>, PlainAffine<T, A, true>, _>(Rounds::<false>)
+            part.run::<Dense<T, A>, DenseAffine<T, A, true>, _>(Rounds::<false>)
         } else if OUTPUTS == 1
             && let OperandForm::PARTLY_AFFINE = p.form
         {
-            part.run::<Plain<T, A>, PlainAffine<T, A, false>, _>(each)
+            part.run::<Dense<T, A>, DenseAffine<T, A, false>, _>(each)
         } else if OUTPUTS == 1
-            && let OperandForm::SINGLE = p.form
+            && let OperandForm::F32 = p.form
             && size_of::<T>() == 2
         {
-            part.run::<Plain<f32, A>, (), _>(Rounds::<false>)
+            part.run::<Dense<f32, A>, (), _>(Rounds::<false>)
         } else if OUTPUTS == 1
-            && let OperandForm::SINGLE_AFFINE = p.form
+            && let OperandForm::F32_AFFINE = p.form
             && size_of::<T>() == 2
         {
-            part.run::<Plain<f32, A>, PlainAffine<f32, A, true>, _>(Rounds::<false>)
+            part.run::<Dense<f32, A>, DenseAffine<f32, A, true>, _>(Rounds::<false>)
         } else if OUTPUTS == 1
             && let OperandForm::TABLED = p.form
             && each
         {
-            part.run::<Tabled<T, A>, (), _>(Rounds::<true>)
+            part.run::<WithTable<T, A>, (), _>(Rounds::<true>)
         } else if OUTPUTS == 1
             && let OperandForm::TABLED = p.form
         {
-            part.run::<Tabled<T, A>, (), _>(Rounds::<false>)
+            part.run::<WithTable<T, A>, (), _>(Rounds::<false>)
         } else if each {
-            part.run::<Plain<T, A>, (), _>(Rounds::<true>)
+            part.run::<Dense<T, A>, (), _>(Rounds::<true>)
         } else {
-            part.run::<Plain<T, A>, (), _>(Rounds::<false>)
+            part.run::<Dense<T, A>, (), _>(Rounds::<false>)
         }
     }
 }

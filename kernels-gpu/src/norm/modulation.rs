@@ -9,7 +9,7 @@ use super::affine::{Affine, Modulated, Norm, Parameters};
 use super::io::{Sink, Source};
 use super::known_form::RoundEach;
 use super::operand::zip;
-use super::operand_forms::Form;
+use super::operand_forms::ModulationSource;
 use super::reduce::stats::Stats;
 use super::row_context::RowContext;
 
@@ -17,22 +17,22 @@ use super::row_context::RowContext;
 #[derive(Clone, Copy)]
 pub(crate) struct Modulate<T, N, F, P, R, const OUTPUTS: usize, A> {
     affine: P,
-    outputs: [(F, F, QuadRowMut<T, A>); OUTPUTS],
+    outputs: [(F, F, Vec4RowMut<T, A>); OUTPUTS],
     round_each: R,
     norm: PhantomData<N>,
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, P: Parameters, R: RoundEach, const OUTPUTS: usize, A: Access>
+impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, const OUTPUTS: usize, A: Access>
     Modulate<T, N, F, P, R, OUTPUTS, A>
 {
     /// # Safety
-    /// As [`Form::of`] for scales and shifts, [`Parameters::of`] for weight and bias, as [`QuadRowMut::of`]
+    /// As [`ModulationSource::of`] for scales and shifts, [`Parameters::of`] for weight and bias, as [`Vec4RowMut::of`]
     /// for each `y`.
     #[inline(always)]
     pub unsafe fn of(
         affine: &Affine,
         outputs: [Modulated; OUTPUTS],
-        (at, columns): (RowAt, QuadColumns),
+        (at, columns): (RowIndex, Vec4Columns),
         round_each: R,
     ) -> Self {
         // SAFETY: as the caller promises.
@@ -40,22 +40,22 @@ impl<T: Elem, N: Norm, F: Form<T>, P: Parameters, R: RoundEach, const OUTPUTS: u
         // SAFETY: as the caller promises.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
-                F::of(&by.scale, at, columns).there(),
+                F::of(&by.scale, at, columns).assume_present(),
                 F::of(&by.shift, at, columns),
-                QuadRowMut::<T, A>::of(&y, at, columns),
+                Vec4RowMut::<T, A>::of(&y, at, columns),
             )
         });
         Self { affine, outputs, round_each, norm: PhantomData }
     }
 }
 
-impl<T: Elem, N: Norm, F: Form<T>, P: Parameters, R: RoundEach, const OUTPUTS: usize, A: Access> Sink<T>
-    for Modulate<T, N, F, P, R, OUTPUTS, A>
+impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, const OUTPUTS: usize, A: Access>
+    Sink<T> for Modulate<T, N, F, P, R, OUTPUTS, A>
 {
     const GROUPED: bool = F::GROUPED && P::GROUPED && OUTPUTS == 1;
     const EARLY: bool = F::EARLY && size_of::<P::Fetched>() == 0 && OUTPUTS == 1;
     // Four operands of four quads would have the registers of a tenth block.
-    const AHEAD: usize = if size_of::<P::Fetched>() == 0 { 4 } else { 1 };
+    const PREFETCH: usize = if size_of::<P::Fetched>() == 0 { 4 } else { 1 };
     type Fetched = (P::Fetched, [(F::Fetched, F::Fetched); OUTPUTS]);
     const EMPTY: Self::Fetched = (P::EMPTY, [(F::EMPTY, F::EMPTY); OUTPUTS]);
 
@@ -70,15 +70,15 @@ impl<T: Elem, N: Norm, F: Form<T>, P: Parameters, R: RoundEach, const OUTPUTS: u
     }
 
     #[inline(always)]
-    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, (parameters, fetched): Self::Fetched) {
+    fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, (parameters, fetched): Self::Fetched) {
         let (weight, bias) = self.affine.values(parameters);
-        let x = quad.lanes();
+        let x = vec4.lanes();
         if self.round_each.get() {
             let n = N::rounded::<T>(stats, x, weight, bias);
             for i in 0..OUTPUTS {
                 let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
-                let scaled = n.times(Quad::splat(1.0).plus(F::quad(scale)));
-                y.put(tile, if has_shift.exists() { scaled.plus(F::quad(shift)) } else { scaled });
+                let scaled = n.times(Vec4::splat(1.0).plus(F::vec4(scale)));
+                y.put(tile, if has_shift.exists() { scaled.plus(F::vec4(shift)) } else { scaled });
             }
         } else {
             let n = N::apply(stats, x, weight, bias);
@@ -86,25 +86,25 @@ impl<T: Elem, N: Norm, F: Form<T>, P: Parameters, R: RoundEach, const OUTPUTS: u
                 let ((scale, shift), (_, has_shift, y)) = (fetched[i], &self.outputs[i]);
                 let scaled = zip(n, F::lanes(scale), |n, scale| n * (1.0 + scale));
                 let shifted = zip(scaled, F::lanes(shift), |n, shift| n + shift);
-                y.put(tile, Quad::from_lanes(if has_shift.exists() { shifted } else { scaled }));
+                y.put(tile, Vec4::from_lanes(if has_shift.exists() { shifted } else { scaled }));
             }
         }
     }
 }
 
 /// `norm * (1 + scale) + shift` of the rows of `source`.
-pub(crate) struct Normed<N, S, const OUTPUTS: usize> {
+pub(crate) struct ModulatedNorm<N, S, const OUTPUTS: usize> {
     pub source: S,
     pub affine: Affine,
     pub outputs: [Modulated; OUTPUTS],
     pub norm: PhantomData<N>,
 }
 
-impl<N: Norm, S, const OUTPUTS: usize> Normed<N, S, OUTPUTS> {
+impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
     /// # Safety
     /// As [`Modulate::of`].
     #[inline(always)]
-    pub unsafe fn run<T: Elem, F: Form<T>, P: Parameters, R: RoundEach, A: Access>(
+    pub unsafe fn run<T: Elem, F: ModulationSource<T>, P: Parameters, R: RoundEach, A: Access>(
         self,
         row: &RowContext<T, A>,
         rounds: R,

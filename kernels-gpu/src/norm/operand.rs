@@ -52,7 +52,7 @@ impl<T: Elem, A: Access> OperandRow<T, A> {
     /// # Safety
     /// As [`MixedRow::of`], for the type that the operand's kind says.
     #[inline(always)]
-    pub unsafe fn of(operand: &Operand, at: RowAt, columns: QuadColumns) -> Self {
+    pub unsafe fn of(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises; an absent operand is never read.
         let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind.is(OperandKind::F32)) };
         Self { row, kind: operand.kind }

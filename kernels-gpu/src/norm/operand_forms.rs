@@ -7,7 +7,7 @@ use super::operand::{Modulation, ModulationRow, Operand, OperandRow};
 use crate::layout::operand_kind::OperandKind;
 
 /// Where an operand's values come from, so that a kernel asks for each quad only what it has to.
-pub(crate) trait Side<T: Elem>: Copy {
+pub(crate) trait OperandSource<T: Elem>: Copy {
     /// Is it read without a question asked, so that many can be on their way?
     const GROUPED: bool;
     /// Is it read in one access of 8 bytes?
@@ -23,46 +23,46 @@ pub(crate) trait Side<T: Elem>: Copy {
     /// Its values.
     fn lanes(fetched: Self::Fetched) -> [f32; 4];
     /// Its values in the rows' type, which they have.
-    fn quad(fetched: Self::Fetched) -> Quad<T>;
+    fn vec4(fetched: Self::Fetched) -> Vec4<T>;
 }
 
 /// An operand of one type, `E`, without a table.
 #[derive(Clone, Copy)]
-pub(crate) struct Plain<E, A> {
-    row: QuadRow<E, A>,
+pub(crate) struct Dense<E, A> {
+    row: Vec4Row<E, A>,
     pub exists: bool,
 }
 
-impl<E: Elem, A: Access> Plain<E, A> {
+impl<E: Elem, A: Access> Dense<E, A> {
     /// # Safety
-    /// As [`QuadRow::of`], if the operand is there.
+    /// As [`Vec4Row::of`], if the operand is there.
     #[inline(always)]
-    pub unsafe fn of_operand(operand: &Operand, at: RowAt, columns: QuadColumns) -> Self {
+    pub unsafe fn of_operand(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises; an absent operand is never read.
-        let row = unsafe { QuadRow::of(&operand.rows, at, columns) };
+        let row = unsafe { Vec4Row::of(&operand.rows, at, columns) };
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
 
     /// The same, of which the compiler knows that it is there, if it `is`.
     #[inline(always)]
-    pub fn or_there(self, is: bool) -> Self {
+    pub fn assume_present_if(self, is: bool) -> Self {
         Self { exists: is || self.exists, ..self }
     }
 
     /// Its quad of `tile`; zeros if it is absent.
     #[inline(always)]
-    pub fn get(&self, tile: u32) -> Quad<E> {
-        if self.exists { self.row.get(tile) } else { Quad::ZERO }
+    pub fn get(&self, tile: u32) -> Vec4<E> {
+        if self.exists { self.row.get(tile) } else { Vec4::ZERO }
     }
 }
 
-impl<T: Elem, E: Elem, A: Access> Side<T> for Plain<E, A> {
+impl<T: Elem, E: Elem, A: Access> OperandSource<T> for Dense<E, A> {
     const GROUPED: bool = true;
     const EARLY: bool = size_of::<E>() == 2;
-    type Fetched = Quad<E>;
-    const EMPTY: Quad<E> = Quad::ZERO;
+    type Fetched = Vec4<E>;
+    const EMPTY: Vec4<E> = Vec4::ZERO;
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> Quad<E> {
+    fn fetch(&self, tile: u32) -> Vec4<E> {
         self.get(tile)
     }
     #[inline(always)]
@@ -70,29 +70,29 @@ impl<T: Elem, E: Elem, A: Access> Side<T> for Plain<E, A> {
         self.exists
     }
     #[inline(always)]
-    fn lanes(fetched: Quad<E>) -> [f32; 4] {
+    fn lanes(fetched: Vec4<E>) -> [f32; 4] {
         fetched.lanes()
     }
     #[inline(always)]
-    fn quad(fetched: Quad<E>) -> Quad<T> {
+    fn vec4(fetched: Vec4<E>) -> Vec4<T> {
         fetched.cast()
     }
 }
 
 /// A value and its table, both of the rows' type: their sum, rounded.
 #[derive(Clone, Copy)]
-pub(crate) struct Tabled<T, A> {
-    value: Plain<T, A>,
-    table: QuadRow<T, A>,
+pub(crate) struct WithTable<T, A> {
+    value: Dense<T, A>,
+    table: Vec4Row<T, A>,
 }
 
-impl<T: Elem, A: Access> Side<T> for Tabled<T, A> {
+impl<T: Elem, A: Access> OperandSource<T> for WithTable<T, A> {
     const GROUPED: bool = true;
-    type Fetched = [Quad<T>; 2];
-    const EMPTY: [Quad<T>; 2] = [Quad::ZERO; 2];
+    type Fetched = [Vec4<T>; 2];
+    const EMPTY: [Vec4<T>; 2] = [Vec4::ZERO; 2];
     #[inline(always)]
-    fn fetch(&self, tile: u32) -> [Quad<T>; 2] {
-        let table = if self.value.exists { self.table.get(tile) } else { Quad::ZERO };
+    fn fetch(&self, tile: u32) -> [Vec4<T>; 2] {
+        let table = if self.value.exists { self.table.get(tile) } else { Vec4::ZERO };
         [table, self.value.get(tile)]
     }
     #[inline(always)]
@@ -100,33 +100,33 @@ impl<T: Elem, A: Access> Side<T> for Tabled<T, A> {
         self.value.exists
     }
     #[inline(always)]
-    fn lanes(fetched: [Quad<T>; 2]) -> [f32; 4] {
-        <Self as Side<T>>::quad(fetched).lanes()
+    fn lanes(fetched: [Vec4<T>; 2]) -> [f32; 4] {
+        <Self as OperandSource<T>>::vec4(fetched).lanes()
     }
     #[inline(always)]
-    fn quad([table, value]: [Quad<T>; 2]) -> Quad<T> {
+    fn vec4([table, value]: [Vec4<T>; 2]) -> Vec4<T> {
         table.plus(value)
     }
 }
 
-impl<T: Elem, A: Access> Form<T> for Tabled<T, A> {
+impl<T: Elem, A: Access> ModulationSource<T> for WithTable<T, A> {
     #[inline(always)]
-    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
+    unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises; the table is one row.
         unsafe {
             Self {
-                value: Form::<T>::of(modulation, at, columns),
-                table: QuadRow::of(&modulation.table.rows, RowAt::FIRST, columns),
+                value: ModulationSource::<T>::of(modulation, at, columns),
+                table: Vec4Row::of(&modulation.table.rows, RowIndex::FIRST, columns),
             }
         }
     }
     #[inline(always)]
-    fn there(self) -> Self {
-        Self { value: self.value.or_there(true), ..self }
+    fn assume_present(self) -> Self {
+        Self { value: self.value.assume_present_if(true), ..self }
     }
 }
 
-impl<T: Elem, A: Access> Side<T> for ModulationRow<T, A> {
+impl<T: Elem, A: Access> OperandSource<T> for ModulationRow<T, A> {
     const GROUPED: bool = false;
     type Fetched = [f32; 4];
     const EMPTY: [f32; 4] = [0.0; 4];
@@ -143,39 +143,39 @@ impl<T: Elem, A: Access> Side<T> for ModulationRow<T, A> {
         fetched
     }
     #[inline(always)]
-    fn quad(fetched: [f32; 4]) -> Quad<T> {
-        Quad::from_lanes(fetched)
+    fn vec4(fetched: [f32; 4]) -> Vec4<T> {
+        Vec4::from_lanes(fetched)
     }
 }
 
-/// A kind of [`Side`] that is made of a [`Modulation`].
-pub(crate) trait Form<T: Elem>: Side<T> + Sized {
+/// A kind of [`OperandSource`] that is made of a [`Modulation`].
+pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
     /// The thread's columns of it.
     ///
     /// # Safety
     /// As [`ModulationRow::of`]; the modulation is of this form.
-    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self;
+    unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self;
     /// The same, of which the compiler knows that it is there, where that helps.
-    fn there(self) -> Self {
+    fn assume_present(self) -> Self {
         self
     }
 }
 
-impl<T: Elem, E: Elem, A: Access> Form<T> for Plain<E, A> {
+impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
     #[inline(always)]
-    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
+    unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
     #[inline(always)]
-    fn there(self) -> Self {
-        self.or_there(true)
+    fn assume_present(self) -> Self {
+        self.assume_present_if(true)
     }
 }
 
-impl<T: Elem, A: Access> Form<T> for ModulationRow<T, A> {
+impl<T: Elem, A: Access> ModulationSource<T> for ModulationRow<T, A> {
     #[inline(always)]
-    unsafe fn of(modulation: &Modulation, at: RowAt, columns: QuadColumns) -> Self {
+    unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
         // SAFETY: as the caller promises.
         unsafe {
             Self {

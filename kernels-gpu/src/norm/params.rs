@@ -10,8 +10,8 @@ pub struct RowAccess(u32);
 impl RowAccess {
     /// [`Scalar`](cuda_std::vec4::Scalar).
     pub const SCALAR: Self = Self(0);
-    /// [`Vec4`](cuda_std::vec4::Vec4).
-    pub const VEC4: Self = Self(1);
+    /// [`Vectorized`](cuda_std::vec4::Vec4).
+    pub const VECTORIZED: Self = Self(1);
     /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or any of rows that are: they are staged.
     pub const WHOLE_TILES: Self = Self(2);
 }
@@ -25,7 +25,7 @@ impl OperandForm {
     /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
     pub const SAME: Self = Self(0);
     /// As `SAME`, in f32 beside rows of 16 bits.
-    pub const SINGLE: Self = Self(1);
+    pub const F32: Self = Self(1);
     /// Anything else: looked up for each quad, of rows that are not of [`RowAccess::WHOLE_TILES`].
     pub const ANY: Self = Self(2);
     /// As `SAME`, each with a table of the rows' type.
@@ -34,8 +34,8 @@ impl OperandForm {
     pub const AFFINE: Self = Self(4);
     /// The same with one of the two.
     pub const PARTLY_AFFINE: Self = Self(5);
-    /// As `SINGLE`, with weight and bias in f32.
-    pub const SINGLE_AFFINE: Self = Self(6);
+    /// As `F32`, with weight and bias in f32.
+    pub const F32_AFFINE: Self = Self(6);
 
     /// `self == other`; see [`OperandKind`](crate::layout::operand_kind::OperandKind).
     #[inline(always)]
@@ -52,8 +52,8 @@ pub(crate) trait KnownForm {
 
 /// [`OperandForm::SAME`].
 pub(crate) struct Same;
-/// [`OperandForm::SINGLE`].
-pub(crate) struct Single;
+/// [`OperandForm::F32`].
+pub(crate) struct F32;
 /// [`OperandForm::TABLED`].
 pub(crate) struct Tabled;
 /// [`OperandForm::AFFINE`].
@@ -63,8 +63,8 @@ impl KnownForm for Same {
     const FORM: OperandForm = OperandForm::SAME;
 }
 
-impl KnownForm for Single {
-    const FORM: OperandForm = OperandForm::SINGLE;
+impl KnownForm for F32 {
+    const FORM: OperandForm = OperandForm::F32;
 }
 
 impl KnownForm for Tabled {
@@ -78,7 +78,7 @@ impl KnownForm for WithAffine {
 /// What a norm over quads needs to know beside its operands: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct NormParams {
     /// Rows of the operands.
     pub rows: u64,
     /// Rows in a group of the outer stride; 0: the inner stride is the only one.
@@ -102,7 +102,7 @@ pub struct Params {
     pub packs: u32,
 }
 
-impl Params {
+impl NormParams {
     /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the
     /// rows.
     pub const SHARING: u32 = THREADS;

@@ -6,11 +6,12 @@
 //! from global memory in both passes, and short ones stay in registers.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
-    Access, LEN, MOST_HELD, TILE, is_block_shared, is_unstaged, is_vector, is_whole, tiles_held,
+    Access, LEN, MAX_IN_REGISTERS, TILE, is_block_shared, is_unstaged, is_vector, is_whole,
+    tiles_in_registers,
 };
 
 use super::io::{Sink, Source};
-use super::reduce::block::{PartMoments, SharedRow, WARPS};
+use super::reduce::block::{BlockRow, PartMoments, WARPS};
 use super::reduce::stats::{Cols, Stats};
 use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
@@ -29,7 +30,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the
     /// reads of the next group are on their way while one is worked on.
     #[inline(always)]
-    pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Quad<T>) {
+    pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Vec4<T>) {
         let tiles = self.tiles();
         let group = |first: u32| {
             let mut parts = [fetch(first); GROUP];
@@ -63,31 +64,31 @@ impl<T: Elem, A: Access> RowContext<T, A> {
 
     /// Tiles of the row that are the warp's.
     #[inline(always)]
-    pub fn own_tiles(&self) -> u32 {
+    pub fn warp_tiles(&self) -> u32 {
         if is_block_shared::<A>() { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
     }
 
-    /// Those of them that form groups of `HELD` in which every thread has columns.
+    /// Those of them that form groups of `IN_REGISTERS` in which every thread has columns.
     #[inline(always)]
-    pub fn grouped_tiles(&self, held: usize) -> u32 {
-        if is_whole::<A>() { self.own_tiles() / held as u32 * held as u32 } else { 0 }
+    pub fn grouped_tiles(&self, in_registers: usize) -> u32 {
+        if is_whole::<A>() { self.warp_tiles() / in_registers as u32 * in_registers as u32 } else { 0 }
     }
 
     /// The group of the warp's tiles from `first` on, as far as `counts` says that it exists.
     #[inline(always)]
-    pub fn group<S: Source<T, A>, const HELD: usize>(
+    pub fn group<S: Source<T, A>, const IN_REGISTERS: usize>(
         &self,
         source: S,
         first: u32,
-        counts: [u32; HELD],
-    ) -> [[f32; 4]; HELD] {
-        let (mut parts, mut lanes) = ([S::NOTHING; HELD], [[0.0; 4]; HELD]);
-        for i in 0..HELD {
+        counts: [u32; IN_REGISTERS],
+    ) -> [[f32; 4]; IN_REGISTERS] {
+        let (mut parts, mut lanes) = ([S::NOTHING; IN_REGISTERS], [[0.0; 4]; IN_REGISTERS]);
+        for i in 0..IN_REGISTERS {
             if counts[i] > 0 {
                 parts[i] = source.parts(self, self.tile(first + i as u32));
             }
         }
-        for i in 0..HELD {
+        for i in 0..IN_REGISTERS {
             if counts[i] > 0 {
                 lanes[i] = source.make(self, self.tile(first + i as u32), parts[i]).lanes();
             }
@@ -109,8 +110,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     /// Both passes.
     #[inline(always)]
     pub fn run<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
-        if tiles_held::<A>() > 0 {
-            self.run_held::<M, S, K>(source, sink)
+        if tiles_in_registers::<A>() > 0 {
+            self.run_in_registers::<M, S, K>(source, sink)
         } else {
             self.write(source, self.reduce::<M, S>(source), sink)
         }
@@ -150,23 +151,28 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     }
 
     #[inline(always)]
-    fn write_by<S: Source<T, A>, K: Sink<T>, const HELD: usize>(&self, source: S, stats: Stats, sink: K) {
-        let again = |tile| self.waiting(tile).unwrap_or_else(|| source.again(tile));
+    fn write_by<S: Source<T, A>, K: Sink<T>, const IN_REGISTERS: usize>(
+        &self,
+        source: S,
+        stats: Stats,
+        sink: K,
+    ) {
+        let again = |tile| self.staged_vec4(tile).unwrap_or_else(|| source.again(tile));
         let mut first = 0;
-        while K::GROUPED && first < self.grouped_tiles(HELD) {
-            let (mut fetched, mut group) = ([K::EMPTY; HELD], [Quad::<T>::ZERO; HELD]);
-            for i in 0..HELD {
+        while K::GROUPED && first < self.grouped_tiles(IN_REGISTERS) {
+            let (mut fetched, mut group) = ([K::EMPTY; IN_REGISTERS], [Vec4::<T>::ZERO; IN_REGISTERS]);
+            for i in 0..IN_REGISTERS {
                 fetched[i] = sink.fetch(self.tile(first + i as u32));
             }
-            for i in 0..HELD {
+            for i in 0..IN_REGISTERS {
                 group[i] = again(self.tile(first + i as u32));
             }
-            for i in 0..HELD {
+            for i in 0..IN_REGISTERS {
                 sink.put(stats, self.tile(first + i as u32), group[i], fetched[i]);
             }
-            first += HELD as u32;
+            first += IN_REGISTERS as u32;
         }
-        while first < self.own_tiles() {
+        while first < self.warp_tiles() {
             let tile = self.tile(first);
             sink.put(stats, tile, again(tile), sink.fetch(tile));
             first += 1;
@@ -183,7 +189,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
             }
             first += GROUP_OF_PART as u32;
         }
-        while first < self.own_tiles() {
+        while first < self.warp_tiles() {
             let tile = self.tile(first);
             moments.push(source.make(self, tile, source.parts(self, tile)).lanes());
             first += 1;
@@ -194,7 +200,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     /// Reduces over the warps of a row.
     #[inline(always)]
     pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
-        let row = SharedRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
+        let row = BlockRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
         let cols = [self.p.cols as f32, self.p.inv_cols];
         moments.finish::<T, A>(row, Self::memory().1, cols, self.p.eps)
     }
@@ -205,42 +211,42 @@ impl<T: Elem, A: Access> RowContext<T, A> {
 impl<T: Elem, A: Access> RowContext<T, A> {
     /// The warp's tile of number `nth`, if the row has it.
     #[inline(always)]
-    pub fn own(&self, nth: usize) -> Option<u32> {
-        (nth < tiles_held::<A>()).then_some(self.tile(nth as u32))
+    pub fn warp_tile(&self, nth: usize) -> Option<u32> {
+        (nth < tiles_in_registers::<A>()).then_some(self.tile(nth as u32))
     }
 
     /// Both passes.
     #[inline(always)]
-    pub fn run_held<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
-        let (mut parts, mut row) = ([S::NOTHING; MOST_HELD], [Quad::<T>::ZERO; MOST_HELD]);
-        for nth in 0..MOST_HELD {
-            if let Some(tile) = self.own(nth) {
+    pub fn run_in_registers<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
+        let (mut parts, mut row) = ([S::NOTHING; MAX_IN_REGISTERS], [Vec4::<T>::ZERO; MAX_IN_REGISTERS]);
+        for nth in 0..MAX_IN_REGISTERS {
+            if let Some(tile) = self.warp_tile(nth) {
                 parts[nth] = source.parts(self, tile);
             }
         }
-        for nth in 0..MOST_HELD {
-            if let Some(tile) = self.own(nth) {
+        for nth in 0..MAX_IN_REGISTERS {
+            if let Some(tile) = self.warp_tile(nth) {
                 row[nth] = source.make(self, tile, parts[nth]);
             }
         }
         // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for
         // it.
-        let (early, mut beside) = (is_block_shared::<A>() && K::EARLY, [K::EMPTY; MOST_HELD]);
-        for nth in 0..MOST_HELD {
-            if let Some(tile) = self.own(nth).filter(|_| early) {
-                beside[nth] = sink.fetch(tile);
+        let (early, mut prefetched) = (is_block_shared::<A>() && K::EARLY, [K::EMPTY; MAX_IN_REGISTERS]);
+        for nth in 0..MAX_IN_REGISTERS {
+            if let Some(tile) = self.warp_tile(nth).filter(|_| early) {
+                prefetched[nth] = sink.fetch(tile);
             }
         }
-        let stats = self.reduce_held::<M>(&row);
-        for first in (0..MOST_HELD).step_by(K::AHEAD) {
-            for nth in first..first + K::AHEAD {
-                if let Some(tile) = self.own(nth).filter(|_| !early) {
-                    beside[nth] = sink.fetch(tile);
+        let stats = self.reduce_in_registers::<M>(&row);
+        for first in (0..MAX_IN_REGISTERS).step_by(K::PREFETCH) {
+            for nth in first..first + K::PREFETCH {
+                if let Some(tile) = self.warp_tile(nth).filter(|_| !early) {
+                    prefetched[nth] = sink.fetch(tile);
                 }
             }
-            for nth in first..first + K::AHEAD {
-                if let Some(tile) = self.own(nth) {
-                    sink.put(stats, tile, row[nth].forget_lanes(), beside[nth]);
+            for nth in first..first + K::PREFETCH {
+                if let Some(tile) = self.warp_tile(nth) {
+                    sink.put(stats, tile, row[nth].opaque_lanes(), prefetched[nth]);
                 }
             }
         }
@@ -248,34 +254,34 @@ impl<T: Elem, A: Access> RowContext<T, A> {
 
     /// What `read` says of the warp's tiles.
     #[inline(always)]
-    pub fn held_row(&self, read: impl Fn(u32) -> Quad<T>) -> [Quad<T>; MOST_HELD] {
-        core::array::from_fn(|nth| self.own(nth).map_or(Quad::ZERO, &read))
+    pub fn register_row(&self, read: impl Fn(u32) -> Vec4<T>) -> [Vec4<T>; MAX_IN_REGISTERS] {
+        core::array::from_fn(|nth| self.warp_tile(nth).map_or(Vec4::ZERO, &read))
     }
 
     /// Reduces a row that is held.
     #[inline(always)]
-    pub fn reduce_held<M: Moments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
+    pub fn reduce_in_registers<M: Moments>(&self, row: &[Vec4<T>; MAX_IN_REGISTERS]) -> Stats {
         if is_block_shared::<A>() {
-            return self.reduce_held_part::<M::Part>(row);
+            return self.reduce_in_registers_part::<M::Part>(row);
         }
         let mut moments = M::EMPTY;
-        for nth in 0..MOST_HELD {
-            if self.own(nth).is_some() {
-                moments.push_quad(nth as u32, row[nth].lanes());
+        for nth in 0..MAX_IN_REGISTERS {
+            if self.warp_tile(nth).is_some() {
+                moments.push_vec4(nth as u32, row[nth].lanes());
             }
         }
         moments.finish(self.cols(), self.p.eps)
     }
 
     #[inline(always)]
-    fn reduce_held_part<M: PartMoments>(&self, row: &[Quad<T>; MOST_HELD]) -> Stats {
+    fn reduce_in_registers_part<M: PartMoments>(&self, row: &[Vec4<T>; MAX_IN_REGISTERS]) -> Stats {
         const {
             assert!(!(is_unstaged::<A>() && M::READS), "no room for the row that `M` reads");
         }
         let mut moments = M::EMPTY;
-        for nth in 0..MOST_HELD {
-            if let Some(tile) = self.own(nth) {
-                moments.push_quad(nth as u32, row[nth].lanes());
+        for nth in 0..MAX_IN_REGISTERS {
+            if let Some(tile) = self.warp_tile(nth) {
+                moments.push_vec4(nth as u32, row[nth].lanes());
                 if M::READS {
                     self.staged.put(tile, row[nth]);
                 }

@@ -5,31 +5,31 @@ use cuda_std::prelude::*;
 pub(super) const OF_ROW: usize = 4;
 
 /// The most values of a fold.
-pub(super) const MOST: usize = 8;
+pub(super) const MAX_ROWS: usize = 8;
 
 /// One fold after another over a block that is one team of whole warps: in two parts of shared memory by turns, so that no
 /// warp writes what another may still be reading.
-pub(super) struct Fold {
+pub(super) struct BlockReduction {
     second: bool,
 }
 
-impl Fold {
+impl BlockReduction {
     /// The first.
     pub const FIRST: Self = Self { second: false };
 
     /// Floats of a part.
     #[inline(always)]
-    fn part() -> u32 {
-        thread::block_dim()[0] / warp::SIZE * MOST as u32
+    fn split() -> u32 {
+        thread::block_dim()[0] / warp::SIZE * MAX_ROWS as u32
     }
 
     /// The sums over the block of the first `count` values, a power of two.
     #[inline(always)]
-    pub fn sums(&mut self, values: [f32; MOST], count: u32) -> [f32; MOST] {
+    pub fn sums(&mut self, values: [f32; MAX_ROWS], count: u32) -> [f32; MAX_ROWS] {
         let mut memory = SharedMemory::of_launch();
-        memory.take::<f32>(if self.second { Self::part() } else { 0 });
+        memory.take::<f32>(if self.second { Self::split() } else { 0 });
         self.second = !self.second;
-        let partial = memory.take::<f32>(Self::part());
+        let partial = memory.take::<f32>(Self::split());
         let (lane, own) = (warp::lane(), sums_of_lanes(values, count));
         if lane < count {
             // SAFETY: a slot for each warp and value, which one lane writes before the barrier.
@@ -48,7 +48,7 @@ impl Fold {
             sum += warp::shuffle_xor(warp::ALL, sum, distance);
             distance /= 2;
         }
-        let mut sums = [0.0; MOST];
+        let mut sums = [0.0; MAX_ROWS];
         for i in 0..count {
             sums[i as usize] = warp::shuffle(warp::ALL, sum, i);
         }
@@ -59,7 +59,7 @@ impl Fold {
 /// The sum over the warp of value `lane % count`: at each step a lane gives away those of its values that its partner goes
 /// on with, so that `count` values take little more than the shuffles of one.
 #[inline(always)]
-fn sums_of_lanes(mut values: [f32; MOST], count: u32) -> f32 {
+fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
     let mut left = count;
     while left > 1 {
         left /= 2;
@@ -80,7 +80,7 @@ fn sums_of_lanes(mut values: [f32; MOST], count: u32) -> f32 {
 
 /// What a row's sums say.
 #[derive(Clone, Copy)]
-pub(super) struct Stats {
+pub(super) struct BlockMoments {
     /// `r`; and what `x * r` is less to be `d * r`.
     inv_rms: f32,
     base: f32,
@@ -90,7 +90,7 @@ pub(super) struct Stats {
     slope: f32,
 }
 
-impl Stats {
+impl BlockMoments {
     /// From the means over a row; all zero where there is none.
     #[inline(always)]
     pub fn of([mean, offset, squares, products]: [f32; OF_ROW], shift: f32, exists: bool, eps: f32) -> Self {
@@ -105,13 +105,13 @@ impl Stats {
 
     /// `d * r`.
     #[inline(always)]
-    pub fn xhat<L: Lanes>(&self, x: L) -> L {
+    pub fn xhat<L: F32Vec>(&self, x: L) -> L {
         x.map(|x| fma(x, self.inv_rms, self.base))
     }
 
     /// `dx`.
     #[inline(always)]
-    pub fn dx<L: Lanes>(&self, g: L, xhat: L) -> L {
+    pub fn dx<L: F32Vec>(&self, g: L, xhat: L) -> L {
         let g = g.map(|g| fma(g, self.inv_rms, self.offset));
         g.zip(xhat, |g, xhat| fma(-xhat, self.slope, g))
     }

@@ -2,8 +2,8 @@
 //! blocks are added up by [`column_sums`](super::column_sums), so that the order of a sum is that of the launch.
 use cuda_std::prelude::*;
 
-/// A block's share: of the rows of its group, every `parts`-th batch of one row a team.
-pub(crate) struct Share {
+/// A block's share: of the rows of its group, every `splits`-th batch of one row a team.
+pub(crate) struct BlockRows {
     /// The thread's team; its row is its number in the block.
     pub team: Team,
     /// The block's number, which is that of its sums.
@@ -18,27 +18,27 @@ pub(crate) struct Share {
     pub step: u64,
 }
 
-impl Share {
-    /// In a grid of `[parts, groups]` blocks.
+impl BlockRows {
+    /// In a grid of `[splits, groups]` blocks.
     #[inline(always)]
     pub fn of_block(rows: u64) -> Self {
-        let ([part, group, _], [parts, ..]) = (thread::block_index(), thread::grid_dim());
+        let ([split, group, _], [splits, ..]) = (thread::block_index(), thread::grid_dim());
         let ([rank, number, _], [size, teams, _]) = (thread::index(), thread::block_dim());
         let start = u64::from(group) * rows;
         Self {
             team: Team { rank, size, row: u64::from(number), cluster: false },
-            block: group * parts + part,
+            block: group * splits + split,
             group,
             end: start + rows,
-            first: start + u64::from(part) * u64::from(teams),
-            step: u64::from(parts) * u64::from(teams),
+            first: start + u64::from(split) * u64::from(teams),
+            step: u64::from(splits) * u64::from(teams),
         }
     }
 
     /// Where the team's row of the batch that starts at row `first` is.
     #[inline(always)]
-    pub fn at(&self, first: u64, inner: u32) -> RowAt {
-        RowAt::of(Team { row: first + self.team.row, ..self.team }, self.end, inner)
+    pub fn at(&self, first: u64, inner: u32) -> RowIndex {
+        RowIndex::of(Team { row: first + self.team.row, ..self.team }, self.end, inner)
     }
 }
 
@@ -56,12 +56,12 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
     /// # Safety
     /// `base` is null, or has a row of `cols` f32 for each block of the grid.
     #[inline(always)]
-    pub unsafe fn of(base: *mut u8, share: &Share, cols: u32) -> Self {
+    pub unsafe fn of(base: *mut u8, block_rows: &BlockRows, cols: u32) -> Self {
         let rows = Rows { base, inner_stride: i64::from(cols), outer_stride: 0 };
-        let team = share.team.forget();
-        let at = RowAt::of(Team { row: u64::from(share.block), ..team }, u64::MAX, 0);
+        let team = block_rows.team.opaque();
+        let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
         // Asked here and not before the loop over rows, through which the answer would be kept.
-        let [low, high] = thread::forget([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
+        let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
         // SAFETY: as the caller promises; a block's row is its own, and one that is not wanted is never touched.
         unsafe {
             Self {
@@ -74,7 +74,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 
     /// Adds to what the thread wrote before, or writes for the first time.
     #[inline(always)]
-    pub fn add<L: Lanes>(&self, tile: u32, lanes: L, first: bool) {
+    pub fn add<L: F32Vec>(&self, tile: u32, lanes: L, first: bool) {
         if self.wanted {
             let before = if first { L::splat(0.0) } else { self.read.lanes(tile, Load::Default) };
             self.write.store_lanes(tile, before.zip(lanes, |a, b| a + b));
@@ -83,7 +83,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 
     /// Writes the lanes of a block that is one team of whole warps.
     #[inline(always)]
-    pub fn put<L: Lanes>(&self, tile: u32, lanes: L) {
+    pub fn put<L: F32Vec>(&self, tile: u32, lanes: L) {
         if self.wanted {
             self.write.store_lanes_of_warps(tile, lanes);
         }
@@ -91,7 +91,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 
     /// Writes the sum over the block's teams, each of which has its own lanes; `memory` is that of [`over_teams`].
     #[inline(always)]
-    pub fn write_over_teams<L: Lanes>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {
+    pub fn write_over_teams<L: F32Vec>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {
         if !self.wanted {
             return;
         }
@@ -109,7 +109,7 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 /// Teams inside a warp first add up by shuffles; then warps, or larger teams, by `memory`, which has a number for each
 /// thread and lane where a block has more of them than one.
 #[inline(always)]
-fn over_teams<L: Lanes>(lanes: L, team: Team, memory: Shared<f32>) -> L {
+fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;
     let mut distance = team.size;
     while distance < warp::SIZE {
@@ -159,7 +159,7 @@ impl SharedSums {
         let [x, y, _] = thread::block_dim();
         let slots = tiles * len / 4;
         let sums = Self { slots: memory.take(slots * x * y), threads: [block::linear_index(), x * y] };
-        let zeros = sums.forget();
+        let zeros = sums.opaque();
         for slot in 0..slots {
             // SAFETY: this thread's own slot.
             unsafe { zeros.slots.set(zeros.at(slot), Four([0.0; 4])) };
@@ -167,10 +167,10 @@ impl SharedSums {
         sums
     }
 
-    /// See [`thread::forget`].
+    /// See [`thread::opaque`].
     #[inline(always)]
-    pub fn forget(self) -> Self {
-        Self { threads: thread::forget(self.threads), ..self }
+    pub fn opaque(self) -> Self {
+        Self { threads: thread::opaque(self.threads), ..self }
     }
 
     #[inline(always)]
@@ -180,7 +180,7 @@ impl SharedSums {
 
     /// Adds `lanes` to those of `tile`.
     #[inline(always)]
-    pub fn add<L: Lanes>(&self, tile: u32, lanes: L) {
+    pub fn add<L: F32Vec>(&self, tile: u32, lanes: L) {
         for i in 0..L::LEN / 4 {
             let at = self.at(tile * L::LEN / 4 + i);
             let add = |j: usize, sum: f32| sum + lanes.get(i as usize * 4 + j);
@@ -194,15 +194,15 @@ impl SharedSums {
 
     /// Those of `tile`.
     #[inline(always)]
-    pub fn get<L: Lanes>(&self, tile: u32) -> L {
+    pub fn get<L: F32Vec>(&self, tile: u32) -> L {
         // SAFETY: as in `take`.
         let four = |i: u32| unsafe { self.slots.get(self.at(tile * L::LEN / 4 + i)) };
-        let mut held = Four([0.0; 4]);
+        let mut in_registers = Four([0.0; 4]);
         L::from_fn(|i| {
             if i % 4 == 0 {
-                held = four(i as u32 / 4);
+                in_registers = four(i as u32 / 4);
             }
-            held.0[i % 4]
+            in_registers.0[i % 4]
         })
     }
 }

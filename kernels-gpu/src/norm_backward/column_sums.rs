@@ -6,7 +6,7 @@ use cuda_std::prelude::*;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ColumnSums {
-    /// `[groups, parts, cols]`.
+    /// `[groups, splits, cols]`.
     pub from: *const u8,
     /// `[groups, cols]`, of the element type or f32; null: nothing is to be done.
     pub to: *mut u8,
@@ -17,9 +17,9 @@ pub struct ColumnSums {
 /// The shape of the workspaces of a launch.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct ColumnSumsParams {
     /// Rows of a group: one is written for each.
-    pub parts: u32,
+    pub splits: u32,
     /// Columns of a row.
     pub cols: u32,
 }
@@ -37,7 +37,7 @@ const STEP: usize = 17;
 /// # Safety
 /// The host checked the shapes above; blocks are `COLUMNS` times `STRIPES` threads, with as many f32 of shared memory.
 #[inline(always)]
-pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: Params) {
+pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsParams) {
     thread::launch_bounds::<{ COLUMNS * STRIPES }, 2>();
     let ([slab, group, which], [lane, stripe, _]) = (thread::block_index(), thread::index());
     let sums = if which == 0 { sums[0] } else { sums[1] };
@@ -46,20 +46,20 @@ pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: Params) {
     }
     let (group, column) = (u64::from(group), slab * COLUMNS + lane);
     // A thread past the last column adds up that one, and writes nothing.
-    let first = group * u64::from(p.parts) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
-    let load = |part: u32| {
-        let at = first + u64::from(part.min(p.parts - 1)) * u64::from(p.cols);
+    let first = group * u64::from(p.splits) * u64::from(p.cols) + u64::from(column.min(p.cols - 1));
+    let load = |split: u32| {
+        let at = first + u64::from(split.min(p.splits - 1)) * u64::from(p.cols);
         // SAFETY: a row and a column of the workspace, which this kernel does not write.
         let value =
             unsafe { load_u32(sums.from.cast::<f32>().wrapping_add(at as usize).cast(), Load::ReadOnly) };
-        if part < p.parts { f32::from_bits(value) } else { 0.0 }
+        if split < p.splits { f32::from_bits(value) } else { 0.0 }
     };
     let mut sum = 0.0;
-    let mut part = stripe;
-    while part < p.parts {
-        let values: [f32; STEP] = core::array::from_fn(|i| load(part + i as u32 * STRIPES));
+    let mut split = stripe;
+    while split < p.splits {
+        let values: [f32; STEP] = core::array::from_fn(|i| load(split + i as u32 * STRIPES));
         sum += values.into_iter().reduce(|sum, value| sum + value).unwrap_or(0.0);
-        part += STEP as u32 * STRIPES;
+        split += STEP as u32 * STRIPES;
     }
     let stripes = SharedMemory::of_launch().take::<f32>(COLUMNS * STRIPES);
     // SAFETY: a slot for each thread, written by it before the barrier and read after.

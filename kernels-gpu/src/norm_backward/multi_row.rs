@@ -8,9 +8,9 @@
 //! the bandwidth of an H200 there is time for 45.
 use cuda_std::prelude::*;
 
-use super::block_reduce::{Fold, MOST, OF_ROW, Stats};
-use super::block_sums::{Share, SumsRow};
-use super::params::{Operands, Params, Sums};
+use super::block_reduce::{BlockMoments, BlockReduction, MAX_ROWS, OF_ROW};
+use super::block_sums::{BlockRows, SumsRow};
+use super::params::{NormBackwardParams, Operands, PartialSums};
 use super::prefetch;
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
@@ -19,11 +19,11 @@ use crate::rms::weight::Weight;
 const SAMPLES: u32 = 16;
 
 /// `x` and `dy` of a thread's columns in one row.
-type Pairs<T, const HELD: usize> = [[Pack<T>; 2]; HELD];
+type Pairs<T, const IN_REGISTERS: usize> = [[Pack<T>; 2]; IN_REGISTERS];
 
 /// One row, where it is.
 #[derive(Clone, Copy)]
-struct Place<T> {
+struct RowPointers<T> {
     x: Row<T, true>,
     dy: Row<T, true>,
     dsum: Row<T, true>,
@@ -31,15 +31,15 @@ struct Place<T> {
     exists: bool,
 }
 
-impl<T: Elem> Place<T> {
+impl<T: Elem> RowPointers<T> {
     /// Row `row`; from `end` on there is none, and the last is read in its place.
     ///
     /// # Safety
-    /// As [`beside`].
+    /// As [`multi_row`].
     #[inline(always)]
     unsafe fn of(operands: &Operands, row: u32, end: u32, inner: u32) -> Self {
         // Worked out anew each time: pointers that moved along would stay in registers, one for each pack.
-        let [row, rank] = thread::forget([row, thread::index()[0]]);
+        let [row, rank] = thread::opaque([row, thread::index()[0]]);
         let team = Team { rank, size: thread::block_dim()[0], row: 0, cluster: false };
         // SAFETY: a block has no more threads.
         unsafe { core::hint::assert_unchecked(rank < 1024 && team.size <= 1024) };
@@ -52,7 +52,7 @@ impl<T: Elem> Place<T> {
             let base = rows.base.cast::<T>().wrapping_offset(elements as isize).cast();
             Rows { base, inner_stride: 0, outer_stride: 0 }
         };
-        let (at, cols) = (RowAt::FIRST, u32::MAX);
+        let (at, cols) = (RowIndex::FIRST, u32::MAX);
         // SAFETY: as the caller promises; every thread has columns in each of its packs, and none asks.
         unsafe {
             Self {
@@ -75,20 +75,20 @@ impl<T: Elem> Place<T> {
 
 /// Rows beside each other, of which the first exists.
 #[derive(Clone, Copy)]
-struct Places<T, const ROWS: usize>([Place<T>; ROWS]);
+struct Places<T, const ROWS: usize>([RowPointers<T>; ROWS]);
 
 impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
     /// # Safety
-    /// As [`beside`].
+    /// As [`multi_row`].
     #[inline(always)]
     unsafe fn of(operands: &Operands, first: u32, end: u32, inner: u32) -> Self {
         // SAFETY: as the caller promises.
-        Self(core::array::from_fn(|nth| unsafe { Place::of(operands, first + nth as u32, end, inner) }))
+        Self(core::array::from_fn(|nth| unsafe { RowPointers::of(operands, first + nth as u32, end, inner) }))
     }
 
     #[inline(always)]
-    fn load<const HELD: usize>(&self) -> [Pairs<T, HELD>; ROWS] {
-        self.0.map(|place| core::array::from_fn(|tile| place.load(tile as u32)))
+    fn load<const IN_REGISTERS: usize>(&self) -> [Pairs<T, IN_REGISTERS>; ROWS] {
+        self.0.map(|pointers| core::array::from_fn(|tile| pointers.load(tile as u32)))
     }
 
     /// The mean of the first elements of each row: half a warp reads those of one.
@@ -106,15 +106,15 @@ impl<T: Elem, const ROWS: usize> Places<T, ROWS> {
 /// A thread's sums of `x - shift`, `g`, `(x - shift)^2` and `g * (x - shift)`, those of even and of odd lanes
 /// apart.
 #[inline(always)]
-fn sums<T: Elem, const HELD: usize>(
-    pairs: Pairs<T, HELD>,
-    scale: &[T::Lanes; HELD],
+fn sums<T: Elem, const IN_REGISTERS: usize>(
+    pairs: Pairs<T, IN_REGISTERS>,
+    scale: &[T::F32Vec; IN_REGISTERS],
     shift: f32,
 ) -> [f32; OF_ROW] {
     let mut sums = [[0.0; OF_ROW]; 2];
-    for tile in 0..HELD {
+    for tile in 0..IN_REGISTERS {
         let [x, dy] = pairs[tile].map(Pack::lanes);
-        for i in 0..T::Lanes::LEN as usize {
+        for i in 0..T::F32Vec::LEN as usize {
             let [a, b, c, e] = sums[i % 2];
             let (d, g) = (x.get(i) - shift, dy.get(i) * scale[tile].get(i));
             sums[i % 2] = [a + d, b + g, fma(d, d, c), fma(g, d, e)];
@@ -127,51 +127,51 @@ fn sums<T: Elem, const HELD: usize>(
 ///
 /// # Safety
 /// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`, of fewer than 2^31 rows, for
-/// blocks of one team whose threads have `HELD` packs of a row each, none past its end.
+/// blocks of one team whose threads have `IN_REGISTERS` packs of a row each, none past its end.
 #[inline(always)]
-pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const DSUM: bool>(
+pub(super) unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize, const DSUM: bool>(
     operands: Operands,
     weight: Weight,
-    sums_of: Sums,
-    p: Params,
+    sums_of: PartialSums,
+    p: NormBackwardParams,
 ) {
-    let share = Share::of_block(p.rows);
-    let start = share.group * p.rows as u32;
+    let block_rows = BlockRows::of_block(p.rows);
+    let start = block_rows.group * p.rows as u32;
     let (end, step) = (start + p.rows as u32, thread::grid_dim()[0] * ROWS as u32);
-    let (mut first, mut fold) = (start + thread::block_index()[0] * ROWS as u32, Fold::FIRST);
+    let (mut first, mut reduction) = (start + thread::block_index()[0] * ROWS as u32, BlockReduction::FIRST);
     // SAFETY: as the caller promises.
-    let scale = unsafe { scale::<T, HELD>(&share, weight, &p) };
-    let [mut dweight, mut dbias] = [[T::Lanes::splat(0.0); HELD]; 2];
+    let scale = unsafe { scale::<T, IN_REGISTERS>(&block_rows, weight, &p) };
+    let [mut dweight, mut dbias] = [[T::F32Vec::splat(0.0); IN_REGISTERS]; 2];
     while first < end {
         // SAFETY: as the caller promises.
         let places = unsafe { Places::<T, ROWS>::of(&operands, first, end, p.inner) };
-        let pairs = places.load::<HELD>();
+        let pairs = places.load::<IN_REGISTERS>();
         let shifts = places.shifts();
-        let mut values = [0.0; MOST];
+        let mut values = [0.0; MAX_ROWS];
         for row in 0..ROWS {
-            let sums = sums::<T, HELD>(pairs[row], &scale, shifts[row]);
+            let sums = sums::<T, IN_REGISTERS>(pairs[row], &scale, shifts[row]);
             for i in 0..OF_ROW {
                 values[row * OF_ROW + i] = sums[i];
             }
         }
         // SAFETY: as the caller promises.
-        unsafe { prefetch::bring::<T>(&operands, [first + step, ROWS as u32, end], &p) };
-        let means = fold.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
+        unsafe { prefetch::prefetch::<T>(&operands, [first + step, ROWS as u32, end], &p) };
+        let means = reduction.sums(values, (ROWS * OF_ROW) as u32).map(|sum| sum * p.inv_cols);
         for row in 0..ROWS {
             let of_this = core::array::from_fn(|i| means[row * OF_ROW + i]);
-            let place = places.0[row];
-            let stats = Stats::of(of_this, shifts[row], row == 0 || place.exists, p.eps);
-            for tile in 0..HELD {
-                let [x, dy] = pairs[row][tile].map(|pack| pack.forget_lanes().lanes());
+            let pointers = places.0[row];
+            let stats = BlockMoments::of(of_this, shifts[row], row == 0 || pointers.exists, p.eps);
+            for tile in 0..IN_REGISTERS {
+                let [x, dy] = pairs[row][tile].map(|pack| pack.opaque_lanes().lanes());
                 let xhat = stats.xhat(x);
-                dweight[tile] = T::Lanes::from_fn(|i| fma(dy.get(i), xhat.get(i), dweight[tile].get(i)));
+                dweight[tile] = T::F32Vec::from_fn(|i| fma(dy.get(i), xhat.get(i), dweight[tile].get(i)));
                 dbias[tile] = dbias[tile].zip(dy, |sum, dy| sum + dy);
                 let mut dx = stats.dx(dy.zip(scale[tile], |dy, w| dy * w), xhat);
                 if DSUM {
-                    dx = dx.zip(place.dsum.load(tile as u32, Load::Once).lanes(), |dx, dsum| dx + dsum);
+                    dx = dx.zip(pointers.dsum.load(tile as u32, Load::Once).lanes(), |dx, dsum| dx + dsum);
                 }
-                if row == 0 || place.exists {
-                    place.dx.store(tile as u32, Pack::from_lanes(dx), Store::Default);
+                if row == 0 || pointers.exists {
+                    pointers.dx.store(tile as u32, Pack::from_lanes(dx), Store::Default);
                 }
             }
         }
@@ -179,8 +179,8 @@ pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const
     }
     // SAFETY: as the caller promises.
     unsafe {
-        leave(&share, sums_of.dweight, dweight, p.cols);
-        leave(&share, sums_of.dbias, dbias, p.cols);
+        leave(&block_rows, sums_of.dweight, dweight, p.cols);
+        leave(&block_rows, sums_of.dbias, dbias, p.cols);
     }
 }
 
@@ -189,19 +189,23 @@ pub(super) unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize, const
 /// # Safety
 /// As [`norm_backward`](super::gradients::norm_backward).
 #[inline(always)]
-unsafe fn scale<T: Elem, const HELD: usize>(share: &Share, weight: Weight, p: &Params) -> [T::Lanes; HELD] {
+unsafe fn scale<T: Elem, const IN_REGISTERS: usize>(
+    block_rows: &BlockRows,
+    weight: Weight,
+    p: &NormBackwardParams,
+) -> [T::F32Vec; IN_REGISTERS] {
     let rows = Rows { base: weight.base.cast_mut(), inner_stride: i64::from(p.cols), outer_stride: 0 };
-    let group = RowAt::of(Team { row: u64::from(share.group), ..share.team }, u64::MAX, 0);
+    let group = RowIndex::of(Team { row: u64::from(block_rows.group), ..block_rows.team }, u64::MAX, 0);
     // SAFETY: as the caller promises; only the one which the kind says is read.
     let (same, single) = unsafe {
         (
-            Row::<T, true>::of(&rows, share.team, group, p.cols),
-            Row::<f32, true>::of(&rows, share.team, group, p.cols),
+            Row::<T, true>::of(&rows, block_rows.team, group, p.cols),
+            Row::<f32, true>::of(&rows, block_rows.team, group, p.cols),
         )
     };
     core::array::from_fn(|tile| {
-        let of_kind: T::Lanes = match weight.kind {
-            OperandKind::ABSENT => return T::Lanes::splat(1.0),
+        let of_kind: T::F32Vec = match weight.kind {
+            OperandKind::ABSENT => return T::F32Vec::splat(1.0),
             OperandKind::SAME => same.lanes(tile as u32, Load::ReadOnly),
             _ => single.lanes(tile as u32, Load::ReadOnly),
         };
@@ -214,10 +218,15 @@ unsafe fn scale<T: Elem, const HELD: usize>(share: &Share, weight: Weight, p: &P
 /// # Safety
 /// As [`SumsRow::of`].
 #[inline(always)]
-unsafe fn leave<L: Lanes, const HELD: usize>(share: &Share, base: *mut u8, sums: [L; HELD], cols: u32) {
+unsafe fn leave<L: F32Vec, const IN_REGISTERS: usize>(
+    block_rows: &BlockRows,
+    base: *mut u8,
+    sums: [L; IN_REGISTERS],
+    cols: u32,
+) {
     // SAFETY: as the caller promises.
-    let row = unsafe { SumsRow::<true>::of(base, share, cols) };
-    for tile in 0..HELD {
+    let row = unsafe { SumsRow::<true>::of(base, block_rows, cols) };
+    for tile in 0..IN_REGISTERS {
         row.put(tile as u32, sums[tile]);
     }
 }

@@ -4,8 +4,8 @@ use cuda_std::prelude::*;
 /// What the kernels need to know beside their operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
-    /// Rows of a group: those that share a weight. The grid has `[parts, groups]` blocks.
+pub struct NormBackwardParams {
+    /// Rows of a group: those that share a weight. The grid has `[splits, groups]` blocks.
     pub rows: u64,
     /// Rows in a group of the outer stride; 0: the inner stride is the only one.
     pub inner: u32,
@@ -20,7 +20,7 @@ pub struct Params {
     /// Are all operands `Rows::is_vector`? 0 or 1.
     pub vector: u32,
     /// May a row stay in the team's registers? 0 or 1.
-    pub held: u32,
+    pub in_registers: u32,
 }
 
 /// The rows of the launch; those of a weight and of the sums are numbered by the group and by the block.
@@ -40,7 +40,7 @@ pub struct Operands {
 /// Where the blocks leave their sums, a row of f32 for each block; null where one is not wanted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Sums {
+pub struct PartialSums {
     /// Of `dy * d * r`.
     pub dweight: *mut u8,
     /// Of `dy`.

@@ -6,7 +6,7 @@
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::params::{Operands, Params};
+use super::params::{NormBackwardParams, Operands};
 
 /// Asks for rows `first` to `first + count` of `x` and `dy`, those before `end`: a thread for each, and where
 /// there are too few threads, rows are left out. Of rows past 2^32 others are asked for in their place, which
@@ -15,9 +15,13 @@ use super::params::{Operands, Params};
 /// # Safety
 /// As [`norm_backward`](super::gradients::norm_backward), all `Rows::is_vector`.
 #[inline(always)]
-pub(super) unsafe fn bring<T: Elem>(operands: &Operands, [first, count, end]: [u32; 3], p: &Params) {
+pub(super) unsafe fn prefetch<T: Elem>(
+    operands: &Operands,
+    [first, count, end]: [u32; 3],
+    p: &NormBackwardParams,
+) {
     // Worked out anew each time, and not kept in registers.
-    let [first, thread] = thread::forget([first, block::linear_index()]);
+    let [first, thread] = thread::opaque([first, block::linear_index()]);
     let (row, is_dy) = (first + thread / 2, thread % 2 == 1);
     if thread / 2 >= count || row >= end {
         return;

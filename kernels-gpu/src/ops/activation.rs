@@ -5,8 +5,8 @@
 //! a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
-use crate::elementwise::activations::Params;
-use crate::elementwise::partition::{Extent, Share, THREADS, blocks};
+use crate::elementwise::activations::ActivationParams;
+use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
 /// The host checked that `x` and `y` have the extent's rows and that `bias` is null or one row, all
@@ -16,26 +16,26 @@ unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     x: Rows,
     bias: *const u8,
     y: Rows,
-    p: Params,
+    p: ActivationParams,
     extent: Extent,
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
-    let Some(share) = Share::<T, VECTOR>::of_thread(extent) else { return };
+    let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     // SAFETY: as the caller promises.
     unsafe {
-        let (x, bias) = (share.load(&x), share.bias(bias));
+        let (x, bias) = (elements.load(&x), elements.bias(bias));
         let value = if p.exact != 0 {
             p.function.exact(bias.plus(x)).pack()
         } else {
             Pack::from_lanes(p.function.fast::<T>(bias.added(x, false)))
         };
-        share.store(&y, value);
+        elements.store(&y, value);
     }
 }
 
 entry! {
-    @overlap(Plain) activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
+    @overlap(Plain) activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
         => activation::<T, false, 6>(x, bias, y, p, extent);
-    @overlap(Plain) activation_hold1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: Params, extent: Extent)
+    @overlap(Plain) activation_block1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
         => activation::<T, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent)
 }

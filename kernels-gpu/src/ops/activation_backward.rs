@@ -2,8 +2,8 @@
 //! [`activation`](super::activation). The bias's gradient is `dx`, summed over the rows.
 use cuda_std::prelude::*;
 
-use crate::elementwise::activations::Params;
-use crate::elementwise::partition::{Extent, Share, THREADS, blocks};
+use crate::elementwise::activations::ActivationParams;
+use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
 /// The host checked that `dy`, `x` and `dx` have the extent's rows and that `bias` is null or one row, all
@@ -14,24 +14,24 @@ unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32
     x: Rows,
     bias: *const u8,
     dx: Rows,
-    p: Params,
+    p: ActivationParams,
     extent: Extent,
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
-    let Some(share) = Share::<T, VECTOR>::of_thread(extent) else { return };
+    let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     // SAFETY: as the caller promises.
     unsafe {
-        let (x, dy, bias) = (share.load(&x), share.load(&dy), share.bias(bias));
+        let (x, dy, bias) = (elements.load(&x), elements.load(&dy), elements.bias(bias));
         let (_, slope) = p.function.values_and_slopes::<T>(bias.added(x, p.exact != 0));
-        share.store(&dx, Pack::from_lanes(dy.lanes().zip(slope, |dy, slope| dy * slope)));
+        elements.store(&dx, Pack::from_lanes(dy.lanes().zip(slope, |dy, slope| dy * slope)));
     }
 }
 
 entry! {
     @overlap(Plain) activation_backward<T: [f32, f16, bf16]>
-        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: Params, extent: Extent)
+        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
         => activation_backward::<T, false, 6>(dy, x, bias, dx, p, extent);
-    @overlap(Plain) activation_backward_hold1<T: [f32, f16, bf16]>
-        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: Params, extent: Extent)
+    @overlap(Plain) activation_backward_block1<T: [f32, f16, bf16]>
+        (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
         => activation_backward::<T, true, { blocks(THREADS, 10) }>(dy, x, bias, dx, p, extent)
 }

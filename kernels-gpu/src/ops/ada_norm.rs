@@ -6,25 +6,27 @@
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, BlockRegisters, BlockRegistersStaged, Scalar, Vec4, WarpRegisters, WholeTiles};
+use cuda_std::vec4::{
+    Access, BlockRegisters, BlockRegistersStaged, Scalar, Vectorized, WarpRegisters, WholeTiles,
+};
 
 use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
 use crate::norm::known_form::{Formed, RoundEach, in_form};
-use crate::norm::modulation::Normed;
-use crate::norm::operand_forms::Form;
-use crate::norm::params::{KnownForm, Params, RowAccess, Same, Single, Tabled, WithAffine};
+use crate::norm::modulation::ModulatedNorm;
+use crate::norm::operand_forms::ModulationSource;
+use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled, WithAffine};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
 /// Both passes, for each form.
-struct Both<T, N, const OUTPUTS: usize, A> {
+struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
     row: RowContext<T, A>,
-    normed: Normed<N, QuadRow<T, A>, OUTPUTS>,
+    normed: ModulatedNorm<N, Vec4Row<T, A>, OUTPUTS>,
 }
 
-impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for Both<T, N, OUTPUTS, A> {
+impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNormPasses<T, N, OUTPUTS, A> {
     #[inline(always)]
-    unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
+    unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         // SAFETY: as the caller promises.
         unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
@@ -39,14 +41,14 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
-    p: Params,
+    p: NormParams,
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let source = QuadRow::<T, A>::of(&x, row.at, row.columns);
-        let normed = Normed::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
-        in_form::<T, OUTPUTS, A>(Both { row, normed }, p);
+        let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
+        let normed = ModulatedNorm::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
+        in_form::<T, OUTPUTS, A>(AdaNormPasses { row, normed }, p);
     }
 }
 
@@ -57,13 +59,13 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
-    p: Params,
+    p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
         match p.access {
-            RowAccess::VEC4 => ada_norm::<T, N, OUTPUTS, Vec4>(x, affine, outputs, p),
+            RowAccess::VECTORIZED => ada_norm::<T, N, OUTPUTS, Vectorized>(x, affine, outputs, p),
             _ => ada_norm::<T, N, OUTPUTS, Scalar>(x, affine, outputs, p),
         }
     }
@@ -72,11 +74,11 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 /// # Safety
 /// As [`ada_norm`], for rows of as many tiles as `A` holds, and operands of the form `F`.
 #[inline(always)]
-unsafe fn held<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
+unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
     affine: Affine,
     y: Modulated,
-    p: Params,
+    p: NormParams,
 ) {
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
@@ -91,7 +93,7 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     x: Rows,
     affine: Affine,
     y: Modulated,
-    p: Params,
+    p: NormParams,
 ) {
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
@@ -106,7 +108,7 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     x: Rows,
     affine: Affine,
     outputs: [Modulated; OUTPUTS],
-    p: Params,
+    p: NormParams,
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
@@ -118,46 +120,46 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
 const BLOCKS: u32 = 5;
 
 entry! {
-    ada_norm_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => any_layout::<T, LayerNorm, 1>(x, affine, [y], p);
-    ada_norm_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare, 1>(x, affine, [y], p);
-    ada_norm_pair_layer<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
+    ada_norm_pair_layer_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => any_layout::<T, LayerNorm, 2>(x, affine, [y, y2], p);
-    ada_norm_pair_rms<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
+    ada_norm_pair_rms_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare, 2>(x, affine, [y, y2], p);
-    ada_norm_layer_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer_smem1<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => whole::<T, LayerNorm, 1, 4, BLOCKS>(x, affine, [y], p);
-    ada_norm_layer_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer_smem1<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => whole::<T, LayerNorm, 1, 4, 4>(x, affine, [y], p);
-    ada_norm_rms_whole<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_rms_smem1<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => whole::<T, MeanSquare, 1, BLOCKS, BLOCKS>(x, affine, [y], p);
-    ada_norm_rms_whole<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_rms_smem1<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => whole::<T, MeanSquare, 1, 4, 4>(x, affine, [y], p);
-    ada_norm_layer_held12_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => held::<T, LayerNorm, WarpRegisters<12>, Same, 12>(x, affine, y, p);
-    ada_norm_layer_held12_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => held::<T, LayerNorm, WarpRegisters<12>, Same, 6>(x, affine, y, p);
-    ada_norm_layer_held12_single<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => held::<T, LayerNorm, WarpRegisters<12>, Single, 10>(x, affine, y, p);
-    ada_norm_layer_block6_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer_same_warp12<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
+        => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 12>(x, affine, y, p);
+    ada_norm_layer_same_warp12<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
+        => in_registers::<T, LayerNorm, WarpRegisters<12>, Same, 6>(x, affine, y, p);
+    ada_norm_layer_f32_warp12<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
+        => in_registers::<T, LayerNorm, WarpRegisters<12>, F32, 10>(x, affine, y, p);
+    ada_norm_layer_same_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<6>, Same, 9>(x, affine, y, p);
-    ada_norm_layer_block6_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer_same_block6<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<6>, Same, 5>(x, affine, y, p);
-    ada_norm_layer_block6_affine<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer_affine_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<6>, WithAffine, 10>(x, affine, y, p);
-    ada_norm_layer_block10_single<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
-        => team::<T, LayerNorm, BlockRegisters<10>, Single, 8>(x, affine, y, p);
-    ada_norm_rms_team4_same<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_layer_f32_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
+        => team::<T, LayerNorm, BlockRegisters<10>, F32, 8>(x, affine, y, p);
+    ada_norm_rms_same_block4<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 12>(x, affine, y, p);
-    ada_norm_rms_team4_same<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_rms_same_block4<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 7>(x, affine, y, p);
-    ada_norm_rms_team4_tabled<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_rms_tabled_block4<T: [f16, bf16]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 10>(x, affine, y, p);
-    ada_norm_rms_team4_tabled<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: Params)
+    ada_norm_rms_tabled_block4<T: [f32]>(x: Rows, affine: Affine, y: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 7>(x, affine, y, p);
-    ada_norm_pair_layer_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
+    ada_norm_pair_layer_smem1<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => whole::<T, LayerNorm, 2, 4, 4>(x, affine, [y, y2], p);
-    ada_norm_pair_rms_whole<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: Params)
+    ada_norm_pair_rms_smem1<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Modulated, y2: Modulated, p: NormParams)
         => whole::<T, MeanSquare, 2, 4, 4>(x, affine, [y, y2], p)
 }

@@ -4,7 +4,7 @@
 //! normalises then.
 use cuda_std::prelude::*;
 
-use crate::rms::row::{Params, Source, hold, normalize};
+use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
 /// The rows `x + residual`, written to `sum` when they are first computed.
@@ -23,11 +23,11 @@ impl<T: Elem, const VECTOR: bool> Add<T, VECTOR> {
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
+impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     const LOAD_FIRST: usize = 4;
     const FETCH_EARLY: usize = 2;
-    type Held = Pack<T>;
-    const KEPT: bool = true;
+    type RegisterTile = Pack<T>;
+    const USES_L2_POLICY: bool = true;
     #[inline(always)]
     fn load(&self, tile: u32, how: Load) -> Pack<T> {
         let sum = self.add(tile, how);
@@ -44,11 +44,11 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
         self.add(tile, Load::ReadOnly)
     }
     #[inline(always)]
-    unsafe fn give_back(&self, tile: u32) {
+    unsafe fn demote(&self, tile: u32) {
         // SAFETY: as the caller promises.
         unsafe {
-            self.x.give_back(tile);
-            self.residual.give_back(tile);
+            self.x.demote(tile);
+            self.residual.demote(tile);
         }
     }
 }
@@ -57,16 +57,16 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Add<T, VECTOR> {
 /// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements and the
 /// weight `p.cols`, all `Rows::is_vector` if `VECTOR`, and that `y` and `sum` overlap nothing else.
 #[inline(always)]
-unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
+unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
     residual: Rows,
     weight: Weight,
     y: Rows,
     sum: Rows,
-    p: Params,
+    p: RmsParams,
 ) {
     let team = Team::of_block();
-    let at = RowAt::of(team, p.rows, p.inner);
+    let at = RowIndex::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
         let source = Add {
@@ -74,16 +74,17 @@ unsafe fn add_rms_norm<T: Elem, const HELD: usize, const VECTOR: bool>(
             residual: Row::<T, VECTOR>::of(&residual, team, at, p.cols),
             sum: RowMut::<T, VECTOR>::of(&sum, team, at, p.cols),
         };
-        let held = hold::<T, HELD, _>(source, HELD <= Add::<T, VECTOR>::LOAD_FIRST, &p);
+        let in_registers =
+            load_registers::<T, IN_REGISTERS, _>(source, IN_REGISTERS <= Add::<T, VECTOR>::LOAD_FIRST, &p);
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
-        normalize::<T, HELD, VECTOR, _>(source, held, weight, y, team, p);
+        normalize::<T, IN_REGISTERS, VECTOR, _>(source, in_registers, weight, y, team, p);
     }
 }
 
 /// # Safety
 /// As [`add_rms_norm`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params) {
+unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
@@ -98,24 +99,24 @@ unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, 
 /// # Safety
 /// As [`add_rms_norm`].
 #[inline(always)]
-unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
     residual: Rows,
     weight: Weight,
     y: Rows,
     sum: Rows,
-    p: Params,
+    p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { add_rms_norm::<T, HELD, true>(x, residual, weight, y, sum, p) }
+    unsafe { add_rms_norm::<T, IN_REGISTERS, true>(x, residual, weight, y, sum, p) }
 }
 
 entry! {
-    add_rms_norm<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
+    add_rms_norm_any<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams)
         => any_layout::<T>(x, residual, weight, y, sum, p);
-    @overlap(Before) add_rms_norm_hold2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
-        => held::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
-    add_rms_norm_hold4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: Params)
-        => held::<T, 4, 1024, 1>(x, residual, weight, y, sum, p)
+    @overlap(Before) add_rms_norm_block2<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams)
+        => in_registers::<T, 2, 256, 4>(x, residual, weight, y, sum, p);
+    add_rms_norm_block4<T: [f32, f16, bf16]>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams)
+        => in_registers::<T, 4, 1024, 1>(x, residual, weight, y, sum, p)
 }

@@ -9,8 +9,8 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use crate::attention::mma::forward::forward;
-use crate::attention::mma::params::{Params, SHARED_BYTES_EVERYWHERE};
-use crate::attention::mma::single_buffer::turns;
+use crate::attention::mma::params::{AttentionParams, SHARED_BYTES_EVERYWHERE};
+use crate::attention::mma::single_buffer::ping_pong;
 use crate::attention::mma::tiling::Tiling;
 
 /// A kernel, and the tiles that it takes.
@@ -23,7 +23,7 @@ pub struct Kernel {
 }
 
 /// The kernels of heads of up to so many columns.
-pub struct Kernels {
+pub struct KernelsOfDim {
     /// The most columns.
     pub dim: u32,
     /// Those without anything that is rarely wanted: the first for which there is shared memory enough.
@@ -34,15 +34,31 @@ pub struct Kernels {
 
 /// All of them, the shortest heads first. The general ones have smaller tiles: with as many scores they would
 /// need more registers than there are.
-pub const KERNELS_BY_DIM: [Kernels; 5] = [
-    Kernels { dim: 64, plain: &[of("attention_64", D64)], general: of("attention_64_general", G64) },
-    Kernels { dim: 80, plain: &[of("attention_80", D80)], general: of("attention_80_general", G80) },
-    Kernels { dim: 96, plain: &[of("attention_96", D96)], general: of("attention_96_general", G96) },
-    Kernels { dim: 128, plain: &[of("attention_128", D128)], general: of("attention_128_general", G128) },
-    Kernels {
+pub const KERNELS_BY_DIM: [KernelsOfDim; 5] = [
+    KernelsOfDim {
+        dim: 64,
+        plain: &[of("attention_d64_smem", D64)],
+        general: of("attention_d64_general_smem", G64),
+    },
+    KernelsOfDim {
+        dim: 80,
+        plain: &[of("attention_d80_smem", D80)],
+        general: of("attention_d80_general_smem", G80),
+    },
+    KernelsOfDim {
+        dim: 96,
+        plain: &[of("attention_d96_smem", D96)],
+        general: of("attention_d96_general_smem", G96),
+    },
+    KernelsOfDim {
+        dim: 128,
+        plain: &[of("attention_d128_smem", D128)],
+        general: of("attention_d128_general_smem", G128),
+    },
+    KernelsOfDim {
         dim: 256,
-        plain: &[of("attention_256", D256), of("attention_256_small", S256)],
-        general: of("attention_256_general", G256),
+        plain: &[of("attention_d256_smem", D256), of("attention_d256_small_smem", S256)],
+        general: of("attention_d256_general_smem", G256),
     },
 ];
 const D64: Tiling = Tiling { warps: 4, rows16: 2, dim16: 4, cols16: 4, buffers: 2 };
@@ -79,28 +95,28 @@ unsafe fn bounded<
     const DIM16: usize,
     const KEYS16: usize,
     const WARPS: u32,
-    const HELD: bool,
+    const Q_IN_REGISTERS: bool,
     const GENERAL: bool,
 >(
-    p: Params,
+    p: AttentionParams,
 ) {
     // Eight warps a multiprocessor: more have not registers enough.
     thread::launch_bounds::<128, 2>();
     // SAFETY: as the caller promises.
-    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, HELD, GENERAL>(p) }
+    unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, Q_IN_REGISTERS, GENERAL>(p) }
 }
 
 /// # Safety
-/// As [`turns`].
+/// As [`ping_pong`].
 #[inline(always)]
-unsafe fn bounded_turns<
+unsafe fn bounded_ping_pong<
     T: MatrixElem,
     const ROWS16: usize,
     const DIM16: usize,
     const KEYS16: usize,
     const WARPS: u32,
 >(
-    p: Params,
+    p: AttentionParams,
 ) {
     // Eight warps a multiprocessor, as above.
     if WARPS == 8 {
@@ -109,11 +125,11 @@ unsafe fn bounded_turns<
         thread::launch_bounds::<128, 2>();
     }
     // SAFETY: as the caller promises.
-    unsafe { turns::<T, ROWS16, DIM16, KEYS16, WARPS>(p) }
+    unsafe { ping_pong::<T, ROWS16, DIM16, KEYS16, WARPS>(p) }
 }
 
 entry! {
-    attention_64<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d64_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { D64.rows16 },
         { D64.dim16 },
@@ -122,7 +138,7 @@ entry! {
         true,
         false,
     >(p);
-    attention_64_general<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d64_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G64.rows16 },
         { G64.dim16 },
@@ -131,7 +147,7 @@ entry! {
         true,
         true,
     >(p);
-    attention_80<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d80_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { D80.rows16 },
         { D80.dim16 },
@@ -140,7 +156,7 @@ entry! {
         false,
         false,
     >(p);
-    attention_80_general<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d80_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G80.rows16 },
         { G80.dim16 },
@@ -149,7 +165,7 @@ entry! {
         false,
         true,
     >(p);
-    attention_96<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d96_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { D96.rows16 },
         { D96.dim16 },
@@ -158,7 +174,7 @@ entry! {
         false,
         false,
     >(p);
-    attention_96_general<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d96_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G96.rows16 },
         { G96.dim16 },
@@ -167,14 +183,14 @@ entry! {
         false,
         true,
     >(p);
-    attention_128<T: [f16, bf16]>(p: Params) => bounded_turns::<
+    attention_d128_smem<T: [f16, bf16]>(p: AttentionParams) => bounded_ping_pong::<
         T,
         { D128.rows16 },
         { D128.dim16 },
         { D128.cols16 },
         { D128.warps },
     >(p);
-    attention_128_general<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d128_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G128.rows16 },
         { G128.dim16 },
@@ -183,21 +199,21 @@ entry! {
         false,
         true,
     >(p);
-    attention_256<T: [f16, bf16]>(p: Params) => bounded_turns::<
+    attention_d256_smem<T: [f16, bf16]>(p: AttentionParams) => bounded_ping_pong::<
         T,
         { D256.rows16 },
         { D256.dim16 },
         { D256.cols16 },
         { D256.warps },
     >(p);
-    attention_256_small<T: [f16, bf16]>(p: Params) => bounded_turns::<
+    attention_d256_small_smem<T: [f16, bf16]>(p: AttentionParams) => bounded_ping_pong::<
         T,
         { S256.rows16 },
         { S256.dim16 },
         { S256.cols16 },
         { S256.warps },
     >(p);
-    attention_256_general<T: [f16, bf16]>(p: Params) => bounded::<
+    attention_d256_general_smem<T: [f16, bf16]>(p: AttentionParams) => bounded::<
         T,
         { G256.rows16 },
         { G256.dim16 },

@@ -17,7 +17,7 @@ use crate::attention::mma::tiling::Tiling;
 
 /// A kernel, and the tiles that it takes.
 #[derive(Clone, Copy)]
-pub struct Kernel {
+pub struct BackwardKernel {
     /// Its name, without the element type.
     pub name: &'static str,
     /// Its tiles.
@@ -25,35 +25,50 @@ pub struct Kernel {
 }
 
 /// Kernels of heads of up to `dim` columns: each without and with everything that is rarely wanted.
-pub struct Kernels {
+pub struct BackwardKernels {
     /// The most columns.
     pub dim: u32,
     /// For the gradients of queries.
-    pub query: [Kernel; 2],
+    pub query: [BackwardKernel; 2],
     /// For those of keys and values.
-    pub key: [&'static [Kernel]; 2],
+    pub key: [&'static [BackwardKernel]; 2],
 }
 
 /// The shortest heads first.
-pub const KERNELS_BY_DIM: [Kernels; 3] = [
-    Kernels {
+pub const KERNELS_BY_DIM: [BackwardKernels; 3] = [
+    BackwardKernels {
         dim: 64,
-        query: [of("attention_backward_query_64", Q64), of("attention_backward_query_64_general", G64)],
-        key: [&[of("attention_backward_key_64", K64)], &[of("attention_backward_key_64_general", G64)]],
-    },
-    Kernels {
-        dim: 128,
-        query: [of("attention_backward_query_128", Q128), of("attention_backward_query_128_general", G128)],
-        key: [&[of("attention_backward_key_128", K128)], &[of("attention_backward_key_128_general", G128)]],
-    },
-    Kernels {
-        dim: 256,
-        query: [of("attention_backward_query_256", D256), of("attention_backward_query_256_general", G256)],
+        query: [
+            of("attention_backward_query_d64_smem", Q64),
+            of("attention_backward_query_d64_general_smem", G64),
+        ],
         key: [
-            &[of("attention_backward_key_256", D256), of("attention_backward_value_256", D256)],
+            &[of("attention_backward_key_d64_smem", K64)],
+            &[of("attention_backward_key_d64_general_smem", G64)],
+        ],
+    },
+    BackwardKernels {
+        dim: 128,
+        query: [
+            of("attention_backward_query_d128_smem", Q128),
+            of("attention_backward_query_d128_general_smem", G128),
+        ],
+        key: [
+            &[of("attention_backward_key_d128_smem", K128)],
+            &[of("attention_backward_key_d128_general_smem", G128)],
+        ],
+    },
+    BackwardKernels {
+        dim: 256,
+        query: [
+            of("attention_backward_query_d256_smem", D256),
+            of("attention_backward_query_d256_general_smem", G256),
+        ],
+        key: [
+            &[of("attention_backward_key_d256_smem", D256), of("attention_backward_value_d256_smem", D256)],
             &[
-                of("attention_backward_key_256_general", G256),
-                of("attention_backward_value_256_general", G256),
+                of("attention_backward_key_d256_general_smem", G256),
+                of("attention_backward_value_d256_general_smem", G256),
             ],
         ],
     },
@@ -71,7 +86,7 @@ const G256: Tiling = Tiling { warps: 2, cols16: 1, ..D256 };
 const _: () = {
     let mut at = 0;
     while at < KERNELS_BY_DIM.len() {
-        let Kernels { query, key, .. } = &KERNELS_BY_DIM[at];
+        let BackwardKernels { query, key, .. } = &KERNELS_BY_DIM[at];
         assert!(shared_bytes(&query[1].tiling) <= SHARED_BYTES_EVERYWHERE);
         let mut side = 0;
         while side < key[1].len() {
@@ -82,8 +97,8 @@ const _: () = {
     }
 };
 
-const fn of(name: &'static str, tiling: Tiling) -> Kernel {
-    Kernel { name, tiling }
+const fn of(name: &'static str, tiling: Tiling) -> BackwardKernel {
+    BackwardKernel { name, tiling }
 }
 
 /// # Safety
@@ -122,33 +137,33 @@ unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
 }
 
 entry! {
-    attention_backward_delta<T: [f16, bf16]>(p: BackwardParams) => bounded_delta::<T>(p);
-    attention_backward_query_64<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_delta_warp<T: [f16, bf16]>(p: BackwardParams) => bounded_delta::<T>(p);
+    attention_backward_query_d64_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { Q64.rows16 }, { Q64.dim16 }, { Q64.cols16 }, { Q64.warps }, false, true, false, false>(p);
-    attention_backward_query_64_general<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_query_d64_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.cols16 }, { G64.warps }, false, true, false, true>(p);
-    attention_backward_key_64<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_key_d64_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { K64.rows16 }, { K64.dim16 }, { K64.cols16 }, { K64.warps }, true, true, true, false>(p);
-    attention_backward_key_64_general<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_key_d64_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G64.rows16 }, { G64.dim16 }, { G64.cols16 }, { G64.warps }, true, true, true, true>(p);
-    attention_backward_query_128<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_query_d128_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { Q128.rows16 }, { Q128.dim16 }, { Q128.cols16 }, { Q128.warps }, false, true, false, false>(p);
-    attention_backward_query_128_general<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_query_d128_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.cols16 }, { G128.warps }, false, true, false, true>(p);
-    attention_backward_key_128<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_key_d128_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { K128.rows16 }, { K128.dim16 }, { K128.cols16 }, { K128.warps }, true, true, true, false>(p);
-    attention_backward_key_128_general<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_key_d128_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G128.rows16 }, { G128.dim16 }, { G128.cols16 }, { G128.warps }, true, true, true, true>(p);
-    attention_backward_query_256<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_query_d256_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, false, true, false, false>(p);
-    attention_backward_query_256_general<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_query_d256_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, false, true, false, true>(p);
-    attention_backward_key_256<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_key_d256_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, true, true, false, false>(p);
-    attention_backward_key_256_general<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_key_d256_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, true, true, false, true>(p);
-    attention_backward_value_256<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_value_d256_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { D256.rows16 }, { D256.dim16 }, { D256.cols16 }, { D256.warps }, true, false, true, false>(p);
-    attention_backward_value_256_general<T: [f16, bf16]>(p: BackwardParams)
+    attention_backward_value_d256_general_smem<T: [f16, bf16]>(p: BackwardParams)
         => bounded::<T, { G256.rows16 }, { G256.dim16 }, { G256.cols16 }, { G256.warps }, true, false, true, true>(p)
 }

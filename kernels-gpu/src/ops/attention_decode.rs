@@ -14,9 +14,9 @@ use crate::attention::mma::params::WARPS;
 
 /// The kernels with the most columns of a head that they take, and the shared memory of a block in bytes.
 pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [
-    (64, "attention_decode_64", shared_bytes(4)),
-    (128, "attention_decode_128", shared_bytes(8)),
-    (256, "attention_decode_256", shared_bytes(16)),
+    (64, "attention_decode_d64_smem", shared_bytes(4)),
+    (128, "attention_decode_d128_smem", shared_bytes(8)),
+    (256, "attention_decode_d256_smem", shared_bytes(16)),
 ];
 
 /// # Safety
@@ -38,8 +38,8 @@ unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
 }
 
 entry! {
-    attention_decode_64<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 4, 5>(p);
-    attention_decode_128<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 8, 3>(p);
-    attention_decode_256<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 16, 2>(p);
-    attention_decode_combine<T: [f16, bf16]>(p: DecodeParams) => bounded_combine::<T>(p)
+    attention_decode_d64_smem<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 4, 5>(p);
+    attention_decode_d128_smem<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 8, 3>(p);
+    attention_decode_d256_smem<T: [f16, bf16]>(p: DecodeParams) => bounded::<T, 16, 2>(p);
+    attention_decode_combine_block<T: [f16, bf16]>(p: DecodeParams) => bounded_combine::<T>(p)
 }

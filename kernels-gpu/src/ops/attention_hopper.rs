@@ -14,14 +14,14 @@ use cuda_std::prelude::*;
 
 use crate::attention::hopper::consumer::consume;
 use crate::attention::hopper::layout::Layout;
-use crate::attention::hopper::params::Params;
+use crate::attention::hopper::params::HopperParams;
 use crate::attention::hopper::producer::{Maps, produce_keys, produce_masks, produce_values};
 use crate::attention::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel128Even, Kernel256, Shape};
 
 /// # Safety
 /// The host made the maps and `p`, and launches the block and the shared memory that the layout needs.
 #[inline(always)]
-unsafe fn attention<K: Shape>(p: &Params) {
+unsafe fn attention<K: Shape>(p: &HopperParams) {
     if K::GROUPS == 2 {
         thread::launch_bounds::<384, 1>()
     } else {
@@ -59,32 +59,32 @@ unsafe fn attention<K: Shape>(p: &Params) {
 }
 
 entry! {
-    attention_hopper_d64<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d64_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel64<T, false, false>>(&p);
-    attention_hopper_d64_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d64_causal_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel64<T, true, false>>(&p);
-    attention_hopper_d64_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d64_padded_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel64<T, false, true>>(&p);
-    attention_hopper_d96<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d96_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel96<T, false, false>>(&p);
-    attention_hopper_d96_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d96_causal_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel96<T, true, false>>(&p);
-    attention_hopper_d96_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d96_padded_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel96<T, false, true>>(&p);
-    attention_hopper_d128<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d128_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel128<T, false, false>>(&p);
-    attention_hopper_d128_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d128_causal_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel128<T, true, false>>(&p);
-    attention_hopper_d128_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d128_padded_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel128<T, false, true>>(&p);
-    attention_hopper_d128_even<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d128_even_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel128Even<T, false, false>>(&p);
-    attention_hopper_d128_even_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d128_even_causal_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel128Even<T, true, false>>(&p);
-    attention_hopper_d128_even_padded<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d128_even_padded_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel128Even<T, false, true>>(&p);
-    attention_hopper_d256<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d256_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel256<T, false, false>>(&p);
-    attention_hopper_d256_causal<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: Params) =>
+    attention_hopper_d256_causal_smem<T: [f16, bf16]>(_q: TensorMap, _k: TensorMap, _v: TensorMap, _out: TensorMap, p: HopperParams) =>
         attention::<Kernel256<T, true, false>>(&p)
 }

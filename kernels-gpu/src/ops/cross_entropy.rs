@@ -7,7 +7,7 @@ use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
 use crate::softmax::online::{ExpSum, ln, logits};
-use crate::softmax::target::{Class, Params, Targets};
+use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
 /// What the kernel writes, an f32 for each row.
 #[repr(C)]
@@ -25,7 +25,7 @@ const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
 /// `SCALE` times the sum of the lanes, as a balanced tree.
 #[inline(always)]
-fn sum_scaled<L: Lanes>(lanes: L) -> f32 {
+fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     let half = L::LEN as usize / 2;
     let mut sums =
         L::from_fn(|i| if i < half { fma(lanes.get(i), SCALE, lanes.get(i + half) * SCALE) } else { 0.0 });
@@ -47,20 +47,20 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
     targets: Targets,
     losses: Losses,
-    p: Params,
+    p: CrossEntropyParams,
 ) {
     let team = Team::of_block();
-    let at = RowAt::of(team, p.rows, p.inner);
+    let at = RowIndex::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises.
     let x = unsafe { Row::<T, VECTOR>::of(&x, team, at, p.cols) };
     let writes = team.rank == 0 && team.row < p.rows;
     // SAFETY: a target for each row.
     let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
-    let (mut own, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
+    let (mut partial, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
-        own = own.with(logits::<T, STEP, VECTOR>(x, first));
+        partial = partial.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
             // Again, with zeros past the end: from L1, and only for those who smooth.
             for i in 0..STEP {
@@ -74,7 +74,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),
         Class::Ignored | Class::Outside => f32::NAN,
     };
-    let ExpSum { max, sum } = own.fold::<T>(team);
+    let ExpSum { max, sum } = partial.reduce::<T>(team);
     if smoothed {
         block::sync();
         scaled_sum = team.sum(scaled_sum, &mut SharedMemory::of_launch());
@@ -98,18 +98,18 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     if class == Class::Ignored {
         loss = 0.0;
     }
-    let place = |base: *mut u8| base.wrapping_add(team.row as usize * size_of::<f32>());
+    let row_address = |base: *mut u8| base.wrapping_add(team.row as usize * size_of::<f32>());
     // SAFETY: a place for each row, which this thread alone writes.
     unsafe {
-        store_u32(place(losses.loss), loss.to_bits(), Store::Default);
-        store_u32(place(losses.lse), lse.to_bits(), Store::Default);
+        store_u32(row_address(losses.loss), loss.to_bits(), Store::Default);
+        store_u32(row_address(losses.lse), lse.to_bits(), Store::Default);
     }
 }
 
 /// # Safety
 /// As [`cross_entropy`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: Params) {
+unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
@@ -121,5 +121,5 @@ unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: Para
     }
 }
 
-entry!(cross_entropy<T: [f32, f16, bf16]>(x: Rows, targets: Targets, losses: Losses, p: Params)
+entry!(cross_entropy<T: [f32, f16, bf16]>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams)
     => any_layout::<T>(x, targets, losses, p));

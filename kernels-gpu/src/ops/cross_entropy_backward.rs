@@ -7,7 +7,7 @@ use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
 use crate::softmax::online::{exp, logits};
-use crate::softmax::target::{Class, Params, Targets};
+use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
 /// What the forward computed and what comes back for it, an f32 for each row.
 #[repr(C)]
@@ -43,7 +43,7 @@ impl Gradients {
 
 impl RowGradient {
     #[inline(always)]
-    fn of([lse, dloss]: [f32; 2], class: Class, p: Params) -> Self {
+    fn of([lse, dloss]: [f32; 2], class: Class, p: CrossEntropyParams) -> Self {
         let dloss = if class == Class::Outside { f32::NAN } else { dloss };
         Self {
             lse,
@@ -71,19 +71,19 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
     targets: Targets,
     from: Gradients,
     dx: Rows,
-    p: Params,
+    p: CrossEntropyParams,
 ) {
     let team = Team::of_block();
     if team.row >= p.rows {
         return;
     }
-    let at = RowAt::of(team, p.rows, p.inner);
+    let at = RowIndex::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     let (x, dx) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
     // SAFETY: a target and two numbers for each row.
-    let (target, kept) = unsafe { (targets.load(team.row), from.load(team.row)) };
+    let (target, row_values) = unsafe { (targets.load(team.row), from.load(team.row)) };
     // The row's first loads are under way before anything waits for these.
     let mut packs = logits::<T, STEP, VECTOR>(x, 0);
     let class = targets.class(target, p.cols);
@@ -93,7 +93,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         }
         return;
     }
-    let row = RowGradient::of(kept, class, p);
+    let row = RowGradient::of(row_values, class, p);
     for step in 0..x.tiles().div_ceil(STEP as u32) {
         let first = step * STEP as u32;
         if step > 0 {
@@ -116,7 +116,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 /// # Safety
 /// As [`cross_entropy_backward`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: Params) {
+unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
@@ -128,5 +128,5 @@ unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Ro
     }
 }
 
-entry!(cross_entropy_backward<T: [f32, f16, bf16]>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: Params)
+entry!(cross_entropy_backward<T: [f32, f16, bf16]>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams)
     => any_layout::<T>(x, targets, from, dx, p));

@@ -2,8 +2,8 @@
 //! of [`gated_activation`](super::gated_activation), whose biases are added first here too.
 use cuda_std::prelude::*;
 
-use crate::elementwise::activations::{GatedOperands as Operands, Params};
-use crate::elementwise::partition::{Extent, Share, THREADS, blocks};
+use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
+use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
 /// The host checked that all operands have the extent's rows, all `Rows::is_vector` and the biases aligned if
@@ -14,28 +14,28 @@ unsafe fn gated_activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCK
     operands: Operands,
     dx: Rows,
     dgate: Rows,
-    p: Params,
+    p: ActivationParams,
     extent: Extent,
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
-    let Some(share) = Share::<T, VECTOR>::of_thread(extent) else { return };
+    let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     let round = p.exact != 0;
     // SAFETY: as the caller promises.
     unsafe {
-        let (gate, x, dy) = (share.load(&operands.gate), share.load(&operands.x), share.load(&dy));
-        let (bias_gate, bias_x) = (share.bias(operands.bias_gate), share.bias(operands.bias_x));
+        let (gate, x, dy) = (elements.load(&operands.gate), elements.load(&operands.x), elements.load(&dy));
+        let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));
         let (f, slope) = p.function.values_and_slopes::<T>(bias_gate.added(gate, round));
-        share.store(&dx, Pack::from_lanes(dy.lanes().zip(f, |dy, f| dy * f)));
+        elements.store(&dx, Pack::from_lanes(dy.lanes().zip(f, |dy, f| dy * f)));
         let product = dy.lanes().zip(bias_x.added(x, round), |dy, x| dy * x);
-        share.store(&dgate, Pack::from_lanes(product.zip(slope, |dyx, slope| dyx * slope)));
+        elements.store(&dgate, Pack::from_lanes(product.zip(slope, |dyx, slope| dyx * slope)));
     }
 }
 
 entry! {
-    gated_activation_backward<T: [f32, f16, bf16]>
-        (dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: Params, extent: Extent)
+    gated_activation_backward_any<T: [f32, f16, bf16]>
+        (dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: ActivationParams, extent: Extent)
         => gated_activation_backward::<T, false, 6>(dy, operands, dx, dgate, p, extent);
-    gated_activation_backward_hold1<T: [f32, f16, bf16]>
-        (dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: Params, extent: Extent)
+    gated_activation_backward_block1<T: [f32, f16, bf16]>
+        (dy: Rows, operands: Operands, dx: Rows, dgate: Rows, p: ActivationParams, extent: Extent)
         => gated_activation_backward::<T, true, { blocks(THREADS, 8) }>(dy, operands, dx, dgate, p, extent)
 }

@@ -4,35 +4,35 @@ use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
-    Access, BlockRegisters, BlockRegistersStaged, BlockTiles, Scalar, Vec4, WarpRegisters, WholeTiles,
+    Access, BlockRegisters, BlockRegistersStaged, BlockTiles, Scalar, Vectorized, WarpRegisters, WholeTiles,
 };
 
 use crate::norm::affine::{Affine, Modulated, Norm, Parameters};
-use crate::norm::gated_residual::{Gated, GatedRow};
+use crate::norm::gated_residual::{GatedResidualArg, GatedRow};
 use crate::norm::known_form::{Formed, RoundEach, in_form};
-use crate::norm::modulation::Normed;
-use crate::norm::operand_forms::Form;
-use crate::norm::params::{KnownForm, Params, RowAccess, Same, Single, Tabled};
+use crate::norm::modulation::ModulatedNorm;
+use crate::norm::operand_forms::ModulationSource;
+use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
 /// Both passes, for each form: the gate has that of scale and shift.
-struct Both<T, N, A> {
+struct GatedAdaNormPasses<T, N, A> {
     row: RowContext<T, A>,
-    gated: Gated,
+    gated: GatedResidualArg,
     affine: Affine,
     normed: Modulated,
     norm: PhantomData<N>,
 }
 
-impl<T: Elem, N: Norm, A: Access> Formed<T, A> for Both<T, N, A> {
+impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
     #[inline(always)]
-    unsafe fn run<F: Form<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
+    unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         let Self { row, gated, affine, normed, norm } = self;
         // SAFETY: as the caller promises; a warp's row is its own.
         unsafe {
             let source = GatedRow::<T, F, A>::of(&gated, &row, rounds);
-            Normed { source, affine, outputs: [normed], norm }.run::<T, F, P, R, A>(&row, rounds);
+            ModulatedNorm { source, affine, outputs: [normed], norm }.run::<T, F, P, R, A>(&row, rounds);
         }
     }
 }
@@ -41,13 +41,13 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for Both<T, N, A> {
 /// As for the kernels of `gated_residual` and `ada_norm`; the two outputs do not overlap.
 #[inline(always)]
 unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
-    gated: Gated,
+    gated: GatedResidualArg,
     affine: Affine,
     normed: Modulated,
-    p: Params,
+    p: NormParams,
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    let both = Both::<T, N, A> { row, gated, affine, normed, norm: PhantomData };
+    let both = GatedAdaNormPasses::<T, N, A> { row, gated, affine, normed, norm: PhantomData };
     // SAFETY: as the caller promises.
     unsafe { in_form::<T, 1, A>(both, p) }
 }
@@ -55,12 +55,17 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 /// # Safety
 /// As [`gated_residual_ada_norm`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Modulated, p: Params) {
+unsafe fn any_layout<T: Elem, N: Norm>(
+    gated: GatedResidualArg,
+    affine: Affine,
+    normed: Modulated,
+    p: NormParams,
+) {
     thread::launch_bounds::<128, 4>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
         match p.access {
-            RowAccess::VEC4 => gated_residual_ada_norm::<T, N, Vec4>(gated, affine, normed, p),
+            RowAccess::VECTORIZED => gated_residual_ada_norm::<T, N, Vectorized>(gated, affine, normed, p),
             _ => gated_residual_ada_norm::<T, N, Scalar>(gated, affine, normed, p),
         }
     }
@@ -69,11 +74,11 @@ unsafe fn any_layout<T: Elem, N: Norm>(gated: Gated, affine: Affine, normed: Mod
 /// # Safety
 /// As [`gated_residual_ada_norm`], for rows of as many tiles as `A` holds.
 #[inline(always)]
-unsafe fn held<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
-    gated: Gated,
+unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
+    gated: GatedResidualArg,
     affine: Affine,
     normed: Modulated,
-    p: Params,
+    p: NormParams,
 ) {
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
@@ -85,10 +90,10 @@ unsafe fn held<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
 /// As [`gated_residual_ada_norm`], for rows of four times as many tiles as `A` holds, and operands of the form `F`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
-    gated: Gated,
+    gated: GatedResidualArg,
     affine: Affine,
     normed: Modulated,
-    p: Params,
+    p: NormParams,
 ) {
     // SAFETY: as the caller promises.
     unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
@@ -98,10 +103,10 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
 /// As [`gated_residual_ada_norm`], for rows of whole tiles.
 #[inline(always)]
 unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
-    gated: Gated,
+    gated: GatedResidualArg,
     affine: Affine,
     normed: Modulated,
-    p: Params,
+    p: NormParams,
 ) {
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
@@ -110,42 +115,42 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
 }
 
 entry! {
-    gated_residual_ada_norm_layer<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => any_layout::<T, LayerNorm>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms<T: [f32, f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_any<T: [f32, f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => any_layout::<T, MeanSquare>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_smem1<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, LayerNorm, WholeTiles, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_smem1<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, LayerNorm, WholeTiles, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_whole<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_smem1<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, MeanSquare, WholeTiles, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_whole<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_smem1<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, MeanSquare, WholeTiles, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_held12<T: [bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => held::<T, LayerNorm, WarpRegisters<12>, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_held12<T: [f32, f16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => held::<T, LayerNorm, WarpRegisters<12>, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_warp12<T: [bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
+        => in_registers::<T, LayerNorm, WarpRegisters<12>, 8>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_warp12<T: [f32, f16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
+        => in_registers::<T, LayerNorm, WarpRegisters<12>, 4>(gated, affine, normed, p);
+    gated_residual_ada_norm_layer_smem4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, LayerNorm, BlockTiles, 7>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_smem4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, LayerNorm, BlockTiles, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_team<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_smem4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, MeanSquare, BlockTiles, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_team<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_smem4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => whole::<T, MeanSquare, BlockTiles, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_block6_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_same_block6<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<6>, Same, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_block6_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_same_block6<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, LayerNorm, BlockRegisters<6>, Same, 4>(gated, affine, normed, p);
-    gated_residual_ada_norm_layer_block10_single<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
-        => team::<T, LayerNorm, BlockRegisters<10>, Single, 6>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_team4_same<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_layer_f32_block10<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
+        => team::<T, LayerNorm, BlockRegisters<10>, F32, 6>(gated, affine, normed, p);
+    gated_residual_ada_norm_rms_same_block4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 9>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_team4_same<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_same_block4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Same, 5>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_team4_tabled<T: [f16, bf16]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_tabled_block4<T: [f16, bf16]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 8>(gated, affine, normed, p);
-    gated_residual_ada_norm_rms_team4_tabled<T: [f32]>(gated: Gated, affine: Affine, normed: Modulated, p: Params)
+    gated_residual_ada_norm_rms_tabled_block4<T: [f32]>(gated: GatedResidualArg, affine: Affine, normed: Modulated, p: NormParams)
         => team::<T, MeanSquare, BlockRegistersStaged<4>, Tabled, 5>(gated, affine, normed, p)
 }

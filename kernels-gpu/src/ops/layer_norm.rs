@@ -4,29 +4,29 @@
 //! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
-    Access, BlockRegisters, Scalar, Vec4, WarpRegisters, WholeTiles, is_any_length, is_block_shared,
-    tiles_held,
+    Access, BlockRegisters, Scalar, Vectorized, WarpRegisters, WholeTiles, is_any_length, is_block_shared,
+    tiles_in_registers,
 };
 
 use crate::layout::operand_kind::OperandKind;
-use crate::norm::affine::{Affine, AffineRow, Norm, Parameters, PlainAffine};
+use crate::norm::affine::{Affine, AffineRow, DenseAffine, Norm, Parameters};
 use crate::norm::io::Sink;
-use crate::norm::params::{OperandForm, Params, RowAccess};
+use crate::norm::params::{NormParams, OperandForm, RowAccess};
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::LayerNorm;
 use crate::norm::row_context::RowContext;
 
 /// `y = norm * weight + bias`, as the second pass.
-struct Scale<T, P, A> {
+struct AffineSink<T, P, A> {
     affine: P,
-    y: QuadRowMut<T, A>,
+    y: Vec4RowMut<T, A>,
 }
 
-impl<T: Elem, P: Parameters, A: Access> Sink<T> for Scale<T, P, A> {
+impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
     // Weight and bias of four quads would have the registers of some of the blocks that share a
     // multiprocessor.
-    const AHEAD: usize =
+    const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
     const EMPTY: P::Fetched = P::EMPTY;
@@ -37,40 +37,40 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for Scale<T, P, A> {
     }
 
     #[inline(always)]
-    fn put(&self, stats: Stats, tile: u32, quad: Quad<T>, fetched: P::Fetched) {
+    fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, fetched: P::Fetched) {
         let (weight, bias) = self.affine.values(fetched);
-        self.y.put(tile, Quad::from_lanes(LayerNorm::apply(stats, quad.lanes(), weight, bias)));
+        self.y.put(tile, Vec4::from_lanes(LayerNorm::apply(stats, vec4.lanes(), weight, bias)));
     }
 }
 
 /// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a
 /// time, and a norm without both is no body of its own.
 const fn is_tight<T, A: Access>() -> bool {
-    tiles_held::<A>() == 5 && size_of::<T>() == 2
+    tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the
 /// type that their kind says, all as `A` says, that `y` overlaps nothing else, and that `p.form` is theirs.
 #[inline(always)]
-unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: Params) {
+unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     // SAFETY: as the caller promises; a warp's row is its own.
     unsafe {
-        let x = QuadRow::<T, A>::of(&x, row.at, row.columns);
+        let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         if !is_block_shared::<A>() {
             thread::wait_for_earlier_launches(x.first());
         }
         let [weight, bias] =
             [&affine.weight, &affine.bias].map(|operand| operand.kind.is_not(OperandKind::ABSENT));
-        let single = size_of::<T>() == 2 && p.form.is(OperandForm::SINGLE);
+        let single = size_of::<T>() == 2 && p.form.is(OperandForm::F32);
         match (weight, bias) {
             _ if is_any_length::<A>() => run::<T, AffineRow<T, A>, A>(&row, x, affine, y),
             (false, false) if !is_tight::<T, A>() => run::<T, (), A>(&row, x, affine, y),
-            (true, true) if single => run::<T, PlainAffine<f32, A, true>, A>(&row, x, affine, y),
-            (true, true) => run::<T, PlainAffine<T, A, true>, A>(&row, x, affine, y),
-            _ if single => run::<T, PlainAffine<f32, A, false>, A>(&row, x, affine, y),
-            _ => run::<T, PlainAffine<T, A, false>, A>(&row, x, affine, y),
+            (true, true) if single => run::<T, DenseAffine<f32, A, true>, A>(&row, x, affine, y),
+            (true, true) => run::<T, DenseAffine<T, A, true>, A>(&row, x, affine, y),
+            _ if single => run::<T, DenseAffine<f32, A, false>, A>(&row, x, affine, y),
+            _ => run::<T, DenseAffine<T, A, false>, A>(&row, x, affine, y),
         }
     }
 }
@@ -80,27 +80,28 @@ unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: Pa
 #[inline(always)]
 unsafe fn run<T: Elem, P: Parameters, A: Access>(
     row: &RowContext<T, A>,
-    x: QuadRow<T, A>,
+    x: Vec4Row<T, A>,
     affine: Affine,
     y: Rows,
 ) {
     let columns = row.columns;
     // SAFETY: as the caller promises.
-    let scale =
-        unsafe { Scale { affine: P::of(&affine, columns), y: QuadRowMut::<T, A>::of(&y, row.at, columns) } };
+    let scale = unsafe {
+        AffineSink { affine: P::of(&affine, columns), y: Vec4RowMut::<T, A>::of(&y, row.at, columns) }
+    };
     row.run::<LayerNorm, _, _>(x, scale);
 }
 
 /// # Safety
 /// As [`layer_norm`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: Params) {
+unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     thread::launch_bounds::<128, 6>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
-            RowAccess::VEC4 => layer_norm::<T, Vec4>(x, affine, y, p),
+            RowAccess::VECTORIZED => layer_norm::<T, Vectorized>(x, affine, y, p),
             _ => layer_norm::<T, Scalar>(x, affine, y, p),
         }
     }
@@ -109,7 +110,12 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: Params) {
 /// # Safety
 /// As [`layer_norm`], for rows of as many tiles as `A` holds.
 #[inline(always)]
-unsafe fn held<T: Elem, A: Access, const MIN_BLOCKS: u32>(x: Rows, affine: Affine, y: Rows, p: Params) {
+unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
+    x: Rows,
+    affine: Affine,
+    y: Rows,
+    p: NormParams,
+) {
     // Of Turing's half as many threads each has the registers that it wants.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
@@ -123,34 +129,34 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
     x: Rows,
     affine: Affine,
     y: Rows,
-    p: Params,
+    p: NormParams,
 ) {
     // Of Turing's half as many threads each has the registers that it wants.
-    thread::launch_bounds_by_generation::<{ Params::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
+    thread::launch_bounds_by_generation::<{ NormParams::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 entry! {
-    layer_norm<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params) => any_layout::<T>(x, affine, y, p);
-    layer_norm_held5<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, WarpRegisters<5>, 20>(x, affine, y, p);
-    layer_norm_held5<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, WarpRegisters<5>, 10>(x, affine, y, p);
-    @overlap(Before) layer_norm_held10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, WarpRegisters<10>, 12>(x, affine, y, p);
-    @overlap(Before) layer_norm_held10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
-        => held::<T, WarpRegisters<10>, 8>(x, affine, y, p);
-    layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    layer_norm_any<T: [f32, f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams) => any_layout::<T>(x, affine, y, p);
+    layer_norm_warp5<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
+        => in_registers::<T, WarpRegisters<5>, 20>(x, affine, y, p);
+    layer_norm_warp5<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
+        => in_registers::<T, WarpRegisters<5>, 10>(x, affine, y, p);
+    @overlap(Before) layer_norm_warp10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
+        => in_registers::<T, WarpRegisters<10>, 12>(x, affine, y, p);
+    @overlap(Before) layer_norm_warp10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
+        => in_registers::<T, WarpRegisters<10>, 8>(x, affine, y, p);
+    layer_norm_block6<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
         => of_block::<T, BlockRegisters<6>, 4, 10>(x, affine, y, p);
-    layer_norm_block6<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    layer_norm_block6<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
         => of_block::<T, BlockRegisters<6>, 4, 5>(x, affine, y, p);
-    layer_norm_block8<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    layer_norm_block8<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
         => of_block::<T, BlockRegisters<8>, 4, 8>(x, affine, y, p);
-    layer_norm_block8<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    layer_norm_block8<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
         => of_block::<T, BlockRegisters<8>, 4, 6>(x, affine, y, p);
-    layer_norm_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    layer_norm_block10<T: [f16, bf16]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
         => of_block::<T, BlockRegisters<10>, 4, 8>(x, affine, y, p);
-    layer_norm_block10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: Params)
+    layer_norm_block10<T: [f32]>(x: Rows, affine: Affine, y: Rows, p: NormParams)
         => of_block::<T, BlockRegisters<10>, 3, 3>(x, affine, y, p)
 }

@@ -6,20 +6,20 @@
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
-use crate::norm_backward::gradients::{norm_backward, norm_backward_beside};
-use crate::norm_backward::params::{Operands, Params, Sums};
+use crate::norm_backward::gradients::{norm_backward, norm_backward_multi_row};
+use crate::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 use crate::rms::weight::Weight;
 
 /// # Safety
 /// As [`norm_backward`].
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p: Params) {
+unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: as the caller promises; the host sets `p.vector` only where every operand is.
     unsafe {
         if p.vector != 0 {
             norm_backward::<T, 0, true, true>(operands, weight, sums, p)
-        } else if p.held == 0 {
+        } else if p.in_registers == 0 {
             norm_backward::<T, 0, false, true>(operands, weight, sums, p)
         } else {
             norm_backward::<T, 1, false, true>(operands, weight, sums, p)
@@ -30,35 +30,40 @@ unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p:
 /// # Safety
 /// As [`norm_backward`].
 #[inline(always)]
-unsafe fn held<T: Elem>(operands: Operands, weight: Weight, sums: Sums, p: Params) {
+unsafe fn in_registers<T: Elem>(
+    operands: Operands,
+    weight: Weight,
+    sums: PartialSums,
+    p: NormBackwardParams,
+) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: as the caller promises.
     unsafe { norm_backward::<T, 4, true, true>(operands, weight, sums, p) }
 }
 
 /// # Safety
-/// As [`norm_backward_beside`].
+/// As [`norm_backward_multi_row`].
 #[inline(always)]
-unsafe fn beside<T: Elem, const HELD: usize, const ROWS: usize>(
+unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     operands: Operands,
     weight: Weight,
-    sums: Sums,
-    p: Params,
+    sums: PartialSums,
+    p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: as the caller promises.
-    unsafe { norm_backward_beside::<T, HELD, ROWS>(operands, weight, sums, p) }
+    unsafe { norm_backward_multi_row::<T, IN_REGISTERS, ROWS>(operands, weight, sums, p) }
 }
 
 entry! {
-    @overlap(Before) layer_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
+    @overlap(Before) layer_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => any_layout::<T>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_hold4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
-        => held::<T>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_beside2<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
-        => beside::<T, 2, 2>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_beside3<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: Sums, p: Params)
-        => beside::<T, 3, 1>(operands, weight, sums, p);
-    @overlap(Before) layer_norm_backward_sums<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::Params)
+    @overlap(Before) layer_norm_backward_block4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+        => in_registers::<T>(operands, weight, sums, p);
+    @overlap(Before) layer_norm_backward_rows2_block2<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+        => multi_row::<T, 2, 2>(operands, weight, sums, p);
+    @overlap(Before) layer_norm_backward_block3<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+        => multi_row::<T, 3, 1>(operands, weight, sums, p);
+    @overlap(Before) layer_norm_backward_sums_any<T: [f32, f16, bf16]>(dweight: ColumnSums, dbias: ColumnSums, p: column_sums::ColumnSumsParams)
         => column_sums::<T>([dweight, dbias], p)
 }

@@ -5,13 +5,15 @@
 //! the sum is rounded, `normed` is computed in f32 from the rounded sum and rounded once.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, BlockRegistersStaged, MOST_HELD, Scalar, Vec4, WholeTiles, round, tiles_held};
+use cuda_std::vec4::{
+    Access, BlockRegistersStaged, MAX_IN_REGISTERS, Scalar, Vectorized, WholeTiles, round, tiles_in_registers,
+};
 
 use crate::layout::operand_kind::OperandKind;
 use crate::norm::io::{Sink, Source};
 use crate::norm::operand::{Modulation, ModulationRow, Operand, OperandRow, zip};
-use crate::norm::operand_forms::Form;
-use crate::norm::params::{Params, RowAccess};
+use crate::norm::operand_forms::ModulationSource;
+use crate::norm::params::{NormParams, RowAccess};
 use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::MeanSquare;
 use crate::norm::row_context::RowContext;
@@ -44,31 +46,31 @@ pub struct Scaled {
 /// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements, gate and
 /// scale as many of the types that their kinds say, all as `A` says, and that the outputs overlap nothing.
 #[inline(always)]
-unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
+unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
     // SAFETY: as the caller promises; a warp's row is its own.
     let sum = unsafe {
-        Sum {
+        SumRows {
             row,
-            x: QuadRow::<T, A>::of(&gated.x, at, columns),
-            branch: QuadRow::<T, A>::of(&gated.branch, at, columns),
+            x: Vec4Row::<T, A>::of(&gated.x, at, columns),
+            branch: Vec4Row::<T, A>::of(&gated.branch, at, columns),
             gate: OperandRow::<T, A>::of(&gated.gate, at, columns),
-            out: QuadRowMut::<T, A>::of(&gated.out, at, columns),
+            out: Vec4RowMut::<T, A>::of(&gated.out, at, columns),
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
     // SAFETY: as above.
     let sink = chained.map(|Scaled { scale, normed }| unsafe {
-        Scale {
+        ModulatedSink {
             scale: ModulationRow::<T, A>::of(&scale, at, columns),
-            normed: QuadRowMut::<T, A>::of(&normed, at, columns),
+            normed: Vec4RowMut::<T, A>::of(&normed, at, columns),
         }
     });
-    if tiles_held::<A>() > 0 {
-        return run_held(&row, sum, sink);
+    if tiles_in_registers::<A>() > 0 {
+        return run_in_registers(&row, sum, sink);
     }
-    let sum = Sum { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
+    let sum = SumRows { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
     let Some(sink) = sink else { return sum.write() };
     // Now the sums wait where the branch did.
     let stats = row.reduce::<MeanSquare, _>(sum);
@@ -77,49 +79,54 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
 
 /// The same of a row that stays in registers, all of what it is made of on its way at once.
 #[inline(always)]
-fn run_held<T: Elem, A: Access>(row: &RowContext<T, A>, sum: Sum<T, A>, sink: Option<Scale<T, A>>) {
-    let (branch, x) = (row.held_row(|tile| sum.branch.get(tile)), row.held_row(|tile| sum.x.get(tile)));
-    let sum = Sum { stats: row.reduce_held::<MeanSquare>(&branch), ..sum };
+fn run_in_registers<T: Elem, A: Access>(
+    row: &RowContext<T, A>,
+    sum: SumRows<T, A>,
+    sink: Option<ModulatedSink<T, A>>,
+) {
+    let (branch, x) =
+        (row.register_row(|tile| sum.branch.get(tile)), row.register_row(|tile| sum.x.get(tile)));
+    let sum = SumRows { stats: row.reduce_in_registers::<MeanSquare>(&branch), ..sum };
     let mut sums = x;
-    for nth in 0..MOST_HELD {
-        if let Some(tile) = row.own(nth) {
-            sums[nth] = sum.add_to(tile, branch[nth].forget_lanes(), x[nth]);
+    for nth in 0..MAX_IN_REGISTERS {
+        if let Some(tile) = row.warp_tile(nth) {
+            sums[nth] = sum.add_to(tile, branch[nth].opaque_lanes(), x[nth]);
         }
     }
     let Some(sink) = sink else { return };
-    let stats = row.reduce_held::<MeanSquare>(&sums);
-    for nth in 0..MOST_HELD {
-        if let Some(tile) = row.own(nth) {
-            sink.put(stats, tile, sums[nth].forget_lanes(), sink.fetch(tile));
+    let stats = row.reduce_in_registers::<MeanSquare>(&sums);
+    for nth in 0..MAX_IN_REGISTERS {
+        if let Some(tile) = row.warp_tile(nth) {
+            sink.put(stats, tile, sums[nth].opaque_lanes(), sink.fetch(tile));
         }
     }
 }
 
 /// The rows of the sum.
 #[derive(Clone, Copy)]
-struct Sum<T, A> {
+struct SumRows<T, A> {
     row: RowContext<T, A>,
-    x: QuadRow<T, A>,
-    branch: QuadRow<T, A>,
+    x: Vec4Row<T, A>,
+    branch: Vec4Row<T, A>,
     gate: OperandRow<T, A>,
-    out: QuadRowMut<T, A>,
+    out: Vec4RowMut<T, A>,
     stats: Stats,
 }
 
-impl<T: Elem, A: Access> Sum<T, A> {
+impl<T: Elem, A: Access> SumRows<T, A> {
     /// The thread's sum of `tile`, written.
     #[inline(always)]
-    fn add(&self, tile: u32, x: Quad<T>) -> Quad<T> {
-        self.add_to(tile, self.row.waiting(tile).unwrap_or_else(|| self.branch.get(tile)), x)
+    fn add(&self, tile: u32, x: Vec4<T>) -> Vec4<T> {
+        self.add_to(tile, self.row.staged_vec4(tile).unwrap_or_else(|| self.branch.get(tile)), x)
     }
 
     /// The same with the branch's quad at hand.
     #[inline(always)]
-    fn add_to(&self, tile: u32, branch: Quad<T>, x: Quad<T>) -> Quad<T> {
+    fn add_to(&self, tile: u32, branch: Vec4<T>, x: Vec4<T>) -> Vec4<T> {
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
         let gate = if let OperandKind::SAME = self.gate.kind { round::<T>(gate) } else { gate };
         let product = zip(branch.lanes(), gate, |branch, gate| branch * self.stats.inv * gate);
-        let sum = x.plus(Quad::from_lanes(product));
+        let sum = x.plus(Vec4::from_lanes(product));
         self.out.put(tile, sum);
         sum
     }
@@ -136,7 +143,7 @@ impl<T: Elem, A: Access> Sum<T, A> {
     }
 }
 
-impl<T: Elem, A: Access> Source<T, A> for Sum<T, A> {
+impl<T: Elem, A: Access> Source<T, A> for SumRows<T, A> {
     type Parts = ();
     const NOTHING: () = ();
     #[inline(always)]
@@ -146,22 +153,22 @@ impl<T: Elem, A: Access> Source<T, A> for Sum<T, A> {
     #[inline(always)]
     fn parts(&self, _: &RowContext<T, A>, _: u32) {}
     #[inline(always)]
-    fn make(&self, row: &RowContext<T, A>, tile: u32, (): ()) -> Quad<T> {
-        row.waiting(tile).unwrap_or_else(|| self.add(tile, self.x.get(tile)))
+    fn make(&self, row: &RowContext<T, A>, tile: u32, (): ()) -> Vec4<T> {
+        row.staged_vec4(tile).unwrap_or_else(|| self.add(tile, self.x.get(tile)))
     }
     #[inline(always)]
-    fn again(&self, tile: u32) -> Quad<T> {
+    fn again(&self, tile: u32) -> Vec4<T> {
         self.out.written(tile)
     }
 }
 
 /// `normed = sum * inv * (1 + scale)`, as the last pass.
-struct Scale<T, A> {
+struct ModulatedSink<T, A> {
     scale: ModulationRow<T, A>,
-    normed: QuadRowMut<T, A>,
+    normed: Vec4RowMut<T, A>,
 }
 
-impl<T: Elem, A: Access> Sink<T> for Scale<T, A> {
+impl<T: Elem, A: Access> Sink<T> for ModulatedSink<T, A> {
     const GROUPED: bool = false;
     type Fetched = [f32; 4];
     const EMPTY: [f32; 4] = [0.0; 4];
@@ -170,22 +177,26 @@ impl<T: Elem, A: Access> Sink<T> for Scale<T, A> {
         self.scale.lanes(tile).unwrap_or([0.0; 4])
     }
     #[inline(always)]
-    fn put(&self, stats: Stats, tile: u32, sum: Quad<T>, scale: [f32; 4]) {
+    fn put(&self, stats: Stats, tile: u32, sum: Vec4<T>, scale: [f32; 4]) {
         let normed = zip(sum.lanes(), scale, |sum, scale| sum * stats.inv * (1.0 + scale));
-        self.normed.put(tile, Quad::from_lanes(normed));
+        self.normed.put(tile, Vec4::from_lanes(normed));
     }
 }
 
 /// # Safety
 /// As [`residual`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
+unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
+    gated: TanhGated,
+    chained: Option<Scaled>,
+    p: NormParams,
+) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
     // SAFETY: the host sets `p.access` to what every operand is.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
-            RowAccess::VEC4 => residual::<T, Vec4>(gated, chained, p),
+            RowAccess::VECTORIZED => residual::<T, Vectorized>(gated, chained, p),
             _ => residual::<T, Scalar>(gated, chained, p),
         }
     }
@@ -195,9 +206,9 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: 
 /// As [`residual`], for rows of four times [`TILES`] tiles, gate and scale of the rows' type and without a
 /// table.
 #[inline(always)]
-unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: Params) {
+unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     // Of Turing's half as many threads each has the registers that it wants.
-    thread::launch_bounds_by_generation::<{ Params::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
+    thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
     // Known when the kernel is compiled, and not looked up for each quad.
     let same = |operand: Operand| Operand { kind: OperandKind::SAME, ..operand };
     let gated = TanhGated { gate: same(gated.gate), ..gated };
@@ -213,18 +224,18 @@ unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option
 const TILES: usize = 6;
 
 entry! {
-    residual_tanh_gated_rms_norm<T: [f32, f16, bf16]>(gated: TanhGated, p: Params)
+    residual_tanh_gated_rms_norm_any<T: [f32, f16, bf16]>(gated: TanhGated, p: NormParams)
         => any_layout::<T, 5>(gated, None, p);
-    residual_tanh_gated_rms_norm_modulated<T: [f32]>(gated: TanhGated, chained: Scaled, p: Params)
+    residual_tanh_gated_rms_norm_modulated_any<T: [f32]>(gated: TanhGated, chained: Scaled, p: NormParams)
         => any_layout::<T, 4>(gated, Some(chained), p);
-    residual_tanh_gated_rms_norm_modulated<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: Params)
+    residual_tanh_gated_rms_norm_modulated_any<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: NormParams)
         => any_layout::<T, 5>(gated, Some(chained), p);
-    residual_tanh_gated_rms_norm_team6<T: [f16, bf16]>(gated: TanhGated, p: Params)
+    residual_tanh_gated_rms_norm_block6<T: [f16, bf16]>(gated: TanhGated, p: NormParams)
         => team::<T, 9>(gated, None, p);
-    residual_tanh_gated_rms_norm_team6<T: [f32]>(gated: TanhGated, p: Params)
+    residual_tanh_gated_rms_norm_block6<T: [f32]>(gated: TanhGated, p: NormParams)
         => team::<T, 4>(gated, None, p);
-    residual_tanh_gated_rms_norm_modulated_team6<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: Params)
+    residual_tanh_gated_rms_norm_modulated_block6<T: [f16, bf16]>(gated: TanhGated, chained: Scaled, p: NormParams)
         => team::<T, 9>(gated, Some(chained), p);
-    residual_tanh_gated_rms_norm_modulated_team6<T: [f32]>(gated: TanhGated, chained: Scaled, p: Params)
+    residual_tanh_gated_rms_norm_modulated_block6<T: [f32]>(gated: TanhGated, chained: Scaled, p: NormParams)
         => team::<T, 4>(gated, Some(chained), p)
 }

@@ -10,13 +10,13 @@ use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::rounded;
-use crate::rms::row::{Held, Params, Source, hold, normalize};
+use crate::rms::row::{RegisterTile, RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
 /// The gate and what is done with it: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Gate {
+pub struct GateArg {
     /// As `x`.
     pub rows: Rows,
     /// Does it multiply what the norm reads, and not what it makes? 0 or 1.
@@ -29,7 +29,7 @@ pub struct Gate {
 
 /// The rows of `x` with those of the gate.
 #[derive(Clone, Copy)]
-struct Gated<T, const VECTOR: bool, const GATE_FIRST: bool> {
+struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
     x: Row<T, VECTOR>,
     gate: Row<T, VECTOR>,
     sigmoid: bool,
@@ -43,16 +43,16 @@ struct Packs<T: Elem, const GATE_FIRST: bool> {
     gate: Pack<T>,
     sigmoid: bool,
     /// `x * f(gate)`, once it has been made.
-    product: T::Lanes,
+    product: T::F32Vec,
 }
 
-impl<T: Elem, const GATE_FIRST: bool> Held<T> for Packs<T, GATE_FIRST> {
+impl<T: Elem, const GATE_FIRST: bool> RegisterTile<T> for Packs<T, GATE_FIRST> {
     #[inline(always)]
     fn empty() -> Self {
-        Self { x: Pack::ZERO, gate: Pack::ZERO, sigmoid: false, product: T::Lanes::splat(0.0) }
+        Self { x: Pack::ZERO, gate: Pack::ZERO, sigmoid: false, product: T::F32Vec::splat(0.0) }
     }
     #[inline(always)]
-    fn lanes(&mut self) -> T::Lanes {
+    fn lanes(&mut self) -> T::F32Vec {
         if GATE_FIRST {
             self.product = self.x.lanes().zip(activated::<T>(self.gate, self.sigmoid), |x, gate| x * gate);
             self.product
@@ -61,8 +61,8 @@ impl<T: Elem, const GATE_FIRST: bool> Held<T> for Packs<T, GATE_FIRST> {
         }
     }
     #[inline(always)]
-    fn lanes_again(&self) -> T::Lanes {
-        if GATE_FIRST { self.product } else { self.x.forget_lanes().lanes() }
+    fn lanes_again(&self) -> T::F32Vec {
+        if GATE_FIRST { self.product } else { self.x.opaque_lanes().lanes() }
     }
 }
 
@@ -70,7 +70,7 @@ impl<T: Elem, const GATE_FIRST: bool> Held<T> for Packs<T, GATE_FIRST> {
 /// instructions; with aten's division the norm of 8192 x 4096 had 60 % of copy bandwidth on an H200, with
 /// these 95 %.
 #[inline(always)]
-fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::Lanes {
+fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::F32Vec {
     gate.lanes().map(|gate| {
         let factor = if sigmoid { 1.0 } else { gate };
         if size_of::<T>() == 2 {
@@ -81,12 +81,12 @@ fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::Lanes {
     })
 }
 
-impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T, VECTOR, GATE_FIRST> {
+impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> RowSource<T> for GatedRows<T, VECTOR, GATE_FIRST> {
     const LOAD_FIRST: usize = 4;
     const FETCH_EARLY: usize = 2;
-    type Held = Packs<T, GATE_FIRST>;
+    type RegisterTile = Packs<T, GATE_FIRST>;
     #[inline(always)]
-    fn load(&self, tile: u32, how: Load) -> Self::Held {
+    fn load(&self, tile: u32, how: Load) -> Self::RegisterTile {
         let (x, gate) = (self.x.load(tile, how), self.gate.load(tile, how));
         Packs { x, gate, sigmoid: self.sigmoid, ..Packs::empty() }
     }
@@ -95,16 +95,16 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T,
         self.x.first()
     }
     #[inline(always)]
-    fn load_again(&self, tile: u32) -> Self::Held {
+    fn load_again(&self, tile: u32) -> Self::RegisterTile {
         self.load(tile, Load::ReadOnly)
     }
     #[inline(always)]
-    fn finish(&self, held: Self::Held, lanes: T::Lanes) -> T::Lanes {
+    fn finish(&self, in_registers: Self::RegisterTile, lanes: T::F32Vec) -> T::F32Vec {
         if GATE_FIRST {
             return lanes;
         }
         let lanes = if self.round { rounded::<T>(lanes) } else { lanes };
-        lanes.zip(activated::<T>(held.gate, self.sigmoid), |normed, gate| normed * gate)
+        lanes.zip(activated::<T>(in_registers.gate, self.sigmoid), |normed, gate| normed * gate)
     }
 }
 
@@ -112,45 +112,49 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> Source<T> for Gated<T,
 /// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements and the weight `p.cols`, all
 /// `Rows::is_vector` if `VECTOR`, that `y` overlaps nothing else, and that `GATE_FIRST` is what the gate says.
 #[inline(always)]
-unsafe fn in_order<T: Elem, const HELD: usize, const VECTOR: bool, const GATE_FIRST: bool>(
+unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const GATE_FIRST: bool>(
     x: Rows,
-    gate: Gate,
+    gate: GateArg,
     weight: Weight,
     y: Rows,
-    p: Params,
+    p: RmsParams,
 ) {
     let team = Team::of_block();
-    let at = RowAt::of(team, p.rows, p.inner);
+    let at = RowIndex::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     unsafe {
-        let source = Gated::<T, VECTOR, GATE_FIRST> {
+        let source = GatedRows::<T, VECTOR, GATE_FIRST> {
             x: Row::of(&x, team, at, p.cols),
             gate: Row::of(&gate.rows, team, at, p.cols),
             sigmoid: gate.sigmoid != 0,
             round: gate.round != 0,
         };
-        let held = hold::<T, HELD, _>(source, HELD <= Gated::<T, VECTOR, GATE_FIRST>::LOAD_FIRST, &p);
+        let in_registers = load_registers::<T, IN_REGISTERS, _>(
+            source,
+            IN_REGISTERS <= GatedRows::<T, VECTOR, GATE_FIRST>::LOAD_FIRST,
+            &p,
+        );
         let y = RowMut::<T, VECTOR>::of(&y, team, at, p.cols);
-        normalize::<T, HELD, VECTOR, _>(source, held, weight, y, team, p);
+        normalize::<T, IN_REGISTERS, VECTOR, _>(source, in_registers, weight, y, team, p);
     }
 }
 
 /// # Safety
 /// As [`in_order`], in the order that the gate says.
 #[inline(always)]
-unsafe fn rms_norm_gated<T: Elem, const HELD: usize, const VECTOR: bool>(
+unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
-    gate: Gate,
+    gate: GateArg,
     weight: Weight,
     y: Rows,
-    p: Params,
+    p: RmsParams,
 ) {
     // SAFETY: as the caller promises.
     unsafe {
         if gate.first != 0 {
-            in_order::<T, HELD, VECTOR, true>(x, gate, weight, y, p)
+            in_order::<T, IN_REGISTERS, VECTOR, true>(x, gate, weight, y, p)
         } else {
-            in_order::<T, HELD, VECTOR, false>(x, gate, weight, y, p)
+            in_order::<T, IN_REGISTERS, VECTOR, false>(x, gate, weight, y, p)
         }
     }
 }
@@ -158,7 +162,7 @@ unsafe fn rms_norm_gated<T: Elem, const HELD: usize, const VECTOR: bool>(
 /// # Safety
 /// As [`rms_norm_gated`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params) {
+unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
@@ -173,23 +177,23 @@ unsafe fn any_layout<T: Elem>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: P
 /// # Safety
 /// As [`rms_norm_gated`].
 #[inline(always)]
-unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
-    gate: Gate,
+    gate: GateArg,
     weight: Weight,
     y: Rows,
-    p: Params,
+    p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { rms_norm_gated::<T, HELD, true>(x, gate, weight, y, p) }
+    unsafe { rms_norm_gated::<T, IN_REGISTERS, true>(x, gate, weight, y, p) }
 }
 
 entry! {
-    rms_norm_gated<T: [f32, f16, bf16]>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params)
+    rms_norm_gated_any<T: [f32, f16, bf16]>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams)
         => any_layout::<T>(x, gate, weight, y, p);
-    rms_norm_gated_hold2<T: [f32, f16, bf16]>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params)
-        => held::<T, 2, 256, 4>(x, gate, weight, y, p);
-    rms_norm_gated_hold4<T: [f32, f16, bf16]>(x: Rows, gate: Gate, weight: Weight, y: Rows, p: Params)
-        => held::<T, 4, 768, 1>(x, gate, weight, y, p)
+    rms_norm_gated_block2<T: [f32, f16, bf16]>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams)
+        => in_registers::<T, 2, 256, 4>(x, gate, weight, y, p);
+    rms_norm_gated_block4<T: [f32, f16, bf16]>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams)
+        => in_registers::<T, 4, 768, 1>(x, gate, weight, y, p)
 }

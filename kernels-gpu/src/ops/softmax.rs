@@ -8,7 +8,7 @@ use core::f32::consts::LOG2_E;
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::prelude::*;
 
-use crate::softmax::online::{ExpSum, Params, exp, ln, logits};
+use crate::softmax::online::{ExpSum, SoftmaxParams, exp, ln, logits};
 
 /// Blocks of 384 threads for each of which there are 56 registers. A Turing multiprocessor has 1024 threads.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
@@ -26,8 +26,8 @@ struct Finish {
 impl Finish {
     /// From what the team's threads have of the row.
     #[inline(always)]
-    fn of<T: Elem>(own: ExpSum, team: Team, p: Params) -> Self {
-        let ExpSum { max, sum } = own.fold::<T>(team);
+    fn of<T: Elem>(partial: ExpSum, team: Team, p: SoftmaxParams) -> Self {
+        let ExpSum { max, sum } = partial.reduce::<T>(team);
         let log = p.log != 0;
         let sum = match size_of::<T>() {
             _ if log => ln(sum),
@@ -50,38 +50,38 @@ impl Finish {
     }
 }
 
-/// A row stays in `HELD` tiles, or goes by in steps of `STEP` tiles whose loads are in flight together.
+/// A row stays in `IN_REGISTERS` tiles, or goes by in steps of `STEP` tiles whose loads are in flight together.
 ///
 /// # Safety
 /// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, all `Rows::is_vector` if `VECTOR`, and
 /// that `y` overlaps nothing else.
 #[inline(always)]
-unsafe fn softmax<T: Elem, const HELD: usize, const STEP: usize, const VECTOR: bool>(
+unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     x: Rows,
     y: Rows,
-    p: Params,
+    p: SoftmaxParams,
     team: Team,
 ) {
-    let at = RowAt::of(team, p.rows, p.inner);
+    let at = RowIndex::of(team, p.rows, p.inner);
     // SAFETY: as the caller promises; a team's row is its own.
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };
     thread::wait_for_earlier_launches(x.first());
-    if HELD > 0 {
-        let held = logits::<T, HELD, VECTOR>(x, 0);
-        let finish = Finish::of::<T>(ExpSum::EMPTY.with(held), team, p);
-        for tile in 0..HELD {
-            y.store(tile as u32, finish.apply(held[tile].forget_lanes()), Store::Default);
+    if IN_REGISTERS > 0 {
+        let in_registers = logits::<T, IN_REGISTERS, VECTOR>(x, 0);
+        let finish = Finish::of::<T>(ExpSum::EMPTY.with(in_registers), team, p);
+        for tile in 0..IN_REGISTERS {
+            y.store(tile as u32, finish.apply(in_registers[tile].opaque_lanes()), Store::Default);
         }
         return;
     }
     let steps = x.tiles().div_ceil(STEP as u32);
-    let mut own = ExpSum::EMPTY;
+    let mut partial = ExpSum::EMPTY;
     for step in 0..steps {
-        own = own.with(logits::<T, STEP, VECTOR>(x, step * STEP as u32));
+        partial = partial.with(logits::<T, STEP, VECTOR>(x, step * STEP as u32));
     }
-    let finish = Finish::of::<T>(own, team, p);
+    let finish = Finish::of::<T>(partial, team, p);
     for step in (0..steps).rev() {
         let first = step * STEP as u32;
         let packs = logits::<T, STEP, VECTOR>(x, first);
@@ -94,7 +94,7 @@ unsafe fn softmax<T: Elem, const HELD: usize, const STEP: usize, const VECTOR: b
 /// # Safety
 /// As [`softmax`], for any layout.
 #[inline(always)]
-unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: Params) {
+unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<1024, 1>();
     // SAFETY: the host sets `p.vector` only where every operand is.
     unsafe {
@@ -110,34 +110,34 @@ unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: Params) {
 /// # Safety
 /// As [`softmax`].
 #[inline(always)]
-unsafe fn held<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
     y: Rows,
-    p: Params,
+    p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { softmax::<T, HELD, 0, true>(x, y, p, Team::of_block()) }
+    unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_block()) }
 }
 
 /// # Safety
 /// As [`softmax`].
 #[inline(always)]
-unsafe fn cluster<T: Elem, const HELD: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
+unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
     y: Rows,
-    p: Params,
+    p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
     // SAFETY: as the caller promises.
-    unsafe { softmax::<T, HELD, 0, true>(x, y, p, Team::of_cluster()) }
+    unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_cluster()) }
 }
 
 entry! {
-    softmax<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => any_layout::<T>(x, y, p);
-    softmax_hold2<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 2, 256, 4>(x, y, p);
-    softmax_hold4<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 4, 512, 2>(x, y, p);
-    softmax_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => held::<T, 8, 1024, 1>(x, y, p);
-    softmax_cluster_hold8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T, 8, 1024, 1>(x, y, p);
-    softmax_cluster_hold7<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: Params) => cluster::<T, 7, 384, BLOCKS>(x, y, p)
+    softmax_any<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => any_layout::<T>(x, y, p);
+    softmax_block2<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => in_registers::<T, 2, 256, 4>(x, y, p);
+    softmax_block4<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => in_registers::<T, 4, 512, 2>(x, y, p);
+    softmax_block8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => in_registers::<T, 8, 1024, 1>(x, y, p);
+    softmax_cluster8<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => cluster::<T, 8, 1024, 1>(x, y, p);
+    softmax_cluster7<T: [f32, f16, bf16]>(x: Rows, y: Rows, p: SoftmaxParams) => cluster::<T, 7, 384, BLOCKS>(x, y, p)
 }

@@ -1,15 +1,15 @@
 //! What kernels that normalise rows by their root mean square share: where a row comes from, what of it is
 //! held, the reduction, the scaled result.
-use cuda_std::l2::Passage;
+use cuda_std::l2::L2Policy;
 use cuda_std::prelude::*;
 
-use super::weight::{AnyKind, Applied, Same, Scale, Weight};
+use super::weight::{AnyKind, Applied, SameTypeWeight, Weight, WeightScale};
 use crate::layout::operand_kind::OperandKind;
 
 /// What the kernel needs to know beside its operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct RmsParams {
     /// Rows of the operands.
     pub rows: u64,
     /// Rows in a group of the outer stride; 0: the inner stride is the only one.
@@ -25,71 +25,71 @@ pub struct Params {
     /// Are all operands, the weight included, `Rows::is_vector`? 0 or 1.
     pub vector: u32,
     /// How rows of which a thread holds 4 packs and more pass through L2, where the op has them kept.
-    pub passage: Passage,
+    pub l2_policy: L2Policy,
 }
 
 /// Where the rows to be normalised come from.
-pub(crate) trait Source<T: Elem>: Copy {
+pub(crate) trait RowSource<T: Elem>: Copy {
     /// Up to so many tiles, a row's loads are issued before anything else is worked out. In short rows time
     /// is latency, and it starts there; longer ones measure faster when the loads come after the rest.
     const LOAD_FIRST: usize;
     /// Up to so many tiles, the weight is read before the reduction: there are registers for it.
     const FETCH_EARLY: usize;
     /// The thread's part of a tile.
-    type Held: Held<T>;
+    type RegisterTile: RegisterTile<T>;
     /// What the thread reads first.
     fn first(&self) -> *const T;
     /// That of `tile`, for the first time.
-    fn load(&self, tile: u32, how: Load) -> Self::Held;
+    fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
     /// The same again.
-    fn load_again(&self, tile: u32) -> Self::Held;
-    /// Do its rows pass through L2 as the launch says, if they are long enough? Then `give_back` gives back
+    fn load_again(&self, tile: u32) -> Self::RegisterTile;
+    /// Do its rows pass through L2 as the launch says, if they are long enough? Then `demote` gives back
     /// the lines that begin in `tile`.
-    const KEPT: bool = false;
-    /// See [`Source::KEPT`].
+    const USES_L2_POLICY: bool = false;
+    /// See [`RowSource::USES_L2_POLICY`].
     ///
     /// # Safety
-    /// As [`Row::give_back`].
+    /// As [`Row::demote`].
     #[inline(always)]
-    unsafe fn give_back(&self, _tile: u32) {}
-    /// What is written for the normalised and scaled `lanes` of `held`.
+    unsafe fn demote(&self, _tile: u32) {}
+    /// What is written for the normalised and scaled `lanes` of `in_registers`.
     #[inline(always)]
-    fn finish(&self, _held: Self::Held, lanes: T::Lanes) -> T::Lanes {
+    fn finish(&self, _tile: Self::RegisterTile, lanes: T::F32Vec) -> T::F32Vec {
         lanes
     }
 }
 
 /// A thread's part of a tile, as it waits in registers.
-pub(crate) trait Held<T: Elem>: Copy {
+pub(crate) trait RegisterTile<T: Elem>: Copy {
     /// Nothing yet.
     fn empty() -> Self;
     /// What is normalised. What costs more than a conversion is kept for the second time.
-    fn lanes(&mut self) -> T::Lanes;
+    fn lanes(&mut self) -> T::F32Vec;
     /// The same again.
-    fn lanes_again(&self) -> T::Lanes;
+    fn lanes_again(&self) -> T::F32Vec;
 }
 
 /// A pack as it is: half the registers of its lanes.
-impl<T: Elem> Held<T> for Pack<T> {
+impl<T: Elem> RegisterTile<T> for Pack<T> {
     #[inline(always)]
     fn empty() -> Self {
         Self::ZERO
     }
     #[inline(always)]
-    fn lanes(&mut self) -> T::Lanes {
+    fn lanes(&mut self) -> T::F32Vec {
         Pack::lanes(*self)
     }
     #[inline(always)]
-    fn lanes_again(&self) -> T::Lanes {
-        self.forget_lanes().lanes()
+    fn lanes_again(&self) -> T::F32Vec {
+        self.opaque_lanes().lanes()
     }
 }
 
-impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
+impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     const LOAD_FIRST: usize = 2;
     const FETCH_EARLY: usize = 4;
-    type Held = Pack<T>;
-    const KEPT: bool = true;
+    type RegisterTile = Pack<T>;
+    const USES_L2_POLICY: bool = true;
     #[inline(always)]
     fn first(&self) -> *const T {
         Row::first(self)
@@ -104,117 +104,134 @@ impl<T: Elem, const VECTOR: bool> Source<T> for Row<T, VECTOR> {
         Row::load(self, tile, Load::ReadOnly)
     }
     #[inline(always)]
-    unsafe fn give_back(&self, tile: u32) {
+    unsafe fn demote(&self, tile: u32) {
         // SAFETY: as the caller promises.
-        unsafe { Row::give_back(self, tile) }
+        unsafe { Row::demote(self, tile) }
     }
 }
 
 /// Do rows of which a thread holds so much pass through L2 as the launch says? Shorter ones were no faster on
 /// an H200.
-const fn kept<T: Elem, const HELD: usize, X: Source<T>>() -> bool {
-    X::KEPT && HELD >= 4
+const fn uses_l2_policy<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>() -> bool {
+    X::USES_L2_POLICY && IN_REGISTERS >= 4
 }
 
 /// The tiles of `source` that stay in registers, loaded if `wanted`: the kernel's first access to global
 /// memory.
 #[inline(always)]
-pub(crate) fn hold<T: Elem, const HELD: usize, X: Source<T>>(
+pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>(
     source: X,
     wanted: bool,
-    p: &Params,
-) -> [X::Held; HELD] {
-    let mut held = [X::Held::empty(); HELD];
+    p: &RmsParams,
+) -> [X::RegisterTile; IN_REGISTERS] {
+    let mut in_registers = [X::RegisterTile::empty(); IN_REGISTERS];
     if wanted {
         thread::wait_for_earlier_launches(source.first());
-        let how = if kept::<T, HELD, X>() { p.passage.load() } else { Load::ReadOnly };
-        for tile in 0..HELD {
-            held[tile] = source.load(tile as u32, how);
+        let how = if uses_l2_policy::<T, IN_REGISTERS, X>() { p.l2_policy.load() } else { Load::ReadOnly };
+        for tile in 0..IN_REGISTERS {
+            in_registers[tile] = source.load(tile as u32, how);
         }
     }
-    held
+    in_registers
 }
 
-/// Normalises the team's row of `source` into `y`, for whichever weight there is; `held` is what `LOAD_FIRST`
+/// Normalises the team's row of `source` into `y`, for whichever weight there is; `in_registers` is what `LOAD_FIRST`
 /// loaded.
 ///
 /// # Safety
 /// `weight` has the elements that its kind says, aligned to 16 bytes if `VECTOR`.
 #[inline(always)]
-pub(crate) unsafe fn normalize<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>>(
+pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>>(
     source: X,
-    held: [X::Held; HELD],
+    in_registers: [X::RegisterTile; IN_REGISTERS],
     weight: Weight,
     y: RowMut<T, VECTOR>,
     team: Team,
-    p: Params,
+    p: RmsParams,
 ) {
     let rows = Rows::single(weight.base);
     // SAFETY: one row of `cols` elements, of the type that the kind says: only that one is read.
     let (same, single) = unsafe {
         (
-            Row::<T, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
-            Row::<f32, VECTOR>::of(&rows, team, RowAt::FIRST, p.cols),
+            Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),
+            Row::<f32, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),
         )
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
         // One body for all kinds, where speed is not decided by it.
-        kind if HELD == 0 => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(kind), y, team, p),
-        OperandKind::ABSENT => {
-            scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::ABSENT), y, team, p)
+        kind if IN_REGISTERS == 0 => {
+            scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }
-        OperandKind::SAME => scale::<T, HELD, VECTOR, X, _>(source, held, Same(same), y, team, p),
+        OperandKind::ABSENT => scale::<T, IN_REGISTERS, VECTOR, X, _>(
+            source,
+            in_registers,
+            read_late(OperandKind::ABSENT),
+            y,
+            team,
+            p,
+        ),
+        OperandKind::SAME => {
+            scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, SameTypeWeight(same), y, team, p)
+        }
         // For f32 the two kinds are one, and the host says `SAME`.
         _ if size_of::<T>() == 4 => {}
-        _ => scale::<T, HELD, VECTOR, X, _>(source, held, read_late(OperandKind::F32), y, team, p),
+        _ => scale::<T, IN_REGISTERS, VECTOR, X, _>(
+            source,
+            in_registers,
+            read_late(OperandKind::F32),
+            y,
+            team,
+            p,
+        ),
     }
 }
 
 /// Reduces the row and writes it, for one kind of weight.
 #[inline(always)]
-fn scale<T: Elem, const HELD: usize, const VECTOR: bool, X: Source<T>, S: Scale<T>>(
+fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>, S: WeightScale<T>>(
     source: X,
-    held: [X::Held; HELD],
+    in_registers: [X::RegisterTile; IN_REGISTERS],
     weight: S,
     y: RowMut<T, VECTOR>,
     team: Team,
-    p: Params,
+    p: RmsParams,
 ) {
-    let mut held = if HELD <= X::LOAD_FIRST { held } else { hold(source, true, &p) };
+    let mut in_registers =
+        if IN_REGISTERS <= X::LOAD_FIRST { in_registers } else { load_registers(source, true, &p) };
     // Where there are registers for it, the weight is there when the sum is.
-    let fetch_early = HELD <= X::FETCH_EARLY;
-    let mut fetched = [S::EMPTY; HELD];
+    let fetch_early = IN_REGISTERS <= X::FETCH_EARLY;
+    let mut fetched = [S::EMPTY; IN_REGISTERS];
     if fetch_early {
-        for tile in 0..HELD {
+        for tile in 0..IN_REGISTERS {
             fetched[tile] = weight.fetch(tile as u32);
         }
     }
 
-    let mut squares = T::Lanes::splat(0.0);
-    for tile in 0..HELD {
-        squares = squares.zip(held[tile].lanes(), |sum, x| fma(x, x, sum));
+    let mut squares = T::F32Vec::splat(0.0);
+    for tile in 0..IN_REGISTERS {
+        squares = squares.zip(in_registers[tile].lanes(), |sum, x| fma(x, x, sum));
     }
-    let streamed = if HELD == 0 { y.tiles() } else { 0 };
+    let streamed = if IN_REGISTERS == 0 { y.tiles() } else { 0 };
     for tile in 0..streamed {
         squares = squares.zip(source.load(tile, Load::ReadOnly).lanes(), |sum, x| fma(x, x, sum));
     }
     let mean = team.sum(squares.sum(), &mut SharedMemory::of_launch()) * p.inv_cols;
     let inv_rms = rsqrt(mean + p.eps);
 
-    let put = |tile: u32, held: X::Held, lanes: T::Lanes, fetched: S::Fetched| {
+    let put = |tile: u32, in_registers: X::RegisterTile, lanes: T::F32Vec, fetched: S::Fetched| {
         let normalized = lanes.map(|x| x * inv_rms);
         let scaled = weight.apply(tile, fetched, normalized, p.weight);
-        y.store(tile, Pack::from_lanes(source.finish(held, scaled)), Store::Default);
+        y.store(tile, Pack::from_lanes(source.finish(in_registers, scaled)), Store::Default);
     };
-    for tile in 0..HELD {
+    for tile in 0..IN_REGISTERS {
         let weight = if fetch_early { fetched[tile] } else { weight.fetch(tile as u32) };
-        put(tile as u32, held[tile], held[tile].lanes_again(), weight);
+        put(tile as u32, in_registers[tile], in_registers[tile].lanes_again(), weight);
     }
-    if kept::<T, HELD, X>() && !team.cluster && p.passage.gives_back() {
-        for tile in 0..HELD {
+    if uses_l2_policy::<T, IN_REGISTERS, X>() && !team.cluster && p.l2_policy.demotes() {
+        for tile in 0..IN_REGISTERS {
             // SAFETY: a host that has lines kept checked where rows begin and end.
-            unsafe { source.give_back(tile as u32) };
+            unsafe { source.demote(tile as u32) };
         }
     }
     for tile in 0..streamed {

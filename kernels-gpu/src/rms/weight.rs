@@ -1,7 +1,7 @@
 //! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two
 //! rounding orders.
 //!
-//! `Scale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of
+//! `WeightScale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of
 //! weight that the launch does not have.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
@@ -27,7 +27,7 @@ pub struct Applied {
 }
 
 /// What multiplies a normalised row.
-pub(crate) trait Scale<T: Elem>: Copy {
+pub(crate) trait WeightScale<T: Elem>: Copy {
     /// What of it is read before the reduction, to have it there when the sum is.
     type Fetched: Copy;
     /// Nothing yet.
@@ -35,14 +35,14 @@ pub(crate) trait Scale<T: Elem>: Copy {
     /// Reads the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
     /// `lanes`, the thread's columns of `tile`, times the weight.
-    fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::Lanes, how: Applied) -> T::Lanes;
+    fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::F32Vec, how: Applied) -> T::F32Vec;
 }
 
 /// A weight of the element type: half a register an element in 16 bits, so there is room to read it early.
 #[derive(Clone, Copy)]
-pub(crate) struct Same<T, const VECTOR: bool>(pub Row<T, VECTOR>);
+pub(crate) struct SameTypeWeight<T, const VECTOR: bool>(pub Row<T, VECTOR>);
 
-impl<T: Elem, const VECTOR: bool> Scale<T> for Same<T, VECTOR> {
+impl<T: Elem, const VECTOR: bool> WeightScale<T> for SameTypeWeight<T, VECTOR> {
     type Fetched = Pack<T>;
     const EMPTY: Pack<T> = Pack::ZERO;
     #[inline(always)]
@@ -50,7 +50,7 @@ impl<T: Elem, const VECTOR: bool> Scale<T> for Same<T, VECTOR> {
         self.0.load(tile, Load::ReadOnly)
     }
     #[inline(always)]
-    fn apply(&self, _: u32, fetched: Pack<T>, lanes: T::Lanes, how: Applied) -> T::Lanes {
+    fn apply(&self, _: u32, fetched: Pack<T>, lanes: T::F32Vec, how: Applied) -> T::F32Vec {
         times::<T>(lanes, fetched.lanes(), how)
     }
 }
@@ -65,13 +65,13 @@ pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub single: Row<f32, VECTOR>,
 }
 
-impl<T: Elem, const VECTOR: bool> Scale<T> for AnyKind<T, VECTOR> {
+impl<T: Elem, const VECTOR: bool> WeightScale<T> for AnyKind<T, VECTOR> {
     type Fetched = ();
     const EMPTY: () = ();
     #[inline(always)]
     fn fetch(&self, _: u32) {}
     #[inline(always)]
-    fn apply(&self, tile: u32, (): (), lanes: T::Lanes, how: Applied) -> T::Lanes {
+    fn apply(&self, tile: u32, (): (), lanes: T::F32Vec, how: Applied) -> T::F32Vec {
         match self.kind {
             OperandKind::ABSENT => lanes,
             OperandKind::SAME => times::<T>(lanes, self.same.lanes(tile, Load::ReadOnly), how),
@@ -82,7 +82,7 @@ impl<T: Elem, const VECTOR: bool> Scale<T> for AnyKind<T, VECTOR> {
 
 /// Normalised values times their weight, in the rounding order asked for.
 #[inline(always)]
-fn times<T: Elem>(lanes: T::Lanes, weight: T::Lanes, how: Applied) -> T::Lanes {
+fn times<T: Elem>(lanes: T::F32Vec, weight: T::F32Vec, how: Applied) -> T::F32Vec {
     let lanes = if how.round_before != 0 { T::unpack(T::pack(lanes)) } else { lanes };
     lanes.zip(weight, |x, w| x * (how.offset + w))
 }

@@ -31,27 +31,27 @@ impl ExpSum {
         let max = max_of(largest.lanes()).max(self.max);
         let mut sum = self.sum * exp::<T>(self.max - max);
         for i in 0..N {
-            sum += packs[i].forget_lanes().lanes().map(|x| exp::<T>(x - max)).sum();
+            sum += packs[i].opaque_lanes().lanes().map(|x| exp::<T>(x - max)).sum();
         }
         Self { max, sum }
     }
 
     /// Of the team's whole row, the same bits in each thread. Every thread of the block must call it, once.
     #[inline(always)]
-    pub fn fold<T: Elem>(self, team: Team) -> Self {
+    pub fn reduce<T: Elem>(self, team: Team) -> Self {
         let combine = |[max_a, sum_a]: [f32; 2], [max_b, sum_b]: [f32; 2]| {
             let max = max_a.max(max_b);
             [max, sum_a * exp::<T>(max_a - max) + sum_b * exp::<T>(max_b - max)]
         };
-        let (own, none) = ([self.max, self.sum], [Self::EMPTY.max, Self::EMPTY.sum]);
-        let [max, sum] = team.fold(own, none, &mut SharedMemory::of_launch(), combine);
+        let (partial, none) = ([self.max, self.sum], [Self::EMPTY.max, Self::EMPTY.sum]);
+        let [max, sum] = team.reduce(partial, none, &mut SharedMemory::of_launch(), combine);
         Self { max, sum }
     }
 }
 
 /// The largest lane, as a balanced tree.
 #[inline(always)]
-fn max_of<L: Lanes>(lanes: L) -> f32 {
+fn max_of<L: F32Vec>(lanes: L) -> f32 {
     let mut lanes = lanes;
     let mut width = L::LEN as usize / 2;
     while width > 0 {
@@ -68,16 +68,16 @@ fn max_of<L: Lanes>(lanes: L) -> f32 {
 #[inline(always)]
 pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
     /// `log2(e) - LOG2_E`.
-    const LOG2_E_REST: f32 = 1.925_963e-8;
+    const LOG2_E_REMAINDER: f32 = 1.925_963e-8;
     let exponent = x * LOG2_E;
     let power = ex2_ftz(exponent);
     if size_of::<T>() == 2 {
         return power;
     }
-    let rest = fma(x, LOG2_E_REST, fma(x, LOG2_E, -exponent));
+    let remainder = fma(x, LOG2_E_REMAINDER, fma(x, LOG2_E, -exponent));
     // Infinite, or a NaN, where `x` is infinite or nearly so: the power says it all.
-    let rest = if rest.abs() < 1.0 { rest } else { 0.0 };
-    fma(power, rest * LN_2, power)
+    let remainder = if remainder.abs() < 1.0 { remainder } else { 0.0 };
+    fma(power, remainder * LN_2, power)
 }
 
 /// `ln(x)` within 2 ulp, where `lg2.approx` near 1 has no correct digit; for one number a row.
@@ -102,7 +102,7 @@ pub(crate) fn ln(x: f32) -> f32 {
 /// What the kernels of a softmax and of its gradient need to know beside their operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct SoftmaxParams {
     /// Rows of the operands.
     pub rows: u64,
     /// Rows in a group of the outer stride; 0: the inner stride is the only one.

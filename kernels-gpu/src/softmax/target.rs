@@ -58,7 +58,7 @@ impl Targets {
 /// What the kernels of the loss and of its gradient need to know beside their operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct CrossEntropyParams {
     /// Rows of the operands.
     pub rows: u64,
     /// Rows in a group of the outer stride; 0: the inner stride is the only one.

@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use oxiwarp::{Device, Dtype};
 
-use crate::support::attention_case::{Case, check};
+use crate::support::attention_case::{AttentionCase, check};
 use crate::support::heads::Layout;
 use crate::support::test::Test;
 
@@ -17,7 +17,10 @@ fn each_tensor(device: &Device) {
         for tensor in 0..4 {
             for (offset, gap) in [(1, 0), (2, 0), (3, 0), (4, 0), (7, 0), (8, 0), (0, 1), (0, 4), (0, 8)] {
                 let layout = Layout::At { offset, gap };
-                check::<bf16>(device, &Case::of([2, queries, 40, 2, 1, dim]).laid_out_alone(tensor, layout));
+                check::<bf16>(
+                    device,
+                    &AttentionCase::of([2, queries, 40, 2, 1, dim]).laid_out_alone(tensor, layout),
+                );
             }
         }
     }
@@ -28,7 +31,7 @@ fn masks(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in [[true, false, false, true], [true, true, false, true], [true; 4]] {
             for queries in [6, 70] {
-                let case = Case::of([2, queries, 37, 2, 2, 64]).masked(dtype, full);
+                let case = AttentionCase::of([2, queries, 37, 2, 2, 64]).masked(dtype, full);
                 check::<f16>(device, &case);
                 check::<bf16>(device, &case.laid_out(Layout::At { offset: 4, gap: 0 }));
             }

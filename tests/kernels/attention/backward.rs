@@ -6,7 +6,7 @@ use oxiwarp::{
 };
 use oxiwarp_tests::tensor::{random, seed, values, wide};
 
-use crate::support::attention_case::{Case, Mask, scores};
+use crate::support::attention_case::{AttentionCase, Mask, scores};
 use crate::support::heads::{Layout, Tensor};
 use crate::support::test::Test;
 
@@ -18,7 +18,7 @@ pub const TESTS: &[Test] = &[
     ("attention_backward::softcap_and_scale", softcap_and_scale),
 ];
 
-fn both(device: &Device, case: Case) {
+fn both(device: &Device, case: AttentionCase) {
     check::<f16>(device, &case);
     check::<bf16>(device, &case);
 }
@@ -26,50 +26,50 @@ fn both(device: &Device, case: Case) {
 fn sizes(device: &Device) {
     // Blocks have 64 or 128 rows, and go over tiles of 16 to 64 rows of the other side.
     for (sq, sk) in [(1, 1), (65, 3), (3, 65), (70, 70), (64, 64), (5, 0), (130, 140)] {
-        both(device, Case::of([1, sq, sk, 1, 1, 64]));
+        both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
     // Heads that share keys: their gradients add up.
-    both(device, Case::of([2, 20, 40, 4, 2, 64]));
-    both(device, Case::of([1, 70, 20, 3, 1, 64]));
+    both(device, AttentionCase::of([2, 20, 40, 4, 2, 64]));
+    both(device, AttentionCase::of([1, 70, 20, 3, 1, 64]));
 }
 
 fn head_dims(device: &Device) {
     for d in [64, 72, 128, 256, 40, 15] {
-        both(device, Case::of([1, 40, 50, 1, 1, d]));
+        both(device, AttentionCase::of([1, 40, 50, 1, 1, d]));
     }
 }
 
 fn layouts(device: &Device) {
     for layout in [Layout::Fused, Layout::At { offset: 1, gap: 0 }, Layout::HeadsFirst, Layout::Transposed] {
-        both(device, Case::of([2, 20, 20, 2, 2, 64]).laid_out(layout));
+        both(device, AttentionCase::of([2, 20, 20, 2, 2, 64]).laid_out(layout));
     }
 }
 
 fn what_is_seen(device: &Device) {
     for (sq, sk) in [(90, 90), (20, 90), (90, 20)] {
-        both(device, Case::of([1, sq, sk, 2, 1, 64]).causal());
+        both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
-    both(device, Case::of([1, 90, 90, 1, 1, 64]).window(Some(5), Some(20)));
-    both(device, Case::of([1, 90, 90, 1, 1, 128]).window(Some(5), None).causal());
+    both(device, AttentionCase::of([1, 90, 90, 1, 1, 64]).window(Some(5), Some(20)));
+    both(device, AttentionCase::of([1, 90, 90, 1, 1, 128]).window(Some(5), None).causal());
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
-        both(device, Case::of([2, 20, 70, 2, 1, 64]).masked(dtype, [true, false, false, true]));
-        both(device, Case::of([2, 20, 70, 2, 1, 64]).masked(dtype, [true; 4]));
+        both(device, AttentionCase::of([2, 20, 70, 2, 1, 64]).masked(dtype, [true, false, false, true]));
+        both(device, AttentionCase::of([2, 20, 70, 2, 1, 64]).masked(dtype, [true; 4]));
     }
 }
 
 fn softcap_and_scale(device: &Device) {
-    let with = |params: Attention| Case { params, ..Case::of([1, 40, 70, 1, 1, 64]) };
+    let with = |params: Attention| AttentionCase { params, ..AttentionCase::of([1, 40, 70, 1, 1, 64]) };
     both(device, with(Attention { softcap: Some(3.0), ..Attention::default() }));
     both(device, with(Attention { scale: Some(-0.2), ..Attention::default() }));
-    let all = Case::of([1, 40, 70, 2, 1, 64]).masked(None, [true; 4]).causal();
-    both(device, Case { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
+    let all = AttentionCase::of([1, 40, 70, 2, 1, 64]).masked(None, [true; 4]).causal();
+    both(device, AttentionCase { params: Attention { softcap: Some(2.0), ..all.params }, ..all });
 }
 
 /// The gradients of queries, keys and values, and for each element the sum of the sizes of what was added up.
 struct Reference([Vec<f64>; 3], [Vec<f64>; 3]);
 
 /// By the formulas of the kernel's documentation, with weights from f64 scores.
-fn reference(case: &Case, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]; 4]) -> Reference {
+fn reference(case: &AttentionCase, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]; 4]) -> Reference {
     let [b, sq, sk, heads, kv_heads, d] = case.sizes;
     let scale = case.params.scale.map_or(1.0 / (d as f64).sqrt(), f64::from);
     let mut sums = [vec![0.0; q.len()], vec![0.0; k.len()], vec![0.0; v.len()]];
@@ -113,7 +113,7 @@ fn reference(case: &Case, mask: Option<&Mask>, [q, k, v, dout]: [&[f64]; 4]) -> 
     Reference(sums, sizes)
 }
 
-fn check<T: Element>(device: &Device, case: &Case) {
+fn check<T: Element>(device: &Device, case: &AttentionCase) {
     let (seed, [b, sq, sk, heads, kv_heads, d]) = (seed(), case.sizes);
     let mut rng = random(seed);
     let (q_sizes, k_sizes) = ([b, sq, heads, d], [b, sk, kv_heads, d]);

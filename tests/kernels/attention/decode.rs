@@ -4,7 +4,7 @@ use oxiwarp::{
     Attention, AttentionInputs, Device, Result, Stream, ViewMut, attention_decode, attention_decode_workspace,
 };
 
-use crate::support::attention_case::{Case, check_by};
+use crate::support::attention_case::{AttentionCase, check_by};
 use crate::support::errors::says;
 use crate::support::heads::Layout;
 use crate::support::test::Test;
@@ -31,7 +31,7 @@ fn run(
     attention_decode(device, inputs, out, lse, workspace, params, Stream::default())
 }
 
-fn both(device: &Device, case: Case) {
+fn both(device: &Device, case: AttentionCase) {
     check_by::<f16>(device, &case, run);
     check_by::<bf16>(device, &case, run);
 }
@@ -39,24 +39,24 @@ fn both(device: &Device, case: Case) {
 fn sizes(device: &Device) {
     // Two parts, as many keys as they have, one more; heads that share keys: one tile of rows, two with a rest.
     for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
-        both(device, Case::of([2, sq, sk, heads, kv_heads, 64]));
+        both(device, AttentionCase::of([2, sq, sk, heads, kv_heads, 64]));
     }
     for d in [8, 72, 128, 256] {
-        both(device, Case::of([1, 1, 1030, 4, 2, d]));
+        both(device, AttentionCase::of([1, 1, 1030, 4, 2, d]));
     }
-    both(device, Case::of([1, 2, 1030, 2, 1, 64]).sharp(30.0));
+    both(device, AttentionCase::of([1, 2, 1030, 2, 1, 64]).sharp(30.0));
 }
 
 fn what_is_seen(device: &Device) {
-    both(device, Case::of([1, 5, 1100, 4, 2, 64]).causal());
+    both(device, AttentionCase::of([1, 5, 1100, 4, 2, 64]).causal());
     // A window that leaves whole parts unseen.
-    both(device, Case::of([1, 3, 1700, 2, 1, 64]).window(Some(100), None).causal());
-    both(device, Case::of([1, 2, 1100, 2, 1, 64]).window(Some(20), Some(3)));
+    both(device, AttentionCase::of([1, 3, 1700, 2, 1, 64]).window(Some(100), None).causal());
+    both(device, AttentionCase::of([1, 2, 1100, 2, 1, 64]).window(Some(20), Some(3)));
 }
 
 fn layouts(device: &Device) {
     for layout in [Layout::HeadsFirst, Layout::At { offset: 1, gap: 0 }] {
-        both(device, Case::of([2, 1, 1050, 2, 2, 64]).laid_out(layout));
+        both(device, AttentionCase::of([2, 1, 1050, 2, 2, 64]).laid_out(layout));
     }
 }
 

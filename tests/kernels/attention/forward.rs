@@ -2,7 +2,7 @@
 use half::{bf16, f16};
 use oxiwarp::{Attention, Device, Dtype, LaunchOverride};
 
-use crate::support::attention_case::{Case, check};
+use crate::support::attention_case::{AttentionCase, check};
 use crate::support::heads::Layout;
 use crate::support::test::Test;
 
@@ -20,7 +20,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Both types: f16 keeps small errors, bf16 large numbers.
-fn both(device: &Device, case: Case) {
+fn both(device: &Device, case: AttentionCase) {
     check::<f16>(device, &case);
     check::<bf16>(device, &case);
 }
@@ -29,19 +29,19 @@ fn sizes(device: &Device) {
     // Queries: one, around a matrix, around a tile. Keys: none to around two tiles. Heads that share keys, or all of them.
     for (sq, sk) in [(1, 1), (1, 130), (15, 64), (16, 63), (17, 65), (127, 7), (128, 128), (129, 129), (3, 0)]
     {
-        both(device, Case::of([1, sq, sk, 1, 1, 64]));
+        both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
     }
-    both(device, Case::of([2, 33, 70, 4, 2, 64]));
-    both(device, Case::of([1, 20, 40, 6, 1, 64]));
+    both(device, AttentionCase::of([2, 33, 70, 4, 2, 64]));
+    both(device, AttentionCase::of([1, 20, 40, 6, 1, 64]));
 }
 
 fn head_dims(device: &Device) {
     for d in [64, 72, 80, 96, 128, 256] {
-        both(device, Case::of([1, 66, 100, 1, 1, d]));
+        both(device, AttentionCase::of([1, 66, 100, 1, 1, d]));
     }
     // No multiple of 8, and less than a matrix.
     for d in [1, 15, 40, 100] {
-        both(device, Case::of([1, 20, 30, 2, 1, d]));
+        both(device, AttentionCase::of([1, 20, 30, 2, 1, d]));
     }
 }
 
@@ -58,47 +58,47 @@ fn small_tiles(device: &Device) {
         wide_heads_of(&device, [(127, 63), (128, 64), (129, 65), (5, 129), (1, 0)]);
         launched.extend(device.take_launches());
     }
-    let small = launched.iter().filter(|launch| launch.starts_with("attention_256_small ")).count();
+    let small = launched.iter().filter(|launch| launch.starts_with("attention_d256_small_smem ")).count();
     assert!(small > 0, "{} launches of other kernels", launched.len());
 }
 
 fn wide_heads_of(device: &Device, sizes: [(usize, usize); 5]) {
     for (sq, sk) in sizes {
-        both(device, Case::of([1, sq, sk, 2, 1, 256]));
+        both(device, AttentionCase::of([1, sq, sk, 2, 1, 256]));
     }
-    both(device, Case::of([2, 33, 200, 2, 2, 168]));
+    both(device, AttentionCase::of([2, 33, 200, 2, 2, 168]));
     for (sq, sk) in [(130, 130), (20, 210), (210, 20)] {
-        both(device, Case::of([1, sq, sk, 1, 1, 256]).causal());
+        both(device, AttentionCase::of([1, sq, sk, 1, 1, 256]).causal());
     }
-    both(device, Case::of([1, 40, 220, 1, 1, 136]).window(Some(30), Some(5)));
-    both(device, Case::of([2, 30, 100, 2, 2, 256]).laid_out(Layout::HeadsFirst));
-    both(device, Case::of([1, 40, 200, 1, 1, 256]).sharp(8.0));
+    both(device, AttentionCase::of([1, 40, 220, 1, 1, 136]).window(Some(30), Some(5)));
+    both(device, AttentionCase::of([2, 30, 100, 2, 2, 256]).laid_out(Layout::HeadsFirst));
+    both(device, AttentionCase::of([1, 40, 200, 1, 1, 256]).sharp(8.0));
 }
 
 fn layouts(device: &Device) {
     for layout in [Layout::Fused, Layout::At { offset: 1, gap: 0 }, Layout::HeadsFirst, Layout::Transposed] {
-        both(device, Case::of([2, 40, 40, 3, 3, 64]).laid_out(layout));
+        both(device, AttentionCase::of([2, 40, 40, 3, 3, 64]).laid_out(layout));
     }
 }
 
 fn causal(device: &Device) {
     // As many keys as queries; more, as with a cache; fewer, so that the first queries see none.
     for (sq, sk) in [(150, 150), (5, 140), (140, 5)] {
-        both(device, Case::of([1, sq, sk, 2, 1, 64]).causal());
+        both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
-    both(device, Case::of([1, 70, 70, 1, 1, 128]).causal());
-    both(device, Case::of([1, 70, 70, 1, 1, 256]).causal());
+    both(device, AttentionCase::of([1, 70, 70, 1, 1, 128]).causal());
+    both(device, AttentionCase::of([1, 70, 70, 1, 1, 256]).causal());
 }
 
 fn windows(device: &Device) {
     for (before, after) in
         [(Some(3), None), (None, Some(3)), (Some(70), Some(0)), (Some(0), Some(0)), (Some(1), Some(90))]
     {
-        both(device, Case::of([1, 200, 200, 1, 1, 64]).window(before, after));
+        both(device, AttentionCase::of([1, 200, 200, 1, 1, 64]).window(before, after));
     }
-    both(device, Case::of([1, 200, 150, 1, 1, 64]).window(Some(20), None).causal());
+    both(device, AttentionCase::of([1, 200, 150, 1, 1, 64]).window(Some(20), None).causal());
     let all = Some(u32::MAX);
-    both(device, Case::of([1, 30, 40, 1, 1, 64]).window(all, all));
+    both(device, AttentionCase::of([1, 30, 40, 1, 1, 64]).window(all, all));
 }
 
 fn masks(device: &Device) {
@@ -107,15 +107,18 @@ fn masks(device: &Device) {
         for full in
             [[true, false, false, true], [false, false, true, true], [false, true, true, true], [true; 4]]
         {
-            both(device, Case::of([2, 30, 70, 2, 1, 64]).masked(dtype, full));
+            both(device, AttentionCase::of([2, 30, 70, 2, 1, 64]).masked(dtype, full));
         }
     }
-    both(device, Case::of([2, 20, 1, 2, 1, 64]).masked(Some(Dtype::Bool), [true, true, true, false]));
-    both(device, Case::of([1, 70, 90, 2, 1, 128]).masked(Some(Dtype::Bool), [true; 4]).causal());
+    both(
+        device,
+        AttentionCase::of([2, 20, 1, 2, 1, 64]).masked(Some(Dtype::Bool), [true, true, true, false]),
+    );
+    both(device, AttentionCase::of([1, 70, 90, 2, 1, 128]).masked(Some(Dtype::Bool), [true; 4]).causal());
 }
 
 fn softcap_and_scale(device: &Device) {
-    let with = |params: Attention| Case { params, ..Case::of([1, 40, 70, 1, 1, 64]) };
+    let with = |params: Attention| AttentionCase { params, ..AttentionCase::of([1, 40, 70, 1, 1, 64]) };
     both(device, with(Attention { softcap: Some(5.0), ..Attention::default() }));
     both(
         device,
@@ -129,6 +132,6 @@ fn softcap_and_scale(device: &Device) {
 /// One key has nearly all the weight, and maxima rise again and again.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
-        both(device, Case::of([1, 40, 200, 1, 1, 64]).sharp(sharpness));
+        both(device, AttentionCase::of([1, 40, 200, 1, 1, 64]).sharp(sharpness));
     }
 }

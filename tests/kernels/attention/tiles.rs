@@ -4,7 +4,7 @@ use oxiwarp::{Attention, AttentionInputs, Buffer, Device, Dtype, OwnedStream, Re
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::support::attention_case::{Case, check};
+use crate::support::attention_case::{AttentionCase, check};
 use crate::support::heads::Layout;
 use crate::support::test::Test;
 
@@ -20,7 +20,7 @@ pub const TESTS: &[Test] = &[
 
 pub const GPU_TESTS: &[Test] = &[("attention_tiles::graph", graph)];
 
-fn both(device: &Device, case: Case) {
+fn both(device: &Device, case: AttentionCase) {
     check::<f16>(device, &case);
     check::<bf16>(device, &case);
 }
@@ -28,37 +28,37 @@ fn both(device: &Device, case: Case) {
 fn full(device: &Device) {
     // Of 64 columns a tile has 192 queries and 128 keys: one less, as many, one more; several tiles of keys, with a rest.
     for (sq, sk) in [(64, 1), (191, 127), (192, 128), (193, 129), (100, 256), (70, 391)] {
-        both(device, Case::of([1, sq, sk, 2, 2, 64]));
+        both(device, AttentionCase::of([1, sq, sk, 2, 2, 64]));
     }
     // Of 128, it is 128 queries and 144 keys, or 128 where these are filled better.
     for (sq, sk) in
         [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438), (129, 127), (64, 256), (65, 510)]
     {
-        both(device, Case::of([1, sq, sk, 2, 1, 128]));
+        both(device, AttentionCase::of([1, sq, sk, 2, 1, 128]));
     }
 }
 
 fn causal(device: &Device) {
     // The diagonal in each corner of a tile; more keys than queries, and fewer, so that whole tiles see none.
     for (sq, sk) in [(192, 192), (256, 256), (64, 300), (200, 331), (450, 250), (300, 64)] {
-        both(device, Case::of([1, sq, sk, 2, 1, 64]).causal());
+        both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
     for (sq, sk) in [(288, 288), (145, 289), (289, 145)] {
-        both(device, Case::of([1, sq, sk, 1, 1, 128]).causal());
+        both(device, AttentionCase::of([1, sq, sk, 1, 1, 128]).causal());
     }
 }
 
 fn head_dims(device: &Device) {
     for d in [8, 40, 72, 96, 112, 160, 256] {
-        both(device, Case::of([1, 66, 170, 2, 1, d]));
-        both(device, Case::of([1, 130, 165, 1, 1, d]).causal());
+        both(device, AttentionCase::of([1, 66, 170, 2, 1, d]));
+        both(device, AttentionCase::of([1, 130, 165, 1, 1, d]).causal());
     }
 }
 
 fn layouts(device: &Device) {
     for layout in [Layout::Fused, Layout::At { offset: 1, gap: 0 }, Layout::HeadsFirst, Layout::Transposed] {
-        both(device, Case::of([2, 70, 150, 2, 2, 64]).laid_out(layout));
-        both(device, Case::of([2, 70, 150, 2, 2, 128]).laid_out(layout).causal());
+        both(device, AttentionCase::of([2, 70, 150, 2, 2, 64]).laid_out(layout));
+        both(device, AttentionCase::of([2, 70, 150, 2, 2, 128]).laid_out(layout).causal());
     }
 }
 
@@ -68,10 +68,10 @@ fn padding(device: &Device) {
         for full in
             [[true, false, false, true], [true, true, false, true], [false, false, false, true], [false; 4]]
         {
-            both(device, Case::of([2, 70, 300, 4, 2, 64]).masked(dtype, full));
+            both(device, AttentionCase::of([2, 70, 300, 4, 2, 64]).masked(dtype, full));
         }
         for d in [72, 128] {
-            both(device, Case::of([2, 130, 150, 2, 2, d]).masked(dtype, [true, false, false, true]));
+            both(device, AttentionCase::of([2, 130, 150, 2, 2, d]).masked(dtype, [true, false, false, true]));
         }
     }
 }
@@ -79,17 +79,17 @@ fn padding(device: &Device) {
 /// One key has nearly all the weight, and the maximum rises in the middle of the keys again and again.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
-        both(device, Case::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));
-        both(device, Case::of([1, 70, 600, 1, 1, 128]).sharp(sharpness).causal());
+        both(device, AttentionCase::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));
+        both(device, AttentionCase::of([1, 70, 600, 1, 1, 128]).sharp(sharpness).causal());
     }
 }
 
 /// A block works on one tile after the other, and on tiles of heads of other batches.
 fn many(device: &Device) {
     let heads = if device.arch().is_some() { 80 } else { 2 };
-    both(device, Case::of([2, 130, 200, heads, 2, 64]));
-    both(device, Case::of([2, 130, 200, heads, 2, 128]));
-    both(device, Case::of([2, 130, 200, heads, 2, 64]).causal());
+    both(device, AttentionCase::of([2, 130, 200, heads, 2, 64]));
+    both(device, AttentionCase::of([2, 130, 200, heads, 2, 128]));
+    both(device, AttentionCase::of([2, 130, 200, heads, 2, 64]).causal());
 }
 
 fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) -> Result<()> {

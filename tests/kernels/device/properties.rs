@@ -125,10 +125,10 @@ fn layer_norm_holds<T: Element>(case: &Case) {
 
 fn ada_norm_holds<T: Element>(case: &Case) {
     let (forms, [rows, cols]) = (modulations::forms(), case.shape);
-    let (beside, params) =
+    let (operands, params) =
         (forms[case.seed as usize % forms.len()], ada_norm_case::PARAMS[(case.seed >> 32) as usize % 4]);
     let shape = modulations::in_batches(rows, cols);
-    ada_norm_case::check::<T>(&Device::cpu(), case.seed, shape, case.layouts, beside, params);
+    ada_norm_case::check::<T>(&Device::cpu(), case.seed, shape, case.layouts, operands, params);
 }
 
 fn trial<C: std::fmt::Debug + 'static>(

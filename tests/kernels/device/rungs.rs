@@ -14,8 +14,15 @@ pub const TESTS: &[Test] = &[
     ("rungs::every_cluster_of_softmax_is_right", softmax_clusters),
 ];
 
-fn run(device: &Device, x: &[bf16], shape: [i64; 2], held: u32, team: u32, threads: u32) -> Vec<bf16> {
-    run_on(device, x, shape, rung(0, held, team, threads))
+fn run(
+    device: &Device,
+    x: &[bf16],
+    shape: [i64; 2],
+    in_registers: u32,
+    team: u32,
+    threads: u32,
+) -> Vec<bf16> {
+    run_on(device, x, shape, rung(0, in_registers, team, threads))
 }
 
 fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16> {
@@ -30,19 +37,28 @@ fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16>
 /// Rows that fill the registers of their team, rows that leave some empty, and the same bits whenever teams are equal.
 fn every_launch(device: &Device) {
     let seed = seed();
-    for (held, most) in [(2_u32, 256_u32), (4, 512), (8, 1024)] {
-        for team in [1, 2, 4, 8, 16, 32, 64, 96, 256, 512, 768, 1024].into_iter().filter(|&team| team <= most)
+    for (in_registers, max) in [(2_u32, 256_u32), (4, 512), (8, 1024)] {
+        for team in [1, 2, 4, 8, 16, 32, 64, 96, 256, 512, 768, 1024].into_iter().filter(|&team| team <= max)
         {
-            for packs in [held * team, (held * team).saturating_sub(held / 2 + 1).max(1)] {
+            for packs in
+                [in_registers * team, (in_registers * team).saturating_sub(in_registers / 2 + 1).max(1)]
+            {
                 let (rows, cols) = (37, i64::from(packs * 8));
-                eprintln!("held {held}, team {team}, {packs} packs, OXIWARP_SEED={seed}");
+                eprintln!("held {in_registers}, team {team}, {packs} packs, OXIWARP_SEED={seed}");
                 let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
-                let one = run(device, &x, [rows as i64, cols], held, team, team.max(32));
+                let one = run(device, &x, [rows as i64, cols], in_registers, team, team.max(32));
                 let expected = reference(&wide(&x), None, cols as usize, RmsNorm::default());
                 within_ulps(&one, &expected, cols as usize, bound::<bf16>());
                 if team <= 128 {
                     same_bits(
-                        &run(device, &x, [rows as i64, cols], held, team, team.next_multiple_of(32) * 2),
+                        &run(
+                            device,
+                            &x,
+                            [rows as i64, cols],
+                            in_registers,
+                            team,
+                            team.next_multiple_of(32) * 2,
+                        ),
                         &one,
                     );
                 }
@@ -59,8 +75,8 @@ fn every_cluster(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
     for threads in [32, 64, 256, 1024] {
-        let most = 8 * threads * blocks;
-        for packs in [most, most - 1, most / 2 + 3, threads, 1] {
+        let max = 8 * threads * blocks;
+        for packs in [max, max - 1, max / 2 + 3, threads, 1] {
             let (rows, cols) = (9, i64::from(packs * 8));
             eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
             let x: Vec<bf16> = values(&mut random(seed), rows * cols as usize);
@@ -76,15 +92,16 @@ fn every_cluster(device: &Device) {
 fn softmax_clusters(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
-    for (held, threads) in [(7, 32), (7, 160), (7, 352), (8, 256)] {
-        let most = held * threads * blocks;
-        for packs in [most, most - 1, most / 2 + 3, 1] {
+    for (in_registers, threads) in [(7, 32), (7, 160), (7, 352), (8, 256)] {
+        let max = in_registers * threads * blocks;
+        for packs in [max, max - 1, max / 2 + 3, 1] {
             let shape = [5, i64::from(packs * 8)];
             eprintln!("{blocks} blocks of {threads} threads, {packs} packs, OXIWARP_SEED={seed}");
             let x: Vec<bf16> = values(&mut random(seed), 5 * shape[1] as usize);
             let logits = Matrix::upload(device, &x, shape, Layout::dense(shape[1]));
             let mut y = Matrix::<bf16>::poisoned(device, shape, Layout::dense(shape[1]));
-            let of_cluster = Rung { packs_per_thread: held, cluster: blocks, ..rung(0, 8, threads, threads) };
+            let of_cluster =
+                Rung { packs_per_thread: in_registers, cluster: blocks, ..rung(0, 8, threads, threads) };
             let device =
                 &device.with_override(LaunchOverride { rung: Some(of_cluster), ..LaunchOverride::default() });
             softmax(device, logits.view(), y.view_mut(), false, Stream::default()).expect("valid");

@@ -3,7 +3,7 @@ use oxiwarp::{Affine, Device, Heads, HeadsOrder, QkNorm, QkNormRope, Rope, Strea
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::support::heads::{Kind, Layout, Tables, Tensor, Turn};
+use crate::support::heads::{Kind, Layout, Rotation, Tables, Tensor};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -22,7 +22,7 @@ fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());
     for sizes in [[0, 2, 2, dim], [2, 0, 2, dim], [2, 3, 0, dim], [1, 16, 0, dim]] {
         let tables =
-            Tables::<f32>::random(device, &mut random(seed()), Turn::of(Kind::Wide, true, dim), sizes);
+            Tables::<f32>::random(device, &mut random(seed()), Rotation::of(Kind::Wide, true, dim), sizes);
         let [b, s, h, d] = sizes.map(|size| size as i64);
         for shape in [&[b, s, h, d][..], &[b, s, h * d]] {
             for wanted in [[true, false], [false, true], [true, true]] {
@@ -64,7 +64,7 @@ fn keys_without_heads(device: &Device) {
     let rng = &mut random(seed());
     for dim in COLUMNS {
         let (sizes, none) = ([2, 3, 2, dim], [2, 3, 0, dim]);
-        let tables = Tables::<f32>::random(device, rng, Turn::of(Kind::Wide, true, dim), sizes);
+        let tables = Tables::<f32>::random(device, rng, Rotation::of(Kind::Wide, true, dim), sizes);
         let x: Vec<f32> = values(rng, sizes.iter().product());
         let (from, no_keys) =
             (Tensor::upload(device, &x, sizes, Layout::Dense), device.upload::<f32>(&[]).unwrap());

@@ -5,8 +5,8 @@ use oxiwarp::{Device, Element, LaunchOverride, QkNorm, QkNormRope, Stream, qk_no
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed};
 
-use super::qk_norm_rope::Side;
-use crate::support::heads::{Kind, Layout, Tables, Tensor, Turn};
+use super::qk_norm_rope::HeadsOperand;
+use crate::support::heads::{Kind, Layout, Rotation, Tables, Tensor};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -23,20 +23,23 @@ fn check<T: Element>(
     norm: QkNorm,
     sizes: [usize; 4],
     across_heads: bool,
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     layout: Layout,
 ) {
     let (rng, odd) = (&mut random(seed()), Layout::At { offset: 1, gap: 0 });
-    eprintln!("{norm:?}, {sizes:?}, across: {across_heads}, {turn:?}, {layout:?}, OXIWARP_SEED={}", seed());
+    eprintln!(
+        "{norm:?}, {sizes:?}, across: {across_heads}, {rotation:?}, {layout:?}, OXIWARP_SEED={}",
+        seed()
+    );
     let cols = if across_heads { sizes[2] * sizes[3] } else { sizes[3] };
-    let tables = turn.map(|turn| Tables::<T>::random(device, rng, turn, sizes));
-    let mut side = Side::<T>::random(device, rng, sizes, cols, layout);
+    let tables = rotation.map(|rotation| Tables::<T>::random(device, rng, rotation, sizes));
+    let mut operand = HeadsOperand::<T>::random(device, rng, sizes, cols, layout);
     let mut run = |layout: Layout| {
-        side.from = Tensor::upload(device, &side.x, sizes, layout);
-        side.to = Tensor::poisoned(device, sizes, layout);
+        operand.from = Tensor::upload(device, &operand.x, sizes, layout);
+        operand.to = Tensor::poisoned(device, sizes, layout);
         let params = QkNormRope { norm, across_heads, order: layout.order(), ..QkNormRope::default() };
         let rope = tables.as_ref().map(|tables| tables.rope(layout.order()));
-        let mut heads = side.arg(norm, false);
+        let mut heads = operand.arg(norm, false);
         if norm == QkNorm::None {
             heads.affine = Default::default();
         }
@@ -45,55 +48,55 @@ fn check<T: Element>(
         let launches = device.take_launches();
         let is_special = launches[0].starts_with(&format!("{kernel} "));
         assert_eq!(is_special, layout != odd, "{kernel} and not {launches:?}, or the other way round");
-        side.to.download()
+        operand.to.download()
     };
     same_bits(&run(layout), &run(odd));
 }
 
 fn alignment<T: Element>(device: &Device) {
-    let turns = |dim: usize| {
-        let wide = Turn::of(Kind::Wide, true, dim);
+    let is_rotated = |dim: usize| {
+        let wide = Rotation::of(Kind::Wide, true, dim);
         [
             None,
             Some(wide),
-            Some(Turn { single: false, by_batch: true, ..wide }),
-            Some(Turn { offset: 1, ..wide }),
-            Some(Turn::of(Kind::Narrow, true, dim)),
-            Some(Turn::of(Kind::Complex, true, dim)),
-            Some(Turn::of(Kind::Wide, false, dim)),
-            Some(Turn { single: false, ..Turn::of(Kind::Narrow, false, dim) }),
+            Some(Rotation { single: false, by_batch: true, ..wide }),
+            Some(Rotation { offset: 1, ..wide }),
+            Some(Rotation::of(Kind::Narrow, true, dim)),
+            Some(Rotation::of(Kind::Complex, true, dim)),
+            Some(Rotation::of(Kind::Wide, false, dim)),
+            Some(Rotation { single: false, ..Rotation::of(Kind::Narrow, false, dim) }),
         ]
     };
     // Heads in halves: one and several in a warp; heads of a fused tensor.
     for (norm, heads, dim, kernel) in [
-        (QkNorm::None, 5, 64, "rope_halves64"),
-        (QkNorm::None, 3, 128, "rope_halves128"),
-        (QkNorm::Rms, 9, 64, "qk_norm_rope_halves64_rms"),
-        (QkNorm::Rms, 5, 128, "qk_norm_rope_halves128_rms"),
-        (QkNorm::LlamaRms, 3, 128, "qk_norm_rope_halves128_rms"),
-        (QkNorm::MochiRms, 3, 128, "qk_norm_rope_halves128_rms"),
+        (QkNorm::None, 5, 64, "rope_d64_warp1"),
+        (QkNorm::None, 3, 128, "rope_d128_warp1"),
+        (QkNorm::Rms, 9, 64, "qk_norm_rope_rms_d64_warp1"),
+        (QkNorm::Rms, 5, 128, "qk_norm_rope_rms_d128_warp1"),
+        (QkNorm::LlamaRms, 3, 128, "qk_norm_rope_rms_d128_warp1"),
+        (QkNorm::MochiRms, 3, 128, "qk_norm_rope_rms_d128_warp1"),
     ] {
-        for turn in turns(dim) {
-            check::<T>(device, kernel, norm, [2, 4, heads, dim], false, turn, Layout::Fused);
+        for rotation in is_rotated(dim) {
+            check::<T>(device, kernel, norm, [2, 4, heads, dim], false, rotation, Layout::Fused);
         }
     }
     // Angles of each head, which is normalised.
     for norm in [QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms] {
-        for turn in turns(128).into_iter().flatten() {
-            let turn = Turn { by_head: true, ..turn };
+        for rotation in is_rotated(128).into_iter().flatten() {
+            let rotation = Rotation { by_head: true, ..rotation };
             check::<T>(
                 device,
-                "qk_norm_rope_paired_rms",
+                "qk_norm_rope_rms_qk_warp1",
                 norm,
                 [2, 4, 5, 128],
                 false,
-                Some(turn),
+                Some(rotation),
                 Layout::Fused,
             );
         }
     }
     // Rows in registers: some of a tile, whole ones, all that fit; one head and several, whose angles repeat.
-    let (held4, held10) = ("qk_norm_rope_held4_rms", "qk_norm_rope_held10_rms");
+    let (held4, held10) = ("qk_norm_rope_rms_block4", "qk_norm_rope_rms_block10");
     for (heads, dim, kernel) in [
         (2, 32, held4),
         (12, 128, held4),
@@ -103,21 +106,21 @@ fn alignment<T: Element>(device: &Device) {
         (40, 128, held10),
         (1, 5_120, held10),
     ] {
-        for turn in turns(dim).into_iter().take(6) {
-            check::<T>(device, kernel, QkNorm::Rms, [2, 3, heads, dim], true, turn, Layout::Dense);
+        for rotation in is_rotated(dim).into_iter().take(6) {
+            check::<T>(device, kernel, QkNorm::Rms, [2, 3, heads, dim], true, rotation, Layout::Dense);
         }
     }
     // Long heads, and angles of each head.
     for (heads, dim) in [(1, 2_048), (3, 96), (2, 264)] {
-        for turn in turns(dim).into_iter().take(6).flatten() {
-            let turn = Turn { by_head: true, ..turn };
+        for rotation in is_rotated(dim).into_iter().take(6).flatten() {
+            let rotation = Rotation { by_head: true, ..rotation };
             check::<T>(
                 device,
-                "rope_turned",
+                "rope_qk_warp1",
                 QkNorm::None,
                 [2, 4, heads, dim],
                 false,
-                Some(turn),
+                Some(rotation),
                 Layout::Dense,
             );
         }
@@ -126,7 +129,7 @@ fn alignment<T: Element>(device: &Device) {
 
 /// So many tokens that a warp goes through its heads in batches.
 fn several_batches(device: &Device) {
-    let turn = Some(Turn::of(Kind::Wide, true, 64));
-    let kernel = "qk_norm_rope_halves64_rms";
-    check::<bf16>(device, kernel, QkNorm::Rms, [1, 8_200, 9, 64], false, turn, Layout::Dense);
+    let rotation = Some(Rotation::of(Kind::Wide, true, 64));
+    let kernel = "qk_norm_rope_rms_d64_warp1";
+    check::<bf16>(device, kernel, QkNorm::Rms, [1, 8_200, 9, 64], false, rotation, Layout::Dense);
 }

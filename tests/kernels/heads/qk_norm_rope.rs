@@ -5,7 +5,7 @@ use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{random, seed, values, wide};
 use rand::rngs::StdRng;
 
-use crate::support::heads::{Kind, Layout, Sizes, Tables, Tensor, Turn};
+use crate::support::heads::{Kind, Layout, Rotation, Sizes, Tables, Tensor};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -32,7 +32,7 @@ fn bound<T: Element>() -> f64 {
 }
 
 /// One tensor's part of a test.
-pub struct Side<T> {
+pub struct HeadsOperand<T> {
     sizes: Sizes,
     pub x: Vec<T>,
     pub from: Tensor<T>,
@@ -43,7 +43,7 @@ pub struct Side<T> {
     single: [Buffer<f32>; 2],
 }
 
-impl<T: Element> Side<T> {
+impl<T: Element> HeadsOperand<T> {
     pub fn random(device: &Device, rng: &mut StdRng, sizes: Sizes, cols: usize, layout: Layout) -> Self {
         let x: Vec<T> = values(rng, sizes.iter().product());
         let [weight, bias]: [Vec<T>; 2] = [values(rng, cols), values(rng, cols)];
@@ -81,7 +81,7 @@ impl<T: Element> Side<T> {
                 row.iter().enumerate().map(one).collect::<Vec<_>>()
             })
             .collect();
-        let turned = |at: usize| {
+        let rotated = |at: usize| {
             let (row, column) = (at / d, at % d);
             let angle = tables.and_then(|tables| tables.at([row / h / s, row / h % s, row % h], column));
             angle.map_or(normed[at], |(cos, sin, second, partner)| {
@@ -89,7 +89,7 @@ impl<T: Element> Side<T> {
                 normed[at] * f64::from(cos) + if second { other } else { -other } * f64::from(sin)
             })
         };
-        (0..normed.len()).map(turned).collect()
+        (0..normed.len()).map(rotated).collect()
     }
 }
 
@@ -108,24 +108,24 @@ fn check<T: Element>(
     rng: &mut StdRng,
     [b, s, d]: [usize; 3],
     [q_heads, k_heads]: [usize; 2],
-    turn: Option<Turn>,
+    rotation: Option<Rotation>,
     layout: Layout,
     params: QkNormRope,
 ) {
     let params = QkNormRope { exact: false, order: layout.order(), ..params };
     let cols = |heads: usize| if params.across_heads { heads * d } else { d };
     let sizes = [b, s, q_heads.max(k_heads), d];
-    let tables = turn.map(|turn| Tables::<T>::random(device, rng, turn, sizes));
+    let tables = rotation.map(|rotation| Tables::<T>::random(device, rng, rotation, sizes));
     let mut sides = [q_heads, k_heads]
-        .map(|h| (h > 0).then(|| Side::<T>::random(device, rng, [b, s, h, d], cols(h), layout)));
+        .map(|h| (h > 0).then(|| HeadsOperand::<T>::random(device, rng, [b, s, h, d], cols(h), layout)));
     let [q, k] = &mut sides;
     let q = q.as_mut().map(|q| q.arg(params.norm, false));
     let k = k.as_mut().map(|k| k.arg(params.norm, true));
     let rope = tables.as_ref().map(|tables| tables.rope(layout.order()));
     qk_norm_rope(device, q, k, rope, params, Stream::default()).expect("valid arguments");
-    for side in sides.iter().flatten() {
-        let expected = side.reference(params.norm, f64::from(params.eps), tables.as_ref());
-        within_ulps(&but_for_cancellation(side.to.download(), &expected), &expected, d, bound::<T>());
+    for operand in sides.iter().flatten() {
+        let expected = operand.reference(params.norm, f64::from(params.eps), tables.as_ref());
+        within_ulps(&but_for_cancellation(operand.to.download(), &expected), &expected, d, bound::<T>());
     }
 }
 
@@ -134,16 +134,16 @@ fn heads<T: Element>(device: &Device) {
     for d in [2, 7, 16, 64, 72, 96, 127, 128, 160, 256, 260] {
         for norm in NORMS {
             let even = d / 2 * 2;
-            for turn in [
+            for rotation in [
                 None,
-                Some(Turn::of(Kind::Wide, true, even)),
-                Some(Turn { by_head: true, ..Turn::of(Kind::Narrow, true, even) }),
-                Some(Turn { offset: 1, ..Turn::of(Kind::Wide, false, even) }),
-                Some(Turn::of(Kind::Narrow, false, if d >= 64 { 32 } else { 2 })),
+                Some(Rotation::of(Kind::Wide, true, even)),
+                Some(Rotation { by_head: true, ..Rotation::of(Kind::Narrow, true, even) }),
+                Some(Rotation { offset: 1, ..Rotation::of(Kind::Wide, false, even) }),
+                Some(Rotation::of(Kind::Narrow, false, if d >= 64 { 32 } else { 2 })),
             ] {
-                eprintln!("heads of {d}, {norm:?}, {turn:?}, OXIWARP_SEED={seed}");
+                eprintln!("heads of {d}, {norm:?}, {rotation:?}, OXIWARP_SEED={seed}");
                 let params = QkNormRope { norm, ..QkNormRope::default() };
-                check::<T>(device, rng, [2, 4, d], [3, 3], turn, Layout::Dense, params);
+                check::<T>(device, rng, [2, 4, d], [3, 3], rotation, Layout::Dense, params);
             }
         }
     }
@@ -153,20 +153,20 @@ fn across<T: Element>(device: &Device) {
     let (seed, rng) = (seed(), &mut random(seed()));
     for (h, d) in [(3, 6), (5, 16), (12, 128), (32, 64), (40, 128)] {
         for norm in NORMS {
-            for turn in [
+            for rotation in [
                 None,
-                Some(Turn::of(Kind::Wide, true, d)),
-                Some(Turn { by_head: true, by_batch: true, ..Turn::of(Kind::Narrow, false, d) }),
+                Some(Rotation::of(Kind::Wide, true, d)),
+                Some(Rotation { by_head: true, by_batch: true, ..Rotation::of(Kind::Narrow, false, d) }),
             ] {
-                eprintln!("{h} heads of {d} across, {norm:?}, {turn:?}, OXIWARP_SEED={seed}");
+                eprintln!("{h} heads of {d} across, {norm:?}, {rotation:?}, OXIWARP_SEED={seed}");
                 let params = QkNormRope { norm, across_heads: true, ..QkNormRope::default() };
-                check::<T>(device, rng, [2, 3, d], [h, h], turn, Layout::Dense, params);
+                check::<T>(device, rng, [2, 3, d], [h, h], rotation, Layout::Dense, params);
             }
         }
     }
     let params = QkNormRope { across_heads: true, ..QkNormRope::default() };
-    let turn = Some(Turn::of(Kind::Wide, true, 64));
-    check::<T>(device, rng, [1, 3, 64], [8, 2], turn, Layout::Dense, params);
+    let rotation = Some(Rotation::of(Kind::Wide, true, 64));
+    check::<T>(device, rng, [1, 3, 64], [8, 2], rotation, Layout::Dense, params);
 }
 
 fn layouts(device: &Device) {
@@ -179,8 +179,8 @@ fn layouts(device: &Device) {
                 }
                 eprintln!("{layout:?}, {heads:?} heads of {d}, OXIWARP_SEED={seed}");
                 let params = QkNormRope { across_heads, ..QkNormRope::default() };
-                let turn = Some(Turn::of(Kind::Wide, false, d));
-                check::<bf16>(device, rng, [2, 3, d], heads, turn, layout, params);
+                let rotation = Some(Rotation::of(Kind::Wide, false, d));
+                check::<bf16>(device, rng, [2, 3, d], heads, rotation, layout, params);
             }
         }
     }
@@ -206,20 +206,20 @@ fn exact(device: &Device) {
         (QkNorm::Rms, 64, true),
     ] {
         let (sizes, params) = ([1, 5, 4, d], QkNormRope { norm, across_heads, ..QkNormRope::default() });
-        let tables = Tables::<bf16>::random(device, rng, Turn::of(Kind::Wide, true, d), sizes);
+        let tables = Tables::<bf16>::random(device, rng, Rotation::of(Kind::Wide, true, d), sizes);
         let cols = if across_heads { 4 * d } else { d };
-        let mut side = Side::<bf16>::random(device, rng, sizes, cols, Layout::Dense);
+        let mut operand = HeadsOperand::<bf16>::random(device, rng, sizes, cols, Layout::Dense);
         let mut both = Tensor::poisoned(device, sizes, Layout::Dense);
         let run = |heads: Heads, rope, params| {
             qk_norm_rope(device, None, Some(heads), rope, params, Stream::default())
                 .expect("valid arguments");
         };
-        run(side.arg(norm, false), None, params);
-        let normed = Heads { x: side.to.view(), affine: Affine::default(), y: both.view_mut() };
+        run(operand.arg(norm, false), None, params);
+        let normed = Heads { x: operand.to.view(), affine: Affine::default(), y: both.view_mut() };
         run(normed, Some(tables.rope(params.order)), QkNormRope { norm: QkNorm::None, ..params });
         let apart = both.download();
-        run(side.arg(norm, false), Some(tables.rope(params.order)), params);
-        same_bits(&side.to.download(), &apart);
+        run(operand.arg(norm, false), Some(tables.rope(params.order)), params);
+        same_bits(&operand.to.download(), &apart);
     }
 }
 
@@ -228,18 +228,18 @@ fn batch_invariance(device: &Device) {
     for across_heads in [false, true] {
         let params = QkNormRope { across_heads, ..QkNormRope::default() };
         let cols = if across_heads { h * d } else { d };
-        let mut all = Side::<bf16>::random(device, rng, [1, s, h, d], cols, Layout::Dense);
+        let mut all = HeadsOperand::<bf16>::random(device, rng, [1, s, h, d], cols, Layout::Dense);
         qk_norm_rope(device, Some(all.arg(params.norm, false)), None, None, params, Stream::default())
             .unwrap();
         let together = all.to.download();
         for token in [0, 33, s - 1] {
-            let part = token * h * d..(token + 1) * h * d;
-            let mut one = Side::<bf16>::random(device, rng, [1, 1, h, d], cols, Layout::Dense);
-            one.from = Tensor::upload(device, &all.x[part.clone()], [1, 1, h, d], Layout::Dense);
+            let task = token * h * d..(token + 1) * h * d;
+            let mut one = HeadsOperand::<bf16>::random(device, rng, [1, 1, h, d], cols, Layout::Dense);
+            one.from = Tensor::upload(device, &all.x[task.clone()], [1, 1, h, d], Layout::Dense);
             one.same = [&all.weight, &all.bias].map(|values| device.upload(values).unwrap());
             qk_norm_rope(device, Some(one.arg(params.norm, false)), None, None, params, Stream::default())
                 .unwrap();
-            same_bits(&one.to.download(), &together[part]);
+            same_bits(&one.to.download(), &together[task]);
         }
     }
 }

@@ -5,7 +5,7 @@ use oxiwarp_tests::compare::{same_bits, within_ulps};
 use oxiwarp_tests::tensor::{random, seed, values};
 use rand::rngs::StdRng;
 
-use crate::support::heads::{Kind, Layout, Tables, Tensor, Turn};
+use crate::support::heads::{Kind, Layout, Rotation, Tables, Tensor};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -25,10 +25,10 @@ fn check<T: Element>(
     rng: &mut StdRng,
     [b, s, d]: [usize; 3],
     heads: [usize; 2],
-    turn: Turn,
+    rotation: Rotation,
     layout: Layout,
 ) {
-    let tables = Tables::<T>::random(device, rng, turn, [b, s, heads[0].max(heads[1]), d]);
+    let tables = Tables::<T>::random(device, rng, rotation, [b, s, heads[0].max(heads[1]), d]);
     let make = |rng: &mut StdRng, h: usize| -> Option<(Vec<T>, Tensor<T>, Tensor<T>)> {
         let x = values(rng, b * s * h * d);
         let (from, to) = (
@@ -38,12 +38,12 @@ fn check<T: Element>(
         (h > 0).then_some((x, from, to))
     };
     let (mut q, mut k) = (make(rng, heads[0]), make(rng, heads[1]));
-    fn arg<T: Element>(side: &mut Option<(Vec<T>, Tensor<T>, Tensor<T>)>) -> Option<Heads<'_>> {
-        side.as_mut().map(|(_, x, y)| Heads { x: x.view(), affine: Default::default(), y: y.view_mut() })
+    fn arg<T: Element>(operand: &mut Option<(Vec<T>, Tensor<T>, Tensor<T>)>) -> Option<Heads<'_>> {
+        operand.as_mut().map(|(_, x, y)| Heads { x: x.view(), affine: Default::default(), y: y.view_mut() })
     }
     let (order, rope) = (layout.order(), tables.rope(layout.order()));
     launch(device, arg(&mut q), arg(&mut k), rope, order, None, Stream::default()).expect("valid arguments");
-    for ((x, _, y), h) in [q, k].iter().zip(heads).filter_map(|(side, h)| Some((side.as_ref()?, h))) {
+    for ((x, _, y), h) in [q, k].iter().zip(heads).filter_map(|(operand, h)| Some((operand.as_ref()?, h))) {
         same_bits(&y.download(), &tables.apply(x, [b, s, h, d]));
     }
 }
@@ -72,10 +72,15 @@ fn every_table<T: Element>(device: &Device) {
                     (false, true, false, 0),
                 ] {
                     let single = single || kind == Kind::Complex;
-                    let turn =
-                        Turn { offset, by_batch, by_head, single, ..Turn::of(kind, interleaved, columns) };
-                    eprintln!("{d} columns, {turn:?}, OXIWARP_SEED={seed}");
-                    check::<T>(device, rng, [2, 5, d], [3, 3], turn, Layout::Dense);
+                    let rotation = Rotation {
+                        offset,
+                        by_batch,
+                        by_head,
+                        single,
+                        ..Rotation::of(kind, interleaved, columns)
+                    };
+                    eprintln!("{d} columns, {rotation:?}, OXIWARP_SEED={seed}");
+                    check::<T>(device, rng, [2, 5, d], [3, 3], rotation, Layout::Dense);
                 }
             }
         }
@@ -94,22 +99,22 @@ fn layouts(device: &Device) {
         for heads in [[1, 1], [5, 5], [8, 2], [9, 1], [0, 4], [7, 0], [33, 11]] {
             for d in [40, 64, 128, 192] {
                 eprintln!("{layout:?}, {heads:?} heads of {d}, OXIWARP_SEED={seed}");
-                check::<bf16>(device, rng, [2, 3, d], heads, Turn::of(Kind::Wide, true, d), layout);
-                check::<bf16>(device, rng, [1, 3, d], heads, Turn::of(Kind::Narrow, false, d), layout);
+                check::<bf16>(device, rng, [2, 3, d], heads, Rotation::of(Kind::Wide, true, d), layout);
+                check::<bf16>(device, rng, [1, 3, d], heads, Rotation::of(Kind::Narrow, false, d), layout);
             }
         }
     }
-    check::<f32>(device, rng, [2, 0, 64], [4, 4], Turn::of(Kind::Wide, true, 64), Layout::Dense);
+    check::<f32>(device, rng, [2, 0, 64], [4, 4], Rotation::of(Kind::Wide, true, 64), Layout::Dense);
 }
 
 /// So many tokens that a warp goes through several batches of a token's heads.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for by_head in [false, true] {
-        let turn = Turn { by_head, ..Turn::of(Kind::Narrow, false, 8) };
-        check::<bf16>(device, rng, [2, 5_000, 8], [17, 17], turn, Layout::Dense);
+        let rotation = Rotation { by_head, ..Rotation::of(Kind::Narrow, false, 8) };
+        check::<bf16>(device, rng, [2, 5_000, 8], [17, 17], rotation, Layout::Dense);
     }
-    check::<f16>(device, rng, [1, 5_000, 16], [26, 9], Turn::of(Kind::Wide, true, 16), Layout::Fused);
+    check::<f16>(device, rng, [1, 5_000, 16], [26, 9], Rotation::of(Kind::Wide, true, 16), Layout::Fused);
 }
 
 /// Angles made in the kernel: positions up to a million, counted or given.
@@ -135,7 +140,7 @@ fn frequencies(device: &Device) {
         let rope = Rope { columns: Some(columns as i64), ..Rope::new(angles, interleaved) };
         let heads = Heads { x: tensor.view(), affine: Default::default(), y: y.view_mut() };
         launch(device, Some(heads), None, rope, HeadsOrder::TokensFirst, None, Stream::default()).unwrap();
-        let turn = Turn::of(Kind::Wide, interleaved, columns);
+        let rotation = Rotation::of(Kind::Wide, interleaved, columns);
         let expected: Vec<f64> = (0..x.len())
             .map(|at| {
                 let (row, column) = (at / d, at % d);
@@ -143,10 +148,10 @@ fn frequencies(device: &Device) {
                 if column >= columns {
                     return f64::from(x[at]);
                 }
-                let (pair, second) = turn.pair(column);
+                let (pair, second) = rotation.pair(column);
                 let position = if given { positions[token] } else { (token % s) as f32 };
                 let angle = f64::from(position * frequencies[pair]);
-                let other = f64::from(x[row * d + turn.partner(column)]);
+                let other = f64::from(x[row * d + rotation.partner(column)]);
                 f64::from(x[at]) * angle.cos() + if second { other } else { -other } * angle.sin()
             })
             .collect();
@@ -162,9 +167,9 @@ fn conjugate(device: &Device) {
     for interleaved in [true, false] {
         let (sizes, rng) = ([1, 4, 2, 64], &mut random(seed()));
         let x: Vec<f32> = values(rng, sizes.iter().product());
-        let tables = Tables::<f32>::random(device, rng, Turn::of(Kind::Narrow, interleaved, 64), sizes);
+        let tables = Tables::<f32>::random(device, rng, Rotation::of(Kind::Narrow, interleaved, 64), sizes);
         let there = Tensor::upload(device, &x, sizes, Layout::Dense);
-        let (mut turned, mut back) =
+        let (mut rotated, mut back) =
             (Tensor::poisoned(device, sizes, Layout::Dense), Tensor::poisoned(device, sizes, Layout::Dense));
         let run = |from: &Tensor<f32>, to: &mut Tensor<f32>, conjugate: bool| {
             let rope = Rope { conjugate, ..tables.rope(HeadsOrder::TokensFirst) };
@@ -172,9 +177,9 @@ fn conjugate(device: &Device) {
             launch(device, Some(heads), None, rope, HeadsOrder::TokensFirst, None, Stream::default())
                 .unwrap();
         };
-        run(&there, &mut turned, false);
-        run(&turned, &mut back, true);
-        assert_ne!(turned.download(), x);
+        run(&there, &mut rotated, false);
+        run(&rotated, &mut back, true);
+        assert_ne!(rotated.download(), x);
         for (got, wanted) in back.download().iter().zip(&x) {
             assert!((got - wanted).abs() < 2e-6, "{got} is not {wanted}");
         }
@@ -184,7 +189,7 @@ fn conjugate(device: &Device) {
 fn batch_invariance(device: &Device) {
     let (d, h, s, rng) = (64, 5, 300, &mut random(seed()));
     let x: Vec<f16> = values(rng, s * h * d);
-    let tables = Tables::<f16>::random(device, rng, Turn::of(Kind::Wide, false, d), [1, s, h, d]);
+    let tables = Tables::<f16>::random(device, rng, Rotation::of(Kind::Wide, false, d), [1, s, h, d]);
     let run = |x: &[f16], tokens: std::ops::Range<usize>| {
         let sizes = [1, tokens.len(), h, d];
         let (from, mut to) = (
@@ -204,7 +209,7 @@ fn batch_invariance(device: &Device) {
     };
     let all = run(&x, 0..s);
     for token in [0, 1, 150, s - 1] {
-        let part = token * h * d..(token + 1) * h * d;
-        same_bits(&run(&x[part.clone()], token..token + 1), &all[part]);
+        let task = token * h * d..(token + 1) * h * d;
+        same_bits(&run(&x[task.clone()], token..token + 1), &all[task]);
     }
 }

@@ -6,7 +6,7 @@ use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, seed};
 
 use crate::support::ada_norm_case::{PARAMS, check};
-use crate::support::modulations::{Beside, forms, in_batches};
+use crate::support::modulations::{ModulationCase, forms, in_batches};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -19,9 +19,9 @@ pub const TESTS: &[Test] = &[
     ("ada_norm::f32_layouts", layouts::<f32>),
     ("ada_norm::f16_layouts", layouts::<f16>),
     ("ada_norm::bf16_layouts", layouts::<bf16>),
-    ("ada_norm::f32_held", held::<f32>),
-    ("ada_norm::f16_held", held::<f16>),
-    ("ada_norm::bf16_held", held::<bf16>),
+    ("ada_norm::f32_held", in_registers::<f32>),
+    ("ada_norm::f16_held", in_registers::<f16>),
+    ("ada_norm::bf16_held", in_registers::<bf16>),
 ];
 
 /// Every shape with a few forms of the operands.
@@ -30,9 +30,9 @@ fn against_f64<T: Element>(device: &Device) {
     for (i, shape) in shapes().into_iter().enumerate() {
         let dense = [Layout::dense(shape.cols); 2];
         for (j, params) in PARAMS.into_iter().enumerate() {
-            let beside = forms[(i * 31 + j * 7) % forms.len()];
-            eprintln!("{} x {} ({}), {beside:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
-            check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, beside, params);
+            let operands = forms[(i * 31 + j * 7) % forms.len()];
+            eprintln!("{} x {} ({}), {operands:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+            check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, operands, params);
         }
     }
 }
@@ -41,10 +41,10 @@ fn against_f64<T: Element>(device: &Device) {
 fn every_form<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [7, 260] {
-        for beside in forms() {
-            eprintln!("{cols} columns, {beside:?}, OXIWARP_SEED={seed}");
+        for operands in forms() {
+            eprintln!("{cols} columns, {operands:?}, OXIWARP_SEED={seed}");
             for params in PARAMS {
-                check::<T>(device, seed, [2, 3, cols], [Layout::dense(cols); 2], beside, params);
+                check::<T>(device, seed, [2, 3, cols], [Layout::dense(cols); 2], operands, params);
             }
         }
     }
@@ -56,12 +56,12 @@ fn layouts<T: Element>(device: &Device) {
     for cols in [64, 129, 640, 25_000] {
         let dense = Layout::dense(cols);
         let (gaps, odd) = (Layout { offset: 16, stride: cols + 64 }, Layout { offset: 1, stride: cols + 3 });
-        for (i, beside) in forms.iter().step_by(if cols > 640 { 40 } else { 4 }).enumerate() {
+        for (i, operands) in forms.iter().step_by(if cols > 640 { 40 } else { 4 }).enumerate() {
             let params = PARAMS[i % 4];
-            let packed = check::<T>(device, seed, [2, 3, cols], [dense; 2], *beside, params);
+            let packed = check::<T>(device, seed, [2, 3, cols], [dense; 2], *operands, params);
             for layouts in [[gaps; 2], [odd; 2], [dense, odd]] {
-                eprintln!("{cols} columns, {layouts:?}, {beside:?}, OXIWARP_SEED={seed}");
-                same_bits(&check::<T>(device, seed, [2, 3, cols], layouts, *beside, params), &packed);
+                eprintln!("{cols} columns, {layouts:?}, {operands:?}, OXIWARP_SEED={seed}");
+                same_bits(&check::<T>(device, seed, [2, 3, cols], layouts, *operands, params), &packed);
             }
         }
     }
@@ -69,28 +69,28 @@ fn layouts<T: Element>(device: &Device) {
 
 /// Rows that have kernels of their own, which hold them in registers, in every form that these are for: the f64 formula,
 /// and the bits of the kernel that reads one element at a time, for bases that are not aligned.
-fn held<T: Element>(device: &Device) {
-    let (seed, usual) = (seed(), Beside::USUAL);
+fn in_registers<T: Element>(device: &Device) {
+    let (seed, usual) = (seed(), ModulationCase::USUAL);
     let forms = [
         usual,
-        Beside { shift: false, ..usual },
-        Beside { table: Some(false), ..usual },
-        Beside { single: true, ..usual },
-        Beside { single: true, parameters: [Some(true); 2], ..usual },
-        Beside { parameters: [Some(false); 2], ..usual },
+        ModulationCase { shift: false, ..usual },
+        ModulationCase { table: Some(false), ..usual },
+        ModulationCase { single: true, ..usual },
+        ModulationCase { single: true, parameters: [Some(true); 2], ..usual },
+        ModulationCase { parameters: [Some(false); 2], ..usual },
     ];
     for cols in [1536, 2048, 3072, 5120] {
         let (dense, odd) = (Layout::dense(cols), Layout { offset: 1, stride: cols + 3 });
-        for beside in forms {
+        for operands in forms {
             for params in PARAMS {
-                eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
-                let [(held, by), (read, not_by)] = [dense, odd].map(|layout| {
+                eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
+                let [(in_registers, by), (read, not_by)] = [dense, odd].map(|layout| {
                     let device = device.with_override(LaunchOverride::default());
-                    let y = check::<T>(&device, seed, [2, 3, cols], [layout; 2], beside, params);
+                    let y = check::<T>(&device, seed, [2, 3, cols], [layout; 2], operands, params);
                     (y, device.take_launches().concat())
                 });
-                same_bits(&held, &read);
-                if let Some(kernel) = kernel::<T>(params.norm, cols, beside) {
+                same_bits(&in_registers, &read);
+                if let Some(kernel) = kernel::<T>(params.norm, cols, operands) {
                     let is_it = |launch: &str| launch.starts_with(&format!("ada_norm_{kernel} "));
                     assert!(
                         is_it(&by) && !is_it(&not_by),
@@ -103,20 +103,20 @@ fn held<T: Element>(device: &Device) {
 }
 
 /// That of rows in registers, where there is one for the form.
-fn kernel<T: Element>(norm: Norm, cols: i64, beside: Beside) -> Option<&'static str> {
+fn kernel<T: Element>(norm: Norm, cols: i64, operands: ModulationCase) -> Option<&'static str> {
     // For rows in f32 operands in f32 are of their own type.
     let is_half = size_of::<T>() < 4;
-    let single = beside.single && is_half;
-    match (norm, cols, single, beside.table, beside.parameters) {
-        (Norm::Layer, 1536, false, None, [None, None]) => Some("layer_held12_same"),
-        (Norm::Layer, 1536, true, None, [None, None]) => Some("layer_held12_single"),
-        (Norm::Layer, 3072, false, None, [None, None]) => Some("layer_block6_same"),
+    let single = operands.single && is_half;
+    match (norm, cols, single, operands.table, operands.parameters) {
+        (Norm::Layer, 1536, false, None, [None, None]) => Some("layer_same_warp12"),
+        (Norm::Layer, 1536, true, None, [None, None]) => Some("layer_f32_warp12"),
+        (Norm::Layer, 3072, false, None, [None, None]) => Some("layer_same_block6"),
         (Norm::Layer, 3072, false, None, [Some(false), Some(false)]) if is_half => {
-            Some("layer_block6_affine")
+            Some("layer_affine_block6")
         }
-        (Norm::Layer, 5120, true, None, [None, None]) => Some("layer_block10_single"),
-        (Norm::Rms, 2048, false, None, [None, None]) => Some("rms_team4_same"),
-        (Norm::Rms, 2048, false, Some(false), [None, None]) => Some("rms_team4_tabled"),
+        (Norm::Layer, 5120, true, None, [None, None]) => Some("layer_f32_block10"),
+        (Norm::Rms, 2048, false, None, [None, None]) => Some("rms_same_block4"),
+        (Norm::Rms, 2048, false, Some(false), [None, None]) => Some("rms_tabled_block4"),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use oxiwarp_tests::operand::{Form, Norming};
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
 
 use crate::support::ada_norm_case::{PARAMS, run};
-use crate::support::modulations::{Beside, forms};
+use crate::support::modulations::{ModulationCase, forms};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -26,19 +26,19 @@ pub const TESTS: &[Test] = &[
 /// The norm alone, and then an operator of `T` for each step.
 fn chain<T: Element>(device: &Device) {
     let seed = seed();
-    let forms = forms().into_iter().filter(|beside| size_of::<T>() == 4 || !beside.is_single());
-    for (i, beside) in forms.enumerate() {
+    let forms = forms().into_iter().filter(|operands| size_of::<T>() == 4 || !operands.is_f32());
+    for (i, operands) in forms.enumerate() {
         for (params, cols) in PARAMS.into_iter().zip([640, 260 + i as i64]).chain([(PARAMS[i % 2], 33)]) {
             let (random, shape, dense) = (&mut random(seed), [2, 3, cols], [Layout::dense(cols); 2]);
             let x: Vec<T> = values(random, 6 * cols as usize);
-            let by = beside.make::<T>(device, random, shape, 0);
+            let by = operands.make::<T>(device, random, shape, 0);
             let n = norm_alone(device, &x, &by, shape, params);
             let round = |value: f32| T::from_f32(value).to_f32();
             let one = |at: usize| {
                 let scaled = round(n[at].to_f32() * round(1.0 + by.scale.at(at)));
                 T::from_f32(by.shift.as_ref().map_or(scaled, |shift| scaled + shift.at(at)))
             };
-            eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
+            eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
             let expected: Vec<T> = (0..n.len()).map(one).collect();
             same_bits(&run(device, &x, by.views(), shape, dense, params), &expected);
         }
@@ -82,7 +82,8 @@ fn one_rounding(device: &Device) {
         for single in [false, true] {
             let (random, shape, dense) = (&mut random(seed), [2, 3, cols], [Layout::dense(cols); 2]);
             let x: Vec<bf16> = values(random, 6 * cols as usize);
-            let by = Beside { single, ..Beside::USUAL }.make::<bf16>(device, random, shape, 0);
+            let by =
+                ModulationCase { single, ..ModulationCase::USUAL }.make::<bf16>(device, random, shape, 0);
             let [exact, fast] = [true, false].map(|exact| {
                 run(device, &x, by.views(), shape, dense, AdaNorm { norm, exact, ..AdaNorm::default() })
             });
@@ -100,8 +101,8 @@ fn batch_invariance(device: &Device) {
             let rows = if cols > 3072 { 20 } else { 300 };
             let (random, width) = (&mut random(seed), cols as i64);
             let x: Vec<bf16> = values(random, rows * cols);
-            let beside = Beside { form: Form::Vector, ..Beside::USUAL };
-            let by = beside.make::<bf16>(device, random, [1, rows as i64, width], 0);
+            let operands = ModulationCase { form: Form::Vector, ..ModulationCase::USUAL };
+            let by = operands.make::<bf16>(device, random, [1, rows as i64, width], 0);
             let some = |rows: std::ops::Range<usize>| {
                 let (shape, x) = ([1, rows.len() as i64, width], &x[rows.start * cols..rows.end * cols]);
                 run(device, x, by.views(), shape, [Layout::dense(width); 2], params)
@@ -123,7 +124,7 @@ fn not_finite(device: &Device) {
     for params in PARAMS {
         let random = &mut random(seed);
         let mut x: Vec<f32> = values(random, 5 * cols);
-        let by = Beside::USUAL.make::<f32>(device, random, shape, 0);
+        let by = ModulationCase::USUAL.make::<f32>(device, random, shape, 0);
         let right = run(device, &x, by.views(), shape, dense, params);
         (x[cols + 3], x[2 * cols + 7], x[3 * cols + 9]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
         let y = run(device, &x, by.views(), shape, dense, params);
@@ -151,12 +152,12 @@ fn not_finite(device: &Device) {
 /// Two modulations of one norm: what two calls make.
 fn pair<T: Element>(device: &Device) {
     let seed = seed();
-    for (i, beside) in forms().into_iter().step_by(3).enumerate() {
+    for (i, operands) in forms().into_iter().step_by(3).enumerate() {
         let cols = if i % 30 == 0 { 25_000 } else { [7, 260, 1536][i % 3] };
         let (params, random, shape) = (PARAMS[i % 4], &mut random(seed), [2, 3, cols]);
-        eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
+        eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
         let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
-        let [first, second] = [0, i % 2].map(|offset| beside.make::<T>(device, random, shape, offset));
+        let [first, second] = [0, i % 2].map(|offset| operands.make::<T>(device, random, shape, offset));
         // Both in one dtype: an operand in f32 puts off the roundings of both results.
         let ((affine, by), (_, by2)) = (first.views(), second.views());
         let matrix = Matrix::upload(device, &x, [6, cols], dense);

@@ -150,10 +150,12 @@ fn two_layouts(device: &Device) {
 /// A kernel would leave the end of the row unwritten, or read 16 bytes at an address that is not aligned.
 fn small_rung(device: &Device) {
     let (x, mut y) = (device.upload(&[1.0_f32; 64]).unwrap(), device.alloc::<f32>(64).unwrap());
-    for (shape, held) in [([1, 64], 2), ([9, 7], 2)] {
+    for (shape, in_registers) in [([1, 64], 2), ([9, 7], 2)] {
         let (x, y) = (x.view(&shape).unwrap(), y.view_mut(&shape).unwrap());
-        let small = device
-            .with_override(LaunchOverride { rung: Some(rung(0, held, 4, 64)), ..LaunchOverride::default() });
+        let small = device.with_override(LaunchOverride {
+            rung: Some(rung(0, in_registers, 4, 64)),
+            ..LaunchOverride::default()
+        });
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
@@ -175,11 +177,11 @@ fn buffer_refuses(device: &Device) {
     outside(x.view_strided(0, &[3, 16], &[i64::MAX, 1]));
     outside(x.view_strided(usize::MAX, &[1, 1], &[1, 1]));
     // The last element's number is 2^128.
-    let [most, strides] = [
+    let [max, strides] = [
         [i64::MAX, i64::MAX, i64::MAX, i64::MAX, 13, 5],
         [i64::MAX, i64::MAX, i64::MAX, i64::MAX, i64::MAX, 1],
     ];
-    outside(x.view_strided(0, &most, &strides));
+    outside(x.view_strided(0, &max, &strides));
     outside(x.view_strided(0, &[2, 2], &[-1, 1]));
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));

@@ -5,7 +5,7 @@ use oxiwarp_tests::tensor::{Layout, random, seed, values};
 
 use super::gated_residual::{Both, expect_the_two};
 use crate::support::ada_norm_case::PARAMS;
-use crate::support::modulations::Beside;
+use crate::support::modulations::ModulationCase;
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -14,14 +14,14 @@ pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::bf16_forms", forms::<bf16>),
 ];
 
-const FORMS: [Beside; 7] = [
-    Beside::USUAL,
-    Beside { shift: false, ..Beside::USUAL },
-    Beside { table: Some(false), ..Beside::USUAL },
-    Beside { single: true, ..Beside::USUAL },
-    Beside { parameters: [Some(false); 2], ..Beside::USUAL },
-    Beside { parameters: [None, Some(false)], ..Beside::USUAL },
-    Beside { single: true, parameters: [Some(true); 2], ..Beside::USUAL },
+const FORMS: [ModulationCase; 7] = [
+    ModulationCase::USUAL,
+    ModulationCase { shift: false, ..ModulationCase::USUAL },
+    ModulationCase { table: Some(false), ..ModulationCase::USUAL },
+    ModulationCase { single: true, ..ModulationCase::USUAL },
+    ModulationCase { parameters: [Some(false); 2], ..ModulationCase::USUAL },
+    ModulationCase { parameters: [None, Some(false)], ..ModulationCase::USUAL },
+    ModulationCase { single: true, parameters: [Some(true); 2], ..ModulationCase::USUAL },
 ];
 
 /// The bits of the two ops, in rows of which each is a warp's, and in those that the warps of a block share, in registers
@@ -29,14 +29,14 @@ const FORMS: [Beside; 7] = [
 fn forms<T: Element>(device: &Device) {
     let seed = seed();
     for (i, cols) in [640, 1536, 2048, 2176, 3072, 5120].into_iter().enumerate() {
-        for (j, beside) in FORMS.into_iter().enumerate() {
+        for (j, operands) in FORMS.into_iter().enumerate() {
             for params in PARAMS {
                 let (random, shape) = (&mut random(seed), [2, 2, cols]);
                 let xy = [(); 2].map(|()| values(random, 4 * cols as usize));
-                let gate = ((i + j) % 5 != 4).then(|| beside.side::<T>(device, random, shape, 0));
-                let by = beside.make::<T>(device, random, shape, 0);
+                let gate = ((i + j) % 5 != 4).then(|| operands.side::<T>(device, random, shape, 0));
+                let by = operands.make::<T>(device, random, shape, 0);
                 let residual = GatedResidual { exact: params.exact, clip: false };
-                eprintln!("{cols} columns, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
+                eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
                 let layouts = [Layout::dense(cols); 2];
                 expect_the_two(device, &Both { xy, gate, by }, shape, layouts, (params, residual));
             }

@@ -10,7 +10,7 @@ use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values};
 
 use crate::support::ada_norm_case::{self as ada_norm, PARAMS};
-use crate::support::modulations::{Beside, forms, in_batches};
+use crate::support::modulations::{ModulationCase, forms, in_batches};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -32,8 +32,8 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Without a table, with one of each dtype, in each form.
-fn gates() -> Vec<Beside> {
-    let plain = |beside: &Beside| beside.shift && beside.parameters == [None; 2];
+fn gates() -> Vec<ModulationCase> {
+    let plain = |operands: &ModulationCase| operands.shift && operands.parameters == [None; 2];
     forms().into_iter().filter(plain).collect()
 }
 
@@ -56,7 +56,7 @@ fn run<T: Element>(
 
 /// The operators of a chain, each rounding to `T`; with a gate in f32, or not exact, a chain in f32.
 fn expected<T: Element>([x, y]: [&[T]; 2], gate: Option<&Side<T>>, params: GatedResidual) -> Vec<T> {
-    let single = gate.is_some_and(Side::is_single);
+    let single = gate.is_some_and(Side::is_f32);
     let one = |at: usize| {
         let product = gate.map_or(1.0, |gate| gate.at(at)) * y[at].to_f32();
         let product = if params.exact && !single { T::from_f32(product).to_f32() } else { product };
@@ -71,10 +71,16 @@ fn expected<T: Element>([x, y]: [&[T]; 2], gate: Option<&Side<T>>, params: Gated
 }
 
 /// One shape and layout, in every mode.
-fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 3], layouts: [Layout; 2], beside: Beside) {
+fn check<T: Element>(
+    device: &Device,
+    seed: u64,
+    shape: [i64; 3],
+    layouts: [Layout; 2],
+    operands: ModulationCase,
+) {
     let (random, len) = (&mut random(seed), shape.iter().product::<i64>() as usize);
     let [x, y]: [Vec<T>; 2] = [(); 2].map(|()| values(random, len));
-    let gate = beside.side::<T>(device, random, shape, layouts[0].offset);
+    let gate = operands.side::<T>(device, random, shape, layouts[0].offset);
     for (exact, clip) in [(true, false), (false, false), (true, true)] {
         let params = GatedResidual { exact, clip };
         let sum = run(device, [&x, &y], gate.view(), shape, layouts, params);
@@ -86,10 +92,10 @@ fn table<T: Element>(device: &Device) {
     let (seed, gates) = (seed(), gates());
     for (i, shape) in shapes().into_iter().enumerate() {
         let some = gates.iter().cycle().skip(i * 7).take(if shape.cols > 300 { 2 } else { gates.len() });
-        for beside in some {
-            eprintln!("{} x {} ({}), {beside:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
+        for operands in some {
+            eprintln!("{} x {} ({}), {operands:?}, OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
             let dense = [Layout::dense(shape.cols); 2];
-            check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, *beside);
+            check::<T>(device, seed, in_batches(shape.rows, shape.cols), dense, *operands);
         }
     }
 }
@@ -99,10 +105,10 @@ fn layouts<T: Element>(device: &Device) {
     for cols in [1, 64, 129, 640] {
         let dense = Layout::dense(cols);
         let (gaps, odd) = (Layout { offset: 16, stride: cols + 64 }, Layout { offset: 1, stride: cols + 3 });
-        for beside in gates() {
+        for operands in gates() {
             for layouts in [[gaps; 2], [odd; 2], [odd, dense], [dense, odd]] {
-                eprintln!("{cols} columns, {layouts:?}, {beside:?}, OXIWARP_SEED={seed}");
-                check::<T>(device, seed, [2, 3, cols], layouts, beside);
+                eprintln!("{cols} columns, {layouts:?}, {operands:?}, OXIWARP_SEED={seed}");
+                check::<T>(device, seed, [2, 3, cols], layouts, operands);
             }
         }
     }
@@ -191,7 +197,7 @@ pub fn expect_the_two<T: Element>(
 /// gate, whose form and dtype need not be those of scale and shift.
 fn both<T: Element>(device: &Device) {
     let (seed, forms, gates) = (seed(), forms(), gates());
-    for (i, beside) in forms.into_iter().step_by(2).enumerate() {
+    for (i, operands) in forms.into_iter().step_by(2).enumerate() {
         let cols = if i % 40 == 0 { 25_000 } else { [7, 64, 260, 1536, 3072][i % 5] };
         let (shape, dense) = ([2, 3, cols], Layout::dense(cols));
         let odd = Layout { offset: 1, stride: cols + 3 };
@@ -200,10 +206,10 @@ fn both<T: Element>(device: &Device) {
         let xy: [Vec<T>; 2] = [(); 2].map(|()| values(random, 6 * cols as usize));
         let gate = gates[i % gates.len()];
         let gate = (i % 6 != 5).then(|| gate.side::<T>(device, random, shape, layouts[0].offset));
-        let by = beside.make::<T>(device, random, shape, layouts[0].offset);
+        let by = operands.make::<T>(device, random, shape, layouts[0].offset);
         let (params, clip) = (PARAMS[i % 4], i % 3 == 0);
         let residual = GatedResidual { exact: params.exact, clip };
-        eprintln!("{cols} columns, {layouts:?}, {beside:?}, {params:?}, OXIWARP_SEED={seed}");
+        eprintln!("{cols} columns, {layouts:?}, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
         expect_the_two(device, &Both { xy, gate, by }, shape, layouts, (params, residual));
     }
 }
@@ -212,7 +218,7 @@ fn both<T: Element>(device: &Device) {
 fn clips_before_norm(device: &Device) {
     let cols = 25_000;
     let (random, shape, dense) = (&mut random(seed()), [1, 2, cols], Layout::dense(cols));
-    let by = Beside::USUAL.make::<f16>(device, random, shape, 0);
+    let by = ModulationCase::USUAL.make::<f16>(device, random, shape, 0);
     let xy = [(); 2].map(|()| vec![f16::from_f32(40000.0); 2 * cols as usize]);
     let both = Both { xy, gate: None, by };
     for params in PARAMS {
@@ -228,13 +234,13 @@ fn batch_invariance(device: &Device) {
     let (seed, rows) = (seed(), 300_usize);
     for (norm, cols) in [(Norm::Layer, 128_usize), (Norm::Rms, 1536), (Norm::Layer, 3072)] {
         let (random, width) = (&mut random(seed), cols as i64);
-        let beside = Beside { form: Form::Vector, ..Beside::USUAL };
+        let operands = ModulationCase { form: Form::Vector, ..ModulationCase::USUAL };
         let xy: [Vec<bf16>; 2] = [(); 2].map(|()| values(random, rows * cols));
         let make = |rows: std::ops::Range<usize>| {
             let random = &mut oxiwarp_tests::tensor::random(seed + 1);
             let (shape, part) = ([1, rows.len() as i64, width], rows.start * cols..rows.end * cols);
-            let gate = Some(beside.side(device, random, shape, 0));
-            let by = beside.make(device, random, shape, 0);
+            let gate = Some(operands.side(device, random, shape, 0));
+            let by = operands.make(device, random, shape, 0);
             let both = Both { xy: [0, 1].map(|i| xy[i][part.clone()].to_vec()), gate, by };
             let params = (AdaNorm { norm, ..AdaNorm::default() }, GatedResidual::default());
             run_both(device, &both, shape, [Layout::dense(width); 2], params)

@@ -11,7 +11,7 @@ use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, seed, values, wide};
 
 use crate::support::ada_norm_case as ada_norm;
-use crate::support::modulations::{Beside, forms, in_batches};
+use crate::support::modulations::{ModulationCase, forms, in_batches};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -21,7 +21,7 @@ pub const TESTS: &[Test] = &[
     ("residual_tanh_gated_rms_norm::f32_layouts", layouts::<f32>),
     ("residual_tanh_gated_rms_norm::f16_layouts", layouts::<f16>),
     ("residual_tanh_gated_rms_norm::bf16_layouts", layouts::<bf16>),
-    ("residual_tanh_gated_rms_norm::held", held),
+    ("residual_tanh_gated_rms_norm::held", in_registers),
     ("residual_tanh_gated_rms_norm::rows_do_not_depend_on_each_other", batch_invariance),
     ("residual_tanh_gated_rms_norm::nan_and_infinity_stay_in_their_row", not_finite),
     ("residual_tanh_gated_rms_norm_modulated::f32_is_the_two", chained::<f32>),
@@ -53,7 +53,7 @@ fn reference<T: Element>([x, branch]: [&[T]; 2], gate: &Operand<T>, cols: usize)
         let value = f64::from(gate.at(at)).tanh();
         // Of f32 it is off by 2 ulp.
         let tanh = Approx { value, error: 2.0 * ulp(oxiwarp::Dtype::F32, value) };
-        let tanh = if gate.is_single() { tanh } else { tanh.rounded(T::DTYPE) };
+        let tanh = if gate.is_f32() { tanh } else { tanh.rounded(T::DTYPE) };
         let product = n.times(tanh).rounded(T::DTYPE);
         Approx::exact(x[at].to_f32().into()).plus(product).rounded(T::DTYPE)
     };
@@ -107,13 +107,18 @@ fn layouts<T: Element>(device: &Device) {
 }
 
 /// Mochi's rows have a kernel of their own where the gate is of their type.
-fn held(device: &Device) {
+fn in_registers(device: &Device) {
     let (dense, odd) = (Layout::dense(3072), Layout { offset: 1, stride: 3075 });
-    for (layout, single, is_held) in [(dense, false, true), (dense, true, false), (odd, false, false)] {
+    for (layout, single, is_in_registers) in [(dense, false, true), (dense, true, false), (odd, false, false)]
+    {
         let device = device.with_override(LaunchOverride::default());
         check::<bf16>(&device, seed(), [2, 3, 3072], [layout; 2], (Form::ALL[0], single));
         let launches = device.take_launches().concat();
-        assert_eq!(launches.starts_with("residual_tanh_gated_rms_norm_team6 "), is_held, "{launches}");
+        assert_eq!(
+            launches.starts_with("residual_tanh_gated_rms_norm_block6 "),
+            is_in_registers,
+            "{launches}"
+        );
     }
 }
 
@@ -163,18 +168,19 @@ fn not_finite(device: &Device) {
 /// shared memory and in longer ones.
 fn chained<T: Element>(device: &Device) {
     let seed = seed();
-    let forms: Vec<Beside> = forms().into_iter().filter(|b| b.shift && b.parameters == [None; 2]).collect();
-    for (i, beside) in forms.iter().flat_map(|beside| [beside; 2]).enumerate() {
+    let forms: Vec<ModulationCase> =
+        forms().into_iter().filter(|b| b.shift && b.parameters == [None; 2]).collect();
+    for (i, operands) in forms.iter().flat_map(|operands| [operands; 2]).enumerate() {
         let cols = if i % 12 == 0 { 25_000 } else { [1, 7, 64, 260, 1536, 3072][i / 3 % 6] };
         let (shape, dense) = ([2, 3, cols], Layout::dense(cols));
         let odd = Layout { offset: 1, stride: cols + 3 };
         let [read, write] = [[dense; 2], [odd; 2], [dense, odd]][i % 3];
-        eprintln!("{cols} columns, {read:?} to {write:?}, {beside:?}, OXIWARP_SEED={seed}");
+        eprintln!("{cols} columns, {read:?} to {write:?}, {operands:?}, OXIWARP_SEED={seed}");
         let random = &mut random(seed);
         let [x, branch]: [Vec<T>; 2] = [(); 2].map(|()| values(random, 6 * cols as usize));
         let kind = Kind { form: Form::ALL[i % 5], single: i % 4 == 3, offset: read.offset };
         let gate = Operand::<T>::new(device, random, shape, kind);
-        let scale = beside.side::<T>(device, random, shape, read.offset);
+        let scale = operands.side::<T>(device, random, shape, read.offset);
         let [x_matrix, branch_matrix] =
             [&x, &branch].map(|values| Matrix::upload(device, values, [6, cols], read));
         let [mut normed, mut out] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], write));

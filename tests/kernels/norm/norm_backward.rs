@@ -5,7 +5,7 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::shapes::shapes;
 use oxiwarp_tests::tensor::{Layout, random, seed, values};
 
-use crate::support::norm_backward_case::Case;
+use crate::support::norm_backward_case::NormBackwardCase;
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -25,7 +25,7 @@ fn against_f64<T: Element>(device: &Device) {
     for shape in shapes() {
         eprintln!("{} x {} ({}), OXIWARP_SEED={seed}", shape.rows, shape.cols, shape.why);
         for layer in [false, true] {
-            let case = Case::<T>::new(seed, layer, [shape.rows, shape.cols]);
+            let case = NormBackwardCase::<T>::new(seed, layer, [shape.rows, shape.cols]);
             case.check(device);
             if shape.cols > 20_000 {
                 continue;
@@ -33,8 +33,9 @@ fn against_f64<T: Element>(device: &Device) {
             let single = values(&mut random(seed + 1), shape.cols as usize);
             let dsum = Some(values(&mut random(seed + 2), case.x.len()));
             let offset = if layer { 0.0 } else { 1.0 };
-            Case { weight: Some(Err(single)), offset, wanted: Some(true), ..case.clone() }.check(device);
-            Case { weight: None, dsum, wanted: None, ..case }.check(device);
+            NormBackwardCase { weight: Some(Err(single)), offset, wanted: Some(true), ..case.clone() }
+                .check(device);
+            NormBackwardCase { weight: None, dsum, wanted: None, ..case }.check(device);
         }
     }
 }
@@ -47,10 +48,11 @@ fn layouts(device: &Device) {
             for layouts in [[dense, odd, dense], [odd, dense, dense], [dense, dense, odd], [odd; 3]] {
                 eprintln!("{cols} columns, {layouts:?}, OXIWARP_SEED={seed}");
                 for layer in [false, true] {
-                    let case = Case::<bf16>::new(seed, layer, [6, cols]);
+                    let case = NormBackwardCase::<bf16>::new(seed, layer, [6, cols]);
                     let dsum = Some(values(&mut random(seed), case.x.len()));
-                    Case { layouts, dsum, ..case }.check(device);
-                    Case { layouts, ..Case::<f32>::new(seed, layer, [6, cols]) }.check(device);
+                    NormBackwardCase { layouts, dsum, ..case }.check(device);
+                    NormBackwardCase { layouts, ..NormBackwardCase::<f32>::new(seed, layer, [6, cols]) }
+                        .check(device);
                 }
             }
         }
@@ -61,14 +63,18 @@ fn layouts(device: &Device) {
 fn persistent(device: &Device) {
     let seed = seed();
     for layer in [false, true] {
-        Case::<f32>::new(seed, layer, [1_501, 1024]).check(device);
-        Case::<f32>::new(seed, layer, [140, 8_208]).check(device);
-        let odd = Case::<f32>::new(seed, layer, [1_100, 513]);
-        Case { layouts: [Layout { offset: 1, stride: 515 }; 3], ..odd }.check(device);
+        NormBackwardCase::<f32>::new(seed, layer, [1_501, 1024]).check(device);
+        NormBackwardCase::<f32>::new(seed, layer, [140, 8_208]).check(device);
+        let odd = NormBackwardCase::<f32>::new(seed, layer, [1_100, 513]);
+        NormBackwardCase { layouts: [Layout { offset: 1, stride: 515 }; 3], ..odd }.check(device);
         let (groups, cols) = (200, 2048);
         let weight = values(&mut random(seed), groups * cols);
-        Case { weight: Some(Ok(weight)), groups, ..Case::<f16>::new(seed, layer, [1_200, cols as i64]) }
-            .check(device);
+        NormBackwardCase {
+            weight: Some(Ok(weight)),
+            groups,
+            ..NormBackwardCase::<f16>::new(seed, layer, [1_200, cols as i64])
+        }
+        .check(device);
     }
 }
 
@@ -77,10 +83,14 @@ fn groups(device: &Device) {
     let seed = seed();
     for (groups, rows, cols) in [(2, 3, 64), (5, 1, 129), (3, 700, 16), (4, 9, 3072)] {
         for layer in [false, true] {
-            let case = Case::<f16>::new(seed, layer, [groups * rows, cols]);
+            let case = NormBackwardCase::<f16>::new(seed, layer, [groups * rows, cols]);
             let weight = values(&mut random(seed), (groups * cols) as usize);
-            let case =
-                Case { weight: Some(Err(weight)), groups: groups as usize, wanted: Some(true), ..case };
+            let case = NormBackwardCase {
+                weight: Some(Err(weight)),
+                groups: groups as usize,
+                wanted: Some(true),
+                ..case
+            };
             case.check(device);
         }
     }
@@ -90,14 +100,19 @@ fn batch_invariance(device: &Device) {
     for cols in [5_i64, 128, 1536, 3072, 40_000] {
         let rows = if cols > 10_000 { 7 } else { 300 };
         for layer in [false, true] {
-            let case = Case::<bf16>::new(seed(), layer, [rows, cols]);
+            let case = NormBackwardCase::<bf16>::new(seed(), layer, [rows, cols]);
             let (all, _) = case.run(device);
             for row in [0, 1, rows - 1] {
                 let at = (row * cols) as usize..((row + 1) * cols) as usize;
                 let (x, dy) = (case.x[at.clone()].to_vec(), case.dy[at.clone()].to_vec());
                 for wanted in [None, Some(false)] {
-                    let alone =
-                        Case { shape: [1, cols], x: x.clone(), dy: dy.clone(), wanted, ..case.clone() };
+                    let alone = NormBackwardCase {
+                        shape: [1, cols],
+                        x: x.clone(),
+                        dy: dy.clone(),
+                        wanted,
+                        ..case.clone()
+                    };
                     same_bits(&alone.run(device).0, &all[at.clone()]);
                 }
             }
@@ -108,7 +123,10 @@ fn batch_invariance(device: &Device) {
 fn deterministic(device: &Device) {
     for shape in [[3000, 16], [900, 520], [400, 3072], [40, 40_000]] {
         for layer in [false, true] {
-            let case = Case { wanted: Some(true), ..Case::<bf16>::new(seed(), layer, shape) };
+            let case = NormBackwardCase {
+                wanted: Some(true),
+                ..NormBackwardCase::<bf16>::new(seed(), layer, shape)
+            };
             let (first, again) = (case.run(device), case.run(device));
             same_bits(&first.0, &again.0);
             assert_eq!(first.1, again.1, "{shape:?}, layer {layer}");
@@ -119,7 +137,7 @@ fn deterministic(device: &Device) {
 fn not_finite(device: &Device) {
     let (rows, cols) = (6, 40_usize);
     for layer in [false, true] {
-        let mut case = Case::<f32>::new(seed(), layer, [rows, cols as i64]);
+        let mut case = NormBackwardCase::<f32>::new(seed(), layer, [rows, cols as i64]);
         case.dy[cols + 3] = f32::NAN;
         let (dx, sums) = case.run(device);
         assert!(dx[cols..2 * cols].iter().all(|dx| dx.is_nan()), "a NaN reaches its whole row");

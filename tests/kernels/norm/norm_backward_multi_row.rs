@@ -8,7 +8,7 @@ use oxiwarp::{
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
 
-use crate::support::norm_backward_case::{Case, EPS};
+use crate::support::norm_backward_case::{EPS, NormBackwardCase};
 use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[
@@ -22,7 +22,7 @@ pub const TESTS: &[Test] = &[
 ];
 
 /// Columns of f32 and the kernel that takes them; 16-bit rows are twice as long.
-const FORMS: [(i64, &str); 2] = [(512, "beside2"), (1_536, "beside3")];
+const FORMS: [(i64, &str); 2] = [(512, "rows2_block2"), (1_536, "block3")];
 
 /// So many columns in vectors as many as those of f32.
 fn columns<T>(of_f32: i64) -> i64 {
@@ -42,10 +42,10 @@ fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -
 fn odd_rows<T: Element>(device: &Device) {
     for (cols, kernel) in FORMS {
         for rows in [1, 2, 3, 7, 1_323] {
-            let case = Case::<T>::new(seed(), true, [rows, columns::<T>(cols)]);
+            let case = NormBackwardCase::<T>::new(seed(), true, [rows, columns::<T>(cols)]);
             let dsum = (rows == 7).then(|| values(&mut random(seed()), case.x.len()));
             eprintln!("{rows} rows of {cols}, OXIWARP_SEED={}", seed());
-            by_kernel(device, kernel, |device| Case { dsum, ..case }.check(device));
+            by_kernel(device, kernel, |device| NormBackwardCase { dsum, ..case }.check(device));
         }
     }
 }
@@ -57,7 +57,7 @@ fn not_finite(device: &Device) {
         let cols = cols as usize;
         for (row, column) in (0..rows).flat_map(|row| [(row, 3), (row, 40)]) {
             for (in_x, bad) in [(true, f32::NAN), (false, f32::NAN), (true, f32::INFINITY)] {
-                let mut case = Case::<f32>::new(seed(), true, [rows as i64, cols as i64]);
+                let mut case = NormBackwardCase::<f32>::new(seed(), true, [rows as i64, cols as i64]);
                 let of = if in_x { &mut case.x } else { &mut case.dy };
                 of[row * cols + column] = bad;
                 let (dx, sums) = by_kernel(device, kernel, |device| case.run(device));
@@ -79,7 +79,7 @@ fn not_finite(device: &Device) {
 fn far_means(device: &Device) {
     for (cols, kernel) in FORMS {
         for mean in [-3_000.0, 40_000.0] {
-            let mut case = Case::<f32>::new(seed(), true, [5, cols]);
+            let mut case = NormBackwardCase::<f32>::new(seed(), true, [5, cols]);
             let means = [mean, 0.0, -mean, mean, 10.0 * mean];
             case.x.iter_mut().enumerate().for_each(|(at, x)| *x += means[at / cols as usize]);
             by_kernel(device, kernel, |device| case.check(device));
@@ -91,7 +91,8 @@ fn far_means(device: &Device) {
 fn outliers(device: &Device) {
     for (cols, kernel) in FORMS {
         for (outliers, size) in [(0..1, 1e4), (15..16, -1e6), (3..9, 1e3), (0..16, 1e4), (0..16, -300.0)] {
-            let mut case = Case { sampled: true, ..Case::<f32>::new(seed(), true, [3, cols]) };
+            let mut case =
+                NormBackwardCase { sampled: true, ..NormBackwardCase::<f32>::new(seed(), true, [3, cols]) };
             // Of the row in the middle: its neighbours are as they were.
             case.x[cols as usize..][outliers].iter_mut().for_each(|x| *x += size);
             by_kernel(device, kernel, |device| case.check(device));
@@ -103,7 +104,7 @@ fn outliers(device: &Device) {
 fn three_dimensions(device: &Device) {
     let (batches, tokens) = (3, 5);
     for (cols, kernel) in FORMS {
-        let case = Case::<f32>::new(seed(), true, [batches * tokens, cols]);
+        let case = NormBackwardCase::<f32>::new(seed(), true, [batches * tokens, cols]);
         let (dx, sums) = by_kernel(device, kernel, |device| case.run(device));
         let (shape, strides) = ([batches, tokens, cols], [(tokens + 1) * cols, cols, 1]);
         let spread = |values: &[f32]| {

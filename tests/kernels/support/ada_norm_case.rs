@@ -4,7 +4,7 @@ use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::operand::Norming;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
-use super::modulations::Beside;
+use super::modulations::ModulationCase;
 
 /// Both norms, in both modes.
 pub const PARAMS: [AdaNorm; 4] = [
@@ -32,7 +32,7 @@ pub fn run<T: Element>(
 
 /// The formula, with the roundings of separate operators or without.
 fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm) -> Vec<Approx> {
-    let round_each = params.exact && !by.is_single();
+    let round_each = params.exact && !by.is_f32();
     let round = |y: Approx, wanted: bool| if wanted { y.rounded(T::DTYPE) } else { y };
     // LayerNorm is one operator with its parameters, RMSNorm one for each.
     let (step, in_norm) = (round_each, round_each && params.norm == Norm::Rms);
@@ -60,12 +60,12 @@ pub fn check<T: Element>(
     seed: u64,
     shape: [i64; 3],
     layouts: [Layout; 2],
-    beside: Beside,
+    operands: ModulationCase,
     params: AdaNorm,
 ) -> Vec<T> {
     let (random, cols) = (&mut random(seed), shape[2] as usize);
     let x: Vec<T> = values(random, (shape[0] * shape[1]) as usize * cols);
-    let by = beside.make(device, random, shape, layouts[0].offset);
+    let by = operands.make(device, random, shape, layouts[0].offset);
     let y = run(device, &x, by.views(), shape, layouts, params);
     close(&y, &reference(&x, &by, cols, params), cols);
     y

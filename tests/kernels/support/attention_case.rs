@@ -18,7 +18,7 @@ pub struct MaskCase {
 
 /// A call.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub struct AttentionCase {
     /// Batches, queries, keys, heads, heads of the keys, columns.
     pub sizes: [usize; 6],
     /// Of queries, keys, values and the result: all in one order.
@@ -29,7 +29,7 @@ pub struct Case {
     pub sharpness: f32,
 }
 
-impl Case {
+impl AttentionCase {
     pub fn of(sizes: [usize; 6]) -> Self {
         let params = Attention::default();
         Self { sizes, layouts: [Layout::Dense; 4], params, mask: None, sharpness: 0.5 }
@@ -70,7 +70,7 @@ enum Half {
 }
 
 impl Mask {
-    pub fn random(device: &Device, case: &Case, mask: MaskCase, dtype: Dtype, seed: u64) -> Self {
+    pub fn random(device: &Device, case: &AttentionCase, mask: MaskCase, dtype: Dtype, seed: u64) -> Self {
         let [b, sq, sk, h, ..] = case.sizes;
         let all = [b, h, sq, sk];
         let shape: [usize; 4] = std::array::from_fn(|dim| if mask.full[dim] { all[dim] } else { 1 });
@@ -116,7 +116,13 @@ impl Mask {
 }
 
 /// What a query sees, in f64: the scores of all keys, minus infinity for those that are hidden.
-pub fn scores(case: &Case, mask: Option<&Mask>, q: &[f64], k: &[f64], [b, i, h]: [usize; 3]) -> Vec<f64> {
+pub fn scores(
+    case: &AttentionCase,
+    mask: Option<&Mask>,
+    q: &[f64],
+    k: &[f64],
+    [b, i, h]: [usize; 3],
+) -> Vec<f64> {
     let [_, sq, sk, heads, kv_heads, d] = case.sizes;
     let Attention { scale, causal, window: [before, after], softcap, .. } = case.params;
     let (g, here) = (h / (heads / kv_heads), i as i64 + sk as i64 - sq as i64);
@@ -142,14 +148,14 @@ pub fn scores(case: &Case, mask: Option<&Mask>, q: &[f64], k: &[f64], [b, i, h]:
 pub type Run = fn(&Device, AttentionInputs, ViewMut, Option<ViewMut>, Attention) -> Result<()>;
 
 /// Runs the case and compares every element with f64.
-pub fn check<T: Element>(device: &Device, case: &Case) {
+pub fn check<T: Element>(device: &Device, case: &AttentionCase) {
     check_by::<T>(device, case, |device, inputs, out, lse, params| {
         attention(device, inputs, out, lse, params, Stream::default())
     });
 }
 
 /// As [`check`], by another function.
-pub fn check_by<T: Element>(device: &Device, case: &Case, run: Run) {
+pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
     let (seed, [b, sq, sk, heads, kv_heads, d]) = (seed(), case.sizes);
     let mut rng = random(seed);
     let mut q: Vec<T> = values(&mut rng, b * sq * heads * d);

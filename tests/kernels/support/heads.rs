@@ -124,7 +124,7 @@ pub enum Kind {
 
 /// A rotation and the angles that it stands for.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn {
+pub struct Rotation {
     pub kind: Kind,
     pub interleaved: bool,
     /// Rotated columns.
@@ -137,7 +137,7 @@ pub struct Turn {
     pub single: bool,
 }
 
-impl Turn {
+impl Rotation {
     pub fn of(kind: Kind, interleaved: bool, columns: usize) -> Self {
         Self { kind, interleaved, columns, offset: 0, by_batch: false, by_head: false, single: true }
     }
@@ -160,7 +160,7 @@ impl Turn {
 
 /// Tables on the device, and every cosine and sine of them.
 pub struct Tables<T> {
-    pub turn: Turn,
+    pub rotation: Rotation,
     cos: Vec<f32>,
     sin: Vec<f32>,
     sizes: Sizes,
@@ -170,19 +170,20 @@ pub struct Tables<T> {
 
 impl<T: Element> Tables<T> {
     /// Random angles for heads of `sizes`.
-    pub fn random(device: &Device, rng: &mut StdRng, turn: Turn, [b, s, h, _]: Sizes) -> Self {
-        let pairs = turn.columns / 2;
-        let tokens = if turn.offset == 0 { s } else { s - turn.offset - 1 };
-        let sizes = [if turn.by_batch { b } else { 1 }, tokens, if turn.by_head { h } else { 1 }, pairs];
+    pub fn random(device: &Device, rng: &mut StdRng, rotation: Rotation, [b, s, h, _]: Sizes) -> Self {
+        let pairs = rotation.columns / 2;
+        let tokens = if rotation.offset == 0 { s } else { s - rotation.offset - 1 };
+        let sizes =
+            [if rotation.by_batch { b } else { 1 }, tokens, if rotation.by_head { h } else { 1 }, pairs];
         let angles: Vec<f32> = values(rng, sizes.iter().product());
-        let round = |x: f32| if turn.single { x } else { T::from_f32(x).to_f32() };
+        let round = |x: f32| if rotation.single { x } else { T::from_f32(x).to_f32() };
         let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|a| (round(a.cos()), round(a.sin()))).unzip();
         let spread = |entries: &[f32], other: &[f32]| -> Vec<f32> {
             let rows = entries.chunks(pairs).zip(other.chunks(pairs));
-            rows.flat_map(|(row, other)| match turn.kind {
+            rows.flat_map(|(row, other)| match rotation.kind {
                 Kind::Narrow => row.to_vec(),
                 Kind::Complex => row.iter().zip(other).flat_map(|(c, s)| [*c, *s]).collect(),
-                Kind::Wide => (0..turn.columns).map(|column| row[turn.pair(column).0]).collect(),
+                Kind::Wide => (0..rotation.columns).map(|column| row[rotation.pair(column).0]).collect(),
             })
             .collect()
         };
@@ -191,46 +192,50 @@ impl<T: Element> Tables<T> {
         let same = laid.map(|table| {
             device.upload(&table.iter().map(|&x| T::from_f32(x)).collect::<Vec<_>>()).expect("memory")
         });
-        Self { turn, cos, sin, sizes, single, same }
+        Self { rotation, cos, sin, sizes, single, same }
     }
 
     /// The op's argument.
     pub fn rope(&self, order: HeadsOrder) -> Rope<'_> {
         let [b, s, h, pairs] = self.sizes.map(|size| size as i64);
-        let width = if self.turn.kind == Kind::Narrow { pairs } else { 2 * pairs };
+        let width = if self.rotation.kind == Kind::Narrow { pairs } else { 2 * pairs };
         let (shape, strides) = match order {
             HeadsOrder::TokensFirst => ([b, s, h, width], [s * h * width, h * width, width, 1]),
             HeadsOrder::HeadsFirst => ([b, h, s, width], [s * h * width, width, h * width, 1]),
         };
-        let view = |i: usize| match self.turn.single {
+        let view = |i: usize| match self.rotation.single {
             true => self.single[i].view_strided(0, &shape, &strides).expect("inside"),
             false => self.same[i].view_strided(0, &shape, &strides).expect("inside"),
         };
-        let angles = match self.turn.kind {
+        let angles = match self.rotation.kind {
             Kind::Complex => Angles::Complex(view(0)),
             _ => Angles::Tables { cos: view(0), sin: view(1) },
         };
-        let offset = (self.turn.offset != 0).then_some(self.turn.offset as i64);
-        Rope { columns: Some(self.turn.columns as i64), offset, ..Rope::new(angles, self.turn.interleaved) }
+        let offset = (self.rotation.offset != 0).then_some(self.rotation.offset as i64);
+        Rope {
+            columns: Some(self.rotation.columns as i64),
+            offset,
+            ..Rope::new(angles, self.rotation.interleaved)
+        }
     }
 
     /// Cosine and sine of a column, whether it is the second of its pair, and its partner; `None` where
     /// nothing turns.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
-        let Turn { offset, columns, by_batch, by_head, .. } = self.turn;
+        let Rotation { offset, columns, by_batch, by_head, .. } = self.rotation;
         let [_, tokens, heads, pairs] = self.sizes;
         if column >= columns || s < offset || s - offset >= tokens {
             return None;
         }
-        let (pair, second) = self.turn.pair(column);
+        let (pair, second) = self.rotation.pair(column);
         let (b, h) = (if by_batch { b } else { 0 }, if by_head { h } else { 0 });
         let at = ((b * tokens + s - offset) * heads + h) * pairs + pair;
-        Some((self.cos[at], self.sin[at], second, self.turn.partner(column)))
+        Some((self.cos[at], self.sin[at], second, self.rotation.partner(column)))
     }
 
     /// What the op makes of `x`, bit for bit.
     pub fn apply(&self, x: &[T], [_, s, h, d]: Sizes) -> Vec<T> {
-        let each = !self.turn.single && size_of::<T>() == 2;
+        let each = !self.rotation.single && size_of::<T>() == 2;
         let round = |x: f32| if each { T::from_f32(x).to_f32() } else { x };
         let of = |at: usize| {
             let (row, column) = (at / d, at % d);
@@ -240,7 +245,7 @@ impl<T: Element> Tables<T> {
             };
             let (own, other) = (x[at].to_f32(), x[row * d + partner].to_f32());
             let other = if second { other } else { -other };
-            T::from_f32(match (self.turn.kind, second) {
+            T::from_f32(match (self.rotation.kind, second) {
                 (Kind::Complex, false) => own.mul_add(cos, other * sin),
                 (Kind::Complex, true) => other.mul_add(sin, own * cos),
                 _ => round(own * cos) + round(other * sin),

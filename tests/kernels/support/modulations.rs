@@ -7,7 +7,7 @@ use super::layer_norm_case::PARAMETERS;
 
 /// What is beside the rows of a norm; a `bool` says whether an operand is in f32.
 #[derive(Clone, Copy, Debug)]
-pub struct Beside {
+pub struct ModulationCase {
     pub form: Form,
     pub single: bool,
     pub table: Option<bool>,
@@ -15,13 +15,13 @@ pub struct Beside {
     pub parameters: [Option<bool>; 2],
 }
 
-impl Beside {
+impl ModulationCase {
     /// As LTX-Video, Flux and most others have it.
     pub const USUAL: Self =
         Self { form: Form::BatchSlice, single: false, table: None, shift: true, parameters: [None; 2] };
 
     /// Is any of it in f32?
-    pub fn is_single(&self) -> bool {
+    pub fn is_f32(&self) -> bool {
         self.single || [self.table, self.parameters[0], self.parameters[1]].contains(&Some(true))
     }
 
@@ -55,14 +55,14 @@ impl Beside {
 }
 
 /// All of them.
-pub fn forms() -> Vec<Beside> {
+pub fn forms() -> Vec<ModulationCase> {
     let mut all = vec![];
     for form in Form::ALL {
         for single in [false, true] {
             for table in [None, Some(false), Some(true)] {
                 for shift in [true, false] {
                     for parameters in PARAMETERS {
-                        all.push(Beside { form, single, table, shift, parameters });
+                        all.push(ModulationCase { form, single, table, shift, parameters });
                     }
                 }
             }

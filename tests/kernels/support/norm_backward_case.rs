@@ -10,7 +10,7 @@ pub const EPS: f32 = 1e-6;
 
 /// One call, its operands as values on the host.
 #[derive(Clone)]
-pub struct Case<T> {
+pub struct NormBackwardCase<T> {
     pub layer: bool,
     pub shape: [i64; 2],
     /// Of x, dy and dsum, dx.
@@ -31,7 +31,7 @@ pub struct Case<T> {
 /// dx, and the gradients of the parameters as f64.
 type Results<T> = (Vec<T>, Vec<Vec<f64>>);
 
-impl<T: Element> Case<T> {
+impl<T: Element> NormBackwardCase<T> {
     pub fn new(seed: u64, layer: bool, shape: [i64; 2]) -> Self {
         let (random, len) = (&mut random(seed), (shape[0] * shape[1]) as usize);
         Self {

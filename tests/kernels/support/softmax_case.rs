@@ -32,8 +32,8 @@ pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
         let expected = reference(x, cols, log);
         for (c, (&expected, got)) in expected.iter().zip(got).enumerate() {
             let got = f64::from(got.to_f32());
-            let (from_max, is_single) = (max - x[c], size_of::<T>() == 4);
-            let (unit, own) = match (log, is_single) {
+            let (from_max, is_f32) = (max - x[c], size_of::<T>() == 4);
+            let (unit, own) = match (log, is_f32) {
                 (true, _) => (1.0, 2.5 * expected.abs()),
                 (false, true) => (expected, 4.0),
                 (false, false) => {
@@ -45,7 +45,7 @@ pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
                 }
             };
             let single = f64::from(f32::EPSILON) * unit * (3.0 + own + 0.5 * from_max);
-            let rounding = if is_single { 0.0 } else { 0.5 * ulp(T::DTYPE, expected) };
+            let rounding = if is_f32 { 0.0 } else { 0.5 * ulp(T::DTYPE, expected) };
             let allowed = single + rounding + f64::from(f32::MIN_POSITIVE);
             let right = got == expected || (got - expected).abs() <= allowed;
             assert!(right, "row {r}, column {c}: {got:e}, expected {expected:e} within {allowed:e}");

@@ -22,6 +22,7 @@ from ptx_checks import (
     check_header,
     check_local,
     check_memory,
+    check_names,
     check_registers,
     check_serial,
     check_width,
@@ -191,5 +192,10 @@ def test_launches_may_overlap(arch: str, tmp_path: Path) -> None:
     expect_none([*check_wait(module.sass), *check_memory(module), *check_registers(module), *check_serial(module)])
 
 
-def test_held_rows_move_16_bytes_at_a_time(assembled: Module) -> None:
+def test_entries_follow_the_scheme(arch: str) -> None:
+    for op, text in units_of(arch).items():
+        expect_none(check_names(parse(text).entries, op))
+
+
+def test_rows_move_in_wide_accesses(assembled: Module) -> None:
     expect_none(check_width(assembled.sass))

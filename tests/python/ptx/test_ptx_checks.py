@@ -14,6 +14,7 @@ from ptx_checks import (
     check_header,
     check_local,
     check_memory,
+    check_names,
     check_registers,
     check_serial,
     check_width,
@@ -51,9 +52,9 @@ SPILL = "\n".join(
 NARROW = "ld.global.u32 %r1, [%rd1]; st.global.v4.u32 [%rd2], {%r1, %r1, %r1, %r1};"
 BROKEN = (
     HEADER
-    + entry("rms_norm_f32", LOCAL)
-    + entry("rms_norm_f16", SPILL, ".maxntid 1024, 1, 1")
-    + entry("rms_norm_hold1_f32", NARROW, ".maxntid 32, 1, 1")
+    + entry("rms_norm_any_f32", LOCAL)
+    + entry("rms_norm_any_f16", SPILL, ".maxntid 1024, 1, 1")
+    + entry("rms_norm_block1_f32", NARROW, ".maxntid 32, 1, 1")
 )
 
 
@@ -65,38 +66,53 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
 
 
 def test_checks_report_a_missing_entry(broken: Module) -> None:
-    source = (
-        "entry! {\n rms_norm<T: [f32, f16, bf16]>(x: Rows) => a::<T>(x);\n rms_norm_hold1<T: [f16]>(x: Rows) => b }"
-    )
+    source = "entry! {\n rms_norm_any<T: [f32, f16, bf16]>(x: Rows) => a::<T>(x);\n rms_norm_block1<T: [f16]>(x: Rows) => b }"
     problems = check_entries(broken.entries, declared_entries(source))
-    assert problems[:2] == ["rms_norm_bf16: no such entry", "rms_norm_hold1_f16: no such entry"]
-    assert problems[2:] == ["rms_norm_hold1_f32: not in the source"]
+    assert problems[:2] == ["rms_norm_any_bf16: no such entry", "rms_norm_block1_f16: no such entry"]
+    assert problems[2:] == ["rms_norm_block1_f32: not in the source"]
 
 
 def test_checks_report_missing_bounds(broken: Module) -> None:
-    assert check_bounds(broken.entries) == ["rms_norm_f32: no .maxntid"]
+    assert check_bounds(broken.entries) == ["rms_norm_any_f32: no .maxntid"]
 
 
 def test_checks_report_spill_and_stack(broken: Module) -> None:
     problems = check_memory(broken)
-    assert any(problem.startswith("rms_norm_f16: spills") for problem in problems)
-    assert any(problem.startswith("rms_norm_f32: stack frame of 64 bytes") for problem in problems)
-    assert not any("hold1" in problem for problem in problems)
+    assert any(problem.startswith("rms_norm_any_f16: spills") for problem in problems)
+    assert any(problem.startswith("rms_norm_any_f32: stack frame of 64 bytes") for problem in problems)
+    assert not any("block1" in problem for problem in problems)
     unreported = Module(broken.isa, broken.target, broken.entries)
-    assert "rms_norm_f32: ptxas says nothing about it" in check_memory(unreported)
+    assert "rms_norm_any_f32: ptxas says nothing about it" in check_memory(unreported)
 
 
 def test_checks_report_local_memory(broken: Module) -> None:
     problems = check_local(broken.sass)
-    assert {problem.split(":")[0] for problem in problems} == {"rms_norm_f32", "rms_norm_f16"}
+    assert {problem.split(":")[0] for problem in problems} == {"rms_norm_any_f32", "rms_norm_any_f16"}
     assert all("LDL" in problem and "STL" in problem for problem in problems)
 
 
 def test_checks_report_narrow_loads(broken: Module) -> None:
     problems = check_width(broken.sass)
     assert len(problems) == 2, problems
-    assert problems[0].startswith("rms_norm_hold1_f32: narrow access: 1 x LDG.E")
-    assert problems[1] == "rms_norm_hold1_f32: no LDG.128"
+    assert problems[0].startswith("rms_norm_block1_f32: narrow access: 1 x LDG.E")
+    assert problems[1] == "rms_norm_block1_f32: no LDG of 128 bits"
+
+
+def test_checks_report_names() -> None:
+    good = ["rope_any_f32", "rope_qk_warp1_f16", "rope_d64_warp1_bf16"]
+    assert check_names(good, "rope") == []
+    bad = ["rope_f32", "rope_hold2_f16", "rope_block2", "rope_block2_i8", "norm_any_f32"]
+    assert [problem.split(":")[0] for problem in check_names([*good, *bad], "rope")] == sorted(bad)
+
+
+def test_width_depends_on_the_table(broken: Module) -> None:
+    """Four elements of 16 bits are enough in a warp, not in an op whose threads have packs; nothing is asked of `any`."""
+    code = broken.sass["rms_norm_block1_f32"]
+    halves = [one._replace(modifiers=one.modifiers.replace(".128", ".64")) for one in code if one.opcode == "STG"]
+    halves += [one._replace(opcode="LDG") for one in halves]
+    assert check_width({"layer_norm_warp5_f16": halves, "rms_norm_any_f16": code}) == []
+    assert len(check_width({"rms_norm_block2_f16": halves})) == 3
+    assert len(check_width({"layer_norm_warp5_f32": halves})) == 3
 
 
 def test_checks_report_registers() -> None:
@@ -144,4 +160,4 @@ def test_checks_report_header() -> None:
 def test_what_ptxas_refuses_is_an_error(tmp_path: Path) -> None:
     need_tools()
     with pytest.raises(PtxasError, match="nonsense"):
-        assemble(HEADER + entry("rms_norm_f32", "nonsense %r1;"), "sm_90", tmp_path)
+        assemble(HEADER + entry("rms_norm_any_f32", "nonsense %r1;"), "sm_90", tmp_path)

@@ -231,17 +231,71 @@ def check_serial(module: Module) -> list[str]:
     return [remark for remark in module.remarks if "wgmma" in remark and "serialized" in remark]
 
 
-def check_width(sass: Sass) -> list[str]:
-    """Kernels that hold a row move it, and the weight, 16 bytes at a time.
+class Residency(NamedTuple):
+    """Where a kernel keeps its row between the passes over it, and the access to global memory that this asks for."""
 
-    Parameters come from constant memory, so every global access must be 128-bit; a generic `LD` or `ST` counts as one.
+    description: str
+    elements: int
+    """The fewest elements of an access; 0: any."""
+
+
+# An entry is `<op>[_<variant>]_<residency>[<n>]_<dtype>`. `n`: packs or vec4s of a thread in registers; for `smem` the
+# warps that share a row.
+RESIDENCIES = {
+    "warp": Residency("in the registers of a warp", 4),
+    "block": Residency("in the registers of a block, or of one thread of it", 4),
+    "cluster": Residency("in the registers of a cluster of blocks", 4),
+    "smem": Residency("in shared memory", 4),
+    "any": Residency("nowhere: it is read again, in any layout", 0),
+}
+# Ops whose threads have packs of 16 bytes of a row; those of all others have four elements, a vec4.
+PACKS = re.compile(
+    r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual|layer_norm_backward(?:_rows2)?|rms_norm"
+    r"|rms_norm_gated|softmax)(?:_backward)?_(?:block|cluster)\d+"
+)
+# Accesses to single elements beside the row, by entry: the position of a token, the sum that a warp leaves.
+SINGLE_ELEMENTS = {
+    "rope_warp1": 2,
+    "rope_block": 1,
+    "layer_norm_backward_rows2_block2": 2,
+    "layer_norm_backward_block3": 2,
+}
+_NAME = re.compile(rf"(?P<kernel>\w+?_(?P<residency>{'|'.join(RESIDENCIES)})\d*)_(?P<dtype>f32|f16|bf16)")
+_BITS = re.compile(r"\.(?:U|S)?(8|16|32|64|128)\b")
+
+
+def check_names(names: Iterable[str], op: str) -> list[str]:
+    """Entries of an op are named after it and after where they keep a row."""
+    scheme = f"<op>[_<variant>]_<{'|'.join(RESIDENCIES)}>[<n>]_<dtype>"
+    return [
+        f"{name}: expected a name of {op} by the scheme {scheme}"
+        for name in sorted(names)
+        if _NAME.fullmatch(name) is None or not name.startswith(f"{op}_")
+    ]
+
+
+def check_width(sass: Sass) -> list[str]:
+    """Kernels that keep a row read and write it, and what is beside it, in accesses of so many elements as `RESIDENCIES`
+    says, or of 16 bytes in `PACKS`. (Those of attention move tiles: not here.)
+
+    Parameters come from constant memory, so every global access counts; a generic `LD` or `ST` is taken for one.
     """
-    held = {name: code for name, code in sass.items() if re.search(r"_hold\d+_", name)}
-    accesses = {"LDG", "STG", "LD", "ST", "LDGSTS"}
-    problems = _count(held, "narrow access", lambda opcode, modifiers: opcode in accesses and ".128" not in modifiers)
-    for name, code in held.items():
-        wide = {opcode for opcode, modifiers, *_ in code if ".128" in modifiers}
-        problems += [f"{name}: no {opcode}.128" for opcode in ("LDG", "STG") if opcode not in wide]
+    problems = []
+    for name, code in sass.items():
+        match = _NAME.fullmatch(name)
+        if match is None or name.startswith("attention") or not (elements := RESIDENCIES[match["residency"]].elements):
+            continue
+        bits = 128 if PACKS.fullmatch(match["kernel"]) or match["dtype"] == "f32" else 16 * elements
+        accesses = [
+            (opcode + modifiers, int(width[1]) if (width := _BITS.search(modifiers)) else 32)
+            for opcode, modifiers, *_ in code
+            if opcode in ("LDG", "STG", "LD", "ST", "LDGSTS")
+        ]
+        narrow = [access for access, width in accesses if width < bits]
+        if len(narrow) > SINGLE_ELEMENTS.get(match["kernel"], 0):
+            problems.append(f"{name}: narrow access: {len(narrow)} x {', '.join(sorted(set(narrow)))}")
+        wide = {access[:3] for access, width in accesses if width >= bits}
+        problems += [f"{name}: no {opcode} of {bits} bits" for opcode in ("LDG", "STG") if opcode not in wide]
     return problems
 
 

@@ -61,7 +61,7 @@ accesses! {
 
 /// # Safety
 /// A line begins at `ptr`: its ends are read, so that a tool that checks addresses sees one that nobody has.
-pub unsafe fn l2_give_back(ptr: *const u8) {
+pub unsafe fn l2_demote(ptr: *const u8) {
     check_aligned(ptr.addr(), LINE as usize);
     // SAFETY: as the caller promises.
     unsafe { std::hint::black_box([ptr.read(), ptr.wrapping_add(LINE as usize - 1).read()]) };

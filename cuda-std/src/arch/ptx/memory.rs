@@ -63,7 +63,7 @@ accesses! {
 /// # Safety
 /// A line of global memory begins at `ptr`.
 #[inline(always)]
-pub unsafe fn l2_give_back(ptr: *const u8) {
+pub unsafe fn l2_demote(ptr: *const u8) {
     if cfg!(target_feature = "sm_90") {
         // SAFETY: a hint for memory that may be read.
         unsafe { asm!("applypriority.global.L2::evict_normal [{}], 128;", in(reg64) ptr, options(nostack)) };

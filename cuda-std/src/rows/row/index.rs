@@ -3,13 +3,13 @@ use crate::rows::team::Team;
 
 /// Where a team's row is in [`Rows`](super::Rows): worked out once for all operands of a launch.
 #[derive(Clone, Copy)]
-pub struct RowAt {
+pub struct RowIndex {
     pub(super) within: i64,
     pub(super) group: i64,
     pub(super) exists: bool,
 }
 
-impl RowAt {
+impl RowIndex {
     /// The first row, whatever the team: of a weight.
     pub const FIRST: Self = Self { within: 0, group: 0, exists: true };
 
@@ -33,7 +33,7 @@ impl RowAt {
     /// The same where rows are fewer than 2^30, so that their number times an element's bytes has 32 bits: half the
     /// arithmetic.
     #[inline(always)]
-    pub fn of_few(team: Team, count: u32, inner: u32) -> Self {
+    pub fn narrow(team: Team, count: u32, inner: u32) -> Self {
         let row = team.row as u32;
         let (within, group) = if inner == 0 { (row, 0) } else { (row % inner, row / inner) };
         Self { within: i64::from(within), group: i64::from(group), exists: row < count }

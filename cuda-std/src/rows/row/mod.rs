@@ -12,14 +12,14 @@
 //! the end read as zero and are not written.
 use super::pack::Pack;
 use super::team::Team;
-use crate::numeric::elem::{Elem, Lanes};
+use crate::numeric::elem::{Elem, F32Vec};
 use crate::simt::l2;
 use crate::simt::mem::{self, Load, Store};
 
 mod bounds;
-mod f32_lanes;
+mod f32_vec;
 mod index;
-pub use index::RowAt;
+pub use index::RowIndex;
 
 /// How an operand's rows lie in memory: a kernel argument. Row `r` starts `r / inner * outer_stride + r % inner *
 /// inner_stride` elements after the base, where `inner` is the same for all operands of a launch (0: one level, the
@@ -61,14 +61,14 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
-    /// Are strides numbers of 32 bits, so that one multiplication finds a row of few? See [`RowAt::of_few`].
+    /// Are strides numbers of 32 bits, so that one multiplication finds a row of few? See [`RowIndex::narrow`].
     pub fn is_near(&self) -> bool {
         [self.inner_stride, self.outer_stride].iter().all(|stride| u32::try_from(*stride).is_ok())
     }
 
-    /// The row at `at`, which [`RowAt::of_few`] made, in rows that are [`Rows::is_near`].
+    /// The row at `at`, which [`RowIndex::narrow`] made, in rows that are [`Rows::is_near`].
     #[inline(always)]
-    pub(crate) fn start_near<T>(&self, at: RowAt) -> *mut T {
+    pub(crate) fn start_near<T>(&self, at: RowIndex) -> *mut T {
         let bytes = |row: i64, stride: i64| {
             u64::from((row as u32).wrapping_mul(size_of::<T>() as u32)) * u64::from(stride as u32)
         };
@@ -77,7 +77,7 @@ impl Rows {
     }
 
     #[inline(always)]
-    pub(crate) fn start<T>(&self, at: RowAt) -> *mut T {
+    pub(crate) fn start<T>(&self, at: RowIndex) -> *mut T {
         let offset = at.within * self.inner_stride + at.group * self.outer_stride;
         self.base.cast::<T>().wrapping_offset(offset as isize)
     }
@@ -94,7 +94,7 @@ struct Columns<const VECTOR: bool> {
 
 impl<const VECTOR: bool> Columns<VECTOR> {
     #[inline(always)]
-    fn of(team: Team, at: RowAt, cols: u32) -> Self {
+    fn of(team: Team, at: RowIndex, cols: u32) -> Self {
         Self { rank: team.rank, size: team.size, cols: if at.exists { cols } else { 0 } }
     }
     /// The thread's first column of the row, for packs of `len`.
@@ -136,7 +136,7 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
     /// # Safety
     /// While the kernel runs, every row of `rows` has `cols` readable elements, `Rows::is_vector` if `VECTOR`.
     #[inline(always)]
-    pub unsafe fn of(rows: &Rows, team: Team, at: RowAt, cols: u32) -> Self {
+    pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
@@ -162,25 +162,25 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
-    /// Gives back the lines that begin with the thread's pack of `tile`, if they are kept: see [`Passage`](crate::simt::l2::Passage).
+    /// Gives back the lines that begin with the thread's pack of `tile`, if they are kept: see [`L2Policy`](crate::simt::l2::Passage).
     ///
     /// # Safety
     /// Rows begin and end with a line.
     #[inline(always)]
-    pub unsafe fn give_back(&self, tile: u32) {
+    pub unsafe fn demote(&self, tile: u32) {
         let len = Pack::<T>::LEN;
         let offset = self.columns.offset(tile, len);
         let begins = ((self.columns.base(len) + offset) * size_of::<T>() as u32).is_multiple_of(l2::LINE);
         if VECTOR && begins && self.columns.has(offset, len) {
             // SAFETY: all of the line is in the row.
-            unsafe { l2::give_back(self.first().wrapping_add(offset as usize).cast()) };
+            unsafe { l2::demote(self.first().wrapping_add(offset as usize).cast()) };
         }
     }
 
     /// The thread's columns of `tile` as f32, where another operand's packs have `L::LEN` elements: a weight in f32
     /// beside an input in bf16. Zeros past the end.
     #[inline(always)]
-    pub fn lanes<L: Lanes>(&self, tile: u32, hint: Load) -> L {
+    pub fn lanes<L: F32Vec>(&self, tile: u32, hint: Load) -> L {
         if !VECTOR {
             return L::from_fn(|i| T::from_bits(self.element(tile, i as u32, L::LEN, hint)).to_f32());
         }
@@ -189,14 +189,14 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return L::splat(0.0);
         }
         let at = self.start.wrapping_add(self.columns.base(L::LEN) as usize).wrapping_add(offset as usize);
-        let mut held = T::Lanes::splat(0.0);
+        let mut in_registers = T::F32Vec::splat(0.0);
         L::from_fn(|i| {
             let within = i % Pack::<T>::LEN as usize;
             if within == 0 {
                 // SAFETY: as in `load`; `L::LEN` is a multiple of the pack's length.
-                held = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
+                in_registers = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
             }
-            held.get(within)
+            in_registers.get(within)
         })
     }
 
@@ -229,7 +229,7 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
     /// # Safety
     /// As [`Row::of`], writable, and no other team has the same row.
     #[inline(always)]
-    pub unsafe fn of(rows: &Rows, team: Team, at: RowAt, cols: u32) -> Self {
+    pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 

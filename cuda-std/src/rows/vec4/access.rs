@@ -15,7 +15,7 @@ pub trait Access: Copy + 'static {
 }
 
 const SCALAR: u32 = 0;
-const VEC4: u32 = 1;
+const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
 /// Plus the tiles of a warp, as the next two.
@@ -29,13 +29,13 @@ pub const fn is_scalar<A: Access>() -> bool {
     A::CODE == SCALAR
 }
 
-/// Are four elements an access? The row is `Rows::is_quads` then.
+/// Are four elements an access? The row is `Rows::is_vec4s` then.
 #[inline(always)]
 pub const fn is_vector<A: Access>() -> bool {
     A::CODE != SCALAR
 }
 
-/// Is it [`Scalar`] or [`Vec4`], which take rows of any length?
+/// Is it [`Scalar`] or [`Vectorized`], which take rows of any length?
 #[inline(always)]
 pub const fn is_any_length<A: Access>() -> bool {
     A::CODE < WHOLE_TILES
@@ -63,8 +63,8 @@ pub const fn is_block_shared<A: Access>() -> bool {
 
 /// Tiles of the row that each of its warps keeps in registers; 0: none.
 #[inline(always)]
-pub const fn tiles_held<A: Access>() -> usize {
-    held(A::CODE)
+pub const fn tiles_in_registers<A: Access>() -> usize {
+    tiles_of_code(A::CODE)
 }
 
 /// Is a row in registers of a block without room in shared memory, for reductions that read it there?
@@ -72,7 +72,7 @@ pub const fn is_unstaged<A: Access>() -> bool {
     A::CODE >= BLOCK_REGISTERS
 }
 
-const fn held(code: u32) -> usize {
+const fn tiles_of_code(code: u32) -> usize {
     match code {
         BLOCK_REGISTERS.. => (code - BLOCK_REGISTERS) as usize,
         BLOCK_REGISTERS_STAGED.. => (code - BLOCK_REGISTERS_STAGED) as usize,
@@ -87,7 +87,7 @@ pub struct Scalar;
 
 /// Four elements at a time.
 #[derive(Clone, Copy)]
-pub struct Vec4;
+pub struct Vectorized;
 
 /// Four elements at a time, of rows of whole tiles, which are staged in shared memory.
 #[derive(Clone, Copy)]
@@ -113,8 +113,8 @@ impl Access for Scalar {
     const CODE: u32 = SCALAR;
 }
 
-impl Access for Vec4 {
-    const CODE: u32 = VEC4;
+impl Access for Vectorized {
+    const CODE: u32 = VECTORIZED;
 }
 
 impl Access for WholeTiles {
@@ -138,10 +138,10 @@ impl<const N: usize> Access for BlockRegistersStaged<N> {
 }
 
 /// The most vec4s of a row that stay in the registers of a thread.
-pub const MOST_HELD: usize = 12;
+pub const MAX_IN_REGISTERS: usize = 12;
 
-/// `tiles`, which is 1 to [`MOST_HELD`]: anything else does not compile.
+/// `tiles`, which is 1 to [`MAX_IN_REGISTERS`]: anything else does not compile.
 const fn in_registers(tiles: usize) -> u32 {
-    assert!(tiles > 0 && tiles <= MOST_HELD);
+    assert!(tiles > 0 && tiles <= MAX_IN_REGISTERS);
     tiles as u32
 }

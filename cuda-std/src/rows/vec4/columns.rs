@@ -1,7 +1,7 @@
 //! Which columns of a row a thread has.
 use super::access::{Access, is_whole};
-use super::quad::LEN;
-use crate::rows::row::{RowAt, Rows};
+use super::vector::LEN;
+use crate::rows::row::{RowIndex, Rows};
 use crate::simt::{thread, warp};
 
 /// Columns of a tile.
@@ -9,22 +9,22 @@ pub const TILE: u32 = LEN * warp::SIZE;
 
 /// The columns that a thread holds of its row.
 #[derive(Clone, Copy)]
-pub struct QuadColumns {
+pub struct Vec4Columns {
     /// The thread's first column.
     own: u32,
     pub(super) cols: u32,
 }
 
-impl QuadColumns {
+impl Vec4Columns {
     /// Those of the calling thread in its warp's row of `cols` columns; none if there is no row.
     #[inline(always)]
-    pub fn of_warp(at: RowAt, cols: u32) -> Self {
+    pub fn of_warp(at: RowIndex, cols: u32) -> Self {
         Self { own: LEN * warp::lane(), cols: if at.exists() { cols } else { 0 } }
     }
 
     /// Those of the calling thread in its block's row: a warp has every tile of its own number modulo theirs.
     #[inline(always)]
-    pub fn of_block(at: RowAt, cols: u32) -> Self {
+    pub fn of_block(at: RowIndex, cols: u32) -> Self {
         Self { own: LEN * thread::index()[0], cols: if at.exists() { cols } else { 0 } }
     }
 
@@ -61,7 +61,7 @@ impl QuadColumns {
 
 impl Rows {
     /// May rows of `cols` elements of `element` bytes be accessed four elements at a time?
-    pub fn is_quads(&self, cols: u32, element: usize) -> bool {
+    pub fn is_vec4s(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, LEN as usize * element)
     }
 }

@@ -9,11 +9,11 @@
 //! alignment.
 mod access;
 mod columns;
-mod quad;
 mod row;
 pub mod shared_row;
+mod vector;
 
 pub use access::*;
 pub use columns::*;
-pub use quad::*;
 pub use row::*;
+pub use vector::*;

@@ -2,34 +2,34 @@
 use core::marker::PhantomData;
 
 use super::access::{Access, is_scalar, is_vector, is_whole};
-use super::columns::{QuadColumns, TILE};
-use super::quad::Quad;
-use super::shared_row::Staged;
+use super::columns::{TILE, Vec4Columns};
+use super::shared_row::SharedRow;
+use super::vector::Vec4;
 use crate::numeric::elem::Elem;
-use crate::rows::row::{RowAt, Rows};
+use crate::rows::row::{RowIndex, Rows};
 use crate::simt::mem::{self, Load, Store};
 
 #[inline(always)]
-fn start<T, A: Access>(rows: &Rows, at: RowAt) -> *mut T {
+fn start<T, A: Access>(rows: &Rows, at: RowIndex) -> *mut T {
     if is_whole::<A>() { rows.start_near(at) } else { rows.start(at) }
 }
 
 /// A row to read.
 #[derive(Clone, Copy)]
-pub struct QuadRow<T, A> {
+pub struct Vec4Row<T, A> {
     start: *const T,
-    columns: QuadColumns,
+    columns: Vec4Columns,
     access: PhantomData<A>,
 }
 
-impl<T: Elem, A: Access> QuadRow<T, A> {
+impl<T: Elem, A: Access> Vec4Row<T, A> {
     /// The row of `rows` at `at`; nothing if there is none.
     ///
     /// # Safety
     /// While the kernel runs, every row of `rows` has the columns of `columns` to read, and is what
     /// `A` says.
     #[inline(always)]
-    pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
+    pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
@@ -41,24 +41,24 @@ impl<T: Elem, A: Access> QuadRow<T, A> {
 
     /// The thread's quad of `tile`; zeros past the end.
     #[inline(always)]
-    pub fn get(&self, tile: u32) -> Quad<T> {
+    pub fn get(&self, tile: u32) -> Vec4<T> {
         self.load(tile, Load::ReadOnly)
     }
 
-    /// Copies the row to shared memory; [`Staged::wait`] before it is read. `packs`: is the row
+    /// Copies the row to shared memory; [`SharedRow::wait`] before it is read. `packs`: is the row
     /// `Rows::is_vector`?
     #[inline(always)]
-    pub fn copy_to(&self, staged: &Staged<T>, packs: bool) {
+    pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
             // SAFETY: the row is readable (`of`), and aligned as the caller says.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
         while first < tiles {
-            let quads = [0, 1, 2, 3].map(|i: u32| self.get(first + i));
+            let vec4s = [0, 1, 2, 3].map(|i: u32| self.get(first + i));
             for i in 0..4 {
                 if first + i < tiles {
-                    staged.put(first + i, quads[i as usize]);
+                    staged.put(first + i, vec4s[i as usize]);
                 }
             }
             first += 4;
@@ -66,9 +66,9 @@ impl<T: Elem, A: Access> QuadRow<T, A> {
     }
 
     #[inline(always)]
-    fn load(&self, tile: u32, hint: Load) -> Quad<T> {
+    fn load(&self, tile: u32, hint: Load) -> Vec4<T> {
         if !self.columns.has::<A>(tile) {
-            return Quad::ZERO;
+            return Vec4::ZERO;
         }
         let at = self.columns.place(self.start, tile);
         // SAFETY: the columns lie inside the row (`of`); if `VECTOR`, whole quads fill it.
@@ -86,7 +86,7 @@ impl<T: Elem, A: Access> QuadRow<T, A> {
                 load_words(at, hint)
             }
         };
-        Quad { words, element: PhantomData }
+        Vec4 { words, element: PhantomData }
     }
 }
 
@@ -125,37 +125,37 @@ unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
 
 /// A row to write.
 #[derive(Clone, Copy)]
-pub struct QuadRowMut<T, A> {
+pub struct Vec4RowMut<T, A> {
     start: *mut T,
-    columns: QuadColumns,
+    columns: Vec4Columns,
     access: PhantomData<A>,
 }
 
-impl<T: Elem, A: Access> QuadRowMut<T, A> {
-    /// The row of `rows` at `at`: see [`QuadRow::of`].
+impl<T: Elem, A: Access> Vec4RowMut<T, A> {
+    /// The row of `rows` at `at`: see [`Vec4Row::of`].
     ///
     /// # Safety
-    /// As [`QuadRow::of`], writable, and no other team has the same row.
+    /// As [`Vec4Row::of`], writable, and no other team has the same row.
     #[inline(always)]
-    pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns) -> Self {
+    pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
     /// What the thread wrote as its quad of `tile`; zeros past the end.
     #[inline(always)]
-    pub fn written(&self, tile: u32) -> Quad<T> {
+    pub fn written(&self, tile: u32) -> Vec4<T> {
         let Self { start, columns, access } = *self;
-        QuadRow::<T, A> { start: start.cast_const(), columns, access }.load(tile, Load::Default)
+        Vec4Row::<T, A> { start: start.cast_const(), columns, access }.load(tile, Load::Default)
     }
 
     /// Writes the thread's quad of `tile`; nothing past the end.
     #[inline(always)]
-    pub fn put(&self, tile: u32, quad: Quad<T>) {
+    pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         if !self.columns.has::<A>(tile) {
             return;
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
-        let ([a, b, ..], count) = (quad.words, self.columns.count(tile) as usize);
+        let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
         // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; if `VECTOR`, whole quads
         // fill it.
         unsafe {
@@ -163,7 +163,7 @@ impl<T: Elem, A: Access> QuadRowMut<T, A> {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
             }
             if is_vector::<A>() {
-                return mem::store_u32x4(at.cast(), quad.words, Store::Default);
+                return mem::store_u32x4(at.cast(), vec4.words, Store::Default);
             }
             for i in 0..4 {
                 let at = at.wrapping_add(i).cast();
@@ -172,7 +172,7 @@ impl<T: Elem, A: Access> QuadRowMut<T, A> {
                     let word = if i < 2 { a } else { b };
                     mem::store_u16(at, (word >> (16 * (i % 2))) as u16, Store::Default);
                 } else {
-                    mem::store_u32(at, quad.words[i], Store::Default);
+                    mem::store_u32(at, vec4.words[i], Store::Default);
                 }
             }
         }
@@ -184,7 +184,7 @@ impl<T: Elem, A: Access> QuadRowMut<T, A> {
 pub struct MixedRow<T, A> {
     start: *const u8,
     single: bool,
-    columns: QuadColumns,
+    columns: Vec4Columns,
     element: PhantomData<T>,
     access: PhantomData<A>,
 }
@@ -193,9 +193,9 @@ impl<T: Elem, A: Access> MixedRow<T, A> {
     /// The row of `rows` at `at`, of f32 if `single`.
     ///
     /// # Safety
-    /// As [`QuadRow::of`], for the type that `single` says.
+    /// As [`Vec4Row::of`], for the type that `single` says.
     #[inline(always)]
-    pub unsafe fn of(rows: &Rows, at: RowAt, columns: QuadColumns, single: bool) -> Self {
+    pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns, single: bool) -> Self {
         let start = if single { rows.start::<f32>(at).cast() } else { rows.start::<T>(at).cast::<u8>() };
         Self { start, single, columns, element: PhantomData, access: PhantomData }
     }
@@ -205,9 +205,9 @@ impl<T: Elem, A: Access> MixedRow<T, A> {
     pub fn lanes(&self, tile: u32) -> [f32; 4] {
         let Self { start, columns, access, .. } = *self;
         if self.single {
-            QuadRow::<f32, A> { start: start.cast(), columns, access }.get(tile).lanes()
+            Vec4Row::<f32, A> { start: start.cast(), columns, access }.get(tile).lanes()
         } else {
-            QuadRow::<T, A> { start: start.cast(), columns, access }.get(tile).lanes()
+            Vec4Row::<T, A> { start: start.cast(), columns, access }.get(tile).lanes()
         }
     }
 }

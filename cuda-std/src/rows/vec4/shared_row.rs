@@ -2,7 +2,7 @@
 use core::marker::PhantomData;
 
 use super::columns::TILE;
-use super::quad::Quad;
+use super::vector::Vec4;
 use crate::numeric::elem::Elem;
 use crate::simt::shared::{Shared, SharedMemory};
 use crate::simt::{block, copy, thread, warp};
@@ -10,7 +10,7 @@ use crate::simt::{block, copy, thread, warp};
 /// 16 bytes: what one copy moves.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
-struct Line([u32; 4]);
+struct Chunk16([u32; 4]);
 
 /// A quad of a 16-bit type.
 #[repr(C, align(8))]
@@ -20,8 +20,8 @@ struct Half([u32; 2]);
 /// A row for each warp of the block, or one that they share, as it lies in global memory: a thread's quads
 /// are its own, so that passes over them need no barrier.
 #[derive(Clone, Copy)]
-pub struct Staged<T> {
-    row: Shared<Line>,
+pub struct SharedRow<T> {
+    row: Shared<Chunk16>,
     /// The thread's number among those that share the row.
     rank: u32,
     /// How many they are: a warp, or more.
@@ -29,7 +29,7 @@ pub struct Staged<T> {
     element: PhantomData<T>,
 }
 
-impl<T: Elem> Staged<T> {
+impl<T: Elem> SharedRow<T> {
     const PER_LINE: u32 = 16 / size_of::<T>() as u32;
 
     /// Room for `tiles` tiles for every warp of the block.
@@ -37,7 +37,7 @@ impl<T: Elem> Staged<T> {
     pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
         let [x, y, z] = thread::block_dim();
         let of_row = tiles * TILE / Self::PER_LINE;
-        let rows: Shared<Line> = memory.take(x * y * z / warp::SIZE * of_row);
+        let rows: Shared<Chunk16> = memory.take(x * y * z / warp::SIZE * of_row);
         let row = rows.part(block::linear_index() / warp::SIZE * of_row, of_row);
         Self { row, rank: warp::lane(), size: warp::SIZE, element: PhantomData }
     }
@@ -49,7 +49,7 @@ impl<T: Elem> Staged<T> {
         Self { row: memory.take(tiles * TILE / Self::PER_LINE), rank, size, element: PhantomData }
     }
 
-    /// Begins to copy `cols` elements to the row; [`Staged::wait`] before they are read.
+    /// Begins to copy `cols` elements to the row; [`SharedRow::wait`] before they are read.
     ///
     /// # Safety
     /// `from` is readable for so many elements, aligned to 16 bytes as their number is, and nothing writes
@@ -71,7 +71,7 @@ impl<T: Elem> Staged<T> {
         if self.size == warp::SIZE { warp::sync(warp::ALL) } else { block::sync() }
     }
 
-    /// Element `at` of the row, after a [`Staged::wait`].
+    /// Element `at` of the row, after a [`SharedRow::wait`].
     #[inline(always)]
     pub fn element(&self, at: u32) -> T {
         // SAFETY: `take` made room for it; what other threads wrote was waited for.
@@ -87,38 +87,38 @@ impl<T: Elem> Staged<T> {
     /// The thread's quads, each `warp::SIZE` after the one before: a distance that is a constant in an
     /// address.
     #[inline(always)]
-    fn own<Q: Copy>(&self) -> Shared<Q> {
-        let quads = self.row.cast::<Q>();
-        quads.part(self.rank, quads.len().saturating_sub(self.rank))
+    fn thread_part<Q: Copy>(&self) -> Shared<Q> {
+        let vec4s = self.row.cast::<Q>();
+        vec4s.part(self.rank, vec4s.len().saturating_sub(self.rank))
     }
 
     /// Keeps the thread's quad of `tile`.
     #[inline(always)]
-    pub fn put(&self, tile: u32, quad: Quad<T>) {
-        let ([a, b, ..], at) = (quad.words, tile * warp::SIZE);
+    pub fn put(&self, tile: u32, vec4: Vec4<T>) {
+        let ([a, b, ..], at) = (vec4.words, tile * warp::SIZE);
         // SAFETY: `take` made room for the tile; the quad is this thread's alone.
         unsafe {
             if size_of::<T>() == 2 {
-                self.own::<Half>().set(at, Half([a, b]))
+                self.thread_part::<Half>().set(at, Half([a, b]))
             } else {
-                self.own::<Line>().set(at, Line(quad.words))
+                self.thread_part::<Chunk16>().set(at, Chunk16(vec4.words))
             }
         }
     }
 
     /// The thread's quad of `tile`, as last put or copied.
     #[inline(always)]
-    pub fn get(&self, tile: u32) -> Quad<T> {
+    pub fn get(&self, tile: u32) -> Vec4<T> {
         let at = tile * warp::SIZE;
         // SAFETY: as in `put`; what other threads copied was waited for.
         let words = unsafe {
             if size_of::<T>() == 2 {
-                let Half([a, b]) = self.own::<Half>().get(at);
+                let Half([a, b]) = self.thread_part::<Half>().get(at);
                 [a, b, 0, 0]
             } else {
-                self.own::<Line>().get(at).0
+                self.thread_part::<Chunk16>().get(at).0
             }
         };
-        Quad { words, element: PhantomData }
+        Vec4 { words, element: PhantomData }
     }
 }

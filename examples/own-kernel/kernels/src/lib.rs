@@ -12,7 +12,7 @@ use cuda_std::prelude::*;
 #[inline(always)]
 unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64, cols: u32, eps: f32) {
     let team = Team::of_block();
-    let at = RowAt::of(team, rows, 0);
+    let at = RowIndex::of(team, rows, 0);
     // SAFETY: as the caller promises; a team's row is its own.
     let (x, y) =
         unsafe { (Row::<T, VECTOR>::of(&x, team, at, cols), RowMut::<T, VECTOR>::of(&y, team, at, cols)) };

@@ -18,7 +18,7 @@ pub struct LaunchOverride {
     pub threads: Option<u32>,
     /// Kernels on heads: the number of warps that a launch should have at least. Gradients of norms: blocks
     /// per SM.
-    pub shares: Option<u32>,
+    pub parallelism: Option<u32>,
     /// The percentage of an SM's memory that is shared memory; the rest is L1.
     pub carveout: Option<u32>,
 }

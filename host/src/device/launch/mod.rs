@@ -6,7 +6,7 @@ mod stream;
 
 pub use launch_override::LaunchOverride;
 pub(crate) use launch_override::LaunchRecorder;
-pub(crate) use rung::{RowKernels, cluster, cluster_held, cluster_of, held};
+pub(crate) use rung::{RowKernels, cluster, cluster_block, cluster_of, in_registers};
 pub use rung::{Rung, rung};
 pub use shape::Launch;
 pub(crate) use shape::{DEFAULT_SMEM_BYTES, MAX_GRID_YZ, args};

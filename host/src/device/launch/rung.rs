@@ -37,24 +37,24 @@ pub(crate) struct RowKernels {
     /// The kernel for any layout and length.
     pub any: &'static str,
     /// The kernels that keep a row in registers.
-    pub held: &'static [HeldKernel],
+    pub in_registers: &'static [RegisterKernel],
 }
 
 /// A kernel that keeps a row in the registers of its threads.
-pub(crate) struct HeldKernel {
+pub(crate) struct RegisterKernel {
     name: &'static str,
     packs_per_thread: u32,
     cluster: bool,
 }
 
 /// A kernel in which one block has a row, `packs_per_thread` packs of it in the registers of each thread.
-pub(crate) const fn held(packs_per_thread: u32, name: &'static str) -> HeldKernel {
-    HeldKernel { name, packs_per_thread, cluster: false }
+pub(crate) const fn in_registers(packs_per_thread: u32, name: &'static str) -> RegisterKernel {
+    RegisterKernel { name, packs_per_thread, cluster: false }
 }
 
-/// As [`held`], with a row shared by a cluster of blocks.
-pub(crate) const fn cluster_held(packs_per_thread: u32, name: &'static str) -> HeldKernel {
-    HeldKernel { name, packs_per_thread, cluster: true }
+/// As [`in_registers`], with a row shared by a cluster of blocks.
+pub(crate) const fn cluster_block(packs_per_thread: u32, name: &'static str) -> RegisterKernel {
+    RegisterKernel { name, packs_per_thread, cluster: true }
 }
 
 impl RowKernels {
@@ -64,9 +64,10 @@ impl RowKernels {
         if rung.packs_per_thread == 0 {
             return (!cluster).then_some(self.any);
         }
-        let fits =
-            |held: &&HeldKernel| held.packs_per_thread == rung.packs_per_thread && held.cluster == cluster;
-        self.held.iter().find(fits).map(|held| held.name)
+        let fits = |in_registers: &&RegisterKernel| {
+            in_registers.packs_per_thread == rung.packs_per_thread && in_registers.cluster == cluster
+        };
+        self.in_registers.iter().find(fits).map(|in_registers| in_registers.name)
     }
 }
 

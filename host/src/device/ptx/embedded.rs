@@ -223,7 +223,7 @@ mod tests {
         for kernel in kernels_gpu::kernels() {
             assert_eq!(Overlap::of(kernel.name), Overlap::As(kernel.overlap), "{}", kernel.name);
         }
-        for other in ["attention_hopper_d64_bf16", "activation_of_another_crate_f32"] {
+        for other in ["attention_hopper_d64_smem_bf16", "activation_of_another_crate_f32"] {
             assert_eq!(Overlap::of(other), Overlap::As(Policy::Both), "{other}");
         }
     }

@@ -1,9 +1,9 @@
 //! What belongs to columns: the weight, the gradients of the parameters, and the workspace that they need.
 use kernels_gpu::layout::operand_kind::OperandKind;
-use kernels_gpu::norm_backward::params::Sums;
+use kernels_gpu::norm_backward::params::PartialSums;
 use kernels_gpu::rms::weight::Weight;
 
-use super::plan::{Dims, GROUPS, Plan};
+use super::plan::{Dims, GROUPS, RowSplit};
 use crate::arguments::arguments;
 use crate::operands::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View, ViewMut};
@@ -92,13 +92,19 @@ impl<'v, 'a> Columns<'v, 'a> {
     }
 
     /// Where the blocks of `plan` leave their sums.
-    pub fn workspace(&self, op: &'static str, device: &Device, plan: &Plan, dims: &Dims) -> Result<Sums> {
+    pub fn workspace(
+        &self,
+        op: &'static str,
+        device: &Device,
+        plan: &RowSplit,
+        dims: &Dims,
+    ) -> Result<PartialSums> {
         let none = std::ptr::null_mut();
         if self.wanted() == 0 {
-            return Ok(Sums { dweight: none, dbias: none });
+            return Ok(PartialSums { dweight: none, dbias: none });
         }
         let arg = "workspace";
-        let each = u64::from(self.groups) * u64::from(plan.parts) * u64::from(dims.cols);
+        let each = u64::from(self.groups) * u64::from(plan.splits) * u64::from(dims.cols);
         let needed = each * self.wanted() as u64;
         let expected = || format!("[{needed}] or more, as norm_backward_workspace says");
         let Some(workspace) = self.workspace else {
@@ -116,9 +122,9 @@ impl<'v, 'a> Columns<'v, 'a> {
         let first: *mut u8 = workspace.ptr().cast_mut().cast();
         let second = first.wrapping_add(each as usize * 4);
         Ok(match (self.dweight, self.dbias) {
-            (Some(_), Some(_)) => Sums { dweight: first, dbias: second },
-            (Some(_), None) => Sums { dweight: first, dbias: none },
-            _ => Sums { dweight: none, dbias: first },
+            (Some(_), Some(_)) => PartialSums { dweight: first, dbias: second },
+            (Some(_), None) => PartialSums { dweight: first, dbias: none },
+            _ => PartialSums { dweight: none, dbias: first },
         })
     }
 }

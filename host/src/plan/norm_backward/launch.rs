@@ -1,9 +1,9 @@
 //! The two launches of a norm's gradient: over rows, then over the sums that the first one left.
-use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, Params as SumParams, STRIPES};
-use kernels_gpu::norm_backward::params::{Operands, Params, Sums};
+use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, ColumnSumsParams, STRIPES};
+use kernels_gpu::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 
 use super::columns::{Columns, ParameterGradients};
-use super::plan::{Dims, Form, Plan};
+use super::plan::{Dims, RowKernel, RowSplit};
 use crate::device::launch::{Launch, args};
 use crate::error::finite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
@@ -15,9 +15,9 @@ pub(crate) struct NormOp {
     /// Does the norm subtract the mean?
     pub layer: bool,
     pub any_layout: &'static str,
-    pub hold4: &'static str,
+    pub block4: &'static str,
     /// Those with two packs a thread and with three, where the norm has them.
-    pub beside: Option<[&'static str; 2]>,
+    pub multi_row: Option<[&'static str; 2]>,
     pub sums: &'static str,
 }
 
@@ -61,12 +61,12 @@ impl NormOp {
             dtype: layout.dtype,
             vector: layout.vector,
         };
-        let plan = Plan::of(device, self.layer, columns.wanted() > 0, &dims);
+        let plan = RowSplit::of(device, self.layer, columns.wanted() > 0, &dims);
         let sums = columns.workspace(op, device, &plan, &dims)?;
         if let Some(workspace) = columns.workspace {
             expect_disjoint(op, ("workspace", workspace), &taken)?;
         }
-        let p = Params {
+        let p = NormBackwardParams {
             rows: dims.rows,
             inner: layout.inner,
             cols: layout.cols,
@@ -74,26 +74,26 @@ impl NormOp {
             eps,
             weight_offset,
             vector: u32::from(layout.vector),
-            held: u32::from(plan.form != Form::Streamed),
+            in_registers: u32::from(plan.form != RowKernel::Streamed),
         };
         let [x, dy, mut dsum_rows, dx] = layout.operands;
         if dsum.is_none() {
             dsum_rows.base = std::ptr::null_mut();
         }
         let (rows, weight) = (Operands { dy, x, dsum: dsum_rows, dx }, columns.weight);
-        let kernel = match (plan.form, self.beside) {
-            (Form::Beside2, Some([two, _])) => two,
-            (Form::Beside3, Some([_, three])) => three,
-            (Form::Held, _) if layout.vector => self.hold4,
+        let kernel = match (plan.form, self.multi_row) {
+            (RowKernel::Rows2, Some([two, _])) => two,
+            (RowKernel::Registers3, Some([_, three])) => three,
+            (RowKernel::Registers, _) if layout.vector => self.block4,
             _ => self.any_layout,
         };
         let shape = Launch {
-            grid: [plan.parts, dims.groups, 1],
+            grid: [plan.splits, dims.groups, 1],
             block: [plan.team, plan.teams, 1],
             shared_bytes: plan.shared_bytes,
             carveout: None,
         };
-        if plan.parts > 0 {
+        if plan.splits > 0 {
             // SAFETY: the views were checked to be what the kernel's arguments mean.
             unsafe { device.launch(kernel, layout.dtype, shape, stream, args![rows, weight, sums, p])? };
         }
@@ -105,8 +105,8 @@ impl NormOp {
         &self,
         device: &Device,
         columns: &Columns,
-        sums: Sums,
-        plan: &Plan,
+        sums: PartialSums,
+        plan: &RowSplit,
         dims: &Dims,
         stream: Stream,
     ) -> Result<()> {
@@ -119,7 +119,7 @@ impl NormOp {
             single: u32::from(to.is_some_and(|to| to.dtype() == Dtype::F32)),
         };
         let (dweight, dbias) = (of(sums.dweight, columns.dweight), of(sums.dbias, columns.dbias));
-        let p = SumParams { parts: plan.parts, cols: dims.cols };
+        let p = ColumnSumsParams { splits: plan.splits, cols: dims.cols };
         let shape = Launch {
             grid: [dims.cols.div_ceil(COLUMNS), dims.groups, 2],
             block: [COLUMNS, STRIPES, 1],

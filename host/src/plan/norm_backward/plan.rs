@@ -20,73 +20,78 @@ fn resident_blocks(device: &Device, threads: u32) -> u32 {
         Some(Arch::Sm80) => 108,
         None | Some(Arch::Sm90 | Arch::Sm90a) => 132,
     };
-    multiprocessors * device.launch_override().shares.unwrap_or((RESIDENT / threads).min(5))
+    multiprocessors * device.launch_override().parallelism.unwrap_or((RESIDENT / threads).min(5))
 }
 
 /// What a kernel does with a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum RowKernel {
     /// Reads it again for each pass.
     Streamed,
     /// Keeps it in its threads' packs: up to four, or as many elements of one.
-    Held,
+    Registers,
     /// Keeps two rows beside each other, each in two packs of every thread.
-    Beside2,
+    Rows2,
     /// Keeps it in three packs of every thread.
-    Beside3,
+    Registers3,
 }
 
 /// How the rows of a launch are shared out.
 #[derive(Clone, Copy)]
-pub(super) struct Plan {
-    pub form: Form,
+pub(super) struct RowSplit {
+    pub form: RowKernel,
     /// Threads of a row.
     pub team: u32,
     /// Rows of a block at a time.
     pub teams: u32,
     /// Blocks of a group.
-    pub parts: u32,
+    pub splits: u32,
     /// Bytes of shared memory.
     pub shared_bytes: u32,
 }
 
-impl Plan {
+impl RowSplit {
     /// For rows of so many columns: a team as wide as the row takes; from 128 threads on a block has one
     /// team.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
-        let (over, beside) = (device.launch_override(), dims.beside().filter(|_| layer));
-        let (form, team) = match beside {
-            Some(beside) if over.skip == 0 => beside,
-            _ => dims.apart(layer, over.skip > usize::from(beside.is_some())),
+        let (over, multi_row) = (device.launch_override(), dims.multi_row().filter(|_| layer));
+        let (form, team) = match multi_row {
+            Some(multi_row) if over.skip == 0 => multi_row,
+            _ => dims.single_row(layer, over.skip > usize::from(multi_row.is_some())),
         };
         let teams = (over.threads.unwrap_or(THREADS) / team).max(1);
         let (rows, teams) = match form {
-            Form::Beside2 => (2, 1),
-            Form::Beside3 => (1, 1),
+            RowKernel::Rows2 => (2, 1),
+            RowKernel::Registers3 => (1, 1),
             _ => (teams, teams),
         };
         let batches = dims.rows.div_ceil(u64::from(rows));
         // Blocks that keep no sums need not be few.
-        let most = if wanted {
+        let max = if wanted {
             u64::from((resident_blocks(device, team * teams) / dims.groups.max(1)).max(1))
         } else {
             i32::MAX as u64
         };
-        let parts = batches.min(most) as u32;
+        let splits = batches.min(max) as u32;
         let shared_bytes = shared_bytes(layer, form, team, teams, dims);
-        Self { form, team, teams, parts, shared_bytes }
+        Self { form, team, teams, splits, shared_bytes }
     }
 }
 
 /// Two numbers a warp for a fold, or eight where rows are beside each other, twice; LayerNorm's second sums;
 /// and lanes to add up the teams of a block.
-fn shared_bytes(layer: bool, form: Form, team: u32, teams: u32, dims: &Dims) -> u32 {
+fn shared_bytes(layer: bool, form: RowKernel, team: u32, teams: u32, dims: &Dims) -> u32 {
     let (threads, lanes) = (team * teams, 16 / dims.dtype.size() as u32);
-    if matches!(form, Form::Beside2 | Form::Beside3) {
+    if matches!(form, RowKernel::Rows2 | RowKernel::Registers3) {
         return threads / 32 * 64;
     }
-    let dbias = if form == Form::Held && layer { threads * dims.held_packs() * lanes * 4 } else { 0 };
-    let over_teams = if form == Form::Held && threads > team.max(32) { threads * lanes * 4 } else { 0 };
+    let dbias = if form == RowKernel::Registers && layer {
+        threads * dims.packs_in_registers() * lanes * 4
+    } else {
+        0
+    };
+    let over_teams =
+        if form == RowKernel::Registers && threads > team.max(32) { threads * lanes * 4 } else { 0 };
     threads / 32 * 16 + dbias + over_teams
 }
 
@@ -114,7 +119,7 @@ impl Dims {
     /// How LayerNorm's rows that whole warps fill stay in registers, and the threads that it takes: in two
     /// packs each, but in three where more threads of these fit a multiprocessor and blocks of the others
     /// leave a tenth of its registers.
-    fn beside(&self) -> Option<(Form, u32)> {
+    fn multi_row(&self) -> Option<(RowKernel, u32)> {
         let few = self.vector && self.rows.saturating_mul(u64::from(self.groups)) < 1 << 31;
         let fill = |packs: u64| {
             let threads = (self.packs() / packs) as u32;
@@ -126,26 +131,26 @@ impl Dims {
             (Some(two), Some(three))
                 if resident(two) < resident(three) && resident(two) < RESIDENT / 10 * 9 =>
             {
-                Some((Form::Beside3, three))
+                Some((RowKernel::Registers3, three))
             }
-            (Some(two), _) => Some((Form::Beside2, two)),
-            (None, three) => three.map(|threads| (Form::Beside3, threads)),
+            (Some(two), _) => Some((RowKernel::Rows2, two)),
+            (None, three) => three.map(|threads| (RowKernel::Registers3, threads)),
         }
     }
 
     /// How other rows are read, and the threads of one; `again`: not kept, though they could be.
-    fn apart(&self, layer: bool, again: bool) -> (Form, u32) {
+    fn single_row(&self, layer: bool, again: bool) -> (RowKernel, u32) {
         // LayerNorm's second sums are in shared memory, of which every GPU grants 48 KB.
         let longest = if self.vector && layer && self.dtype.size() == 2 { 352 } else { 512 };
-        match self.packs().div_ceil(u64::from(self.held_packs())) {
-            threads if again || threads > longest => (Form::Streamed, 512),
-            threads if threads <= 32 => (Form::Held, (threads as u32).next_power_of_two()),
-            threads => (Form::Held, (threads as u32).next_multiple_of(32)),
+        match self.packs().div_ceil(u64::from(self.packs_in_registers())) {
+            threads if again || threads > longest => (RowKernel::Streamed, 512),
+            threads if threads <= 32 => (RowKernel::Registers, (threads as u32).next_power_of_two()),
+            threads => (RowKernel::Registers, (threads as u32).next_multiple_of(32)),
         }
     }
 
     /// Packs of a row that a thread holds.
-    fn held_packs(&self) -> u32 {
+    fn packs_in_registers(&self) -> u32 {
         if self.vector { 4 } else { 1 }
     }
 }
@@ -166,9 +171,9 @@ pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradien
         dtype: x.dtype(),
         vector: true,
     };
-    let parts = [false, true]
+    let splits = [false, true]
         .into_iter()
         .flat_map(|layer| [true, false].map(|vector| (layer, vector)))
-        .map(|(layer, vector)| Plan::of(device, layer, true, &Dims { vector, ..dims }).parts);
-    gradients * (groups * u64::from(parts.max().unwrap_or(0))) as usize * cols as usize
+        .map(|(layer, vector)| RowSplit::of(device, layer, true, &Dims { vector, ..dims }).splits);
+    gradients * (groups * u64::from(splits.max().unwrap_or(0))) as usize * cols as usize
 }

@@ -4,18 +4,18 @@ use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::inner_tile::{Other, Step, side};
-use super::outer_tile::{Own, rows_of};
+use super::inner_tile::{InnerTile, Step, operands};
+use super::outer_tile::{OuterTile, rows_of};
 use super::params::BackwardParams;
 use super::scores::{cap_with_slopes, left};
 use crate::attention::mma::mask::{At, Lines, hide};
 use crate::attention::mma::matmul::{add_product, products};
-use crate::attention::mma::output::{Output, Sums};
-use crate::attention::mma::padding::Rest;
+use crate::attention::mma::output::{Accumulator, Output};
+use crate::attention::mma::padding::UnusedRows;
 use crate::attention::mma::q_fragments::Queries;
 use crate::attention::mma::softmax::Scores;
 use crate::attention::mma::tile::Tile;
-use crate::attention::mma::tile_coords::Place;
+use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
 /// Gradients of the rows of one side: of keys if `KEYS`, then `FIRST` gives `dk` and `SECOND` `dv`; else of
@@ -39,83 +39,85 @@ pub(crate) unsafe fn gradients<
 ) {
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_rows(&p.forward, rows, KEYS) }) else {
+    let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
         // SAFETY: as the caller promises.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
-    let (band, there) = rows_of::<KEYS>(&p, &place);
+    let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
-    let begin = band.first(place.first) as u32 / cols;
+    let begin = window.first(coords.first) as u32 / cols;
     // Opaque: of the minimum in it and a maximum LLVM makes an instruction that sm_80 has not.
-    let [end, _] = thread::forget([band.end((place.first + rows).min(there) - 1) as u32, 0]);
+    let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
     let mut memory = SharedMemory::of_launch();
     let tiles_of_rows = [(); 2].map(|()| Tile::<T, DIM16>::take(&mut memory, rows));
-    let other = Other::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, place, [begin, tiles, cols]);
-    if other.steps() > 0 {
-        for (copier, to) in side(&p, &place, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
+    let inner =
+        InnerTile::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, coords, [begin, tiles, cols]);
+    if inner.steps() > 0 {
+        for (copier, to) in operands(&p, &coords, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
             // SAFETY: the tensors are readable.
-            unsafe { copier.copy(to, place.first, rows, vector) };
+            unsafe { copier.copy(to, coords.first, rows, vector) };
         }
         // SAFETY: as above; it is the first step.
         unsafe {
-            other.copy(other.first(), 0);
-            other.copy(other.first(), 1);
-            other.keep(other.first(), other.read(other.first()));
+            inner.copy(inner.first(), 0);
+            inner.copy(inner.first(), 1);
+            inner.store(inner.first(), inner.read(inner.first()));
         }
     }
     copy::wait();
     block::sync();
 
     // SAFETY: as the caller promises.
-    let own = unsafe { Own::<T, ROWS16, DIM16>::of::<KEYS>(&p, &place, band, there, tiles_of_rows) };
-    let mut sums: [Sums<ROWS16, DIM16>; 2] = [[[[[0.0; 4]; 2]; DIM16]; ROWS16]; 2];
-    let mut step = other.first();
-    while step.number < other.steps() {
-        let after = other.after(step);
+    let outer =
+        unsafe { OuterTile::<T, ROWS16, DIM16>::of::<KEYS>(&p, &coords, window, there, tiles_of_rows) };
+    let mut sums: [Accumulator<ROWS16, DIM16>; 2] = [[[[[0.0; 4]; 2]; DIM16]; ROWS16]; 2];
+    let mut step = inner.first();
+    while step.number < inner.steps() {
+        let after = inner.after(step);
         // SAFETY: the tensors are readable; the step before this was worked off before the last barrier.
         let numbers = unsafe {
-            other.copy(after, 0);
-            other.read(after)
+            inner.copy(after, 0);
+            inner.read(after)
         };
         // SAFETY: all tiles of the step have been waited for; the host checked the mask; as above.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
                 &mut sums,
-                &own,
-                &other,
+                &outer,
+                &inner,
                 [step, after],
             )
         };
         copy::wait();
         // SAFETY: as above.
-        unsafe { other.keep(after, numbers) };
+        unsafe { inner.store(after, numbers) };
         block::sync();
         step = after;
     }
     // SAFETY: the warp is the only one that used these rows of its tiles, and has done so; the outputs are
     // writable.
-    unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &place, there, &own, &sums, vector) };
+    unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
 /// What a block does that has no tile of a sequence.
 ///
 /// # Safety
-/// As [`Rest::of_block`]; the outputs are writable.
+/// As [`UnusedRows::of_block`]; the outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
     // SAFETY: as the caller promises.
     unsafe {
-        let rest = Rest::of_block(&p.forward, rows, KEYS);
+        let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
         if KEYS && FIRST {
-            rest.clear(&p.dk);
+            unused_rows.clear(&p.dk);
         }
         if KEYS && SECOND {
-            rest.clear(&p.dv);
+            unused_rows.clear(&p.dv);
         }
         if !KEYS {
-            rest.clear(&p.dq);
+            unused_rows.clear(&p.dq);
         }
     }
 }
@@ -136,60 +138,66 @@ unsafe fn add<
     const SECOND: bool,
     const GENERAL: bool,
 >(
-    sums: &mut [Sums<ROWS16, DIM16>; 2],
-    own: &Own<T, ROWS16, DIM16>,
-    other: &Other<T, DIM16, WARPS, KEYS, GENERAL>,
+    sums: &mut [Accumulator<ROWS16, DIM16>; 2],
+    outer: &OuterTile<T, ROWS16, DIM16>,
+    inner: &InnerTile<T, DIM16, WARPS, KEYS, GENERAL>,
     [step, after]: [Step; 2],
 ) {
-    let ([first, last], col, cols) = (own.span, other.row(step), other.rows);
-    if first > last || own.band.hides(own.span, col, cols) {
+    let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
+    if first > last || outer.window.hides(outer.span, col, cols) {
         // SAFETY: as the caller promises.
-        return unsafe { other.copy(after, 1) };
+        return unsafe { inner.copy(after, 1) };
     }
-    let (f, right) = (&other.p.forward, other.tiles_of(step));
+    let (f, right) = (&inner.p.forward, inner.tiles_of(step));
     // Else the places of its rows in the mask stay in registers from step to step.
-    let at = At { row: thread::forget([first, 0])[0], col };
+    let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
     // SAFETY: as the caller promises.
     unsafe {
-        let product = |side: usize| -> Scores<ROWS16, COLS16> {
-            let rows = Queries::<T, ROWS16, DIM16, false>::of(own.tiles[side], own.lanes);
-            products(&rows, &right[side], &own.lanes, |_| ())
+        let product = |operands: usize| -> Scores<ROWS16, COLS16> {
+            let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
+            products(&rows, &right[operands], &outer.lanes, |_| ())
         };
         let mut scores = product(0);
         // Not before: the copies would keep the products waiting.
-        other.copy(after, 1);
+        inner.copy(after, 1);
         if GENERAL {
             slopes = cap_with_slopes(&mut scores, f);
-            Lines::of(&f.mask, &other.place.with_member(step.member), KEYS)
+            Lines::of(&f.mask, &inner.coords.with_member(step.member), KEYS)
                 .add::<T, ROWS16, COLS16>(&mut scores, at);
         }
-        if !own.band.shows(own.span, col, cols) {
-            hide(&mut scores, at, &own.band);
+        if !outer.window.shows(outer.span, col, cols) {
+            hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
         // The general kernel's scores are powers of two already.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);
-            for side in 0..2 {
-                let of_cols = if KEYS { other.numbers(step, pair, side) } else { [[0.0; 2]; 2] };
+            for operands in 0..2 {
+                let of_cols = if KEYS { inner.numbers(step, pair, operands) } else { [[0.0; 2]; 2] };
                 for row in 0..ROWS16 {
                     for at in 0..4 {
-                        let [lse, delta] = if KEYS { of_cols[at % 2] } else { own.numbers[row][at / 2] };
-                        let weight = ex2_ftz(fma(scores[row][pair][side][at], factor, -lse));
-                        weights[row][side][at] = weight;
-                        gradients[row][side][at] = weight
-                            * (weight_gradients[row][pair][side][at] - delta)
-                            * slopes[row][pair][side][at];
+                        let [lse, delta] = if KEYS { of_cols[at % 2] } else { outer.numbers[row][at / 2] };
+                        let weight = ex2_ftz(fma(scores[row][pair][operands][at], factor, -lse));
+                        weights[row][operands][at] = weight;
+                        gradients[row][operands][at] = weight
+                            * (weight_gradients[row][pair][operands][at] - delta)
+                            * slopes[row][pair][operands][at];
                     }
                 }
             }
             if SECOND {
-                add_product(&mut sums[1], weights.map(|row| left::<T>(&row)), &right[1], &own.lanes, pair);
+                add_product(&mut sums[1], weights.map(|row| left::<T>(&row)), &right[1], &outer.lanes, pair);
             }
             if FIRST {
-                add_product(&mut sums[0], gradients.map(|row| left::<T>(&row)), &right[0], &own.lanes, pair);
+                add_product(
+                    &mut sums[0],
+                    gradients.map(|row| left::<T>(&row)),
+                    &right[0],
+                    &outer.lanes,
+                    pair,
+                );
             }
         }
     }
@@ -209,17 +217,17 @@ unsafe fn write<
     const SECOND: bool,
 >(
     p: &BackwardParams,
-    place: &Place,
+    coords: &TileCoords,
     there: u32,
-    own: &Own<T, ROWS16, DIM16>,
-    sums: &[Sums<ROWS16, DIM16>; 2],
+    outer: &OuterTile<T, ROWS16, DIM16>,
+    sums: &[Accumulator<ROWS16, DIM16>; 2],
     vector: bool,
 ) {
     let f = &p.forward;
     let rows = |heads: &Heads, head: *mut T| Output {
         head,
         stride: heads.token_stride,
-        first: own.span[0],
+        first: outer.span[0],
         rows: there,
         dim: f.dim,
         vector,
@@ -227,13 +235,13 @@ unsafe fn write<
     // SAFETY: as the caller promises.
     unsafe {
         if KEYS && SECOND {
-            rows(&p.dv, place.key(&p.dv, f.group)).write(&own.tiles[1], &sums[1], &[[1.0; 2]; ROWS16]);
+            rows(&p.dv, coords.key(&p.dv, f.group)).write(&outer.tiles[1], &sums[1], &[[1.0; 2]; ROWS16]);
         }
         if KEYS && FIRST {
-            rows(&p.dk, place.key(&p.dk, f.group)).write(&own.tiles[0], &sums[0], &[[f.scale; 2]; ROWS16]);
+            rows(&p.dk, coords.key(&p.dk, f.group)).write(&outer.tiles[0], &sums[0], &[[f.scale; 2]; ROWS16]);
         }
         if !KEYS {
-            rows(&p.dq, place.query(&p.dq)).write(&own.tiles[0], &sums[0], &[[f.scale; 2]; ROWS16]);
+            rows(&p.dq, coords.query(&p.dq)).write(&outer.tiles[0], &sums[0], &[[f.scale; 2]; ROWS16]);
         }
     }
 }

@@ -5,22 +5,22 @@ use cuda_std::prelude::*;
 use super::delta::statistics;
 use super::params::BackwardParams;
 use crate::attention::mma::tile::{Copier, Tile};
-use crate::attention::mma::tile_coords::Place;
+use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
 /// What copies the two tensors of a side: of keys and values if `keys`, else of queries and the result's
 /// gradient, those of the head that is number `member` of those that share a key's.
 #[inline(always)]
-pub(super) fn side<T: MatrixElem, const DIM16: usize>(
+pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
-    place: &Place,
+    coords: &TileCoords,
     keys: bool,
     member: u32,
     threads: u32,
 ) -> [Copier<T, DIM16>; 2] {
-    let (f, place) = (&p.forward, place.with_member(member));
-    let of_query = |heads: &Heads| (place.query(heads), heads.token_stride, place.queries);
-    let of_key = |heads: &Heads| (place.key(heads, f.group), heads.token_stride, place.keys);
+    let (f, coords) = (&p.forward, coords.with_member(member));
+    let of_query = |heads: &Heads| (coords.query(heads), heads.token_stride, coords.queries);
+    let of_key = |heads: &Heads| (coords.key(heads, f.group), heads.token_stride, coords.keys);
     let pair = if keys { [of_key(&f.k), of_key(&f.v)] } else { [of_query(&f.q), of_query(&p.dout)] };
     pair.map(|(head, stride, rows)| Copier::of(head, stride, [rows, f.dim], threads))
 }
@@ -38,9 +38,16 @@ pub(super) struct Step {
 
 /// Two buffers of a tile of each tensor, and, where they are of queries, of these queries' numbers. `KEYS`:
 /// the block's own rows are keys, so that these are queries, of one head after the other.
-pub(super) struct Other<'p, T, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool> {
+pub(super) struct InnerTile<
+    'p,
+    T,
+    const DIM16: usize,
+    const WARPS: u32,
+    const KEYS: bool,
+    const GENERAL: bool,
+> {
     pub p: &'p BackwardParams,
-    pub place: Place,
+    pub coords: TileCoords,
     /// The first tile, and how many there are of a head.
     pub begin: u32,
     pub tiles: u32,
@@ -52,18 +59,18 @@ pub(super) struct Other<'p, T, const DIM16: usize, const WARPS: u32, const KEYS:
 }
 
 impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool>
-    Other<'p, T, DIM16, WARPS, KEYS, GENERAL>
+    InnerTile<'p, T, DIM16, WARPS, KEYS, GENERAL>
 {
     /// Tiles of `rows` rows from number `begin` on, `tiles` of them.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
         p: &'p BackwardParams,
-        place: Place,
+        coords: TileCoords,
         [begin, tiles, rows]: [u32; 3],
     ) -> Self {
         let buffers = [Tile::take(memory, 2 * rows), Tile::take(memory, 2 * rows)];
-        Self { p, place, begin, tiles, rows, buffers, numbers: memory.take(rows) }
+        Self { p, coords, begin, tiles, rows, buffers, numbers: memory.take(rows) }
     }
 
     /// Over all heads that share the block's rows.
@@ -110,7 +117,7 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         if step.number >= self.steps() {
             return;
         }
-        let copiers = side(self.p, &self.place, !KEYS, step.member, WARPS * warp::SIZE);
+        let copiers = operands(self.p, &self.coords, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
         // SAFETY: as the caller promises.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
@@ -123,20 +130,20 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     #[inline(always)]
     pub unsafe fn read(&self, step: Step) -> [f32; 2] {
         let query = self.row(step) + thread::index()[0];
-        let there = step.number < self.steps() && query < self.place.queries;
+        let there = step.number < self.steps() && query < self.coords.queries;
         if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
         // SAFETY: it is one of the sequence.
-        unsafe { statistics(self.p, &self.place.with_member(step.member), query) }
+        unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
-    /// Keeps the numbers that [`Other::read`] gave.
+    /// Keeps the numbers that [`InnerTile::read`] gave.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    pub unsafe fn keep(&self, step: Step, [lse, delta]: [f32; 2]) {
+    pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
             let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
             let numbers = self.numbers.cast::<f32>();
@@ -152,10 +159,10 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
     /// of number `pair`.
     ///
     /// # Safety
-    /// A barrier stands between this and [`Other::keep`].
+    /// A barrier stands between this and [`InnerTile::store`].
     #[inline(always)]
-    pub unsafe fn numbers(&self, step: Step, pair: usize, side: usize) -> [[f32; 2]; 2] {
-        let two = 8 * pair as u32 + 4 * side as u32 + warp::lane() % 4;
+    pub unsafe fn numbers(&self, step: Step, pair: usize, operands: usize) -> [[f32; 2]; 2] {
+        let two = 8 * pair as u32 + 4 * operands as u32 + warp::lane() % 4;
         let at = step.number % 2 * self.rows / 2 + two;
         // SAFETY: as the caller promises.
         let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };

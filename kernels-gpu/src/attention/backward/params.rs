@@ -1,5 +1,5 @@
 //! What a launch of the gradients works on, and its sizes.
-use crate::attention::mma::params::Params;
+use crate::attention::mma::params::AttentionParams;
 use crate::attention::mma::tiling::Tiling;
 use crate::layout::heads::Heads;
 
@@ -8,7 +8,7 @@ use crate::layout::heads::Heads;
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
     /// The forward launch's, with its results; `tiles` are those of the side whose gradients are wanted.
-    pub forward: Params,
+    pub forward: AttentionParams,
     /// The gradient of the result.
     pub dout: Heads,
     /// Those of queries, keys and values.

@@ -2,14 +2,14 @@
 use cuda_std::mma::{A, C, MatrixElem};
 
 use crate::attention::mma::mask::{cap, each};
-use crate::attention::mma::params::Params;
+use crate::attention::mma::params::AttentionParams;
 use crate::attention::mma::softmax::Scores;
 
 /// Scores as powers of two, and what their gradients are multiplied by: the cap's derivative.
 #[inline(always)]
 pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
-    p: &Params,
+    p: &AttentionParams,
 ) -> Scores<ROWS16, COLS16> {
     cap(scores, p);
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];

@@ -1,5 +1,5 @@
 //! What a launch of [`decode`](crate::attention::decode) works on, and its sizes.
-use crate::attention::mma::params::{Params, WARPS};
+use crate::attention::mma::params::{AttentionParams, WARPS};
 
 /// Keys of a block.
 pub const SPLIT: u32 = 512;
@@ -13,12 +13,12 @@ pub(crate) const KEYS: u32 = 16 * WARPS;
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
     /// As for a launch of all keys, without mask, softcap and packed sequences; `tiles` are of [`ROWS`] rows.
-    pub forward: Params,
+    pub forward: AttentionParams,
     /// Blocks that share the keys.
     pub splits: u32,
-    /// A result for each block and row: `[parts, ROWS, dim]`.
+    /// A result for each block and row: `[splits, ROWS, dim]`.
     pub partial: *mut f32,
-    /// The logarithm of each one's sum of exponentials: `[parts, ROWS]`.
+    /// The logarithm of each one's sum of exponentials: `[splits, ROWS]`.
     pub partial_lse: *mut f32,
 }
 

@@ -6,9 +6,9 @@ use cuda_std::prelude::*;
 
 use super::combine::weight;
 use super::params::{DecodeParams, ROWS};
-use crate::attention::mma::output::Sums;
+use crate::attention::mma::output::Accumulator;
 use crate::attention::mma::params::WARPS;
-use crate::attention::mma::softmax::Softmax;
+use crate::attention::mma::softmax::RowSoftmax;
 
 /// The results of the block's warps, in memory that held tiles.
 pub(super) struct Found<const DIM16: usize> {
@@ -32,12 +32,12 @@ impl<const DIM16: usize> Found<DIM16> {
         Self { values, lse: memory.take(WARPS * ROWS), rows, dim }
     }
 
-    /// Keeps what warp `own` found.
+    /// Keeps what warp `warp` found.
     ///
     /// # Safety
     /// A barrier stands between this and other uses of the block's shared memory; the warp is converged.
     #[inline(always)]
-    pub unsafe fn keep(&self, own: u32, softmax: &Softmax<1>, out: &Sums<1, DIM16>) {
+    pub unsafe fn store(&self, warp: u32, softmax: &RowSoftmax<1>, out: &Accumulator<1, DIM16>) {
         let lane = warp::lane();
         for half in 0..2 {
             let [inverse, lse] = softmax.finish(0, half);
@@ -45,7 +45,7 @@ impl<const DIM16: usize> Found<DIM16> {
             if row >= self.rows {
                 continue;
             }
-            let line = own * ROWS + row;
+            let line = warp * ROWS + row;
             if lane.is_multiple_of(4) {
                 // SAFETY: as the caller promises; each lane writes elements of its own, here and below.
                 unsafe { self.lse.set(line, lse) };
@@ -63,12 +63,12 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Writes the block's part, number `part`: a thread has two columns of each row.
+    /// Writes the block's part, number `split`: a thread has two columns of each row.
     ///
     /// # Safety
     /// All warps have kept theirs, a barrier ago; there is room for the part.
     #[inline(always)]
-    pub unsafe fn add_up(&self, p: &DecodeParams, part: u32) {
+    pub unsafe fn add_up(&self, p: &DecodeParams, split: u32) {
         let col = 2 * thread::index()[0];
         if col >= self.dim {
             return;
@@ -95,7 +95,7 @@ impl<const DIM16: usize> Found<DIM16> {
             } else {
                 (1.0 / total, shift + core::f32::consts::LN_2 * lg2(total))
             };
-            let line = part as usize * ROWS as usize + row as usize;
+            let line = split as usize * ROWS as usize + row as usize;
             let to = p.partial.wrapping_add(line * self.dim as usize + col as usize);
             let words = sums.map(|sum| (sum * inverse).to_bits());
             // SAFETY: as the caller promises; columns are even.

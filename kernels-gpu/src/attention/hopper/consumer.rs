@@ -14,16 +14,16 @@ use cuda_std::warp;
 use super::layout::{Layout, PART_ROW, Slot};
 use super::matmul::{begin_result, begin_scores};
 use super::own_thread::own_thread;
-use super::params::{GROUP_ROWS, Params};
-use super::schedule::{Tile, numbers};
+use super::params::{GROUP_ROWS, HopperParams};
+use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
-use super::softmax::{Softmax, rescale, round};
+use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
 
 /// A warp group at work on its 64 rows of a tile.
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,
-    p: &'a Params,
+    p: &'a HopperParams,
     /// The number of the group.
     group: u32,
     slot: Slot,
@@ -31,7 +31,7 @@ struct Consumer<'a, K: Shape> {
     scores: K::Scores,
     weights: K::Weights,
     result: K::Result,
-    softmax: Softmax,
+    softmax: OnlineSoftmax,
 }
 
 /// Says, for a warp, that it is done with a buffer.
@@ -48,7 +48,7 @@ unsafe fn release(empty: Barrier) {
 
 /// Where a warp group waits until another one hands over to it: two groups meet.
 #[inline(always)]
-fn turn(group: u32) -> Named<256> {
+fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)
 }
 
@@ -61,14 +61,14 @@ impl<K: Shape> Consumer<'_, K> {
 
     /// The thread's first row; its second is 8 below.
     #[inline(always)]
-    fn row(&self, tile: Tile) -> u32 {
+    fn row(&self, tile: QueryTile) -> u32 {
         let thread = own_thread() % 128;
         tile.row + self.group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4
     }
 
     /// The weights of the scores of tile `number`.
     #[inline(always)]
-    fn weigh(&mut self, tile: Tile, number: u32, masked: bool) -> [f32; 2] {
+    fn weigh(&mut self, tile: QueryTile, number: u32, masked: bool) -> [f32; 2] {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
@@ -91,7 +91,7 @@ impl<K: Shape> Consumer<'_, K> {
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn first(&mut self, tile: Tile) {
+    unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
         // SAFETY: the waits say that the tiles are there.
         unsafe {
@@ -115,15 +115,15 @@ impl<K: Shape> Consumer<'_, K> {
     /// # Safety
     /// As [`consume`].
     #[inline(always)]
-    unsafe fn step(&mut self, tile: Tile, number: u32, masked: bool) {
+    unsafe fn step(&mut self, tile: QueryTile, number: u32, masked: bool) {
         let before = self.slot;
         self.slot = before.next::<K>();
         let (keys, values) = (self.layout.keys(self.slot), self.layout.values(before));
         // SAFETY: the waits say that the tiles are there.
         unsafe {
             keys.full.wait(self.slot.parity);
-            if K::TURNS {
-                turn(self.group).sync();
+            if K::PING_PONG {
+                ping_pong(self.group).sync();
             }
             wgmma::fence();
             let queries = self.queries();
@@ -131,7 +131,7 @@ impl<K: Shape> Consumer<'_, K> {
             values.full.wait(before.parity);
             wgmma::fence();
             begin_result::<K>(&mut self.result, &self.weights, values.data);
-            if K::TURNS {
+            if K::PING_PONG {
                 self.hand_over();
             }
             wgmma::wait::<1>();
@@ -186,7 +186,7 @@ impl<K: Shape> Consumer<'_, K> {
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
         // SAFETY: it waits there, or will.
-        unsafe { turn(next).arrive() }
+        unsafe { ping_pong(next).arrive() }
     }
 }
 
@@ -194,7 +194,7 @@ impl<K: Shape> Consumer<'_, K> {
 /// `p` and the map of the result are those of the launch, the barriers are made, the whole warp group `group`
 /// of those that compute is here.
 #[inline(always)]
-pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, p: &Params) {
+pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, p: &HopperParams) {
     let mut consumer = Consumer {
         layout,
         p,
@@ -204,16 +204,16 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
         scores: K::Scores::ZERO,
         weights: K::NO_WEIGHTS,
         result: K::Result::ZERO,
-        softmax: Softmax::new(p.scale),
+        softmax: OnlineSoftmax::new(p.scale),
     };
     // SAFETY: as the caller promises.
     unsafe {
-        if K::TURNS && group + 1 == K::GROUPS {
+        if K::PING_PONG && group + 1 == K::GROUPS {
             consumer.hand_over();
         }
         for number in numbers(p) {
-            let tile = Tile::of::<K>(number, p);
-            consumer.softmax = Softmax::new(p.scale);
+            let tile = QueryTile::of::<K>(number, p);
+            consumer.softmax = OnlineSoftmax::new(p.scale);
             consumer.result = K::Result::ZERO;
             if tile.key_tiles > 0 {
                 consumer.first(tile);

@@ -4,8 +4,8 @@ use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::own_thread::own_thread;
-use super::params::Params;
-use super::softmax::{QUAD, row_of};
+use super::params::HopperParams;
+use super::softmax::{VEC4, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
 
@@ -19,7 +19,7 @@ fn column(register: usize) -> u32 {
 /// Scores of keys from number `ends` of their row on become -inf: it counts from the tile's first key.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
-    let first = (own_thread() % QUAD * 2) as i32;
+    let first = (own_thread() % VEC4 * 2) as i32;
     let ends = ends.map(|end| end - first);
     for i in 0..scores.len() {
         if column(i) as i32 >= ends[row_of(i)] {
@@ -34,7 +34,7 @@ pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
 /// It is there.
 #[inline(always)]
 pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
-    let first = mask + own_thread() % QUAD * 8;
+    let first = mask + own_thread() % VEC4 * 8;
     for j in 0..scores.len() / 4 {
         // SAFETY: as the caller promises.
         let pair = unsafe { shared_load_pair(first + 4 * column(4 * j)) };
@@ -51,7 +51,12 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
 /// The whole warp is here; `mask` has room for `keys` numbers; the mask is readable at every key of the
 /// batch.
 #[inline(always)]
-pub(crate) unsafe fn bring<T: Elem>(mask: u32, keys: u32, [first, head, batch]: [u32; 3], p: &Params) {
+pub(crate) unsafe fn prefetch<T: Elem>(
+    mask: u32,
+    keys: u32,
+    [first, head, batch]: [u32; 3],
+    p: &HopperParams,
+) {
     let [batches, heads, _, stride] = p.mask.strides;
     let row = i64::from(batch) * batches + i64::from(head) * heads;
     let mut key = warp::lane();

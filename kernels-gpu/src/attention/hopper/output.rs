@@ -8,10 +8,10 @@ use cuda_std::warp;
 
 use super::layout::{Layout, PART_ROW};
 use super::own_thread::own_thread;
-use super::params::{GROUP_ROWS, PART, Params, WARP_ROWS};
-use super::schedule::Tile;
+use super::params::{GROUP_ROWS, HopperParams, PART, WARP_ROWS};
+use super::schedule::QueryTile;
 use super::shape::Shape;
-use super::softmax::{QUAD, Softmax};
+use super::softmax::{OnlineSoftmax, VEC4};
 
 const LN_2: f32 = core::f32::consts::LN_2;
 
@@ -24,11 +24,11 @@ const LN_2: f32 = core::f32::consts::LN_2;
 #[inline(always)]
 pub(crate) unsafe fn store<K: Shape>(
     out: &[f32],
-    softmax: &Softmax,
-    (tile, group, row): (Tile, u32, u32),
+    softmax: &OnlineSoftmax,
+    (tile, group, row): (QueryTile, u32, u32),
     layout: Layout<K>,
     map: Map,
-    p: &Params,
+    p: &HopperParams,
 ) {
     // SAFETY: as the caller promises; the warp's rows are its own.
     unsafe {
@@ -49,11 +49,11 @@ pub(crate) unsafe fn store<K: Shape>(
 /// # Safety
 /// `p` is that of the launch, the whole warp is here.
 #[inline(always)]
-unsafe fn finish_rows(softmax: &Softmax, tile: Tile, row: u32, p: &Params) -> [f32; 2] {
+unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &HopperParams) -> [f32; 2] {
     let sums = softmax.sums();
     for r in 0..2 {
         let row = row + 8 * r as u32;
-        if row < p.queries && own_thread() % QUAD == 0 && !p.lse.is_null() {
+        if row < p.queries && own_thread() % VEC4 == 0 && !p.lse.is_null() {
             let head = u64::from(tile.batch * p.heads.get() + tile.head);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
@@ -65,17 +65,17 @@ unsafe fn finish_rows(softmax: &Softmax, tile: Tile, row: u32, p: &Params) -> [f
     sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
 }
 
-/// Stores the warp's rows, `out` times `inverse`: by way of `place` in shared memory, to `row`, head and
+/// Stores the warp's rows, `out` times `inverse`: by way of `shared_address` in shared memory, to `row`, head and
 /// batch of the tensor.
 ///
 /// # Safety
-/// The map is that of the result, its box the rows of a warp and the columns of a part; `place` is the
+/// The map is that of the result, its box the rows of a warp and the columns of a part; `shared_address` is the
 /// warp's, in the layout of the queries; the whole warp is here.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],
     inverse: [f32; 2],
-    place: u32,
+    shared_address: u32,
     [row, head, batch]: [u32; 3],
     map: Map,
 ) {
@@ -83,7 +83,7 @@ unsafe fn store_staged<K: Shape>(
     // What the last tile left here may not have gone yet.
     wait_for_place();
     let (own_row, chunk) = (lane % 16, lane / 16);
-    let to = place + own_row * PART_ROW;
+    let to = shared_address + own_row * PART_ROW;
     for block in 0..out.len() / 8 {
         let words = K::Elem::pack(core::array::from_fn(|i| out[8 * block + i] * inverse[i / 2 % 2]));
         // 16 columns are two chunks of 16 bytes; the swizzle exchanges the chunks of a row by its number.
@@ -97,7 +97,9 @@ unsafe fn store_staged<K: Shape>(
     if lane == 0 {
         for part in 0..Layout::<K>::PARTS {
             // SAFETY: as the caller promises.
-            unsafe { map.store(place + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch]) };
+            unsafe {
+                map.store(shared_address + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch])
+            };
         }
         close_stores();
     }
@@ -108,14 +110,14 @@ unsafe fn store_staged<K: Shape>(
 /// # Safety
 /// `p` is that of the launch, the whole warp is here.
 #[inline(always)]
-unsafe fn store_directly<T: Elem<Lanes = [f32; 8]>>(
+unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
     out: &[f32],
     inverse: [f32; 2],
-    tile: Tile,
+    tile: QueryTile,
     row: u32,
-    p: &Params,
+    p: &HopperParams,
 ) {
-    let quad = own_thread() % QUAD;
+    let vec4 = own_thread() % VEC4;
     let [batches, queries, heads] = p.out_strides;
     let head = i64::from(tile.batch) * batches + i64::from(tile.head) * heads;
     for r in 0..2 {
@@ -124,8 +126,8 @@ unsafe fn store_directly<T: Elem<Lanes = [f32; 8]>>(
         for block in 0..out.len() / 16 {
             // Registers of this row and of 32 columns: 4 pairs, each 8 columns further on.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
-            let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), quad);
-            let column = 32 * block as u32 + 8 * quad;
+            let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
+            let column = 32 * block as u32 + 8 * vec4;
             if row < p.queries && column < p.dim {
                 // SAFETY: the row has these 8 columns; rows are aligned to 16 bytes, as the host checked.
                 unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }

@@ -4,6 +4,6 @@
 /// of it, over all tiles is one too many.
 #[inline(always)]
 pub(super) fn own_thread() -> u32 {
-    let [thread, _] = cuda_std::thread::forget([cuda_std::thread::index()[0], 0]);
+    let [thread, _] = cuda_std::thread::opaque([cuda_std::thread::index()[0], 0]);
     thread
 }

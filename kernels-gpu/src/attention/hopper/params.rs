@@ -63,7 +63,7 @@ impl Tiles {
 /// What the kernels need to know beside the tensor maps of q, k, v and the result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct HopperParams {
     /// The result.
     pub out: *mut u8,
     /// f32, `[B, H, Sq]`; null: not wanted.

@@ -5,8 +5,8 @@ use cuda_std::thread;
 
 use super::layout::{Buffer, Layout, Slot};
 use super::mask;
-use super::params::{PART, Params};
-use super::schedule::{Tile, numbers};
+use super::params::{HopperParams, PART};
+use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
 
 /// The tensors: columns, rows, heads, batches, in boxes of a part of a tile.
@@ -39,9 +39,9 @@ unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row
 /// # Safety
 /// The maps and `p` are those of the launch, the barriers are made, one thread does this.
 #[inline(always)]
-pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &Params) {
+pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     let mut query_parity = 0;
-    let first = |tile: Tile| {
+    let first = |tile: QueryTile| {
         let at = [tile.row, tile.head, tile.batch];
         // SAFETY: as the caller promises.
         unsafe { fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at) };
@@ -60,7 +60,7 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &P
 /// # Safety
 /// As [`produce_keys`].
 #[inline(always)]
-pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &Params) {
+pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     each_tile::<K>(
         p,
         |_| (),
@@ -77,7 +77,7 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
 /// # Safety
 /// As [`produce_keys`], but a whole warp does this.
 #[inline(always)]
-pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &Params) {
+pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams) {
     each_tile::<K>(
         p,
         |_| (),
@@ -86,7 +86,7 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &Params) {
             // SAFETY: as the caller promises; the buffer is empty after the wait.
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
-                mask::bring::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
+                mask::prefetch::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
                 buffer.full.arrive();
             }
         },
@@ -95,17 +95,21 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &Params) {
 
 /// Calls `first` for each tile of queries, then `then` for its tiles of keys, with their slot and first key.
 #[inline(always)]
-fn each_tile<K: Shape>(p: &Params, mut first: impl FnMut(Tile), then: impl Fn(Tile, Slot, u32)) {
+fn each_tile<K: Shape>(
+    p: &HopperParams,
+    mut first: impl FnMut(QueryTile),
+    then: impl Fn(QueryTile, Slot, u32),
+) {
     let mut slot = Slot::FIRST;
     for number in numbers(p) {
-        let tile = Tile::of::<K>(number, p);
+        let tile = QueryTile::of::<K>(number, p);
         if tile.key_tiles > 0 {
             first(tile);
         }
         let mut left = tile.key_tiles;
         while left > 0 {
             // Nothing to unroll: registers are few here.
-            left = thread::forget([left - 1, 0])[0];
+            left = thread::opaque([left - 1, 0])[0];
             then(tile, slot, left * K::KEYS);
             slot = slot.next::<K>();
         }

@@ -8,7 +8,7 @@ use super::params::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 /// A kernel's types and sizes.
 pub(crate) trait Shape: Copy {
     /// The element type.
-    type Elem: Operand<Lanes = [f32; 8]>;
+    type Elem: Operand<F32Vec = [f32; 8]>;
     /// A thread's scores of a tile.
     type Scores: Accumulator;
     /// A thread's part of the result.
@@ -26,7 +26,7 @@ pub(crate) trait Shape: Copy {
     /// Warp groups that compute.
     const GROUPS: u32;
     /// Do the warp groups take turns in beginning products?
-    const TURNS: bool = Self::GROUPS > 2;
+    const PING_PONG: bool = Self::GROUPS > 2;
     /// Tiles of keys, and as many of values, in flight.
     const STAGES: u32;
     /// Does the copy engine store the result?
@@ -39,7 +39,7 @@ pub(crate) trait Shape: Copy {
 
 /// Of heads of `2 * O` columns, tiles of `2 * S` and `16 * P` keys.
 #[derive(Clone, Copy)]
-pub(crate) struct Kernel<
+pub(crate) struct KernelShape<
     T,
     const S: usize,
     const O: usize,
@@ -61,9 +61,9 @@ impl<
     const STAGED: bool,
     const CAUSAL: bool,
     const PADDED: bool,
-> Shape for Kernel<T, S, O, P, GROUPS, STAGES, STAGED, CAUSAL, PADDED>
+> Shape for KernelShape<T, S, O, P, GROUPS, STAGES, STAGED, CAUSAL, PADDED>
 where
-    T: Operand<Lanes = [f32; 8]>,
+    T: Operand<F32Vec = [f32; 8]>,
     [f32; S]: Accumulator,
     [f32; O]: Accumulator,
 {
@@ -85,7 +85,7 @@ where
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
         /// The kernel of these sizes.
-        pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = Kernel<
+        pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = KernelShape<
             T,
             { $tiles.keys as usize / 2 },
             { $tiles.dim as usize / 2 },

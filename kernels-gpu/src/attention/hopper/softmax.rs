@@ -4,11 +4,11 @@ use cuda_std::math::{ex2_ftz, fma};
 use cuda_std::warp;
 
 /// Lanes that share a row.
-pub(super) const QUAD: u32 = 4;
+pub(super) const VEC4: u32 = 4;
 
 /// The largest score so far of each row, and the sum of this thread's weights relative to it.
 #[derive(Clone, Copy)]
-pub(crate) struct Softmax {
+pub(crate) struct OnlineSoftmax {
     pub max: [f32; 2],
     pub sum: [f32; 2],
     /// Of scores, times log2(e).
@@ -21,7 +21,7 @@ pub(crate) fn row_of(register: usize) -> usize {
     register / 2 % 2
 }
 
-impl Softmax {
+impl OnlineSoftmax {
     #[inline(always)]
     pub fn new(scale: f32) -> Self {
         Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], scale }
@@ -35,7 +35,7 @@ impl Softmax {
         for i in 0..scores.len() {
             max[row_of(i)] = max[row_of(i)].max(scores[i]);
         }
-        let max = max.map(|max| warp::fold(max, QUAD, f32::max));
+        let max = max.map(|max| warp::reduce(max, VEC4, f32::max));
         let scale = self.scale;
         // A row that saw no key yet: its scores are all -inf, and stay so.
         let largest = max.map(|max| if max == f32::NEG_INFINITY { 0.0 } else { max });
@@ -56,13 +56,13 @@ impl Softmax {
     /// The rows' sums.
     #[inline(always)]
     pub fn sums(&self) -> [f32; 2] {
-        self.sum.map(|sum| warp::sum(sum, QUAD))
+        self.sum.map(|sum| warp::sum(sum, VEC4))
     }
 }
 
 /// Weights rounded to the operand's type, as a product takes them.
 #[inline(always)]
-pub(crate) fn round<T: Operand<Lanes = [f32; 8]>>(weights: &[f32], rounded: &mut [[u32; 4]]) {
+pub(crate) fn round<T: Operand<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mut [[u32; 4]]) {
     for p in 0..rounded.len() {
         rounded[p] = T::pack(core::array::from_fn(|i| weights[8 * p + i]));
     }

@@ -6,18 +6,18 @@ use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
-use super::tile_coords::Place;
+use super::tile_coords::TileCoords;
 
 /// A warp's part of tiles' rows: those of its number among each `warps` copies.
 #[derive(Clone, Copy)]
-pub(super) struct Share<const DIM16: usize> {
+pub(super) struct WarpCopies<const DIM16: usize> {
     pub warp: u32,
     pub warps: u32,
     /// Columns of a head that there are.
     pub dim: u32,
 }
 
-impl<const DIM16: usize> Share<DIM16> {
+impl<const DIM16: usize> WarpCopies<DIM16> {
     /// Lanes that share a row, of a chunk each.
     const TEAM: u32 = 2 * DIM16 as u32;
     /// Rows of a copy.
@@ -58,7 +58,7 @@ impl<const DIM16: usize> Share<DIM16> {
         Copies {
             from,
             step: (i64::from(self.warps * Self::ROWS) * stride) as isize,
-            share: *self,
+            copies_of_warp: *self,
             first,
             limit,
         }
@@ -71,7 +71,7 @@ pub(super) struct Copies<T, const DIM16: usize> {
     from: *const T,
     /// Elements from there to the one behind.
     step: isize,
-    share: Share<DIM16>,
+    copies_of_warp: WarpCopies<DIM16>,
     first: u32,
     limit: i32,
 }
@@ -83,14 +83,15 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// The head is readable, 16 bytes at a time; the tile has so many rows, and nobody uses it.
     #[inline(always)]
     unsafe fn next(&mut self, tile: &Tile<T, DIM16>, number: u32) {
-        let (row, chunk) = (number * self.share.warps * Share::<DIM16>::ROWS, Share::<DIM16>::chunk());
-        let uniform = Share::<DIM16>::UNIFORM;
+        let (row, chunk) =
+            (number * self.copies_of_warp.warps * WarpCopies::<DIM16>::ROWS, WarpCopies::<DIM16>::chunk());
+        let uniform = WarpCopies::<DIM16>::UNIFORM;
         let from = if uniform { self.from.wrapping_add(8 * chunk as usize) } else { self.from };
         let wanted = ((self.first + row) as i32) < self.limit;
         // SAFETY: as the caller promises.
-        unsafe { tile.copy_chunk(self.share.first() + row, chunk, from, wanted) };
+        unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
         // Else all rows' distances stay in registers.
-        self.from = thread::forget_address(self.from.wrapping_offset(self.step));
+        self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 
     /// Begins a copy behind products, of which this pair is number `pair` of `pairs`, until `rows` rows are begun: over the
@@ -99,8 +100,8 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// # Safety
     /// As [`Copies::next`].
     #[inline(always)]
-    pub unsafe fn beside(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
-        let copies = self.share.copies(rows);
+    pub unsafe fn operands(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
+        let copies = self.copies_of_warp.copies(rows);
         let every = pairs / 2 / copies as usize;
         if pair % every == every - 1 && pair / every < copies as usize {
             // SAFETY: as the caller promises.
@@ -114,7 +115,7 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// As [`Copies::next`].
     #[inline(always)]
     pub unsafe fn all(&mut self, tile: &Tile<T, DIM16>, rows: u32) {
-        for number in 0..self.share.copies(rows) {
+        for number in 0..self.copies_of_warp.copies(rows) {
             // SAFETY: as the caller promises.
             unsafe { self.next(tile, number) };
         }
@@ -123,24 +124,24 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
 
 /// What a block keeps in shared memory, for want of registers: it is read where it is wanted.
 #[derive(Clone, Copy)]
-pub(super) struct Kept<T> {
-    pub place: Place,
+pub(super) struct BlockState<T> {
+    pub coords: TileCoords,
     /// Keys and values.
     pub heads: [*const T; 2],
 }
 
-impl<T> Kept<T> {
+impl<T> BlockState<T> {
     /// Put there by the block's first thread; a barrier before it is read.
     #[inline(always)]
     pub fn put(self, memory: &mut SharedMemory) -> Shared<Self>
     where
         T: Copy,
     {
-        let kept = memory.take(1);
+        let block_state = memory.take(1);
         if thread::index()[0] == 0 {
             // SAFETY: nobody else writes it, or reads it before the barrier.
-            unsafe { kept.set(0, self) };
+            unsafe { block_state.set(0, self) };
         }
-        kept
+        block_state
     }
 }

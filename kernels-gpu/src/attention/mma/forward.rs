@@ -8,16 +8,16 @@ use cuda_std::prelude::*;
 use super::kv_tiles::{KEYS, Keys, VALUES};
 use super::mask::{At, Lines, cap, hide};
 use super::matmul::{add_product, products};
-use super::output::{Output, Sums};
-use super::padding::Rest;
-use super::params::Params;
+use super::output::{Accumulator, Output};
+use super::padding::UnusedRows;
+use super::params::AttentionParams;
 use super::q_fragments::Queries;
-use super::softmax::{Scores, Softmax};
-use super::tile::{Copier, Lanes, Tile};
-use super::tile_coords::Place;
-use super::window::Band;
+use super::softmax::{RowSoftmax, Scores};
+use super::tile::{Copier, FragmentLanes, Tile};
+use super::tile_coords::TileCoords;
+use super::window::Window;
 
-/// Attention of one tile of queries. `HELD`: queries stay in registers. `GENERAL`: with mask and softcap, for
+/// Attention of one tile of queries. `Q_IN_REGISTERS`: queries stay in registers. `GENERAL`: with mask and softcap, for
 /// any scale and any alignment.
 ///
 /// # Safety
@@ -30,36 +30,36 @@ pub(crate) unsafe fn forward<
     const DIM16: usize,
     const KEYS16: usize,
     const WARPS: u32,
-    const HELD: bool,
+    const Q_IN_REGISTERS: bool,
     const GENERAL: bool,
 >(
-    p: Params,
+    p: AttentionParams,
 ) {
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
     // SAFETY: as the caller promises.
-    let Some(place) = (unsafe { Place::of_block(&p, rows) }) else {
+    let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
         // SAFETY: as the caller promises.
         return unsafe { clear_rest(&p, rows) };
     };
-    let band = Band::of(place.queries, place.keys, p.before, p.after);
-    let last = place.queries - 1;
-    let [begin, end] = band.tiles([place.first, (place.first + rows - 1).min(last)], keys);
+    let window = Window::of(coords.queries, coords.keys, p.before, p.after);
+    let last = coords.queries - 1;
+    let [begin, end] = window.tiles([coords.first, (coords.first + rows - 1).min(last)], keys);
 
     let mut memory = SharedMemory::of_launch();
     let (vector, threads) = (!GENERAL || p.vector != 0, WARPS * warp::SIZE);
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
-    let kv = Keys::<T, DIM16>::take(&mut memory, &p, &place, [keys, end], threads, vector);
+    let kv = Keys::<T, DIM16>::take(&mut memory, &p, &coords, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
     // From one lane, so that ptxas knows it to be the warp's.
     let own = warp::shuffle(warp::ALL, own, 0);
-    let lanes = Lanes::new();
-    let mut queries = Queries::<T, ROWS16, DIM16, HELD>::of(q_tile.at_row(own), lanes);
+    let lanes = FragmentLanes::new();
+    let mut queries = Queries::<T, ROWS16, DIM16, Q_IN_REGISTERS>::of(q_tile.at_row(own), lanes);
     if begin < end {
-        let there = [place.queries, p.dim];
-        let copier = Copier::<T, DIM16>::of(place.query(&p.q), p.q.token_stride, there, threads);
+        let there = [coords.queries, p.dim];
+        let copier = Copier::<T, DIM16>::of(coords.query(&p.q), p.q.token_stride, there, threads);
         // SAFETY: the tensors are readable; nobody uses the tiles.
         unsafe {
-            copier.copy(&q_tile, place.first, rows, vector);
+            copier.copy(&q_tile, coords.first, rows, vector);
             kv.copy(KEYS, begin);
             kv.copy(VALUES, begin);
         }
@@ -70,9 +70,9 @@ pub(crate) unsafe fn forward<
     unsafe { queries.hold() };
 
     // The general kernel's scores are powers of two already.
-    let mut softmax = Softmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
-    let mut out: Sums<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
-    let first = place.first + own;
+    let mut softmax = RowSoftmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
+    let mut out: Accumulator<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
+    let first = coords.first + own;
     let span = [first, (first + 16 * ROWS16 as u32 - 1).min(last)];
     for tile in begin..end {
         // SAFETY: the tile that is copied to was used up before the last barrier.
@@ -81,9 +81,9 @@ pub(crate) unsafe fn forward<
             kv.copy(VALUES, tile + 1);
         }
         // Else what hides keys from their rows stays in registers from tile to tile.
-        let [query, _] = thread::forget([first, 0]);
+        let [query, _] = thread::opaque([first, 0]);
         let at = At { row: query, col: tile * keys };
-        let seen = first <= last && !band.hides(span, at.col, keys);
+        let seen = first <= last && !window.hides(span, at.col, keys);
         if seen {
             // SAFETY: the tile has been waited for.
             unsafe {
@@ -91,10 +91,10 @@ pub(crate) unsafe fn forward<
                     products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
                 if GENERAL {
                     cap(&mut scores, &p);
-                    Lines::of(&p.mask, &place, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
+                    Lines::of(&p.mask, &coords, false).add::<T, ROWS16, KEYS16>(&mut scores, at);
                 }
-                if !band.shows(span, at.col, keys) {
-                    hide(&mut scores, at, &band);
+                if !window.shows(span, at.col, keys) {
+                    hide(&mut scores, at, &window);
                 }
                 accumulate(&mut out, &mut softmax, &scores, &kv.tile(VALUES, tile), &lanes);
             }
@@ -103,20 +103,20 @@ pub(crate) unsafe fn forward<
         block::sync();
     }
     // SAFETY: the warp is the only one that used its queries, and has done so.
-    unsafe { finish::<T, ROWS16, DIM16>(&p, &place, &softmax, &out, &q_tile.at_row(own), first, vector) };
+    unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
 /// What a block does that has no tile of a sequence.
 ///
 /// # Safety
-/// As [`Rest::of_block`]; the outputs are writable.
+/// As [`UnusedRows::of_block`]; the outputs are writable.
 #[inline(always)]
-pub(crate) unsafe fn clear_rest(p: &Params, rows: u32) {
+pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
     // SAFETY: as the caller promises.
     unsafe {
-        let rest = Rest::of_block(p, rows, false);
-        rest.clear(&p.out);
-        rest.clear_lse(p);
+        let unused_rows = UnusedRows::of_block(p, rows, false);
+        unused_rows.clear(&p.out);
+        unused_rows.clear_lse(p);
     }
 }
 
@@ -131,11 +131,11 @@ pub(crate) unsafe fn accumulate<
     const DIM16: usize,
     const KEYS16: usize,
 >(
-    out: &mut Sums<ROWS16, DIM16>,
-    softmax: &mut Softmax<ROWS16>,
+    out: &mut Accumulator<ROWS16, DIM16>,
+    softmax: &mut RowSoftmax<ROWS16>,
     scores: &Scores<ROWS16, KEYS16>,
     values: &Tile<T, DIM16>,
-    lanes: &Lanes<DIM16>,
+    lanes: &FragmentLanes<DIM16>,
 ) {
     rescale(out, softmax, scores);
     for step in 0..KEYS16 {
@@ -148,8 +148,8 @@ pub(crate) unsafe fn accumulate<
 /// Takes the scores' maxima into account, in the sums so far too.
 #[inline(always)]
 pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
-    out: &mut Sums<ROWS16, DIM16>,
-    softmax: &mut Softmax<ROWS16>,
+    out: &mut Accumulator<ROWS16, DIM16>,
+    softmax: &mut RowSoftmax<ROWS16>,
     scores: &Scores<ROWS16, KEYS16>,
 ) {
     if let Some(factors) = softmax.advance(scores) {
@@ -170,10 +170,10 @@ pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usi
 /// Nobody but the warp uses the tile, which has room for its queries; the outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
-    p: &Params,
-    place: &Place,
-    softmax: &Softmax<ROWS16>,
-    out: &Sums<ROWS16, DIM16>,
+    p: &AttentionParams,
+    coords: &TileCoords,
+    softmax: &RowSoftmax<ROWS16>,
+    out: &Accumulator<ROWS16, DIM16>,
     tile: &Tile<T, DIM16>,
     first: u32,
     vector: bool,
@@ -184,15 +184,15 @@ pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usi
             let [inverse, lse] = softmax.finish(row, half);
             inverses[row][half] = inverse;
             let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
-            if !p.lse.is_null() && lane.is_multiple_of(4) && query < place.queries {
-                let at = p.lse.wrapping_add(place.number(p, query));
+            if !p.lse.is_null() && lane.is_multiple_of(4) && query < coords.queries {
+                let at = p.lse.wrapping_add(coords.number(p, query));
                 // SAFETY: the host checked that there is one for each query.
                 unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
             }
         }
     }
-    let (head, stride) = (place.query(&p.out), p.out.token_stride);
-    let output = Output { head, stride, first, rows: place.queries, dim: p.dim, vector };
+    let (head, stride) = (coords.query(&p.out), p.out.token_stride);
+    let output = Output { head, stride, first, rows: coords.queries, dim: p.dim, vector };
     // SAFETY: as the caller promises.
     unsafe { output.write(tile, out, &inverses) };
 }

@@ -2,9 +2,9 @@
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::params::Params;
+use super::params::AttentionParams;
 use super::tile::{Copier, Tile};
-use super::tile_coords::Place;
+use super::tile_coords::TileCoords;
 
 /// Which of the two.
 pub(super) const KEYS: usize = 0;
@@ -26,14 +26,14 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
-        p: &Params,
-        place: &Place,
+        p: &AttentionParams,
+        coords: &TileCoords,
         [count, end]: [u32; 2],
         threads: u32,
         vector: bool,
     ) -> Self {
         let copiers = [&p.k, &p.v].map(|heads| {
-            Copier::of(place.key(heads, p.group), heads.token_stride, [place.keys, p.dim], threads)
+            Copier::of(coords.key(heads, p.group), heads.token_stride, [coords.keys, p.dim], threads)
         });
         let buffers = [(); 2].map(|()| Tile::take(memory, 2 * count));
         Self { buffers, copiers, count, end, vector }

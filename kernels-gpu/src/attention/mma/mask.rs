@@ -6,10 +6,10 @@ use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
-use super::params::{Mask, Params};
+use super::params::{AttentionParams, Mask};
 use super::softmax::Scores;
-use super::tile_coords::Place;
-use super::window::Band;
+use super::tile_coords::TileCoords;
+use super::window::Window;
 
 /// Where a warp's scores are: those of rows from `row` on and columns from `col` on. Rows are queries and
 /// columns keys, or the other way round.
@@ -33,18 +33,18 @@ impl At {
     }
 }
 
-/// Hides the scores that `band` does not have.
+/// Hides the scores that `window` does not have.
 #[inline(always)]
 pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
     at: At,
-    band: &Band,
+    window: &Window,
 ) {
     for row in 0..ROWS16 {
         for half in 0..2 {
             let line = at.row(row, half);
-            let first = band.first(line);
-            let (first, seen) = (first as u32, (band.end(line) - first).max(0) as u32);
+            let first = window.first(line);
+            let (first, seen) = (first as u32, (window.end(line) - first).max(0) as u32);
             for pair in 0..COLS16 {
                 for side in 0..2 {
                     for odd in 0..2 {
@@ -61,7 +61,10 @@ pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
 
 /// Scales and caps scores, as powers of two: `log2(e)` times what the softmax is of, without the mask.
 #[inline(always)]
-pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(scores: &mut Scores<ROWS16, COLS16>, p: &Params) {
+pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
+    scores: &mut Scores<ROWS16, COLS16>,
+    p: &AttentionParams,
+) {
     let (scale, cap) = (p.scale * LOG2_E, p.softcap * LOG2_E);
     if cap == 0.0 {
         each(scores, |score| score * scale);
@@ -86,15 +89,15 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
 
 /// The least that is added: times log2(e) it is still finite. A row in which every key has a mask's finite
 /// minimum then is the mean of all values, as torch's is.
-const LEAST: f32 = -2.3e38;
+const MIN: f32 = -2.3e38;
 
 /// What is added for a mask's element to scores that are multiplied by `1 / unscale` later: finite where that
 /// is.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
-    let least = (LEAST * unscale).max(-f32::MAX);
-    if addend < least && element != f32::NEG_INFINITY { least } else { addend }
+    let min = (MIN * unscale).max(-f32::MAX);
+    if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
 /// The mask of one head, for scores whose rows are queries, or keys.
@@ -114,10 +117,10 @@ pub(crate) struct Lines {
 impl Lines {
     /// Rows are queries unless they are `keys`.
     #[inline(always)]
-    pub fn of(mask: &Mask, place: &Place, keys: bool) -> Self {
+    pub fn of(mask: &Mask, coords: &TileCoords, keys: bool) -> Self {
         let [by_batch, by_head, by_query, by_key] = mask.strides;
-        let head = i64::from(place.batch) * by_batch + i64::from(place.head) * by_head;
-        let (queries, keys_there) = ((by_query, place.queries), (by_key, place.keys));
+        let head = i64::from(coords.batch) * by_batch + i64::from(coords.head) * by_head;
+        let (queries, keys_there) = ((by_query, coords.queries), (by_key, coords.keys));
         let ((by_row, rows), (by_col, cols)) =
             if keys { (keys_there, queries) } else { (queries, keys_there) };
         Self { base: mask.base, kind: mask.kind, head, by_row, by_col, rows, cols }

@@ -1,12 +1,12 @@
 //! The products of a warp's rows with tiles.
 use cuda_std::mma::{A, MatrixElem};
 
-use super::output::Sums;
+use super::output::Accumulator;
 use super::q_fragments::Queries;
 use super::softmax::Scores;
-use super::tile::{Lanes, Tile};
+use super::tile::{FragmentLanes, Tile};
 
-/// `a bT`: the scores, where these are queries and keys. Behind the products with each matrix of `b` comes `beside`, with the
+/// `a bT`: the scores, where these are queries and keys. Behind the products with each matrix of `b` comes `operands`, with the
 /// number of them so far less one.
 ///
 /// # Safety
@@ -17,12 +17,12 @@ pub(crate) unsafe fn products<
     const ROWS16: usize,
     const DIM16: usize,
     const KEYS16: usize,
-    const HELD: bool,
+    const Q_IN_REGISTERS: bool,
 >(
-    queries: &Queries<T, ROWS16, DIM16, HELD>,
+    queries: &Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>,
     keys: &Tile<T, DIM16>,
-    lanes: &Lanes<DIM16>,
-    mut beside: impl FnMut(usize),
+    lanes: &FragmentLanes<DIM16>,
+    mut operands: impl FnMut(usize),
 ) -> Scores<ROWS16, KEYS16> {
     let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
     // SAFETY: as the caller promises.
@@ -42,7 +42,7 @@ pub(crate) unsafe fn products<
                 }
             }
             b = next_b;
-            beside(next - 1);
+            operands(next - 1);
         }
         a = next_a;
     }
@@ -55,10 +55,10 @@ pub(crate) unsafe fn products<
 /// It has been waited for.
 #[inline(always)]
 pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
-    sums: &mut Sums<ROWS16, DIM16>,
+    sums: &mut Accumulator<ROWS16, DIM16>,
     a: [A; ROWS16],
     right: &Tile<T, DIM16>,
-    lanes: &Lanes<DIM16>,
+    lanes: &FragmentLanes<DIM16>,
     step: usize,
 ) {
     for col in 0..DIM16 {
@@ -72,7 +72,7 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     }
 }
 
-/// Adds the left matrices of all steps times the rows of a tile, each read two products before it is wanted; `beside` as in
+/// Adds the left matrices of all steps times the rows of a tile, each read two products before it is wanted; `operands` as in
 /// [`products`].
 ///
 /// # Safety
@@ -84,11 +84,11 @@ pub(crate) unsafe fn add_products<
     const DIM16: usize,
     const STEPS: usize,
 >(
-    sums: &mut Sums<ROWS16, DIM16>,
+    sums: &mut Accumulator<ROWS16, DIM16>,
     mut left: impl FnMut(usize) -> [A; ROWS16],
     right: &Tile<T, DIM16>,
-    lanes: &Lanes<DIM16>,
-    mut beside: impl FnMut(usize),
+    lanes: &FragmentLanes<DIM16>,
+    mut operands: impl FnMut(usize),
 ) {
     // SAFETY: as the caller promises.
     let read = |at: usize| unsafe { right.rows(lanes, at / DIM16, at % DIM16) };
@@ -106,7 +106,7 @@ pub(crate) unsafe fn add_products<
             if at + 2 < STEPS * DIM16 {
                 ahead[at % 2] = read(at + 2);
             }
-            beside(at);
+            operands(at);
         }
     }
 }

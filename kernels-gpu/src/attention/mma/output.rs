@@ -6,7 +6,7 @@ use cuda_std::prelude::*;
 use super::tile::Tile;
 
 /// A warp's sums of `16 ROWS16` rows and `16 DIM16` columns, two matrices side by side.
-pub(crate) type Sums<const ROWS16: usize, const DIM16: usize> = [[[C; 2]; DIM16]; ROWS16];
+pub(crate) type Accumulator<const ROWS16: usize, const DIM16: usize> = [[[C; 2]; DIM16]; ROWS16];
 
 /// The rows of a head that a warp writes.
 pub(crate) struct Output<T> {
@@ -32,7 +32,7 @@ impl<T: MatrixElem> Output<T> {
     pub unsafe fn write<const ROWS16: usize, const DIM16: usize>(
         &self,
         tile: &Tile<T, DIM16>,
-        sums: &Sums<ROWS16, DIM16>,
+        sums: &Accumulator<ROWS16, DIM16>,
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
@@ -54,8 +54,8 @@ impl<T: MatrixElem> Output<T> {
         }
         warp::sync(warp::ALL);
         let chunks = 2 * DIM16 as u32;
-        for turn in 0..ROWS16 as u32 * 16 * chunks / warp::SIZE {
-            let at = turn * warp::SIZE + lane;
+        for step in 0..ROWS16 as u32 * 16 * chunks / warp::SIZE {
+            let at = step * warp::SIZE + lane;
             let (line, chunk) = (at / chunks, at % chunks);
             let cols = self.dim.saturating_sub(8 * chunk).min(8);
             if self.first + line >= self.rows {

@@ -3,33 +3,33 @@
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::params::Params;
+use super::params::AttentionParams;
 use super::tile_coords::tile_of_block;
 use crate::layout::heads::{Heads, Token, divide};
 
 /// A tile of padding.
 #[derive(Clone, Copy)]
-pub(crate) struct Rest {
+pub(crate) struct UnusedRows {
     first: u32,
     rows: u32,
     cols: u32,
     head: u32,
 }
 
-impl Rest {
+impl UnusedRows {
     /// The block's own tile of `rows` queries, or of `keys`. Of a block to which
-    /// [`Place::of_rows`](super::tile_coords::Place::of_rows) gave nothing.
+    /// [`TileCoords::of_rows`](super::tile_coords::Place::of_rows) gave nothing.
     ///
     /// # Safety
     /// As there.
     #[inline(always)]
-    pub unsafe fn of_block(p: &Params, rows: u32, keys: bool) -> Self {
+    pub unsafe fn of_block(p: &AttentionParams, rows: u32, keys: bool) -> Self {
         let [_, head, tile] = tile_of_block(p, keys);
         let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
         // SAFETY: as the caller promises: the numbers of all sequences, and one more.
         let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
         let end = end.min(there);
-        // The first tiles' numbers are those of sequences: see `Place::in_sequence`.
+        // The first tiles' numbers are those of sequences: see `TileCoords::in_sequence`.
         let before = end / rows + p.batches;
         let first = end + tile.saturating_sub(before) * rows;
         let rows = if tile < before { 0 } else { rows.min(there.saturating_sub(first)) };
@@ -57,7 +57,7 @@ impl Rest {
     /// # Safety
     /// It has a number for each query.
     #[inline(always)]
-    pub unsafe fn clear_lse(self, p: &Params) {
+    pub unsafe fn clear_lse(self, p: &AttentionParams) {
         let row = thread::index()[0];
         if p.lse.is_null() || row >= self.rows {
             return;

@@ -29,7 +29,7 @@ impl Mask {
 /// What a launch works on: the kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Params {
+pub struct AttentionParams {
     /// Queries.
     pub q: Heads,
     /// Keys.

@@ -1,21 +1,21 @@
 //! A warp's queries: left matrices, held in registers where there are enough of them.
 use cuda_std::mma::{A, MatrixElem};
 
-use super::tile::{Lanes, Tile};
+use super::tile::{FragmentLanes, Tile};
 
-pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const HELD: bool> {
+pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool> {
     tile: Tile<T, DIM16>,
-    lanes: Lanes<DIM16>,
-    held: [[A; DIM16]; ROWS16],
+    lanes: FragmentLanes<DIM16>,
+    in_registers: [[A; DIM16]; ROWS16],
 }
 
-impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const HELD: bool>
-    Queries<T, ROWS16, DIM16, HELD>
+impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool>
+    Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>
 {
     /// Those of the warp whose rows `tile` has; [`Queries::hold`] once they are there.
     #[inline(always)]
-    pub fn of(tile: Tile<T, DIM16>, lanes: Lanes<DIM16>) -> Self {
-        Self { tile, lanes, held: [[[0; 4]; DIM16]; ROWS16] }
+    pub fn of(tile: Tile<T, DIM16>, lanes: FragmentLanes<DIM16>) -> Self {
+        Self { tile, lanes, in_registers: [[[0; 4]; DIM16]; ROWS16] }
     }
 
     /// Reads them, if they are held.
@@ -24,11 +24,11 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const HELD: bool>
     /// A barrier stands between this and the writes.
     #[inline(always)]
     pub unsafe fn hold(&mut self) {
-        if HELD {
+        if Q_IN_REGISTERS {
             for row in 0..ROWS16 {
                 for col in 0..DIM16 {
                     // SAFETY: as the caller promises.
-                    self.held[row][col] = unsafe { self.tile.left(&self.lanes, row, col) };
+                    self.in_registers[row][col] = unsafe { self.tile.left(&self.lanes, row, col) };
                 }
             }
         }
@@ -41,6 +41,10 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const HELD: bool>
     #[inline(always)]
     pub unsafe fn get(&self, row: usize, col: usize) -> A {
         // SAFETY: as the caller promises.
-        if HELD { self.held[row][col] } else { unsafe { self.tile.left(&self.lanes, row, col) } }
+        if Q_IN_REGISTERS {
+            self.in_registers[row][col]
+        } else {
+            unsafe { self.tile.left(&self.lanes, row, col) }
+        }
     }
 }

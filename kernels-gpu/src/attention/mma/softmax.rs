@@ -11,7 +11,7 @@ const SLACK: f32 = 1e-30;
 pub(crate) type Scores<const ROWS16: usize, const KEYS16: usize> = [[[C; 2]; KEYS16]; ROWS16];
 
 /// What is known of a thread's rows: in each 16, rows `g` and `g + 8`.
-pub(crate) struct Softmax<const ROWS16: usize> {
+pub(crate) struct RowSoftmax<const ROWS16: usize> {
     /// The largest score so far, against which exponents are taken.
     max: [[f32; 2]; ROWS16],
     /// The weights of the thread's own columns so far.
@@ -20,7 +20,7 @@ pub(crate) struct Softmax<const ROWS16: usize> {
     factor: f32,
 }
 
-impl<const ROWS16: usize> Softmax<ROWS16> {
+impl<const ROWS16: usize> RowSoftmax<ROWS16> {
     #[inline(always)]
     pub fn new(factor: f32) -> Self {
         Self { max: [[f32::NEG_INFINITY; 2]; ROWS16], sum: [[0.0; 2]; ROWS16], factor }

@@ -34,7 +34,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// # Safety
     /// A barrier stands between this and the writes.
     #[inline(always)]
-    pub unsafe fn left(&self, lanes: &Lanes<DIM16>, row16: usize, col16: usize) -> mma::A {
+    pub unsafe fn left(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> mma::A {
         // SAFETY: inside the tile; otherwise as the caller promises.
         unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
@@ -44,7 +44,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// # Safety
     /// As [`Tile::left`].
     #[inline(always)]
-    pub unsafe fn columns(&self, lanes: &Lanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
+    pub unsafe fn columns(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: inside the tile; otherwise as the caller promises.
         let [a, b, c, d] =
             unsafe { mma::load(&self.chunks, self.first + lanes.across + Self::chunk16(row16, col16)) };
@@ -56,7 +56,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// # Safety
     /// As [`Tile::left`].
     #[inline(always)]
-    pub unsafe fn rows(&self, lanes: &Lanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
+    pub unsafe fn rows(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: inside the tile; otherwise as the caller promises.
         let [a, b, c, d] = unsafe {
             mma::load_transposed(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16))
@@ -104,12 +104,12 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
 /// The chunks of a 16 x 16 matrix that the lane names: in a left matrix or the rows of two right ones, and in right ones of
 /// which each row is a column.
 #[derive(Clone, Copy)]
-pub(crate) struct Lanes<const DIM16: usize> {
+pub(crate) struct FragmentLanes<const DIM16: usize> {
     along: u32,
     across: u32,
 }
 
-impl<const DIM16: usize> Lanes<DIM16> {
+impl<const DIM16: usize> FragmentLanes<DIM16> {
     #[inline(always)]
     pub fn new() -> Self {
         let (lane, pitch) = (warp::lane(), 2 * DIM16 as u32 + 1);
@@ -174,7 +174,7 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
             return;
         }
         // Not unrolled: at the end of a sequence.
-        let [passes, _] = thread::forget([count / self.pass, 0]);
+        let [passes, _] = thread::opaque([count / self.pass, 0]);
         for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };

@@ -2,12 +2,12 @@
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-use super::params::Params;
+use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
 /// A tile of queries of one head of one sequence.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct TileCoords {
     /// The batch; 0 in packed tensors.
     pub batch: u32,
     pub head: u32,
@@ -21,13 +21,13 @@ pub(crate) struct Place {
     key_start: u32,
 }
 
-impl Place {
+impl TileCoords {
     /// The block's own tile of queries; `None`: there is nothing to do.
     ///
     /// # Safety
     /// The parameters are those of a launch that the host checked.
     #[inline(always)]
-    pub unsafe fn of_block(p: &Params, rows: u32) -> Option<Self> {
+    pub unsafe fn of_block(p: &AttentionParams, rows: u32) -> Option<Self> {
         // SAFETY: as the caller promises.
         unsafe { Self::of_rows(p, rows, false) }
     }
@@ -35,17 +35,17 @@ impl Place {
     /// The block's own tile of queries, or of `keys`: then the head is the first of those that share them.
     ///
     /// # Safety
-    /// As [`Place::of_block`].
+    /// As [`TileCoords::of_block`].
     #[inline(always)]
-    pub unsafe fn of_rows(p: &Params, rows: u32, keys: bool) -> Option<Self> {
+    pub unsafe fn of_rows(p: &AttentionParams, rows: u32, keys: bool) -> Option<Self> {
         let [batch, head, tile] = tile_of_block(p, keys);
         if p.query_starts.is_null() {
             let (first, queries, keys) = (tile * rows, p.queries, p.keys);
             return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
         }
-        let place = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
+        let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
         // SAFETY: as the caller promises: the numbers of all sequences, and one more.
-        unsafe { place.in_sequence(p, tile, rows, keys) }
+        unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
     /// Tile number `tile` of all sequences together. That of a sequence which begins at row `start` and is
@@ -53,9 +53,9 @@ impl Place {
     /// knowing the others'.
     ///
     /// # Safety
-    /// As [`Place::of_block`], of packed sequences.
+    /// As [`TileCoords::of_block`], of packed sequences.
     #[inline(always)]
-    unsafe fn in_sequence(self, p: &Params, tile: u32, rows: u32, keys: bool) -> Option<Self> {
+    unsafe fn in_sequence(self, p: &AttentionParams, tile: u32, rows: u32, keys: bool) -> Option<Self> {
         // SAFETY: as the caller promises.
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
@@ -93,7 +93,7 @@ impl Place {
 
     /// All of a batch, which is not of packed sequences, for a head.
     #[inline(always)]
-    pub fn whole(p: &Params, batch: u32, head: u32) -> Self {
+    pub fn whole(p: &AttentionParams, batch: u32, head: u32) -> Self {
         Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
     }
 
@@ -117,7 +117,7 @@ impl Place {
 
     /// Where the number of a query is in tensors of one number a query.
     #[inline(always)]
-    pub fn number(&self, p: &Params, query: u32) -> usize {
+    pub fn number(&self, p: &AttentionParams, query: u32) -> usize {
         let head = u64::from(self.batch) * u64::from(p.heads) + u64::from(self.head);
         (head * u64::from(p.queries)) as usize + (self.query_start + query) as usize
     }
@@ -125,7 +125,7 @@ impl Place {
 
 /// Batch, head and tile of the block.
 #[inline(always)]
-pub(crate) fn tile_of_block(p: &Params, keys: bool) -> [u32; 3] {
+pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };
     let (above, tile) = divide(thread::block_index()[0], p.tiles);
     let (batch, head) = divide(above, divide(p.heads, group).0);

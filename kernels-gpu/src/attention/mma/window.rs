@@ -3,14 +3,14 @@
 /// Row `i` has the columns from `i + offset - before` to `i + offset + after`. Rows are queries and columns the keys that
 /// they see, or the other way round.
 #[derive(Clone, Copy)]
-pub(crate) struct Band {
+pub(crate) struct Window {
     offset: i32,
     before: i32,
     after: i32,
     cols: i32,
 }
 
-impl Band {
+impl Window {
     /// The last query stands at the last key.
     #[inline(always)]
     pub fn of(queries: u32, keys: u32, before: i32, after: i32) -> Self {

@@ -2,7 +2,7 @@
 //! the same bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::vec4::{Access, LEN, TILE, tiles_held};
+use cuda_std::vec4::{Access, LEN, TILE, tiles_in_registers};
 
 use super::stats::Stats;
 use super::welford::Welford;
@@ -14,9 +14,9 @@ pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 
 /// The row as its block sees it.
 #[derive(Clone, Copy)]
-pub(crate) struct SharedRow<T> {
+pub(crate) struct BlockRow<T> {
     /// Where it waits, if it does.
-    pub staged: Staged<T>,
+    pub staged: SharedRow<T>,
     /// Tiles of the row, all of them full.
     pub tiles: u32,
     /// The warp's number among those of the row.
@@ -32,13 +32,13 @@ pub(crate) trait PartMoments: Copy {
     /// Takes in a quad of the thread's, in the order of its tiles.
     fn push(&mut self, lanes: [f32; 4]);
     /// The same, the quad's number being known when the kernel is compiled.
-    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
+    fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal
     /// are what is divided by.
     fn finish<T: Elem, A: Access>(
         self,
-        row: SharedRow<T>,
-        meeting: Shared<f32>,
+        row: BlockRow<T>,
+        reduction_scratch: Shared<f32>,
         cols: [f32; 2],
         eps: f32,
     ) -> Stats;
@@ -58,36 +58,40 @@ impl PartMoments for Welford {
     }
 
     #[inline(always)]
-    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]) {
-        self.add_quad(nth, lanes);
+    fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]) {
+        self.add_vec4(nth, lanes);
     }
 
     #[inline(always)]
     fn finish<T: Elem, A: Access>(
         self,
-        row: SharedRow<T>,
-        meeting: Shared<f32>,
+        row: BlockRow<T>,
+        reduction_scratch: Shared<f32>,
         [cols, _]: [f32; 2],
         eps: f32,
     ) -> Stats {
         // Of a row that is held every thread has as many, a number that is known when the kernel is compiled.
-        let even = tiles_held::<A>() > 0;
+        let even = tiles_in_registers::<A>() > 0;
         let half = if even { self.known_half() } else { self.half() };
-        let Self { mean, m2, .. } = self.fold_even_from(warp::SIZE / 2, half);
+        let Self { mean, m2, .. } = self.reduce_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
         if warp::lane() == 0 {
             // SAFETY: a place for each warp and value, which only its lane 0 writes, before the barrier.
             unsafe {
-                meeting.set(at, mean);
-                meeting.set(at + 1, m2);
+                reduction_scratch.set(at, mean);
+                reduction_scratch.set(at + 1, m2);
             }
         }
         block::sync();
         let warp = |number: u32| {
-            let tiles =
-                if even { tiles_held::<A>() as u32 } else { (row.tiles + WARPS - 1 - number) / WARPS };
+            let tiles = if even {
+                tiles_in_registers::<A>() as u32
+            } else {
+                (row.tiles + WARPS - 1 - number) / WARPS
+            };
             // SAFETY: every place was written before the barrier.
-            let [mean, m2] = unsafe { [meeting.get(2 * number), meeting.get(2 * number + 1)] };
+            let [mean, m2] =
+                unsafe { [reduction_scratch.get(2 * number), reduction_scratch.get(2 * number + 1)] };
             Self { mean, m2, count: (tiles * TILE) as f32 }
         };
         let both =
@@ -110,23 +114,23 @@ impl PartMoments for Squares {
     fn push(&mut self, _: [f32; 4]) {}
 
     #[inline(always)]
-    fn push_quad(&mut self, _: u32, _: [f32; 4]) {}
+    fn push_vec4(&mut self, _: u32, _: [f32; 4]) {}
 
     #[inline(always)]
     fn finish<T: Elem, A: Access>(
         self,
-        row: SharedRow<T>,
-        meeting: Shared<f32>,
+        row: BlockRow<T>,
+        reduction_scratch: Shared<f32>,
         [_, inv_cols]: [f32; 2],
         eps: f32,
     ) -> Stats {
         block::sync();
-        let own = thread::index()[0];
+        let warp_tile = thread::index()[0];
         let mut sum = 0.0;
         let mut add = |tile: u32| {
             let group = [0, 1, 2, 3].map(|i: u32| {
-                if tiles_held::<A>() > 0 || tile + i < row.tiles {
-                    row.staged.element(own + (tile + i) * TILE).to_f32()
+                if tiles_in_registers::<A>() > 0 || tile + i < row.tiles {
+                    row.staged.element(warp_tile + (tile + i) * TILE).to_f32()
                 } else {
                     0.0
                 }
@@ -135,8 +139,8 @@ impl PartMoments for Squares {
                 sum += group[i] * group[i];
             }
         };
-        if tiles_held::<A>() > 0 {
-            for nth in 0..tiles_held::<A>() as u32 {
+        if tiles_in_registers::<A>() > 0 {
+            for nth in 0..tiles_in_registers::<A>() as u32 {
                 add(nth * WARPS);
             }
         } else {
@@ -145,11 +149,11 @@ impl PartMoments for Squares {
             }
         }
         // SAFETY: a place for each thread.
-        unsafe { meeting.set(own, sum) };
+        unsafe { reduction_scratch.set(warp_tile, sum) };
         block::sync();
         let first = LEN * warp::lane();
         // SAFETY: every place was written before the barrier.
-        let [a, b, c, d] = [0, 1, 2, 3].map(|i: u32| unsafe { meeting.get(first + i) });
+        let [a, b, c, d] = [0, 1, 2, 3].map(|i: u32| unsafe { reduction_scratch.get(first + i) });
         let sum = warp::sum(a + b + c + d, warp::SIZE);
         Stats { mean: 0.0, inv: rsqrt(sum * inv_cols + eps) }
     }

@@ -8,7 +8,7 @@ use super::welford::Welford;
 
 /// A row's columns as numbers: what is divided by.
 #[derive(Clone, Copy)]
-pub(crate) struct Cols {
+pub(crate) struct TeamCols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
@@ -16,7 +16,7 @@ pub(crate) struct Cols {
     pub by_fours: bool,
 }
 
-impl Cols {
+impl TeamCols {
     /// `sum / count`, rounded to nearest: a product where that is the same, because a division is many
     /// instructions.
     #[inline(always)]
@@ -28,30 +28,30 @@ impl Cols {
 
 /// A reduction of a row.
 pub(crate) trait TeamMoments: Copy {
-    /// Quads whose loads are in flight together, [`MOST`] at most.
+    /// Quads whose loads are in flight together, [`MAX`] at most.
     const IN_FLIGHT: usize;
     /// Of no element.
     const EMPTY: Self;
     /// Takes in the first `count` lanes; what is not there is zero.
     fn push(&mut self, lanes: [f32; 4], count: u32);
     /// Reduces over the team. Every thread of the block calls it, and gets the result.
-    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats;
+    fn finish(self, team: Team, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats;
 }
 
 /// The most quads of a thread that are in flight together.
-pub(crate) const MOST: usize = 8;
+pub(crate) const MAX: usize = 8;
 
 impl Welford {
     /// With what the lane `distance` above has.
     #[inline(always)]
-    pub(crate) fn fold_step(self, distance: u32, by_fours: bool) -> Self {
+    pub(crate) fn reduce_step(self, distance: u32, by_fours: bool) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
         self.with(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) }, by_fours)
     }
 
     /// What a row of `cols` columns is normalised with, of which this is all.
     #[inline(always)]
-    pub(crate) fn stats(self, cols: Cols, eps: f32) -> Stats {
+    pub(crate) fn stats(self, cols: TeamCols, eps: f32) -> Stats {
         Stats { mean: self.mean, inv: rsqrt(self.m2 / cols.count + eps) }
     }
 }
@@ -72,14 +72,14 @@ impl TeamMoments for Welford {
     }
 
     #[inline(always)]
-    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
-        let mut folded = self;
+    fn finish(self, team: Team, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
+        let mut reduced = self;
         let mut distance = warp::SIZE / 2;
         while distance > 0 {
-            folded = folded.fold_step(distance, cols.by_fours);
+            reduced = reduced.reduce_step(distance, cols.by_fours);
             distance /= 2;
         }
-        let [mean, m2, count] = warps_of(team, memory, [folded.mean, folded.m2, folded.count]);
+        let [mean, m2, count] = warps_of(team, memory, [reduced.mean, reduced.m2, reduced.count]);
         let warp = |i: usize| Self { mean: mean[i], m2: m2[i], count: count[i] };
         let both = |lower: Self, upper| lower.with(upper, cols.by_fours);
         both(both(warp(0), warp(2)), both(warp(1), warp(3))).stats(cols, eps)
@@ -102,7 +102,7 @@ impl TeamMoments for FusedRms {
     }
 
     #[inline(always)]
-    fn finish(self, team: Team, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+    fn finish(self, team: Team, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
         let [sum] = warps_of(team, memory, [warp::sum(self.0, warp::SIZE)]);
         let all = (sum[0] + sum[2]) + (sum[1] + sum[3]);
         Stats { mean: 0.0, inv: rsqrt(all / cols.count + eps) }
@@ -111,10 +111,10 @@ impl TeamMoments for FusedRms {
 
 /// Sum of squares in the order of `x.float().pow(2).mean(-1)`, by a team of one warp.
 #[derive(Clone, Copy)]
-pub(crate) struct MeanSquare([f32; 4]);
+pub(crate) struct TeamMeanSquare([f32; 4]);
 
-impl TeamMoments for MeanSquare {
-    const IN_FLIGHT: usize = MOST;
+impl TeamMoments for TeamMeanSquare {
+    const IN_FLIGHT: usize = MAX;
     const EMPTY: Self = Self([0.0; 4]);
 
     #[inline(always)]
@@ -125,7 +125,7 @@ impl TeamMoments for MeanSquare {
     }
 
     #[inline(always)]
-    fn finish(self, _: Team, _: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+    fn finish(self, _: Team, _: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
         let [a, b, c, d] = self.0;
         let sum = warp::sum(a + b + c + d, warp::SIZE);
         Stats { mean: 0.0, inv: rsqrt(sum * cols.inv + eps) }

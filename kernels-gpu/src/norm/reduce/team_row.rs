@@ -9,7 +9,7 @@ use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, is_scalar};
 
 use super::stats::Stats;
-use super::team::{Cols, MOST, TeamMoments};
+use super::team::{MAX, TeamCols, TeamMoments};
 
 /// A team's row, to read.
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ pub(crate) struct TeamRow<T, A> {
     /// Columns; 0 if there is no row.
     cols: u32,
     team: Team,
-    staged: Staged<T>,
+    staged: SharedRow<T>,
     /// Tiles that `staged` has room for.
     room: u32,
     access: PhantomData<A>,
@@ -35,7 +35,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
             start,
             cols,
             team: Team::of_block(),
-            staged: Staged::take(memory, room),
+            staged: SharedRow::take(memory, room),
             room,
             access: PhantomData,
         }
@@ -49,13 +49,13 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
 
     /// The thread's columns of `tile`, as those of tile 0.
     #[inline(always)]
-    pub fn columns(&self, tile: u32) -> QuadColumns {
-        QuadColumns::of_one(self.first(tile), self.cols)
+    pub fn columns(&self, tile: u32) -> Vec4Columns {
+        Vec4Columns::of_one(self.first(tile), self.cols)
     }
 
     /// The tiles in which the thread has columns.
     #[inline(always)]
-    pub fn own_tiles(&self) -> impl Iterator<Item = u32> {
+    pub fn warp_tiles(&self) -> impl Iterator<Item = u32> {
         let row = *self;
         (0..row.tiles()).take_while(move |&tile| row.first(tile) < row.cols)
     }
@@ -67,34 +67,34 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     }
 
     #[inline(always)]
-    fn read(&self, tile: u32) -> Quad<T> {
+    fn read(&self, tile: u32) -> Vec4<T> {
         let rows = Rows::single(self.start.cast());
         // SAFETY: the row is what `of` was promised.
-        unsafe { QuadRow::<T, A>::of(&rows, RowAt::FIRST, self.columns(tile)) }.get(0)
+        unsafe { Vec4Row::<T, A>::of(&rows, RowIndex::FIRST, self.columns(tile)) }.get(0)
     }
 
     /// Reads the row, keeps what there is room for, and reduces it. `cols` are the row's, existing or not.
     #[inline(always)]
-    pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: Cols, eps: f32) -> Stats {
+    pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
         // Without vectors a quad is many accesses, and one is enough.
         let together = if is_scalar::<A>() { 1 } else { M::IN_FLIGHT };
         let mut moments = M::EMPTY;
         let (tiles, mut first) = (self.tiles(), 0);
         while first < tiles {
-            let mut quads = [Quad::ZERO; MOST];
-            for i in 0..MOST {
+            let mut vec4s = [Vec4::ZERO; MAX];
+            for i in 0..MAX {
                 if i < together {
-                    quads[i] = self.read(first + i as u32);
+                    vec4s[i] = self.read(first + i as u32);
                 }
             }
-            for i in 0..MOST {
+            for i in 0..MAX {
                 let tile = first + i as u32;
                 if i < together && self.first(tile) < self.cols {
                     if tile < self.room {
-                        self.staged.put(tile, quads[i]);
+                        self.staged.put(tile, vec4s[i]);
                     }
                     let count = if is_scalar::<A>() { self.columns(tile).count(0) } else { LEN };
-                    moments.push(quads[i].lanes(), count);
+                    moments.push(vec4s[i].lanes(), count);
                 }
             }
             first += together as u32;
@@ -104,7 +104,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
 
     /// The quad of `tile` after [`TeamRow::reduce`].
     #[inline(always)]
-    pub fn again(&self, tile: u32) -> Quad<T> {
+    pub fn again(&self, tile: u32) -> Vec4<T> {
         if tile < self.room { self.staged.get(tile) } else { self.read(tile) }
     }
 }

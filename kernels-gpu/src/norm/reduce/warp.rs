@@ -27,7 +27,7 @@ pub(crate) trait Moments: Copy {
     /// last group. What is not there is zero. `A` as that of the rows.
     fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
     /// Takes in the quad of tile `nth`, one tile after the other, all of them full.
-    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]);
+    fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
     /// Reduces over the warp. All its threads call it, and get the result.
     fn finish(self, cols: Cols, eps: f32) -> Stats;
 }
@@ -48,7 +48,7 @@ impl LayerNorm {
 
     /// Folds each of torch's warps over its lanes, then them; lane 0 has the result.
     #[inline(always)]
-    fn fold_uneven(self, by_fours: bool) -> Welford {
+    fn reduce_uneven(self, by_fours: bool) -> Welford {
         let mut warps = self.warps();
         let mut distance = warp::SIZE / 2;
         while distance > 0 {
@@ -70,14 +70,14 @@ impl LayerNorm {
     /// A fold over a warp leaves half of its lanes idle from the first step on: these do it for another of
     /// torch's warps.
     #[inline(always)]
-    fn fold_even(self) -> Welford {
+    fn reduce_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
-        let eighth = a.fold_even_beside(c, 16).fold_even_beside(b.fold_even_beside(d, 16), 8);
-        let own = eighth.fold_even_from(4, eighth.half());
+        let eighth = a.reduce_even_with(c, 16).reduce_even_with(b.reduce_even_with(d, 16), 8);
+        let warp_tile = eighth.reduce_even_from(4, eighth.half());
         let of = |warp: Welford| warp.count * warp::SIZE as f32;
         // Lane 0 has a, lane 8 b, lane 16 c, lane 24 d.
         let upper = if warp::lane() & 8 == 0 { of(c) } else { of(d) };
-        let pair = own.with(own.above(16, upper), true);
+        let pair = warp_tile.with(warp_tile.above(16, upper), true);
         pair.with(pair.above(8, of(b) + of(d)), true)
     }
 
@@ -116,16 +116,16 @@ impl Moments for LayerNorm {
     }
 
     #[inline(always)]
-    fn push_quad(&mut self, nth: u32, lanes: [f32; 4]) {
+    fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]) {
         let warp = nth as usize % GROUP;
         let mut seen = self.warp(warp);
-        seen.add_quad(nth / GROUP as u32, lanes);
+        seen.add_vec4(nth / GROUP as u32, lanes);
         (self.mean[warp], self.m2[warp], self.count[warp]) = (seen.mean, seen.m2, seen.count);
     }
 
     #[inline(always)]
     fn finish(self, cols: Cols, eps: f32) -> Stats {
-        let all = if cols.even { self.fold_even() } else { self.fold_uneven(cols.by_fours) };
+        let all = if cols.even { self.reduce_even() } else { self.reduce_uneven(cols.by_fours) };
         let (mean, m2) = (warp::shuffle(warp::ALL, all.mean, 0), warp::shuffle(warp::ALL, all.m2, 0));
         Stats { mean, inv: rsqrt(m2 / cols.count + eps) }
     }
@@ -149,7 +149,7 @@ impl Moments for MeanSquare {
     }
 
     #[inline(always)]
-    fn push_quad(&mut self, _: u32, lanes: [f32; 4]) {
+    fn push_vec4(&mut self, _: u32, lanes: [f32; 4]) {
         for i in 0..4 {
             self.0[i] += lanes[i] * lanes[i];
         }

@@ -1,12 +1,12 @@
 //! Mean and sum of squared differences by Welford's method, of a thread and of a warp: what LayerNorm is made of.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
-use cuda_std::vec4::{LEN, MOST_HELD};
+use cuda_std::vec4::{LEN, MAX_IN_REGISTERS};
 
 /// `1 / count` for the elements of each quad that a thread holds, counted from 1: what [`reciprocal`] says.
-const INVERSES: [[f32; 4]; MOST_HELD] = {
-    let (mut inverses, mut at) = ([[0.0; 4]; MOST_HELD], 0);
-    while at < 4 * MOST_HELD {
+const INVERSES: [[f32; 4]; MAX_IN_REGISTERS] = {
+    let (mut inverses, mut at) = ([[0.0; 4]; MAX_IN_REGISTERS], 0);
+    while at < 4 * MAX_IN_REGISTERS {
         inverses[at / 4][at % 4] = 1.0 / (at + 1) as f32;
         at += 1;
     }
@@ -45,24 +45,24 @@ impl Welford {
             return Self::EMPTY;
         }
         let inv_count = reciprocal(count);
-        let (own, theirs) = (self.count * inv_count, upper.count * inv_count);
+        let (warp_tile, theirs) = (self.count * inv_count, upper.count * inv_count);
         let delta = self.mean - upper.mean;
         if by_fours {
             return Self {
-                mean: fma(upper.mean, theirs, own * self.mean),
-                m2: fma(own, upper.count * (delta * delta), upper.m2 + self.m2),
+                mean: fma(upper.mean, theirs, warp_tile * self.mean),
+                m2: fma(warp_tile, upper.count * (delta * delta), upper.m2 + self.m2),
                 count,
             };
         }
         // Without elements above, the square may be infinite and the product NaN.
         let between = if upper.count > 0.0 { upper.count * (delta * delta) } else { 0.0 };
-        Self { mean: fma(-delta, theirs, self.mean), m2: fma(own, between, upper.m2 + self.m2), count }
+        Self { mean: fma(-delta, theirs, self.mean), m2: fma(warp_tile, between, upper.m2 + self.m2), count }
     }
 
     /// Takes in the quad of number `nth`, which is known when the kernel is compiled, and so are the reciprocals of
     /// its counts.
     #[inline(always)]
-    pub fn add_quad(&mut self, nth: u32, lanes: [f32; 4]) {
+    pub fn add_vec4(&mut self, nth: u32, lanes: [f32; 4]) {
         for i in 0..4 {
             self.add(lanes[i], INVERSES[nth as usize][i]);
         }
@@ -111,7 +111,7 @@ impl Welford {
     /// With those of the lanes up to `distance` above, each of which has seen as many elements, one at least: the result
     /// of the lanes that have so many above them. No count is exchanged; `half` is that of the count.
     #[inline(always)]
-    pub fn fold_even_from(self, mut distance: u32, half: f32) -> Self {
+    pub fn reduce_even_from(self, mut distance: u32, half: f32) -> Self {
         let mut all = self;
         while distance > 0 {
             all = all.with_as_many(all.above(distance, all.count), half);
@@ -122,7 +122,7 @@ impl Welford {
 
     /// One step of two folds at once: lanes without `bit` go on with `self`, those with it with `other`.
     #[inline(always)]
-    pub fn fold_even_beside(self, other: Self, bit: u32) -> Self {
+    pub fn reduce_even_with(self, other: Self, bit: u32) -> Self {
         let is_upper = warp::lane() & bit != 0;
         let (kept, sent) = if is_upper { (other, self) } else { (self, other) };
         let across = |value| warp::shuffle_xor(warp::ALL, value, bit);

@@ -2,26 +2,26 @@
 use core::marker::PhantomData;
 
 use crate::arch;
-use crate::numeric::elem::{Elem, Lanes};
+use crate::numeric::elem::{Elem, F32Vec};
 
 /// Elements in a quad.
 pub const LEN: u32 = 4;
 
 /// Four elements, held as loaded: two words of a 16-bit type, four of f32.
 #[derive(Clone, Copy)]
-pub struct Quad<T> {
+pub struct Vec4<T> {
     pub(crate) words: [u32; 4],
     pub(crate) element: PhantomData<T>,
 }
 
-impl<T: Elem> Quad<T> {
+impl<T: Elem> Vec4<T> {
     /// All bits zero.
     pub const ZERO: Self = Self { words: [0; 4], element: PhantomData };
 
     /// From values in f32, each rounded once.
     #[inline(always)]
     pub fn from_lanes([a, b, c, d]: [f32; 4]) -> Self {
-        let lanes = T::Lanes::from_fn(|i| match i {
+        let lanes = T::F32Vec::from_fn(|i| match i {
             0 => a,
             1 => b,
             2 => c,
@@ -59,14 +59,14 @@ impl<T: Elem> Quad<T> {
 
     /// Its bits as a quad of `E`, which is `T` or of its size.
     #[inline(always)]
-    pub fn cast<E: Elem>(self) -> Quad<E> {
-        Quad { words: self.words, element: PhantomData }
+    pub fn cast<E: Elem>(self) -> Vec4<E> {
+        Vec4 { words: self.words, element: PhantomData }
     }
 
     /// The same quad, of which the compiler has forgotten the lanes: see
-    /// [`Pack::forget_lanes`](crate::rows::pack::Pack::forget_lanes).
+    /// [`Pack::opaque_lanes`](crate::rows::pack::Pack::forget_lanes).
     #[inline(always)]
-    pub fn forget_lanes(self) -> Self {
+    pub fn opaque_lanes(self) -> Self {
         let [a, b, c, d] = self.words;
         let words = if size_of::<T>() == 2 {
             let [a, b] = arch::opaque([a, b]);
@@ -88,5 +88,5 @@ impl<T: Elem> Quad<T> {
 /// `lanes`, each as `T` holds it: the rounding that a store and a load would make.
 #[inline(always)]
 pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
-    Quad::<T>::from_lanes(lanes).lanes()
+    Vec4::<T>::from_lanes(lanes).lanes()
 }

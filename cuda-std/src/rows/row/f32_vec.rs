@@ -1,5 +1,5 @@
 //! For kernels that add up rows in f32, whatever their element type: lanes in the columns of another operand's packs.
-use crate::numeric::elem::{Elem, Lanes};
+use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
 use crate::simt::warp;
@@ -9,14 +9,14 @@ use super::{Row, RowMut};
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
     /// `lanes`, made of the thread's pack of `tile`, with zeros past the end: where zero became something else.
     #[inline(always)]
-    pub fn inside(&self, tile: u32, lanes: T::Lanes) -> T::Lanes {
+    pub fn inside(&self, tile: u32, lanes: T::F32Vec) -> T::F32Vec {
         let len = Pack::<T>::LEN;
         let offset = self.columns.offset(tile, len);
         if VECTOR {
-            return if self.columns.has(offset, len) { lanes } else { T::Lanes::splat(0.0) };
+            return if self.columns.has(offset, len) { lanes } else { T::F32Vec::splat(0.0) };
         }
         let has = |i: usize| self.columns.has(offset + i as u32 * self.columns.step(), len);
-        T::Lanes::from_fn(|i| if has(i) { lanes.get(i) } else { 0.0 })
+        T::F32Vec::from_fn(|i| if has(i) { lanes.get(i) } else { 0.0 })
     }
 }
 
@@ -24,7 +24,7 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
     /// Writes the thread's columns of `tile`, where another operand's packs have `L::LEN` elements: what
     /// [`Row::lanes`] reads. Nothing past the end.
     #[inline(always)]
-    pub fn store_lanes<L: Lanes>(&self, tile: u32, lanes: L) {
+    pub fn store_lanes<L: F32Vec>(&self, tile: u32, lanes: L) {
         let columns = &self.columns;
         let base = self.start.wrapping_add(columns.base(L::LEN) as usize);
         let offset = columns.offset(tile, L::LEN);
@@ -53,7 +53,7 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
     /// The same, by teams of whole warps: of eight lanes, two threads beside each other exchange halves, so that a store fills sectors of
     /// 32 bytes, of which L2 takes a half no faster than a whole. Every thread of the warp must call it.
     #[inline(always)]
-    pub fn store_lanes_of_warps<L: Lanes>(&self, tile: u32, lanes: L) {
+    pub fn store_lanes_of_warps<L: F32Vec>(&self, tile: u32, lanes: L) {
         if !VECTOR || L::LEN != 8 {
             return self.store_lanes(tile, lanes);
         }

@@ -59,7 +59,7 @@ fn dense(shape: &[i64]) -> Vec<i64> {
 }
 
 /// What one call reads and writes.
-pub struct Turn<'a> {
+pub struct Operands<'a> {
     /// Rows of each tensor.
     pub rows: i64,
     /// Columns.
@@ -81,7 +81,7 @@ pub struct Turn<'a> {
     pub workspace: &'a mut Buffer<f32>,
 }
 
-impl<'a> Turn<'a> {
+impl<'a> Operands<'a> {
     /// The shape of a tensor of rows.
     pub fn shape(&self) -> [i64; 2] {
         [self.rows, self.cols]

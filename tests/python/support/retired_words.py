@@ -1,0 +1,31 @@
+"""Words that identifiers and file names have no more, and the term that stands for each.
+
+`test_retired_words.py` finds them as parts of identifiers: `forget_lanes` has the part `forget`.
+"""
+
+RETIRED = {
+    "quad": "vec4",
+    "quads": "vec4s",
+    "octet": "vec8",
+    "octets": "vec8s",
+    "held": "in registers; block, warp or cluster in the name of a kernel",
+    "forget": "opaque",
+    "forgotten": "opaque",
+    "passage": "L2 policy",
+    "turn": "rotation, step, ping-pong",
+    "turned": "rotated",
+    "turns": "rotations, steps, ping-pong",
+    "brief": "approx16",
+    "fold": "reduce",
+    "folds": "reduction",
+    "folded": "reduced",
+    "band": "window",
+    "meeting": "reduction scratch",
+    "beside": "multi-row, prefetched, grid y and z",
+    "neighbours": "interleaved pairs",
+    "alike": "the name of what is common",
+    "wants": "the name of what is asked for",
+    "bring": "prefetch",
+}
+# Names of the languages and their libraries, and sentences that are the names of tests.
+ALLOWED = {"mem::forget", ".fold", ".try_fold", "fold_left"}
