@@ -66,7 +66,10 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Module:
 
 
 def test_checks_report_a_missing_entry(broken: Module) -> None:
-    source = "entry! {\n rms_norm_any<T: [f32, f16, bf16]>(x: Rows) => a::<T>(x);\n rms_norm_block1<T: [f16]>(x: Rows) => b }"
+    source = """entry! {
+        rms_norm_any<T: [f32, f16, bf16]>(x: Rows) => a::<T>(x);
+        rms_norm_block1<T: [f16]>(x: Rows) => b
+    }"""
     problems = check_entries(broken.entries, declared_entries(source))
     assert problems[:2] == ["rms_norm_any_bf16: no such entry", "rms_norm_block1_f16: no such entry"]
     assert problems[2:] == ["rms_norm_block1_f32: not in the source"]
@@ -106,7 +109,7 @@ def test_checks_report_names() -> None:
 
 
 def test_width_depends_on_the_table(broken: Module) -> None:
-    """Four elements of 16 bits are enough in a warp, not in an op whose threads have packs; nothing is asked of `any`."""
+    """Four elements of 16 bits are enough in a warp, and too few in an op whose threads have packs. `any` may be narrow."""
     code = broken.sass["rms_norm_block1_f32"]
     halves = [one._replace(modifiers=one.modifiers.replace(".128", ".64")) for one in code if one.opcode == "STG"]
     halves += [one._replace(opcode="LDG") for one in halves]

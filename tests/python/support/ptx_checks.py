@@ -179,7 +179,7 @@ def declared_entries(source: str) -> set[str]:
 
 
 def declared_overlaps(source: str) -> dict[str, str]:
-    """With which launches beside them the entries of a kernel's source overlap, where that is not both: `Before`, `Plain`."""
+    """Which launches the entries of a kernel's source overlap with, if that is not both: `Before`, `Plain`."""
     kernels = re.findall(r"@overlap\((\w+)\)\s*(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
     return {name: overlap for overlap, declaration in kernels for name in declared_entries(declaration)}
 
@@ -275,8 +275,8 @@ def check_names(names: Iterable[str], op: str) -> list[str]:
 
 
 def check_width(sass: Sass) -> list[str]:
-    """Kernels that keep a row read and write it, and what is beside it, in accesses of so many elements as `RESIDENCIES`
-    says, or of 16 bytes in `PACKS`. (Those of attention move tiles: not here.)
+    """Kernels that keep a row access global memory by as many elements at a time as `RESIDENCIES` says, or by 16 bytes
+    if they are in `PACKS`. Kernels of attention move tiles, and are not checked.
 
     Parameters come from constant memory, so every global access counts; a generic `LD` or `ST` is taken for one.
     """
