@@ -7,7 +7,7 @@ use crate::operator::{MAX_OUTPUTS, MAX_SCALARS, MAX_TENSORS, Operator};
 use crate::schema::{Argument, Kind};
 use crate::tensor::Tensor;
 use arrayvec::ArrayVec;
-use oxiwarp::arguments::{Role, Scalar, Source};
+use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
 /// The arguments and the outputs of a call.
@@ -72,9 +72,9 @@ impl Call {
                         false => self.tensors.push(tensor),
                     }
                 }
-                Kind::Scalar(Scalar::Float) => self.floats.push(stack.float() as f32),
-                Kind::Scalar(Scalar::Int) => self.ints.push(stack.int()),
-                Kind::Scalar(Scalar::Bool) => self.bools.push(stack.bool()),
+                Kind::ScalarKind(ScalarKind::Float) => self.floats.push(stack.float() as f32),
+                Kind::ScalarKind(ScalarKind::Int) => self.ints.push(stack.int()),
+                Kind::ScalarKind(ScalarKind::Bool) => self.bools.push(stack.bool()),
                 Kind::Flag => self.flags.push(stack.bool()),
             }
         }
@@ -283,11 +283,11 @@ impl<'t> Source<'t> for Arguments<'t> {
     }
 
     #[inline]
-    fn has(&self, scalar: Scalar) -> bool {
+    fn has(&self, scalar: ScalarKind) -> bool {
         match scalar {
-            Scalar::Float => self.floats < self.call.floats.len(),
-            Scalar::Int => self.ints < self.call.ints.len(),
-            Scalar::Bool => self.bools < self.call.bools.len(),
+            ScalarKind::Float => self.floats < self.call.floats.len(),
+            ScalarKind::Int => self.ints < self.call.ints.len(),
+            ScalarKind::Bool => self.bools < self.call.bools.len(),
         }
     }
 

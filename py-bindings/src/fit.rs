@@ -2,7 +2,7 @@
 
 use crate::boundary::Failure;
 use crate::schema::{Argument, Kind, Schema};
-use oxiwarp::arguments::{Role, Scalar, Source};
+use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
 /// A schema as a source of arguments. The arguments have no values: errors say what the schema lacks.
@@ -17,7 +17,8 @@ pub struct Fit<'s> {
     scalars: [usize; 3],
 }
 
-const SCALARS: [(Scalar, &str); 3] = [(Scalar::Float, "float"), (Scalar::Int, "int"), (Scalar::Bool, "bool")];
+const SCALARS: [(ScalarKind, &str); 3] =
+    [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
 /// Returns an error unless `take`, which takes the arguments of a host function, takes all that the schema and `outputs`
 /// have.
@@ -27,7 +28,7 @@ pub fn expect_fit(
     outputs: &[bool],
     take: fn(&mut Fit<'_>) -> Result<(), Failure>,
 ) -> Result<(), String> {
-    let scalars = SCALARS.map(|(scalar, _)| schema.count(Kind::Scalar(scalar)));
+    let scalars = SCALARS.map(|(scalar, _)| schema.count(Kind::ScalarKind(scalar)));
     let mut fit = Fit { op, inputs: schema.inputs().collect(), tensors: 0, outputs, written: 0, scalars };
     take(&mut fit).map_err(|Failure(problem)| problem)?;
     if let Some(tensor) = fit.inputs.get(fit.tensors) {
@@ -47,7 +48,7 @@ fn lacks(what: &str) -> Failure {
 }
 
 impl Fit<'_> {
-    fn count(&mut self, scalar: Scalar) -> Result<(), Failure> {
+    fn count(&mut self, scalar: ScalarKind) -> Result<(), Failure> {
         let (left, what) = (&mut self.scalars[scalar as usize], SCALARS[scalar as usize].1);
         *left = left.checked_sub(1).ok_or_else(|| lacks(what))?;
         Ok(())
@@ -93,18 +94,18 @@ impl Source<'static> for Fit<'_> {
     }
 
     fn float(&mut self) -> Result<f32, Failure> {
-        self.count(Scalar::Float).map(|()| 0.0)
+        self.count(ScalarKind::Float).map(|()| 0.0)
     }
 
     fn int(&mut self) -> Result<i64, Failure> {
-        self.count(Scalar::Int).map(|()| 0)
+        self.count(ScalarKind::Int).map(|()| 0)
     }
 
     fn bool(&mut self) -> Result<bool, Failure> {
-        self.count(Scalar::Bool).map(|()| false)
+        self.count(ScalarKind::Bool).map(|()| false)
     }
 
-    fn has(&self, scalar: Scalar) -> bool {
+    fn has(&self, scalar: ScalarKind) -> bool {
         self.scalars[scalar as usize] > 0
     }
 

@@ -1,7 +1,7 @@
 //! An operator as its calls need it: the schema from Python, and where in it the arguments with a meaning of their own are.
 
 use crate::schema::{Argument, Kind, Schema};
-use oxiwarp::arguments::Scalar;
+use oxiwarp::arguments::ScalarKind;
 
 /// The most tensors that an operator reads.
 pub const MAX_TENSORS: usize = 12;
@@ -10,7 +10,7 @@ pub const MAX_OUTPUTS: usize = 4;
 /// The most arguments of one kind that is no tensor.
 pub const MAX_SCALARS: usize = 8;
 
-const BOOL: Kind = Kind::Scalar(Scalar::Bool);
+const BOOL: Kind = Kind::ScalarKind(ScalarKind::Bool);
 
 /// An operator.
 pub struct Operator {
@@ -34,8 +34,8 @@ impl Operator {
                 *kind = Kind::Flag;
             }
         }
-        let scalars =
-            [Scalar::Float, Scalar::Int, Scalar::Bool].map(|scalar| schema.count(Kind::Scalar(scalar)));
+        let scalars = [ScalarKind::Float, ScalarKind::Int, ScalarKind::Bool]
+            .map(|scalar| schema.count(Kind::ScalarKind(scalar)));
         if schema.inputs().count() > MAX_TENSORS || scalars.into_iter().any(|count| count > MAX_SCALARS) {
             return Err(format!(
                 "expected at most {MAX_TENSORS} tensors and {MAX_SCALARS} numbers of one type"

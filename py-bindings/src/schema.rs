@@ -1,6 +1,6 @@
 //! The schema of an operator, from the text that Python defines it with.
 
-use oxiwarp::arguments::{Role, Scalar};
+use oxiwarp::arguments::{Role, ScalarKind};
 
 /// The name, arguments and number of results of an operator.
 #[derive(Debug, PartialEq)]
@@ -35,7 +35,7 @@ pub enum Kind {
         role: Role,
     },
     /// `float`, `int` or `bool`.
-    Scalar(Scalar),
+    ScalarKind(ScalarKind),
     /// A `bool` that says whether a result is needed. The host function does not get it.
     Flag,
 }
@@ -99,9 +99,9 @@ impl Argument {
     fn parse<'r>(text: &str, roles: &mut impl Iterator<Item = &'r String>) -> Result<Self, String> {
         let (kind, name) = text.rsplit_once(' ').ok_or_else(|| format!("{text:?} is no argument"))?;
         let kind = match kind {
-            "float" => Kind::Scalar(Scalar::Float),
-            "int" => Kind::Scalar(Scalar::Int),
-            "bool" => Kind::Scalar(Scalar::Bool),
+            "float" => Kind::ScalarKind(ScalarKind::Float),
+            "int" => Kind::ScalarKind(ScalarKind::Int),
+            "bool" => Kind::ScalarKind(ScalarKind::Bool),
             _ => {
                 let (required, optional) = kind.strip_suffix('?').map_or((kind, false), |kind| (kind, true));
                 let written = match required.strip_prefix("Tensor") {
@@ -153,9 +153,9 @@ mod tests {
         let expected = [
             ("x", tensor(false, false, Role::Rows)),
             ("w", tensor(true, false, Role::Vector)),
-            ("eps", Kind::Scalar(Scalar::Float)),
-            ("n", Kind::Scalar(Scalar::Int)),
-            ("b", Kind::Scalar(Scalar::Bool)),
+            ("eps", Kind::ScalarKind(ScalarKind::Float)),
+            ("n", Kind::ScalarKind(ScalarKind::Int)),
+            ("b", Kind::ScalarKind(ScalarKind::Bool)),
             ("y", tensor(false, true, Role::Output)),
             ("z", tensor(true, true, Role::Output)),
         ];

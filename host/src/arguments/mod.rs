@@ -38,7 +38,7 @@ pub enum Role {
 
 /// The kinds of arguments that are no tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scalar {
+pub enum ScalarKind {
     /// A floating-point number.
     Float,
     /// An integer.
@@ -90,7 +90,7 @@ pub trait Source<'t> {
     /// None is left.
     fn bool(&mut self) -> Result<bool, Self::Error>;
     /// Whether the call has another argument of this kind.
-    fn has(&self, scalar: Scalar) -> bool;
+    fn has(&self, scalar: ScalarKind) -> bool;
     /// The role of the next tensor.
     fn role(&self) -> Option<Role>;
     /// The index of the next tensor, for the two errors below.
@@ -182,7 +182,7 @@ macro_rules! scalars {
                 source.$take()
             }
             fn is_left<S: Source<'t>>(source: &S) -> bool {
-                source.has(Scalar::$kind)
+                source.has(ScalarKind::$kind)
             }
         }
     )* };
@@ -202,7 +202,7 @@ macro_rules! choices {
                 Ok(if source.bool()? { $t::$yes } else { $t::$no })
             }
             fn is_left<S: $crate::arguments::Source<'t>>(source: &S) -> bool {
-                source.has($crate::arguments::Scalar::Bool)
+                source.has($crate::arguments::ScalarKind::Bool)
             }
         }
     )* };

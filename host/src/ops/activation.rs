@@ -4,7 +4,7 @@ use kernels_gpu::elementwise::activations::ActivationParams;
 use kernels_gpu::elementwise::activations::Function;
 use kernels_gpu::elementwise::partition::THREADS;
 
-use crate::arguments::{Argument, Scalar, Source, choices};
+use crate::arguments::{Argument, ScalarKind, Source, choices};
 use crate::device::launch::args;
 use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
@@ -49,7 +49,7 @@ impl<'t> Argument<'t> for Activation {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let (op, kind) = (source.op(), source.int()?);
-        let threshold = if source.has(Scalar::Float) { source.float()? } else { 0.0 };
+        let threshold = if source.has(ScalarKind::Float) { source.float()? } else { 0.0 };
         Ok(match kind {
             0 => Self::Gelu,
             1 => Self::GeluCuda13_2,

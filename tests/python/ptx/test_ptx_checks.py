@@ -109,7 +109,7 @@ def test_checks_report_names() -> None:
 
 
 def test_width_depends_on_the_table(broken: Module) -> None:
-    """Four elements of 16 bits are enough in a warp, and too few in an op whose threads have packs. `any` may be narrow."""
+    """Four elements of 16 bits are enough in a warp, and too few in an op whose threads have packs."""
     code = broken.sass["rms_norm_block1_f32"]
     halves = [one._replace(modifiers=one.modifiers.replace(".128", ".64")) for one in code if one.opcode == "STG"]
     halves += [one._replace(opcode="LDG") for one in halves]
