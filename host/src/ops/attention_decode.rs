@@ -45,7 +45,7 @@ impl SplitPlan {
 }
 
 /// The f32 numbers of workspace that [`attention_decode`] wants for a call; `None`: the call is one for
-/// [`attention`](super::attention::attention).
+/// [`attention`].
 pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) -> Option<i64> {
     let plain = inputs.mask.is_none() && inputs.cu_seqlens.is_none();
     attention_decode_workspace_of([inputs.q.shape(), inputs.k.shape()], plain, params)
@@ -66,7 +66,7 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
     plan.parts.checked_mul(i64::from(ROWS) * (dim + 1))
 }
 
-/// [`attention`](super::attention::attention) with the keys shared out among blocks: for few queries and many keys, such as a
+/// [`attention`] with the keys shared out among blocks: for few queries and many keys, such as a
 /// new token with a cache. The parts do not depend on the batch, nor do the bits of a query's result. Calls that
 /// [`attention_decode_workspace`] gives no size for, or whose heads or workspace are not aligned to 16 bytes, run as there.
 /// Without a workspace the call is one of `attention`.
