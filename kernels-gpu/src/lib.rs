@@ -31,16 +31,16 @@ mod tests {
     #[test]
     fn kernels_that_do_not_overlap_with_both_launches() {
         const PLAIN: &[&str] =
-            &["activation", "activation_backward", "activation_backward_block1", "activation_block1"];
+            &["activation_any", "activation_backward_any", "activation_backward_block1", "activation_block1"];
         const BEFORE: &[&str] = &[
             "add_rms_norm_block2",
-            "layer_norm_backward",
+            "layer_norm_backward_any",
             "layer_norm_backward_rows2_block2",
             "layer_norm_backward_block3",
             "layer_norm_backward_block4",
             "layer_norm_backward_sums_any",
             "layer_norm_warp10",
-            "rms_norm_backward",
+            "rms_norm_backward_any",
             "rms_norm_backward_block4",
             "rms_norm_backward_sums_any",
         ];

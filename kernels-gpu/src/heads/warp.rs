@@ -27,11 +27,11 @@ pub(crate) unsafe fn head_lanes<T: Elem, N: HeadNorm, const TILES: usize, const 
     rotary: Rotary,
     p: HeadParams,
 ) {
-    let Some(heads_per_warp) = WarpTask::of_warp(&p) else { return };
-    let operand = if heads_per_warp.keys { &k } else { &q };
+    let Some(task) = WarpTask::of_warp(&p) else { return };
+    let operand = if task.keys { &k } else { &q };
     // SAFETY: as the caller promises; the heads are the warp's own.
     unsafe {
-        let mut lanes = WarpHeads::<T, N, TILES>::of(operand, heads_per_warp, rotary, p);
+        let mut lanes = WarpHeads::<T, N, TILES>::of(operand, task, rotary, p);
         if rotary.by_head() {
             // Angles are most of what is read then, and of one head at a time.
             while lanes.left > 0 {
@@ -67,7 +67,7 @@ struct WarpHeads<T, N, const TILES: usize> {
 }
 
 impl<T: Elem, N: HeadNorm, const TILES: usize> WarpHeads<T, N, TILES> {
-    /// The calling lane's, whose warp has `heads_per_warp` of `operand`.
+    /// The calling lane's, whose warp has `task` of `operand`.
     ///
     /// # Safety
     /// As [`head_lanes`].

@@ -22,17 +22,17 @@ pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const T
     rotary: Rotary,
     p: HeadParams,
 ) {
-    let Some(heads_per_warp) = WarpTask::of_grid(&p) else { return };
-    let operand = if heads_per_warp.keys { &k } else { &q };
-    let mut lanes = HalfLane::<T, DIM>::of(operand, heads_per_warp, &p);
+    let Some(task) = WarpTask::of_grid(&p) else { return };
+    let operand = if task.keys { &k } else { &q };
+    let mut lanes = HalfLane::<T, DIM>::of(operand, task, &p);
     let columns = [lanes.column, lanes.column + DIM / 2];
-    let is_rotated = rotary.rotates(heads_per_warp.token, 0);
+    let is_rotated = rotary.rotates(task.token, 0);
     let mut angles = [Angles::NONE; 2];
     // SAFETY: as the caller promises; the heads are the warp's own.
     unsafe {
         let mut x = lanes.read::<TOGETHER>();
         if is_rotated {
-            angles = rotary.vec4s::<T, 2>(heads_per_warp.token, 0, columns);
+            angles = rotary.vec4s::<T, 2>(task.token, 0, columns);
         }
         let parameters = N::parameters_at::<T>(&operand.affine, columns);
         loop {
@@ -84,7 +84,7 @@ impl<T: Elem, const DIM: u32> HalfLane<T, DIM> {
     /// Heads side by side in a warp.
     const HEADS_AT_ONCE: u32 = warp::SIZE / Self::WIDTH;
 
-    /// The calling lane's, whose warp has `heads_per_warp` of `operand`.
+    /// The calling lane's, whose warp has `task` of `operand`.
     #[inline(always)]
     fn of(operand: &HeadsOperand, WarpTask { token, first, .. }: WarpTask, p: &HeadParams) -> Self {
         let (head, column) = (first + warp::lane() / Self::WIDTH, warp::lane() % Self::WIDTH * 4);

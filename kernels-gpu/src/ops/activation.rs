@@ -1,7 +1,7 @@
 //! `y = f(x + bias)`, element by element: see [`Function`](crate::elementwise::activations::Function) for
 //! `f`. The bias is optional and one row.
 //!
-//! `activation_<dtype>` takes any layout; `activation_hold1_<dtype>` wants rows that can be read 16 bytes at
+//! `activation_any_<dtype>` takes any layout; `activation_block1_<dtype>` wants rows that can be read 16 bytes at
 //! a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
@@ -34,7 +34,7 @@ unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 }
 
 entry! {
-    @overlap(Plain) activation<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
+    @overlap(Plain) activation_any<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
         => activation::<T, false, 6>(x, bias, y, p, extent);
     @overlap(Plain) activation_block1<T: [f32, f16, bf16]>(x: Rows, bias: *const u8, y: Rows, p: ActivationParams, extent: Extent)
         => activation::<T, true, { blocks(THREADS, 16) }>(x, bias, y, p, extent)

@@ -28,7 +28,7 @@ unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32
 }
 
 entry! {
-    @overlap(Plain) activation_backward<T: [f32, f16, bf16]>
+    @overlap(Plain) activation_backward_any<T: [f32, f16, bf16]>
         (dy: Rows, x: Rows, bias: *const u8, dx: Rows, p: ActivationParams, extent: Extent)
         => activation_backward::<T, false, 6>(dy, x, bias, dx, p, extent);
     @overlap(Plain) activation_backward_block1<T: [f32, f16, bf16]>

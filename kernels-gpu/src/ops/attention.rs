@@ -1,6 +1,6 @@
 //! `softmax(scale q kT) v`: see [`mma`](crate::attention::mma).
 //!
-//! `_64` to `_256`: for heads of up to so many columns. `_general` has mask, softcap, any scale and any
+//! `_d64` to `_d256`: for heads of up to so many columns. `_general` has mask, softcap, any scale and any
 //! alignment.
 // Products of matrices need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]

@@ -1,7 +1,7 @@
 //! The gradients of attention: see [`backward`](crate::attention::backward).
 //!
 //! `_delta` comes first, then `_query` for `dq` and `_key` for `dk` and `dv`, for heads of up to 64, 128 and
-//! 256 columns. Of 256 columns both sums do not fit the registers: `_key_256` gives `dk`, `_value_256` `dv`.
+//! 256 columns. Of 256 columns both sums do not fit the registers: `_key_d256` gives `dk`, `_value_d256` `dv`.
 //! `_general` has mask, softcap, any scale and any alignment, with tiles that leave registers for them.
 // Products of matrices need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]

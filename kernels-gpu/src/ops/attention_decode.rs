@@ -1,6 +1,6 @@
 //! Attention of few queries and many keys: see [`decode`](crate::attention::decode).
 //!
-//! `_64` to `_256` for heads of up to so many columns, then `_combine`.
+//! `_d64` to `_d256` for heads of up to so many columns, then `_combine`.
 // Products of matrices need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 

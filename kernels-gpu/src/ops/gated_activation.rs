@@ -2,7 +2,7 @@
 //! [`Function`](crate::elementwise::activations::Function) for `f`.
 //!
 //! GEGLU, SwiGLU and their like; which half of a packed input is the gate, only the host knows.
-//! `gated_activation_<dtype>` takes any layout; `gated_activation_hold1_<dtype>` wants rows that can be read
+//! `gated_activation_any_<dtype>` takes any layout; `gated_activation_block1_<dtype>` wants rows that can be read
 //! 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 

@@ -1,6 +1,6 @@
 //! `sum = x + gate * y`: a residual connection with a gate for all rows, for a batch, or for a token.
 //!
-//! Element by element. `gated_residual_<dtype>` takes any layout; `gated_residual_hold1_<dtype>` wants rows
+//! Element by element. `gated_residual_any_<dtype>` takes any layout; `gated_residual_block1_<dtype>` wants rows
 //! that can be read 16 bytes at a time ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 

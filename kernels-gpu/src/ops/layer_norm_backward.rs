@@ -1,7 +1,7 @@
 //! The gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
 //!
-//! `layer_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs
-//! of a thread, and `layer_norm_backward_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds
+//! `layer_norm_backward_block4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs
+//! of a thread, and `layer_norm_backward_any_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds
 //! up what their blocks leave in a workspace.
 use cuda_std::prelude::*;
 
@@ -56,7 +56,7 @@ unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
 }
 
 entry! {
-    @overlap(Before) layer_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) layer_norm_backward_any<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => any_layout::<T>(operands, weight, sums, p);
     @overlap(Before) layer_norm_backward_block4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => in_registers::<T>(operands, weight, sums, p);

@@ -2,8 +2,8 @@
 //!
 //! One team of threads a row; sums in f32, one accumulator a lane. The first `IN_REGISTERS` tiles of the row stay in
 //! registers between the two passes, as loaded, so that a row which fits is read once; what is beyond is read again,
-//! mostly from L2. `rms_norm_<dtype>` holds nothing and takes any layout; `rms_norm_hold<n>_<dtype>` wants rows that
-//! can be read 16 bytes at a time ([`Rows::is_vector`]); `rms_norm_cluster_hold8_<dtype>` has a cluster of blocks a row.
+//! mostly from L2. `rms_norm_any_<dtype>` holds nothing and takes any layout; `rms_norm_block<n>_<dtype>` wants rows that
+//! can be read 16 bytes at a time ([`Rows::is_vector`]); `rms_norm_cluster8_<dtype>` has a cluster of blocks a row.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};

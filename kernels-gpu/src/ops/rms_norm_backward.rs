@@ -1,7 +1,7 @@
 //! The gradients of [`rms_norm`](super::rms_norm): of its input and of its weight.
 //!
-//! `rms_norm_backward_hold4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs of
-//! a thread, and `rms_norm_backward_<dtype>` takes the others; `rms_norm_backward_sums_<dtype>` adds up what
+//! `rms_norm_backward_block4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs of
+//! a thread, and `rms_norm_backward_any_<dtype>` takes the others; `rms_norm_backward_sums_<dtype>` adds up what
 //! their blocks leave in a workspace.
 use cuda_std::prelude::*;
 
@@ -42,7 +42,7 @@ unsafe fn in_registers<T: Elem>(
 }
 
 entry! {
-    @overlap(Before) rms_norm_backward<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
+    @overlap(Before) rms_norm_backward_any<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => any_layout::<T>(operands, weight, sums, p);
     @overlap(Before) rms_norm_backward_block4<T: [f32, f16, bf16]>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams)
         => in_registers::<T>(operands, weight, sums, p);
