@@ -18,7 +18,9 @@ MUTANT_CASES = 150  # in which a wrong operator has to be found
 
 
 def test_every_operator_has_a_generator():
-    assert set(fuzz.OPERATORS) == set(ops.__all__)
+    without = set(ops.__all__) - set(fuzz.OPERATORS)
+    assert not without, f"a generator in tests/python/fuzz, registered there, for {', '.join(sorted(without))}"
+    assert set(fuzz.OPERATORS) <= set(ops.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(fuzz.OPERATORS))

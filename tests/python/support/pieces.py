@@ -12,6 +12,7 @@ UNITS, HOST = Path("kernels-gpu/src/ops"), Path("host/src/ops")
 KERNEL_TESTS, BINDING = Path("tests/kernels"), Path("py-bindings/src/ops.rs")
 PYTHON, PYTHON_TESTS = Path("py-bindings/python/oxiwarp/ops"), Path("tests/python/ops")
 BENCHES, PAGE = Path("benches/python"), Path("docs/reference/operators.md")
+CASES = Path("benches/src/cases/ops.rs")
 
 
 def says(text: str, name: str) -> bool:
@@ -44,10 +45,14 @@ def missing(root: Path) -> list[str]:
 
 
 def of_kernels(root: Path) -> Iterator[str]:
-    """Units of kernels: their host and tests in Rust. `test_module_lists.py` checks the lists that name them."""
+    """Units of kernels: their host, tests and cases in Rust. `test_module_lists.py` checks the lists that name them."""
     units = sorted(path.stem for path in (root / UNITS).glob("*.rs") if path.stem != "mod")
     tests, host = texts(root / KERNEL_TESTS, ".rs"), texts(root / HOST, ".rs")
     tested = {path: text for path, text in tests.items() if path.stem not in ("main", "mod")}
+    cases = (root / CASES).read_text()
+    for path in host:
+        if path.stem not in (*units, "mod"):
+            yield f"{path.stem}: {UNITS}/{path.stem}.rs"
     for unit in units:
         if root / HOST / f"{unit}.rs" not in host:
             yield f"{unit}: {HOST}/{unit}.rs"
@@ -55,6 +60,8 @@ def of_kernels(root: Path) -> Iterator[str]:
             continue
         if not any(says(text, unit) for text in tested.values()):
             yield f"{unit}: a test in {KERNEL_TESTS}"
+        if not says(cases, unit):
+            yield f"{unit}: its cases in {CASES}"
 
 
 def of_operators(root: Path) -> Iterator[str]:

@@ -24,10 +24,14 @@ def test_lists_are_fresh():
 @pytest.mark.parametrize(
     ("source", "new", "list_of_it"),
     [
-        ("kernels-gpu/src/ops/rope.rs", "cube.rs", "kernels-gpu/src/ops/mod.rs"),
-        ("host/src/ops/rope.rs", "cube.rs", "host/src/ops/mod.rs"),
-        ("tests/kernels/loss/softmax.rs", "cube.rs", "tests/kernels/loss/mod.rs"),
-        ("py-bindings/python/oxiwarp/ops/softmax.py", "cube.py", "py-bindings/python/oxiwarp/ops/__init__.py"),
+        ("kernels-gpu/src/ops/rope.rs", "added_by_a_test.rs", "kernels-gpu/src/ops/mod.rs"),
+        ("host/src/ops/rope.rs", "added_by_a_test.rs", "host/src/ops/mod.rs"),
+        ("tests/kernels/loss/softmax.rs", "added_by_a_test.rs", "tests/kernels/loss/mod.rs"),
+        (
+            "py-bindings/python/oxiwarp/ops/softmax.py",
+            "added_by_a_test.py",
+            "py-bindings/python/oxiwarp/ops/__init__.py",
+        ),
     ],
 )
 def test_a_new_file_makes_its_list_stale(tmp_path, source, new, list_of_it):

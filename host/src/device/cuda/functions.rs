@@ -18,7 +18,8 @@ use crate::{Dtype, Error, Result};
 pub(crate) struct OwnKernels(HashMap<&'static str, (Raw, RisingLimit)>);
 
 impl Raw {
-    /// Launches a function of the current context.
+    /// Launches a function of the current context. `overlaps`: it may begin before the launch before it is done, which its
+    /// PTX waits for.
     ///
     /// # Safety
     /// As `Device::launch`.
@@ -26,7 +27,7 @@ impl Raw {
         self,
         shape: &Launch,
         stream: Stream,
-        overlap: Overlap,
+        overlaps: bool,
         args: &[*const c_void],
     ) -> Result<()> {
         let config = sys::LaunchConfig {
@@ -35,7 +36,7 @@ impl Raw {
             shared_bytes: shape.shared_bytes,
             stream: stream.0,
             attributes: &sys::OVERLAPPING,
-            attribute_count: u32::from(overlap != Overlap::Never),
+            attribute_count: u32::from(overlaps),
         };
         let (args, extra) = (args.as_ptr(), std::ptr::null());
         // SAFETY: the function takes these arguments, as the caller promises.
@@ -106,7 +107,7 @@ impl Cuda {
         let _current = self.current()?;
         let function = self.function(kernel, dtype, &shape)?;
         // SAFETY: as the caller promises.
-        unsafe { function.launch(&shape, stream, self.overlap(kernel), &args) }
+        unsafe { function.launch(&shape, stream, self.overlaps, &args) }
     }
 
     /// Gives a kernel another share of shared memory than that of its first launch.
@@ -172,7 +173,7 @@ impl Cuda {
             function.prepare(&Launch { shared_bytes, ..*shape })
         })?;
         // SAFETY: as the caller promises. PTX that does not wait for the launch before it must not overlap with it.
-        unsafe { function.launch(shape, stream, Overlap::Never, args) }
+        unsafe { function.launch(shape, stream, false, args) }
     }
 
     /// A kernel of a module of its own, in the current context.

@@ -1,0 +1,74 @@
+"""Every op has a kernel, host, binding, Python, tests, benches and documentation: a failure names what is missing.
+
+This file does not import oxiwarp. The import fails by itself if a module or a row of the binding is missing.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from pieces import BENCHES, BINDING, CASES, HOST, KERNEL_TESTS, PAGE, PYTHON, PYTHON_TESTS, UNITS, missing
+
+pytestmark = pytest.mark.skipif(not (ROOT / UNITS).exists(), reason="a bundle has no sources")
+SUPPORT = PYTHON_TESTS.parent / "support"
+TREES = (UNITS, HOST, KERNEL_TESTS, PYTHON, PYTHON_TESTS, SUPPORT, BENCHES)
+FILES = (BINDING, PAGE, CASES, Path("README.md"), Path("CHANGELOG.md"))
+
+
+def test_no_piece_is_missing():
+    lacking = missing(ROOT)
+    assert not lacking, "missing:\n" + "\n".join(lacking)
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files in which the pieces of ops are."""
+    root = tmp_path_factory.mktemp("tree")
+    for folder in TREES:
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in FILES:
+        (root / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, root / file)
+    return root
+
+
+def without(name: str) -> str:
+    """A pattern of the name as a word of a text, also as a part of longer names."""
+    return rf"\w*{name}\w*"
+
+
+@pytest.mark.parametrize(
+    ("left_out", "said"),
+    [
+        (UNITS / "softmax_backward.rs", f"softmax_backward: {UNITS}/softmax_backward.rs"),
+        (HOST / "softmax_backward.rs", f"softmax_backward: {HOST}/softmax_backward.rs"),
+        (KERNEL_TESTS, f"softmax: a test in {KERNEL_TESTS}"),
+        (BINDING, f"softmax: its row in {BINDING}"),
+        (PYTHON / "softmax.py", f"softmax: its schema in {PYTHON}"),
+        (PYTHON_TESTS.parent, f"softmax: a test in {PYTHON_TESTS}"),
+        (BENCHES, f"softmax: a form in {BENCHES}/ops"),
+        (CASES, f"softmax: its cases in {CASES}"),
+        (PAGE, f"softmax: its line in {PAGE} (python scripts/operators.py)"),
+        (Path("README.md"), "softmax: a mention in README.md"),
+        (Path("CHANGELOG.md"), "softmax: a mention in CHANGELOG.md"),
+    ],
+    ids=str,
+)
+def test_what_is_left_out_is_named(tree, left_out, said):
+    """Without the file, or without the name in the files of a folder."""
+    path = tree / left_out
+    files = [file for file in path.rglob("*") if file.suffix in (".rs", ".py")] if path.is_dir() else [path]
+    texts = {file: file.read_text() for file in files}
+    try:
+        for file, text in texts.items():
+            if left_out.stem.startswith("softmax"):
+                file.unlink()
+            else:
+                file.write_text(re.sub(without("softmax"), "other", text))
+        assert said in missing(tree)
+    finally:
+        for file, text in texts.items():
+            file.write_text(text)
+    assert missing(tree) == []
