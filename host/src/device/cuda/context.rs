@@ -59,7 +59,7 @@ pub(crate) struct Cuda {
     pub l2_bytes: Option<u64>,
     pub capability: (u32, u32),
     /// May a launch begin before the one ahead of it in the stream ends? Then kernels wait for that themselves.
-    overlaps: bool,
+    pub(super) overlaps: bool,
     /// Never released: launches may outlive everything that could own it.
     context: Raw,
     pub(super) functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,

@@ -8,7 +8,6 @@ use super::context::{Cuda, Raw, Relaxed};
 use super::sync::RisingLimit;
 use super::sys;
 use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, Stream};
-use crate::device::ptx::Overlap;
 use crate::device::ptx::arch::Arch;
 use crate::{Dtype, Error, Result};
 
