@@ -171,8 +171,9 @@ def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
         return None
     if o.get("mask") is not None and o["mask"].dtype != torch.bool:
         return None
-    # On CUDA torch's own operator returns NaN for a negative scale (torch 2.11).
-    if t.q.is_cuda and (o.get("scale") or 0.0) < 0.0:
+    # On CUDA torch's own operator returns NaN for a scale of 0 and for negative ones (torch 2.11).
+    scale = o.get("scale")
+    if t.q.is_cuda and scale is not None and scale <= 0.0:
         return None
     # Copies: on CUDA torch reads keys that are not aligned to 16 bytes wrongly.
     q, k, v = (x.clone(memory_format=torch.contiguous_format) for x in (t.q, t.k, t.v))

@@ -141,7 +141,7 @@ def test_checks_report_accesses_before_the_wait(tmp_path: Path) -> None:
     # One of two paths waits.
     branch = "setp.eq.u64 %p1, %rd1, 16; @%p1 bra skip;\n\tgriddepcontrol.wait;\nskip:"
     texts["branch"] = entry("branch", f".reg .pred %p<2>; {branch} {body}")
-    placed = {name: entry(name, "\n\tgriddepcontrol.wait;" + constant) for name in ("placed", "activation_bf16")}
+    placed = {name: entry(name, "\n\tgriddepcontrol.wait;" + constant) for name in ("placed", "activation_any_bf16")}
     texts |= overlapping(placed)
     texts |= overlapping({name: entry(name, body) for name in ("right", "early")})
     load = (
@@ -149,7 +149,7 @@ def test_checks_report_accesses_before_the_wait(tmp_path: Path) -> None:
     )
     texts["early"] = texts["early"].replace("griddepcontrol.wait;", load)
     module = assemble(HEADER.replace("8.0", "8.1") + "".join(texts.values()), "sm_90", tmp_path)
-    early = ["activation_bf16", "alone", "bare", "branch", "early"]
+    early = ["activation_any_bf16", "alone", "bare", "branch", "early"]
     what = dict.fromkeys(early, "LDG") | {"bare": "LDG, STG", "branch": "LDG, STG"}
     problems = [f"{name}: {what[name]} before the wait is over" for name in early]
     assert sorted(check_wait(module.sass)) == problems
