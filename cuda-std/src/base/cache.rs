@@ -13,7 +13,7 @@ pub enum Load {
     /// `ld.global.nc.L1::no_allocate`: read-only and read once; leaves L1 to the rest.
     Once,
     /// `ld.global.nc.L2::cache_hint`: read-only, and in L2 as the policy says
-    /// ([`L2Policy`](crate::l2::Passage)). Before sm_90 as `ReadOnly`.
+    /// ([`L2Policy`](crate::l2::L2Policy)). Before sm_90 as `ReadOnly`.
     By(Policy),
 }
 

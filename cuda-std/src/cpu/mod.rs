@@ -27,7 +27,7 @@
 //! The files `block`, `copies`, `matrix`, `race` and `warp` depend on each other, the one cycle that
 //! `test_rust_modules.py` allows. They are one scheduler, in a file for each subject: the block holds what its
 //! threads wait for, which accesses of shared memory they made and which copies are on their way, and each of
-//! these asks the running block ([`with`]) which thread runs.
+//! these asks the running block (`block::with`) which thread runs.
 mod block;
 pub(crate) mod copies;
 mod crew;

@@ -133,7 +133,7 @@ impl Device {
         }
     }
 
-    /// Its L2, if what kernels read once is to be kept there ([`L2Policy`](cuda_std::l2::Passage)).
+    /// Its L2, if what kernels read once is to be kept there ([`L2Policy`](cuda_std::l2::L2Policy)).
     pub(crate) fn l2_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.l2_bytes,

@@ -162,7 +162,7 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
-    /// Gives back the lines that begin with the thread's pack of `tile`, if they are kept: see [`L2Policy`](crate::simt::l2::Passage).
+    /// Gives back the lines that begin with the thread's pack of `tile`, if they are kept: see [`L2Policy`](crate::simt::l2::L2Policy).
     ///
     /// # Safety
     /// Rows begin and end with a line.

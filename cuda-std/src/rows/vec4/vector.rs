@@ -64,7 +64,7 @@ impl<T: Elem> Vec4<T> {
     }
 
     /// The same quad, of which the compiler has forgotten the lanes: see
-    /// [`Pack::opaque_lanes`](crate::rows::pack::Pack::forget_lanes).
+    /// [`Pack::opaque_lanes`](crate::rows::pack::Pack::opaque_lanes).
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b, c, d] = self.words;

@@ -40,10 +40,10 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
     /// As [`Queries::hold`].
     #[inline(always)]
     pub unsafe fn get(&self, row: usize, col: usize) -> A {
-        // SAFETY: as the caller promises.
         if Q_IN_REGISTERS {
             self.in_registers[row][col]
         } else {
+            // SAFETY: as the caller promises.
             unsafe { self.tile.left(&self.lanes, row, col) }
         }
     }
