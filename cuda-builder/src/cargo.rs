@@ -141,7 +141,8 @@ impl Compilation<'_> {
             cargo.args(["--config", &format!("profile.release.{setting}")]);
         }
         if let Some(unit) = unit {
-            // A unit rarely uses all that units share. `cfg(unit)` asks for the name alone, which a value does not set.
+            // Dead code is allowed: a unit rarely uses all code that units share. `--cfg unit="name"` alone would not make
+            // `cfg(unit)` true, so both are given.
             let unit = format!("unit=\"{unit}\"");
             let check = "--check-cfg=cfg(unit, values(any()))";
             cargo.args(["--", "-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);

@@ -31,23 +31,25 @@ impl Default for AdaNorm {
 
 const OP: &str = "ada_norm";
 const PAIR: &str = "ada_norm_pair";
+const LAYER_SAME_WARP12: TileKernel = TileKernel {
+    name: "ada_norm_layer_same_warp12",
+    access: Access::WarpRegisters(12),
+    form: Some(OperandForm::SAME),
+};
+const LAYER_SAME_BLOCK6: TileKernel = TileKernel {
+    name: "ada_norm_layer_same_block6",
+    access: Access::BlockRegisters(6),
+    form: Some(OperandForm::SAME),
+};
 const LAYER: NormKernels = NormKernels {
     special: &[
-        TileKernel {
-            name: "ada_norm_layer_same_warp12",
-            access: Access::WarpRegisters(12),
-            form: Some(OperandForm::SAME),
-        },
+        LAYER_SAME_WARP12,
         TileKernel {
             name: "ada_norm_layer_f32_warp12",
             access: Access::WarpRegisters(12),
             form: Some(OperandForm::F32),
         },
-        TileKernel {
-            name: "ada_norm_layer_same_block6",
-            access: Access::BlockRegisters(6),
-            form: Some(OperandForm::SAME),
-        },
+        LAYER_SAME_BLOCK6,
         TileKernel {
             name: "ada_norm_layer_affine_block6",
             access: Access::BlockRegisters(6),
@@ -61,22 +63,9 @@ const LAYER: NormKernels = NormKernels {
     ],
     ..NormKernels::of(["ada_norm_layer_any", "ada_norm_layer_smem1"])
 };
-/// The same for rows in f32: there is no kernel that holds these and reads weight and bias, and none with operands of another type.
-const LAYER_F32: NormKernels = NormKernels {
-    special: &[
-        TileKernel {
-            name: "ada_norm_layer_same_warp12",
-            access: Access::WarpRegisters(12),
-            form: Some(OperandForm::SAME),
-        },
-        TileKernel {
-            name: "ada_norm_layer_same_block6",
-            access: Access::BlockRegisters(6),
-            form: Some(OperandForm::SAME),
-        },
-    ],
-    ..LAYER
-};
+/// The kernels for rows in f32. None of them keeps rows in registers and reads weight and bias, and none has operands of another
+/// dtype.
+const LAYER_F32: NormKernels = NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
 const RMS: NormKernels = NormKernels {
     special: &[
         TileKernel {

@@ -10,23 +10,24 @@ pub struct RowAccess(u32);
 impl RowAccess {
     /// [`Scalar`](cuda_std::vec4::Scalar).
     pub const SCALAR: Self = Self(0);
-    /// [`Vectorized`](cuda_std::vec4::Vec4).
+    /// [`Vectorized`](cuda_std::vec4::Vectorized).
     pub const VECTORIZED: Self = Self(1);
-    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or any of rows that are: they are staged.
+    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or another access to rows of whole tiles.
     pub const WHOLE_TILES: Self = Self(2);
 }
 
-/// What the operands beside the rows are: a kernel that knows it asks nothing for each quad.
+/// The dtypes and tables of a norm's operands (weight, bias, scale, shift, gate). A kernel that is compiled for one form
+/// has no branch on them for each vec4.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandForm(u32);
 
 impl OperandForm {
-    /// Those that are there are of the rows' type; no table, no weight or bias beside a modulation.
+    /// The operands that are present have the rows' dtype. There is no table, and a modulated norm has no weight or bias.
     pub const SAME: Self = Self(0);
-    /// As `SAME`, in f32 beside rows of 16 bits.
+    /// As `SAME`, but the operands are f32 and the rows have 16 bits an element.
     pub const F32: Self = Self(1);
-    /// Anything else: looked up for each quad, of rows that are not of [`RowAccess::WHOLE_TILES`].
+    /// Any other combination: the kernel tests it for each vec4. Rows are not [`RowAccess::WHOLE_TILES`].
     pub const ANY: Self = Self(2);
     /// As `SAME`, each with a table of the rows' type.
     pub const TABLED: Self = Self(3);

@@ -55,7 +55,7 @@ pub const fn is_whole_staged<A: Access>() -> bool {
     A::CODE == WHOLE_TILES || A::CODE == BLOCK_TILES
 }
 
-/// Do the four warps of a block share a row, of which each has every fourth tile? Otherwise each warp has a row.
+/// Do the four warps of a block share a row? Each warp then has every fourth tile. Otherwise each warp has a row of its own.
 #[inline(always)]
 pub const fn is_block_shared<A: Access>() -> bool {
     matches!(A::CODE, BLOCK_TILES | BLOCK_REGISTERS_STAGED..)
@@ -93,7 +93,7 @@ pub struct Vectorized;
 #[derive(Clone, Copy)]
 pub struct WholeTiles;
 
-/// As [`WholeTiles`], of rows each of which a block shares.
+/// As [`WholeTiles`], but the four warps of a block share one row.
 #[derive(Clone, Copy)]
 pub struct BlockTiles;
 
