@@ -72,9 +72,9 @@ impl Call {
                         false => self.tensors.push(tensor),
                     }
                 }
-                Kind::ScalarKind(ScalarKind::Float) => self.floats.push(stack.float() as f32),
-                Kind::ScalarKind(ScalarKind::Int) => self.ints.push(stack.int()),
-                Kind::ScalarKind(ScalarKind::Bool) => self.bools.push(stack.bool()),
+                Kind::Scalar(ScalarKind::Float) => self.floats.push(stack.float() as f32),
+                Kind::Scalar(ScalarKind::Int) => self.ints.push(stack.int()),
+                Kind::Scalar(ScalarKind::Bool) => self.bools.push(stack.bool()),
                 Kind::Flag => self.flags.push(stack.bool()),
             }
         }

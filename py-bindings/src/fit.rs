@@ -28,7 +28,7 @@ pub fn expect_fit(
     outputs: &[bool],
     take: fn(&mut Fit<'_>) -> Result<(), Failure>,
 ) -> Result<(), String> {
-    let scalars = SCALARS.map(|(scalar, _)| schema.count(Kind::ScalarKind(scalar)));
+    let scalars = SCALARS.map(|(scalar, _)| schema.count(Kind::Scalar(scalar)));
     let mut fit = Fit { op, inputs: schema.inputs().collect(), tensors: 0, outputs, written: 0, scalars };
     take(&mut fit).map_err(|Failure(problem)| problem)?;
     if let Some(tensor) = fit.inputs.get(fit.tensors) {

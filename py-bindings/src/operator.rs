@@ -10,7 +10,7 @@ pub const MAX_OUTPUTS: usize = 4;
 /// The most arguments of one kind that is no tensor.
 pub const MAX_SCALARS: usize = 8;
 
-const BOOL: Kind = Kind::ScalarKind(ScalarKind::Bool);
+const BOOL: Kind = Kind::Scalar(ScalarKind::Bool);
 
 /// An operator.
 pub struct Operator {
@@ -35,7 +35,7 @@ impl Operator {
             }
         }
         let scalars = [ScalarKind::Float, ScalarKind::Int, ScalarKind::Bool]
-            .map(|scalar| schema.count(Kind::ScalarKind(scalar)));
+            .map(|scalar| schema.count(Kind::Scalar(scalar)));
         if schema.inputs().count() > MAX_TENSORS || scalars.into_iter().any(|count| count > MAX_SCALARS) {
             return Err(format!(
                 "expected at most {MAX_TENSORS} tensors and {MAX_SCALARS} numbers of one type"

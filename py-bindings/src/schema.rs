@@ -35,7 +35,7 @@ pub enum Kind {
         role: Role,
     },
     /// `float`, `int` or `bool`.
-    ScalarKind(ScalarKind),
+    Scalar(ScalarKind),
     /// A `bool` that says whether a result is needed. The host function does not get it.
     Flag,
 }
@@ -99,9 +99,9 @@ impl Argument {
     fn parse<'r>(text: &str, roles: &mut impl Iterator<Item = &'r String>) -> Result<Self, String> {
         let (kind, name) = text.rsplit_once(' ').ok_or_else(|| format!("{text:?} is no argument"))?;
         let kind = match kind {
-            "float" => Kind::ScalarKind(ScalarKind::Float),
-            "int" => Kind::ScalarKind(ScalarKind::Int),
-            "bool" => Kind::ScalarKind(ScalarKind::Bool),
+            "float" => Kind::Scalar(ScalarKind::Float),
+            "int" => Kind::Scalar(ScalarKind::Int),
+            "bool" => Kind::Scalar(ScalarKind::Bool),
             _ => {
                 let (required, optional) = kind.strip_suffix('?').map_or((kind, false), |kind| (kind, true));
                 let written = match required.strip_prefix("Tensor") {
@@ -153,9 +153,9 @@ mod tests {
         let expected = [
             ("x", tensor(false, false, Role::Rows)),
             ("w", tensor(true, false, Role::Vector)),
-            ("eps", Kind::ScalarKind(ScalarKind::Float)),
-            ("n", Kind::ScalarKind(ScalarKind::Int)),
-            ("b", Kind::ScalarKind(ScalarKind::Bool)),
+            ("eps", Kind::Scalar(ScalarKind::Float)),
+            ("n", Kind::Scalar(ScalarKind::Int)),
+            ("b", Kind::Scalar(ScalarKind::Bool)),
             ("y", tensor(false, true, Role::Output)),
             ("z", tensor(true, true, Role::Output)),
         ];
