@@ -165,8 +165,8 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// The view of a tensor, which must have a dtype that its role permits. Whether it is the right one of these is for
-    /// the host function to say.
+    /// The view of a tensor: of integers for `Classes` and `Offsets`, also of truth values for `Mask`, otherwise of f32, f16 or
+    /// bf16. The host function checks which of these it may be.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {

@@ -5,7 +5,8 @@ use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
-/// A schema as a source of arguments. The arguments have no values: errors say what the schema lacks.
+/// A source that counts the arguments of a schema and returns placeholders. It returns an error if more are taken than the
+/// schema has.
 pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,

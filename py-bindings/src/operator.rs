@@ -1,4 +1,4 @@
-//! An operator as its calls need it: the schema from Python, and where in it the arguments with a meaning of their own are.
+//! An operator: its schema, and the indices of the arguments that the binding treats specially.
 
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::ScalarKind;
@@ -7,7 +7,7 @@ use oxiwarp::arguments::ScalarKind;
 pub const MAX_TENSORS: usize = 12;
 /// The most outputs of an operator, with workspaces.
 pub const MAX_OUTPUTS: usize = 4;
-/// The most arguments of one kind that is no tensor.
+/// The most floats, the most integers and the most truth values.
 pub const MAX_SCALARS: usize = 8;
 
 const BOOL: Kind = Kind::Scalar(ScalarKind::Bool);
@@ -36,7 +36,8 @@ impl Operator {
         }
         let scalars = [ScalarKind::Float, ScalarKind::Int, ScalarKind::Bool]
             .map(|scalar| schema.count(Kind::Scalar(scalar)));
-        if schema.inputs().count() > MAX_TENSORS || scalars.into_iter().any(|count| count > MAX_SCALARS) {
+        let scalars = scalars.into_iter().chain([schema.count(Kind::Flag)]);
+        if schema.inputs().count() > MAX_TENSORS || scalars.into_iter().max() > Some(MAX_SCALARS) {
             return Err(format!(
                 "expected at most {MAX_TENSORS} tensors and {MAX_SCALARS} numbers of one type"
             ));

@@ -129,7 +129,8 @@ pub enum Wrong {
     Torch(String),
 }
 
-/// Gives operators of a namespace their kernels on both dispatch keys: those with these schemas and roles of tensors.
+/// Registers a CPU and a CUDA kernel for each of these operators, a schema and the roles of its tensors, in a namespace of
+/// torch.
 pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result<(), Wrong> {
     let kernels = operators.iter().map(|(schema, roles)| accept(schema, roles));
     let kernels: Vec<_> = kernels.collect::<Result<_, _>>().map_err(Wrong::Operator)?;

@@ -18,14 +18,14 @@ pub enum Output {
     Heads(&'static str),
     /// A result with one float32 for each row of the reference.
     PerRow,
-    /// As `Like`, with half as many columns unless the operator has two tensors.
+    /// As `Like`. If the call does not give `second`, with half as many columns.
     HalfColumns,
-    /// As `Like`, with twice as many columns if the operator has two tensors.
+    /// As `Like`. If the call gives `second`, with twice as many columns.
     DoubleColumns,
     /// A result with one float32 for each token of each head, if the argument with this name is true.
     LogSumExp(&'static str),
-    /// A result that is the gradient of a parameter, if the argument with this name is true. The name is that of the
-    /// parameter after `d`.
+    /// The gradient of a parameter, if the argument with this name is true; otherwise a result without elements. The name is
+    /// `d` and that of the parameter: `dweight`.
     Gradient(&'static str),
     /// A workspace with the shape and dtype of the tensor with this name.
     Scratch(&'static str),
@@ -106,7 +106,7 @@ fn log_sum_exp(q: &Tensor, heads_first: bool) -> Result<Tensor, Failure> {
     Ok(q.empty_f32(&rows)?)
 }
 
-/// The parameter whose gradient has this name. A bias may be absent if there is a weight, which has the same shape.
+/// The tensor that the gradient with this name is like: the parameter or, if the call does not give it, the weight.
 fn parameter<'t>(call: &'t Call, gradient: &str) -> Result<&'t Tensor, Failure> {
     let parameter = call.named(gradient.trim_start_matches('d')).or_else(|| call.named("weight"));
     parameter.ok_or_else(|| {

@@ -20,7 +20,7 @@ pub struct Row {
     pub outputs: &'static [Output],
     /// Calls the host function with the arguments of a call.
     pub host: fn(&Call) -> Result<(), Failure>,
-    /// Takes the arguments of the host function from a schema.
+    /// Takes the arguments of the host function from a [`Fit`], to check that they and the schema are the same.
     pub take: fn(&mut Fit<'_>) -> Result<(), Failure>,
     /// The kernel that torch calls: [`Row::call`] of this row.
     pub kernel: Boxed,

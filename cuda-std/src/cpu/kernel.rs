@@ -3,17 +3,18 @@ use core::ffi::c_void;
 
 /// Most bytes of shared memory that a block may ask for: what compute capability 9.0 has.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
-/// With which launches beside it in a stream a launch of a kernel may overlap, on GPUs from sm_90 on
-/// (programmatic dependent launch). The executor runs one launch after the other.
+/// Which neighbouring launches of the same stream a launch of a kernel may overlap with (programmatic dependent launch, from
+/// sm_90 on). The executor runs one launch after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// With the launch before it. The one behind it starts when it ends: an H200 places 0.83 blocks in a
-    /// nanosecond of a kernel that lets the next one start, of others about 1.
+    /// The launch may start before the previous one ends. It does not execute `griddepcontrol.launch_dependents`, so the next
+    /// launch starts after it ends. An H200 starts 0.83 blocks in a nanosecond of a kernel that executes it, and about 1 of
+    /// others.
     Before,
-    /// The same for a kernel without `ld.global.nc`, whose blocks are so short that more than the wait alone
-    /// would show.
+    /// As `Before`, without the barrier that keeps `ld.global.nc` after the wait. For kernels without such loads, whose blocks
+    /// are so short that the barrier is measurable.
     Plain,
-    /// With both.
+    /// The launch may start before the previous one ends, and lets the next one start.
     Both,
 }
 

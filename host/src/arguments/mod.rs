@@ -1,11 +1,12 @@
 //! The arguments of the public functions, taken one after the other from a call in another language.
 //!
-//! A binding implements [`Source`] for its calls. [`Argument`] is implemented for every type in the signature of a
-//! function of this crate, so that a binding does not list the arguments of an op again. Tensors, outputs, floats,
+//! A binding implements [`Source`] for its calls. [`Argument`] is implemented for the types that the ops take,
+//! apart from `Device` and `Stream`, so that a binding does not list the arguments of an op again. Those of `rope` and
+//! `qk_norm_rope` are taken in groups. Tensors, outputs, floats,
 //! integers and truth values are five queues: only arguments of one kind must have the order of the call.
 use crate::{Error, View, ViewMut};
 
-/// What a tensor is to an op, relative to the other tensors: the names of `oxiwarp/ops/_roles.py`.
+/// What a tensor is to an op, relative to the other tensors: those of `oxiwarp/ops/_roles.py` that kernels in Rust have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.
@@ -57,12 +58,12 @@ pub trait Source<'t> {
     /// Takes a tensor that is always given.
     ///
     /// # Errors
-    /// A tensor that no [`View`] can be made of.
+    /// It is absent, or no [`View`] can be made of it.
     fn tensor(&mut self) -> Result<View<'t>, Self::Error>;
     /// Takes a tensor that may be absent.
     ///
     /// # Errors
-    /// As [`Source::tensor`].
+    /// It is there, and no view can be made of it.
     fn optional(&mut self) -> Result<Option<View<'t>>, Self::Error>;
     /// Takes an output that is always given.
     ///
@@ -72,7 +73,7 @@ pub trait Source<'t> {
     /// Takes an output that may be absent.
     ///
     /// # Errors
-    /// As [`Source::tensor`].
+    /// It is there, and no view can be made of it.
     fn optional_output(&mut self) -> Result<Option<ViewMut<'t>>, Self::Error>;
     /// Takes a floating-point number.
     ///
@@ -95,7 +96,7 @@ pub trait Source<'t> {
     fn role(&self) -> Option<Role>;
     /// The index of the next tensor, for the two errors below.
     fn position(&self) -> usize;
-    /// The error of a tensor that is given without one that it needs, by their indices.
+    /// The error of a call that gives tensor `given` without tensor `lacking`, which the first one needs.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
     /// The error of a tensor that must be given, by its index.
     fn missing(&self, at: usize) -> Self::Error;

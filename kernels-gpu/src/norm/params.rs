@@ -1,5 +1,4 @@
-//! What the kernels of a norm over quads are told: their parameters, and which way of reading rows they are
-//! compiled for.
+//! The parameters of the norm kernels over vec4s, and the access to rows that they are compiled for.
 use super::reduce::block::THREADS;
 
 /// The [`Access`](cuda_std::vec4::Access) of a launch, for kernels that are compiled for several of them.
@@ -31,11 +30,11 @@ impl OperandForm {
     pub const ANY: Self = Self(2);
     /// As `SAME`, each with a table of the rows' type.
     pub const TABLED: Self = Self(3);
-    /// As `SAME`, with weight and bias of the rows' type.
+    /// Operands of the rows' dtype without tables; weight and bias are present.
     pub const AFFINE: Self = Self(4);
-    /// The same with one of the two.
+    /// As `AFFINE`, with only one of weight and bias.
     pub const PARTLY_AFFINE: Self = Self(5);
-    /// As `F32`, with weight and bias in f32.
+    /// As `AFFINE`, but the operands are f32.
     pub const F32_AFFINE: Self = Self(6);
 
     /// `self == other`; see [`OperandKind`](crate::layout::operand_kind::OperandKind).
@@ -76,7 +75,7 @@ impl KnownForm for WithAffine {
     const FORM: OperandForm = OperandForm::AFFINE;
 }
 
-/// What a norm over quads needs to know beside its operands: a kernel argument.
+/// The parameters of a norm over vec4s, apart from its operands: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NormParams {
@@ -90,7 +89,7 @@ pub struct NormParams {
     pub inv_cols: f32,
     /// Added to the variance, or to the mean of squares.
     pub eps: f32,
-    /// Tiles of the rows that wait in shared memory: all, or none where there is no room for them.
+    /// Tiles of a row if a row fits into shared memory, else 0. Whether it is staged there depends on the kernel's `Access`.
     pub staged: u32,
     /// What the operands beside the rows are.
     pub form: OperandForm,
@@ -104,8 +103,8 @@ pub struct NormParams {
 }
 
 impl NormParams {
-    /// Threads of a row that a block shares, and elements of shared memory in which they meet, before the
-    /// rows.
+    /// Threads of a row that a block shares. Also the f32 elements of the reduction scratch, which is before the rows in shared
+    /// memory.
     pub const SHARING: u32 = THREADS;
 
     /// The same, of which the compiler knows that the form is that of `F`.

@@ -1,6 +1,7 @@
 """Every op has a kernel, host, binding, Python, tests, benches and documentation: a failure names what is missing.
 
-This file does not import oxiwarp. The import fails by itself if a module or a row of the binding is missing.
+This file reads sources and does not import oxiwarp. Without a module or a row of the binding the import would fail, and
+the test could not name the missing piece.
 """
 
 import re

@@ -35,7 +35,7 @@ pub const fn is_vector<A: Access>() -> bool {
     A::CODE != SCALAR
 }
 
-/// Is it [`Scalar`] or [`Vectorized`], which take rows of any length?
+/// Is it [`Scalar`] or [`Vectorized`], which do not need rows of whole tiles?
 #[inline(always)]
 pub const fn is_any_length<A: Access>() -> bool {
     A::CODE < WHOLE_TILES
@@ -67,7 +67,7 @@ pub const fn tiles_in_registers<A: Access>() -> usize {
     tiles_of_code(A::CODE)
 }
 
-/// Is a row in registers of a block without room in shared memory, for reductions that read it there?
+/// Is it [`BlockRegisters`]? No shared memory is allocated for the row, so a reduction cannot read it there.
 pub const fn is_unstaged<A: Access>() -> bool {
     A::CODE >= BLOCK_REGISTERS
 }
@@ -97,11 +97,13 @@ pub struct WholeTiles;
 #[derive(Clone, Copy)]
 pub struct BlockTiles;
 
-/// As [`WholeTiles`], of rows of `N` tiles that stay in the registers of their warp.
+/// Four elements at a time, of rows of exactly `N` tiles, which a warp keeps in its registers between the passes. Shared memory
+/// is not used.
 #[derive(Clone, Copy)]
 pub struct WarpRegisters<const N: usize>;
 
-/// As [`BlockTiles`], of rows of `4 N` tiles that stay in the registers of the block's warps.
+/// Four elements at a time, of rows of exactly `4 N` tiles, which the four warps of a block keep in their registers. Shared
+/// memory has only what the reduction needs.
 #[derive(Clone, Copy)]
 pub struct BlockRegisters<const N: usize>;
 
