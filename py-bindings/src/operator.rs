@@ -7,7 +7,7 @@ use oxiwarp::arguments::ScalarKind;
 pub const MAX_TENSORS: usize = 12;
 /// The most outputs of an operator, with workspaces.
 pub const MAX_OUTPUTS: usize = 4;
-/// The most floats, the most integers and the most truth values.
+/// The most floats, the most integers and the most truth values. Flags are fewer: an output has one at most.
 pub const MAX_SCALARS: usize = 8;
 
 const BOOL: Kind = Kind::Scalar(ScalarKind::Bool);
@@ -36,8 +36,7 @@ impl Operator {
         }
         let scalars = [ScalarKind::Float, ScalarKind::Int, ScalarKind::Bool]
             .map(|scalar| schema.count(Kind::Scalar(scalar)));
-        let scalars = scalars.into_iter().chain([schema.count(Kind::Flag)]);
-        if schema.inputs().count() > MAX_TENSORS || scalars.into_iter().max() > Some(MAX_SCALARS) {
+        if schema.inputs().count() > MAX_TENSORS || scalars.into_iter().any(|count| count > MAX_SCALARS) {
             return Err(format!(
                 "expected at most {MAX_TENSORS} tensors and {MAX_SCALARS} numbers of one type"
             ));
