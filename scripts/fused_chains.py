@@ -55,8 +55,8 @@ def report() -> Iterator[str]:
 
 
 MADE = {
-    "patching.md": {"fused chains": chains, "a report": report},
-    "torch-compile.md": {"Inductor's": inductor},
+    "guide/patching.md": {"fused chains": chains, "a report": report},
+    "guide/torch-compile.md": {"Inductor's": inductor},
 }
 
 

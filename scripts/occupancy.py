@@ -5,7 +5,7 @@
 For every bf16 kernel whose threads hold n packs of a row (`…_hold<n>`, `…_beside<n>`: of one of its rows) or n quads
 (`…_held<n>`, `…_team<n>`, `…_block<n>`): registers and spills as ptxas says, the threads of the largest block that its
 bounds allow, how many of those fit a multiprocessor, and the bytes that they load of one operand before the first has
-arrived. docs/ladders.md says how much a memory needs. Needs ptxas: py-bindings/requirements-ptx.txt.
+arrived. docs/internals/launch-configuration.md says how much a memory needs. Needs ptxas: py-bindings/requirements-ptx.txt.
 """
 
 import re

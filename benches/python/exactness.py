@@ -4,7 +4,7 @@
 
 For every op, mode, dtype and model it runs the eager module (of diffusers or transformers where they are installed,
 else the same chain written out) and oxiwarp on the same random inputs, and counts equal elements. Writes exactness.csv
-and exactness.md, of which docs/exactness.md is a copy. The exit code is 1 where bit-exactness is claimed and not there.
+and exactness.md, of which docs/reference/exactness.md is a copy. The exit code is 1 where bit-exactness is claimed and not there.
 """
 
 import argparse

@@ -80,7 +80,7 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
         dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
         dtypes += [shift_dtype] if shift is not None else []
         lo = F32 if not exact or F32 in dtypes else c.dtype
-        # "The product of a gradient with a scale that rows do not share is rounded", in docs/training.md.
+        # "The product of a gradient with a scale that rows do not share is rounded", in docs/guide/training.md.
         n = m.back(normed(m, x, t, c, lo), c.dtype)
         found.append(modulate(m, n, scale, shift, lo))
     return found
