@@ -3,6 +3,7 @@ pub mod alone;
 pub mod approx;
 pub mod compare;
 pub mod devices;
+mod docs;
 pub mod operand;
 pub mod shapes;
 pub mod tensor;

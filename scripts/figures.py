@@ -1,0 +1,194 @@
+"""Writes the tables of measured figures into README.md and docs: `python scripts/figures.py`.
+
+Every figure comes from a file of benches/results/latest/nvidia-h200. `tests/python/tools/test_figures.py` fails if a
+table differs from its file.
+"""
+
+import csv
+import json
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from generated import ROOT, table, write
+
+RUN = ROOT / "benches" / "results" / "latest" / "nvidia-h200"
+MODELS = ("flux", "ltx", "ltx161", "wan", "mochi", "sdxl", "qwen3", "qwen3-decode")
+README_MODELS = {
+    "flux": "FLUX.1, 1024 x 1024",
+    "ltx161": "LTX-Video, 161 frames",
+    "wan": "Wan 2.1 1.3B, 81 frames of 480p",
+    "sdxl": "SDXL UNet, 1024 x 1024, batch 2",
+}
+NONE = "–"
+
+
+@cache
+def model(name: str) -> dict[str, Any]:
+    """Load the result of `python -m oxiwarp bench --model <name>`; variants by their name."""
+    found: dict[str, Any] = json.loads((RUN / f"{name}.json").read_text())
+    found["variants"] = {variant(result["variant"]["name"]): result for result in found["results"]}
+    return found
+
+
+def variant(name: str) -> str:
+    """Return the name of a variant in today's spelling: `patched, fast + compile` is `patched-fast-compile`."""
+    return "torch.compile" if name == "torch.compile" else re.sub(r"[^a-z0-9]+", "-", name).strip("-")
+
+
+@cache
+def rows(name: str) -> list[dict[str, str]]:
+    """Load a CSV file of the run."""
+    with (RUN / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Format a measured value with that many digits, or a dash if it was not measured."""
+    if value is None:
+        return NONE
+    return f"{value:.{max(0, digits - len(str(int(value))))}f}"
+
+
+def less(ours: float, theirs: float) -> str:
+    """Format how much less time than a baseline a measurement took, in percent."""
+    return f"{100 * (1 - ours / theirs):+.1f} %".replace("-", "−").replace("+", "")
+
+
+def faster(ours: float, theirs: float) -> str:
+    """Format how many times as fast as a baseline a measurement is."""
+    return f"{theirs / ours:.2f}"
+
+
+def step_times() -> Iterator[str]:
+    """Mean milliseconds of a step, for the four models of README."""
+    columns = {
+        "eager": "eager",
+        "torch.compile": "`torch.compile`",
+        "patched": "`patch`",
+        "patched-fast": '`patch`, `mode="fast"`',
+        "patched-fast-compile": "fast, then `torch.compile`",
+    }
+
+    def times(name: str) -> Iterator[str]:
+        variants = model(name)["variants"]
+        yield from (number(variants[key]["in_a_row"] if key in variants else None, 4) for key in columns)
+
+    yield from table(
+        ["model", *columns.values()], ([title, *times(name)] for name, title in README_MODELS.items())
+    )
+
+
+def models() -> Iterator[str]:
+    """One table for each model: every variant, its times and how close its results are to the eager model's."""
+    for name in MODELS:
+        found = model(name)
+        variants = found["variants"]
+        compiled = variants["torch.compile"]
+        yield f"\n### {found['model']}\n"
+        yield (
+            f"`{found['command']}`, commit {found['commit'][:7]}, {found['date'][:10]}, "
+            f"torch {found['versions']['torch']}.\n"
+        )
+
+        def cells(key: str, result: dict[str, Any], compiled: dict[str, Any] = compiled) -> list[str]:
+            mean, replayed = result.get("in_a_row"), result.get("replayed")
+            rival = compiled.get("in_a_row")
+            ours, theirs = (mean, rival) if mean and rival else (result["median"], compiled["median"])
+            close = "every value equal" if result["equal"] == 1 else f"{result['psnr']:.0f} dB"
+            graph = sorted(replayed)[len(replayed) // 2] if replayed else None
+            return [
+                f"`{key}`",
+                number(result["median"], 4),
+                number(mean, 4),
+                number(graph, 4),
+                less(ours, theirs) if key != "torch.compile" else NONE,
+                close if key != "eager" else NONE,
+            ]
+
+        head = ["variant", "from idle, ms", "in a row, ms", "CUDA graph, ms", "less time than `torch.compile`", "result"]
+        yield from table(head, (cells(key, result) for key, result in variants.items()))
+    yield ""
+
+
+def attention() -> Iterator[str]:
+    """TFLOP/s of attention and of its baselines."""
+    cases: dict[tuple[str, str], dict[str, dict[str, str]]] = {}
+    for row in rows("attention.csv"):
+        cases.setdefault((row["case"], row["sizes"]), {})[row["provider"]] = row
+
+    def cells(found: dict[str, dict[str, str]]) -> Iterator[str]:
+        for provider in ("oxiwarp", "cuDNN", "FlashAttention-2"):
+            yield number(float(found[provider]["tflops"])) if provider in found else NONE
+        yield f"{float(found['oxiwarp']['of_cudnn']):.2f}"
+
+    head = ["case", "batch x heads x tokens x columns", "oxiwarp", "cuDNN", "FlashAttention-2", "oxiwarp / cuDNN"]
+    yield from table(head, ([case, sizes, *cells(found)] for (case, sizes), found in cases.items()))
+
+
+def kernels() -> Iterator[str]:
+    """One table for each operator: every shape, its time, its share of copy bandwidth and its baselines."""
+    cases: dict[str, dict[tuple[str, str, str], dict[str, dict[str, str]]]] = {}
+    for row in rows("results.csv"):
+        key = row["chain"], row["model"], row["shape"]
+        cases.setdefault(row["op"], {}).setdefault(key, {})[row["provider"]] = row
+    for op, shapes in cases.items():
+        providers = [row for found in shapes.values() for row in found]
+        rivals = [name for name in dict.fromkeys(providers) if name not in ("oxiwarp", "oxiwarp fast", "copy kernel")]
+        yield f"\n### `{op}`\n"
+
+        def cells(found: dict[str, dict[str, str]], rivals: list[str] = rivals) -> Iterator[str]:
+            ours = found["oxiwarp"]
+            yield number(float(ours["us"]))
+            yield f"{100 * float(ours['of_copy']):.0f} %"
+            for name in rivals:
+                yield faster(float(ours["us"]), float(found[name]["us"])) if name in found else NONE
+
+        head = ["chain", "model", "shape", "µs", "of copy", *rivals]
+        yield from table(head, ([*key, *cells(found)] for key, found in shapes.items()))
+    yield ""
+
+
+def goals() -> Iterator[str]:
+    """What the benchmark checks, and whether it holds."""
+    found = rows("goals.csv")
+    missed = [row for row in found if row["met"] != "pass"]
+    yield f"The run checks {len(found)} goals. It misses {len(missed)}:\n"
+    yield from (f"- {row['goal']}: {row['figure']}" for row in missed)
+
+
+DTYPES = ("bfloat16", "float16", "float32")
+
+
+def exactness() -> Iterator[str]:
+    """How many values have the bits of eager PyTorch: the worst shape of each operator, chain and mode."""
+    worst: dict[tuple[str, str, str, str], dict[str, tuple[float, int]]] = {}
+    for row in rows("exactness.csv"):
+        key = row["op"], row["chain"], row["mode"] or NONE, row["guarantee"]
+        cell = float(row["equal"]), -int(row["max_ulp"])
+        dtypes = worst.setdefault(key, {})
+        dtypes[row["dtype"]] = min(dtypes.get(row["dtype"], cell), cell)
+
+    def shown(cell: tuple[float, int] | None, guarantee: str) -> str:
+        if cell is None:
+            return NONE
+        equal, ulps = cell
+        share = "100 %" if equal == 1 else f"{100 * equal:.5f} %" if equal > 0.9999 else f"{100 * equal:.2f} %"
+        return share if equal == 1 or guarantee == "one rounding" else f"{share}, {-ulps} ulp"
+
+    def lines() -> Iterator[list[str]]:
+        for (op, chain, mode, guarantee), found in worst.items():
+            yield [f"`{op}`", chain, mode, guarantee, *(shown(found.get(dtype), guarantee) for dtype in DTYPES)]
+
+    yield from table(["operator", "models", "mode", "guarantee", *DTYPES], lines())
+
+
+PAGES = {
+    "README.md": {"step times": step_times},
+    "docs/performance.md": {"models": models, "attention": attention, "goals": goals, "kernels": kernels},
+    "docs/reference/exactness.md": {"exactness": exactness},
+}
+
+if __name__ == "__main__":
+    write("figures", PAGES)

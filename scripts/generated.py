@@ -1,0 +1,38 @@
+"""Generated parts of Markdown pages: between `<!-- <mark>, made by scripts/<script>.py -->` and `<!-- end -->`."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+Part = Callable[[], Iterable[str]]
+
+
+def fill(text: str, script: str, parts: dict[str, Part]) -> str:
+    """Return `text` with the lines of each part between its marks.
+
+    Raises:
+        ValueError: a mark is missing, or occurs more than once.
+    """
+    for mark, lines in parts.items():
+        between = re.compile(rf"(<!-- {re.escape(mark)}, made by scripts/{script}.py -->\n).*?(<!-- end -->)", re.DOTALL)
+        made = "\n".join(lines()) + "\n"
+        text, found = between.subn(lambda match, made=made: match[1] + made + match[2], text)
+        if found != 1:
+            raise ValueError(f"expected one place for {mark!r}, found {found}")
+    return text
+
+
+def write(script: str, pages: dict[str, dict[str, Part]]) -> None:
+    """Fill the parts of every page, given by its path from the root of the repository."""
+    for name, parts in pages.items():
+        page = ROOT / name
+        page.write_text(fill(page.read_text(), script, parts))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table."""
+    yield f"| {' | '.join(head)} |"
+    yield "| --- " * len(head) + "|"
+    for row in rows:
+        yield f"| {' | '.join(map(str, row))} |"
