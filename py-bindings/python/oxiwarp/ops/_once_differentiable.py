@@ -57,8 +57,8 @@ class _Twice(torch.autograd.Function):
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
     """Decorate a `backward` that calls kernels: differentiating its results (`create_graph=True`) raises RuntimeError.
 
-    torch's `once_differentiable` is not enough. It gives a second derivative of 0 if the incoming gradient is constant
-    (`y.sum()`), or if `autograd.grad` names the inputs, because the graph has no path from these to its error node.
+    torch's `once_differentiable` is not enough: the graph has no path from the inputs to its error node. The second
+    derivative is therefore 0 if the incoming gradient is constant (`y.sum()`), or if `autograd.grad` names the inputs.
     Here, all saved tensors and incoming gradients are inputs of the error node. A result that depends only on constants
     (the gradient of a rotation) still has a second derivative of 0.
     """

@@ -121,8 +121,8 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
     Args:
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous `x` without a bias may have
             any shape, including no elements. Otherwise the shape is `[..., N]` and the last stride is 1. The leading
-            dimensions must then merge into at most two strided dimensions, as those of a slice or chunk of a contiguous
-            tensor do. If `x` and `out` both have gaps, the gaps must lie between the same groups of rows.
+            dimensions must then merge into at most two strided dimensions, as in a slice or chunk of a contiguous
+            tensor. If `x` and `out` both have gaps, the gaps must lie between the same groups of rows.
         bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. It is added to `x` first.
         mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
         out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It may be a
@@ -133,8 +133,8 @@ def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or if `out`
-            is given and an input requires grad.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            `out` is given and an input requires grad.
         ValueError: `mode` is not "exact" or "fast".
         TypeError: `x`, `bias` or `out` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.

@@ -111,8 +111,8 @@ def ada_norm(
             shape `[A, B, C, N]` may be broadcast in the first leading dimensions (`[B, C, N]`, `[C, N]`) or in the last
             ones (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting in a middle dimension (`[A, 1, C, N]`) or at both ends
             (`[1, B, 1, N]`) is not supported.
-        shift (Tensor | None): as `scale`. If `scale` and `shift` are broadcast in only some leading dimensions, these
-            must be the same. Together with `x` they must be addressable with two row strides.
+        shift (Tensor | None): as `scale`. If both are broadcast in some but not all leading dimensions, these must be
+            the same dimensions. In `x`, `scale` and `shift` together, two row strides per tensor must reach all rows.
         norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
         weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
@@ -127,7 +127,7 @@ def ada_norm(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or in
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD.
         ValueError: `norm` or `mode` has an unknown value.
         TypeError: An operand is not a tensor, or `eps` is not a number.

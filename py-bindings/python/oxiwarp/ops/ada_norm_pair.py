@@ -131,7 +131,7 @@ def ada_norm_pair(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or in
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD.
         ValueError: `norm` or `mode` has an unknown value.
         TypeError: An operand is not a tensor, or `eps` is not a number.

@@ -96,7 +96,7 @@ def add_rms_norm(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or in
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD.
         ValueError: `rounding` is not "once" or "before_weight".
         TypeError: `x`, `residual` or `weight` is not a tensor, or `eps` or `weight_offset` is not a number.

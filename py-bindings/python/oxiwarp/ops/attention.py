@@ -224,9 +224,9 @@ def attention(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_80, if there is no CUDA driver, if `mask`
-            requires grad, or if `out` is given and an input requires grad. On the CPU, also raised for `cu_seqlens`
-            that do not start with 0 or do not ascend.
+            the expected value. Also raised if the GPU is older than sm_80 or the CUDA driver is missing. Also raised if
+            `mask` requires grad, or if `out` is given and an input requires grad. On the CPU, also raised for
+            `cu_seqlens` that do not start with 0 or do not ascend.
         ValueError: `layout` or `window` has an unsupported value, `cu_seqlens` is not one tensor or a pair, or `out` is
             given with `return_lse`.
         TypeError: A tensor, a number or `causal` has the wrong type.

@@ -125,8 +125,8 @@ def cross_entropy(
     Args:
         logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested to 262,144), on the
             CPU or a CUDA device. The classes are in the last dimension for every rank. The last stride is 1. The
-            leading dimensions must merge into at most two strided dimensions, as those of a slice or chunk of a
-            contiguous tensor do. `logits[:, :-1]` is an example.
+            leading dimensions must merge into at most two strided dimensions, as in a slice or chunk of a contiguous
+            tensor. `logits[:, :-1]` is an example.
         target (Tensor): class of each row, int64 or int32, shape `[...]`.
         ignore_index (int): target of the rows that do not count.
         reduction (str): "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
@@ -140,7 +140,7 @@ def cross_entropy(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver. On the CPU,
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. On the CPU,
             also raised for a target that is neither a class nor `ignore_index`.
         ValueError: `reduction` is not "none", "mean" or "sum".
         TypeError: `logits` or `target` is not a tensor, or another argument has the wrong type.
@@ -151,9 +151,9 @@ def cross_entropy(
             depend on the other rows.
         Gradients: Only `logits` has one. A second derivative and forward-mode AD raise RuntimeError.
         Special values: A row with NaN or +inf gives NaN for the loss and for `lse`; torch.logsumexp gives +inf for
-            +inf. "mean" over no rows is NaN. On a GPU, a target that is neither a class nor `ignore_index` gives NaN
-            for its loss and gradient, because the host does not wait for the kernel. torch stops with a device-side
-            assertion there.
+            +inf. "mean" over no rows is NaN. On a GPU, a target that is neither a class nor `ignore_index` gives a NaN
+            loss and gradient, because the host does not read the targets. torch fails with a device-side assertion
+            there.
 
     Source:
         `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online maximum and sum,

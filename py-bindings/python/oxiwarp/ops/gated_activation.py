@@ -155,8 +155,8 @@ def geglu(
     Args:
         x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[..., 2 * H]` if `x` has both
             halves, or `[..., H]` if `gate` is given. The last stride is 1. The leading dimensions must merge into at
-            most two strided dimensions, as those of a slice or chunk of a contiguous tensor do. If two of `x`, `gate`
-            and `out` have gaps, the gaps must lie between the same groups of rows.
+            most two strided dimensions, as in a slice or chunk of a contiguous tensor. If two of `x`, `gate` and `out`
+            have gaps, the gaps must lie between the same groups of rows.
         gate (Tensor | None): the second half, with the shape and dtype of `x`.
         bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
             `first` and `second`.
@@ -171,8 +171,8 @@ def geglu(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or if `out`
-            is given and an input requires grad.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            `out` is given and an input requires grad.
         ValueError: `mode` or `approximate` has an unknown value.
         TypeError: `x`, `gate`, `bias` or `out` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.

@@ -82,7 +82,7 @@ def gated_residual(
         y (Tensor): branch, with the shape, dtype and device of `x`.
         gate (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
             dtype of `x` or in float32. It may be broadcast in the first or in the last leading dimensions, as `scale`
-            of `ada_norm`. Together, `x`, `y` and `gate` must be addressable with two row strides.
+            of `ada_norm`. Two row strides per tensor must reach all rows of `x`, `y` and `gate`.
         gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel.
         clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
         mode (str): "exact" or "fast", see Exactness.
@@ -92,7 +92,7 @@ def gated_residual(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or in
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD.
         ValueError: `mode` is not "exact" or "fast".
         TypeError: `x`, `y`, `gate` or `gate_table` is not a tensor.

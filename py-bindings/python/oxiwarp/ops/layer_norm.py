@@ -56,8 +56,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The
-            last stride is 1. The leading dimensions must merge into at most two strided dimensions, as those of a slice
-            or chunk of a contiguous tensor do.
+            last stride is 1. The leading dimensions must merge into at most two strided dimensions, as in a slice or
+            chunk of a contiguous tensor.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         bias (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
         eps (float): added to the variance; finite, 0 or more.
@@ -67,7 +67,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or in
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD.
         TypeError: `x`, `weight` or `bias` is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
@@ -77,8 +77,8 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
             kernel, and the result is rounded once. On a GPU, if N is divisible by 4, the bits are those of
             `torch.nn.functional.layer_norm` in the same dtype. With a 16-bit `x` and float32 parameters the result is
             that of diffusers' `FP32LayerNorm`. The bits of a row depend only on the row and the parameters.
-        Gradients: Computed in float32 from `x` and rounded once. Those of `weight` and `bias`, which are sums over
-            rows, are deterministic. A second derivative and forward-mode AD raise RuntimeError.
+        Gradients: Computed in float32 from `x` and rounded once. The gradients of `weight` and `bias`, which are sums
+            over rows, are deterministic. A second derivative and forward-mode AD raise RuntimeError.
         Special values: A constant row gives the bias if N is not divisible by 4. If N is divisible by 4, rounding of
             the mean can give another value, as in torch. If the variance overflows float32, the row is NaN for N
             divisible by 4 and the bias otherwise, as in torch.

@@ -23,7 +23,7 @@ def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or in
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
             forward-mode AD. Messages begin with `ada_norm`, which this function calls.
         TypeError: `x` or `scale` is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.

@@ -242,8 +242,8 @@ def qk_norm_rope(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, if a table
-            requires grad, or if `out` is given and an input requires grad.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            a table requires grad, or if `out` is given and an input requires grad.
         ValueError: `norm` or `mode` is unknown, an integer argument is too small, arguments exclude each other, or
             `out` has the wrong number of tensors.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.

@@ -80,7 +80,7 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
         TypeError: `x`, `x_res` or `gate` is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
@@ -133,7 +133,7 @@ def residual_tanh_gated_rms_norm_modulated(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
         TypeError: `x`, `x_res`, `gate` or `scale` is not a tensor, or `eps` is not a number.
         torch.OutOfMemoryError: The results do not fit in GPU memory.
 

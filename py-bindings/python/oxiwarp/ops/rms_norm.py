@@ -121,8 +121,8 @@ def rms_norm(
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
             a CUDA device. The last stride is 1. The leading dimensions must merge into at most two strided dimensions,
-            as those of a slice or chunk of a contiguous tensor do. If `x` and `out` both have gaps, the gaps must lie
-            between the same groups of rows. `x` may have no rows.
+            as in a slice or chunk of a contiguous tensor. If `x` and `out` both have gaps, the gaps must lie between
+            the same groups of rows. `x` may have no rows.
         weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32. None stands for a weight of ones.
         eps (float): added to the mean of squares; finite, 0 or more.
         weight_offset (float): added to `weight` in float32. Gemma's zero-centered weights need 1.0.
@@ -137,8 +137,8 @@ def rms_norm(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, if `out` is
-            given and an input requires grad, or in forward-mode AD.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            `out` is given and an input requires grad, or in forward-mode AD.
         ValueError: `rounding` is not "once" or "before_weight".
         TypeError: `x`, `weight` or `out` is not a tensor, or `eps` or `weight_offset` is not a number.
         torch.OutOfMemoryError: The result does not fit in GPU memory.

@@ -149,8 +149,8 @@ def rope(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or if a table
-            requires grad.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            a table requires grad.
         ValueError: `mode` is unknown, only one real table is given, or an integer argument is too small.
         TypeError: `q`, `k`, `cos` or `sin` is not a tensor, or an integer argument is not an integer.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
@@ -228,7 +228,7 @@ def rope_1d(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver, or if
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
             `positions` or `inv_freq` requires grad. Messages begin with `rope`.
         ValueError: `theta` is not finite or not greater than 0, or an integer argument is too small.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.
@@ -296,7 +296,7 @@ def rope_3d(
     heads_first: bool = False,
     head_dim: int | None = None,
 ) -> Any:
-    """Rotate the tokens of a video by frame, row and column: pair `i` of an axis turns by
+    """Rotate the tokens of a video by frame, row and column: pair `i` of an axis is rotated by
     `index * theta**(-2i / split)`.
 
     The tokens are in the order of a contiguous `[frames, height, width]` array.
@@ -314,7 +314,7 @@ def rope_3d(
         theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
         coordinates (Tensor | None): LTX-Video's scheme in place of `splits`: shape `[S, 3]` or `[B, S, 3]`, each number
             a fraction of the largest frame, row or column. `q` is then `[B, S, N]` without a head dimension. With
-            `n = N // 6` frequencies per axis, pair `3 * i + axis` turns by
+            `n = N // 6` frequencies per axis, pair `3 * i + axis` is rotated by
             `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`. The first `N % 6` columns are copied.
         interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
             rotated width apart, as in `rotate_half` of transformers.
@@ -328,10 +328,10 @@ def rope_3d(
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver. Messages
-            begin with `rope`.
-        ValueError: `grid` does not match the tokens, `splits` do not fit a head or are given with `coordinates`,
-            `theta` or `mode` is not supported, or an integer argument is too small.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Messages begin
+            with `rope`.
+        ValueError: `grid` does not match the tokens, or `splits` do not fit a head or are given with `coordinates`.
+            Also raised for an unsupported `theta` or `mode`, and for an integer argument that is too small.
         TypeError: A tensor argument is not a tensor, or a number has the wrong type.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 

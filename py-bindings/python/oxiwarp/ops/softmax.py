@@ -55,7 +55,7 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
     Args:
         x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
             a CUDA device. The last stride is 1. The leading dimensions must merge into at most two strided dimensions,
-            as those of a slice or chunk of a contiguous tensor do. `x` may have no rows.
+            as in a slice or chunk of a contiguous tensor. `x` may have no rows.
         log (bool): return the logarithm, `x - max(x) - ln(sum(exp(x - max(x))))`.
 
     Returns:
@@ -63,7 +63,7 @@ def softmax(x: Tensor, *, log: bool = False) -> Tensor:
 
     Raises:
         RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
-            the expected value. Also raised if the GPU is older than sm_75, or if there is no CUDA driver.
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
         TypeError: `x` is not a tensor.
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
