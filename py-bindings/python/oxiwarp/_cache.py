@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-KEPT = 16  # maximum number of entries per decorated function; a model uses one or two resolutions at a time
+KEPT = 16  # maximum entries per decorated function; a model uses one or two resolutions at a time
 MOST_BYTES = 256 << 20  # per store; LTX-Video tables for 161 frames, 512 x 768: 198 MB
 # Maximum bytes of a tensor that CUDA graphs retain beyond `MOST_BYTES`. Such tensors are frequencies: they
 # are copied from the CPU, so a capture cannot compute them.
@@ -23,7 +23,7 @@ dispatch_mode = torch._C._get_dispatch_mode
 compiling = torch.compiler.is_compiling
 capturing = torch.cuda.is_current_stream_capturing
 _of_graphs: list[Any] = []  # tensors that captured graphs read; never freed, as the end of a graph is unknown
-# Stores are not attributes of the objects, so that copies and pickles do not include them.
+# The store of each object. It is no attribute, so that copies and pickles of the object do not include it.
 _of_objects: WeakKeyDictionary[Any, Store] = WeakKeyDictionary()
 Result = TypeVar("Result")
 
@@ -61,7 +61,7 @@ def keep(
     """Return the cached result for `key`, or call `make` and cache its result in `store`.
 
     `key` includes the device. `store` has at most `most` entries of `most_bytes` in total. All threads, grad modes and
-    inference mode share the entries. Each stream has its own entries, because a stream does not wait for another one.
+    inference mode share the entries. Each stream has its own entries, because streams are not synchronized.
     Results are neither cached nor found while fake tensors are active. Tensors that torch.func wraps are not cached.
     During the capture of a CUDA graph, `make` is called without the cache. With `graphs`, the capture uses an entry of
     any stream if there is one. That entry is then never freed, because the graph reads it at every replay.

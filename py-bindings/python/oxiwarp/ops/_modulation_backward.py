@@ -1,6 +1,6 @@
 """Computes the gradients of modulated norms and of gates from the norms' backward kernels and float32 sums.
 
-The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. A group is a number of consecutive rows
+The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. A group is a run of consecutive rows
 with the same scale. Within a group, `(1 + scale) * weight` acts as the weight of the norm. The backward kernel of the
 norm therefore takes one weight per group, and returns two sums per group: `A = sum(dy * norm(x))` and `B = sum(dy)`.
 The other gradients follow from these sums:

@@ -179,8 +179,10 @@ def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `gelu`.
-        Gradients: As for `gelu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.gelu(x + bias, approximate="tanh")`; arXiv:1606.08415.
@@ -212,8 +214,10 @@ def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out:
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `gelu`. "exact" rounds after each of the eight operators of the model class.
-        Gradients: As for `gelu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each of the eight operators of the model class.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `NewGELUActivation`. The formula is that of `gelu_tanh`.
@@ -245,8 +249,10 @@ def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `gelu`. "exact" rounds after each operator of the model class.
-        Gradients: As for `gelu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each operator of the model class.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `FastGELUActivation`: the formula of `gelu_tanh` in another order of operators.
@@ -278,8 +284,10 @@ def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", ou
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `gelu`. "exact" rounds after each of the three operators of the model class.
-        Gradients: As for `gelu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each of the three operators of the model class.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         transformers' `QuickGELUActivation` and diffusers' `ApproximateGELU`.
@@ -311,8 +319,10 @@ def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Ten
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `gelu`.
-        Gradients: As for `gelu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `torch.nn.functional.silu`.

@@ -205,8 +205,9 @@ def attention(
         scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
         mask (Tensor | None): bool (True for a visible key), or an additive mask in float32 or the dtype of `q`. It
             broadcasts to `[B, H, Sq, Sk]` in both layouts and is not copied. A padding mask is `[B, 1, 1, Sk]`.
-        window (int | tuple | None): sliding window: the number of keys that a query sees before and after its position.
-            One number stands for both; None is no limit. Positions are those of `causal`.
+        window (int | tuple | None): sliding window: a pair of the numbers of keys that a query sees before and after
+            its position. One number stands for both. None is no limit. The last query is at the position of the last
+            key, as with `causal`.
         softcap (float | None): replaces each score by `softcap * tanh(score / softcap)`, before the mask; at most 1000.
         return_lse (bool): also return the natural logarithm of the sum of exponentials of each query.
         layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`.

@@ -151,9 +151,8 @@ def cross_entropy(
             depend on the other rows.
         Gradients: Only `logits` has one. A second derivative and forward-mode AD raise RuntimeError.
         Special values: A row with NaN or +inf gives NaN for the loss and for `lse`; torch.logsumexp gives +inf for
-            +inf. "mean" over no rows is NaN. On a GPU, a target that is neither a class nor `ignore_index` gives a NaN
-            loss and gradient, because the host does not read the targets. torch fails with a device-side assertion
-            there.
+            +inf. "mean" over no rows is NaN. On a GPU, the host does not read the targets. A target that is neither a
+            class nor `ignore_index` gives a NaN loss and gradient there. torch fails with a device-side assertion.
 
     Source:
         `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online maximum and sum,

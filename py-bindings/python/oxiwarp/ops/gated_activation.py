@@ -178,7 +178,7 @@ def geglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the float32 errors that `gelu`
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
             states.
         Gradients: Computed in float32 from the inputs and rounded once. The gradients of `x` and `gate` are the halves
             of one buffer. The gradient of `bias` is their sum over the rows, computed by torch. A second derivative and
@@ -222,8 +222,10 @@ def swiglu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `geglu`.
-        Gradients: As for `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         diffusers' `SwiGLU` after its linear layer; arXiv:2002.05202.
@@ -260,8 +262,10 @@ def mul_and_silu(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `geglu`.
-        Gradients: As for `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `MulAndSilu` of vLLM and of kernels-community.
@@ -298,8 +302,10 @@ def silu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `geglu`.
-        Gradients: As for `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         the MLP of LLaMA between its linear layers; `SiluAndMul` of vLLM; arXiv:2002.05202.
@@ -336,8 +342,10 @@ def gelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `geglu`.
-        Gradients: As for `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         `GeluAndMul` of vLLM and of kernels-community; arXiv:2002.05202.
@@ -374,8 +382,10 @@ def gelu_tanh_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `geglu`.
-        Gradients: As for `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
 
     Source:
         the MLP of Gemma between its linear layers; `GeluTanhAndMul` of kernels-community; arXiv:2002.05202.
@@ -419,8 +429,10 @@ def fatrelu_and_mul(
         torch.OutOfMemoryError: The result does not fit in GPU memory.
 
     Note:
-        Exactness: As for `geglu`.
-        Gradients: As for `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
         Special values: The threshold is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be infinite.
 
     Source:

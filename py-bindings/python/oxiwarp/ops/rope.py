@@ -161,7 +161,8 @@ def rope(
             float32 operations, so the bits are those of `x * cos + rotated * sin` in torch. For complex tables the bits
             are those of torch's CUDA kernel, which fuses one product of each sum.
         Gradients: `q` and `k` have one, tables have none. The backward rotates by the negative angle. It assumes that
-            both columns of a pair have the same angle. A second derivative and forward-mode AD raise RuntimeError.
+            both columns of a pair have the same angle. A second derivative is 0 if the incoming gradient is constant,
+            and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
@@ -238,8 +239,8 @@ def rope_1d(
         Exactness: Frequencies, angles, sine and cosine are float32, as in the eager modules, and the result is rounded
             once. Up to angles of 105,615 sine and cosine have the bits of torch's CUDA kernels. Their error is at most
             2^-23 up to angles of 10^6, and at most 1e-5 up to 6.5 * 10^6. Results for larger angles are wrong.
-        Gradients: `q` and `k` have one; `positions` and `inv_freq` have none. A second derivative and forward-mode AD
-            raise RuntimeError.
+        Gradients: `q` and `k` have one; `positions` and `inv_freq` have none. A second derivative is 0 if the incoming
+            gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         The rotary embeddings of transformers' models; arXiv:2104.09864.
@@ -339,8 +340,8 @@ def rope_3d(
         Exactness: torch's operators compute the tables: for `splits` from float64 angles, as Wan and Flux do, and for
             `coordinates` from float32 angles, as LTX-Video does. The rotation has the exactness of `rope`. The tables
             of the last few grids are cached.
-        Gradients: `q` and `k` have one; `coordinates` have none. A second derivative and forward-mode AD raise
-            RuntimeError.
+        Gradients: `q` and `k` have one; `coordinates` have none. A second derivative is 0 if the incoming gradient is
+            constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
 
     Source:
         `WanRotaryPosEmbed` and `LTXVideoRotaryPosEmbed` of diffusers; arXiv:2104.09864.
