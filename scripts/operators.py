@@ -1,11 +1,13 @@
-"""Writes docs/reference/operators.md from signatures, docstrings and the roles of operands.
+"""Generates docs/reference/operators.md from signatures, docstrings and the roles of operands.
 
-`tests/python/tools/test_docs.py` fails where it is stale.
+Each operator has the same fields. The sections of its docstring, such as "Args:", give most of them.
+`tests/python/tools/test_docs.py` fails if the page is stale.
 """
 
 import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,31 +19,32 @@ from oxiwarp.ops._roles import Role, roles_of
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "operators.md"
 sys.path.append(str(ROOT / "tests" / "python" / "support"))
-from op_info import INFOS  # noqa: E402
+from op_info import INFOS, OpInfo  # noqa: E402
 
-REST = re.compile(r"[;.] [Aa]rguments,.*")  # "; arguments, result and errors as `gelu`."
-SHARED = re.compile(r" The other functions of this file .*")
+SECTION = re.compile(r"^(\w+):$", re.MULTILINE)
+ENTRY = re.compile(r"(?m)^(\S[^:\n]*):\s+")  # "x (Tensor): shape `[..., N]`" at the margin of a section
 
 INTRODUCTION = """# Operators
 
 <!-- made by scripts/operators.py -->
 
-Every function here is `oxiwarp.<name>`. Signatures show the defaults of positional arguments. Arguments after `*` are
-keyword-only. `help(oxiwarp.<name>)` describes every argument, the roundings and the errors.
+This page lists the public functions of `oxiwarp`. `help(oxiwarp.<name>)` shows the same text. Arguments after `*` are
+keyword-only. The examples assume `import torch, oxiwarp` and run on the CPU.
 
-Inputs are float32, float16 or bfloat16 (`attention`: the latter two), on a GPU or, for tests, on the CPU, where the
-CPU executor runs the same kernel. They work under `torch.compile`, in CUDA graphs and with `torch.func.vmap`.
-
-- **Operands** are listed by role. The table of roles below has the shape and dtype of each.
-- **Roundings.** `mode`: "exact" (the default) rounds where the models' own chain of operators does, "fast" once at the
-  end. `rounding`, of an RMSNorm: "once", or "before_weight" as well, as Llama does. `–`: there is one way.
-- **Gradients** are computed in float32, and rounded once where nothing else is said. What they leave to torch:
-  [training.md](../training.md#gradients). Second derivatives and forward-mode AD raise, but for Mochi's residuals.
+- **Devices.** Tensors are on a CUDA device, or on the CPU for tests: the CPU executor runs the same kernels, slowly.
+  CUDA calls run on torch's current stream and can be captured in CUDA graphs.
+- **Shapes** are given by roles, such as ROWS. The [table of roles](#roles-of-operands) has the shape and dtype of each.
+- **Exactness.** "The bits of" another function means that every bit of the results is equal. `mode` and `rounding`
+  select where an operator rounds. Measured results are in [exactness.md](../exactness.md).
+- **Gradients** are computed in float32 and rounded once, unless the operator states otherwise. Those of 16-bit
+  operators therefore differ from eager autograd. In forward-mode AD, some operators raise torch's NotImplementedError,
+  which is a RuntimeError. [training.md](../training.md#gradients) lists the gradients that torch's operators compute.
+- **torch.compile and torch.func.** All operators work under `torch.compile` and `torch.func.vmap`.
 """
 
 
 def signature(function: Callable[..., Any]) -> str:
-    """Without types; what is given by name has no default."""
+    """Return the call of a function with defaults and without types."""
     parts = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -49,41 +52,95 @@ def signature(function: Callable[..., Any]) -> str:
             continue
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in parts:
             parts.append("*")
-        shown = parameter.kind is not parameter.KEYWORD_ONLY and parameter.default is not parameter.empty
-        default = repr(parameter.default).replace("e-0", "e-")
-        parts.append(f"{parameter.name}={default}" if shown else parameter.name)
+        default = repr(parameter.default).replace("e-0", "e-").replace("'", '"')
+        parts.append(parameter.name if parameter.default is parameter.empty else f"{parameter.name}={default}")
     return f"{function.__name__}({', '.join(parts)})"
 
 
-def what(function: Callable[..., Any]) -> str:
-    """The first paragraph of the docstring, without what it says of other functions."""
-    text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
-    text = REST.sub(".", SHARED.sub("", text))
-    return text.replace("|", "\\|")
+def positional(function: Callable[..., Any]) -> str:
+    """Return the call of a function with its positional arguments, without defaults."""
+    parameters = inspect.signature(function).parameters.values()
+    return f"{function.__name__}({', '.join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)})"
 
 
-def modes(function: Callable[..., Any]) -> str:
-    """Which argument chooses the roundings."""
-    names = inspect.signature(function).parameters
-    return next((f"`{name}`" for name in ("mode", "rounding") if name in names), "–")
+def sections(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the sections of a docstring by title, without indentation. The text before the first one is "Summary"."""
+    summary, *others = SECTION.split(inspect.getdoc(function) or "")
+    made = {"Summary": summary.strip()}
+    for title, text in zip(others[0::2], others[1::2], strict=True):
+        made[title] = inspect.cleandoc(text)
+    return made
+
+
+def entries(text: str) -> dict[str, str]:
+    """Return the entries of a section by name. The lines of an entry after the first one are indented."""
+    _, *parts = ENTRY.split(text)
+    return dict(zip(parts[0::2], map(inspect.cleandoc, parts[1::2]), strict=True))
+
+
+def one_line(text: str) -> str:
+    """Join the lines of a paragraph."""
+    return " ".join(text.split())
+
+
+def cell(text: str) -> str:
+    """Return the first paragraph of a text as a cell of a table."""
+    return one_line(text.split("\n\n")[0]).replace("|", "\\|")
 
 
 def page() -> str:
-    """All of it."""
-    return "\n".join([INTRODUCTION, *operators(), "", *shapes(), "", *package()]) + "\n"
-
-
-def operators() -> Iterator[str]:
-    """A line for each."""
-    yield "| operator | what it computes | operands | roundings by | gradients by |"
-    yield "| --- | --- | --- | --- | --- |"
+    """Return the whole page."""
+    parts = [INTRODUCTION, *index(), "", *shapes(), ""]
     for name, function in ops.FUNCTIONS.items():
-        cells = (f"`{signature(function)}`", what(function), operands(function), modes(function), INFOS[name].gradient)
-        yield f"| {' | '.join(cells)} |"
+        parts += [*operator(function, INFOS[name]), ""]
+    return "\n".join([*parts, *package()]) + "\n"
+
+
+def index() -> Iterator[str]:
+    """Return the table of all operators."""
+    yield "| operator | what it computes | gradient by |"
+    yield "| --- | --- | --- |"
+    for name, function in ops.FUNCTIONS.items():
+        call = f"`{positional(function)}`"
+        yield f"| {call} [↓](#{name}) | {cell(sections(function)['Summary'])} | {INFOS[name].gradient} |"
+
+
+def operator(function: Callable[..., Any], info: OpInfo) -> Iterator[str]:
+    """Return the section of one operator."""
+    found = sections(function)
+    notes = entries(found["Note"])
+    exactness, gradients = notes.pop("Exactness"), notes.pop("Gradients")
+    dtypes = ", ".join(str(dtype).removeprefix("torch.") for dtype in info.dtypes)
+    yield f"## {function.__name__}\n"
+    yield f"```text\n{signature(function)}\n```\n"
+    yield f"{found['Summary']}\n"
+    yield f"**Shapes.** {operands(function)}.\n"
+    yield f"**Dtypes.** {dtypes}.\n"
+    yield "**Arguments.**\n"
+    yield from items(entries(found["Args"]))
+    yield f"\n**Result.** {one_line(found['Returns'])}\n"
+    yield f"**Exactness.** {one_line(exactness)}\n"
+    yield f"**Gradients.** {one_line(gradients)}\n"
+    for title, text in notes.items():
+        yield f"**{title}.** {one_line(text)}\n"
+    yield "**Errors.**\n"
+    yield from items(entries(found["Raises"]))
+    yield f"\n**Source.** {one_line(found['Source'])}\n"
+    yield f"**Example.**\n\n```pycon\n{found['Example']}\n```"
+
+
+def items(found: dict[str, str]) -> Iterator[str]:
+    """Return a list of entries. A block that is indented further becomes a code block."""
+    for name, text in found.items():
+        label = re.sub(r"^(\S+)( \(|$)", r"`\1`\2", name)
+        paragraph, *blocks = text.split("\n\n")
+        yield f"- {label}: {one_line(paragraph)}"
+        for block in blocks:
+            yield "\n  ```text\n" + "\n".join(f"  {line}" for line in textwrap.dedent(block).split("\n")) + "\n  ```\n"
 
 
 def operands(function: Callable[..., Any]) -> str:
-    """The names of a function's tensors, by role."""
+    """Return the names of a function's tensors, grouped by role."""
     by_role: dict[Role, list[str]] = {}
     for name, role in roles_of(function).items():
         by_role.setdefault(role, []).append(f"`{name}`")
@@ -91,7 +148,7 @@ def operands(function: Callable[..., Any]) -> str:
 
 
 def shapes() -> Iterator[str]:
-    """A line for each role that a public function's operand has."""
+    """Return the table of the roles that operands of public functions have."""
     yield "## Roles of operands\n"
     yield "| role | shape and dtype |"
     yield "| --- | --- |"
@@ -102,14 +159,14 @@ def shapes() -> Iterator[str]:
 
 
 def package() -> Iterator[str]:
-    """What is not an operator."""
-    yield "## The rest of the package\n"
+    """Return the table of the public functions that are not operators."""
+    yield "## Other functions\n"
     yield "| function | what it does |"
     yield "| --- | --- |"
     for name in oxiwarp.__all__:
         function = getattr(oxiwarp, name)
         if inspect.isfunction(function) and name not in ops.__all__:
-            yield f"| `{signature(function)}` | {what(function)} |"
+            yield f"| `{signature(function)}` | {cell(sections(function)['Summary'])} |"
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-"""GPU kernels written in Rust, as PyTorch operators and as drop-in replacements for the norms of a model.
+"""GPU kernels written in Rust, as PyTorch operators and as replacements for the modules of a model.
 
     import oxiwarp
 
-    y = oxiwarp.rms_norm(x, weight, eps=1e-6)          # one operator
-    print(oxiwarp.patch(pipe))                         # a diffusers pipeline, a transformers model, any module
+    y = oxiwarp.rms_norm(x, weight, eps=1e-6)  # call one operator
+    print(oxiwarp.patch(pipe))  # patch a diffusers pipeline, a transformers model or a module
 
-Importing it registers the operators `torch.ops.oxiwarp.*`; nothing touches a GPU before the first call.
+Importing the package registers the operators `torch.ops.oxiwarp.*`. It does not initialize a GPU.
 """
 
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from . import _native, ops
-from .ops import *  # noqa: F403  the operators' public functions, listed there
+from .ops import *  # noqa: F403  the operators' public functions
 from .ops import _register
 from .patching import patch, patched, unpatch
 from .patching.report import Report, Row
@@ -26,9 +26,21 @@ _register.register_kernels()
 
 
 def kernel_info() -> list[dict[str, Any]]:
-    """The kernels in this wheel: a dict per op, dtype and architecture, with keys `op`, `dtype`, `arch` and `entries`.
+    """Return the kernels in this wheel: one dict per op, dtype and architecture.
 
-    `entries` are the names in the PTX, one for each kind of launch.
+    Args:
+        None.
+
+    Returns:
+        List of dicts with the keys `op`, `dtype`, `arch` and `entries`. `entries` are the names of the kernels in the
+        PTX, one per kind of launch.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> sorted(oxiwarp.kernel_info()[0])
+        ['arch', 'dtype', 'entries', 'op']
     """
     return _native.kernel_info()
 

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def add_bench_options(parser: argparse.ArgumentParser) -> None:
-    """Those of `bench`."""
+    """Add the options of `bench` to its parser."""
     from .cli.bench.workloads import WORKLOADS
 
     parser.add_argument("--model", action="append", choices=list(WORKLOADS), help="may be given again (default: ltx)")
@@ -65,28 +65,28 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 
 def names() -> list[str]:
-    """What `bench` can compare."""
+    """Return the names of the variants that `bench` can compare."""
     from .cli.bench.measure import VARIANTS
 
     return [variant.name for variant in VARIANTS]
 
 
 def default_device() -> str:
-    """A GPU where there is one."""
+    """Return "cuda" if there is a GPU, otherwise "cpu"."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def steps(text: str) -> int:
-    """A number of steps, 1 or more."""
+    """Parse a number of steps, 1 or more. Raise ArgumentTypeError for other text."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r}, expected a whole number of 1 or more")
     return int(text)
 
 
 def device(text: str) -> str:
-    """A device that the demo can run on."""
+    """Parse a device of this machine: cpu, cuda or cuda:<index>. Raise ArgumentTypeError for other text."""
     import torch
 
     count = torch.cuda.device_count()

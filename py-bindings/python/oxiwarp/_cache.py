@@ -1,4 +1,7 @@
-"""Results that are kept: as long as what they were made from, or the last ones on a device, for the next call."""
+"""Caches for tensors that several calls need, such as rotary tables, and for results per object.
+
+Each store has a maximum number of entries and bytes, and drops its oldest entries.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,25 +11,28 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-KEPT = 16  # of each kind: a model has one or two resolutions at a time
-MOST_BYTES = 256 << 20  # of each kind: LTX-Video's tables of 161 frames of 512 x 768 pixels have 198 MB
-SMALL = 16 << 10  # bytes: frequencies, which no graph can make (they are copied from the CPU), held beyond `MOST_BYTES`
+KEPT = 16  # maximum entries per decorated function; a model uses one or two resolutions at a time
+MOST_BYTES = 256 << 20  # per store; LTX-Video tables for 161 frames, 512 x 768: 198 MB
+# Maximum bytes of a tensor that CUDA graphs retain beyond `MOST_BYTES`. Such tensors are frequencies: they
+# are copied from the CPU, so a capture cannot compute them.
+SMALL = 16 << 10
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
 Store = dict[tuple[Any, int | None], Any]
 FAKE = torch._C._TorchDispatchModeKey.FAKE
 dispatch_mode = torch._C._get_dispatch_mode
 compiling = torch.compiler.is_compiling
 capturing = torch.cuda.is_current_stream_capturing
-_of_graphs: list[Any] = []  # what captured graphs read: nobody says when a graph is gone
-_of_objects: WeakKeyDictionary[Any, Store] = WeakKeyDictionary()  # no copy and no pickle of one has them
+_of_graphs: list[Any] = []  # tensors that captured graphs read; never freed, as the end of a graph is unknown
+# The store of each object. It is no attribute, so that copies and pickles of the object do not include it.
+_of_objects: WeakKeyDictionary[Any, Store] = WeakKeyDictionary()
 Result = TypeVar("Result")
 
 
 def cache_weakly(function: Callable[[Any], Result]) -> Callable[[Any], Result]:
-    """`functools.cache` for a function of one argument, which the cache does not keep alive.
+    """Cache a function of one argument, as `functools.cache`, with weak references to the arguments.
 
-    A result must not refer to its argument, or both live as long as the cache. No result is kept for an argument that
-    has no hash or no weak references.
+    A result must not refer to its argument; otherwise neither is freed before the cache. Results for arguments that
+    have no hash or no weak references are not cached.
     """
     results: WeakKeyDictionary[Any, Result] = WeakKeyDictionary()
 
@@ -52,12 +58,13 @@ def keep(
     most_bytes: int = MOST_BYTES,
     graphs: bool = False,
 ) -> Made:
-    """What `make` makes on `device` for `key`, which names it too, or has made: its last results are in `store`,
-    `most` of them, of `most_bytes` together.
+    """Return the cached result for `key`, or call `make` and cache its result in `store`.
 
-    Calls of any thread, any grad mode and inference mode may have them. Another stream has its own, since it would read
-    these unasked. Nothing is kept, or found, for fake tensors or torch.func's. Neither for a CUDA graph, which goes on
-    reading what it read, but with `graphs`: then it finds what any stream has made, and that is never let go.
+    `key` includes the device. `store` has at most `most` entries of `most_bytes` in total. All threads, grad modes and
+    inference mode share the entries. Each stream has its own entries, because streams are not synchronized.
+    Results are neither cached nor found while fake tensors are active. Tensors that torch.func wraps are not cached.
+    During the capture of a CUDA graph, `make` is called without the cache. With `graphs`, the capture uses an entry of
+    any stream if there is one. That entry is then never freed, because the graph reads it at every replay.
     """
     if dispatch_mode(FAKE) is not None:
         return make()
@@ -66,20 +73,20 @@ def keep(
         return of_graph(store, key, make) if graphs else make()
     made = store.get((key, stream))
     if made is None:
-        with torch.inference_mode(False), torch.no_grad():  # a backward may save them
+        with torch.inference_mode(False), torch.no_grad():  # so that a backward may save the tensors
             made = make()
         size = bytes_of(made)
         if not lasts(*tensors_of(made)) or size > most_bytes:
             return made
         while len(store) >= most or size + sum(map(bytes_of, list(store.values()))) > most_bytes:
             oldest: Any = next(iter(list(store)), None)
-            store.pop(oldest, None)  # by now another thread may have
+            store.pop(oldest, None)  # another thread may have removed it
         store[key, stream] = made
     return made
 
 
 def stream_of(device: torch.device) -> int | None:
-    """The device's current stream, 0 on the CPU; None where a graph is captured."""
+    """Return the handle of the device's current stream, 0 on the CPU, and None during the capture of a CUDA graph."""
     if device.type != "cuda":
         return 0
     if capturing():
@@ -88,12 +95,14 @@ def stream_of(device: torch.device) -> int | None:
 
 
 def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
-    """What any stream has made, which lives as long as the process from now on; or the graph's own, where nothing was
-    made or what all graphs read would be too large."""
+    """Return an entry that any stream has cached for `key`, and retain it until the process ends.
+
+    Call `make` within the capture if there is no entry, or if all retained entries would exceed `MOST_BYTES`.
+    """
     found = next((made for held, made in list(store.items()) if held[0] == key), None)
     if found is None:
         return make()
-    if all(found is not held for held in _of_graphs):  # each layer asks
+    if all(found is not held for held in _of_graphs):  # not yet retained for another layer
         size = bytes_of(found)
         if size > SMALL and size + sum(map(bytes_of, _of_graphs)) > MOST_BYTES:
             return make()
@@ -102,15 +111,17 @@ def of_graph(store: Store, key: Any, make: Callable[[], Made]) -> Made:
 
 
 def kept(make: Callable[..., Made]) -> Callable[..., Made]:
-    """`make`, whose last argument is a device, with its last results kept; in a graph that torch.compile traces it
-    stands as it is."""
+    """Cache the last `KEPT` results of `make`, whose last argument is the device.
+
+    torch.compile traces `make` without the cache.
+    """
     store: Store = {}
 
     @functools.wraps(make)
     def call(*args: Any) -> Made:
         if compiling():
             return make(*args)
-        if dispatch_mode(FAKE) is None:  # as `keep`, in half the time: every block asks
+        if dispatch_mode(FAKE) is None:  # the lookup of `keep` in half the time; every block calls this
             made = store.get((args, stream_of(args[-1])))
             if made is not None:
                 return made
@@ -121,27 +132,27 @@ def kept(make: Callable[..., Made]) -> Callable[..., Made]:
 
 
 def store_of(x: Any) -> Store:
-    """What is kept of an object, as long as it lives or until it is forgotten."""
+    """Return the store of an object. It lasts until the object is freed or `forget` is called."""
     return _of_objects.setdefault(x, {})
 
 
 def forget(x: Any) -> None:
-    """Let go what is kept of an object."""
+    """Drop the store of an object."""
     _of_objects.pop(x, None)
 
 
 def tensors_of(made: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """What was made, as a tuple."""
+    """Return one tensor or a tuple of tensors as a tuple."""
     return (made,) if isinstance(made, Tensor) else made
 
 
 def bytes_of(made: Tensor | tuple[Tensor, ...]) -> int:
-    """The memory of what was made."""
+    """Return the bytes of one tensor or a tuple of tensors."""
     return sum(tensor.nbytes for tensor in tensors_of(made))
 
 
 def lasts(*made: Tensor) -> bool:
-    """Whether tensors may be kept for later calls: they are no fake ones, and none that torch.func has wrapped."""
+    """Return whether tensors may be cached for later calls: no subclass such as FakeTensor, no torch.func wrapper."""
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
     return all(type(tensor) is Tensor and not wrapped(tensor) for tensor in made)
 

@@ -1,3 +1,3 @@
-"""The namespace of the operators in `torch.ops`: that of a kernel repository's copy is another (`hub/__init__.py`)."""
+"""Namespace of the operators in `torch.ops`. The copy of a kernel repository has another one (`hub/__init__.py`)."""
 
 NAMESPACE = "oxiwarp"

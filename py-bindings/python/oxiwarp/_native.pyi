@@ -2,7 +2,16 @@ from typing import Any
 
 __all__ = ["devices", "driver", "kernel_info", "register"]
 
+# Registers the kernels of operators with torch. `operators` has pairs: a schema, and the role names of its
+# tensors. Raises TypeError if a kernel is missing or does not match, and RuntimeError if torch is too old.
 def register(libtorch_cpu_path: str, namespace: str, operators: list[tuple[str, list[str]]]) -> None: ...
+
+# One dict per op, dtype and architecture: op, dtype, arch, entries.
 def kernel_info() -> list[dict[str, Any]]: ...
+
+# One dict per CUDA device: index, name, ptx (architecture of its kernels), error (why no kernels run).
+# Raises RuntimeError without a CUDA driver. Creates no CUDA context.
 def devices() -> list[dict[str, Any]]: ...
+
+# Version of the CUDA driver, such as "13.0". Raises RuntimeError without a CUDA driver.
 def driver() -> str: ...

@@ -1,9 +1,11 @@
-"""`oxiwarp.attention` as an attention implementation of transformers.
+"""Registers `oxiwarp.attention` as an attention implementation of transformers.
 
-import oxiwarp.transformers_attention
+    import oxiwarp.transformers_attention
 
-oxiwarp.transformers_attention.register()
-model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp", dtype=torch.bfloat16)
+    oxiwarp.transformers_attention.register()
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="oxiwarp", dtype=torch.bfloat16)
+
+Importing this module does not import transformers; `register` does.
 """
 
 from typing import Any
@@ -17,14 +19,17 @@ from .ops._register import FLOATS, needs_grad
 
 NAME = "oxiwarp"
 SDPA = torch._C._nn.scaled_dot_product_attention
-"""What `F.scaled_dot_product_attention` is as long as no other function replaces it."""
+"""The function that `F.scaled_dot_product_attention` is unless another library has replaced it."""
 CONTEXT_PARALLEL = "torch.distributed.tensor.experimental."
-"""Package of the function that replaces it within torch's `context_parallel`."""
+"""Package of the function with which torch's `context_parallel` replaces `F.scaled_dot_product_attention`."""
 REFUSED = {"s_aux": "no sinks", "cache": "no paged cache"}
 
 
 def register() -> None:
-    """Make "oxiwarp" a value of `attn_implementation`. Masks come as for SDPA: none where causal says it all."""
+    """Make "oxiwarp" a value of `attn_implementation`.
+
+    transformers then passes the masks that it makes for SDPA: none if `is_causal` is enough.
+    """
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -45,19 +50,32 @@ def forward(
     position_bias: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """What a model's attention calls: `query` `[B, H, Sq, D]`, `key` and `value` `[B, Hkv, Sk, D]` in float16 or
-    bfloat16; the result is `[B, Sq, H, D]`. Values may be narrower than keys, and the result is then as narrow (the
-    attention of DeepSeek's models). A window is part of the mask. Under torch.autocast all are cast to its dtype, as
-    for `F.scaled_dot_product_attention`.
+    """Compute the attention of a transformers model, `softmax(scaling * query @ key.T + mask) @ value`.
 
-    Causal without a mask is as SDPA's: the first query stands at the first key. With more keys the rest are free slots
-    of a static cache; after earlier tokens there is a mask.
+    Models call this function; its parameters are those of transformers' attention interface.
 
-    Other arguments, such as packed sequences for FlashAttention, say what the mask says as well: they are not looked
-    at, as in transformers' function for SDPA.
+    Args:
+        module (nn.Module): attention module. Its `is_causal` is the default of `is_causal`.
+        query (Tensor): float16 or bfloat16, shape `[B, H, Sq, D]`. Under torch.autocast all tensors are cast to its
+            dtype, as for `F.scaled_dot_product_attention`.
+        key (Tensor): shape `[B, Hkv, Sk, D]`.
+        value (Tensor): shape `[B, Hkv, Sk, Dv]` with Dv at most D. DeepSeek's models have a smaller Dv.
+        attention_mask (Tensor | None): bool or additive mask. It includes a sliding window.
+        dropout (float): must be 0.
+        scaling (float | None): factor of the scores. Default: `1 / sqrt(D)`.
+        is_causal (bool | None): causal attention if there is no mask. As for SDPA, the first query is aligned with the
+            first key. Keys after the last query are then free slots of a static cache.
+        softcap (float | None): cap of the scores, as for `oxiwarp.attention`.
+        position_bias (Tensor | None): bias that is added to the scores.
+        **others: further arguments of transformers. Packed sequences for FlashAttention are ignored, as in the SDPA
+            function of transformers, because the mask has the same information.
 
-    Raises RuntimeError with what the kernels do not have: a dropout, sinks of attention, a paged cache, a gradient for
-    the bias of positions; and within torch's `context_parallel`, where each rank has only a part of the keys.
+    Returns:
+        `(out, None)`: a contiguous Tensor of shape `[B, Sq, H, Dv]`, and None for the attention probabilities.
+
+    Raises:
+        RuntimeError: The model needs dropout, attention sinks, a paged cache or a gradient of `position_bias`. Also
+            raised within torch's `context_parallel`, where each rank has only a part of the keys.
     """
     check(dropout, position_bias, others)
     if F.scaled_dot_product_attention is not SDPA:
@@ -75,22 +93,22 @@ def forward(
         causal = False
     query, key, value, mask = autocast(query.device.type, query, key, value, attention_mask)
     columns = value.shape[-1]
-    if columns < key.shape[-1]:  # columns of zeros change nothing
+    if columns < key.shape[-1]:  # the zero columns add nothing, and the result is cut to `columns` below
         value = F.pad(value, (0, key.shape[-1] - columns))
     out: Any = attention(query, key, value, causal=causal, scale=scaling, mask=mask, softcap=softcap, layout="bhsd")
     return out[..., :columns].transpose(1, 2).contiguous(), None
 
 
 def autocast(device_type: str, *tensors: Any) -> list[Any]:
-    """The tensors as torch.autocast hands them to an operator of its lower precision: float64 and truth values stay."""
-    if device_type == "meta" or not torch.is_autocast_enabled(device_type):  # torch knows no autocast of meta tensors
+    """Cast the tensors as torch.autocast does for operators in lower precision. float64 and bool tensors stay."""
+    if device_type == "meta" or not torch.is_autocast_enabled(device_type):  # torch has no autocast for meta
         return list(tensors)
     dtype = torch.get_autocast_dtype(device_type)
     return [x.to(dtype) if x is not None and x.dtype in FLOATS else x for x in tensors]
 
 
 def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) -> None:
-    """Raise RuntimeError for arguments that would change the result and that the kernels do not have."""
+    """Raise RuntimeError for arguments that change the result and that the kernels do not support."""
     if dropout:
         raise RuntimeError(f"oxiwarp: attention_dropout is {dropout}, and the attention has none: set it to 0")
     for name, lacking in REFUSED.items():
@@ -101,7 +119,7 @@ def check(dropout: float, position_bias: Tensor | None, others: dict[str, Any]) 
 
 
 def check_context_parallel() -> None:
-    """Raise RuntimeError within torch's `context_parallel`: this attention does not exchange keys between ranks."""
+    """Raise RuntimeError within torch's `context_parallel`. This attention does not exchange keys between ranks."""
     if (getattr(F.scaled_dot_product_attention, "__module__", None) or "").startswith(CONTEXT_PARALLEL):
         raise RuntimeError(
             "oxiwarp: torch's context_parallel is active, and the attention sees the keys of one rank only: set "
@@ -110,7 +128,10 @@ def check_context_parallel() -> None:
 
 
 def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
-    """The bias as a mask, where `mask` says that a key is seen; one that is added itself is added."""
+    """Return an additive mask of `position_bias` and `mask`.
+
+    A bool `mask` gives the minimum of the dtype at hidden keys. An additive one is added.
+    """
     if mask is None:
         return position_bias
     if mask.dtype == torch.bool:
@@ -119,7 +140,10 @@ def biased(mask: Tensor | None, position_bias: Tensor) -> Tensor:
 
 
 def first_at_first(query: Tensor, key: Tensor) -> Tensor:
-    """The causal mask of SDPA; `oxiwarp.attention` puts the last query at the last key."""
+    """Return SDPA's causal mask, which aligns the first query with the first key.
+
+    `causal` of `oxiwarp.attention` aligns the last query with the last key.
+    """
     return torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
 
 

@@ -1,6 +1,6 @@
-"""The operators, one file each: schema, fake, public function.
+"""The operators of the package. Each module has an operator's schema, its fake (meta) kernel and its public functions.
 
-A module's `__all__` has its public functions. A module that is not imported here has no functions in the package.
+`__all__` of a module lists its public functions. The package exports only the modules that this file imports.
 """
 
 from inspect import isfunction

@@ -1,4 +1,4 @@
-"""The base of the operators' `torch.autograd.Function`s, and how they are applied."""
+"""Base class of the operators' `torch.autograd.Function`s, and `apply`, which calls such a function."""
 
 from typing import Any
 
@@ -10,16 +10,18 @@ compiling = torch.compiler.is_compiling
 
 
 class Function(torch.autograd.Function):
-    """A function whose `forward` and `backward` call operators.
+    """An autograd function whose `forward` and `backward` call operators.
 
-    `forward` takes no context, and `setup_context` saves tensors for the backward: the transforms of torch.func require
-    this form. torch.vmap maps both functions by the operators' own rules, with one call for each element of the batch.
+    `forward` takes no context, and `setup_context` saves the tensors for the backward. The transforms of torch.func
+    require this form. torch.vmap uses the batching rules of the operators, which call them once per batch element.
     """
 
     generate_vmap_rule = True
     eager: type[torch.autograd.Function]
-    """The same function with `forward(ctx, ...)`. torch binds the arguments of the other form to the signature of
-    `forward`, which takes about 20 us a call."""
+    """The same function in the form `forward(ctx, ...)`, for eager calls.
+
+    For the other form, torch binds the arguments to the signature of `forward`. That takes about 20 µs per call.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -36,7 +38,7 @@ class Function(torch.autograd.Function):
 
 
 def apply(function: type[Function], *arguments: Any) -> Any:
-    """Calls `function` so that autograd records it: in eager code, under torch.compile and under torch.func."""
+    """Call `function` so that autograd records it in eager code, under torch.compile and under torch.func."""
     if compiling():
         return function.apply(*distinct(arguments))
     if peek_interpreter_stack() is None:
@@ -45,7 +47,7 @@ def apply(function: type[Function], *arguments: Any) -> Any:
 
 
 def distinct(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments with a view in place of each repeated tensor, which Dynamo refuses to give an autograd.Function."""
+    """Return the arguments with each repeated tensor replaced by a view. Dynamo rejects repeated tensors."""
     made: list[Any] = []
     for argument in arguments:
         repeated = isinstance(argument, Tensor) and any(argument is other for other in made)

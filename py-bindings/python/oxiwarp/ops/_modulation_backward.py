@@ -1,10 +1,15 @@
-"""The gradients of modulated norms and of gates, made of the norms' and of sums in float32.
+"""Computes the gradients of modulated norms and of gates from the norms' backward kernels and float32 sums.
 
-With `y = n * (1 + scale) + shift` and `n = norm(x) * weight + bias`, a scale that rows share is a weight of the norm:
-`1 + scale` times its own weight, one for each group of rows. The norms' kernel then leaves two sums for each group,
-`A = sum(dy * norm(x))` and `B = sum(dy)`, of which all other gradients are made: `dscale = A * weight + B * bias`,
-`dshift = B`, and sums over the groups for weight and bias. A scale that no two rows share, or in another order, is
-multiplied by torch. As in the norms, roundings of the forward are taken for what they approximate.
+The forward is `y = n * (1 + scale) + shift` with `n = norm(x) * weight + bias`. A group is a run of consecutive rows
+with the same scale. Within a group, `(1 + scale) * weight` acts as the weight of the norm. The backward kernel of the
+norm therefore takes one weight per group, and returns two sums per group: `A = sum(dy * norm(x))` and `B = sum(dy)`.
+The other gradients follow from these sums:
+
+    dscale  = A * weight + B * bias           dshift = B
+    dweight = sum((1 + scale) * A)            dbias  = sum((1 + scale) * B)      (sums over the groups)
+
+If the rows do not form such groups, torch multiplies `dy` by `1 + scale` before the norm's backward. The gradients
+ignore the intermediate roundings of the forward pass, as those of the norms do.
 """
 
 import math
@@ -19,11 +24,11 @@ from .layer_norm_backward import op as layer_norm_backward
 from .rms_norm import op as rms_norm
 from .rms_norm_backward import op as rms_norm_backward
 
-GROUPS = 65_535
+GROUPS = 65_535  # maximum number of groups that the norms' backward kernels support
 
 
 class Norm(NamedTuple):
-    """A norm and its parameters."""
+    """A norm with its parameters. `rms` selects RMSNorm, otherwise LayerNorm."""
 
     rms: bool
     eps: float
@@ -31,7 +36,7 @@ class Norm(NamedTuple):
     bias: Tensor | None
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """Its result, computed in `dtype`: x's, or float32."""
+        """Return the norm of x. `dtype`, in which it is computed, is the dtype of x or float32."""
         x = x.to(dtype)
         weight, bias = (p if p is None or p.dtype == torch.float32 else p.to(dtype) for p in (self.weight, self.bias))
         if not self.rms:
@@ -42,7 +47,10 @@ class Norm(NamedTuple):
     def gradients(
         self, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, wanted: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Of x, with `dsum`, and the sums `A` and `B` that are wanted, for another weight than its own."""
+        """Return the gradient of x plus `dsum`, and the sums `A` and `B` if they are wanted.
+
+        `weight` replaces the weight of the norm. It is `[N]`, or `[groups, N]`.
+        """
         dweight, dbias = wanted
         if not self.rms:
             dx, a, b = layer_norm_backward(dy, x, weight, None, dsum, self.eps, dweight, dbias)
@@ -55,7 +63,7 @@ class Norm(NamedTuple):
 
 
 class Modulation(NamedTuple):
-    """`scale` or `shift` as they came, each with its table."""
+    """A scale, shift or gate as the caller passed it, with its table `[N]` or None."""
 
     value: Tensor
     table: Tensor | None
@@ -64,12 +72,15 @@ class Modulation(NamedTuple):
 def modulations(
     scale: Tensor, scale_table: Tensor | None, shift: Tensor | None, shift_table: Tensor | None
 ) -> tuple[Modulation, Modulation | None]:
-    """Scale and shift, of four arguments."""
+    """Pair scale and shift with their tables. The shift is None without a value."""
     return Modulation(scale, scale_table), None if shift is None else Modulation(shift, shift_table)
 
 
 class Gradients(NamedTuple):
-    """In float32 but for `x`; None where there is no such operand."""
+    """Gradients of the operands: that of `x` in its dtype, the others in float32.
+
+    None stands for an operand that is missing or needs no gradient.
+    """
 
     x: Tensor
     scale: Tensor | None
@@ -87,10 +98,10 @@ def modulated(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """The gradients of `norm(x) * (1 + scale) + shift`, for a gradient `dy` of it; `dsum` is added to that of x.
+    """Return the gradients of `norm(x) * (1 + scale) + shift` for the incoming gradient `dy`.
 
-    Those of scale and shift have the shape of their values, also where only those of tables are wanted. Without `sums`
-    there is that of x alone.
+    `dsum` is added to the gradient of x. The gradients of scale and shift have the shapes of their values, also if only
+    the tables need a gradient. Without `sums`, only the gradient of x is computed.
     """
     factor = 1 + summed(scale.value.float(), scale.table)
     groups = groups_of(scale.value, x)
@@ -130,7 +141,10 @@ def _by_torch(
     dsum: Tensor | None,
     sums: bool,
 ) -> Gradients:
-    """For any scale that broadcasts: `dy * (1 + scale)` is a tensor, rounded to x's dtype."""
+    """Return the gradients for a scale without groups.
+
+    torch computes `dy * (1 + scale)` and rounds the product to the dtype of x.
+    """
     dn = (dy * factor).to(x.dtype)
     wanted = (sums and norm.weight is not None, sums and norm.bias is not None)
     weight = norm.weight
@@ -149,20 +163,22 @@ def _by_torch(
 
 
 def groups_of(modulation: Tensor, x: Tensor) -> int | None:
-    """Into how many groups of following rows `modulation` divides those of x; None where it does not, or in too many.
+    """Return the number of groups of consecutive rows of x that share a row of `modulation`.
 
-    `[B, 1, N]` beside `[B, S, N]`: B. `[N]`: 1. `[B, S, N]`, or `[1, S, N]` where B is more than 1: None.
+    Return None if the rows do not form such groups, if each group has one row, or if there are more than `GROUPS`. For
+    x of shape `[B, S, N]`, `[B, 1, N]` gives B and `[N]` gives 1. `[B, S, N]` gives None, and so does `[1, S, N]` for
+    B > 1.
     """
     own, sizes, first = (1,) * (x.dim() - modulation.dim()) + tuple(modulation.shape), x.shape[:-1], 0
     while first < len(sizes) and own[first] == sizes[first]:
         first += 1
-    groups, rows = math.prod(sizes[:first]), math.prod(sizes[first:])  # numel() would make a symbolic size a number
+    groups, rows = math.prod(sizes[:first]), math.prod(sizes[first:])  # numel() specializes symbolic sizes
     shared = rows > 1 or groups == 1
     return groups if shared and 0 < groups <= GROUPS and all(size == 1 for size in own[first:-1]) else None
 
 
 def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
-    """`gradient` in float32, summed over what `like` is broadcast over."""
+    """Sum `gradient` in float32 over the dimensions in which `like` is broadcast, to the shape of `like`."""
     dims = list(range(gradient.dim() - like.dim()))
     dims += [dim for dim in range(len(dims), gradient.dim()) if like.shape[dim - gradient.dim()] != gradient.shape[dim]]
     total = gradient.sum(dims, dtype=torch.float32) if dims else gradient.float()
@@ -172,7 +188,7 @@ def sum_to(gradient: Tensor, like: Tensor) -> Tensor:
 def of_modulation(
     gradient: Tensor | None, modulation: Modulation | None, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a value and of its table, in their dtypes, those that are wanted."""
+    """Return the gradients of a value and of its table in their dtypes, each None if it is not wanted."""
     if gradient is None or modulation is None:
         return None, None
     value, table = modulation
@@ -188,7 +204,10 @@ def ada_norm_gradients(
     dsum: Tensor | None,
     wanted: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of x (always), scale, its table, shift, its table, weight and bias, in their dtypes."""
+    """Return the gradients of x, scale, scale table, shift, shift table, weight and bias, in their dtypes.
+
+    `wanted` has a flag for each of them. The gradient of x is always computed.
+    """
     scale, shift = by
     all_of = modulated(dy.contiguous(), x, norm, scale, shift, dsum, any(wanted[1:]))
     return (
@@ -203,7 +222,7 @@ def ada_norm_gradients(
 def gated(
     dtotal: Tensor, y: Tensor, gate: Modulation, wanted: tuple[bool, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """The gradients of `gate * y` for y, the gate and its table, those that are wanted."""
+    """Return the gradients of y, the gate and its table for `gate * y`, each None if it is not wanted."""
     dy = (dtotal * summed(gate.value.float(), gate.table)).to(y.dtype) if wanted[0] else None
     if not (wanted[1] or wanted[2]):
         return dy, None, None

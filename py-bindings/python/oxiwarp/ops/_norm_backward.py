@@ -1,4 +1,4 @@
-"""What the operators of the norms' gradients have in common: their checks, and the shapes of their results."""
+"""Argument checks and result shapes that the backward operators of the norms share."""
 
 import math
 
@@ -9,14 +9,14 @@ from ._register import check_number, check_rows, dtype_name, or_f32
 
 
 def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | None, eps: float) -> None:
-    """Raise RuntimeError for operands that the host refuses, from shapes, dtypes, devices and numbers alone."""
+    """Raise RuntimeError for operands that the host refuses. Reads only shapes, dtypes, devices and numbers."""
     check_number(op, "eps", eps, 0.0)
     check_rows(op, x, None, dy=dy, **({} if dsum is None else {"dsum": dsum}))
     if weight is None:
         return
     if weight.device != x.device:
         raise RuntimeError(f"{op}: weight is on {weight.device}, expected {x.device}, the device of x")
-    cols, rows = x.shape[-1], math.prod(x.shape[:-1])  # numel() would make a symbolic size a number
+    cols, rows = x.shape[-1], math.prod(x.shape[:-1])  # numel() specializes symbolic sizes
     fits = weight.dim() == 1 or (weight.dim() == 2 and rows % weight.shape[0] == 0)
     if not fits or weight.shape[-1] != cols:
         raise RuntimeError(
@@ -28,7 +28,10 @@ def check(op: str, dy: Tensor, x: Tensor, weight: Tensor | None, dsum: Tensor | 
 
 
 def like(what: str, parameter: Tensor | None, x: Tensor, wanted: bool) -> Tensor:
-    """The gradient of a parameter, or no elements where it is not wanted."""
+    """Return an empty tensor for the gradient of `parameter`, without elements if the gradient is not wanted.
+
+    Raise RuntimeError if it is wanted and `parameter` is None. `what` names the gradient in the message.
+    """
     if not wanted:
         return x.new_empty(0)
     if parameter is None:

@@ -1,4 +1,4 @@
-"""Gradients that may be taken once: what the kernels compute has no derivative, and a second one says so."""
+"""Makes second derivatives raise RuntimeError. The backward kernels have no derivative of their own."""
 
 import functools
 from collections.abc import Callable
@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, is_legacy_batchedtensor
 
-# torch's words, which its `once_differentiable` has for this.
+# The message of torch's `once_differentiable`.
 TWICE = "trying to differentiate twice a function that was marked with @once_differentiable"
 
 
 class _ReadOnce:
-    """A backward's context, whose saved tensors are unpacked once: gradient checkpointing refuses another time."""
+    """A backward context that unpacks the saved tensors once. Gradient checkpointing rejects a second unpacking."""
 
     def __init__(self, ctx: Any) -> None:
         self.ctx, self.saved_tensors = ctx, ctx.saved_tensors
@@ -23,15 +23,21 @@ class _ReadOnce:
 
 
 def _apart(tensor: Tensor) -> Tensor:
-    """The same elements with a history of their own. No view where it can be helped: torch lets nobody write to a view
-    that a function returned beside others."""
-    if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # whose `data` ends the process
+    """Return a tensor with the same elements and no autograd history.
+
+    `.data` is preferred to a view: torch forbids in-place writes to a view that a function with several outputs
+    returned.
+    """
+    if is_functorch_wrapped_tensor(tensor) or is_legacy_batchedtensor(tensor):  # reading their `data` aborts
         return tensor.view_as(tensor)
     return tensor.data
 
 
 class _Twice(torch.autograd.Function):
-    """The first `count` of some tensors, which are made of the others: a derivative for any of those raises."""
+    """Returns the first `count` tensors unchanged. Its backward raises, for a derivative with respect to any input.
+
+    The other inputs are the tensors from which the first `count` were computed.
+    """
 
     generate_vmap_rule = True
 
@@ -49,16 +55,17 @@ class _Twice(torch.autograd.Function):
 
 
 def once(backward: Callable[..., tuple[Tensor | None, ...]]) -> Callable[..., tuple[Tensor | None, ...]]:
-    """A `backward` by kernels, which have no derivative: with `create_graph` one of its results raises.
+    """Decorate a `backward` that calls kernels: differentiating its results (`create_graph=True`) raises RuntimeError.
 
-    torch's `once_differentiable` leaves it 0 where what comes back is constant (`y.sum()`) and where the inputs to
-    differentiate for are named (`autograd.grad`): no way leads from them to its node. Here all that a result is made of
-    leads to it, and there is none where that is constant (the gradient of a rotation).
+    torch's `once_differentiable` is not enough: the graph has no path from the inputs to its error node. The second
+    derivative is therefore 0 if the incoming gradient is constant (`y.sum()`), or if `autograd.grad` names the inputs.
+    Here, all saved tensors and incoming gradients are inputs of the error node. A result that depends only on constants
+    (the gradient of a rotation) still has a second derivative of 0.
     """
 
     @functools.wraps(backward)
     def run(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if not torch.is_grad_enabled():  # as while torch.compile traces
+        if not torch.is_grad_enabled():  # no create_graph, or torch.compile traces the backward
             return backward(ctx, *grads)
         ctx = _ReadOnce(ctx)
         with torch.no_grad():

@@ -1,6 +1,7 @@
-"""Defining operators: schema, fake and tags in Python; both kernels (CPU, CUDA) come from Rust.
+"""Registers operators with torch, and provides the checks and errors that public functions share.
 
-An op module calls `define` once and adds a public function. Nothing else in the package calls `torch.library`.
+Python defines the schema, the fake (meta) kernel and the tags of an operator. Rust provides the CPU and CUDA kernels.
+Op modules call `define` for each operator. Only this module calls `torch.library`.
 """
 
 import functools
@@ -22,7 +23,7 @@ from .._native import register
 from ._roles import OPERATORS, Operator, Role, checked
 
 FLOATS = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-_INFINITE = 2.0**128 - 2.0**103  # from here on float32 has infinity
+_INFINITE = 2.0**128 - 2.0**103  # the smallest magnitude that float32 rounds to infinity
 _SCHEMA_ERROR = re.compile(
     r"Expected a value of type '(\w+)[^']*' for argument '(\w+)' but instead found type '([\w.]+)'"
 )
@@ -33,20 +34,20 @@ _KINDS = {
     "Tensor": "a torch.Tensor",
     "Optional": "a torch.Tensor",
 }
-_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # what it was given lives as long as it does
+_LIBRARY = torch.library.Library(NAMESPACE, "FRAGMENT")  # registrations last as long as this object
 ROUNDINGS = {"once": False, "before_weight": True}
-# Tensors that an operator takes as they are. Other subclasses (distributed, quantised, ...) have dispatch of their own;
-# the last two are what torch.export traces with.
+# Tensor types that patched modules pass to the operators. Other subclasses (distributed, quantized, ...) have
+# their own dispatch. torch.compile and torch.export trace with the last two.
 PLAIN = (Tensor, torch.nn.Parameter, FakeTensor, FunctionalTensor)
 REAL = (Tensor, torch.nn.Parameter)
 OPTIONAL = (Tensor, type(None))
 
 
 def define(schema: str, fake: Callable[..., Any], **roles: Role) -> Any:
-    """Define `torch.ops.oxiwarp.<schema>`, in this copy's `NAMESPACE`, and return its overload.
+    """Define an operator in `torch.ops.<NAMESPACE>` and return its overload.
 
-    `fake` is the operator on shapes alone (meta tensors, torch.compile): it makes the outputs and raises for inputs
-    that the kernel would refuse. `roles` has the role of every tensor of the schema.
+    `fake` is the meta kernel, for meta tensors and torch.compile: it returns outputs without data, and raises for
+    inputs that the kernel would refuse. `roles` has a role for every tensor argument of the schema.
     """
     return _define(schema, fake, roles, in_python=False)
 
@@ -63,10 +64,10 @@ def _define(schema: str, fake: Callable[..., Any], roles: dict[str, Role], in_py
 
 
 def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
-    """As `define`, of an operator that torch runs itself: `run` writes into arguments and makes nothing. What is
-    returned calls the operator while compiling, and `run` itself otherwise.
+    """Define an operator whose kernel is the Python function `run`, which writes to its arguments and returns nothing.
 
-    torch.compile turns torch's own in-place operators into others, with a copy; one of ours stays what it is.
+    Return a function that calls the operator under torch.compile and `run` otherwise. torch.compile replaces torch's
+    in-place operators by functional ones, which adds a copy. It keeps a custom operator as it is.
     """
     name = schema.partition("(")[0]
     op = _define(schema, lambda *args: None, roles, in_python=True)
@@ -76,8 +77,8 @@ def define_in_place(schema: str, run: Callable[..., Any], **roles: Role) -> Any:
 
 
 def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Any, Any]:
-    """An operator under torch.vmap: one call for each element of the batch, which writes to that element of `out`."""
-    # Functions with a gradient call operators without grad mode. Any other call would lose the gradient silently.
+    """Run an operator under torch.vmap: one call per batch element. A call writes to its element of `out`."""
+    # `Function.forward` runs with grad mode off. A call in grad mode would lose the gradient silently.
     if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
         raise RuntimeError(
             f"{op._schema.name.partition('::')[2]}: an input under torch.vmap requires grad, and this call records no "
@@ -86,7 +87,7 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
     for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True):
         if argument.is_write and value is not None and dim is None:
             raise RuntimeError(f"{op}: {argument.name} has no batch dimension under torch.vmap, and an input has one")
-    # Elements of another dimension than the first have gaps, which the caller's tensors need not have.
+    # A slice along another dimension than the first is strided. Operators may not support these strides.
     batched = [
         value if dim is None or argument.is_write else value.movedim(dim, 0).contiguous()
         for argument, value, dim in zip(op._schema.arguments, arguments, in_dims, strict=True)
@@ -109,7 +110,7 @@ def one_by_one(op: Any, info: Any, in_dims: tuple[int | None, ...], *arguments: 
 
 
 def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[Any, Any]:
-    """The results of `one_by_one` for a batch of no elements, with the shapes that an element's would have."""
+    """Return the results of `one_by_one` for an empty batch. A meta call of one element gives their shapes."""
     device = next(value.device for value in arguments if isinstance(value, Tensor))
     element = [
         value
@@ -130,20 +131,20 @@ def empty_batch(op: Any, arguments: list[Any], dims: list[int | None]) -> tuple[
 
 
 def define_lazy(name: str, resolve: Callable[..., Any]) -> None:
-    """Give operator `name` a kernel for calls with a lazily negated or conjugated tensor.
+    """Register `resolve` as the kernel of operator `name` for lazily negated or conjugated tensors.
 
-    torch's own resolves the inputs, then looks for a tensor that was written to among the results: an operator that has
-    none needs one of its own.
+    torch's fallback resolves the inputs, then looks for the written tensor among the results. An operator that writes
+    to an argument and returns nothing needs its own kernel.
     """
     for key in ("Negative", "Conjugate"):
         _LIBRARY.impl(name, resolve, key)
 
 
 def register_kernels() -> None:
-    """Give every defined operator its kernels.
+    """Register the Rust kernels of every defined operator.
 
-    Rust derives how a kernel reads its arguments from the schema and the roles. Raises TypeError if an operator has no
-    kernel or does not fit it, and ImportError if this torch cannot take the kernels.
+    Rust derives from the schema and the roles how a kernel reads its arguments. Raise TypeError if an operator has no
+    kernel or does not match its kernel, and ImportError if torch is too old.
     """
     operators = [
         (operator.schema, [role.name for role in operator.roles.values()])
@@ -158,22 +159,22 @@ def register_kernels() -> None:
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
-    """Whether autograd would have to record a call with these inputs, or forward-mode AD may carry tangents."""
+    """Return whether autograd must record a call with these inputs, or forward-mode AD is active."""
     if forward_ad._current_level >= 0:
         return True
     if not torch.is_grad_enabled():
         return False
-    for tensor in tensors:  # noqa: SIM110  a generator costs 0.3 µs a call
+    for tensor in tensors:  # noqa: SIM110  a generator would add 0.3 µs per call
         if tensor is not None and tensor.requires_grad:
             return True
-    # A tensor of torch.vmap does not require grad, but the tensor that it wraps may. torch.compile cannot trace this.
+    # A vmap tensor does not require grad, but the tensor inside may. torch.compile cannot trace this check.
     if torch.compiler.is_compiling() or peek_interpreter_stack() is None:
         return False
     return any(tensor is not None and _wraps_grad(tensor) for tensor in tensors)
 
 
 def _wraps_grad(tensor: Tensor) -> bool:
-    """Whether one of the tensors that a tensor of torch.func wraps requires grad."""
+    """Return whether a tensor inside a torch.func wrapper, at any depth, requires grad."""
     while is_functorch_wrapped_tensor(tensor):
         tensor = get_unwrapped(tensor)
         if tensor.requires_grad:
@@ -182,22 +183,27 @@ def _wraps_grad(tensor: Tensor) -> bool:
 
 
 def may_write(x: Tensor) -> bool:
-    """Whether a result may be written part by part into a tensor made as `x` is, and parts be told by where they lie:
-    not where `x` has no memory, or a transform of torch.func follows, whose tensors stand for others. torch.compile
-    follows what is written. For autograd see `needs_grad`."""
+    """Return whether operators may write parts of a result into views of one tensor like `x`.
+
+    Callers identify the parts by their addresses. Tensors without memory and torch.func's wrappers do not allow this.
+    torch.compile tracks the writes. Callers check autograd with `needs_grad`.
+    """
     return torch.compiler.is_compiling() or (type(x) in REAL and peek_interpreter_stack() is None)
 
 
 def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor | None, ...], grad: bool) -> None:
-    """Run an operator that writes into tensors of the caller's, its last arguments; `grad`: an input requires it."""
+    """Run an operator that writes to the caller's tensors `outs`, which are its last arguments.
+
+    `grad` states that an input requires grad. Raise RuntimeError then, and for lazily negated or conjugated `outs`.
+    """
     if grad or needs_grad(*outs):
         raise RuntimeError(
             f"{name}: an input requires grad, and there is no gradient with out: call it without, or under "
             "torch.no_grad() or torch.inference_mode()"
         )
-    compiling = torch.compiler.is_compiling()  # it traces neither question
+    compiling = torch.compiler.is_compiling()  # torch.compile cannot trace the checks of `outs` below
     for out in outs:
-        # torch's fallback for these expects the output among the results.
+        # torch's fallback for lazy views expects the written tensor among the results.
         if not compiling and out is not None and (out.is_neg() or out.is_conj()):
             raise RuntimeError(
                 f"{name}: out is a lazily negated (or conjugated) view, expected a plain tensor; call .resolve_neg() "
@@ -206,11 +212,11 @@ def write(name: str, op_out: Any, arguments: tuple[Any, ...], outs: tuple[Tensor
     op_out(*arguments, *outs)
     for out in outs:
         if not compiling and out is not None and not out.is_inference():
-            torch.autograd.graph.increment_version(out)  # a backward that saved it must notice
+            torch.autograd.graph.increment_version(out)  # so that autograd notices if a backward saved `out`
 
 
 def refuse_forward_mode(op: str) -> None:
-    """Raise in forward-mode AD: `op` has no derivative for it, and a result without a tangent would be wrong."""
+    """Raise RuntimeError in forward-mode AD. `op` has no forward derivative; without a tangent the result is wrong."""
     if forward_ad._current_level >= 0:
         raise RuntimeError(
             f"{op}: called in forward-mode AD (torch.func.jvp, forward_ad.dual_level), and this operator has no "
@@ -219,9 +225,10 @@ def refuse_forward_mode(op: str) -> None:
 
 
 def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) -> NoReturn:
-    """Raise TypeError for the first argument that is no tensor (nor None, among the optional ones).
+    """Raise TypeError for the first argument that is not a tensor. An argument in `optional` may be None.
 
-    A public function asks by a chain of `isinstance` first: dicts for each call would cost it half a microsecond.
+    Public functions check with a chain of `isinstance` first, and call this function only if that fails. Building the
+    dicts would add half a microsecond to every call.
     """
     for name, value in (required | optional).items():
         if not isinstance(value, Tensor if name in required else OPTIONAL):
@@ -230,7 +237,7 @@ def refuse_types(op: str, required: dict[str, Any], optional: dict[str, Any]) ->
 
 
 def before_weight(op: str, rounding: str) -> bool:
-    """The operators' `round_before_weight` for a name in `ROUNDINGS`."""
+    """Return the operators' `round_before_weight` for a name in `ROUNDINGS`. Raise ValueError for another name."""
     try:
         return ROUNDINGS[rounding]
     except (KeyError, TypeError):
@@ -240,14 +247,16 @@ def before_weight(op: str, rounding: str) -> bool:
 def explain(
     error: RuntimeError, op: str, outputs: int, x: Tensor, called: str = "x", /, **others: Tensor | None
 ) -> None:
-    """Raise a better error than an operator's, where there is one; the caller raises its own otherwise.
+    """Raise a clearer error in place of an operator's `error`. Return if there is none; the caller then re-raises.
 
-    A failed allocation becomes torch's own OutOfMemoryError: libtorch's C shim reports a number only, but asking torch
-    for the same memory raises it. A layout without kernels is torch's dispatcher's error, a page that names no
-    argument. (Raising `error` itself here would tie it to this frame, and the tensors to the garbage collector.) An
-    argument that is no number is the schema's error, with the whole schema. An operator that several functions share
-    names itself, not the function.
-    `called`: the operator's name of `x`.
+    - Sparse and nested tensors: torch's dispatcher raises a long message that names no argument.
+    - Failed allocation: libtorch's C shim reports only an error code. Allocating the same memory in Python raises
+      torch.OutOfMemoryError. `outputs` is the number of results like `x`.
+    - Argument of a wrong type: torch's message contains the whole schema.
+    - Operator that several functions share: its message begins with the operator's name, not with `op`.
+
+    `called` is the operator's name for `x`. This function does not raise `error` itself: its traceback would keep this
+    frame, and the tensors in it, alive until the next garbage collection.
     """
     for name, tensor in {called: x, **others}.items():
         if tensor is not None and tensor.layout is not torch.strided:
@@ -267,17 +276,17 @@ def explain(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """As the host names it: "f16", "float8_e5m2"."""
+    """Return the name of a dtype in error messages: "f16" for float16, torch's name if there is no kernel for it."""
     return FLOATS.get(dtype) or str(dtype).removeprefix("torch.")
 
 
 def or_f32(dtype: torch.dtype, like: str = "x") -> str:
-    """What an argument is to be that has the dtype of `like`, or float32: "f16 (as x) or f32"."""
+    """Return the text of an expected dtype, that of argument `like` or float32: "f16 (as x) or f32"."""
     return "f32" if dtype is torch.float32 else f"{FLOATS[dtype]} (as {like}) or f32"
 
 
 def check_number(op: str, name: str, value: float, least: float | None = None) -> None:
-    """Raise RuntimeError for a number that is not finite in float32, or is less than `least`."""
+    """Raise RuntimeError unless `value` is finite in float32 and at least `least`."""
     if -_INFINITE < value < _INFINITE and (least is None or value >= least):
         return
     large = math.copysign(math.inf, value) if abs(value) >= _INFINITE else value
@@ -288,12 +297,15 @@ def check_number(op: str, name: str, value: float, least: float | None = None) -
 
 
 def is_eps(value: float) -> bool:
-    """Whether the norms take this number as their eps."""
+    """Return whether the norms accept `value` as eps: finite in float32, 0 or more."""
     return 0 <= value < _INFINITE
 
 
 def check_rows(op: str, x: Tensor, weight: Tensor | None, **others: Tensor) -> None:
-    """Raise RuntimeError for the inputs that the row kernels refuse, from shapes, dtypes and devices alone."""
+    """Raise RuntimeError for inputs that the row kernels refuse. Reads only shapes, dtypes and devices.
+
+    `others` must have the shape, dtype and device of `x`. `weight` is `[N]` in that dtype or in float32.
+    """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{op}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
     if x.dim() == 0 or x.shape[-1] == 0:

@@ -1,7 +1,7 @@
-"""The roles of operands: which shape and dtype an argument of an operator has, relative to the others.
+"""Roles of operands: the shape and dtype of an operator's tensor argument relative to the other arguments.
 
-`define` records a role for every tensor of an operator. `patching` derives from the roles how an operand is made to
-fit, the tests derive their arguments, and `scripts/operators.py` derives the reference.
+`define` records a role for every tensor of an operator. `patching` uses the roles to convert operands. The tests use
+them to generate arguments, and `scripts/operators.py` to generate the reference.
 """
 
 import enum
@@ -10,11 +10,11 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # an argument of a schema, not a result
+TENSOR = re.compile(r"Tensor(?:\([a-z]!\))?\?? (\w+)")  # an argument: results have no name
 
 
 class Role(enum.Enum):
-    """What a tensor is to an operator. The value states its shape and dtype."""
+    """Role of a tensor argument. The value states its shape and dtype."""
 
     ROWS = "`[..., N]`: rows. All operands with this role have one shape and one dtype"
     VECTOR = "`[N]`, in the dtype of the rows or in float32"
@@ -36,9 +36,10 @@ class Role(enum.Enum):
 
 
 class Operator(NamedTuple):
-    """A registered operator. `module` is the module of its fake kernel; `roles` follow the order of its schema.
+    """A registered operator.
 
-    The kernels of an operator are in Rust, or torch runs them itself (`in_python`).
+    `module` is the Python module that defines it, and `roles` are in the order of the schema. Its kernels are in Rust,
+    or with `in_python` in Python.
     """
 
     name: str
@@ -54,7 +55,7 @@ OPERATORS: dict[str, Operator] = {}
 
 
 def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
-    """The roles in the order of the schema. Raises TypeError unless exactly its tensors have one."""
+    """Return the roles in the order of the schema. Raise TypeError unless its tensors, and no others, have a role."""
     tensors = TENSOR.findall(schema)
     if wrong := sorted(set(tensors) ^ set(roles)):
         name = schema.partition("(")[0]
@@ -63,10 +64,11 @@ def checked(schema: str, roles: Mapping[str, Role]) -> dict[str, Role]:
 
 
 def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
-    """The roles of a public function's tensors, by parameter.
+    """Return the roles of a public function's tensor parameters, by name.
 
-    A parameter has the role that its name has in the first operator of the same module that has this name. `ROLES` of
-    that module has those that no operator has, or that the function takes in more forms than the operator.
+    A parameter takes its role from the operators of the same module: the first one with a tensor of this name. The dict
+    `ROLES` of the module overrides this. It has names that no operator has, and arguments for which the function
+    accepts more shapes than the operator.
     """
     module, code = function.__module__, function.__code__
     known: dict[str, Role] = {}
@@ -79,7 +81,7 @@ def roles_of(function: Callable[..., Any]) -> dict[str, Role]:
 
 
 def positional(function: Callable[..., Any]) -> list[Role]:
-    """The roles of the tensors among a public function's positional parameters, in their order."""
+    """Return the roles of the tensors among a public function's positional parameters, in order."""
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     return [role for name, role in roles_of(function).items() if name in names]
 

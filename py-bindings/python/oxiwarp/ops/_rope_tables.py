@@ -1,4 +1,8 @@
-"""Frequencies and tables of rotary embeddings, by torch."""
+"""Frequencies and tables of rotary embeddings, computed by torch's operators.
+
+`rope_3d` uses tables, unlike `rope_1d`. float32 tables with one entry per pair have `4 * S * D` bytes. Reading and
+writing bfloat16 queries and keys takes `8 * S * heads * D` bytes, and all layers share the tables.
+"""
 
 import math
 
@@ -11,7 +15,10 @@ from ._checks.positions import check_theta
 
 @kept
 def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
-    """`theta**(-2i/dim)` in float32, as transformers' rotary embeddings compute them: on the CPU."""
+    """Return `theta**(-2i/dim)` in float32, computed on the CPU as by transformers' rotary embeddings.
+
+    The result has shape `[dim / 2]`.
+    """
     check_theta(theta)
     return (1.0 / (theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim))).to(device)
 
@@ -20,7 +27,10 @@ def frequencies(dim: int, theta: float, device: torch.device) -> Tensor:
 def grid_tables(
     grid: tuple[int, ...], splits: tuple[int, ...], theta: float, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and sines `[S, D / 2]`, float32, for the tokens of a grid whose axes have these columns of a head."""
+    """Return cosines and sines, float32 `[S, D / 2]`, for the tokens of a grid.
+
+    `splits` has the number of columns of a head for each axis. The angles are float64.
+    """
     check_theta(theta)
     parts = []
     for axis, (size, split) in enumerate(zip(grid, splits, strict=True)):
@@ -33,7 +43,7 @@ def grid_tables(
 
 
 def ltx_tables(coordinates: Tensor, dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """LTX-Video's cosines and sines `[.., S, dim / 2]`, float32, for coordinates `[.., S, 3]`."""
+    """Return LTX-Video's cosines and sines, float32 `[..., S, dim / 2]`, for coordinates `[..., S, 3]`."""
     check_theta(theta, one=False)
     low, high = (math.log(end, theta) for end in (1.0, theta))
     base = theta ** torch.linspace(low, high, dim // 6, device=coordinates.device, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""Activation functions, a bias added first: `torch.ops.oxiwarp.activation` and its public functions."""
+"""Activation functions of `x + bias`: `torch.ops.oxiwarp.activation` and its public functions."""
 
 from typing import Any
 
@@ -11,7 +11,8 @@ from ._once_differentiable import once
 from ._register import FLOATS, OPTIONAL, define, dtype_name, explain, needs_grad, refuse_types, write
 from ._roles import Role
 
-# The operators' `kind`. GELU's erf has other last bits in torch's builds with CUDA 13.2 and newer.
+# Values of the operators' `kind`. Kind 1 is GELU with the last bits of torch builds for CUDA 13.2 and newer,
+# whose erf differs from that of older builds.
 CUDA = tuple(int(part) for part in (torch.version.cuda or "0.0").split(".")[:2])
 GELU = 1 if CUDA >= (13, 2) else 0
 GELU_TANH, GELU_NEW, GELU_FAST, GELU_QUICK, SILU, FATRELU = range(2, 8)
@@ -49,7 +50,10 @@ op_backward = define(
 
 
 def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tensor) -> None:
-    """Raise RuntimeError for inputs that the kernels refuse; the bias has `halves` times `x`'s columns."""
+    """Raise RuntimeError for inputs that the kernels refuse. The bias has `halves` times the columns of `x`.
+
+    `others` must have the shape, dtype and device of `x`.
+    """
     if x.dtype not in FLOATS:
         raise RuntimeError(f"{name}: x is {dtype_name(x.dtype)}, expected f32, f16 or bf16")
     for other, tensor in (*others.items(), *([("bias", bias)] if bias is not None else [])):
@@ -69,12 +73,12 @@ def check(name: str, x: Tensor, bias: Tensor | None, halves: int, **others: Tens
 
 
 def sum_rows(gradient: Tensor) -> Tensor:
-    """The gradient of a bias: `gradient`, summed in float32 over all dimensions but the last, by torch."""
+    """Return the gradient of a bias: the sum of `gradient` over all dimensions but the last, accumulated in float32."""
     return gradient.reshape(-1, gradient.shape[-1]).sum(0)
 
 
 class Activation(Function):
-    """The operator with its gradients."""
+    """The activation operator with its backward. Saves the inputs."""
 
     @staticmethod
     def forward(x: Tensor, bias: Tensor | None, kind: int, exact: bool) -> Tensor:
@@ -110,79 +114,223 @@ def _call(name: str, kind: int, x: Tensor, bias: Tensor | None, mode: str, out: 
 
 
 def gelu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.gelu(x + bias)`: `v * (1 + erf(v / sqrt(2))) / 2`, in one pass.
+    """Compute GELU of `v = x + bias`: `v * (1 + erf(v / sqrt(2))) / 2`.
 
-    The other functions of this file take the same arguments, return and raise the same.
+    One kernel adds the bias and applies the activation.
 
     Args:
-        x: float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous tensor may have any shape; with a
-            bias or gaps the last dimension must have stride 1, and the leading ones may be strided as far as two
-            strides describe them (slices and chunks of a contiguous tensor). If `x` and `out` both have gaps, these
-            must be between the same groups of rows. No elements is fine.
-        bias: contiguous `[N]` for `x` of shape `[..., N]`, in `x`'s dtype, or None. It is added first.
-        mode: "exact", roundings where torch's operators make them: on a GPU the same bits as torch's eager chain, for
-            every input. "fast", one rounding at the end, and no IEEE division: within a few units in the last place
-            of float32 before it for inputs from -20 on. Below, the relative error of functions with an exponential
-            grows to 90 units; `silu` is 0 below -88.7, as torch's.
-        out: a tensor of `x`'s shape, dtype and device to write to, such as a slice of a wider buffer; it must not
-            overlap an input. Without gradients.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. A contiguous `x` without a bias may have
+            any shape, including no elements. Otherwise the shape is `[..., N]` and the last stride is 1. The leading
+            dimensions must then merge into at most two strided dimensions, as in a slice or chunk of a contiguous
+            tensor. If `x` and `out` both have gaps, the gaps must lie between the same groups of rows.
+        bias (Tensor | None): shape `[N]`, contiguous, in the dtype of `x`. It is added to `x` first.
+        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It may be a
+            slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype, or `out`.
-
-    Gradients are computed in float32 from `x`, and rounded once; the bias's is the sum of `x`'s over the rows, by
-    torch. (Eager autograd of a chain rounds after each operator.) There is no second derivative. A CUDA tensor runs on
-    torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor,
-    whose exponentials are correctly rounded, so that its last bits are its own.
+        Contiguous Tensor with the shape and dtype of `x`, or `out`.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_75.
-        ValueError: for another `mode`.
-        torch.OutOfMemoryError: where the output does not fit.
-        TypeError: for an `x`, `bias` or `out` that is no tensor.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            `out` is given and an input requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain for every input. "fast" uses no IEEE
+            division: for inputs of -20 or more its float32 value, before rounding, is within a few units in the last
+            place (ulp). Below -20, the relative error of functions with an exponential grows to 90 ulp, and `silu` is 0
+            below -88.7, as in torch. The CPU executor rounds exponentials correctly, so its last bits can differ from
+            those of a GPU.
+        Gradients: Computed in float32 from `x` and rounded once, unlike eager autograd, which rounds after each
+            operator. The gradient of `bias` is the sum of the rounded gradient of `x` over the rows, computed by torch.
+            A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `torch.nn.functional.gelu`; Hendrycks and Gimpel, "Gaussian Error Linear Units" (arXiv:1606.08415).
+
+    Example:
+        >>> oxiwarp.gelu(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([-0.1587,  0.0000,  1.9545])
     """
     return _call("gelu", GELU, x, bias, mode, out)
 
 
 def gelu_tanh(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.gelu(x + bias, approximate="tanh")`.
+    """Compute tanh-approximated GELU of `v = x + bias`: `v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v**3))) / 2`.
 
-    That is `v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * v**3))) / 2`; arguments, result and errors as `gelu`.
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
+        bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
+        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `torch.nn.functional.gelu(x + bias, approximate="tanh")`; arXiv:1606.08415.
+
+    Example:
+        >>> oxiwarp.gelu_tanh(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([-0.1588,  0.0000,  1.9546])
     """
     return _call("gelu_tanh", GELU_TANH, x, bias, mode, out)
 
 
 def gelu_new(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
-    """transformers' `NewGELUActivation`: `gelu_tanh`'s formula in eight operators of torch.
+    """Compute GELU of `v = x + bias`: `0.5 * v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * pow(v, 3))))`.
 
-    That is `0.5 * v * (1 + tanh(sqrt(2 / pi) * (v + 0.044715 * pow(v, 3))))`, each rounded in mode "exact"; arguments,
-    result and errors as `gelu`.
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
+        bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
+        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each of the eight operators of the model class.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        transformers' `NewGELUActivation`. The formula is that of `gelu_tanh`.
+
+    Example:
+        >>> oxiwarp.gelu_new(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([-0.1588,  0.0000,  1.9546])
     """
     return _call("gelu_new", GELU_NEW, x, bias, mode, out)
 
 
 def gelu_fast(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
-    """transformers' `FastGELUActivation`: `gelu_tanh`'s formula in another order of operators.
+    """Compute GELU of `v = x + bias`: `0.5 * v * (1 + tanh(v * 0.7978845608 * (1 + 0.044715 * v * v)))`.
 
-    That is `0.5 * v * (1 + tanh(v * 0.7978845608 * (1 + 0.044715 * v * v)))`, each rounded in mode "exact"; arguments,
-    result and errors as `gelu`.
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
+        bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
+        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each operator of the model class.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        transformers' `FastGELUActivation`: the formula of `gelu_tanh` in another order of operators.
+
+    Example:
+        >>> oxiwarp.gelu_fast(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([-0.1588,  0.0000,  1.9546])
     """
     return _call("gelu_fast", GELU_FAST, x, bias, mode, out)
 
 
 def gelu_quick(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
-    """transformers' `QuickGELUActivation`, diffusers' `ApproximateGELU`: `v * sigmoid(1.702 * v)`.
+    """Compute sigmoid-approximated GELU of `v = x + bias`: `v * sigmoid(1.702 * v)`.
 
-    Each of the three operators is rounded in mode "exact"; arguments, result and errors as `gelu`.
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
+        bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
+        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states. "exact" rounds after each of the three operators of the model class.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        transformers' `QuickGELUActivation` and diffusers' `ApproximateGELU`.
+
+    Example:
+        >>> oxiwarp.gelu_quick(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([-0.1542,  0.0000,  1.9357])
     """
     return _call("gelu_quick", GELU_QUICK, x, bias, mode, out)
 
 
 def silu(x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.silu(x + bias)`: `v / (1 + exp(-v))`; arguments, result and errors as `gelu`."""
+    """Compute SiLU of `v = x + bias`: `v / (1 + exp(-v))`.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the shapes and strides that `gelu` supports.
+        bias (Tensor | None): shape `[N]` for `x` of shape `[..., N]`, contiguous, in the dtype of `x`.
+        mode (str): "exact" rounds after each operator of torch's eager chain. "fast" rounds once, at the end.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor with the shape and dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of the eager chain for every input. "fast" has the error bounds that
+            `gelu` states.
+        Gradients: Computed in float32 from `x` and rounded once. The gradient of `bias` is computed as for `gelu`. A
+            second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `torch.nn.functional.silu`.
+
+    Example:
+        >>> oxiwarp.silu(torch.tensor([-1.0, 0.0, 2.0]))
+        tensor([-0.2689,  0.0000,  1.7616])
+    """
     return _call("silu", SILU, x, bias, mode, out)
 
 

@@ -1,4 +1,4 @@
-"""The modulated norm of a diffusion transformer: `torch.ops.oxiwarp.ada_norm` and its public function."""
+"""Modulated norm, `norm(x) * (1 + scale) + shift`: `torch.ops.oxiwarp.ada_norm` and its public function."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ def check(
     eps: float,
     **modulations: tuple[Tensor | None, Tensor | None],
 ) -> None:
-    """Raise RuntimeError for what the host refuses: `modulations` are values and tables by name."""
+    """Raise RuntimeError for operands that the host refuses. `modulations` has a value and its table by name."""
     check_norm(op, x, weight, bias, eps)
     for name, (value, table) in modulations.items():
         check_modulation(op, name, value, table, x)
@@ -57,7 +57,7 @@ op = define(
 
 
 class _AdaNorm(Function):
-    """Keeps its operands; the norm is made again from x."""
+    """Saves its operands. The backward recomputes the norm from x."""
 
     @staticmethod
     def forward(
@@ -101,38 +101,54 @@ def ada_norm(
     shift_table: Tensor | None = None,
     mode: str = "exact",
 ) -> Tensor:
-    """`norm(x) * (1 + scale) + shift` over the last dimension, in one pass.
+    """Compute a modulated norm over the last dimension: `norm(x) * (1 + scale) + shift`.
 
     Args:
-        x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device, with last
-            dimension of stride 1.
-        scale, shift: tensors that broadcast against `x` and have its last dimension: `[B, 1, N]` for a batch,
-            `[B, S, N]` for a token, `[N]`, or strided slices such as those of `[B, S, 6, N]`; in `x`'s dtype or in
-            float32. No shift: none is added. `x` and all of them must be reachable by two strides of rows: for `x` of
-            `[A, B, C, N]`, one of them may repeat in the first leading dimensions (`[B, C, N]`, `[C, N]`) or in the
-            last ones (`[A, 1, 1, N]`, `[A, B, 1, N]`), but not between two others (`[A, 1, C, N]`) nor at both ends
-            (`[1, B, 1, N]`). Those that repeat in some of the dimensions must do so in the same ones.
-        norm: "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
-        weight, bias: the norm's own parameters, contiguous `[N]` in `x`'s dtype or float32, or None.
-        eps: added to the variance or the mean of squares; finite, 0 or more.
-        scale_table, shift_table: `[N]`, added to scale and shift in the kernel: diffusers' `scale_shift_table + temb`.
-        mode: "exact" rounds where the modules of diffusers round: where everything is in `x`'s dtype after the norm,
-            after `1 + scale`, after the product and after the sum; where an operand is float32 (Wan) the chain is
-            computed in float32 and rounded once. "fast" rounds once, at the end.
-            In both modes the sum of a scale or shift and its table is rounded first if both have `x`'s dtype.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
+            CUDA device.
+        scale (Tensor): broadcasts to `x` and has its last dimension, in the dtype of `x` or in float32. For example
+            `[B, 1, N]` (per batch), `[B, S, N]` (per token), `[N]`, or a slice of `[B, S, 6, N]`. A tensor for `x` of
+            shape `[A, B, C, N]` may be broadcast in the first leading dimensions (`[B, C, N]`, `[C, N]`) or in the last
+            ones (`[A, 1, 1, N]`, `[A, B, 1, N]`). Broadcasting in a middle dimension (`[A, 1, C, N]`) or at both ends
+            (`[1, B, 1, N]`) is not supported.
+        shift (Tensor | None): as `scale`. If both are broadcast in some but not all leading dimensions, these must be
+            the same dimensions. In `x`, `scale` and `shift` together, two row strides per tensor must reach all rows.
+        norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
+        weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
+        bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
+        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
+        scale_table (Tensor | None): shape `[N]`, added to `scale` in the kernel, as diffusers'
+            `scale_shift_table + temb`.
+        shift_table (Tensor | None): shape `[N]`, added to `shift` in the kernel.
+        mode (str): "exact" or "fast", see Exactness.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and its operands alone.
-
-    Gradients, of tables too, are computed in float32 and take roundings of the forward for what they approximate; sums
-    have the same bits each time. Where rows of `x` share scale and shift (`[B, 1, N]`, `[N]`) one pass makes all of
-    them. Once, not twice, and not in forward-mode AD.
+        Contiguous Tensor with the shape and dtype of `x`. The bits of a row depend only on the row and its operands.
 
     Raises:
-        RuntimeError, TypeError, torch.OutOfMemoryError: as `layer_norm`.
-        ValueError: for another `norm` or `mode`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
+        ValueError: `norm` or `mode` has an unknown value.
+        TypeError: An operand is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: Peebles and Xie, "Scalable Diffusion Models with Transformers" (arXiv:2212.09748), adaLN.
+    Note:
+        Exactness: "exact" rounds where the modules of diffusers do. If all operands have the dtype of `x`, it rounds
+            after the norm, after `1 + scale`, after the product and after the sum. If an operand is float32, as in Wan,
+            it computes in float32 and rounds once. "fast" always rounds once. In both modes, `scale + scale_table` is
+            rounded first if both have the dtype of `x`; the same holds for `shift`.
+        Gradients: Computed in float32, also for the tables. They ignore the intermediate roundings of the forward pass.
+            Sums are deterministic. If rows of `x` share scale and shift (`[B, 1, N]`, `[N]`), one pass computes all
+            gradients. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        adaLN of Peebles and Xie, "Scalable Diffusion Models with Transformers" (arXiv:2212.09748).
+
+    Example:
+        >>> x, shift = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0.0, 0.0, 0.0, 10.0])
+        >>> oxiwarp.ada_norm(x, torch.ones(4), shift)
+        tensor([[-2.6833, -0.8944,  0.8944, 12.6833]])
     """
     name = "ada_norm"
     affine = isinstance(weight, OPTIONAL) and isinstance(bias, OPTIONAL)

@@ -55,7 +55,7 @@ op = define(
 
 
 class _AdaNormPair(Function):
-    """Keeps its operands; the gradient of x for one modulation is added to the other's as that is made."""
+    """Saves its operands. The kernel of the second modulation adds the gradient of x from the first one."""
 
     @staticmethod
     def forward(
@@ -111,13 +111,45 @@ def ada_norm_pair(
     eps: float = 1e-6,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """Two modulations of one norm, in one pass: `norm(x) * (1 + scale) + shift`, and that with `scale2` and `shift2`.
+    """Compute two modulations of one norm: `norm(x) * (1 + scale) + shift` and `norm(x) * (1 + scale2) + shift2`.
 
-    Arguments, gradients, errors and source as for `ada_norm`; it is what SD3.5's AdaLayerNormZeroX computes for its two
-    attentions.
+    Args:
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
+            CUDA device.
+        scale (Tensor): scale of the first result, with the shapes and dtypes that `ada_norm` supports.
+        shift (Tensor | None): shift of the first result, as `scale`.
+        scale2 (Tensor): scale of the second result, as `scale`.
+        shift2 (Tensor | None): shift of the second result, as `scale`.
+        norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`.
+        weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
+        bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
+        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
+        mode (str): "exact" or "fast", as for `ada_norm`.
 
     Returns:
-        Two contiguous tensors of `x`'s shape and dtype.
+        Two contiguous tensors with the shape and dtype of `x`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
+        ValueError: `norm` or `mode` has an unknown value.
+        TypeError: An operand is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The results do not fit in GPU memory.
+
+    Note:
+        Exactness: As for `ada_norm`.
+        Gradients: As for `ada_norm`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `SD35AdaLayerNormZeroX` of diffusers, which modulates one norm for two attentions; arXiv:2212.09748.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 2.0, 3.0, 4.0]])
+        >>> for y in oxiwarp.ada_norm_pair(x, torch.zeros(4), None, torch.ones(4), torch.ones(4)):
+        ...     print(y)
+        tensor([[-1.3416, -0.4472,  0.4472,  1.3416]])
+        tensor([[-1.6833,  0.1056,  1.8944,  3.6833]])
     """
     name = "ada_norm_pair"
     tensors = isinstance(x, Tensor) and isinstance(scale, Tensor) and isinstance(scale2, Tensor)

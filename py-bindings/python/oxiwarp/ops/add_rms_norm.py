@@ -42,7 +42,7 @@ op = define(
 
 
 class _AddRmsNorm(Function):
-    """Keeps the sum and the weight; what comes back for the sum is added in the pass that makes its gradient."""
+    """Saves the sum and the weight. The backward kernel adds the incoming gradient of the sum."""
 
     @staticmethod
     def forward(
@@ -79,24 +79,41 @@ def add_rms_norm(
     weight_offset: float = 0.0,
     rounding: str = "once",
 ) -> tuple[Tensor, Tensor]:
-    """`sum = x + residual`, rounded to their dtype as torch's `+`; `y = rms_norm(sum, weight, eps)`, in one pass.
+    """Add a residual and normalize the sum: `sum = x + residual`, `y = rms_norm(sum, weight, eps)`.
 
     Args:
-        x, residual: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with
-            last dimension of stride 1 and leading dimensions as for `rms_norm`. If both have gaps, these must be
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
+            supports, on the CPU or a CUDA device.
+        residual (Tensor): shape, dtype and device of `x`. If `x` and `residual` both have gaps, the gaps must lie
             between the same groups of rows.
-        weight, eps, weight_offset, rounding: as for `rms_norm`; the norm reads the rounded sum.
+        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
+        eps (float): added to the mean of squares; finite, 0 or more.
+        weight_offset (float): added to `weight` in float32, as in `rms_norm`.
+        rounding (str): "once" or "before_weight", as in `rms_norm`.
 
     Returns:
-        `(y, sum)`: two contiguous tensors of `x`'s shape and dtype, the norm's output and the next residual.
-
-    Gradients as `rms_norm`'s; what comes back for the sum is added before the one rounding.
+        `(y, sum)`: two contiguous tensors with the shape and dtype of `x`. `sum` is the residual of the next layer.
 
     Raises:
-        RuntimeError, ValueError, TypeError, torch.OutOfMemoryError: as `rms_norm`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
+        ValueError: `rounding` is not "once" or "before_weight".
+        TypeError: `x`, `residual` or `weight` is not a tensor, or `eps` or `weight_offset` is not a number.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: the pre-norm residual chain of LLaMA-like decoders, `h = h + f(h); y = norm(h)`; the norm is that of
-    arXiv:1910.07467.
+    Note:
+        Exactness: `sum` has the bits of torch's `x + residual`. The norm reads this rounded sum, with the exactness of
+            `rms_norm`.
+        Gradients: As for `rms_norm`. The incoming gradient of `sum` is added before the one rounding. A second
+            derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        The residual chain `h = h + f(h); y = norm(h)` of LLaMA-like decoders; the norm is that of arXiv:1910.07467.
+
+    Example:
+        >>> oxiwarp.add_rms_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.ones(1, 4))
+        (tensor([[0.5443, 0.8165, 1.0887, 1.3608]]), tensor([[2., 3., 4., 5.]]))
     """
     if not (isinstance(x, Tensor) and isinstance(residual, Tensor) and isinstance(weight, OPTIONAL)):
         refuse_types("add_rms_norm", {"x": x, "residual": residual}, {"weight": weight})

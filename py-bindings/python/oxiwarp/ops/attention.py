@@ -1,4 +1,4 @@
-"""Attention and its gradient: two operators and their public function."""
+"""Scaled dot product attention and its gradient: two operators and their public function."""
 
 import math
 from collections.abc import Sequence
@@ -15,14 +15,17 @@ from ._roles import Role
 from .activation import check as check_beside
 
 NUMBER = (float, int, type(None))
-MOST_KEYS = 2**31 - 1  # of a window: no tensor has more
+MOST_KEYS = 2**31 - 1  # maximum of a window limit; no tensor has more keys
 LAYOUTS = {"bshd": False, "bhsd": True}
 
 
 def _check(
     op: str, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, starts: Sequence[Tensor | None], heads_first: bool
 ) -> None:
-    """Raise RuntimeError for what the kernels refuse, from shapes, dtypes and devices alone."""
+    """Raise RuntimeError for tensors that the kernels refuse. Reads only shapes, dtypes and devices.
+
+    `starts` has the offsets of packed queries and keys, or None twice.
+    """
     if q.dtype not in (torch.float16, torch.bfloat16):
         got = dtype_name(q.dtype)
         raise RuntimeError(f"{op}: q is {got}, expected f16 or bf16 (for f32 there is torch's own attention)")
@@ -59,7 +62,7 @@ def _check(
 
 
 def _empty_heads(x: Tensor, heads_first: bool) -> Tensor:
-    """An output: in memory the heads of a token lie side by side in both layouts."""
+    """Return an output like `x`. In both layouts, the heads of a token are adjacent in memory."""
     if not heads_first:
         return x.new_empty(x.shape)
     return x.new_empty([*x.shape[:-3], x.shape[-2], x.shape[-3], x.shape[-1]]).transpose(-3, -2)
@@ -108,7 +111,7 @@ op_backward = define(
 
 
 class _Attention(Function):
-    """Keeps the inputs, the result and a number for each row: the gradient works the weights out again."""
+    """Saves the inputs, the result and `lse`. The backward recomputes the attention probabilities."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor, v: Tensor, *params: Any) -> tuple[Tensor, Tensor]:
@@ -134,9 +137,9 @@ class _Attention(Function):
 
 
 def _refuse_options(causal: Any, **numbers: Any) -> None:
-    """Raise TypeError for options that the operator would take for others, or refuse by a page."""
+    """Raise TypeError for options of a wrong type. torch would convert them, or quote the whole schema."""
     if not isinstance(causal, (bool, torch.SymBool)):
-        kind = type(causal)  # numpy has a bool of its own
+        kind = type(causal)  # numpy.bool needs its module's name in the message
         name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
         raise TypeError(f"attention: causal is {name}, expected a bool")
     for name, value in numbers.items():
@@ -145,7 +148,7 @@ def _refuse_options(causal: Any, **numbers: Any) -> None:
 
 
 def _limits(window: Any) -> list[int]:
-    """Keys before a query's position and after it, as the operator takes them: -1 is all."""
+    """Return the numbers of keys before and after a query that `window` allows; -1 stands for no limit."""
     limits, pair = [], window if isinstance(window, (tuple, list)) else (window, window)
     for limit in pair:
         if limit is None:
@@ -158,7 +161,7 @@ def _limits(window: Any) -> list[int]:
 
 
 def _starts(cu_seqlens: Any) -> Sequence[Tensor]:
-    """Where packed sequences begin: among queries, and among keys."""
+    """Return the offsets of packed sequences for queries and for keys."""
     starts = cu_seqlens if isinstance(cu_seqlens, (tuple, list)) else (cu_seqlens, cu_seqlens)
     for each in starts:
         if not isinstance(each, OPTIONAL):
@@ -183,59 +186,79 @@ def attention(
     cu_seqlens: Tensor | tuple[Tensor, Tensor] | list[Tensor] | None = None,
     out: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Scaled dot product attention, `softmax(scale * q @ k.T + mask) @ v`, on tensor cores (FlashAttention-2).
-
-    Products are of the inputs' dtype with float32 sums; scores and softmax are float32; weights are rounded to the
-    dtype before they are multiplied with `v`, the result once.
+    """Compute scaled dot product attention on tensor cores: `softmax(scale * q @ k.T + mask) @ v`.
 
     Args:
-        q: float16 or bfloat16, of shape `[B, Sq, H, D]`, on the CPU or a CUDA device of compute capability 8.0 or
-            newer. D is 1 to 256 and contiguous; all other strides are free. Heads whose D is a multiple of 8 and which
-            begin at multiples of 16 bytes are read 16 bytes at a time; all others, element by element, are slow.
-        k: `[B, Sk, Hkv, D]`; H is a multiple of Hkv, and each of these serves H / Hkv heads of `q` in a row.
-        v: as `k`.
-        causal: no key after a query's position is seen. The last query stands at the last key, so with more keys than
-            queries (a cache) the first query sees `Sk - Sq + 1` of them; torch's `is_causal` puts the *first* query at
-            the first key.
-        scale: factor of the scores; `1 / sqrt(D)` without one.
-        mask: bool (True: the key is seen), or float32 or `q`'s dtype (added to the scores); broadcasts to
-            `[B, H, Sq, Sk]` in both layouts, without being copied: `[B, 1, 1, Sk]` pads keys. It has no gradient.
-        window: the keys that a query sees before its position and after it, one number for both; None is all.
-        softcap: scores become `softcap * tanh(score / softcap)`, before the mask; at most 1000.
-        return_lse: also return the natural logarithm of each row's sum of exponentials.
-        layout: "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` `[B, Hkv, Sk, D]`.
-        cu_seqlens: int32, `[sequences + 1]`: sequences packed one after the other, and where each begins and the last
-            ends; a pair for queries and keys if they differ. The tensors then have no B, and there is no mask. Tokens
-            behind the last sequence see nothing and are seen by none. The numbers begin with 0 and ascend: others
-            raise on the CPU. On a GPU, where they are not read before the launch, rows before the first number are not
-            written, and results for numbers that do not ascend are unspecified.
-        out: a tensor of `q`'s shape, dtype and device to write to, such as heads of a wider buffer, with D contiguous;
-            it must not overlap an input. Without gradients, and without `return_lse`.
+        q (Tensor): float16 or bfloat16, shape `[B, Sq, H, D]` with D from 1 to 256, on the CPU or a CUDA device of
+            compute capability 8.0 or newer. D is contiguous; all other strides are free. The kernels read 16 bytes at a
+            time if D is a multiple of 8 and every head starts at a multiple of 16 bytes. Otherwise they read single
+            elements, which is slow.
+        k (Tensor): shape `[B, Sk, Hkv, D]`, dtype and device of `q`. H is a multiple of Hkv (grouped-query attention):
+            `H / Hkv` consecutive heads of `q` use one head of `k`.
+        v (Tensor): shape, dtype and device of `k`.
+        causal (bool): a query sees no key after its position. The last query is at the position of the last key. With a
+            KV cache (Sk > Sq), the first query sees Sk - Sq + 1 keys. For 2 queries and 4 keys (1 is a visible key):
+
+                oxiwarp   1 1 1 0    torch's is_causal   1 0 0 0
+                          1 1 1 1                        1 1 0 0
+
+        scale (float | None): factor of the scores. Default: `1 / sqrt(D)`.
+        mask (Tensor | None): bool (True for a visible key), or an additive mask in float32 or the dtype of `q`. It
+            broadcasts to `[B, H, Sq, Sk]` in both layouts and is not copied. A padding mask is `[B, 1, 1, Sk]`.
+        window (int | tuple | None): sliding window: a pair of the numbers of keys that a query sees before and after
+            its position. One number stands for both. None is no limit. The last query is at the position of the last
+            key, as with `causal`.
+        softcap (float | None): replaces each score by `softcap * tanh(score / softcap)`, before the mask; at most 1000.
+        return_lse (bool): also return the natural logarithm of the sum of exponentials of each query.
+        layout (str): "bshd", or "bhsd": `q` is `[B, H, Sq, D]`, `k` and `v` are `[B, Hkv, Sk, D]`.
+        cu_seqlens (Tensor | pair of Tensors | None): int32, shape `[sequences + 1]`: the offsets at which packed
+            sequences start, and the end of the last one. The pair is for queries and keys. The tensors then have no
+            dimension B, and `mask` must be None. Tokens after the last sequence attend to nothing. The offsets start
+            with 0 and ascend.
+        out (Tensor | None): tensor with the shape, dtype and device of `q` and contiguous D, to which the result is
+            written. It may be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        A tensor of `q`'s shape and dtype, in memory `[B, Sq, H, D]` in both layouts, or `out`; with `return_lse` one of
-        float32 too, `[B, H, Sq]` (`[H, Sq]` packed), without a gradient. A query that sees no key gets zeros, and -inf.
-        One that an added mask hides from all keys by finite numbers, such as the minimum of float32 or bfloat16, gets
-        the mean of the values; its `lse` is the mask's (-2.3e38 at least), and from -8e6 on it passes no gradient.
-        Hidden keys and values must be finite: a key that a mask hides gives NaN if it is NaN, and so does, in queries
-        of the same tile, a value that a mask, `causal` or a window hides (as in torch). Other sequences of `cu_seqlens`
-        and other positions of `causal` and windows do not read a key. A query whose scores are all -inf gets zeros.
-
-    Has gradients for `q`, `k` and `v`, once, not twice; they are the same bits every time. A CUDA tensor runs on
-    torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU executor,
-    which is meant for tests: it is slow. A query's result does not depend on the other queries' values nor on the
-    batch; their number chooses the kernel, and with it the last bits: on a Hopper GPU another one takes calls of 64
-    queries or more, and where up to 32 queries of all heads that share keys have 1024 keys or more, blocks share the
-    keys.
+        Tensor with the shape and dtype of `q`, or `out`. Its memory order is `[B, Sq, H, D]` in both layouts. With
+        `return_lse`, the pair `(out, lse)`; `lse` is float32 of shape `[B, H, Sq]` (packed: `[H, Sq]`) and has no
+        gradient.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_80.
-        ValueError: for another `layout`, a `window` that is no number of keys nor a pair, `cu_seqlens` that are not one
-            tensor nor a pair, or `out` with `return_lse`.
-        TypeError: for tensors, numbers or a `causal` that are none.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_80 or the CUDA driver is missing. Also raised if
+            `mask` requires grad, or if `out` is given and an input requires grad. On the CPU, also raised for
+            `cu_seqlens` that do not start with 0 or do not ascend.
+        ValueError: `layout` or `window` has an unsupported value, `cu_seqlens` is not one tensor or a pair, or `out` is
+            given with `return_lse`.
+        TypeError: A tensor, a number or `causal` has the wrong type.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: FlashAttention-2, arXiv:2307.08691; the window and cap of scores as in flash-attn.
+    Note:
+        Exactness: Products have the dtype of the inputs and are accumulated in float32. Scores and softmax are float32.
+            Probabilities are rounded to the dtype of `q` before the product with `v`, and the result is rounded once. A
+            query's result does not depend on the values of other queries or on the batch. The number of queries selects
+            the kernel, and with it the last bits. Hopper GPUs have separate kernels for 64 queries or more. If one key
+            head has at most 32 queries (over all its query heads) and 1024 keys or more, the keys are split among
+            blocks.
+        Gradients: `q`, `k` and `v` have one; `mask` has none. They are deterministic. A second derivative and
+            forward-mode AD raise RuntimeError.
+        Special values: A query that sees no key, or whose scores are all -inf, gets zeros, and -inf in `lse`. If an
+            additive mask with finite values (such as the minimum of float32) hides all keys, the query gets the mean of
+            the values. Its `lse` is then the mask value, at least -2.3e38, and no gradient flows if `lse` is below
+            -8e6. Keys that a mask hides must be finite: NaN gives NaN. Hidden values must be finite too: NaN in a value
+            that a mask, `causal` or `window` hides can reach queries of the same tile, as in torch. Keys that `causal`,
+            `window` or another sequence of `cu_seqlens` excludes are not read.
+        Unchecked offsets: A GPU call does not read `cu_seqlens` on the host. Rows before the first offset are not
+            written. If the offsets do not ascend, the results are unspecified.
+
+    Source:
+        FlashAttention-2 (arXiv:2307.08691); `window` and `softcap` are those of flash-attn.
+
+    Example:
+        >>> q = k = torch.zeros(1, 2, 1, 8, dtype=torch.bfloat16)
+        >>> v = torch.tensor([1.0, 3.0], dtype=torch.bfloat16).repeat_interleave(8).view(1, 2, 1, 8)
+        >>> oxiwarp.attention(q, k, v, causal=True)[0, :, 0, 0]
+        tensor([1., 2.], dtype=torch.bfloat16)
     """
     if not (isinstance(q, Tensor) and isinstance(k, Tensor) and isinstance(v, Tensor)):
         refuse_types("attention", {"q": q, "k": k, "v": v}, {})
@@ -262,7 +285,7 @@ def attention(
         out, lse = apply(_Attention, *arguments) if recorded else op(*arguments)
     except RuntimeError as error:
         explain(error, "attention", 1, q, "q", k=k, v=v, mask=mask)
-        _check("attention", q, k, v, mask, starts, LAYOUTS[layout])  # says more of dtypes than what reads the tensors
+        _check("attention", q, k, v, mask, starts, LAYOUTS[layout])  # a clearer message for dtypes
         raise
     return (out, lse) if return_lse else out
 

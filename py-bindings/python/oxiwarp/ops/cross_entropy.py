@@ -15,7 +15,10 @@ INDICES = (torch.int64, torch.int32)
 
 
 def _check(op: str, logits: Tensor, target: Tensor, label_smoothing: float, z_loss: float, **rows: Tensor) -> None:
-    """Raise RuntimeError for what the kernels refuse, from shapes, dtypes, devices and numbers alone."""
+    """Raise RuntimeError for arguments that the kernels refuse. Reads only shapes, dtypes, devices and numbers.
+
+    `rows` are float32 tensors with one number per row.
+    """
     if logits.dtype not in FLOATS:
         raise RuntimeError(f"{op}: logits is {dtype_name(logits.dtype)}, expected f32, f16 or bf16")
     if logits.dim() == 0 or logits.shape[-1] == 0:
@@ -74,7 +77,7 @@ op_backward = define(
 
 
 class _CrossEntropy(Function):
-    """Keeps the logits and a number for each row; the gradient reads them again and writes its own tensor."""
+    """Saves the logits, the target and `lse`. The backward reads the logits again and allocates their gradient."""
 
     @staticmethod
     def forward(logits: Tensor, target: Tensor, *params: float) -> tuple[Tensor, Tensor]:
@@ -98,7 +101,10 @@ class _CrossEntropy(Function):
 
 
 def counted(target: Tensor, ignore_index: int) -> Tensor | int:
-    """The number of rows that are not ignored. torch would wrap an `ignore_index` that `target`'s dtype cannot hold."""
+    """Return the number of rows that are not ignored.
+
+    If the dtype of `target` cannot represent `ignore_index`, no row is ignored; torch's comparison would wrap it.
+    """
     limits = torch.iinfo(target.dtype)
     return (target != ignore_index).sum() if limits.min <= ignore_index <= limits.max else target.numel()
 
@@ -113,39 +119,48 @@ def cross_entropy(
     z_loss: float = 0.0,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Cross-entropy of logits over the last dimension: `lse - logits[target]`, `lse = ln(sum(exp(logits)))`.
-
-    As `torch.nn.functional.cross_entropy`, with the classes in the last dimension whatever the rank. Each row is read
-    once and computed in float32; the result is rounded once.
+    """Compute the cross-entropy of logits over the last dimension: `lse - logits[target]`,
+    `lse = ln(sum(exp(logits)))`.
 
     Args:
-        logits: float32, float16 or bfloat16, of shape `[..., V]` with V at least 1 (tested to 262,144), on the CPU or a
-            CUDA device. The last dimension must have stride 1; the leading ones may be strided as far as two strides
-            describe them (`logits[:, :-1]`).
-        target: int64 or int32, of shape `[...]`: the class of each row.
-        ignore_index: the target of rows that count for nothing.
-        reduction: "mean" over the rows that are not ignored (NaN without any), "sum", or "none", a loss for each row.
-        label_smoothing: from 0 to 1: the share of the target that all classes have in equal parts.
-        z_loss: `z_loss * lse**2` is added to each row's loss (PaLM, arXiv:2204.02311); finite, 0 or more.
-        return_lse: also return `lse`, float32 of shape `[...]`, which has no gradient.
+        logits (Tensor): float32, float16 or bfloat16, shape `[..., V]` with V at least 1 (tested to 262,144), on the
+            CPU or a CUDA device. The classes are in the last dimension for every rank. The last stride is 1. The
+            leading dimensions must merge into at most two strided dimensions, as in a slice or chunk of a contiguous
+            tensor. `logits[:, :-1]` is an example.
+        target (Tensor): class of each row, int64 or int32, shape `[...]`.
+        ignore_index (int): target of the rows that do not count.
+        reduction (str): "mean" over the rows that are not ignored, "sum", or "none" for one loss per row.
+        label_smoothing (float): fraction of the target probability that is spread evenly over all classes, 0 to 1.
+        z_loss (float): adds `z_loss * lse**2` to the loss of each row; finite, 0 or more (PaLM, arXiv:2204.02311).
+        return_lse (bool): also return `lse`.
 
     Returns:
-        The loss, in the dtype of `logits`: a scalar, or of shape `[...]`; with `return_lse` the pair `(loss, lse)`.
-        Both are NaN in a row with NaN or +inf (torch.logsumexp gives +inf for +inf).
-
-    A target that is neither a class nor `ignore_index` is an error on the CPU; on a GPU, which nobody waits for, its
-    loss and gradient are NaN (torch ends the process's CUDA context there). Has a gradient for `logits`, once, not
-    twice. A CUDA tensor runs on torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same
-    kernel on the CPU executor, which is meant for tests: it is slow. A row's loss does not depend on the other rows.
+        The loss in the dtype of `logits`: a scalar, or shape `[...]` with `reduction="none"`. With `return_lse`, the
+        pair `(loss, lse)`; `lse` is float32 of shape `[...]` and has no gradient.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_75.
-        ValueError: for another `reduction`.
-        TypeError: for `logits` or a `target` that is no tensor.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. On the CPU,
+            also raised for a target that is neither a class nor `ignore_index`.
+        ValueError: `reduction` is not "none", "mean" or "sum".
+        TypeError: `logits` or `target` is not a tensor, or another argument has the wrong type.
+        torch.OutOfMemoryError: An allocation does not fit in GPU memory.
 
-    Source: `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online maximum and sum,
-    arXiv:1805.02867.
+    Note:
+        Exactness: Each row is read once and computed in float32. The result is rounded once. The loss of a row does not
+            depend on the other rows.
+        Gradients: Only `logits` has one. A second derivative and forward-mode AD raise RuntimeError.
+        Special values: A row with NaN or +inf gives NaN for the loss and for `lse`; torch.logsumexp gives +inf for
+            +inf. "mean" over no rows is NaN. On a GPU, the host does not read the targets. A target that is neither a
+            class nor `ignore_index` gives a NaN loss and gradient there. torch fails with a device-side assertion.
+
+    Source:
+        `torch.nn.functional.cross_entropy`; label smoothing, arXiv:1512.00567; online maximum and sum,
+        arXiv:1805.02867.
+
+    Example:
+        >>> oxiwarp.cross_entropy(torch.tensor([[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]), torch.tensor([2, 0]))
+        tensor(0.7531)
     """
     if not (isinstance(logits, Tensor) and isinstance(target, Tensor)):
         refuse_types("cross_entropy", {"logits": logits, "target": target}, {})

@@ -1,4 +1,7 @@
-"""Gated activations, GEGLU and SwiGLU among them: `torch.ops.oxiwarp.gated_activation` and its public functions."""
+"""Gated activations such as GEGLU and SwiGLU: `torch.ops.oxiwarp.gated_activation` and its public functions.
+
+The operator computes `first * f(second)`, or `f(first) * second` with `gate_first`.
+"""
 
 from typing import Any
 
@@ -19,7 +22,7 @@ ROLES = {"gate": Role.ROWS, "up": Role.ROWS}
 def _check(
     name: str, x: Tensor, second: Tensor | None, bias: Tensor | None, gate_first: bool, kind: int, threshold: float
 ) -> int:
-    """Raise for inputs that the kernels refuse; otherwise return the columns of a half."""
+    """Return the number of columns of a half. Raise RuntimeError for inputs that the kernels refuse."""
     if second is not None:
         check(name, x, bias, 2, **{"up" if gate_first else "gate": second})
     else:
@@ -70,7 +73,7 @@ op_backward = define(
 
 
 class GatedActivation(Function):
-    """The operator with its gradients: those of two tensors are two halves of one."""
+    """The gated activation with its backward, whose kernel returns the gradients of both halves in one tensor."""
 
     @staticmethod
     def forward(
@@ -147,40 +150,46 @@ def geglu(
     mode: str = "exact",
     out: Tensor | None = None,
 ) -> Tensor:
-    """`first * gelu(second)` over the halves of the last dimension, in one pass: diffusers' `GEGLU` after its linear.
-
-    The other functions of this file take the same arguments but `approximate`, return and raise the same; the names say
-    which half the activation is applied to.
+    """Compute GEGLU over two halves of the last dimension: `first * gelu(second)`.
 
     Args:
-        x: float32, float16 or bfloat16, `[..., 2 * H]`, both halves; or `[..., H]`, the first of two tensors. The last
-            dimension must have stride 1; the leading ones may be strided as far as two strides describe them (slices
-            and chunks of a contiguous tensor). If two of `x`, `gate` and `out` have gaps, these must be between the
-            same groups of rows. No rows is fine.
-        gate: the second half, where it is a tensor of its own: `x`'s shape and dtype. (Where the first half is the
-            gate, as in `silu_and_mul`, this argument is called `up`.)
-        bias: `[2 * H]` in `x`'s dtype, or None: added to the halves first, in their order.
-        approximate: "none" for erf, or "tanh", as `torch.nn.functional.gelu`'s.
-        mode: "exact", roundings where torch's operators make them (the sums with the bias, the activation, the
-            product): on a GPU the same bits as the eager chain. "fast", one rounding at the end.
-        out: a tensor `[..., H]` of `x`'s dtype and device to write to, such as a slice of a wider buffer; it must not
-            overlap an input. Without gradients.
+        x (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[..., 2 * H]` if `x` has both
+            halves, or `[..., H]` if `gate` is given. The last stride is 1. The leading dimensions must merge into at
+            most two strided dimensions, as in a slice or chunk of a contiguous tensor. If two of `x`, `gate` and `out`
+            have gaps, the gaps must lie between the same groups of rows.
+        gate (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
+            `first` and `second`.
+        approximate (str): "none" or "tanh", as for `torch.nn.functional.gelu`.
+        mode (str): "exact" rounds where torch's eager operators do: after the addition of the bias, the activation and
+            the product. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written. It may
+            be a slice of a wider buffer. It must not overlap an input.
 
     Returns:
-        A contiguous tensor `[..., H]` of `x`'s dtype, or `out`.
-
-    Gradients are computed in float32 from the inputs, and rounded once; those of two tensors are the halves of one
-    buffer, and the bias's is their sum over the rows, by torch. There is no second derivative. Streams, CUDA graphs and
-    the CPU executor as for `gelu`.
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_75.
-        ValueError: for another `mode` or `approximate`.
-        torch.OutOfMemoryError: where the output does not fit.
-        TypeError: for an `x`, `gate`, `bias` or `out` that is no tensor.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            `out` is given and an input requires grad.
+        ValueError: `mode` or `approximate` has an unknown value.
+        TypeError: `x`, `gate`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202).
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradients of `x` and `gate` are the halves
+            of one buffer. The gradient of `bias` is their sum over the rows, computed by torch. A second derivative and
+            forward-mode AD raise RuntimeError.
+
+    Source:
+        diffusers' `GEGLU` after its linear layer; Shazeer, "GLU Variants Improve Transformer" (arXiv:2002.05202).
+
+    Example:
+        >>> oxiwarp.geglu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
+        tensor([[-0.1587,  3.9090]])
     """
     if approximate not in ("none", "tanh"):
         raise ValueError(f"geglu: approximate is {approximate!r}, expected 'none' or 'tanh'")
@@ -191,35 +200,200 @@ def geglu(
 def swiglu(
     x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """`first * silu(second)`: diffusers' `SwiGLU` after its linear. Arguments, result and errors as `geglu`."""
+    """Compute SwiGLU over two halves of the last dimension: `first * silu(second)`.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `gate` is given.
+        gate (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
+            `first` and `second`.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `gate`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        diffusers' `SwiGLU` after its linear layer; arXiv:2002.05202.
+
+    Example:
+        >>> oxiwarp.swiglu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
+        tensor([[-0.2689,  3.5232]])
+    """
     return _call("swiglu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
 def mul_and_silu(
     x: Tensor, gate: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """`first * silu(second)`: another name of `swiglu`, that of vLLM's kernels and of kernels-community."""
+    """Compute `first * silu(second)` over two halves of the last dimension. This is `swiglu` by another name.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `gate` is given.
+        gate (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
+            `first` and `second`.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `gate`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `MulAndSilu` of vLLM and of kernels-community.
+
+    Example:
+        >>> oxiwarp.mul_and_silu(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
+        tensor([[-0.2689,  3.5232]])
+    """
     return _call("mul_and_silu", SILU, x, gate, bias, mode, out, gate_first=False)
 
 
 def silu_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """`silu(first) * second`: LLaMA's MLP between its linears. Arguments, result and errors as `geglu`."""
+    """Compute `silu(first) * second` over two halves of the last dimension.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
+            `first` and `second`.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `up`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        the MLP of LLaMA between its linear layers; `SiluAndMul` of vLLM; arXiv:2002.05202.
+
+    Example:
+        >>> oxiwarp.silu_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
+        tensor([[-0.7311,  3.5232]])
+    """
     return _call("silu_and_mul", SILU, x, up, bias, mode, out, gate_first=True)
 
 
 def gelu_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """`gelu(first) * second`. Arguments, result and errors as `geglu`."""
+    """Compute `gelu(first) * second` over two halves of the last dimension.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
+            `first` and `second`.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `up`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `GeluAndMul` of vLLM and of kernels-community; arXiv:2002.05202.
+
+    Example:
+        >>> oxiwarp.gelu_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
+        tensor([[-0.8413,  3.9090]])
+    """
     return _call("gelu_and_mul", GELU, x, up, bias, mode, out, gate_first=True)
 
 
 def gelu_tanh_and_mul(
     x: Tensor, up: Tensor | None = None, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """`gelu(first, approximate="tanh") * second`: Gemma's MLP. Arguments, result and errors as `geglu`."""
+    """Compute `gelu(first, approximate="tanh") * second` over two halves of the last dimension.
+
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
+            `first` and `second`.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `up`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        the MLP of Gemma between its linear layers; `GeluTanhAndMul` of kernels-community; arXiv:2002.05202.
+
+    Example:
+        >>> oxiwarp.gelu_tanh_and_mul(torch.tensor([[1.0, 2.0, -1.0, 2.0]]))
+        tensor([[-0.8412,  3.9092]])
+    """
     return _call("gelu_tanh_and_mul", GELU_TANH, x, up, bias, mode, out, gate_first=True)
 
 
@@ -232,11 +406,41 @@ def fatrelu_and_mul(
     mode: str = "exact",
     out: Tensor | None = None,
 ) -> Tensor:
-    """`threshold(first, threshold, 0) * second`: 0 where the first half is not greater than `threshold`.
+    """Compute `torch.nn.functional.threshold(first, threshold, 0) * second` over two halves of the last dimension.
 
-    The threshold is rounded to `x`'s dtype, as torch's CUDA kernel of threshold does; 0 gives ReGLU, infinities are
-    taken as torch takes them, and NaN is refused. Arguments, result
-    and errors as `geglu`.
+    Args:
+        x (Tensor): float32, float16 or bfloat16, with the strides that `geglu` supports. Shape `[..., 2 * H]` if `x`
+            has both halves, or `[..., H]` if `up` is given.
+        up (Tensor | None): the second half, with the shape and dtype of `x`.
+        bias (Tensor | None): shape `[2 * H]`, contiguous, in the dtype of `x`. Its halves are added to the halves
+            `first` and `second`.
+        threshold (float): `first` is replaced by 0 if it is not greater than this number. 0 gives ReGLU.
+        mode (str): "exact" rounds where torch's eager operators do. "fast" rounds once, at the end.
+        out (Tensor | None): tensor `[..., H]` with the dtype and device of `x`, to which the result is written.
+
+    Returns:
+        Contiguous Tensor of shape `[..., H]` with the dtype of `x`, or `out`.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported. Also raised if `out` is given and an input
+            requires grad, or if `threshold` is NaN.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `up`, `bias` or `out` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: On a GPU, "exact" gives the bits of torch's eager chain. "fast" has the error bounds that `gelu`
+            states.
+        Gradients: Computed in float32 from the inputs and rounded once. The gradient of `bias` is computed as for
+            `geglu`. A second derivative and forward-mode AD raise RuntimeError.
+        Special values: The threshold is rounded to the dtype of `x`, as in torch's CUDA kernel. It may be infinite.
+
+    Source:
+        `FatreluAndMul` of vLLM and of kernels-community; `torch.nn.functional.threshold`.
+
+    Example:
+        >>> oxiwarp.fatrelu_and_mul(torch.tensor([[0.5, 2.0, 3.0, 4.0]]), threshold=1.0)
+        tensor([[0., 8.]])
     """
     return _call("fatrelu_and_mul", FATRELU, x, up, bias, mode, out, gate_first=True, threshold=threshold)
 

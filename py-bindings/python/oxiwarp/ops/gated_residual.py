@@ -1,4 +1,4 @@
-"""A gated residual connection: `torch.ops.oxiwarp.gated_residual` and its public function."""
+"""Gated residual connection, `x + gate * y`: `torch.ops.oxiwarp.gated_residual` and its public function."""
 
 from typing import Any
 
@@ -38,13 +38,13 @@ op = define(
 def unclipped(
     dtotal: Tensor, x: Tensor, y: Tensor, gate: Tensor | None, gate_table: Tensor | None, exact: bool
 ) -> Tensor:
-    """`dtotal` where the sum was not clamped, which the sum without the clamp tells; 0 elsewhere."""
+    """Return `dtotal` with 0 at the elements that the forward clamped. The sum is recomputed without the clamp."""
     total = x + y if gate is None else op(x, y, gate, gate_table, exact, False)
     return torch.where(total.abs() <= CLIP, dtotal, 0)
 
 
 class _GatedResidual(Function):
-    """Keeps y and the gate, and x where the sum may be clamped."""
+    """Saves y and the gate. Saves x only with `clip`, to find the clamped elements."""
 
     @staticmethod
     def forward(x: Tensor, y: Tensor, gate: Tensor, gate_table: Tensor | None, exact: bool, clip: bool) -> Tensor:
@@ -74,30 +74,43 @@ def gated_residual(
     clip: bool = False,
     mode: str = "exact",
 ) -> Tensor:
-    """`x + gate * y`, in one pass.
+    """Add a gated branch to a residual: `x + gate * y`.
 
     Args:
-        x, y: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last
-            dimension of stride 1.
-        gate: broadcasts against `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, strided slices), in
-            `x`'s dtype or float32. `x`, `y` and gate must be reachable by two strides of rows: a gate
-            repeats in the first or in the last leading dimensions, as for `ada_norm`.
-        gate_table: `[N]`, added to the gate in the kernel.
-        clip: clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
-        mode: "exact" rounds the product and the sum, as torch's operators do in one dtype; with a float32 gate (Wan)
-            the sum alone. "fast" rounds only the result. In both modes the sum of the gate and its table is
-            rounded first if both have `x`'s dtype.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
+            CPU or a CUDA device.
+        y (Tensor): branch, with the shape, dtype and device of `x`.
+        gate (Tensor): broadcasts to `x` and has its last dimension (`[B, 1, N]`, `[B, S, N]`, `[N]`, slices), in the
+            dtype of `x` or in float32. It may be broadcast in the first or in the last leading dimensions, as `scale`
+            of `ada_norm`. Two row strides per tensor must reach all rows of `x`, `y` and `gate`.
+        gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel.
+        clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
+        mode (str): "exact" or "fast", see Exactness.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype.
-
-    Gradients, of the table too, are products and sums of torch's in float32, rounded once. Once, not twice, and not in
-    forward-mode AD.
+        Contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError, TypeError, ValueError, torch.OutOfMemoryError: as `ada_norm`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
+        ValueError: `mode` is not "exact" or "fast".
+        TypeError: `x`, `y`, `gate` or `gate_table` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: the gates of adaLN-Zero, arXiv:2212.09748.
+    Note:
+        Exactness: "exact" rounds the product and the sum, as torch's operators do in one dtype. With a float32 gate, as
+            in Wan, it rounds only the sum. "fast" rounds only the result. In both modes, `gate + gate_table` is rounded
+            first if both have the dtype of `x`.
+        Gradients: torch's operators compute them in float32 and round once, also for the table. A second derivative and
+            forward-mode AD raise RuntimeError.
+
+    Source:
+        The gates of adaLN-Zero (arXiv:2212.09748).
+
+    Example:
+        >>> oxiwarp.gated_residual(torch.zeros(1, 3), torch.ones(1, 3), torch.tensor([0.0, 1.0, 2.0]))
+        tensor([[0., 1., 2.]])
     """
     name = "gated_residual"
     tensors = isinstance(x, Tensor) and isinstance(y, Tensor)

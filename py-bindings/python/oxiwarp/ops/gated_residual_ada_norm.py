@@ -1,4 +1,7 @@
-"""Gated residual and the following modulated norm in one pass: `torch.ops.oxiwarp.gated_residual_ada_norm`."""
+"""Gated residual and the modulated norm of its sum: `torch.ops.oxiwarp.gated_residual_ada_norm`.
+
+`sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`.
+"""
 
 from typing import Any
 
@@ -68,7 +71,7 @@ op = define(
 
 
 class _GatedResidualAdaNorm(Function):
-    """Keeps its operands but x, and the sum; what comes back for the sum is added as the norm's gradient is made."""
+    """Saves the sum and the operands (x only with `clip`). The backward kernel adds the incoming gradient of `sum`."""
 
     @staticmethod
     def forward(
@@ -128,24 +131,48 @@ def gated_residual_ada_norm(
     clip: bool = False,
     mode: str = "exact",
 ) -> tuple[Tensor, Tensor]:
-    """`sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, in one pass.
+    """Add a gated branch and modulate the norm: `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`.
 
     Args:
-        x, y, gate, gate_table, clip: as for `gated_residual`; without a gate, `sum = x + y`.
-        scale, shift, norm, weight, bias, eps, scale_table, shift_table: as for `ada_norm`; the norm reads the rounded
-            sum.
-        mode: as for both.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the
+            CPU or a CUDA device.
+        y (Tensor): branch, with the shape, dtype and device of `x`.
+        gate (Tensor | None): as for `gated_residual`. None gives `sum = x + y`.
+        scale (Tensor): broadcasts to `x`, with the shapes and dtypes that `ada_norm` supports.
+        shift (Tensor | None): as `scale`.
+        norm (str): "layer_norm", or "rms_norm": `x * rsqrt(mean(x**2) + eps)`. The norm reads the rounded sum.
+        weight (Tensor | None): weight of the norm, contiguous `[N]` in the dtype of `x` or in float32.
+        bias (Tensor | None): bias of the norm, contiguous `[N]` in the dtype of `x` or in float32.
+        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
+        gate_table (Tensor | None): shape `[N]`, added to `gate` in the kernel.
+        scale_table (Tensor | None): shape `[N]`, added to `scale` in the kernel.
+        shift_table (Tensor | None): shape `[N]`, added to `shift` in the kernel.
+        clip (bool): clamp the sum to ±65504, as Flux and Qwen-Image do in float16.
+        mode (str): "exact" or "fast", as for `gated_residual` and `ada_norm`.
 
     Returns:
-        `(normed, sum)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the
-        other.
-
-    Gradients as those of the two ops; what comes back for the sum is added before the one rounding.
+        `(normed, sum)`: two contiguous tensors with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError, TypeError, ValueError, torch.OutOfMemoryError: as `ada_norm`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
+        ValueError: `norm` or `mode` has an unknown value.
+        TypeError: An operand is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The results do not fit in GPU memory.
 
-    Source: adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the beginning of the next.
+    Note:
+        Exactness: The results have the bits of `gated_residual` followed by `ada_norm`.
+        Gradients: As for `gated_residual` and `ada_norm`. The incoming gradient of `sum` is added before the one
+            rounding. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        adaLN-Zero (arXiv:2212.09748): the end of one half of a block and the start of the next.
+
+    Example:
+        >>> x, y, gate = torch.zeros(1, 4), torch.ones(1, 4), torch.tensor([1.0, 2.0, 3.0, 4.0])
+        >>> oxiwarp.gated_residual_ada_norm(x, y, gate, torch.zeros(4))
+        (tensor([[-1.3416, -0.4472,  0.4472,  1.3416]]), tensor([[1., 2., 3., 4.]]))
     """
     tensors = isinstance(x, Tensor) and isinstance(y, Tensor) and isinstance(scale, Tensor)
     tables = (

@@ -27,7 +27,7 @@ op = define(
 
 
 class _LayerNorm(Function):
-    """Keeps x and the parameters: the gradients are made of them and of what comes back."""
+    """Saves x and the parameters, from which the backward recomputes the norm."""
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
@@ -52,35 +52,43 @@ class _LayerNorm(Function):
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5) -> Tensor:
-    """LayerNorm over the last dimension, in one pass: `(x - mean) / sqrt(variance + eps) * weight + bias`.
-
-    Mean and (biased) variance by Welford's method in float32, in the order of torch's CUDA kernel, and one rounding at
-    the end: on a GPU, where N is divisible by 4, the bits are those of `torch.nn.functional.layer_norm` of the same
-    dtype.
+    """Compute LayerNorm over the last dimension: `(x - mean) / sqrt(variance + eps) * weight + bias`.
 
     Args:
-        x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The last
-            dimension must have stride 1; the leading ones may be strided as far as two strides describe them.
-        weight, bias: contiguous `[N]` in `x`'s dtype or float32, or None. In float32 beside a 16-bit `x` the result is
-            that of diffusers' FP32LayerNorm.
-        eps: added to the variance; finite, 0 or more.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, on the CPU or a CUDA device. The
+            last stride is 1. The leading dimensions must merge into at most two strided dimensions, as in a slice or
+            chunk of a contiguous tensor.
+        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
+        bias (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
+        eps (float): added to the variance; finite, 0 or more.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype. A row's bits depend on that row and the parameters alone. A
-        constant row gives the bias if N is not divisible by 4; if it is, rounding can give the mean an error, as in
-        torch. If the variance overflows float32, a row gives NaN for N divisible by 4 and the bias otherwise, also as
-        in torch.
-
-    Gradients are computed in float32 from `x`, and rounded once; those of weight and bias, sums over rows, have the
-    same bits each time. Once, not twice, and not in forward-mode AD.
+        Contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_75.
-        TypeError: for an argument that is no tensor.
-        torch.OutOfMemoryError: where the output does not fit.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
+        TypeError: `x`, `weight` or `bias` is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).
+    Note:
+        Exactness: Mean and biased variance are computed in float32 by Welford's method, in the order of torch's CUDA
+            kernel, and the result is rounded once. On a GPU, if N is divisible by 4, the bits are those of
+            `torch.nn.functional.layer_norm` in the same dtype. With a 16-bit `x` and float32 parameters the result is
+            that of diffusers' `FP32LayerNorm`. The bits of a row depend only on the row and the parameters.
+        Gradients: Computed in float32 from `x` and rounded once. The gradients of `weight` and `bias`, which are sums
+            over rows, are deterministic. A second derivative and forward-mode AD raise RuntimeError.
+        Special values: A constant row gives the bias if N is not divisible by 4. If N is divisible by 4, rounding of
+            the mean can give another value, as in torch. If the variance overflows float32, the row is NaN for N
+            divisible by 4 and the bias otherwise, as in torch.
+
+    Source:
+        `torch.nn.functional.layer_norm`; Ba, Kiros and Hinton, "Layer Normalization" (arXiv:1607.06450).
+
+    Example:
+        >>> oxiwarp.layer_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[-1.3416, -0.4472,  0.4472,  1.3416]])
     """
     if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(bias, OPTIONAL)):
         refuse_types("layer_norm", {"x": x}, {"weight": weight, "bias": bias})

@@ -1,4 +1,4 @@
-"""The gradients of LayerNorm: `torch.ops.oxiwarp.layer_norm_backward`, which autograd calls."""
+"""Gradients of LayerNorm: `torch.ops.oxiwarp.layer_norm_backward`, which the backward functions call."""
 
 from torch import Tensor
 
@@ -23,8 +23,9 @@ def _fake(
     return x.new_empty(x.shape), like(f"{name}: dweight", weight, x, dweight), dbias_out
 
 
-# dx + dsum, and the gradients of weight and bias if they are wanted, otherwise empty tensors. A weight [G, N] is one
-# for each of G equal groups of rows; without a bias its gradient is of the weight's shape and dtype.
+# Returns dx + dsum and the gradients of weight and bias. A gradient that is not wanted is a tensor without
+# elements. A weight [G, N] has one row for each of G equal groups of consecutive rows. If `bias` is None and
+# `dbias` is set, its gradient has the shape and dtype of the weight.
 op = define(
     "layer_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? bias, Tensor? dsum, float eps, bool dweight, "
     "bool dbias) -> (Tensor, Tensor, Tensor)",

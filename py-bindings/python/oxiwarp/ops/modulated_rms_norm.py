@@ -1,4 +1,4 @@
-"""Mochi's modulated RMSNorm: the kernel of `ada_norm` with Mochi's roundings."""
+"""Mochi's modulated RMSNorm, `x * rsqrt(mean(x**2) + eps) * (1 + scale)`, by the kernel of `ada_norm`."""
 
 from torch import Tensor
 
@@ -9,24 +9,41 @@ ROLES = {"x": Role.ROWS, "scale": Role.PER_BATCH}
 
 
 def modulated_rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-6) -> Tensor:
-    """`x * rsqrt(mean(x**2) + eps) * (1 + scale)` over the last dimension, in float32 with one rounding at the end.
+    """Compute Mochi's modulated RMSNorm over the last dimension: `x * rsqrt(mean(x**2) + eps) * (1 + scale)`.
 
     Args:
-        x, scale, eps: as for `ada_norm`; Mochi's scale is `[B, 1, N]`, or `[B, N]` where `x` is `[B, S, N]`.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, last stride 1, on the CPU or a
+            CUDA device.
+        scale (Tensor): shape `[B, N]` for `x` of shape `[B, S, N]`, or a shape that `ada_norm` supports, in the dtype
+            of `x` or in float32. Mochi's shape is `[B, 1, N]`.
+        eps (float): added to the mean of squares; finite, 0 or more.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype.
+        Contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
-        As `ada_norm`, by that name.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD. Messages begin with `ada_norm`, which this function calls.
+        TypeError: `x` or `scale` is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: genmo's Mochi 1 (`modulated_rmsnorm`) and diffusers' `MochiModulatedRMSNorm`, whose roundings these are.
+    Note:
+        Exactness: The chain is computed in float32 and rounded once, as in Mochi's modules.
+        Gradients: As for `ada_norm`. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `modulated_rmsnorm` of genmo's Mochi 1 and diffusers' `MochiModulatedRMSNorm`.
+
+    Example:
+        >>> oxiwarp.modulated_rms_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.ones(4))
+        tensor([[0.7303, 1.4606, 2.1909, 2.9212]])
     """
     return ada_norm(x, per_batch(scale, x), norm="rms_norm", eps=eps, mode="fast")
 
 
 def per_batch(modulation: Tensor, x: Tensor) -> Tensor:
-    """`[B, N]` as `[B, 1, N]` where `x` is `[B, S, N]`; anything else as it is."""
+    """Return `modulation` of shape `[B, N]` as `[B, 1, N]` if `x` is `[B, S, N]`. Return other shapes unchanged."""
     if isinstance(modulation, Tensor) and isinstance(x, Tensor) and modulation.dim() == 2 and x.dim() == 3:
         return modulation.unsqueeze(1)
     return modulation

@@ -1,4 +1,4 @@
-"""Normalised and rotated queries and keys: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
+"""Norm and rotation of queries and keys in one launch: `torch.ops.oxiwarp.qk_norm_rope` and its public function."""
 
 from collections.abc import Sequence
 from types import NoneType
@@ -106,7 +106,10 @@ def _norm_backward(
     wants: Sequence[bool],
     how: tuple[int, float],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """The gradients of the norm over the last dimension with respect to `x`, weight and bias, those that are wanted."""
+    """Return the gradients of the norm for `x`, weight and bias, each of the last two None if it is not wanted.
+
+    `how` is the norm's number in `NORMS`, and eps.
+    """
     (weight, bias), (wants_weight, wants_bias), (norm, eps) = parameters, wants, how
     if norm == 0:
         return grad, None, None
@@ -124,7 +127,7 @@ def _forward(q: Tensor, k: Tensor | None, args: tuple[Any, ...]) -> Any:
 
 
 class _Function(Function):
-    """Undoes the rotation by the kernel of `rope`; then the gradient of the norm by its own, from q and k."""
+    """Saves its operands. The backward undoes the rotation with the kernel of `rope`, then calls that of the norm."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor | None, *args: Any) -> Any:
@@ -160,7 +163,7 @@ class _Function(Function):
 
 
 def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
-    """`x` with the columns that are normalised together as the last dimension."""
+    """Return `x` in a shape whose last dimension is the columns that the norm reduces."""
     _, _, heads, dim = sizes(x, how)
     if x.dim() == 3:
         return x if across_heads or heads == 1 else x.unflatten(2, (heads, dim))
@@ -172,7 +175,7 @@ def _rows(x: Tensor, across_heads: bool, how: Rotation) -> Tensor:
 
 
 def _heads(rows: Tensor, x: Tensor, how: Rotation) -> Tensor:
-    """What `_rows` made of a tensor like `x`, in the shape of `x`."""
+    """Undo `_rows`: return `rows` in the shape of `x`."""
     if x.dim() == 4 and rows.dim() == 3 and how.heads_first:
         return rows.unflatten(2, (x.shape[1], x.shape[3])).transpose(1, 2)
     return rows.reshape(x.shape)
@@ -199,39 +202,70 @@ def qk_norm_rope(
     head_dim: int | None = None,
     out: tuple[Tensor, Tensor | None] | Tensor | None = None,
 ) -> Any:
-    """Queries and keys normalised, then rotated: one launch, in which each is read and written once.
+    """Normalize queries and keys, then rotate them: `rope(norm(q) * q_weight + q_bias, cos, sin)`, and the same for
+    `k`.
+
+    One launch reads and writes each tensor once.
 
     Args:
-        q, k, cos, sin, interleaved, rotary_dim, offset, heads_first, head_dim: as for `rope`; without tables there is
-            no rotation.
-        norm: by the module that it stands for, which decides how sums are ordered and where is rounded:
-            "layer_norm", torch.nn.LayerNorm (CogVideoX, GLM); "rms_norm", torch.nn.RMSNorm (Flux, LTX-Video, Wan), one
-            rounding; "llama_rms_norm", that of Llama, Qwen and diffusers' RMSNorm, which round before the weight
-            multiplies and after; "mochi_rms_norm", written out like it, with one rounding; None, no norm.
-        q_weight, k_weight: contiguous `[D]`, or `[heads * D]` with `across_heads`, in `q`'s dtype or float32; None: no
-            weight. Without `k`, `k_weight` and `k_bias` are not read.
-        q_bias, k_bias: the same, for "layer_norm".
-        eps: added to the variance or the mean of squares; finite, 0 or more.
-        across_heads: normalise all heads of a token together (LTX-Video, Wan); they lie side by side in memory.
-        mode: "exact" rounds the norm to the dtype and then the rotation, as the modules do one after the other (a
-            weight in float32 makes "llama_rms_norm" go on in float32, as it does diffusers' module: both weights are,
-            or none); "fast" rounds once at the end.
-        out: where to write instead: a tensor, or a pair with `k`, of the shapes and dtype of `q` and `k`. Slices of a
-            buffer that holds text and image tokens save its concatenation.
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
+            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
+            1; all other strides are free.
+        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
+        cos (Tensor | None): table of cosines, as for `rope`. Without tables there is no rotation.
+        sin (Tensor | None): table of sines, as for `rope`.
+        norm (str | None): the module to reproduce, which fixes the order of sums and the roundings. "rms_norm":
+            torch.nn.RMSNorm, one rounding (Flux, LTX-Video, Wan). "llama_rms_norm": the RMSNorm of Llama, Qwen and
+            diffusers, which rounds before and after the multiplication by the weight. "mochi_rms_norm": an RMSNorm
+            composed of torch's operators with one rounding. "layer_norm": torch.nn.LayerNorm (CogVideoX, GLM). None: no
+            norm.
+        q_weight (Tensor | None): contiguous `[D]`, or `[heads * D]` with `across_heads`, in the dtype of `q` or in
+            float32.
+        k_weight (Tensor | None): as `q_weight`. `k_weight` and `k_bias` are ignored without `k`.
+        q_bias (Tensor | None): as `q_weight`, only for "layer_norm".
+        k_bias (Tensor | None): as `q_weight`, only for "layer_norm".
+        eps (float): added to the variance or to the mean of squares; finite, 0 or more.
+        across_heads (bool): normalize all heads of a token together, as LTX-Video and Wan do. The heads of a token must
+            then be adjacent in memory.
+        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
+            rotated width apart, as in `rotate_half` of transformers.
+        rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
+        offset (int | None): index of the first rotated token, as for `rope`.
+        mode (str): "exact" or "fast", see Exactness.
+        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
+        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
+        out (Tensor | tuple | None): tensor to which the result is written, or with `k` a pair of tensors, with the
+            shapes and dtype of `q` and `k`. Slices of a buffer for text and image tokens avoid a concatenation.
 
     Returns:
-        A contiguous tensor of `q`'s shape and dtype, with `k` a pair of them; or `out`.
-
-    In mode "exact" and on CUDA the bits are those of the modules in eager torch, for heads of columns divisible by 4.
-    Differentiable, but for `out` and the tables: the backward undoes the rotation by the same kernel and takes the
-    norm's gradient by that of `rms_norm` or `layer_norm`, in float32 and rounded once.
+        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors. With `out`, `out`.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came.
-        ValueError: for another `norm` or `mode`, or numbers out of range.
-        TypeError: for an argument that is no tensor.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            a table requires grad, or if `out` is given and an input requires grad.
+        ValueError: `norm` or `mode` is unknown, an integer argument is too small, arguments exclude each other, or
+            `out` has the wrong number of tensors.
+        TypeError: A tensor argument is not a tensor, or a number has the wrong type.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: arXiv:1910.07467 (RMSNorm), arXiv:1607.06450 (LayerNorm), arXiv:2104.09864 (rotary embedding).
+    Note:
+        Exactness: "exact" rounds after the norm and then as `rope`, like the modules one after the other. On a GPU, if
+            D is divisible by 4, the bits are those of the eager modules. With float32 weights, "llama_rms_norm"
+            continues in float32, as diffusers' module does; both weights must then be float32. "fast" rounds once, at
+            the end.
+        Gradients: Two kernels: the backward of `rope`, and the backward of `rms_norm` or `layer_norm`, with a rounding
+            between them. Tables have no gradient. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        RMSNorm, arXiv:1910.07467; LayerNorm, arXiv:1607.06450; rotary embedding, arXiv:2104.09864.
+
+    Example:
+        >>> q = torch.tensor([1.0, 2.0, 3.0, 4.0]).view(1, 1, 1, 4)
+        >>> oxiwarp.qk_norm_rope(q)  # only the norm
+        tensor([[[[0.3651, 0.7303, 1.0954, 1.4606]]]])
+        >>> oxiwarp.qk_norm_rope(q, cos=torch.zeros(1, 2), sin=torch.ones(1, 2))  # both pairs by 90 degrees
+        tensor([[[[-0.7303,  0.3651, -1.4606,  1.0954]]]])
     """
     name = "qk_norm_rope"
     operands = isinstance(q, Tensor) and isinstance(k, OPTIONAL) and isinstance(cos, OPTIONAL)
@@ -273,7 +307,10 @@ def qk_norm_rope(
 
 
 def _write(q: Tensor, k: Tensor | None, args: tuple[Any, ...], out: Any, wants_grad: bool) -> Any:
-    """The operator with outputs of the caller's."""
+    """Run the operator on the caller's output tensors and return `out`.
+
+    Raise TypeError or ValueError unless `out` has one tensor per input.
+    """
     outs = list(out) if isinstance(out, tuple | list) else [out]
     for one in outs:
         if one is not None and not isinstance(one, Tensor):

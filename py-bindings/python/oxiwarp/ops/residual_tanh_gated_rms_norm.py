@@ -1,4 +1,7 @@
-"""Mochi's residual: `torch.ops.oxiwarp.residual_tanh_gated_rms_norm`, alone and with the norm that follows."""
+"""Mochi's residual, `x + rms(x_res) * tanh(gate)`, with and without the following modulated RMSNorm.
+
+The operators are `residual_tanh_gated_rms_norm` and `residual_tanh_gated_rms_norm_modulated` in `torch.ops.oxiwarp`.
+"""
 
 import torch
 from torch import Tensor
@@ -60,25 +63,40 @@ def _formula(x: Tensor, x_res: Tensor, gate: Tensor, eps: float) -> Tensor:
 
 
 def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = 1e-6) -> Tensor:
-    """`x + rms(x_res) * tanh(gate)` over the last dimension, in one pass, with the roundings of Mochi's modules.
+    """Add a normalized, gated branch to a residual, as Mochi does: `x + rms(x_res) * tanh(gate)`.
 
-    `tanh(gate)` is rounded to the gate's dtype, the product is computed in float32 and rounded, and so is the sum.
+    `rms(v)` is `v * rsqrt(mean(v**2) + eps)` over the last dimension.
 
     Args:
-        x, x_res: float32, float16 or bfloat16, both of shape `[..., N]`, on one device, with last dimension of stride
-            1: the residual stream, and the branch that comes back to it.
-        gate: broadcasts against `x` (`[B, 1, N]`; `[B, N]` where `x` is `[B, S, N]`), in its dtype or float32.
-        eps: added to the mean of squares; finite, 0 or more.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
+            device.
+        x_res (Tensor): branch, with the shape, dtype and device of `x`.
+        gate (Tensor): broadcasts to `x` (`[B, 1, N]`, or `[B, N]` for `x` of shape `[B, S, N]`), in the dtype of `x` or
+            in float32.
+        eps (float): added to the mean of squares; finite, 0 or more.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype.
-
-    Where a gradient is needed the formula runs in torch's own operators.
+        Contiguous Tensor with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError, TypeError, torch.OutOfMemoryError: as `layer_norm`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
+        TypeError: `x`, `x_res` or `gate` is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: genmo's Mochi 1 (`residual_tanh_gated_rmsnorm`) and diffusers' MochiTransformerBlock.
+    Note:
+        Exactness: The roundings are those of Mochi's modules. `tanh(gate)` is rounded to the dtype of `gate`. The
+            product is computed in float32 and rounded, and the sum is rounded.
+        Gradients: If an input requires grad, or in forward-mode AD, torch's operators compute the result and the
+            gradients. Second derivatives and forward-mode AD are supported.
+
+    Source:
+        `residual_tanh_gated_rmsnorm` of genmo's Mochi 1 and diffusers' `MochiTransformerBlock`.
+
+    Example:
+        >>> gate = torch.tensor([0.0, 1.0, -1.0, 10.0])
+        >>> oxiwarp.residual_tanh_gated_rms_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.ones(1, 4), gate)
+        tensor([[1.0000, 2.7616, 2.2384, 5.0000]])
     """
     if not (isinstance(x, Tensor) and isinstance(x_res, Tensor) and isinstance(gate, Tensor)):
         refuse_types(NAME, {"x": x, "x_res": x_res, "gate": gate}, {})
@@ -96,20 +114,44 @@ def residual_tanh_gated_rms_norm(x: Tensor, x_res: Tensor, gate: Tensor, eps: fl
 def residual_tanh_gated_rms_norm_modulated(
     x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor, eps: float = 1e-6
 ) -> tuple[Tensor, Tensor]:
-    """`residual_tanh_gated_rms_norm` and `modulated_rms_norm` of its result, chained in one launch.
+    """Compute Mochi's residual and the next norm: `out = x + rms(x_res) * tanh(gate)`,
+    `normed = rms(out) * (1 + scale)`.
+
+    `rms(v)` is `v * rsqrt(mean(v**2) + eps)` over the last dimension.
 
     Args:
-        x, x_res, gate, eps: as for `residual_tanh_gated_rms_norm`; both norms have this eps.
-        scale: as for `modulated_rms_norm`.
+        x (Tensor): residual, float32, float16 or bfloat16, shape `[..., N]`, last stride 1, on the CPU or a CUDA
+            device.
+        x_res (Tensor): branch, with the shape, dtype and device of `x`.
+        gate (Tensor): broadcasts to `x` (`[B, 1, N]`, or `[B, N]` for `x` of shape `[B, S, N]`), in the dtype of `x` or
+            in float32.
+        scale (Tensor): as `gate`.
+        eps (float): added to the mean of squares of both norms; finite, 0 or more.
 
     Returns:
-        `(normed, out)`: two contiguous tensors of `x`'s shape and dtype, with the bits of the two ops one after the
-        other.
+        `(normed, out)`: two contiguous tensors with the shape and dtype of `x`.
 
     Raises:
-        RuntimeError, TypeError, torch.OutOfMemoryError: as `layer_norm`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
+        TypeError: `x`, `x_res`, `gate` or `scale` is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The results do not fit in GPU memory.
 
-    Source: as for the two.
+    Note:
+        Exactness: The results have the bits of `residual_tanh_gated_rms_norm` followed by `modulated_rms_norm`.
+        Gradients: If an input requires grad, or in forward-mode AD, torch's operators compute the results and the
+            gradients. Second derivatives and forward-mode AD are supported.
+
+    Source:
+        `residual_tanh_gated_rmsnorm` and `modulated_rmsnorm` of genmo's Mochi 1; diffusers' `MochiTransformerBlock`.
+
+    Example:
+        >>> x, gate = torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([0.0, 1.0, -1.0, 10.0])
+        >>> normed, out = oxiwarp.residual_tanh_gated_rms_norm_modulated(x, torch.ones(1, 4), gate, torch.ones(4))
+        >>> normed
+        tensor([[0.6435, 1.7771, 1.4404, 3.2176]])
+        >>> out
+        tensor([[1.0000, 2.7616, 2.2384, 5.0000]])
     """
     tensors = isinstance(x, Tensor) and isinstance(x_res, Tensor)
     if not (tensors and isinstance(gate, Tensor) and isinstance(scale, Tensor)):

@@ -45,8 +45,8 @@ op = define(
     x=Role.ROWS,
     weight=Role.VECTOR,
 )
-# Unlike the public function it does not count as a write to `out` for autograd: a kernel that counts, in Python, would
-# cost each call more than all the rest.
+# The operator does not increment the version of `out` for autograd; the public function does. A Python kernel
+# that does so would cost more than the rest of the call.
 op_out = define(
     "rms_norm_out(Tensor x, Tensor? weight, float eps, float weight_offset, bool round_before_weight, "
     "Tensor(a!) out) -> ()",
@@ -72,7 +72,7 @@ define_lazy("rms_norm_out", _resolve_out)
 
 
 def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, round_before_weight: bool) -> Tensor:
-    """The operator with nothing checked in Python but the allocation of its output."""
+    """Call the operator and clarify its errors. Autograd does not record the call."""
     try:
         return op(x, weight, eps, weight_offset, round_before_weight)
     except RuntimeError as error:
@@ -81,7 +81,7 @@ def call(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, rou
 
 
 class _RmsNorm(Function):
-    """Keeps x and the weight: the gradients are made of them and of what comes back."""
+    """Saves x and the weight, from which the backward recomputes the norm."""
 
     @staticmethod
     def forward(
@@ -116,42 +116,46 @@ def rms_norm(
     rounding: str = "once",
     out: Tensor | None = None,
 ) -> Tensor:
-    """RMSNorm over the last dimension, in one pass: `x / sqrt(mean(x**2, -1) + eps) * (weight_offset + weight)`.
-
-    The mean of squares, its root and the product are computed in float32.
+    """Compute RMSNorm over the last dimension: `x / sqrt(mean(x**2) + eps) * (weight_offset + weight)`.
 
     Args:
-        x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or a CUDA
-            device. The last dimension must have stride 1; the leading ones may be strided as far as two strides
-            describe them (slices and chunks of a contiguous tensor). If `x` and `out` both have gaps, these must be
-            between the same groups of rows. No rows is fine.
-        weight: contiguous `[N]` in `x`'s dtype or float32, or None for no weight (no tensor of ones is needed).
-        eps: added to the mean of squares; finite, 0 or more.
-        weight_offset: added to the weight in float32: 1.0 for Gemma's zero-centred weights.
-        rounding: "once", a single cast to `x`'s dtype at the end, as torch.nn.RMSNorm, Gemma and Olmo do; or
-            "before_weight", a cast before the multiplication and one after it, as LLaMA, Qwen, T5 and diffusers'
-            RMSNorm do. The same for float32.
-        out: a tensor of `x`'s shape, dtype and device to write to; it must not overlap an input. Without gradients.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
+            a CUDA device. The last stride is 1. The leading dimensions must merge into at most two strided dimensions,
+            as in a slice or chunk of a contiguous tensor. If `x` and `out` both have gaps, the gaps must lie between
+            the same groups of rows. `x` may have no rows.
+        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32. None stands for a weight of ones.
+        eps (float): added to the mean of squares; finite, 0 or more.
+        weight_offset (float): added to `weight` in float32. Gemma's zero-centered weights need 1.0.
+        rounding (str): "once" casts to the dtype of `x` at the end, as torch.nn.RMSNorm, Gemma and Olmo do.
+            "before_weight" also casts before the multiplication by the weight, as LLaMA, Qwen, T5 and diffusers'
+            `RMSNorm` do. Both are the same in float32.
+        out (Tensor | None): tensor with the shape, dtype and device of `x`, to which the result is written. It must not
+            overlap an input.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype, or `out`.
-
-    Gradients for `x` and `weight` are computed in float32 from `x`, and rounded once, whatever `rounding` is; the
-    weight's, a sum over rows, has the same bits each time. Once, not twice.
-
-    A CUDA tensor runs on torch's current stream and can be captured in a CUDA graph. A CPU tensor runs the same kernel
-    on the CPU executor, which is meant for tests: it is slow. A row's result does not depend on how many rows there
-    are; where base and strides are no multiples of 16 bytes it is summed in another order.
+        Contiguous Tensor with the shape and dtype of `x`, or `out`.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_75; with `out` where an input requires grad in grad mode; and in
-            forward-mode AD.
-        ValueError: for another `rounding`.
-        torch.OutOfMemoryError: where the output does not fit.
-        TypeError: for an `x`, `weight` or `out` that is no tensor.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            `out` is given and an input requires grad, or in forward-mode AD.
+        ValueError: `rounding` is not "once" or "before_weight".
+        TypeError: `x`, `weight` or `out` is not a tensor, or `eps` or `weight_offset` is not a number.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).
+    Note:
+        Exactness: The mean of squares, its root and the product are computed in float32. The casts are those of the
+            model, but a row is summed in another order than in torch. A row's result does not depend on the number of
+            rows. Rows whose address or stride is not a multiple of 16 bytes are summed in yet another order.
+        Gradients: Computed in float32 from `x` and rounded once, whatever `rounding` is. The gradient of `weight`, a
+            sum over rows, is deterministic. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        `torch.nn.functional.rms_norm`; Zhang and Sennrich, "Root Mean Square Layer Normalization" (arXiv:1910.07467).
+
+    Example:
+        >>> oxiwarp.rms_norm(torch.tensor([[1.0, 2.0, 3.0, 4.0]]))
+        tensor([[0.3651, 0.7303, 1.0954, 1.4606]])
     """
     if not (isinstance(x, Tensor) and isinstance(weight, OPTIONAL) and isinstance(out, OPTIONAL)):
         refuse_types("rms_norm", {"x": x}, {"weight": weight, "out": out})

@@ -1,4 +1,4 @@
-"""The gradients of RMSNorm: `torch.ops.oxiwarp.rms_norm_backward`, which autograd calls."""
+"""Gradients of RMSNorm: `torch.ops.oxiwarp.rms_norm_backward`, which the backward functions call."""
 
 from torch import Tensor
 
@@ -21,8 +21,8 @@ def _fake(
     return x.new_empty(x.shape), like("rms_norm_backward: dweight", weight, x, dweight)
 
 
-# dx + dsum, and the gradient of the weight if it is wanted, otherwise an empty tensor. A weight [G, N] is one for each
-# of G equal groups of rows.
+# Returns dx + dsum and the gradient of the weight. If that is not wanted, it is a tensor without elements.
+# A weight [G, N] has one row for each of G equal groups of consecutive rows.
 op = define(
     "rms_norm_backward(Tensor dy, Tensor x, Tensor? weight, Tensor? dsum, float eps, float weight_offset, "
     "bool dweight) -> (Tensor, Tensor)",

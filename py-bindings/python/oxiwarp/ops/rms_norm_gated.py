@@ -1,4 +1,4 @@
-"""RMSNorm with a gate, in either order: `torch.ops.oxiwarp.rms_norm_gated` and its public function."""
+"""RMSNorm before or after a gate: `torch.ops.oxiwarp.rms_norm_gated` and its public function."""
 
 from typing import Any
 
@@ -54,14 +54,14 @@ op = define(
 
 
 def _gated(x: Tensor, gate: Tensor, sigmoid: bool) -> Tensor:
-    """`x * f(gate)`, rounded once."""
+    """Return `x * f(gate)`, rounded once; `f` is sigmoid or SiLU."""
     if sigmoid:
         return (x.float() * torch.sigmoid(gate.float())).to(x.dtype)
     return op_gated(x, gate, None, SILU, False, 0.0, False)
 
 
 def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tuple[Tensor, Tensor]:
-    """Those of `_gated` for x and the gate."""
+    """Return the gradients of `_gated` for x and the gate."""
     if sigmoid:
         wide, f = dy.float(), torch.sigmoid(gate.float())
         return (wide * f).to(x.dtype), (wide * x.float() * f * (1 - f)).to(x.dtype)
@@ -70,7 +70,7 @@ def _gated_gradients(dy: Tensor, x: Tensor, gate: Tensor, sigmoid: bool) -> tupl
 
 
 class _RmsNormGated(Function):
-    """Keeps its operands, and makes what lies between norm and gate again."""
+    """Saves its operands. The backward recomputes the value between norm and gate."""
 
     @staticmethod
     def forward(
@@ -91,8 +91,8 @@ class _RmsNormGated(Function):
         wants_x, wants_gate, wants_weight, *_ = ctx.needs_input_grad
         dy, wide_x, wide_gate, scale = dy.contiguous(), x, gate, weight
         if x.dtype == torch.float16:
-            # It holds numbers up to 65504. What lies between norm and gate may be larger: the forward computes it in
-            # float32.
+            # The values between norm and gate can exceed 65504, the maximum of float16. They are float32 in
+            # the forward too.
             dy, wide_x, wide_gate = dy.float(), x.float(), gate.float()
             scale = weight if weight is None else weight.float()
         if gate_first:
@@ -119,37 +119,47 @@ def rms_norm_gated(
     activation: str = "silu",
     gate_first: bool = False,
 ) -> Tensor:
-    """`rms_norm(x, weight, eps) * activation(gate)` over the last dimension, in one pass.
-
-    The norm is `rms_norm`'s; the activation is computed in float32 and not rounded. In float16 and bfloat16 it is
-    that of `silu` in mode "fast", but 0 for gates below -87.3.
+    """Compute RMSNorm with a gate over the last dimension: `rms_norm(x, weight, eps) * activation(gate)`.
 
     Args:
-        x, gate: float32, float16 or bfloat16, both of shape `[..., N]` with N at least 1, on one device, with last
-            dimension of stride 1 and leading dimensions as for `rms_norm`. If both have gaps, these must be between
-            the same groups of rows.
-        weight: contiguous `[N]` in `x`'s dtype or float32, or None.
-        eps: added to the mean of squares; finite, 0 or more.
-        rounding: where else than at the end a cast to `x`'s dtype is made. "before_weight": of the normalised value,
-            and of its product with a weight of that dtype, as transformers' Qwen3-Next, Qwen3.5 and OLMo hybrid (and,
-            with `gate_first`, Mamba2, Bamba, Zamba2 and Nemotron-H, of one group) do. "once": nowhere, as Kimi Linear,
-            Bailing hybrid and Falcon-H1 do. The same for float32.
-        activation: "silu", or "sigmoid" (Kimi Linear, Bailing hybrid).
-        gate_first: normalise `x * activation(gate)`, a product in float32, instead.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1, with the strides that `rms_norm`
+            supports, on the CPU or a CUDA device.
+        gate (Tensor): shape, dtype and device of `x`. If `x` and `gate` both have gaps, the gaps must lie between the
+            same groups of rows.
+        weight (Tensor | None): contiguous `[N]` in the dtype of `x` or in float32.
+        eps (float): added to the mean of squares; finite, 0 or more.
+        rounding (str): "before_weight" casts the normalized value, and its product with a weight of the dtype of `x`,
+            to that dtype. Qwen3-Next, Qwen3.5 and OLMo hybrid do so. With `gate_first`, Mamba2, Bamba, Zamba2 and
+            Nemotron-H with one group do so. "once" casts only at the end, as Kimi Linear, Bailing hybrid and Falcon-H1
+            do. Both are the same in float32.
+        activation (str): "silu", or "sigmoid" as in Kimi Linear and Bailing hybrid.
+        gate_first (bool): compute `rms_norm(x * activation(gate), weight, eps)`, with the product in float32.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype. A row's result does not depend on how many rows there are.
-
-    Gradients are computed by the kernels of norm and gate one after the other. The values between them are rounded to
-    `x`'s dtype, but in float16 they are float32. The gradient of a sigmoid is computed by torch's
-    operators. There is no second derivative and no forward-mode AD.
+        Contiguous Tensor with the shape and dtype of `x`. A row's result does not depend on the number of rows.
 
     Raises:
-        RuntimeError, TypeError, torch.OutOfMemoryError: as `rms_norm`.
-        ValueError: for another `rounding` or `activation`.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised in
+            forward-mode AD.
+        ValueError: `rounding` or `activation` has an unknown value.
+        TypeError: `x`, `gate` or `weight` is not a tensor, or `eps` is not a number.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: Dao and Gu, "Transformers are SSMs" (arXiv:2405.21060), for the gate first; Yang, Kautz and Hatamizadeh,
-    "Gated Delta Networks" (arXiv:2412.06464), for the norm first.
+    Note:
+        Exactness: The norm has the exactness of `rms_norm`. The activation is computed in float32 and is not rounded.
+            In float16 and bfloat16 it is that of `silu` in mode "fast", but 0 for gates below -87.3.
+        Gradients: The backward kernels of the norm and of the gate run one after the other. The values between them are
+            rounded to the dtype of `x`; for float16 they stay in float32. torch's operators compute the gradient of a
+            sigmoid gate. A second derivative and forward-mode AD raise RuntimeError.
+
+    Source:
+        Norm first: Yang, Kautz and Hatamizadeh, "Gated Delta Networks" (arXiv:2412.06464). Gate first: Dao and Gu,
+        "Transformers are SSMs" (arXiv:2405.21060).
+
+    Example:
+        >>> oxiwarp.rms_norm_gated(torch.tensor([[1.0, 2.0, 3.0, 4.0]]), torch.tensor([[0.0, 1.0, 2.0, 3.0]]))
+        tensor([[0.0000, 0.5339, 1.9297, 4.1740]])
     """
     if not (isinstance(x, Tensor) and isinstance(gate, Tensor) and isinstance(weight, OPTIONAL)):
         refuse_types(NAME, {"x": x, "gate": gate}, {"weight": weight})

@@ -1,4 +1,4 @@
-"""Rotary position embedding: `torch.ops.oxiwarp.rope` and `rope_pair`; the public `rope`, `rope_1d`, `rope_3d`."""
+"""Rotary position embedding: operators `rope` and `rope_pair`, public functions `rope`, `rope_1d` and `rope_3d`."""
 
 from typing import Any, overload
 
@@ -62,7 +62,7 @@ ROLES = {"positions": Role.POSITIONS, "inv_freq": Role.FREQUENCIES, "coordinates
 
 
 class _Rope(Function):
-    """The gradient of a rotation is the rotation by the negative angle, by the same kernel."""
+    """Saves the tables. The backward rotates the gradients by the negative angle with the same kernel."""
 
     @staticmethod
     def forward(q: Tensor, k: Tensor | None, *how: Any) -> Any:
@@ -84,7 +84,7 @@ class _Rope(Function):
 
 
 def call(q: Tensor, k: Tensor | None, how: Rotation) -> Any:
-    """The rotation of `q`, or of both, with its gradient where one is wanted."""
+    """Rotate `q`, or `q` and `k`. Autograd records the call if an input requires grad."""
     tables_want_grad("rope", how.cos, how.sin)
     try:
         if needs_grad(q, k):
@@ -122,38 +122,55 @@ def rope(
     heads_first: bool = False,
     head_dim: int | None = None,
 ) -> Any:
-    """Rotary position embedding from tables: each pair `(a, b)` of columns becomes `(a cos - b sin, b cos + a sin)`.
+    """Rotate queries and keys by tabulated angles: each pair `(a, b)` becomes `(a * cos - b * sin, b * cos + a * sin)`.
 
     Args:
-        q: float32, float16 or bfloat16, `[B, S, heads, D]`, or `[B, heads, S, D]` with `heads_first`, or `[B, S, N]`:
-            heads of `head_dim` columns side by side, or one head (LTX-Video rotates before it splits heads). The last
-            dimension has stride 1, the others any (slices of a fused projection, transposed views).
-        k: the same with any number of heads, or None.
-        cos, sin: float32 or `q`'s dtype, `[S, R]`, `[B, S, R]` or, with dimensions as those of `q`, `[B, S, heads, R]`,
-            where B and heads may be 1. R is the number of rotated columns or, with an entry for each pair, half of it.
-            Or `cos` complex64 with R half of them, and no `sin` (Lumina, Qwen-Image). Mochi's `[S, heads, R]` is
-            `cos[None]`. Both columns of a pair have the same angle; otherwise the gradient is not right.
-        interleaved: pairs are neighbouring columns; False: columns half the rotated width apart (`rotate_half`).
-        rotary_dim: columns that are rotated, the others are copied; None: all.
-        offset: the first rotated token, where the tables have fewer tokens than `q`; those around pass (text tokens in
-            CogVideoX and HunyuanVideo). None: the tables must have all tokens.
-        mode: "exact" rounds where the eager modules do: once for tables in float32, after each of the three operations
-            for tables in a 16-bit dtype (Llama). "fast" rounds once (which is also what Cohere does).
-        heads_first, head_dim: the order of dimensions, and the columns of a head where heads are not a dimension.
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
+            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
+            1; all other strides are free. LTX-Video rotates `[B, S, N]` as one head.
+        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
+        cos (Tensor): float32 or the dtype of `q`. Shape `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (with
+            `heads_first`, `[B, heads, S, R]`); B and heads may be 1. R is the number of rotated columns, or half of it
+            with one entry per pair. Mochi's `[S, heads, R]` is passed as `cos[None]`. A complex64 table, as in Lumina
+            and Qwen-Image, has R equal to half of the rotated columns and no `sin`.
+        sin (Tensor | None): shape and dtype of `cos`.
+        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
+            rotated width apart, as in `rotate_half` of transformers.
+        rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
+        offset (int | None): index of the first rotated token, if the tables have fewer tokens than `q`. Tokens before
+            and after the tables are copied, as the text tokens of CogVideoX and HunyuanVideo are. None: the tables must
+            cover all tokens.
+        mode (str): "exact" or "fast", see Exactness.
+        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
+        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
 
     Returns:
-        A contiguous tensor of `q`'s shape and dtype; with `k` a pair of them, from one launch.
-
-    Products and sum are separate float32 operations, so that the bits are those of `x * cos + rotated * sin` in torch;
-    for complex tables they are those of torch's CUDA kernel, which fuses one product of each sum.
-    Differentiable with respect to `q` and `k`, not to the tables.
+        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors, computed by one launch.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came.
-        ValueError: for another `mode`, or numbers out of range.
-        TypeError: for an argument that is no tensor.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            a table requires grad.
+        ValueError: `mode` is unknown, only one real table is given, or an integer argument is too small.
+        TypeError: `q`, `k`, `cos` or `sin` is not a tensor, or an integer argument is not an integer.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
+    Note:
+        Exactness: "exact" rounds where the eager modules do: once for float32 tables, and after each of the three
+            operations for 16-bit tables, as in Llama. "fast" rounds once, as Cohere does. Products and sum are separate
+            float32 operations, so the bits are those of `x * cos + rotated * sin` in torch. For complex tables the bits
+            are those of torch's CUDA kernel, which fuses one product of each sum.
+        Gradients: `q` and `k` have one, tables have none. The backward rotates by the negative angle. It assumes that
+            both columns of a pair have the same angle. A second derivative is 0 if the incoming gradient is constant,
+            and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+
+    Source:
+        Su et al., "RoFormer: Enhanced Transformer with Rotary Position Embedding" (arXiv:2104.09864).
+
+    Example:
+        >>> q = torch.tensor([1.0, 0.0, 0.0, 2.0]).view(1, 1, 1, 4)
+        >>> oxiwarp.rope(q, None, torch.zeros(1, 2), torch.ones(1, 2))  # both pairs by 90 degrees
+        tensor([[[[ 0.,  1., -2.,  0.]]]])
     """
     tensors_only("rope", q, k=k, cos=cos, sin=sin)
     if cos is None:
@@ -186,20 +203,54 @@ def rope_1d(
     heads_first: bool = False,
     head_dim: int | None = None,
 ) -> Any:
-    """Rotary position embedding of a sequence, with angles made in the kernel: position times `theta**(-2i/D)`.
+    """Rotate queries and keys by their positions: the angle of pair `i` is `position * theta**(-2i / rotary_dim)`.
 
-    There are no tables: the kernel reads D/2 frequencies and computes sine and cosine once for several heads of a
-    token. Frequency, angle and both functions are float32 as in the eager modules. Sine and cosine are off by at most
-    2^-23 for angles up to 10^6, and have the bits of torch's CUDA kernels up to 105,615. The error is at most 1e-5
-    up to 6.5 * 10^6. Results for larger angles are wrong.
+    The kernel computes the angles, so no tables are needed. It computes sine and cosine once for several heads of a
+    token.
 
     Args:
-        q, k, interleaved, rotary_dim, heads_first, head_dim: as for `rope`.
-        theta: the base of the frequencies.
-        positions: `[S]` or `[B, S]`, integers or floats (made float32); None: tokens count from 0.
-        inv_freq: float32 `[rotary_dim / 2]`, instead of the frequencies of `theta` (scaled RoPE).
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
+            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
+            1; all other strides are free.
+        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
+        theta (float): base of the frequencies; finite, greater than 0.
+        positions (Tensor | None): shape `[S]` or `[B, S]`, integers or floats, converted to float32. Default: 0, 1, 2,
+            and so on.
+        inv_freq (Tensor | None): float32, shape `[rotary_dim / 2]`: the frequencies, in place of those of `theta`. This
+            serves scaled RoPE.
+        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
+            rotated width apart, as in `rotate_half` of transformers.
+        rotary_dim (int | None): number of columns to rotate; the other columns are copied. Default: all.
+        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
+        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
 
-    Returns, Raises: as `rope`; ValueError for a theta that is not finite and above 0.
+    Returns:
+        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors, computed by one launch.
+
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Also raised if
+            `positions` or `inv_freq` requires grad. Messages begin with `rope`.
+        ValueError: `theta` is not finite or not greater than 0, or an integer argument is too small.
+        TypeError: A tensor argument is not a tensor, or a number has the wrong type.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: Frequencies, angles, sine and cosine are float32, as in the eager modules, and the result is rounded
+            once. Up to angles of 105,615 sine and cosine have the bits of torch's CUDA kernels. Their error is at most
+            2^-23 up to angles of 10^6, and at most 1e-5 up to 6.5 * 10^6. Results for larger angles are wrong.
+        Gradients: `q` and `k` have one; `positions` and `inv_freq` have none. A second derivative is 0 if the incoming
+            gradient is constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+
+    Source:
+        The rotary embeddings of transformers' models; arXiv:2104.09864.
+
+    Example:
+        >>> q = torch.tensor([1.0, 0.0]).repeat(1, 3, 1, 1)  # three tokens, one head of two columns
+        >>> oxiwarp.rope_1d(q)[0, :, 0]  # (cos(position), sin(position))
+        tensor([[ 1.0000,  0.0000],
+                [ 0.5403,  0.8415],
+                [-0.4161,  0.9093]])
     """
     tensors_only("rope", q, k=k, positions=positions, inv_freq=inv_freq)
     check_numbers("rope", rotary_dim, head_dim, None)
@@ -246,27 +297,60 @@ def rope_3d(
     heads_first: bool = False,
     head_dim: int | None = None,
 ) -> Any:
-    """Rotary position embedding of a video's tokens, `frames * height * width` of them in that order.
+    """Rotate the tokens of a video by frame, row and column: pair `i` of an axis is rotated by
+    `index * theta**(-2i / split)`.
+
+    The tokens are in the order of a contiguous `[frames, height, width]` array.
 
     Args:
-        q, k, interleaved, offset, mode, heads_first, head_dim: as for `rope`.
-        grid: frames, height and width, in tokens: all of them, or those from `offset` on. May be left out with
-            `coordinates`.
-        splits: columns of a head that turn by the frame, the row and the column of a token; their sum is a head's.
-            None: Wan's, rows and columns `2 * (D // 6)` each and frames the rest (44, 42, 42 of 128). Each axis has
-            frequencies `theta**(-2i/split)`.
-        theta: the base of the frequencies.
-        coordinates: `[S, 3]` or `[B, S, 3]`, fractions of the largest frame, row and column: LTX-Video's scheme in
-            place of `splits`, for `q` of shape `[B, S, N]` before heads are split. Frequencies from pi/2 to
-            pi/2 * theta, those of the axes in turn, turn by `2 * coordinate - 1`; the first `N % 6` columns pass.
+        q (Tensor): float32, float16 or bfloat16, on the CPU or a CUDA device. Shape `[B, S, heads, D]`,
+            `[B, heads, S, D]` with `heads_first`, or `[B, S, N]` with heads of `head_dim` columns. The last stride is
+            1; all other strides are free.
+        k (Tensor | None): the same batch, tokens, D, dtype and device as `q`; the number of heads may differ.
+        grid (tuple[int, int, int] | None): frames, height and width in tokens. Their product is S, or with `offset` at
+            most `S - offset`. Optional if `coordinates` are given.
+        splits (tuple[int, int, int] | None): columns of a head that are rotated by the frame, the row and the column of
+            a token: three even numbers whose sum is D. Default: Wan's split, `2 * (D // 6)` columns each for row and
+            column, and the remainder for the frame (44, 42, 42 for D = 128).
+        theta (float): base of the frequencies; finite, greater than 0, and not 1 with `coordinates`.
+        coordinates (Tensor | None): LTX-Video's scheme in place of `splits`: shape `[S, 3]` or `[B, S, 3]`, each number
+            a fraction of the largest frame, row or column. `q` is then `[B, S, N]` without a head dimension. With
+            `n = N // 6` frequencies per axis, pair `3 * i + axis` is rotated by
+            `pi / 2 * theta**(i / (n - 1)) * (2 * coordinate[axis] - 1)`. The first `N % 6` columns are copied.
+        interleaved (bool): True: a pair is two adjacent columns. False: the two columns of a pair are half of the
+            rotated width apart, as in `rotate_half` of transformers.
+        offset (int | None): index of the first rotated token; tokens before and after the grid are copied.
+        mode (str): "exact" or "fast", as for `rope`.
+        heads_first (bool): `q` and `k` are `[B, heads, S, D]`.
+        head_dim (int | None): columns of a head, for `q` of shape `[B, S, N]`. Default: one head of N columns.
 
-    Returns, Raises: as `rope`; ValueError for a grid that has not as many tokens as `q`, splits that do not fit or are
-    given with coordinates, or a theta that is not finite and above 0 (nor 1, with coordinates).
+    Returns:
+        Contiguous Tensor with the shape and dtype of `q`. With `k`, a pair of tensors, computed by one launch.
 
-    The tables are made by torch (angles in float64 for `splits`, as Wan and Flux do; float32 for LTX-Video's), and kept
-    for the last few calls. Making them in the kernel would save little: float32 tables with an entry a pair are
-    `4 * S * D` bytes, queries and keys in bfloat16 `8 * S * heads * D` read and written, so 2 % for 24 heads, and every
-    layer shares them.
+    Raises:
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing. Messages begin
+            with `rope`.
+        ValueError: `grid` does not match the tokens, or `splits` do not fit a head or are given with `coordinates`.
+            Also raised for an unsupported `theta` or `mode`, and for an integer argument that is too small.
+        TypeError: A tensor argument is not a tensor, or a number has the wrong type.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
+
+    Note:
+        Exactness: torch's operators compute the tables: for `splits` from float64 angles, as Wan and Flux do, and for
+            `coordinates` from float32 angles, as LTX-Video does. The rotation has the exactness of `rope`. The tables
+            of the last few grids are cached.
+        Gradients: `q` and `k` have one; `coordinates` have none. A second derivative is 0 if the incoming gradient is
+            constant, and raises RuntimeError otherwise. Forward-mode AD raises RuntimeError.
+
+    Source:
+        `WanRotaryPosEmbed` and `LTXVideoRotaryPosEmbed` of diffusers; arXiv:2104.09864.
+
+    Example:
+        >>> q = torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0]).repeat(1, 2, 1, 1)  # two tokens of one head
+        >>> oxiwarp.rope_3d(q, grid=(2, 1, 1))[0, :, 0]  # the second token is in frame 1, row 0, column 0
+        tensor([[1.0000, 0.0000, 1.0000, 0.0000, 1.0000, 0.0000],
+                [0.5403, 0.8415, 1.0000, 0.0000, 1.0000, 0.0000]])
     """
     tensors_only("rope", q, k=k, coordinates=coordinates)
     check_numbers("rope", None, head_dim, offset)

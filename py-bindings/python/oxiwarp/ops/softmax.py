@@ -27,7 +27,7 @@ op_backward = define(
 
 
 class _Softmax(Function):
-    """Keeps its result alone: the gradient is made of that and of what comes back for it."""
+    """Saves only its result, from which the backward computes the gradient."""
 
     @staticmethod
     def forward(x: Tensor, log: bool) -> Tensor:
@@ -50,33 +50,38 @@ class _Softmax(Function):
 
 
 def softmax(x: Tensor, *, log: bool = False) -> Tensor:
-    """Softmax over the last dimension, as `torch.softmax(x, -1)`: `exp(x - max) / sum(exp(x - max))`.
-
-    Computed in float32 and rounded once, to `x`'s dtype.
+    """Compute softmax over the last dimension: `exp(x - max(x)) / sum(exp(x - max(x)))`.
 
     Args:
-        x: float32, float16 or bfloat16, of shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or a CUDA
-            device. The last dimension must have stride 1; the leading ones may be strided as far as two strides
-            describe them (slices and chunks of a contiguous tensor). No rows is fine.
-        log: its logarithm instead, as `torch.log_softmax(x, -1)`: `x - max - ln(sum(exp(x - max)))`.
+        x (Tensor): float32, float16 or bfloat16, shape `[..., N]` with N at least 1 (tested to 262,144), on the CPU or
+            a CUDA device. The last stride is 1. The leading dimensions must merge into at most two strided dimensions,
+            as in a slice or chunk of a contiguous tensor. `x` may have no rows.
+        log (bool): return the logarithm, `x - max(x) - ln(sum(exp(x - max(x))))`.
 
     Returns:
-        A contiguous tensor of `x`'s shape and dtype. A row of -inf alone, or with a NaN or +inf in it, is NaN, as in
-        torch; float32 results below 2^-126 are 0.
-
-    Has a gradient: `y * (dy - sum(dy * y))`, of the logarithm `dy - exp(y) * sum(dy)`; once, not twice. It is computed
-    from the rounded result `y`, as torch's is, so a large sum of `dy` shows this rounding in 16 bits. A CUDA tensor
-    runs on torch's current stream and can be captured in a CUDA graph; a CPU tensor runs the same kernel on the CPU
-    executor, which is meant for tests: it is slow. A row's result does not depend on how many rows there are.
+        Contiguous Tensor with the shape and dtype of `x`. A row's result does not depend on the number of rows.
 
     Raises:
-        RuntimeError: for arguments other than these, naming the argument, what was expected and what came; where there
-            is no driver or the GPU is older than sm_75.
-        torch.OutOfMemoryError: where the output does not fit.
-        TypeError: for an `x` that is no tensor.
+        RuntimeError: A shape, dtype, stride or device is not supported; the message names the argument, its value and
+            the expected value. Also raised if the GPU is older than sm_75 or the CUDA driver is missing.
+        TypeError: `x` is not a tensor.
+        torch.OutOfMemoryError: The result does not fit in GPU memory.
 
-    Source: online maximum and sum, Milakov and Gimelshein, "Online normalizer calculation for softmax"
-    (arXiv:1805.02867).
+    Note:
+        Exactness: Computed in float32 and rounded once, to the dtype of `x`. The last bits can differ from torch's.
+        Gradients: `y * (dy - sum(dy * y))`, or `dy - exp(y) * sum(dy)` with `log`. They are computed in float32 from
+            the rounded result `y`, as in torch. In 16-bit dtypes, a large sum of `dy` makes this rounding visible. A
+            second derivative and forward-mode AD raise RuntimeError.
+        Special values: A row with NaN or +inf, or with only -inf, gives NaN, as in torch. float32 results below 2^-126
+            are 0.
+
+    Source:
+        `torch.softmax` and `torch.log_softmax`; Milakov and Gimelshein, "Online normalizer calculation for softmax"
+        (arXiv:1805.02867).
+
+    Example:
+        >>> oxiwarp.softmax(torch.tensor([[1.0, 2.0, 3.0]]))
+        tensor([[0.0900, 0.2447, 0.6652]])
     """
     if not isinstance(x, Tensor):
         refuse_types("softmax", {"x": x}, {})

@@ -1,1 +1,1 @@
-"""What the operators ask of their arguments: the words of errors are the same in each."""
+"""Checks of the operators' arguments. Operators that share a check share its error messages."""

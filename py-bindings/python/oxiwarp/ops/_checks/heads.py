@@ -1,4 +1,4 @@
-"""What the operators on queries and keys share: their rotation arguments, their checks, the norm's gradient."""
+"""Rotation arguments and checks that the operators on queries and keys share."""
 
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -10,18 +10,23 @@ from .._register import FLOATS, dtype_name, needs_grad, or_f32
 from .._roles import Role
 from .rows import is_exact
 
-# The rotation's part of every schema here, and of the calls: see `Rotation`.
+# The rotation arguments in the schemas of `rope` and `qk_norm_rope`. `Rotation` has the same fields.
 ROTATION = (
     "Tensor? cos, Tensor? sin, int angles, int rotary_dim, bool interleaved, int offset, bool exact, bool conjugate, "
     "bool heads_first, int head_dim"
 )
 TABLE_ROLES = {"cos": Role.TABLE, "sin": Role.TABLE}
 TABLES, COMPLEX, FREQUENCIES = range(3)
-INTEGERS = (int, torch.SymInt, Integral)  # the last for numpy's
+INTEGERS = (int, torch.SymInt, Integral)  # Integral covers numpy's integers
 
 
 class Rotation(NamedTuple):
-    """The operators' rotation arguments. `cos` None: no rotation; 0 stands for all columns, -1 for all tokens."""
+    """Rotation arguments of the operators.
+
+    `cos` is None if there is no rotation. `angles` tells what `cos` and `sin` contain: tables, a complex table, or
+    frequencies and positions. `rotary_dim` 0 stands for all columns. `offset` -1 means that the tables cover all
+    tokens. `conjugate` rotates by the negative angle. `head_dim` 0 stands for heads as a dimension, or one head.
+    """
 
     cos: Tensor | None
     sin: Tensor | None
@@ -48,7 +53,7 @@ def rotation(
     head_dim: int | None,
     angles: int = TABLES,
 ) -> Rotation:
-    """The operators' arguments for a public function's: a complex table becomes a real one."""
+    """Convert the arguments of a public function to those of the operators. A complex table becomes a real view."""
     exact = is_exact(op, mode)
     if rotary_dim is not None or head_dim is not None or offset is not None:
         check_numbers(op, rotary_dim, head_dim, offset)
@@ -67,7 +72,7 @@ def rotation(
 
 
 def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset: int | None) -> None:
-    """Raise TypeError for what is neither an integer nor None, ValueError for an integer that is too small."""
+    """Raise TypeError unless each number is an integer or None, and ValueError for an integer that is too small."""
     for name, value, least in (("rotary_dim", rotary_dim, 1), ("head_dim", head_dim, 1), ("offset", offset, 0)):
         if value is None:
             continue
@@ -78,13 +83,13 @@ def check_numbers(op: str, rotary_dim: int | None, head_dim: int | None, offset:
 
 
 def check_head_dim(op: str, q: Tensor, head_dim: int) -> None:
-    """Raise ValueError where heads are a dimension of `q` and have another number of columns."""
+    """Raise ValueError if `q` has a head dimension and its heads do not have `head_dim` columns."""
     if q.dim() == 4 and q.shape[-1] != head_dim:
         raise ValueError(f"{op}: head_dim is {head_dim}, expected {q.shape[-1]} (or None): q has shape {list(q.shape)}")
 
 
 def tensors_only(op: str, q: Any, **others: Any) -> None:
-    """Raise TypeError for a `q` that is no tensor, or another argument that is neither a tensor nor None."""
+    """Raise TypeError if `q` is not a tensor, or if another argument is not a tensor or None."""
     if not isinstance(q, Tensor):
         raise TypeError(f"{op}: q is {type(q).__name__}, expected a torch.Tensor")
     for name, value in others.items():
@@ -93,13 +98,16 @@ def tensors_only(op: str, q: Any, **others: Any) -> None:
 
 
 def tables_want_grad(op: str, *tables: Tensor | None) -> None:
-    """Raise where autograd would have to differentiate a table."""
+    """Raise RuntimeError if a table requires grad in grad mode. Tables have no gradient."""
     if needs_grad(*tables) and any(table is not None and table.requires_grad for table in tables):
         raise RuntimeError(f"{op}: a table requires grad, and there is no gradient of tables: detach it")
 
 
 def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Tensor | None) -> None:
-    """Raise RuntimeError for queries and keys that the kernels refuse, from shapes, dtypes and devices alone."""
+    """Raise RuntimeError for queries, keys, tables and outputs that the kernels refuse.
+
+    Reads only shapes, dtypes and devices. `outs` may have `q_out` and `k_out`.
+    """
     for name, x in (("q", q), ("k", k)):
         if x is None:
             continue
@@ -133,7 +141,7 @@ def check_heads(op: str, q: Tensor, k: Tensor | None, how: Rotation, **outs: Ten
 
 
 def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
-    """Batches, tokens, heads and columns of a head."""
+    """Return the number of batches, tokens, heads, and columns of a head."""
     if x.dim() == 3:
         batches, tokens, columns = x.shape
         dim = how.head_dim or columns
@@ -143,7 +151,7 @@ def sizes(x: Tensor, how: Rotation) -> tuple[int, int, int, int]:
 
 
 def check_tables(op: str, q: Tensor, k: Tensor | None, how: Rotation) -> None:
-    """Raise RuntimeError for tables, or frequencies and positions, that do not fit `q`."""
+    """Raise RuntimeError for tables, or frequencies and positions, that do not match `q` and `k`."""
     cos, sin = how.cos, how.sin
     if cos is None:
         return
@@ -189,7 +197,10 @@ def _expect(
     expected: str,
     shape: tuple[int, ...] | None = None,
 ) -> None:
-    """Raise RuntimeError for another device than q's, another dtype or another shape."""
+    """Raise RuntimeError unless `tensor` is on the device of `q` and has one of `dtypes` and the `shape`, if given.
+
+    `expected` is the text of the dtypes in the message.
+    """
     same_device(op, name, tensor, q)
     if tensor.dtype not in dtypes:
         raise RuntimeError(f"{op}: {name} is {dtype_name(tensor.dtype)}, expected {expected}")
@@ -205,7 +216,10 @@ def _check_broadcast(
     tensors: tuple[Tensor, Tensor | None],
     how: Rotation,
 ) -> None:
-    """Raise RuntimeError unless batches, tokens and heads of a table are those of the tensors, or one."""
+    """Raise RuntimeError unless a table matches the tensors or broadcasts to them.
+
+    `held` has the numbers of batches, tokens and heads of the table.
+    """
     q, k = tensors
     batches, tokens, heads, _ = sizes(q, how)
     if k is not None and sizes(k, how)[2] != heads:
@@ -226,7 +240,7 @@ def same_device(op: str, name: str, tensor: Tensor, q: Tensor) -> None:
 
 
 def readable(grad: Tensor) -> Tensor:
-    """A gradient that the kernels can read: autograd makes expanded ones."""
+    """Return a gradient with last stride 1. Autograd can pass expanded gradients, which the kernels do not support."""
     return grad if grad.stride(-1) == 1 or grad.shape[-1] == 1 else grad.contiguous()
 
 

@@ -1,6 +1,6 @@
-"""What `rope_1d` and `rope_3d` are given beside queries and keys, checked: numbers, and places of tokens.
+"""Checks of the arguments of `rope_1d` and `rope_3d` that describe positions: grids, coordinates and frequencies.
 
-What theta has to be is checked where tables are made of it, which is not in every call.
+`check_theta` runs when a table is computed, not in calls that find the table in the cache.
 """
 
 import math
@@ -13,20 +13,23 @@ from torch import Tensor
 from .._register import dtype_name
 from .heads import INTEGERS
 
-NUMBERS = (float, int, torch.SymFloat, torch.SymInt)  # others go through `check_theta`: no cache can hold a list
+# Types of theta that need no check before the cache lookup. Other types may not be hashable.
+NUMBERS = (float, int, torch.SymFloat, torch.SymInt)
 Three = tuple[int, int, int]
 
 
 def sizes(q: Tensor, heads_first: bool) -> tuple[int, int]:
-    """Batches and tokens. Raises RuntimeError where there are none."""
+    """Return the number of batches and tokens of `q`. Raise RuntimeError if `q` has an unsupported rank."""
     if q.dim() not in (3, 4) or (q.dim() == 3 and heads_first):
         raise RuntimeError(f"rope: q has shape {list(q.shape)}, expected four dimensions, or three without heads")
     return q.shape[0], q.shape[2 if heads_first else 1]
 
 
 def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) -> Three:
-    """The grid as a tuple. Raises TypeError or ValueError unless it is three sizes that together have all tokens, or
-    those from `offset` on as far as they reach."""
+    """Return the grid as a tuple. Raise TypeError or ValueError unless it has three sizes that match the tokens.
+
+    Without `offset` their product is `tokens`. With `offset` the grid may end before the last token.
+    """
     three = _three("grid", grid)
     if three is None or three[0] < 0 or three[1] < 0 or three[2] < 0:
         raise ValueError(f"rope: grid is {grid}, expected three numbers: frames, height and width")
@@ -38,7 +41,10 @@ def checked_grid(grid: Sequence[int] | None, tokens: int, offset: int | None) ->
 
 
 def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
-    """The columns of each axis, or Wan's. Raises TypeError or ValueError unless they are even and those of a head."""
+    """Return the columns of each axis; Wan's split for None.
+
+    Raise TypeError or ValueError unless they are even and their sum is `dim`, the columns of a head.
+    """
     rows = 2 * (dim // 6)
     if splits is None and dim % 2 == 0:
         return dim - 2 * rows, rows, rows
@@ -49,7 +55,7 @@ def checked_splits(splits: Sequence[int] | None, dim: int) -> Three:
 
 
 def _three(name: str, values: Any) -> Three | None:
-    """Three integers; None for anything else that has elements."""
+    """Return three integers as a tuple, and None for another sequence. Raise TypeError if `values` is not iterable."""
     try:
         first, second, third = values
     except TypeError:
@@ -63,7 +69,10 @@ def _three(name: str, values: Any) -> Three | None:
 def check_coordinates(
     coordinates: Tensor, q: Tensor, heads_first: bool, offset: int | None, splits: Sequence[int] | None
 ) -> None:
-    """Raise RuntimeError unless each token, or those from `offset` on, has three; ValueError for splits beside them."""
+    """Raise RuntimeError unless the coordinates have shape `[tokens, 3]` or `[batches, tokens, 3]`.
+
+    With `offset` they may cover fewer tokens. Raise ValueError if `splits` are given as well.
+    """
     if splits is not None:
         raise ValueError(f"rope: splits is {splits}, expected None beside coordinates")
     batches, tokens = sizes(q, heads_first)
@@ -80,7 +89,7 @@ def check_coordinates(
 
 
 def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
-    """Raise RuntimeError unless there is one in float32 for each pair of columns."""
+    """Raise RuntimeError unless `inv_freq` is float32 of shape `[columns / 2]`."""
     if tuple(inv_freq.shape) != (columns // 2,):
         raise RuntimeError(f"rope: inv_freq has shape {list(inv_freq.shape)}, expected [{columns // 2}]")
     if inv_freq.dtype is not torch.float32:
@@ -88,7 +97,7 @@ def check_inv_freq(inv_freq: Tensor, columns: int) -> None:
 
 
 def check_theta(theta: float, one: bool = True) -> None:
-    """Raise TypeError or ValueError unless it is a base of frequencies; `one`: 1 may be."""
+    """Raise TypeError or ValueError unless `theta` is a finite number above 0. `one` allows 1."""
     try:
         fits = 0.0 < theta < math.inf and (one or theta != 1)
     except TypeError:

@@ -1,6 +1,6 @@
-"""What the norms of diffusion transformers have in common: their operands' checks.
+"""Checks of the operands of norms, modulations and gates.
 
-The checks are those of the host crate on shapes, dtypes and devices, for meta tensors and torch.compile.
+They repeat the host crate's checks of shapes, dtypes and devices for calls with meta tensors and under torch.compile.
 """
 
 import itertools
@@ -15,7 +15,7 @@ NORMS = {"layer_norm": False, "rms_norm": True}
 
 
 def is_exact(op: str, mode: str) -> bool:
-    """The operators' `exact` for a name in `MODES`."""
+    """Return the operators' `exact` for a name in `MODES`. Raise ValueError for another name."""
     try:
         return MODES[mode]
     except (KeyError, TypeError):
@@ -23,7 +23,7 @@ def is_exact(op: str, mode: str) -> bool:
 
 
 def is_rms(op: str, norm: str) -> bool:
-    """The operators' `rms` for a name in `NORMS`."""
+    """Return the operators' `rms` for a name in `NORMS`. Raise ValueError for another name."""
     try:
         return NORMS[norm]
     except (KeyError, TypeError):
@@ -31,12 +31,12 @@ def is_rms(op: str, norm: str) -> bool:
 
 
 def check_eps(op: str, eps: float) -> None:
-    """Raise RuntimeError for an eps that is negative or not finite."""
+    """Raise RuntimeError if `eps` is negative or not finite."""
     check_number(op, "eps", eps, 0.0)
 
 
 def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
-    """Raise RuntimeError unless `vector` is None or `[x.shape[-1]]`, in x's dtype or float32."""
+    """Raise RuntimeError unless `vector` is None or has shape `[x.shape[-1]]`, in the dtype of x or float32."""
     if vector is None:
         return
     _check_kind(op, name, vector, x)
@@ -45,9 +45,9 @@ def check_vector(op: str, name: str, vector: Tensor | None, x: Tensor) -> None:
 
 
 def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | None, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` is None or broadcasts against x, in its dtype or float32.
+    """Raise RuntimeError unless `value` is None or broadcasts to x, in the dtype of x or float32.
 
-    Its table is a vector, and there is none without it.
+    `table` must be None or a vector of the last dimension of x, and None if `value` is None.
     """
     if value is None:
         if table is not None:
@@ -68,7 +68,7 @@ def check_modulation(op: str, name: str, value: Tensor | None, table: Tensor | N
 
 
 def _check_repeats(op: str, name: str, value: Tensor, x: Tensor) -> None:
-    """Raise RuntimeError unless `value` repeats in the first or in the last of x's leading dimensions only."""
+    """Raise RuntimeError unless `value` is broadcast only in the first or only in the last leading dimensions of x."""
     missing = x.dim() - value.dim()
     repeats = [
         dim < missing or value.shape[dim - missing] == 1 or value.stride(dim - missing) == 0
@@ -92,7 +92,7 @@ def _check_kind(op: str, name: str, tensor: Tensor, x: Tensor) -> None:
 
 
 def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, **others: Tensor) -> None:
-    """Raise RuntimeError for an x, weight, bias, eps or other tensor like x that the host refuses."""
+    """Raise RuntimeError for operands of a norm that the host refuses. `others` must be like x."""
     check_rows(op, x, None, **others)
     check_vector(op, "weight", weight, x)
     check_vector(op, "bias", bias, x)
@@ -100,5 +100,5 @@ def check_norm(op: str, x: Tensor, weight: Tensor | None, bias: Tensor | None, e
 
 
 def summed(value: Tensor, table: Tensor | None) -> Tensor:
-    """A modulation with its table added, as `scale_shift_table + temb`."""
+    """Return a modulation with its table added, as diffusers' `scale_shift_table + temb`."""
     return value if table is None else table + value

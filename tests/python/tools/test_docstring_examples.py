@@ -1,0 +1,73 @@
+"""Docstrings of public functions: the examples run on the CPU and print what they show, and no section is missing."""
+
+import doctest
+import inspect
+import re
+
+import pytest
+import torch
+
+import oxiwarp
+from oxiwarp import ops
+
+PUBLIC = {name: function for name in oxiwarp.__all__ if inspect.isfunction(function := getattr(oxiwarp, name))}
+SECTIONS = ("Args", "Returns", "Raises", "Note", "Source", "Example")
+NOTES = ("Exactness", "Gradients")  # fields of every operator in docs/reference/operators.md
+
+
+def examples(function):
+    """The examples of a docstring, with the names that they may use."""
+    names = {"torch": torch, "oxiwarp": oxiwarp}
+    return doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", names, function.__name__, None, 0)
+
+
+def lacking(function):
+    """What the docstring of an operator lacks: an example, sections, or arguments in "Args:"."""
+    text = inspect.getdoc(function) or ""
+    missing = [] if examples(function).examples else ["an example"]
+    missing += [f"{name}:" for name in SECTIONS if not re.search(rf"^{name}:$", text, re.MULTILINE)]
+    missing += [f"{name}:" for name in NOTES if not re.search(rf"^    {name}: ", text, re.MULTILINE)]
+    arguments = inspect.signature(function).parameters
+    return missing + [name for name in arguments if not re.search(rf"^    {name} \(.+\): ", text, re.MULTILINE)]
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_examples_print_what_they_show(name):
+    """Of all public functions that have examples."""
+    report = []
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(examples(PUBLIC[name]), out=report.append)
+    assert runner.failures == 0, "".join(report)
+
+
+@pytest.mark.parametrize("name", ops.FUNCTIONS)
+def test_no_section_is_missing(name):
+    assert not lacking(ops.FUNCTIONS[name])
+
+
+def test_what_is_left_out_is_named():
+    def function(x, eps):
+        """Compute nothing.
+
+        Args:
+            x (Tensor): anything.
+        Returns: nothing.
+        """
+
+    assert lacking(function) == [
+        *("an example", "Returns:", "Raises:", "Note:", "Source:", "Example:"),
+        *("Exactness:", "Gradients:", "eps"),
+    ]
+
+
+def test_a_wrong_example_fails():
+    def function():
+        """Compute nothing.
+
+        >>> torch.ones(1)
+        tensor([2.])
+        """
+
+    runner = doctest.DocTestRunner(verbose=False)
+    runner.run(examples(function), out=lambda text: None)
+    assert runner.failures == 1
