@@ -66,15 +66,27 @@ sanitize_test() {
     fi
 }
 
+# Copies its input. Each line goes to stderr as well, with its number: progress.
+count_lines() {
+    local line number=0
+    while IFS= read -r line; do
+        number=$((number + 1))
+        echo "$1, $number of $2: $line" >&2
+        echo "$line"
+    done
+}
+
 # One tool over all tests whose names have the filter in them. A tool slows a process down, not those beside it: each test has its
 # own, one for each core.
 sanitize() {
     local tool=$1 filter=$2 start=$SECONDS log=$out/sanitize-$1.log clean all
     export -f sanitize_test
     export out work
-    "$work/bin/test-kernels" --list "$filter" 2>/dev/null | sed -n 's/: test$//p' |
-        xargs -P "$(nproc)" -I{} bash -c 'sanitize_test "$@"' bash "$tool" {} | sort >"$log"
-    clean=$(grep -c ': clean$' "$log") all=$(wc -l <"$log")
+    "$work/bin/test-kernels" --list "$filter" 2>/dev/null | sed -n 's/: test$//p' >"$work/tests"
+    all=$(wc -l <"$work/tests")
+    xargs -P "$(nproc)" -I{} bash -c 'sanitize_test "$@"' bash "$tool" {} <"$work/tests" |
+        count_lines "$tool" "$all" | sort >"$log"
+    clean=$(grep -c ': clean$' "$log")
     [ "$clean" -eq "$all" ] && [ "$all" -gt 0 ] || failed=1
     echo "== $tool: $clean of $all tests clean, $((SECONDS - start)) s"
     grep -v ': clean$' "$log"

@@ -148,7 +148,8 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
     copy = copy_turn(device)
     gc.freeze()  # what is imported by now is not searched for garbage again
     with torch.no_grad():
-        for form, model, shape in timed_cases(options.only, options.quick):
+        cases = list(timed_cases(options.only, options.quick))
+        for number, (form, model, shape) in enumerate(cases, 1):
             if not has_ours(form):
                 if form.op not in results.missing:
                     say(f"{form.op}: not in this build")
@@ -160,7 +161,7 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
                 continue
             if results.measurements and results.measurements[-1].op != form.op:
                 write()
-            say(f"{form.op}, {model}, {' x '.join(map(str, shape))}")
+            say(f"{number} of {len(cases)}: {form.op}, {model}, {' x '.join(map(str, shape))}")
             try:
                 measured = measure((form, model, shape), copy, rounds, results, device, options.alone)
             except torch.OutOfMemoryError as failure:

@@ -7,10 +7,9 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use clap::error::ErrorKind;
-use indicatif::{ProgressBar, ProgressStyle};
 use oxiwarp::Stream;
 use oxiwarp_benches::cases::{Case, ELEMENTS, Op, Pool, SETS, Selection, Values};
-use oxiwarp_benches::report::{self, Comparison, Environment, Record, Writer};
+use oxiwarp_benches::report::{self, Comparison, Environment, Progress, Record, Writer};
 use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -35,7 +34,7 @@ const FAILED: u8 = 3;
                   3  another error: arguments, files, a driver error, a result that is not finite"
 )]
 struct Options {
-    /// Ops to measure, separated by commas: `rope,softmax`, or one variant, `"ada_norm RMSNorm"` [default: all]
+    /// Ops to measure, separated by commas: `rope,softmax`, or one variant, `ada_norm-rmsnorm` [default: all]
     #[arg(long, value_name = "OP", value_delimiter = ',', value_parser = Selection::op_name)]
     op: Vec<String>,
     /// Measure only cases whose id, `<op>/<rows>x<columns>`, contains TEXT
@@ -73,7 +72,7 @@ struct Bench<'a> {
     environment: Environment,
     values: Values,
     csv: Option<Writer<std::fs::File>>,
-    progress: ProgressBar,
+    progress: Progress,
     not_finite: Vec<String>,
 }
 
@@ -83,12 +82,12 @@ impl Bench<'_> {
         let mut pool = Pool::of_ops(&self.gpu.device, &self.values, &[op])?;
         let mut records = vec![];
         for case in cases {
-            self.progress.set_message(case.id());
+            self.progress.show(case.id());
             records
                 .push(self.measure_case(case, &mut pool).map_err(|error| format!("{}: {error}", case.id()))?);
-            self.progress.inc(1);
+            self.progress.step();
         }
-        self.progress.suspend(|| println!("{}\n", report::of_records(&records)));
+        self.progress.print(format_args!("{}\n", report::of_records(&records)));
         Ok(records)
     }
 
@@ -159,22 +158,20 @@ fn measure_all(gpu: &Gpu, options: &Options, selected: &Selected) -> Result<Vec<
     let environment = Environment::of(&gpu.device);
     let Environment { gpu: name, driver, commit, date } = &environment;
     println!("{name}, driver {driver}, commit {commit}, {date}\n");
-    let count: usize = selected.iter().map(|(_, cases)| cases.len()).sum();
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}")?;
     let mut bench = Bench {
         gpu,
         replays: options.replays.into(),
         environment,
         values: Values::new(ELEMENTS),
         csv: options.csv.as_deref().map(Writer::create).transpose()?,
-        progress: ProgressBar::new(count as u64).with_style(style),
+        progress: Progress::new(selected.iter().map(|(_, cases)| cases.len()).sum()),
         not_finite: vec![],
     };
     let mut records = vec![];
     for (op, cases) in selected {
         records.extend(bench.measure(op, cases)?);
     }
-    bench.progress.finish_and_clear();
+    bench.progress.finish();
     if bench.not_finite.is_empty() { Ok(records) } else { Err(bench.not_finite.join("\nbench: ").into()) }
 }
 
@@ -204,8 +201,8 @@ mod tests {
 
     #[test]
     fn ops_are_a_list_and_the_tolerance_has_a_default() {
-        let options = parse(&["--op", "rope,ada_norm RMSNorm", "--op", "softmax"]).expect("valid");
-        assert_eq!(options.op, ["rope", "ada_norm RMSNorm", "softmax"]);
+        let options = parse(&["--op", "rope,ada_norm-rmsnorm", "--op", "softmax"]).expect("valid");
+        assert_eq!(options.op, ["rope", "ada_norm-rmsnorm", "softmax"]);
         assert_eq!((options.tolerance, options.replays), (3.0, 15));
     }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use oxiwarp::Stream;
 use oxiwarp_benches::cases::{Case, Choices, ELEMENTS, Op, Pool, SETS, Selection, Values};
+use oxiwarp_benches::report::Progress;
 use oxiwarp_benches::tune::{Checks, Trial, Verdict};
 use oxiwarp_benches::{Gpu, NO_GPU};
 
@@ -45,6 +46,7 @@ struct Bench {
     values: Values,
     pool: Pool,
     csv: File,
+    progress: Progress,
     wrong: Vec<String>,
     refused: usize,
 }
@@ -60,9 +62,12 @@ struct Outcome {
 impl Bench {
     /// Checks and times the configurations of one case, until `deadline`.
     fn try_out(&mut self, case: Case, deadline: Instant) -> Result<Outcome> {
-        let Self { gpu, values, pool, wrong, .. } = self;
+        let Self { gpu, values, pool, progress, wrong, .. } = self;
         let (mut checks, mut outcome) = (Checks::of(case, values)?, Outcome::default());
-        for (number, choice) in case.op.choices.list(&gpu.device, case.cols).into_iter().enumerate() {
+        let choices = case.op.choices.list(&gpu.device, case.cols);
+        let count = choices.len();
+        for (number, choice) in choices.into_iter().enumerate() {
+            progress.show(format_args!("{}, configuration {} of {count}", case.id(), number + 1));
             if number > 0 && Instant::now() > deadline {
                 outcome.left_out += 1;
                 continue;
@@ -71,7 +76,7 @@ impl Bench {
                 Verdict::Known => {}
                 Verdict::Refused(text) => outcome.refused.push(text),
                 Verdict::Wrong(text) => {
-                    println!("WRONG: {text}");
+                    progress.print(format_args!("WRONG: {text}"));
                     wrong.push(text);
                 }
                 Verdict::Right(trial) => {
@@ -90,10 +95,13 @@ impl Bench {
         let (Op { name, .. }, Case { rows, cols, .. }) = (case.op, case);
         self.refused += refused.len();
         if let Some(first) = refused.first() {
-            println!("{name} {rows} x {cols}: {} configurations refused, the first: {first}", refused.len());
+            let count = refused.len();
+            let line =
+                format_args!("{name} {rows} x {cols}: {count} configurations refused, the first: {first}");
+            self.progress.print(line);
         }
         if left_out > 0 {
-            println!("{name} {rows} x {cols}: {left_out} configurations left out");
+            self.progress.print(format_args!("{name} {rows} x {cols}: {left_out} configurations left out"));
         }
         times.sort_by_key(|(time, _)| *time);
         let Some(&(own, _)) = times.iter().find(|(_, trial)| trial.own) else { return Ok(()) };
@@ -112,10 +120,10 @@ impl Bench {
         let of_best = best.as_secs_f64() / own.as_secs_f64();
         let of_copy = case.bytes() as f64 / own.as_secs_f64() / self.copy;
         let tried = times.len();
-        print!(
-            "{name:40} {rows:7} x {cols:6}: {of_copy:5.3} of copy, {of_best:5.3} of the best of {tried:2}"
-        );
-        println!("{}", if of_best < 0.98 { format!(": {}", times[0].1.launches) } else { String::new() });
+        let faster = if of_best < 0.98 { format!(": {}", times[0].1.launches) } else { String::new() };
+        self.progress.print(format_args!(
+            "{name:40} {rows:7} x {cols:6}: {of_copy:5.3} of copy, {of_best:5.3} of the best of {tried:2}{faster}"
+        ));
         Ok(())
     }
 }
@@ -151,13 +159,16 @@ fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
     let cases: Vec<_> = selected.into_iter().flat_map(|(_, cases)| cases).collect();
     let values = Values::new(ELEMENTS);
     let pool = Pool::of_ops(&gpu.device, &values, &ops)?;
-    let mut bench = Bench { gpu, copy, values, pool, csv, wrong: vec![], refused: 0 };
+    let progress = Progress::new(cases.len());
+    let mut bench = Bench { gpu, copy, values, pool, csv, progress, wrong: vec![], refused: 0 };
     for (number, case) in cases.iter().enumerate() {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
         // A case whose kernels have to be compiled first may take of those after it.
         bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
+        bench.progress.step();
     }
+    bench.progress.finish();
     let (seconds, Bench { wrong, refused, .. }) = (start.elapsed().as_secs_f64(), &bench);
     println!("{} cases in {seconds:.0} s, {} wrong, {refused} refused", cases.len(), wrong.len());
     if bench.wrong.is_empty() { Ok(()) } else { Err(bench.wrong.join("\n").into()) }

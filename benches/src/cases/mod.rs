@@ -15,6 +15,6 @@ mod rows;
 pub use call::Operands;
 pub use case::Case;
 pub use choices::Choices;
-pub use op::{Op, Selection, Singles, Width};
+pub use op::{Op, Selection, Singles, Width, current_name};
 pub use operands::{COLUMNS, ELEMENTS, Pool, SETS, Values};
 pub use ops::OPS;

@@ -19,9 +19,23 @@ pub enum Singles {
     OfColumns(usize),
 }
 
+/// Names of variants in the results files of 2026-11-25 and before, and the names of today.
+const OLD_NAMES: &[(&str, &str)] = &[
+    ("ada_norm LayerNorm", "ada_norm-layernorm"),
+    ("ada_norm RMSNorm", "ada_norm-rmsnorm"),
+    ("gated_residual_ada_norm LayerNorm", "gated_residual_ada_norm-layernorm"),
+    ("gated_residual_ada_norm RMSNorm", "gated_residual_ada_norm-rmsnorm"),
+    ("qk_norm_rope across heads", "qk_norm_rope-across-heads"),
+];
+
+/// The name of today for the name of an op in any results file.
+pub fn current_name(name: &str) -> &str {
+    OLD_NAMES.iter().find(|(old, _)| *old == name).map_or(name, |(_, current)| current)
+}
+
 /// An op, for tensors of bf16.
 pub struct Op {
-    /// Its name, and the variant that is measured.
+    /// Its name, and with a hyphen after it the variant that is measured: `ada_norm-rmsnorm`.
     pub name: &'static str,
     /// Elements of each input for a row.
     pub reads: &'static [Width],
@@ -48,7 +62,7 @@ pub struct Op {
 impl Op {
     /// The name of the function: without the variant.
     pub fn function(&self) -> &'static str {
-        self.name.split(' ').next().unwrap_or(self.name)
+        self.name.split('-').next().unwrap_or(self.name)
     }
 
     /// Is `name` its name, or the name of its function?
@@ -91,6 +105,7 @@ impl Selection {
     /// # Errors
     /// No op has this name; the message lists all names.
     pub fn op_name(name: &str) -> std::result::Result<String, String> {
+        let name = current_name(name);
         if OPS.iter().any(|op| op.is_called(name)) {
             return Ok(name.into());
         }
@@ -125,8 +140,8 @@ mod tests {
     fn ops_and_a_part_of_the_id_select_cases() {
         let all: usize = OPS.iter().map(|op| op.cases().len()).sum();
         assert_eq!(selected(&[], None).len(), all);
-        assert!(selected(&["ada_norm"], None).iter().all(|id| id.starts_with("ada_norm ")));
-        assert_eq!(selected(&["ada_norm RMSNorm"], Some("4608x3072")), ["ada_norm RMSNorm/4608x3072"]);
+        assert!(selected(&["ada_norm"], None).iter().all(|id| id.starts_with("ada_norm-")));
+        assert_eq!(selected(&["ada_norm-rmsnorm"], Some("4608x3072")), ["ada_norm-rmsnorm/4608x3072"]);
         assert!(selected(&[], Some("x3072")).iter().all(|id| id.ends_with("x3072")));
         assert!(selected(&["rope"], Some("no such part")).is_empty());
     }
@@ -136,6 +151,17 @@ mod tests {
         assert_eq!(Selection::op_name("qk_norm_rope").as_deref(), Ok("qk_norm_rope"));
         let error = Selection::op_name("rms").expect_err("there is none");
         assert!(error.contains("rms_norm, add_rms_norm"), "{error}");
+    }
+
+    #[test]
+    fn names_need_no_quotes_and_old_names_are_understood() {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_-".contains(c);
+        for op in OPS {
+            assert!(op.name.chars().all(plain), "{}", op.name);
+        }
+        for (old, current) in OLD_NAMES {
+            assert_eq!(Selection::op_name(old).as_deref(), Ok(*current));
+        }
     }
 
     #[test]

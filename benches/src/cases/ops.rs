@@ -113,13 +113,13 @@ pub const OPS: &[Op] = &[
         columns: MODULATED,
         vectors: &[ROW; 2],
         call: norms::ada_norm_layer,
-        ..op("ada_norm LayerNorm", &[ROW], &[ROW], Choices::Vec4s)
+        ..op("ada_norm-layernorm", &[ROW], &[ROW], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 2],
         call: norms::ada_norm_rms,
-        ..op("ada_norm RMSNorm", &[ROW], &[ROW], Choices::Vec4s)
+        ..op("ada_norm-rmsnorm", &[ROW], &[ROW], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
@@ -131,13 +131,13 @@ pub const OPS: &[Op] = &[
         columns: MODULATED,
         vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_layer,
-        ..op("gated_residual_ada_norm LayerNorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
+        ..op("gated_residual_ada_norm-layernorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
         vectors: &[ROW; 3],
         call: norms::gated_residual_ada_norm_rms,
-        ..op("gated_residual_ada_norm RMSNorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
+        ..op("gated_residual_ada_norm-rmsnorm", &[ROW; 2], &[ROW; 2], Choices::Vec4s)
     },
     Op {
         columns: MODULATED,
@@ -166,7 +166,7 @@ pub const OPS: &[Op] = &[
         columns: MANY_HEADS,
         vectors: &[ROW],
         call: rows::qk_norm_rope_across,
-        ..op("qk_norm_rope across heads", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
+        ..op("qk_norm_rope-across-heads", &[ROW, ROW, OF_HEAD, OF_HEAD], &[ROW; 2], Choices::Heads)
     },
     Op { columns: INNER, call: rows::activation, ..op("activation", &[ROW], &[ROW], Choices::Threads(128)) },
     Op {

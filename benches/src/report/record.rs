@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::Environment;
-use crate::cases::Case;
+use crate::cases::{Case, current_name};
 
 /// The time of a case. The fields are the columns of the CSV file.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
@@ -113,7 +113,8 @@ pub fn read(path: &Path) -> Result<Vec<Record>, String> {
 fn parse(from: impl io::Read) -> Result<Vec<Record>, String> {
     let mut records: Vec<Record> = vec![];
     for record in csv::Reader::from_reader(from).into_deserialize() {
-        let record: Record = record.map_err(|error| error.to_string())?;
+        let mut record: Record = record.map_err(|error| error.to_string())?;
+        record.op = current_name(&record.op).into();
         if !(record.us.is_finite() && record.us > 0.0) {
             return Err(format!("us of {:?} is {}, expected a positive number", record.key(), record.us));
         }
@@ -141,7 +142,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_file_reads_as_it_was_written() {
-        let records = [record("rms_norm", 64, 12.25), record("ada_norm LayerNorm", 128, 1e4)];
+        let records = [record("rms_norm", 64, 12.25), record("ada_norm-layernorm", 128, 1e4)];
         let mut bytes = vec![];
         let mut writer = Writer::new(&mut bytes);
         records.iter().for_each(|record| writer.write(record).expect("memory"));
@@ -152,6 +153,8 @@ pub(super) mod tests {
         );
         assert_eq!(text.lines().count(), 3);
         assert_eq!(parse(&bytes[..]).as_deref(), Ok(&records[..]));
+        let old = text.replace("ada_norm-layernorm", "ada_norm LayerNorm");
+        assert_eq!(parse(old.as_bytes()).as_deref(), Ok(&records[..]), "a file with an old name");
     }
 
     #[test]

@@ -49,7 +49,9 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
     from .cli.bench.workloads import WORKLOADS
 
     parser.add_argument("--model", action="append", choices=list(WORKLOADS), help="may be given again (default: ltx)")
-    parser.add_argument("--variant", action="append", choices=names(), help="may be given again (default: all)")
+    parser.add_argument(
+        "--variant", action="append", type=variant, choices=names(), help="may be given again (default: all)"
+    )
     parser.add_argument("--rounds", type=steps, default=10, help="timed steps of each variant (default: %(default)s)")
     parser.add_argument("--device", type=device, default=None, help="cuda, cpu (default: a GPU where there is one)")
     parser.add_argument("--small", action="store_true", help="a model of two layers, for a test")
@@ -66,9 +68,16 @@ def add_bench_options(parser: argparse.ArgumentParser) -> None:
 
 def names() -> list[str]:
     """Return the names of the variants that `bench` can compare."""
-    from .cli.bench.measure import VARIANTS
+    from .cli.bench.variants import VARIANTS
 
     return [variant.name for variant in VARIANTS]
+
+
+def variant(text: str) -> str:
+    """Return the present name of a variant of `bench`, also for a name in an old results file."""
+    from .cli.bench.variants import current_name
+
+    return current_name(text)
 
 
 def default_device() -> str:

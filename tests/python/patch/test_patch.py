@@ -316,6 +316,6 @@ def test_report():
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(report)
     for text in (str(report), console.export_text()):
-        for part in ("4 modules replaced, 1 left", "BeforeWeightRMSNorm", "its forward takes (x, gate)"):
+        for part in ("4 modules replaced, 1 left", "BeforeWeightRMSNorm × 1", "its forward takes (x, gate)"):
             assert part in text, part
     assert "oxiwarp" in repr(model.before)

@@ -1,18 +1,22 @@
 """`python -m oxiwarp bench` on models of two layers."""
 
 import importlib
+import io
 import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
+from rich.console import Console
 
 from oxiwarp.__main__ import main
 from oxiwarp.cli.bench import command
 from oxiwarp.cli.bench.graphs import replay
-from oxiwarp.cli.bench.measure import VARIANTS
 from oxiwarp.cli.bench.profile import category
+from oxiwarp.cli.bench.progress import Stages
+from oxiwarp.cli.bench.variants import OLD_NAMES, VARIANTS
 from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
@@ -88,10 +92,10 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
         return compile_stock(workload, variant, *rest)
 
     monkeypatch.setattr(bench, "compile_one", compile_one)
-    assert main(["bench", *options, "--variant", "torch.compile", "--variant", "patched + compile"]) == 1
+    assert main(["bench", *options, "--variant", "compiled", "--variant", "patched-compiled"]) == 1
     failed, compiled = capsys.readouterr().out.splitlines()
-    assert failed == "qwen3, torch.compile: not compiled: RuntimeError: no compiler [b]"
-    assert compiled.startswith("qwen3, patched + compile: ") and not list(tmp_path.iterdir())
+    assert failed == "qwen3, compiled: not compiled: RuntimeError: no compiler [b]"
+    assert compiled.startswith("qwen3, patched-compiled: ") and not list(tmp_path.iterdir())
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
@@ -108,14 +112,14 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(torch, "compile", no_compiler)
     monkeypatch.setitem(WORKLOADS, "qwen3", replace(WORKLOADS["qwen3"], build=too_large))
     monkeypatch.setitem(WORKLOADS, "ltx", replace(WORKLOADS["qwen3"], build=build))
-    chosen = ["--model", "qwen3", "--model", "ltx", "--variant", "torch.compile", "--variant", "patched"]
+    chosen = ["--model", "qwen3", "--model", "ltx", "--variant", "compiled", "--variant", "patched"]
     assert main(["bench", *chosen, "--small", "--device", "cpu", "--rounds", "2", "--out", str(tmp_path)]) == 1
     eager, compiled, patched = json.loads((tmp_path / "ltx.json").read_text())["results"]
     assert compiled["error"] == "RuntimeError: no compiler [b]" and compiled["median"] is None
     assert not eager["error"] and alike(patched) and len(patched["milliseconds"]) == 2
     out = capsys.readouterr().out
     assert "qwen3: not measured: OutOfMemoryError: CUDA out of memory [a]" in out and "x eager" in out
-    assert "torch.compile: not measured: RuntimeError: no compiler [b]" in out
+    assert "compiled: not measured: RuntimeError: no compiler [b]" in out
     assert not (tmp_path / "qwen3.json").exists()
 
 
@@ -147,8 +151,51 @@ def test_agreement():
 
 def test_command():
     """As it can be run again, without a path of this machine."""
-    arguments = ["bench", "--variant", "patched, fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
-    assert command(arguments) == "python -m oxiwarp bench --variant 'patched, fast' --small"
+    arguments = ["bench", "--variant", "patched-fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
+    assert command(arguments) == "python -m oxiwarp bench --variant patched-fast --small"
+
+
+def test_names_of_variants(monkeypatch):
+    """A shell needs no quotes for them. The names of old results files are still understood."""
+    names = [variant.name for variant in VARIANTS]
+    assert all(re.fullmatch("[a-z0-9-]+", name) for name in names) and len(set(names)) == len(names)
+    assert set(OLD_NAMES.values()) < set(names) and not set(OLD_NAMES) & set(names)
+    asked = []
+    monkeypatch.setattr("oxiwarp.cli.bench.bench", lambda models, variants, *_: asked.extend(variants) or 0)
+    assert main(["bench", "--variant", "patched, fast + compile", "--variant", "patched-fast"]) == 0
+    assert asked == ["patched-fast-compiled", "patched-fast"]
+    with pytest.raises(SystemExit):
+        main(["bench", "--variant", "patched fast"])
+
+
+def test_progress_in_a_log(tmp_path, capsys):
+    """A line on stderr for each stage, with its number: the model, the variants, the rounds."""
+    pytest.importorskip("transformers")
+    options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched"]
+    assert main(["bench", "--model", "qwen3", *options]) == 0
+    said = capsys.readouterr()
+    lines = [line.partition("s] ")[2] for line in said.err.splitlines()]
+    assert lines == [
+        "1 of 4: building the model",
+        "2 of 4: eager: first step, then 1 more",
+        "3 of 4: patched: first step, then 1 more",
+        "4 of 4: 2 rounds of 2 variants",
+    ]
+    assert "of 4" not in said.out
+
+
+def test_progress_in_a_terminal():
+    """A bar over all stages and one over the steps of a stage, and nothing is left of them."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
+    with Stages(3, console) as progress:
+        progress.begin("first")
+        progress.begin("patched-fast: first step, then 30 more", 31)
+        for _ in range(7):
+            progress.step()
+        progress._bars.refresh()
+    text = console.file.getvalue()
+    assert "1/3" in text and "patched-fast: first step, then 30 more" in text and "7/31" in text
+    assert text.rstrip("\x1b[?25h\n\r").endswith("\x1b[2K"), repr(text[-40:])
 
 
 @pytest.mark.parametrize(

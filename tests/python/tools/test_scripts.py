@@ -78,6 +78,9 @@ def test_sanitize(bundle, sanitizer):
     assert ran.returncode == 0 and "== racecheck: 1 of 1 tests clean" in ran.stdout, ran.stderr
     ran = run(bundle, "sanitize")
     assert ran.returncode == 1 and "== memcheck: 1 of 4 tests clean" in ran.stdout
+    progress = [line for line in ran.stderr.splitlines() if line.startswith("memcheck, ")]
+    assert [line.partition(": ")[0] for line in progress] == [f"memcheck, {number} of 4" for number in range(1, 5)]
+    assert {line.split(": ")[1] for line in progress} >= {"sm_90::a::clean", "sm_90::b::slow"}
     lines = (out / "sanitize-memcheck.log").read_text().splitlines()
     assert [line.partition(", ")[0] for line in lines] == [
         "sm_90::a::clean: clean",

@@ -1,12 +1,20 @@
 """What `oxiwarp.patch` did: rows of data that print as a table."""
 
+import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
+from xml.etree import ElementTree
 
 NO_KERNEL = "-"
 COLUMNS = ("module class", "count", "op", "exactness", "status", "reason")
+TEXT_COLUMNS = 80
+"""Width of `str(report)`. A rich console uses its own width."""
+LABEL_SHARE = 0.45
+"""Of a terminal's width: a longer class name has a line of its own."""
+INDENT = (0, 0, 0, 2)
 
 
 @dataclass(frozen=True)
@@ -25,6 +33,23 @@ class Row:
     reason: str
     """Why it was left, or what to know about the replacement."""
 
+    @property
+    def path(self) -> str:
+        """The module that defines the class."""
+        return self.module_class.rpartition(".")[0]
+
+    @property
+    def label(self) -> str:
+        """Name of the class, and how many modules have it: `LTXVideoTransformerBlock × 3`."""
+        return f"{self.module_class.rpartition('.')[2]} × {self.count}"
+
+    @property
+    def outcome(self) -> str:
+        """Exactness, operators and reason in one line; "left" and the reason if the class was left."""
+        result = self.exactness if self.status == "replaced" else self.status
+        done = "; ".join(text for text in ("" if self.op == NO_KERNEL else self.op, self.reason) if text)
+        return f"{result}: {done}" if done else result
+
     def cells(self) -> tuple[str, ...]:
         """The row as text, in the order of `COLUMNS`."""
         return (self.module_class, str(self.count), self.op, self.exactness, self.status, self.reason)
@@ -32,7 +57,10 @@ class Row:
 
 @dataclass
 class Report:
-    """What was replaced, what was left and why. `print(report)` and `rich.print(report)` show a table."""
+    """What was replaced, what was left and why.
+
+    `print(report)` and `rich.print(report)` show a table, and so do notebooks.
+    """
 
     mode: str
     outcomes: Counter[tuple[str, str, str, str, str]] = field(default_factory=Counter)
@@ -75,24 +103,64 @@ class Report:
         """One line."""
         return f"oxiwarp.patch(mode={self.mode!r}): {self.replaced} modules replaced, {self.left} left"
 
-    def __str__(self) -> str:
-        table = [COLUMNS, *(row.cells() for row in self.rows)]
-        widths = [max(len(cells[at]) for cells in table) for at in range(len(COLUMNS))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)) for cells in table]
-        return "\n".join(line.rstrip() for line in [self.summary, *lines, *self.notes])
+    @property
+    def by_path(self) -> Iterator[tuple[str, list[Row]]]:
+        """The rows of each module that defines classes, in the order of the modules' names."""
+        rows = sorted(self.rows, key=lambda row: row.path)  # a stable sort: replaced rows stay first
+        return ((path, list(group)) for path, group in groupby(rows, key=lambda row: row.path))
 
-    def __rich__(self) -> Any:
-        from rich.console import Group
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(file=io.StringIO(), width=TEXT_COLUMNS, color_system=None, force_jupyter=False)
+        with console.capture() as capture:
+            console.print(self)
+        return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
-        shown = len(COLUMNS) if any(row.reason for row in self.rows) else len(COLUMNS) - 1
-        table = Table(title=self.summary, title_justify="left")
-        for name in COLUMNS[:shown]:
-            table.add_column(name, overflow="fold", justify="right" if name == "count" else "left")
-        for row in self.rows:
-            table.add_row(*map(Text, row.cells()[:shown]), style=None if row.status == "replaced" else "dim")
-        return Group(table, *(Text(note) for note in self.notes))
+        yield Text(self.summary, style="bold")
+        labels = [len(row.label) for row in self.rows]
+        width = max((length for length in labels if length <= options.max_width * LABEL_SHARE), default=0)
+        for path, rows in self.by_path:
+            yield Text(path, overflow="fold")
+            for row in rows:
+                style, label = "" if row.status == "replaced" else "dim", row.label
+                if len(label) > width:  # a line of its own
+                    yield Padding(Text(label, style, overflow="fold"), INDENT)
+                    label = ""
+                line = Table.grid(padding=(0, 2, 0, 0))
+                line.add_column(width=width)
+                line.add_column(overflow="fold")
+                line.add_row(label and Text(label), Text(row.outcome), style=style)
+                yield Padding(line, INDENT)
+        yield from map(Text, self.notes)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a table with a heading for each module that defines classes."""
+        made = ElementTree.Element("div")
+        table = ElementTree.SubElement(made, "table")
+        ElementTree.SubElement(table, "caption").text = self.summary
+        _html_row(ElementTree.SubElement(table, "thead"), "th", ("class", *COLUMNS[1:]))
+        for path, rows in self.by_path:
+            body = ElementTree.SubElement(table, "tbody")
+            _html_row(body, "th", (path,), colspan=str(len(COLUMNS)), style="text-align: left")
+            for row in rows:
+                name, *others = row.cells()
+                _html_row(body, "td", (name.rpartition(".")[2], *others), style="text-align: left")
+        for note in self.notes:
+            ElementTree.SubElement(made, "p").text = note
+        return ElementTree.tostring(made, encoding="unicode", method="html")
+
+
+def _html_row(parent: ElementTree.Element, tag: str, cells: tuple[str, ...], **attributes: str) -> None:
+    """Add a row. ElementTree escapes the text."""
+    row = ElementTree.SubElement(parent, "tr")
+    for cell in cells:
+        ElementTree.SubElement(row, tag, attributes).text = cell
 
 
 __all__ = ["NO_KERNEL", "Report", "Row"]

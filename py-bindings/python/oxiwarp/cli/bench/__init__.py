@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from .measure import STOCK, VARIANTS, Result, compile_one, measure
+from .measure import Result, compile_one, measure, stages_of
+from .progress import Stages
+from .variants import COMPILED, STOCK, VARIANTS
 from .workloads import WORKLOADS, Workload
-
-COMPILED = "torch.compile"
 
 
 def bench(
@@ -46,8 +46,8 @@ def bench(
         workload = WORKLOADS[name]
         console.print(f"\n{workload.title}, {str(dtype)[6:]}, {where(place)}", style="bold")
         try:
-            with console.status("") as status:
-                for results in measure(workload, chosen, place, dtype, rounds, small, graphs, status.update):
+            with Stages(stages_of(chosen, place, graphs)) as progress:
+                for results in measure(workload, chosen, place, dtype, rounds, small, graphs, progress):
                     if out is not None:
                         save(workload, results, place, dtype, Path(out) / f"{name}.json")
         except Exception as failure:
@@ -66,12 +66,16 @@ def compile_only(models: list[str], variants: list[str], device: str, small: boo
 
     Returns 0, or 1 with the reason printed.
     """
+    from rich.console import Console
+
     place, dtype = place_and_dtype(device)
-    failed = 0
-    for name in models:
-        for variant in (variant for variant in VARIANTS if variant.compiled and variant.name in variants):
+    chosen = [variant for variant in VARIANTS if variant.compiled and variant.name in variants]
+    failed, console = 0, Console(stderr=True, highlight=False)
+    for number, name in enumerate(models):
+        for at, variant in enumerate(chosen, number * len(chosen) + 1):
             try:
-                seconds = compile_one(WORKLOADS[name], variant, place, dtype, small)
+                with console.status(f"{at} of {len(models) * len(chosen)}: {name}, {variant.name}"):
+                    seconds = compile_one(WORKLOADS[name], variant, place, dtype, small)
                 print(f"{name}, {variant.name}: {seconds:.1f} s", flush=True)
             except Exception as failure:
                 print(f"{name}, {variant.name}: not compiled: {type(failure).__name__}: {failure}", flush=True)

@@ -8,7 +8,7 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -19,34 +19,10 @@ from torch import Tensor, nn
 from ... import patch
 from .graphs import replay
 from .profile import Profile, profile
+from .progress import Progress
 from .turns import in_turns
+from .variants import Variant
 from .workloads import Workload
-
-STOCK = "eager"
-
-
-@dataclass(frozen=True)
-class Variant:
-    """How a model runs."""
-
-    name: str
-    mode: str | None = None
-    """Of `oxiwarp.patch`, or None for the stock model."""
-    compiled: bool = False
-    attention: bool | None = None
-    """Of `oxiwarp.patch`."""
-
-
-VARIANTS = (
-    Variant(STOCK),
-    Variant("torch.compile", compiled=True),
-    Variant("patched", "exact"),
-    Variant("patched + attention", "exact", attention=True),
-    Variant("patched, fast", "fast"),
-    Variant("patched + compile", "exact", compiled=True),
-    Variant("patched + attention + compile", "exact", compiled=True, attention=True),
-    Variant("patched, fast + compile", "fast", compiled=True),
-)
 
 
 @dataclass
@@ -89,7 +65,7 @@ def measure(
     rounds: int,
     small: bool,
     graphs: bool,
-    say: Callable[[str], None],
+    progress: Progress,
 ) -> Iterator[list[Result]]:
     """Time every variant, compare its sample with the stock model's, see where time goes, and time CUDA `graphs` of it.
 
@@ -97,14 +73,14 @@ def measure(
     Raises where the stock model, the first variant, does not run.
     """
     with torch.no_grad():
-        say("building the model")
+        progress.begin("building the model")
         model = build(workload, small, device, dtype)
         arguments = workload.arguments(model, small, device, dtype)
         results, steps = list[Result](), dict[int, Callable[[], Any]]()
         reference: Tensor | None = None
         for at, variant in enumerate(variants):
             try:
-                result, step, latents = begin(workload, variant, model, arguments, device, say)
+                result, step, latents = begin(workload, variant, model, arguments, device, progress)
             except Exception as failure:  # out of memory, or not compiled: the others are measured
                 if reference is None:
                     raise
@@ -114,22 +90,29 @@ def measure(
             result.equal, result.psnr = compare(latents, reference)
             results.append(result)
             steps[at] = step
-        for number, at in in_turns(steps, rounds):
-            say(f"round {number + 1} of {rounds}")
+        progress.begin(f"{rounds} rounds of {len(steps)} variants", rounds * len(steps))
+        for _, at in in_turns(steps, rounds):
             launching, whole = timed(steps[at], device)
             results[at].launching.append(launching)
             results[at].milliseconds.append(whole)
+            progress.step()
         yield results
         if device.type == "cuda":
-            say("profiles")
+            progress.begin("profiles", len(steps))
             for at, step in steps.items():
                 results[at].profile = profile(step)
+                progress.step()
             yield results
         if graphs:
-            say("CUDA graphs")
+            progress.begin("CUDA graphs")
             for at, times in replay(steps, rounds, lambda call: timed(call, device)[1]).items():
                 results[at].replayed = times
             yield results
+
+
+def stages_of(variants: Sequence[Variant], device: torch.device, graphs: bool) -> int:
+    """How many stages `measure` begins: the model, each variant, the rounds, the profiles, the CUDA graphs."""
+    return 1 + len(variants) + 1 + (device.type == "cuda") + graphs
 
 
 def compile_one(workload: Workload, variant: Variant, device: torch.device, dtype: torch.dtype, small: bool) -> float:
@@ -157,21 +140,21 @@ def begin(
     model: nn.Module,
     arguments: dict[str, Any],
     device: torch.device,
-    say: Callable[[str], None],
+    progress: Progress,
 ) -> tuple[Result, Callable[[], Any], Tensor]:
     """A variant's first step and its sample: what is known of it, what makes a step, and the sample."""
-    say(f"{variant.name}: first step")
+    progress.begin(f"{variant.name}: first step, then {workload.steps} more", 1 + workload.steps)
     result, run = prepare(variant, model, device)
     step = functools.partial(run_step, workload, run, arguments)
     started = time.perf_counter()
     step()
     synchronize(device)
     result.warmup = time.perf_counter() - started
-    say(f"{variant.name}: {workload.steps} steps")
+    progress.step()
     if not workload.denoises:
         return result, step, step()[0].float().cpu()
     started = time.perf_counter()
-    latents = sample(workload, run, arguments)
+    latents = sample(workload, run, arguments, progress)
     result.in_a_row = (time.perf_counter() - started) * 1e3 / workload.steps
     return result, step, latents
 
@@ -195,7 +178,7 @@ def twin(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in tensors})
 
 
-def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any]) -> Tensor:
+def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any], progress: Progress) -> Tensor:
     """The latents after all steps."""
     from diffusers import FlowMatchEulerDiscreteScheduler
 
@@ -208,6 +191,7 @@ def sample(workload: Workload, run: Callable[..., Any], arguments: dict[str, Any
         arguments["timestep"] = torch.ones_like(arguments["timestep"]) * scaled.to(arguments["timestep"].dtype)
         velocity = run(**{**arguments, workload.state: latents})[0]
         latents = scheduler.step(velocity, step, latents, return_dict=False)[0]
+        progress.step()
     return latents.float().cpu()
 
 
@@ -244,4 +228,4 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-__all__ = ["STOCK", "VARIANTS", "Result", "Variant", "compile_one", "measure"]
+__all__ = ["Result", "compile_one", "measure", "stages_of"]

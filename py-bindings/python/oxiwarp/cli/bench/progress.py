@@ -1,0 +1,62 @@
+"""How far a measurement is: a bar in a terminal, and elsewhere a line for each stage. Both go to stderr."""
+
+import time
+from typing import Any, Protocol
+
+
+class Progress(Protocol):
+    """What a measurement tells of itself."""
+
+    def begin(self, stage: str, steps: int = 1) -> None:
+        """Begin a stage of so many steps. This ends the stage before."""
+
+    def step(self) -> None:
+        """Count one step of this stage."""
+
+    def skip(self, stages: int) -> None:
+        """Count stages that are left out."""
+
+
+class Stages:
+    """A `Progress` of a known number of stages, as a context manager: leaving it removes the bar."""
+
+    def __init__(self, count: int, console: Any = None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+
+        self._console = console or Console(stderr=True, highlight=False)
+        self._count, self._number, self._started = count, 0, time.perf_counter()
+        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+        shown = self._console.is_terminal
+        self._bars = Bars(*columns, console=self._console, transient=True, redirect_stdout=False, disable=not shown)
+        self._all = self._bars.add_task("stages", total=count)
+        self._stage = self._bars.add_task("", total=1)
+
+    def __enter__(self) -> "Stages":
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    def begin(self, stage: str, steps: int = 1) -> None:
+        """Begin a stage of so many steps."""
+        self._bars.update(self._all, completed=self._number)
+        self._number += 1
+        self._bars.reset(self._stage, description=stage, total=steps)
+        if not self._console.is_terminal:
+            spent = time.perf_counter() - self._started
+            text = f"[{spent:6.1f} s] {self._number} of {self._count}: {stage}"
+            self._console.print(text, markup=False, soft_wrap=True)
+
+    def step(self) -> None:
+        """Count one step of this stage."""
+        self._bars.advance(self._stage)
+
+    def skip(self, stages: int) -> None:
+        """Count stages that are left out."""
+        self._number += stages
+
+
+__all__ = ["Progress", "Stages"]

@@ -1,0 +1,104 @@
+"""What the report of `patch` looks like: as text in 80 columns, in a rich console, in a notebook."""
+
+import io
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from oxiwarp.patching.report import NO_KERNEL, Report
+
+LTX = "diffusers.models.transformers.transformer_ltx"
+LONG = "HunyuanVideoTokenReplaceSingleTransformerBlock"
+
+
+def made():
+    """A report with the longest class name of diffusers, a class that was left, and names that HTML has to escape."""
+    report = Report("exact")
+    for at in range(3):
+        operators = "ada_norm, gated_residual, gated_residual_ada_norm"
+        report.add(f"blocks.{at}", f"{LTX}.LTXVideoTransformerBlock", op=operators, exactness="bit-exact")
+    reason = "arguments of the processor, looked up once"
+    report.add("attention", f"{LTX}.LTXAttention", op=NO_KERNEL, exactness="bit-exact", reason=reason)
+    report.add("odd", f"{LTX}.Odd", reason="its forward takes (x, gate), expected one tensor")
+    path = "diffusers.models.transformers.transformer_hunyuan_video"
+    report.add("long", f"{path}.{LONG}", op="residual_tanh_gated_rms_norm", exactness="same roundings")
+    report.add("local", "test.<locals>.Norm", reason="a <b> & c")
+    report.notes.append("left to Inductor under torch.compile: layer_norm by itself or with a sum before it")
+    return report
+
+
+def rendered(report, width):
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(report)
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("text", [str, lambda report: rendered(report, 80)], ids=["print", "rich"])
+def test_eighty_columns(text):
+    """No line is longer, no class name is broken, and each path is there once."""
+    lines = text(made()).splitlines()
+    assert max(map(len, lines)) <= 80
+    whole = "\n".join(lines)
+    for label in ("LTXVideoTransformerBlock × 3", "LTXAttention × 1", "Odd × 1", f"{LONG} × 1"):
+        assert sum(label in line for line in lines) == 1, whole
+    assert [line.strip() for line in lines].count(LTX) == 1 and whole.count(LTX) == 1, whole
+    for word in ("gated_residual_ada_norm", "bit-exact: arguments of", "left: its forward takes (x, gate)"):
+        assert word in whole, whole
+
+
+def test_a_wide_terminal_needs_a_line_for_a_class():
+    line = next(line for line in rendered(made(), 160).splitlines() if "LTXVideoTransformerBlock" in line)
+    assert line.split(" × 3 ")[1].strip() == "bit-exact: ada_norm, gated_residual, gated_residual_ada_norm"
+
+
+def test_a_narrow_terminal_loses_nothing():
+    text = "".join(rendered(made(), 30).split())
+    assert "residual_tanh_gated_rms_norm" in text
+
+
+def test_text_does_not_depend_on_the_terminal(monkeypatch):
+    expected = str(made())
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert str(made()) == expected and "\x1b" not in expected
+    assert expected.splitlines()[0] == made().summary
+
+
+class Cells(HTMLParser):
+    """The text of each cell of a page."""
+
+    def __init__(self):
+        super().__init__()
+        self.cells, self.open = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.open.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.cells[-1] += data
+
+
+def test_notebook():
+    """`_repr_html_` has the path of each module once, every cell of every row, and markup only of its own."""
+    report, page = made(), Cells()
+    html = report._repr_html_()
+    page.feed(html)
+    assert not page.open and page.cells.count(LTX) == 1
+    for row in report:
+        name, *others = row.cells()
+        at = page.cells.index(name.rpartition(".")[2])
+        assert page.cells[at + 1 : at + 6] == others
+    assert report.summary in html and report.notes[0] in html
+    assert "<locals>" not in html and "test.<locals>" in page.cells and "<b>" not in html
+
+
+def test_empty():
+    assert str(Report("fast")) == "oxiwarp.patch(mode='fast'): 0 modules replaced, 0 left"
+    assert "0 modules replaced" in Report("fast")._repr_html_()
