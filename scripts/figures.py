@@ -6,12 +6,13 @@ table differs from its file.
 
 import csv
 import json
-import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
 from generated import ROOT, table, write
+
+from oxiwarp.cli.bench.variants import current_name
 
 RUN = ROOT / "benches" / "results" / "latest" / "nvidia-h200"
 MODELS = ("flux", "ltx", "ltx161", "wan", "mochi", "sdxl", "qwen3", "qwen3-decode")
@@ -28,13 +29,8 @@ NONE = "–"
 def model(name: str) -> dict[str, Any]:
     """Load the result of `python -m oxiwarp bench --model <name>`; variants by their name."""
     found: dict[str, Any] = json.loads((RUN / f"{name}.json").read_text())
-    found["variants"] = {variant(result["variant"]["name"]): result for result in found["results"]}
+    found["variants"] = {current_name(result["variant"]["name"]): result for result in found["results"]}
     return found
-
-
-def variant(name: str) -> str:
-    """Return the name of a variant in today's spelling: `patched, fast + compile` is `patched-fast-compile`."""
-    return "torch.compile" if name == "torch.compile" else re.sub(r"[^a-z0-9]+", "-", name).strip("-")
 
 
 @cache
@@ -65,15 +61,15 @@ def step_times() -> Iterator[str]:
     """Mean milliseconds of a step, for the four models of README."""
     columns = {
         "eager": "eager",
-        "torch.compile": "`torch.compile`",
+        "compiled": "`torch.compile`",
         "patched": "`patch`",
         "patched-fast": '`patch`, `mode="fast"`',
-        "patched-fast-compile": "fast, then `torch.compile`",
+        "patched-fast-compiled": "fast, then `torch.compile`",
     }
 
     def times(name: str) -> Iterator[str]:
         variants = model(name)["variants"]
-        yield from (number(variants[key]["in_a_row"] if key in variants else None, 4) for key in columns)
+        yield from (f"{variants[key]['in_a_row']:.1f}" if key in variants else NONE for key in columns)
 
     yield from table(
         ["model", *columns.values()], ([title, *times(name)] for name, title in README_MODELS.items())
@@ -85,12 +81,10 @@ def models() -> Iterator[str]:
     for name in MODELS:
         found = model(name)
         variants = found["variants"]
-        compiled = variants["torch.compile"]
+        compiled = variants["compiled"]
         yield f"\n### {found['model']}\n"
-        yield (
-            f"`{found['command']}`, commit {found['commit'][:7]}, {found['date'][:10]}, "
-            f"torch {found['versions']['torch']}.\n"
-        )
+        commit = f", commit {found['commit'][:7]}" if "commit" in found else ""
+        yield f"`{found['command']}`{commit}, {found['date'][:10]}, torch {found['versions']['torch']}.\n"
 
         def cells(key: str, result: dict[str, Any], compiled: dict[str, Any] = compiled) -> list[str]:
             mean, replayed = result.get("in_a_row"), result.get("replayed")
@@ -103,7 +97,7 @@ def models() -> Iterator[str]:
                 number(result["median"], 4),
                 number(mean, 4),
                 number(graph, 4),
-                less(ours, theirs) if key != "torch.compile" else NONE,
+                less(ours, theirs) if key != "compiled" else NONE,
                 close if key != "eager" else NONE,
             ]
 

@@ -5,6 +5,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from generated import table, write
@@ -12,6 +13,7 @@ from generated import table, write
 from oxiwarp import patch
 from oxiwarp.patching.fusions import FAMILIES, Fusion
 from oxiwarp.patching.fusions.core.ops import INDUCTOR
+from oxiwarp.patching.report import NO_KERNEL
 
 TITLE = re.compile(r" \(|[:;]|, (?=whose|with)")  # what ends a family's name in the first sentence of its module
 
@@ -60,13 +62,19 @@ def report() -> Iterator[str]:
     yield f"```text\n{ltx_report()}\n```"
 
 
-SHOWN = re.compile("^(oxiwarp|module class)|LTXVideoTransformerBlock|LTXVideoAttnProcessor|activations.GELU| GELU")
-
-
 def short_report() -> Iterator[str]:
-    """The head of the report and three of its rows."""
-    yield "```text"
-    yield from (line.rstrip() for line in str(ltx_report()).splitlines() if SHOWN.search(line))
+    """The summary and the classes of LTX-Video's own module that run kernels."""
+    report = ltx_report()
+    labels = {row.label for row in report.rows if row.op != NO_KERNEL}
+    summary, *lines = str(report).splitlines()
+    at = next(at for at, line in enumerate(lines) if line.endswith("transformer_ltx"))
+    yield from ("```text", summary, lines[at])
+    shown = False
+    for line in takewhile(lambda line: line.startswith(" "), lines[at + 1 :]):
+        if not line.startswith("   "):  # the first line of a class
+            shown = any(line.strip().startswith(label) for label in labels)
+        if shown:
+            yield line
     yield "```"
 
 

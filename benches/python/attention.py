@@ -212,7 +212,7 @@ def main() -> int:
     """Measures all cases, prints a table, and says what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="turns of each provider")
-    parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
+    parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("attention.py measures a GPU, and there is none")

@@ -174,7 +174,7 @@ def main() -> int:
     """Measures and writes the results, or writes the table from some."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each provider")
-    parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
+    parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     parser.add_argument("--from", type=Path, default=None, dest="source", help="results: write the package's table")
     options = parser.parse_args()
     if options.source is not None:

@@ -36,7 +36,7 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         "--alone", action="store_true", help="oxiwarp and copies, no peers: to compare two builds of it"
     )
     add_seconds(parser)
-    parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
+    parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args(arguments)
     if options.rounds is not None and options.rounds < 2:
         parser.error("--rounds: 2 or more")

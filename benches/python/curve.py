@@ -207,7 +207,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
     add_seconds(parser)
-    parser.add_argument("--out", type=Path, default=None, help="default: benches/results/<gpu>/<date>")
+    parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")
     options = parser.parse_args()
     check_names(options.only)
     if not torch.cuda.is_available():

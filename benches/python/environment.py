@@ -51,9 +51,9 @@ def title_of(facts: dict[str, Any]) -> str:
 
 
 def results_folder(facts: dict[str, Any]) -> Path:
-    """Where results go if nobody says otherwise."""
+    """Return the default folder for results: `out/<gpu>/<date>` of the checkout."""
     name = re.sub(r"\W+", "-", facts["gpu"].lower())
-    return ROOT / "benches" / "results" / name / facts["date"][:10]
+    return ROOT / "out" / name / facts["date"][:10]
 
 
 def begin(out: Path | None) -> tuple[dict[str, Any], Path]:

@@ -19,7 +19,7 @@
 //!   writes it never ends here.
 //!
 //! Speed, on one core of an AMD EPYC: 5 ns per wait at a barrier; a block of 256 threads that reduces through
-//! shared memory (9 barriers) takes 28 µs, one that never waits 3 µs (benches/results/cpu/2026-11-20).
+//! shared memory (9 barriers) takes 28 µs, one that never waits 3 µs (benches/results/decisions/executor.txt).
 //! Printed anew by `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture`. A
 //! thread that never waits leaves its stack to the next one, so a kernel without barriers uses one stack per
 //! core.

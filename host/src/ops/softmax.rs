@@ -27,7 +27,7 @@ const SHORT: &[Rung] = &[
 /// Clusters of threads that hold 7 packs: 56 registers instead of 64, so a block more in each multiprocessor.
 /// 151,936 columns at 94 % of copy bandwidth on an H200, where 8 packs a thread have 82 %; one block of 1024 threads
 /// leaves the memory idle while it folds, 78 % at 65,536 columns, where the cluster has 97 %
-/// (benches/results/nvidia-h200/2026-11-20/2ad125c/softmax.txt).
+/// (benches/results/decisions/softmax_rungs.txt).
 const IN_REGISTERS: RegisterRungs = RegisterRungs {
     sm90: &[
         cluster_of(5_376, 7, 96),

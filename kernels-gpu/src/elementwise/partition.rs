@@ -2,7 +2,7 @@
 //! whatever the rows are.
 //!
 //! One pack a thread is as fast as a copy on an H200; two or four, or blocks that have rows, are up to 9 %
-//! slower (benches/results/nvidia-h200/2026-11-20/2ad125c).
+//! slower (benches/results/decisions/elementwise_forms.txt).
 use core::marker::PhantomData;
 
 use cuda_std::mem;

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 MOST = 1 << 15
-"""Elements: 8 rows of 4096. Measured at one: benches/results/nvidia-h200/2026-11-22/053d78d/decoder.txt."""
+"""Elements: 8 rows of 4096. Measured at one: benches/results/decisions/decoder.txt."""
 compiling = torch.compiler.is_compiling
 
 

@@ -12,7 +12,7 @@ Sizes = tuple[dict[int, Region], dict[int, dict[int, tuple[int, ...]]]]
 MEASURED = {'9.0': {'date': '2026-11-23',
          'driver': '580.159.04',
          'gpu': 'NVIDIA H200',
-         'results': 'benches/results/nvidia-h200/2026-11-23/cc134a6',
+         'results': 'benches/results/latest/nvidia-h200',
          'torch': '2.11.0'}}
 FASTER: dict[str, dict[tuple[int, bool], Sizes]] = (
 {'9.0': {(64, False): ({1: ((512, 6144),),

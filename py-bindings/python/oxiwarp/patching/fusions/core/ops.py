@@ -13,7 +13,7 @@ from ....ops import *  # noqa: F403
 from .operands import FITTING
 
 # Which, and the time of Inductor's kernel as a share of ours on one H200:
-# benches/results/nvidia-h200/2026-11-20/9c4024c/elementwise.txt.
+# benches/results/decisions/elementwise.txt.
 INDUCTOR = {"gelu_quick": "0.99"}
 
 compiling = torch.compiler.is_compiling

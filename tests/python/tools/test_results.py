@@ -1,0 +1,63 @@
+"""benches/results: what docs and sources cite is there, nothing else is, and the folder is small."""
+
+import re
+import subprocess
+
+import pytest
+from checkout import ROOT
+
+RESULTS = ROOT / "benches" / "results"
+CITED = re.compile(r"results/((?:latest/[\w-]+|decisions)/[\w.-]*\w)")
+MAX_FILES, MAX_BYTES = 80, 4 << 20
+
+pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="no results beside these tests, as in a bundle")
+
+
+def files():
+    """Every file of the folder, by its path from there."""
+    return {str(path.relative_to(RESULTS)): path for path in RESULTS.rglob("*") if path.is_file()}
+
+
+def citations():
+    """Paths of results in text files outside of the folder, with one file that cites each."""
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    found = {}
+    for name in tracked.splitlines():
+        if name.endswith((".md", ".py", ".rs", ".sh", ".toml")) and not name.startswith("benches/results"):
+            path = ROOT / name
+            if path.exists():
+                found |= dict.fromkeys(CITED.findall(path.read_text()), name)
+    return found
+
+
+def test_cited_files_exist():
+    missing = {path: by for path, by in citations().items() if not (RESULTS / path).exists()}
+    assert not missing, f"cited, but missing: {missing}"
+
+
+def test_files_are_cited():
+    """A file of decisions by docs or sources; one of a run by the table of its folder."""
+    cited, table = citations(), (RESULTS / "README.md").read_text()
+    for name in files():
+        folder, _, base = name.rpartition("/")
+        if folder:
+            assert f"| `{base}` |" in table, f"benches/results/README.md has no row for {name}"
+        if folder == "decisions":
+            assert name in cited, f"nothing cites {name}"
+
+
+def test_the_folder_is_small():
+    found = files()
+    assert len(found) <= MAX_FILES
+    assert sum(path.stat().st_size for path in found.values()) <= MAX_BYTES
+
+
+def test_old_paths_are_gone():
+    """No document names a folder of an earlier layout, `<gpu>/<date>/<commit>`."""
+    tracked = subprocess.run(
+        ["git", "grep", "-lE", r"(nvidia-h[12]00|cpu|ptxas)/20[0-9]{2}-[0-9]{2}-[0-9]{2}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    assert [name for name in tracked if not name.startswith("benches/results/")] == []
