@@ -5,11 +5,13 @@
 //!
 //! | matrix | elements of a lane | type and order of words |
 //! | --- | --- | --- |
-//! | A, 16 x 16 | rows `g` and `g + 8`, columns `2t, 2t + 1` and `2t + 8, 2t + 9` | [`A`]: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`, `(g + 8, 2t + 8..)` |
+//! | A, 16 x 16 | rows `g` and `g + 8`, columns `2t, 2t + 1` and `2t + 8, 2t + 9` | [`A`], see below |
 //! | B, 16 x 8 | rows `2t, 2t + 1` and `2t + 8, 2t + 9` of column `g` | [`B`] |
 //! | C, 16 x 8, f32 | columns `2t, 2t + 1` of rows `g` and `g + 8` | [`C`] |
 //!
-//! A word of A or B holds two elements, the first in its low half. Two neighbouring C fragments, rounded and
+//! The words of A are, in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`, `(g + 8, 2t + 8..)`. A
+//! word of A or B holds two elements, the first in its low half. Two neighbouring C fragments, rounded and
+//! packed, are one A fragment. One product can therefore feed the next without leaving the registers.
 //! packed, are one A fragment. One product can therefore feed the next without leaving the registers.
 //!
 //! All lanes of the warp must make the call. The CPU executor multiplies exactly, adds in f64 and rounds

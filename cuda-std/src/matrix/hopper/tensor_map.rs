@@ -55,8 +55,9 @@ impl Map {
     /// overwritten and before the thread returns.
     ///
     /// # Safety
-    /// The address is that of a tensor map of four dimensions. The box is at `from`, swizzled as the map says, and
-    /// [`publish_shared`](super::publish_shared) made it visible. No other thread accesses that part of the tensor.
+    /// The address is that of a tensor map of four dimensions. The box is at `from`, swizzled as the map
+    /// says, and [`publish_shared`](super::publish_shared) made it visible. No other thread accesses that
+    /// part of the tensor.
     #[inline(always)]
     pub unsafe fn store(self, from: u32, origin: [u32; 4]) {
         // SAFETY: the caller promises a map of four dimensions and a complete box at `from`.

@@ -76,7 +76,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         let put = |column: u32, words: [u32; 4]| {
             if column < self.columns.cols {
                 let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
-                // SAFETY: `L::LEN` columns from `column` on lie in the row (`of`), of which nobody else writes this half.
+                // SAFETY: the check keeps the `L::LEN` columns from `column` on inside the row. No other
+                // thread writes this half of them.
                 unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
             }
         };
