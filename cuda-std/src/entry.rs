@@ -29,7 +29,8 @@ macro_rules! entry {
 /// Exports a kernel once per element type, as `<op>_<dtype>` (`rms_norm_bf16`).
 ///
 /// ```ignore
-/// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32) => scale::<T>(x, y, n, factor));
+/// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32)
+///     => scale::<T>(x, y, n, factor));
 /// entry!(norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x));
 /// entry!(@overlap(Before) copy<T: [f32]>(x: *const T, y: *mut T, n: u32) => copy::<T>(x, y, n));
 /// ```

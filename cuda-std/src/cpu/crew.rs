@@ -110,7 +110,7 @@ impl Drop for Crew {
     }
 }
 
-/// The root function of every coroutine. It catches all panics.
+/// The root function of every coroutine. It turns a panic of the kernel into a fault.
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

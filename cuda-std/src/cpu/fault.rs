@@ -42,7 +42,7 @@ pub enum FaultKind {
     },
     /// An access past the launch-sized shared memory.
     SharedOutOfBounds {
-        /// Where the access starts.
+        /// Offset of the access in bytes.
         offset: usize,
         /// Size of the access in bytes.
         bytes: usize,

@@ -12,7 +12,6 @@
 //! The words of A are, in this order: `(g, 2t..)`, `(g + 8, 2t..)`, `(g, 2t + 8..)`, `(g + 8, 2t + 8..)`. A
 //! word of A or B holds two elements, the first in its low half. Two neighbouring C fragments, rounded and
 //! packed, are one A fragment. One product can therefore feed the next without leaving the registers.
-//! packed, are one A fragment. One product can therefore feed the next without leaving the registers.
 //!
 //! All lanes of the warp must make the call. The CPU executor multiplies exactly, adds in f64 and rounds
 //! once. Tensor cores add in another order and precision, so the last bits differ.

@@ -3,7 +3,7 @@ use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// Launches a block of `threads` threads. If `right`, `result` must equal `expected` in each thread.
+/// Launches 16 blocks of `threads` threads. If `right`, `result` must equal `expected` in each thread.
 /// Otherwise the launch must report a race.
 #[track_caller]
 fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32 + Sync) {

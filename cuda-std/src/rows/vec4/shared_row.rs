@@ -18,7 +18,8 @@ struct Chunk16([u32; 4]);
 struct Half([u32; 2]);
 
 /// A row staged in shared memory, one per warp or one for the whole block. Its layout is that of global
-/// memory. A thread reads only the vec4s that it wrote itself, so passes over them need no barrier.
+/// memory. After [`SharedRow::wait`], each thread accesses only its own vec4s, so passes over them need no
+/// barrier.
 #[derive(Clone, Copy)]
 pub struct SharedRow<T> {
     row: Shared<Chunk16>,
