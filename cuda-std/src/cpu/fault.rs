@@ -11,7 +11,7 @@ pub struct Fault {
     pub block: [u32; 3],
     /// Index of the thread in its block.
     pub thread: [u32; 3],
-    /// What happened.
+    /// Kind of the fault.
     pub kind: FaultKind,
 }
 
