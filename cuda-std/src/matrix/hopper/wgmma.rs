@@ -1,9 +1,9 @@
 //! Asynchronous warpgroup matrix multiplication (`wgmma`): 64 rows, f16 or bf16 operands, f32 accumulators in
 //! registers.
+//!
 //! Layout of the result, 64 rows: thread `t` of the warpgroup has row `16 * (t / 32) + t % 32 / 4` and the
 //! row 8 below it. Register `4 * j + 2 * r + c` is in the first (`r = 0`) or second row (`r = 1`) of the
 //! thread. Its column is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
-//! column is `8 * j + 2 * (t % 4) + c`, with `c` 0 or 1.
 //!
 //! Eight consecutive registers, rounded and packed in pairs, form the operand `a` for 16 columns of a
 //! following product. No data is exchanged between threads.
