@@ -16,7 +16,7 @@ REQUIREMENTS := py-bindings/requirements
 SOURCES := $(shell find Cargo.* .cargo rust-toolchain.toml cuda-std cuda-builder kernels-gpu host py-bindings \
 	-type f -not -path '*/__pycache__/*' -not -name '*.md' -not -name 'requirements-*' 2>/dev/null)
 
-.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel lists hub bundle lint clean check
+.PHONY: help demo test test-rust test-python bench bench-gpu exactness curve ptx wheel lists hub bundle lint docs clean check
 help: ## print this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 
@@ -62,6 +62,12 @@ hub: $(VENV)/.wheel $(VENV)/.demo ## the wheel's content as a kernel repository 
 bundle: $(VENV)/.wheel $(VENV)/.test ## one folder with all that a GPU machine without network needs
 	PYTHON=$(PY) scripts/bundle.sh
 
+docs: $(VENV)/.docs dist/.toolchain ## build the documentation site, with rustdoc, into target/site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
+	cp -r target/doc target/site/rust
+	@echo "open target/site/index.html, and target/site/rust/oxiwarp/index.html for the Rust crates"
+
 lint: $(VENV)/.wheel $(VENV)/.test ## formatting, clippy, ruff, types, stubs, documentation: no warnings
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
@@ -105,6 +111,10 @@ $(VENV)/.demo: $(REQUIREMENTS)-demo.txt $(VENV)/.created
 $(VENV)/.test: $(REQUIREMENTS)-test.txt $(REQUIREMENTS)-ptx.txt $(VENV)/.demo
 	$(PIP) install -r $<
 	$(PIP) install --no-deps -r $(REQUIREMENTS)-ptx.txt
+	touch $@
+
+$(VENV)/.docs: $(REQUIREMENTS)-docs.txt $(VENV)/.created
+	$(PIP) install -r $<
 	touch $@
 
 $(VENV)/.bench: $(REQUIREMENTS)-bench.txt $(VENV)/.test

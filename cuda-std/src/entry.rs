@@ -1,7 +1,7 @@
-//! `entry!`: from a function generic over the element type to kernels that are launched by name.
+//! `entry!`: exports a function that is generic over the element type as kernels, one per element type.
 
-/// Exports a kernel once per element type: documented on the host's side of this macro, which rustdoc shows.
-/// The overlap is for the host.
+/// Exports a kernel once per element type. rustdoc shows the definition for the host, which has the
+/// documentation. This definition for PTX ignores `@overlap`, which only the host uses.
 #[cfg(target_arch = "nvptx64")]
 #[macro_export]
 macro_rules! entry {
@@ -16,10 +16,10 @@ macro_rules! entry {
         const _: () = {
             #[allow(dead_code)]
             type $T = $elem;
-            // SAFETY: the names are distinct: op and element type are in them.
+            // SAFETY: export names are distinct, because they contain the op and the element type.
             #[unsafe(export_name = concat!(stringify!($op), "_", stringify!($elem)))]
             unsafe extern "ptx-kernel" fn entry($($arg: $ty),*) {
-                // SAFETY: whoever launches the kernel keeps the promises of its function.
+                // SAFETY: the code that launches the kernel satisfies the safety conditions of its function.
                 unsafe { $body }
             }
         };
@@ -29,15 +29,19 @@ macro_rules! entry {
 /// Exports a kernel once per element type, as `<op>_<dtype>` (`rms_norm_bf16`).
 ///
 /// ```ignore
-/// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32) => scale::<T>(x, y, n, factor));
+/// entry!(scale<T: [f32, f16, bf16]>(x: *const T, y: *mut T, n: u32, factor: f32)
+///     => scale::<T>(x, y, n, factor));
 /// entry!(norm_in_8<T: [f16, bf16]>(x: Rows) => norm::<T, 8>(x));
 /// entry!(@overlap(Before) copy<T: [f32]>(x: *const T, y: *mut T, n: u32) => copy::<T>(x, y, n));
 /// ```
-/// On PTX each becomes an entry point of that name. Elsewhere the macro defines `pub static KERNELS`, which
-/// lists them for the CPU executor under the same names; several declarations go into one `entry!`, separated
-/// by `;`. `@overlap(...)` in front of a declaration is one of [`Overlap`](crate::cpu::Overlap), for the host
-/// that launches it on a GPU; without it, `Both`. Arguments are `Copy` and have the same layout on both sides
-/// (numbers, pointers, `repr(C)` structs).
+/// On PTX, each becomes an entry point of that name. On other targets, the macro defines `pub static
+/// KERNELS`, which lists the kernels under the same names for the CPU executor. Several declarations go into
+/// one `entry!`, separated by `;`.
+///
+/// `@overlap(...)` in front of a declaration names an [`Overlap`](crate::cpu::Overlap). The host uses it for
+/// launches on a GPU. The default is `Both`.
+///
+/// Arguments are `Copy` and have the same layout on host and device: numbers, pointers and `repr(C)` structs.
 #[cfg(not(target_arch = "nvptx64"))]
 #[macro_export]
 macro_rules! entry {
@@ -57,8 +61,8 @@ macro_rules! entry {
             let [$($arg),*] = *args else {
                 panic!("{} arguments, got {}", concat!($(stringify!($arg), " "),*), args.len());
             };
-            // SAFETY: whoever launches the kernel passes pointers to values of these types, and keeps the
-            // promises of its function.
+            // SAFETY: the code that launches the kernel passes pointers to values of these types. It also
+            // satisfies the safety conditions of the kernel's function.
             unsafe {
                 $(let $arg = $arg.cast::<$ty>().read();)*
                 $body

@@ -1,8 +1,8 @@
-//! Device standard library: what a GPU kernel in Rust is written with.
+//! Device standard library for GPU kernels in Rust, with a PTX backend and a CPU backend.
 //!
-//! One API, two backends. For `nvptx64` every function here becomes PTX; for any other target it runs on the
-//! [CPU executor](cpu), which plays the GPU: grid, blocks, threads, barriers, warps and shared memory. So a
-//! kernel is tested by `cargo test` on a machine without a GPU, and shipped from the same source.
+//! For `nvptx64`, every function compiles to PTX. For any other target, it runs on the [CPU executor](cpu),
+//! which emulates grid, blocks, threads, barriers, warps and shared memory. `cargo test` can therefore test a
+//! kernel without a GPU, from the source that is shipped.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -21,8 +21,8 @@
 //! | `mma.sync`, `ldmatrix` | [`matrix::mma`] |
 //! | `__global__` | [`entry!`] |
 //!
-//! On top of these stands the vocabulary that row kernels share: [`rows::team::Team`] (the threads of one
-//! row) and [`rows::row::Row`] (a row read and written in tiles of one 16-byte pack a thread).
+//! Two more abstractions build on these functions. [`rows::team::Team`] is the group of threads that share
+//! one row. [`rows::row::Row`] is a row that a team reads and writes in tiles, one 16-byte pack per thread.
 #![cfg_attr(target_arch = "nvptx64", no_std)]
 #![cfg_attr(
     target_arch = "nvptx64",
@@ -58,7 +58,7 @@ pub use rows::vec4::shared_row;
 pub use rows::{pack, row, team, vec4};
 pub use simt::{block, cluster, copy, l2, mem, shared, thread, warp};
 
-/// What nearly every kernel uses.
+/// The names that most kernels use.
 pub mod prelude {
     pub use crate::entry;
     pub use crate::numeric::elem::{Elem, F32Vec};
@@ -77,6 +77,6 @@ pub mod prelude {
 #[cfg(target_arch = "nvptx64")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo) -> ! {
-    // SAFETY: `trap` ends the kernel with an error that the host sees at its next driver call.
+    // SAFETY: `trap` ends the kernel with an error, which the host's next driver call returns.
     unsafe { core::arch::nvptx::trap() }
 }

@@ -1,7 +1,8 @@
-//! One block as its threads see it: who runs, who waits for what, the shared memory.
+//! The state of one block: its threads, what they wait for, and the shared memory.
 //!
-//! A block lives on one host thread from start to end, so everything in it is plain cells. [`CURRENT`] leads the
-//! functions of [`arch`](crate::arch) to it; which of its threads runs is set before each resume.
+//! A block stays on one host thread from start to end, so its fields are plain cells. The functions of
+//! [`arch`](crate::arch) find the block through [`CURRENT`]. The scheduler sets `running`, the index of the
+//! running thread, before it resumes a coroutine.
 use core::cell::{Cell, RefCell};
 use core::ffi::c_void;
 use core::ptr;
@@ -17,21 +18,21 @@ thread_local! {
     static CURRENT: Cell<*const Block> = const { Cell::new(ptr::null()) };
 }
 
-/// Is a kernel running on this host thread?
+/// Whether a kernel is running on this host thread.
 pub(super) fn inside_kernel() -> bool {
     !CURRENT.get().is_null()
 }
 
-/// Hands the block that runs on this host thread to `f`.
+/// Calls `f` with the block that runs on this host thread.
 #[inline(always)]
 pub(crate) fn with<R>(f: impl FnOnce(&Block) -> R) -> R {
     let block = CURRENT.get();
     assert!(!block.is_null(), "a device function was called outside a kernel");
-    // SAFETY: `Block::enter` keeps the pointer only as long as the block is borrowed.
+    // SAFETY: `Block::enter` sets the pointer only while it borrows the block.
     f(unsafe { &*block })
 }
 
-/// Where a thread stands.
+/// Scheduling state of a thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum State {
     Ready,
@@ -48,19 +49,19 @@ pub(super) struct Slot {
     pub yielder: Cell<*const Yielder<(), ()>>,
 }
 
-/// Shared memory comes in units of this alignment.
+/// Allocation unit of shared memory, which gives it an alignment of 128 bytes.
 #[derive(Clone, Copy)]
 #[repr(C, align(128))]
 struct AlignedUnit([u8; 128]);
 
-/// A block of a launch; used again for every block that one worker runs.
+/// A block of a launch. One worker reuses it for every block that it runs.
 pub(crate) struct Block {
     pub kernel: Kernel,
     pub shape: Launch,
     args: *const [*const c_void],
     pub index: Cell<[u32; 3]>,
     pub(super) slots: Vec<Slot>,
-    /// Per warp, the lanes that wait at a call.
+    /// For each warp, the mask of lanes that wait at a call.
     pub(super) calling: Vec<Cell<u32>>,
     pub(super) running: Cell<usize>,
     at_barrier: Cell<usize>,
@@ -73,7 +74,7 @@ pub(crate) struct Block {
 
 impl Block {
     /// # Safety
-    /// As for [`launch`](super::launch), as long as the block lives.
+    /// As for [`launch`](super::launch), for the lifetime of the block.
     pub(super) unsafe fn new(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Self {
         let [dim_x, dim_y, dim_z] = shape.block;
         let threads = (dim_x * dim_y * dim_z) as usize;
@@ -102,7 +103,8 @@ impl Block {
         }
     }
 
-    /// Makes this the block that the host thread runs while `f` does, as number `at` of its grid.
+    /// Makes this block the current one of the host thread while `f` runs. Its linear index in the grid is
+    /// `at`.
     pub(super) fn enter<R>(&self, at: u64, f: impl FnOnce() -> R) -> R {
         let [grid_x, grid_y, _] = self.shape.grid.map(u64::from);
         self.index.set([at % grid_x, at / grid_x % grid_y, at / grid_x / grid_y].map(|i| i as u32));
@@ -112,7 +114,7 @@ impl Block {
         self.races.barrier();
         self.copies.clear();
         let lines = self.shared.borrow().len();
-        // SAFETY: `shared_base` points to that many lines, which no thread uses yet.
+        // SAFETY: `shared_base` points to that many units, which no thread uses yet.
         unsafe { self.shared_base.write_bytes(0xFF, lines * size_of::<AlignedUnit>()) };
 
         struct Restore(*const Block);
@@ -127,7 +129,7 @@ impl Block {
 
     /// Runs the kernel's body for the running thread.
     pub(super) fn run_thread(&self) {
-        // SAFETY: `new`'s caller vouches for the arguments.
+        // SAFETY: the caller of `new` passed valid arguments for the kernel.
         unsafe { (self.kernel.run)(&*self.args) }
     }
 
@@ -156,7 +158,7 @@ impl Block {
         self.shared_base
     }
 
-    /// Waits until every thread of the block is here. The last one goes on at once.
+    /// Waits until every thread of the block has arrived. The last thread to arrive continues at once.
     #[inline(always)]
     pub(crate) fn barrier(&self) {
         if !self.arrive() {
@@ -164,7 +166,7 @@ impl Block {
         }
     }
 
-    /// Counts the running thread as arrived; false if it has to wait.
+    /// Counts the running thread as arrived. Returns false if the thread has to wait.
     fn arrive(&self) -> bool {
         let arrived = self.at_barrier.get() + 1;
         if arrived < self.slots.len() {
@@ -177,8 +179,8 @@ impl Block {
         true
     }
 
-    /// Marks the running thread as waiting; false if it must go on, because it unwinds: a destructor that waits then
-    /// would have to unwind a second time, which aborts the process.
+    /// Marks the running thread as waiting. Returns false if the thread is unwinding and must continue. A
+    /// destructor that waited would have to unwind a second time, which aborts the process.
     pub(super) fn may_wait(&self, state: State) -> bool {
         let may = self.host_panics || !std::thread::panicking();
         if may {
@@ -187,12 +189,13 @@ impl Block {
         may
     }
 
-    /// Leaves the running thread until somebody makes it ready.
+    /// Suspends the running thread until another thread marks it as ready.
     ///
-    /// Inlined up to the kernel: the processor mispredicts every return between here and there, 10 ns each.
+    /// Inlined into the kernel, because the processor mispredicts every return on the path from here to the
+    /// kernel.
     #[inline(always)]
     pub(super) fn suspend(&self) {
-        // SAFETY: the coroutine of the running thread stored it, and is running.
+        // SAFETY: the coroutine of the running thread stored this pointer, and is still running.
         unsafe { &*self.thread().yielder.get() }.suspend(());
     }
 
@@ -207,8 +210,8 @@ impl Block {
         std::panic::resume_unwind(Box::new(self.fault_of(self.running.get(), kind)))
     }
 
-    /// Why no thread can go on. A call that misses lanes comes before a barrier that misses threads: where there are
-    /// both, the threads at the call are the ones that the barrier misses.
+    /// Returns the fault if no thread can continue. A call with missing lanes is reported before a barrier
+    /// with missing threads. If both exist, the barrier misses exactly the threads at the call.
     pub(super) fn stalled(&self) -> Fault {
         let first = |state| self.slots.iter().position(|slot| slot.state.get() == state);
         if let Some(thread) = first(State::AtCall) {
@@ -224,7 +227,7 @@ impl Block {
         self.fault_of(waiting, kind)
     }
 
-    /// What a thread that does not take part in a call does instead.
+    /// Returns why a thread does not take part in a call.
     pub(super) fn absence(&self, thread: usize) -> Absence {
         let slot = &self.slots[thread];
         match slot.state.get() {

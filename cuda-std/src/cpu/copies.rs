@@ -1,15 +1,16 @@
-//! Copies to shared memory that threads began: what they bring is there when the thread has waited, and not before.
+//! Asynchronous copies to shared memory: the data arrives when the thread that started the copy waits, never
+//! earlier.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, note, with};
 
-/// Bytes of a copy.
+/// Bytes of one copy.
 const BYTES: usize = 16;
 
-/// A copy on its way: where to, and what.
+/// A pending copy: its offset in shared memory and its data.
 type Pending = (usize, [u8; BYTES]);
 
-/// Those of a block, for each thread in the order in which they began.
+/// The pending copies of a block. Each thread's list is in the order in which its copies started.
 pub(super) struct Copies {
     of_thread: Vec<RefCell<Vec<Pending>>>,
     pending: Cell<usize>,
@@ -20,7 +21,7 @@ impl Copies {
         Self { of_thread: vec![RefCell::default(); threads], pending: Cell::new(0) }
     }
 
-    /// Forgets what the block before did not wait for.
+    /// Drops the pending copies of the previous block.
     pub fn clear(&self) {
         if self.pending.replace(0) > 0 {
             self.of_thread.iter().for_each(|copies| copies.borrow_mut().clear());
@@ -28,7 +29,8 @@ impl Copies {
     }
 }
 
-/// Begins a copy of the running thread to `offset`, inside the launch's shared memory, which is undefined until then.
+/// Starts a copy of the running thread to `offset`, which lies inside the launch's shared memory. The
+/// destination is undefined until the thread waits.
 pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     with(|block| {
         block.write(offset, [0xFF; BYTES]);
@@ -37,7 +39,8 @@ pub(crate) fn begin(offset: usize, bytes: [u8; BYTES]) {
     });
 }
 
-/// Ends those of the running thread: each is a write that may have come at any time since it began.
+/// Completes the pending copies of the running thread. The race check counts each copy as a write at its
+/// start and at its end.
 pub(crate) fn wait() {
     let copies = with(|block| block.copies.of_thread[block.linear_index()].take());
     for &(offset, bytes) in &copies {
@@ -49,7 +52,8 @@ pub(crate) fn wait() {
 
 impl Block {
     fn write(&self, offset: usize, bytes: [u8; BYTES]) {
-        // SAFETY: inside the launch's shared memory, as `begin`'s caller checked; one thread runs at a time.
+        // SAFETY: the caller of `begin` checked that the copy lies inside the launch's shared memory. Only
+        // one thread runs at a time.
         unsafe { self.shared_base().add(offset).cast::<[u8; BYTES]>().write(bytes) };
     }
 }

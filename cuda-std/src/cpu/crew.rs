@@ -1,4 +1,4 @@
-//! The coroutines that play the threads of a block, and the order in which they take turns.
+//! The coroutines that run the threads of a block, and their scheduler.
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -10,7 +10,7 @@ use super::{Fault, FaultKind};
 
 type Thread = Coroutine<(), (), Result<(), Box<Fault>>, Stack>;
 
-/// Runs blocks, one after the other, on the calling host thread.
+/// Runs blocks one after the other on the calling host thread.
 pub(super) struct Crew {
     threads: Vec<Option<Thread>>,
     draw: Draw,
@@ -24,7 +24,7 @@ impl Crew {
         Self { threads: (0..threads).map(|_| None).collect(), draw, order, stacks: stack::take() }
     }
 
-    /// Runs `block` as number `at` of its grid.
+    /// Runs `block` with linear index `at` of its grid.
     pub fn run(&mut self, block: &Block, at: u64) -> Result<(), Fault> {
         self.order.draw(self.draw, at);
         block.enter(at, || {
@@ -36,10 +36,11 @@ impl Crew {
         })
     }
 
-    /// Lets each warp run as far as it gets, one after the other, until all threads have returned or none can go on.
+    /// Runs the warps one after the other, each until it must wait. Ends when all threads have returned or
+    /// none can continue.
     ///
-    /// A GPU's warps drift as far apart as barriers let them. Here they do so always: one that writes again what another
-    /// has yet to read does it before that.
+    /// On a GPU, warps may drift apart as far as barriers allow. The executor always lets them drift that
+    /// far. If a warp can overwrite data before another warp reads it, the overwrite happens first.
     fn schedule(&mut self, block: &Block) -> Result<(), Fault> {
         let mut live = self.threads.len();
         while live > 0 {
@@ -56,7 +57,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Gives each lane of a warp that can go on its turn; false if there was none. Takes those that return off `live`.
+    /// Runs each ready lane of a warp once. Returns false if no lane was ready. Subtracts the threads that
+    /// return from `live`.
     #[inline(always)]
     fn step(&mut self, block: &Block, warp: usize, live: &mut usize) -> Result<bool, Fault> {
         let mut went = false;
@@ -71,7 +73,7 @@ impl Crew {
         Ok(went)
     }
 
-    /// Lets thread `at` run until it waits or returns; true if it has returned.
+    /// Runs thread `at` until it waits or returns. Returns true if the thread has returned.
     fn resume(&mut self, block: &Block, at: usize) -> Result<bool, Fault> {
         let thread = match &mut self.threads[at] {
             Some(thread) => thread,
@@ -90,7 +92,7 @@ impl Crew {
         result.map(|()| true).map_err(|fault| *fault)
     }
 
-    /// Unwinds the threads that a fault left waiting, which drops what they own.
+    /// Unwinds the threads that still wait after a fault, which drops the values that they own.
     fn dismiss(&mut self, block: &Block) {
         for (at, thread) in self.threads.iter_mut().enumerate() {
             if let Some(mut thread) = thread.take() {
@@ -108,7 +110,7 @@ impl Drop for Crew {
     }
 }
 
-/// The root of every coroutine: nothing unwinds past it.
+/// The root function of every coroutine. It turns a panic of the kernel into a fault.
 fn thread_main(yielder: &Yielder<(), ()>) -> Result<(), Box<Fault>> {
     with(|block| {
         block.thread().yielder.set(yielder);

@@ -1,7 +1,8 @@
-//! What can go wrong in a launch, in words that point at the kernel's line of thought: who waits, for whom, why.
+//! The faults of a launch and their messages, which name the waiting thread, the missing thread and the
+//! reason.
 use core::fmt;
 
-/// A launch that did not end well: which thread of which kernel, and what it did.
+/// A failed launch: kernel, block, thread and kind of the fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Name of the kernel.
@@ -10,75 +11,77 @@ pub struct Fault {
     pub block: [u32; 3],
     /// Index of the thread in its block.
     pub thread: [u32; 3],
-    /// What happened.
+    /// Kind of the fault.
     pub kind: FaultKind,
 }
 
-/// What a thread did wrong, or waits for in vain.
+/// The kind of a fault: a wrong action of a thread, or a wait that can never end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The thread waits at a barrier that another one never reaches, since it has returned.
+    /// The thread waits at a barrier that another thread never reaches, because the other thread has
+    /// returned.
     Barrier {
-        /// How many threads wait there.
+        /// Number of threads that wait at the barrier.
         waiting: u32,
-        /// How many threads the block has.
+        /// Number of threads in the block.
         threads: u32,
-        /// The first thread that never reaches it.
+        /// Index of the first thread that never reaches the barrier.
         absent: [u32; 3],
     },
     /// The thread is at a shuffle, vote or warp barrier that not all lanes of its mask reach.
     MissingLanes {
-        /// Which call: `shfl_xor`, `ballot`, …
+        /// Name of the call, such as `shfl_xor` or `ballot`.
         operation: &'static str,
-        /// The mask the thread named.
+        /// Mask that the thread passed.
         mask: u32,
-        /// The lanes that are missing, one bit each.
+        /// Mask of the missing lanes.
         missing: u32,
-        /// What the first of them does instead.
+        /// What the first missing lane does instead.
         first: Absence,
     },
     /// An access past the launch-sized shared memory.
     SharedOutOfBounds {
-        /// Where the access starts.
+        /// Offset of the access in bytes.
         offset: usize,
-        /// How many bytes it takes.
+        /// Size of the access in bytes.
         bytes: usize,
-        /// How many the launch asked for.
+        /// Bytes of shared memory that the launch requested.
         size: u32,
     },
-    /// An access to shared memory that another thread accessed, one of them to write, with no barrier between.
+    /// An access to shared memory that another thread accessed before, with no barrier between. At least one
+    /// of the two accesses is a write.
     Race {
-        /// Where the access starts.
+        /// Offset of the access in bytes.
         offset: usize,
-        /// How many bytes it takes.
+        /// Size of the access in bytes.
         bytes: usize,
-        /// Is it a write?
+        /// Whether the access is a write.
         writes: bool,
-        /// The thread that was there before.
+        /// Index of the thread that accessed the memory before.
         other: [u32; 3],
-        /// Did that one write?
+        /// Whether the earlier access was a write.
         wrote: bool,
     },
-    /// An access at an address that is no multiple of its size.
+    /// An access at an address that is not a multiple of its size.
     Misaligned {
-        /// The address.
+        /// Address of the access.
         address: usize,
-        /// How many bytes it takes.
+        /// Size of the access in bytes.
         bytes: usize,
     },
     /// The block is larger than the kernel's launch bounds.
     LaunchBounds {
-        /// How many threads the block has.
+        /// Number of threads in the block.
         threads: u32,
-        /// How many the kernel declares.
+        /// Maximum number of threads that the kernel declares.
         declared: u32,
     },
-    /// The kernel panicked, with this message.
+    /// The kernel panicked with this message.
     Panic(String),
-    /// The host has no memory for the stack of a thread.
+    /// The host could not allocate the stack of a thread.
     Stack(String),
-    /// A shape that a driver would refuse; `block` and `thread` of the fault mean nothing.
+    /// A shape that a driver would refuse. `block` and `thread` of the fault have no meaning.
     BadLaunch(String),
 }
 
@@ -86,23 +89,23 @@ pub enum FaultKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Absence {
-    /// Its thread has returned.
+    /// The lane's thread has returned.
     Returned,
-    /// It waits at the barrier of the block.
+    /// The lane waits at the barrier of the block.
     AtBarrier,
-    /// It waits at another call of its warp.
+    /// The lane waits at another call of its warp.
     AtCall {
-        /// Which call.
+        /// Name of the other call.
         operation: &'static str,
-        /// The mask it named.
+        /// Mask of the other call.
         mask: u32,
     },
     /// The block has no such thread.
     NotInBlock {
-        /// How many threads the block has.
+        /// Number of threads in the block.
         threads: u32,
     },
-    /// It is the calling lane itself, which its mask leaves out.
+    /// The lane is the calling lane, which its own mask does not include.
     NotInMask,
 }
 
@@ -170,7 +173,7 @@ impl fmt::Display for Absence {
     }
 }
 
-/// An index as CUDA's tools print it: `(17,0,0)`.
+/// An index in the format of CUDA's tools: `(17,0,0)`.
 struct Index([u32; 3]);
 
 impl fmt::Display for Index {
@@ -180,7 +183,7 @@ impl fmt::Display for Index {
     }
 }
 
-/// The lanes of a mask as ranges: `lane 5`, `lanes 0, 3-7`.
+/// Prints the lanes of a mask as ranges: `lane 5`, `lanes 0, 3-7`.
 struct LaneRanges(u32);
 
 impl fmt::Display for LaneRanges {

@@ -1,7 +1,8 @@
-//! The blocks of a grid over the host's cores.
+//! Distributes the blocks of a grid over the host's cores.
 //!
-//! Workers draw block numbers in ascending order from one counter. When a block faults, those after it need not
-//! run, but every lower one was drawn before it and runs to its end: so the reported fault is always the lowest.
+//! Workers take block numbers in ascending order from one counter. After a fault, blocks with higher numbers
+//! need not run. Blocks with lower numbers were taken earlier and run to their end. The launch therefore
+//! always reports the lowest block that faults.
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, Once, PoisonError};
@@ -25,11 +26,12 @@ struct Work<'a> {
     fault: Mutex<Option<(u64, Fault)>>,
 }
 
-// SAFETY: `launch`'s caller allows the arguments to be read from several host threads; all else is `Sync`.
+// SAFETY: the caller of `launch` allows several host threads to read the arguments. All other fields are
+// `Sync`.
 unsafe impl Sync for Work<'_> {}
 
 /// # Safety
-/// As for [`launch`](super::launch); the shape was checked.
+/// As for [`launch`](super::launch). The caller has checked the shape.
 pub(super) unsafe fn run(
     kernel: &Kernel,
     shape: &Launch,
@@ -41,7 +43,8 @@ pub(super) unsafe fn run(
     let work = Work { kernel, shape, args, draw, blocks, next, first_fault, fault: Mutex::new(None) };
     let workers = rayon_workers().min(usize::try_from(blocks).unwrap_or(usize::MAX));
     if inside_kernel() {
-        // A small stack is no place for another executor. One worker: rayon's may all be waiting for this very call.
+        // A launch from inside a kernel runs on a new thread, because the stack of a coroutine is too small
+        // for it. It has one worker, because all workers of rayon may be waiting for this launch.
         std::thread::scope(|scope| _ = scope.spawn(|| work.run()));
     } else if workers == 1 {
         work.lead();
@@ -57,20 +60,21 @@ pub(super) unsafe fn run(
     }
 }
 
-/// How many workers there are: one, the caller, if rayon's did not survive a fork.
+/// Returns the number of workers. In the child of a fork this is one, the caller, because rayon's workers did
+/// not survive.
 fn rayon_workers() -> usize {
     if forked() { 1 } else { rayon::current_num_threads() }
 }
 
 impl Work<'_> {
-    /// Runs blocks as the one worker that a launch must have: waits for stacks if need be.
+    /// Runs blocks as the worker that every launch has. If no stacks are available, it waits for them.
     fn lead(&self) {
         while !self.help() && self.next.load(Relaxed) < self.blocks {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
 
-    /// Runs blocks if there are stacks for them; false if not.
+    /// Runs blocks if stacks are available for them. Returns false if not.
     fn help(&self) -> bool {
         let permit = Permit::new(self.shape.threads() as u32);
         if permit.is_some() {
@@ -81,7 +85,7 @@ impl Work<'_> {
 
     /// Runs blocks until none is left.
     fn run(&self) {
-        // SAFETY: `run`'s caller vouches for the arguments while this lives.
+        // SAFETY: the caller of the function `run` passed arguments that are valid while `self` lives.
         let block = unsafe { Block::new(self.kernel, self.shape, self.args) };
         let mut crew = Crew::new(block.threads(), self.draw);
         loop {
@@ -102,8 +106,8 @@ impl Work<'_> {
 
 static FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Is this process the child of a fork after the first launch? Rayon's workers exist in the parent only, and a scope
-/// would wait for them for ever.
+/// Whether this process is the child of a fork after the first launch. Rayon's workers exist only in the
+/// parent, so a rayon scope in the child would never end.
 fn forked() -> bool {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
@@ -111,7 +115,8 @@ fn forked() -> bool {
             FORKED.store(true, Relaxed);
             Permit::revoke_all();
         }
-        // SAFETY: the handler only stores to atomics. Without memory for it a fork goes unnoticed, no more.
+        // SAFETY: the handler only stores to atomics. If registration fails for lack of memory, forks are
+        // only not detected.
         #[cfg(unix)]
         unsafe {
             libc::pthread_atfork(None, None, Some(child));

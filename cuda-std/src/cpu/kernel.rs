@@ -1,53 +1,53 @@
-//! What is launched.
+//! Kernels and launch shapes.
 use core::ffi::c_void;
 
-/// Most bytes of shared memory that a block may ask for: what compute capability 9.0 has.
+/// Maximum shared memory of a block in bytes, as on compute capability 9.0.
 pub const MAX_SHARED_BYTES: u32 = 227 * 1024;
-/// Which neighbouring launches of the same stream a launch of a kernel may overlap with (programmatic dependent launch, from
-/// sm_90 on). The executor runs one launch after the other.
+/// Which neighbouring launches of the same stream a launch may overlap with (programmatic dependent launch,
+/// from sm_90 on). The executor ignores this value and runs launches one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// The launch may start before the previous one ends. It does not execute `griddepcontrol.launch_dependents`, so the next
-    /// launch starts after it ends. An H200 starts 0.83 blocks in a nanosecond of a kernel that executes it, and about 1 of
-    /// others.
+    /// The launch may start before the previous one ends. It does not execute
+    /// `griddepcontrol.launch_dependents`, so the next launch starts after it ends. For kernels that lose
+    /// time with this instruction, because the GPU then starts their blocks more slowly.
     Before,
-    /// As `Before`, without the barrier that keeps `ld.global.nc` after the wait. For kernels without such loads, whose blocks
-    /// are so short that the barrier is measurable.
+    /// As `Before`, without the compiler barrier that keeps `ld.global.nc` after the wait. For kernels
+    /// without such loads whose blocks are so short that the barrier costs measurable time.
     Plain,
-    /// The launch may start before the previous one ends, and lets the next one start.
+    /// The launch may start before the previous one ends, and the next launch may start before this one ends.
     Both,
 }
 
-/// A kernel that the executor can launch; [`entry!`](crate::entry!) makes these.
+/// A kernel that the executor can launch. [`entry!`](crate::entry!) creates these values.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// The name under which both devices know it, such as `rms_norm_bf16`.
+    /// Name of the kernel in PTX and in the executor, such as `rms_norm_bf16`.
     pub name: &'static str,
-    /// How its launches on a GPU overlap.
+    /// How launches of the kernel overlap on a GPU.
     pub overlap: Overlap,
-    /// Reads the arguments, as `cuLaunchKernel`'s `kernelParams` a list of pointers to the values, and runs
-    /// the body of one thread.
+    /// Runs the body of one thread. The argument is a list of pointers to the argument values, like
+    /// `kernelParams` of `cuLaunchKernel`.
     pub run: unsafe fn(&[*const c_void]),
 }
 
 /// The shape of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// Blocks, `[x, y, z]`.
+    /// Number of blocks, `[x, y, z]`.
     pub grid: [u32; 3],
-    /// Threads of a block, `[x, y, z]`.
+    /// Number of threads per block, `[x, y, z]`.
     pub block: [u32; 3],
-    /// Launch-sized shared memory of a block.
+    /// Launch-sized shared memory per block, in bytes.
     pub shared_bytes: u32,
 }
 
 impl Launch {
-    /// In 128 bits, which hold the product of any three sizes.
+    /// Number of threads per block, in 128 bits because the product of three `u32` values may need 96.
     pub(super) fn threads(&self) -> u128 {
         self.block.iter().map(|&n| u128::from(n)).product()
     }
 
-    /// Why a driver would refuse this shape.
+    /// Returns an error with the reason if a driver would refuse this shape.
     pub(super) fn check(&self) -> Result<(), String> {
         let [_, y, z] = self.grid;
         if self.grid.contains(&0) {

@@ -1,30 +1,31 @@
-//! The product of two matrices whose fragments the lanes of a warp hold: see [`mma`](crate::matrix::mma).
+//! Emulates `mma.sync` for the fragments that the lanes of a warp pass. See [`mma`](crate::matrix::mma) for
+//! their layout.
 use super::warp::exchange_fragments;
 
-/// What a lane holds of `c + a b`.
+/// A lane's fragments of `c + a b`.
 pub(crate) struct Fragments {
     pub a: [u32; 4],
     pub b: [u32; 2],
     pub c: [f32; 4],
-    /// The value of an element of `a` or `b`, exact.
+    /// Converts the bits of an element of `a` or `b` to f32, which is exact.
     pub widen: fn(u16) -> f32,
 }
 
-/// The calling lane's part of `c + a b`; every lane of the warp calls.
+/// Returns the calling lane's fragment of `c + a b`. Every lane of the warp must call it.
 #[inline(always)]
 pub(crate) fn multiply(mut fragments: Fragments) -> [f32; 4] {
     exchange_fragments(&mut fragments);
     fragments.c
 }
 
-/// Multiplies for all lanes: each element is summed in f64 and rounded once.
+/// Multiplies for all lanes. Each element is summed in f64 and rounded once.
 ///
 /// # Safety
 /// The pointers are valid and distinct.
 pub(super) unsafe fn multiply_all(lanes: [*mut Fragments; 32]) {
     let (mut a, mut b) = ([[0.0_f64; 16]; 16], [[0.0_f64; 8]; 16]);
     for (lane, fragments) in lanes.iter().enumerate() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes valid pointers.
         let fragments = unsafe { &**fragments };
         let (g, t) = (lane / 4, lane % 4);
         let widen = |word: u32, half: usize| f64::from((fragments.widen)((word >> (16 * half)) as u16));
@@ -38,7 +39,7 @@ pub(super) unsafe fn multiply_all(lanes: [*mut Fragments; 32]) {
         }
     }
     for (lane, fragments) in lanes.into_iter().enumerate() {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes valid, distinct pointers.
         let c = unsafe { &mut (*fragments).c };
         for (at, sum) in c.iter_mut().enumerate() {
             let (row, col) = (lane / 4 + at / 2 * 8, lane % 4 * 2 + at % 2);

@@ -1,33 +1,42 @@
-//! The CPU executor: runs a kernel on the host as the GPU would, and names what the GPU would hang or corrupt
-//! on.
+//! The CPU executor: runs a kernel on the host as a GPU would, and reports errors that would hang or corrupt
+//! a GPU.
 //!
-//! Every GPU thread is a stackful coroutine; the blocks of a grid run in parallel (rayon), the threads of one
-//! block take turns on one core, each warp as far as it gets, in an order that is the block's own and the
-//! same each time. So a kernel's results never depend on the machine or its load, and one that lacks a
-//! barrier computes something else in some block: with `OXIWARP_THREAD_ORDER=<number>` in others, with
-//! `index` all in the order of their index.
+//! Every GPU thread is a stackful coroutine. The blocks of a grid run in parallel (rayon). The threads of one
+//! block run alternately on one core, and each warp runs until it must wait.
 //!
-//! - **Barriers** want every thread of the block, **warp exchanges** every lane of their mask. One that can
-//!   never complete ends the launch with a [`Fault`] that says who waits and who is missing; so do accesses
-//!   past the launch-sized shared memory, misaligned vector accesses and panics. A thread that has returned
-//!   never counts as arrived: hardware forgives that at some barriers, and a kernel that relies on it is one
-//!   edit from a hang.
-//! - **Which fault wins** is fixed: the lowest block index, and in it the first in the block's order.
-//! - **What the GPU leaves undefined** shows: shared memory starts as 0xFF bytes (NaN), and a shuffle from a
-//!   lane outside its mask gives the same.
-//! - A thread changes only at a barrier or an exchange. A kernel that spins on memory until another thread
-//!   writes it never ends here.
+//! Each block has its own thread order, which is the same in every run. Results therefore never depend on the
+//! machine or its load. If a kernel lacks a barrier, some block computes a wrong result.
+//! `OXIWARP_THREAD_ORDER=<number>` selects other orders, and `index` runs all threads in the order of their
+//! index.
 //!
-//! Speed, on one core of an AMD EPYC: 5 ns per wait at a barrier; a block of 256 threads that reduces through
-//! shared memory (9 barriers) takes 28 µs, one that never waits 3 µs (benches/results/decisions/executor.txt).
-//! Printed anew by `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture`. A
-//! thread that never waits leaves its stack to the next one, so a kernel without barriers uses one stack per
-//! core.
+//! - **Barriers** wait for every thread of the block, **warp exchanges** for every lane of their mask. If one
+//!   can never complete, the launch ends with a [`Fault`] that names a waiting and a missing thread. A thread
+//!   that has returned never counts as arrived. Hardware tolerates this at some barriers, but such a kernel
+//!   hangs after a small change.
+//! - **Other faults**: accesses past the launch-sized shared memory, data races in it, misaligned vector
+//!   accesses and panics.
+//! - **If several threads fault**, the launch reports the lowest block index, and in this block the first
+//!   fault in its thread order.
+//! - **Undefined values** are visible: shared memory starts as 0xFF bytes (NaN), and a shuffle from a lane
+//!   outside its mask returns the same bits.
+//! - **Spinning is not supported**: the executor switches threads only at a barrier or an exchange. A kernel
+//!   that spins until another thread writes memory never ends.
 //!
-//! The files `block`, `copies`, `matrix`, `race` and `warp` depend on each other, the one cycle that
-//! `test_rust_modules.py` allows. They are one scheduler, in a file for each subject: the block holds what its
-//! threads wait for, which accesses of shared memory they made and which copies are on their way, and each of
-//! these asks the running block (`block::with`) which thread runs.
+//! A thread that never waits passes its stack to the next thread. A kernel without barriers therefore uses
+//! one stack per core. Speed on one core of an AMD EPYC (benches/results/decisions/executor.txt):
+//!
+//! | case | time |
+//! | --- | --- |
+//! | one wait at a barrier | 5 ns |
+//! | block of 256 threads, reduction in shared memory with 9 barriers | 28 µs |
+//! | block of 256 threads that never wait | 3 µs |
+//!
+//! `cargo test --release -p oxiwarp-cuda-std --test executor -- --ignored --nocapture` measures these times.
+//!
+//! The files `block`, `copies`, `matrix`, `race` and `warp` depend on each other. This is the only cycle that
+//! `test_rust_modules.py` allows. Together they are one scheduler, with one file per subject. The block
+//! stores what its threads wait for, their accesses to shared memory and their pending copies. The other
+//! files call `block::with` to find the running thread.
 mod block;
 pub(crate) mod copies;
 mod crew;
@@ -50,26 +59,26 @@ pub(crate) use matrix::{Fragments, multiply};
 pub(crate) use race::note;
 pub(crate) use warp::{Operation, exchange};
 
-/// Of an L2 that is not there, in bytes: so few that the rows of a test are more.
+/// Size in bytes of the L2 that the executor reports. It is small, so that rows in tests exceed it.
 pub const L2_BYTES: u64 = 4 << 10;
 
-/// Runs `kernel` over the whole grid and returns when every block is done, or with the fault of the first
-/// block (by index) that had one; blocks after it may then not have run.
+/// Runs `kernel` for the whole grid and returns when every block is done. If blocks fault, it returns the
+/// fault of the lowest block index. Blocks after that block may not have run.
 ///
-/// May be called from any number of threads at once, inside rayon's pools (whose workers it then uses), and
-/// in the child of a fork, where the blocks run on the calling thread because the pool did not survive.
+/// Several threads may call it at once. Inside a rayon pool, it uses the workers of the pool. In the child of
+/// a fork, the blocks run on the calling thread, because rayon's workers do not survive a fork.
 ///
 /// # Errors
-/// [`FaultKind::BadLaunch`] for a shape that a driver would refuse, else what went wrong in the kernel.
+/// [`FaultKind::BadLaunch`] for a shape that a driver would refuse. Otherwise the fault of the kernel.
 ///
 /// # Safety
-/// `args` point to values of the types that `kernel` reads, and the memory they name is valid for what the
-/// kernel does with it, from several host threads at once.
+/// `args` point to values of the types that `kernel` reads. The memory that they point to is valid for the
+/// kernel's accesses, from several host threads at once.
 pub unsafe fn launch(kernel: &Kernel, shape: &Launch, args: &[*const c_void]) -> Result<(), Fault> {
     let bad =
         |why| Fault { kernel: kernel.name, block: [0; 3], thread: [0; 3], kind: FaultKind::BadLaunch(why) };
     shape.check().map_err(bad)?;
     let draw = order::Draw::of_process().map_err(bad)?;
-    // SAFETY: the shape was checked; the caller vouches for the arguments.
+    // SAFETY: `check` accepted the shape. The caller passes arguments of the kernel's types.
     unsafe { grid::run(kernel, shape, args, draw) }
 }

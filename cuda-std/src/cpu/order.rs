@@ -1,25 +1,26 @@
-//! The order in which the threads of a block take turns.
+//! The order in which the threads of a block run.
 //!
-//! A kernel that lacks a barrier is right in some orders: with threads in the order of their index, whatever a low
-//! thread writes is there when a higher one reads it. So every block has an order of its own, drawn from its number:
-//! in some block the reader comes before the writer, and finds the NaN that shared memory starts as, or what was
-//! there before. The draw depends on nothing else, so a launch gives the same results each time.
+//! Some orders hide a missing barrier. If threads run in the order of their index, a thread always sees what
+//! threads with a lower index wrote. So each block derives its own order from its number. In some block, the
+//! reader runs before the writer and finds the initial NaN or old data. The order depends only on the block
+//! number and the seed, so a launch gives the same results each time.
 use std::sync::OnceLock;
 
-/// What chooses the orders: a number, or `index`.
+/// Environment variable that selects the orders: a number (the seed) or `index`.
 const VARIABLE: &str = "OXIWARP_THREAD_ORDER";
 
-/// How orders are drawn.
+/// How orders are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Draw {
-    /// Threads in the order of their index.
+    /// Threads run in the order of their index.
     Index,
-    /// Another order for each block; a seed for those of a process.
+    /// Each block has its own order, derived from its number and this seed.
     Seeded(u64),
 }
 
 impl Draw {
-    /// As the environment says when it is first asked; else what is wrong there.
+    /// Returns the choice of the environment variable, read once per process, or an error message if its
+    /// value is invalid.
     pub fn of_process() -> Result<Self, String> {
         static DRAW: OnceLock<Result<Draw, String>> = OnceLock::new();
         DRAW.get_or_init(|| Self::parse(&std::env::var(VARIABLE).unwrap_or_default())).clone()
@@ -37,10 +38,11 @@ impl Draw {
     }
 }
 
-/// The order of one block: its warps, and the lanes of each.
+/// The order of one block: the order of its warps, and one order for the lanes of each warp.
 pub(super) struct Order {
     warps: Vec<u32>,
-    /// Turn `t` of a warp is lane `(factor * t + first) % 32`; the factor is odd, so each has one.
+    /// Step `t` of a warp runs lane `(factor * t + first) % 32`. The factor is odd, so each lane has one
+    /// step.
     factor: u32,
     first: u32,
 }
@@ -56,7 +58,8 @@ impl Order {
         let mut bits = Bits(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ at);
         let drawn = bits.next();
         (self.factor, self.first) = (drawn >> 8 | 1, drawn >> 16);
-        // From the same order each time: blocks are drawn by whichever worker is free.
+        // Resets the warps to ascending order before the shuffle. Otherwise the result would depend on the
+        // blocks that this worker ran before.
         self.warps.iter_mut().zip(0..).for_each(|(warp, number)| *warp = number);
         for left in (1..self.warps.len()).rev() {
             self.warps.swap(left, bits.next() as usize % (left + 1));
@@ -67,7 +70,8 @@ impl Order {
         self.warps.len()
     }
 
-    /// The thread that has turn `step` in the warp that has turn `warp`; the last warp may have fewer than 32.
+    /// Returns the thread of step `step` in the warp at position `warp`. The index may exceed the block if
+    /// its last warp is partial.
     #[inline(always)]
     pub fn thread(&self, warp: usize, step: u32) -> usize {
         let lane = self.factor.wrapping_mul(step).wrapping_add(self.first) % 32;
@@ -75,7 +79,7 @@ impl Order {
     }
 }
 
-/// SplitMix64.
+/// The SplitMix64 random number generator.
 struct Bits(u64);
 
 impl Bits {

@@ -1,26 +1,29 @@
-//! Which threads touched which part of shared memory since when: finds two accesses that nothing orders.
+//! Race detection in shared memory: finds two accesses that no barrier orders.
 //!
-//! Two accesses of different threads, of which one writes, are a race unless the block met at a barrier between them, or
-//! both threads are of one warp and it met at a warp barrier. Shuffles, votes and products order no memory, on a GPU as
-//! here. So a race is found whatever the order in which the threads run, and whatever the values.
+//! Two accesses of different threads, at least one of them a write, must have a block barrier between them.
+//! For two threads of one warp, a warp barrier is enough. Otherwise they are a race. Shuffles, votes and
+//! matrix multiplications do not order memory, as on a GPU. The detection does not depend on the order in
+//! which the threads run, or on the values.
 use core::cell::{Cell, RefCell};
 
 use super::{Block, FaultKind, with};
 
-/// Bytes of a unit: the halves of a word may belong to two threads.
+/// Bytes of a tracked unit. It is 2 because the halves of a word may belong to two threads.
 const UNIT: usize = 2;
 
-/// The accesses of one kind to a unit, as far as they are between the same two barriers of the block.
+/// Summary of all reads, or all writes, of a unit between two consecutive barriers of the block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Mark {
-    /// Barriers of the block before them, counted from 1; 0: none was made. (2^32 of them take hours.)
+    /// Number of block barriers before the accesses, counted from 1. 0 means that there was no access. The
+    /// counter wraps after 2^32 barriers, which take hours.
     barriers: u32,
-    /// Barriers of the warp before the last of them.
+    /// Number of warp barriers before the last access, in the warp of `thread`.
     rendezvous: u32,
-    /// Who made the last of them, and another thread that made one.
+    /// `thread` made the last access. `other` is another thread that made an access.
     thread: u16,
     other: u16,
-    /// Did other lanes of the thread's warp make one since its last barrier? Did other warps?
+    /// `lanes`: whether other lanes of the thread's warp made an access since the warp's last barrier.
+    /// `warps`: whether other warps made an access.
     lanes: bool,
     warps: bool,
 }
@@ -28,7 +31,7 @@ struct Mark {
 impl Mark {
     const NONE: Self = Self { barriers: 0, rendezvous: 0, thread: 0, other: 0, lanes: false, warps: false };
 
-    /// Who made one of these that nothing orders before `now`?
+    /// Returns a thread with an access in this summary that nothing orders before `now`.
     fn race(&self, now: &Self) -> Option<u16> {
         if self.barriers != now.barriers {
             return None;
@@ -39,7 +42,7 @@ impl Mark {
         (!ordered).then_some(if self.thread == now.thread { self.other } else { self.thread })
     }
 
-    /// With one more.
+    /// Returns the summary with `now` added.
     fn with(&self, now: Self) -> Self {
         if self.barriers != now.barriers || *self == now {
             return now;
@@ -51,9 +54,9 @@ impl Mark {
     }
 }
 
-/// What is known of a block's shared memory.
+/// Access history of a block's shared memory.
 pub(super) struct Races {
-    /// For each unit, what read it and what wrote it.
+    /// For each unit, the summary of its reads and the summary of its writes.
     marks: RefCell<Vec<[Mark; 2]>>,
     barriers: Cell<u32>,
     rendezvous: Vec<Cell<u32>>,
@@ -69,18 +72,20 @@ impl Races {
         }
     }
 
-    /// The block meets, or another one begins.
+    /// Counts a barrier of the block. The start of another block also counts.
     pub fn barrier(&self) {
         self.barriers.set(self.barriers.get().wrapping_add(1));
     }
 
-    /// A warp meets. (Some of its lanes, if the mask is not whole: then a race may go unnoticed.)
+    /// Counts a barrier of a warp. If the mask has only some of the lanes, the barrier still counts for the
+    /// whole warp, and a race may go undetected.
     pub fn rendezvous(&self, warp: usize) {
         self.rendezvous[warp].set(self.rendezvous[warp].get().wrapping_add(1));
     }
 }
 
-/// Takes note of an access of the running thread to shared memory, inside the launch's; faults if it is a race.
+/// Records an access of the running thread inside the launch's shared memory. Raises a fault if the access is
+/// a race.
 #[inline]
 pub(crate) fn note(offset: usize, bytes: usize, writes: bool) {
     with(|block| block.note(offset, bytes, writes));

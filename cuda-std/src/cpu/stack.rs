@@ -1,37 +1,40 @@
-//! The stacks of coroutines, kept by each host thread from launch to launch.
+//! The stacks of coroutines, which each host thread keeps from launch to launch.
 //!
-//! A stack costs two system calls and its page faults, more than a small block. Every stack has a guard page and so
-//! takes two of the 65,530 mappings that Linux gives a process, so [`STACKS`] bounds both what is kept and, through
-//! [`Permit`], what is in use: on a machine of many cores blocks of 1024 threads then run on twelve of them.
+//! A new stack costs two system calls and its page faults, which is more time than a small block takes. Every
+//! stack has a guard page, so it uses two of the 65,530 mappings that Linux allows per process. [`STACKS`]
+//! therefore limits the number of kept stacks and, through [`Permit`], the number of stacks in use. With
+//! blocks of 1024 threads, at most twelve blocks run at once.
 use core::cell::RefCell;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use corosensei::stack::{self, DefaultStack, StackPointer};
 
-/// Room for a kernel's frames in a debug build and for the process's panic hook, which runs on the stack of the thread that
-/// panicked and may capture a backtrace there. Untouched pages cost nothing.
+/// Bytes of a stack. It has room for a kernel's frames in a debug build and for the process's panic hook. The
+/// hook runs on the stack of the thread that panicked and may capture a backtrace there. Untouched pages cost
+/// nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// Most stacks that idle host threads keep between them, and that running blocks have between them.
+/// Maximum number of stacks that all idle host threads keep together. Also the maximum number that all
+/// running blocks use together.
 const STACKS: usize = 12 * 1024;
 
-/// How many stacks idle host threads keep.
+/// Number of stacks that idle host threads keep.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many stacks running blocks may take.
+/// Number of stacks that running blocks may use.
 static IN_USE: AtomicUsize = AtomicUsize::new(0);
 
-/// Leave to use some stacks.
+/// A permit to use a number of stacks.
 pub(super) struct Permit(usize);
 
 impl Permit {
-    /// Leave to use `stacks`, unless others use too many at the moment.
+    /// Returns a permit for `stacks` stacks, or `None` if running blocks use too many at the moment.
     pub fn new(stacks: u32) -> Option<Self> {
         let permit = Self(stacks as usize);
         (IN_USE.fetch_add(permit.0, Relaxed) + permit.0 <= STACKS).then_some(permit)
     }
 
-    /// After a fork: those who held permits are the parent's threads.
+    /// Releases all permits. The child of a fork calls it, because the holders were threads of the parent.
     pub fn revoke_all() {
         IN_USE.store(0, Relaxed);
     }
@@ -43,16 +46,17 @@ impl Drop for Permit {
     }
 }
 
-/// A stack that starts some cache lines below its highest address.
+/// A stack whose start is offset by a few cache lines from its highest address.
 ///
-/// The frames of waiting threads would else lie at the same offset of each page, in the same few sets of the cache.
+/// Without the offset, the frames of all waiting threads would have the same page offset and compete for the
+/// same few cache sets.
 pub(super) struct Stack {
     memory: DefaultStack,
     base: StackPointer,
 }
 
 impl Stack {
-    /// The stack for thread `at` of a block.
+    /// Allocates the stack for thread `at` of a block.
     pub fn new(at: usize) -> std::io::Result<Self> {
         let memory = DefaultStack::new(STACK_BYTES)?;
         let colour = (at % 32) * 128;
@@ -61,8 +65,8 @@ impl Stack {
     }
 }
 
-// SAFETY: a part of a stack that has a guard page below it; the colour leaves far more than the least size, and a
-// multiple of 128 keeps the alignment.
+// SAFETY: the stack is a part of a `DefaultStack`, which has a guard page below it. The offset is at most 4
+// KiB, so far more than the minimum size remains. The offset is a multiple of 128, which keeps the alignment.
 unsafe impl stack::Stack for Stack {
     #[inline]
     fn base(&self) -> StackPointer {
@@ -112,12 +116,13 @@ thread_local! {
     static POOL: RefCell<Kept> = const { RefCell::new(Kept(Vec::new())) };
 }
 
-/// All stacks that this host thread keeps.
+/// Takes all stacks that this host thread keeps.
 pub(super) fn take() -> Vec<Stack> {
     POOL.with_borrow_mut(Kept::take)
 }
 
-/// Keeps `stacks` for the next launch; a host thread that is ending has no pool any more and frees them.
+/// Keeps `stacks` for the next launch. If the host thread is ending, its pool no longer exists and the stacks
+/// are freed.
 pub(super) fn keep(stacks: Vec<Stack>) {
     let _ = POOL.try_with(|pool| pool.borrow_mut().put(stacks));
 }

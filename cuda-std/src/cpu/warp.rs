@@ -1,12 +1,13 @@
-//! Shuffles, votes and warp barriers: one exchange of values between the lanes of a mask.
+//! Shuffles, votes, warp barriers and matrix multiplications: an exchange of values between the lanes of a
+//! mask.
 //!
-//! Lanes meet when they make the same kind of call with the same mask, as the hardware pairs them. The last one to
-//! come computes everybody's result and goes on; the others were suspended.
+//! Lanes exchange values if they make the same kind of call with the same mask, as on a GPU. The last lane to
+//! arrive computes the results of all lanes and continues. The other lanes are suspended until then.
 use super::block::State;
 use super::matrix::{self, Fragments};
 use super::{Absence, Block, FaultKind, with};
 
-/// What the lanes do with the values.
+/// The kind of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     ShuffleXor,
@@ -15,7 +16,7 @@ pub(crate) enum Operation {
     ShuffleIdx,
     Ballot,
     Sync,
-    /// A product of matrices, of which each lane gives its fragments.
+    /// A matrix multiplication, to which each lane passes its fragments.
     Multiply,
 }
 
@@ -32,8 +33,8 @@ impl Operation {
         }
     }
 
-    /// The result of `lane`, which gave `argument`. As in hardware only the argument's low five bits count, and a
-    /// lane that points outside the warp gets its own value.
+    /// Returns the result of `lane`, which passed `argument`. As in hardware, only the low five bits of
+    /// `argument` count. A lane whose source is outside the warp gets its own value.
     fn result(self, values: &[u32; 32], mask: u32, lane: u32, argument: u32) -> u32 {
         let argument = argument % 32;
         let source = match self {
@@ -48,14 +49,14 @@ impl Operation {
     }
 }
 
-/// A call that a thread waits at; its value becomes its result.
+/// A call at which a thread waits. When the call completes, `value` becomes its result.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     operation: Operation,
     mask: u32,
     value: u32,
     argument: u32,
-    /// Of a product; else null.
+    /// Fragments of a matrix multiplication, or null for other calls.
     fragments: *mut Fragments,
 }
 
@@ -72,14 +73,15 @@ impl Call {
     }
 }
 
-/// The lanes that a mask names.
+/// Returns the lanes of a mask.
 fn lanes(mask: u32) -> impl Iterator<Item = u32> {
     (0..32).filter(move |lane| mask >> lane & 1 == 1)
 }
 
-/// Takes part in an exchange between the lanes of `mask`.
+/// Exchanges values between the lanes of `mask`, and returns the result of the calling lane.
 ///
-/// A source lane outside the mask gives all bits set: undefined on the GPU, a NaN that shows here.
+/// If a source lane is outside the mask, the result is undefined on a GPU. Here all its bits are set, which
+/// is a NaN.
 #[inline(always)]
 pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u32) -> u32 {
     with(|block| {
@@ -90,7 +92,7 @@ pub(crate) fn exchange(operation: Operation, mask: u32, value: u32, argument: u3
     })
 }
 
-/// Takes part in a product of the whole warp: `c` becomes `c + a b`.
+/// Takes part in a matrix multiplication of the whole warp: `c` becomes `c + a b`.
 #[inline(always)]
 pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
     with(|block| {
@@ -101,7 +103,7 @@ pub(crate) fn exchange_fragments(fragments: &mut Fragments) {
 }
 
 impl Block {
-    /// Makes the call for the running thread; false if it has to wait for other lanes.
+    /// Registers the call of the running thread. Returns false if the thread has to wait for other lanes.
     fn call(&self, call: Call) -> bool {
         let lane = self.linear_index() % 32;
         self.check_mask(&call, lane);
@@ -119,12 +121,12 @@ impl Block {
         true
     }
 
-    /// The first thread of the running thread's warp.
+    /// Index of the first thread of the running thread's warp.
     fn warp_start(&self) -> usize {
         self.linear_index() & !31
     }
 
-    /// A mask must name the calling lane, and only lanes that the block has.
+    /// Raises a fault unless the mask contains the calling lane and only lanes that exist in the block.
     fn check_mask(&self, call: &Call, lane: usize) {
         let (operation, mask) = (call.operation.name(), call.mask);
         if mask >> lane & 1 == 0 {
@@ -148,7 +150,8 @@ impl Block {
         let warp = &self.slots[self.warp_start()..];
         if call.operation == Operation::Multiply {
             let fragments = std::array::from_fn(|lane| warp[lane].call.get().fragments);
-            // SAFETY: every lane is suspended in its call, or makes it, and so lends its fragments.
+            // SAFETY: every lane is suspended in its call or is making it, so its fragments are valid and
+            // borrowed for the call.
             unsafe { matrix::multiply_all(fragments) };
         }
         let mut values = [u32::MAX; 32];
@@ -164,7 +167,7 @@ impl Block {
         }
     }
 
-    /// Which lanes the call of a waiting thread misses.
+    /// Returns a fault with the lanes that the call of a waiting thread misses.
     pub(super) fn missing_lanes(&self, thread: usize) -> FaultKind {
         let (start, call) = (thread & !31, self.slots[thread].call.get());
         let there =

@@ -1,4 +1,5 @@
-//! Rows of tensors: the threads that share a row, and the vectors that they read and write.
+//! Rows of tensors: teams (the threads that share a row), packs and vec4s (the vectors that a thread reads
+//! and writes).
 pub mod pack;
 pub mod row;
 pub mod team;

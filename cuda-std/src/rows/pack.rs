@@ -1,10 +1,11 @@
-//! 16 bytes of elements: the widest access that one thread makes; in 16 bits half the registers of its f32 lanes.
+//! A pack: one 16-byte vector of elements, the widest access that one thread makes. In 16-bit types, a pack
+//! takes half the registers of its f32 values.
 use core::marker::PhantomData;
 
 use crate::numeric::elem::{Elem, F32Vec};
 
-/// 16 bytes of `T`, held as loaded. Keep packs across a reduction and unpack them again: conversion is cheaper than
-/// the registers (or the second read) that it saves.
+/// 16 bytes of `T`, kept in registers as loaded. Keep packs across a reduction and unpack them again
+/// afterwards. The conversion costs less than the additional registers or a second read.
 #[derive(Clone, Copy)]
 pub struct Pack<T> {
     words: [u32; 4],
@@ -12,44 +13,45 @@ pub struct Pack<T> {
 }
 
 impl<T: Elem> Pack<T> {
-    /// How many elements.
+    /// Number of elements.
     pub const LEN: u32 = T::F32Vec::LEN;
     /// All bits zero.
     pub const ZERO: Self = Self::from_words([0; 4]);
 
-    /// From its 16 bytes.
+    /// Creates a pack from its 16 bytes.
     #[inline(always)]
     pub const fn from_words(words: [u32; 4]) -> Self {
         Self { words, element: PhantomData }
     }
-    /// Its 16 bytes.
+    /// Returns the 16 bytes of the pack.
     #[inline(always)]
     pub const fn words(self) -> [u32; 4] {
         self.words
     }
-    /// Its values in f32, exact.
+    /// Converts the elements to f32, which is exact.
     #[inline(always)]
     pub fn lanes(self) -> T::F32Vec {
         T::unpack(self.words)
     }
-    /// From values in f32, each rounded once to `T`.
+    /// Creates a pack from f32 values, each rounded once to `T`.
     #[inline(always)]
     pub fn from_lanes(lanes: T::F32Vec) -> Self {
         Self::from_words(T::pack(lanes))
     }
-    /// The larger of each pair of elements, without unpacking them; a NaN may win or lose.
+    /// Returns the larger of each pair of elements, without unpacking them. If one element is NaN, the result
+    /// is either of the two.
     #[inline(always)]
     pub fn max(self, other: Self) -> Self {
         Self::from_words(core::array::from_fn(|i| T::max_words(self.words[i], other.words[i])))
     }
-    /// The same pack, but the compiler no longer knows that its lanes were computed before: it unpacks again, where
-    /// it would otherwise keep the lanes alive in between, in twice the registers for the 16-bit types.
+    /// Returns the same pack, through an optimization barrier. The compiler then unpacks the elements again.
+    /// Otherwise it would keep the f32 values alive, in twice the registers for the 16-bit types.
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         Self::from_words(crate::arch::opaque(self.words))
     }
 
-    /// From elements read one at a time: element `i` is `bits(i)`.
+    /// Creates a pack from single elements: element `i` is `bits(i)`.
     #[inline(always)]
     pub(crate) fn from_bits(mut bits: impl FnMut(u32) -> u32) -> Self {
         let per_word = Self::LEN as usize / 4;
@@ -61,7 +63,7 @@ impl<T: Elem> Pack<T> {
             packed
         }))
     }
-    /// The bits of element `i`, zero-extended.
+    /// Returns the bits of element `i`, zero-extended.
     #[inline(always)]
     pub(crate) fn bits(self, i: u32) -> u32 {
         let per_word = Self::LEN / 4;

@@ -1,27 +1,30 @@
-//! The threads that share one row.
+//! A team: the threads that share one row.
 //!
-//! A block is two-dimensional: x counts the threads of a team, y the teams. Teams of up to 32 threads (a power of
-//! two) lie inside a warp and reduce by shuffles alone; larger teams are whole warps and meet at a barrier. The
-//! block is always a multiple of 32 threads, and threads whose row is past the end go through the same steps with
-//! neutral values: shuffles and barriers need them.
+//! A block is two-dimensional: `x` is the thread in its team, `y` is the team. A team of up to 32 threads (a
+//! power of two) lies inside one warp and reduces by shuffles only. A larger team consists of whole warps,
+//! which exchange partial results in shared memory.
+//!
+//! A block always has a multiple of 32 threads. Threads without a row take the same path with neutral values,
+//! because shuffles and barriers need all threads.
 use crate::simt::shared::SharedMemory;
 use crate::simt::{block, cluster, thread, warp};
 
-/// The calling thread's team: who it is in it, and which row is theirs.
+/// The calling thread's team: the thread's rank, the team's size and the team's row.
 #[derive(Clone, Copy)]
 pub struct Team {
-    /// The thread's number in its team.
+    /// Index of the thread in its team.
     pub rank: u32,
-    /// Threads in a team.
+    /// Number of threads in the team.
     pub size: u32,
-    /// The row that the team works on.
+    /// Row that the team processes.
     pub row: u64,
-    /// Is it a cluster of [`Team::CLUSTER`] blocks, and not a part of one?
+    /// Whether the team is a whole cluster of [`Team::CLUSTER`] blocks. Otherwise it lies inside one block.
     pub cluster: bool,
 }
 
 impl Team {
-    /// One row a team, teams numbered over the grid.
+    /// Returns the team of the calling thread if teams lie inside a block. Teams, and so rows, are numbered
+    /// over the grid.
     #[inline(always)]
     pub fn of_block() -> Self {
         let ([rank, team, _], [size, teams, _]) = (thread::index(), thread::block_dim());
@@ -32,12 +35,13 @@ impl Team {
     /// Blocks of a team that is a cluster.
     pub const CLUSTER: u32 = 8;
 
-    /// One row a cluster, which the kernel declares hereby: its blocks have a team each.
+    /// Returns the team of the calling thread if each cluster processes one row. The call also declares the
+    /// kernel's cluster size. Each block of the cluster must have one team.
     #[inline(always)]
     pub fn of_cluster() -> Self {
         cluster::bounds::<{ Self::CLUSTER }>();
-        // Made of a block's team, row and all: of a row that ptxas knows to be one for all threads it keeps the addresses of
-        // every tile, in registers that are not there.
+        // Computed from the block's team, including the row. If ptxas knows that all threads have the same
+        // row, it keeps the addresses of all tiles in registers, which then spill.
         let (block, blocks) = (Self::of_block(), cluster::size::<{ Self::CLUSTER }>());
         Self {
             rank: cluster::rank() * block.size + block.rank,
@@ -47,17 +51,19 @@ impl Team {
         }
     }
 
-    /// The same team, after [`thread::opaque`]: for the columns of one row of many.
+    /// Returns the same team with `rank` and `size` passed through [`thread::opaque`]. Use it if a thread
+    /// processes many rows.
     #[inline(always)]
     pub fn opaque(self) -> Self {
         let [rank, size] = thread::opaque([self.rank, self.size]);
         Self { rank, size, ..self }
     }
 
-    /// Folds `value` over the team, the same bits in each of its threads. Every thread of the block must call it.
+    /// Reduces `value` over the team. All threads of the team get the same bits. Every thread of the block
+    /// must call it.
     ///
-    /// Teams beyond a warp take the bytes of a `T` for each warp of the block from `memory`; a cluster takes 8 bytes
-    /// for each of its blocks too, and 8 more, and folds once.
+    /// A team larger than a warp takes `size_of::<T>()` bytes of `memory` for each warp of the block. A
+    /// cluster also takes 8 bytes for each of its blocks and 8 more. A cluster may reduce only once.
     #[inline(always)]
     pub fn reduce<T: warp::Exchange>(
         &self,
@@ -78,13 +84,13 @@ impl Team {
         block::reduce_warps(value, neutral, number, first, warps, memory, combine)
     }
 
-    /// The sum over the team: see [`Team::reduce`].
+    /// Returns the sum over the team. See [`Team::reduce`].
     #[inline(always)]
     pub fn sum(&self, value: f32, memory: &mut SharedMemory) -> f32 {
         self.reduce(value, 0.0, memory, |a, b| a + b)
     }
 
-    /// The maximum over the team: see [`Team::reduce`].
+    /// Returns the maximum over the team. See [`Team::reduce`].
     #[inline(always)]
     pub fn max(&self, value: f32, memory: &mut SharedMemory) -> f32 {
         self.reduce(value, f32::NEG_INFINITY, memory, f32::max)

@@ -1,4 +1,4 @@
-//! Blocks: indices, barriers, shared memory.
+//! Tests of blocks: indices, barriers and shared memory.
 use cuda_std::cpu::FaultKind;
 
 use super::*;
@@ -47,7 +47,7 @@ fn warp_and_barrier_reduction_is_right_for_every_number_of_warps() {
 fn shared_memory_starts_as_nan_in_every_block() {
     run([64, 1, 1], [32, 1, 1], 128, &|| {
         let memory = SharedMemory::of_launch().take::<f32>(32);
-        // SAFETY: one slot a thread.
+        // SAFETY: each thread accesses only its own element.
         unsafe {
             assert!(memory.get(me()).is_nan(), "a block sees what the one before it left");
             memory.set(me(), 1.0);

@@ -1,10 +1,11 @@
-//! Asynchronous copies to shared memory: what they bring is there after a wait, and for others after a barrier behind it.
+//! Tests of asynchronous copies to shared memory. The thread sees its data after a wait, and other threads
+//! see it after a following barrier.
 use cuda_std::copy;
 use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// What is copied: 64 elements, each four times its own number.
+/// The source of the copies: 64 elements, each with its index four times.
 #[repr(align(16))]
 struct Words([[f32; 4]; 64]);
 
@@ -13,9 +14,9 @@ impl Words {
         Self(core::array::from_fn(|at| [at as f32; 4]))
     }
 
-    /// Begins to copy one to the same place in shared memory.
+    /// Starts to copy element `at` to element `at` of shared memory.
     fn begin(&self, at: u32) {
-        // SAFETY: in bounds; that it is waited for is what is tested.
+        // SAFETY: the index is in bounds. The tests check what happens with and without a wait.
         unsafe { elements().copy_from(at, self.0[at as usize].as_ptr().cast()) };
     }
 }
@@ -25,12 +26,13 @@ fn elements() -> Shared<u128> {
 }
 
 fn get(at: u32) -> f32 {
-    // SAFETY: in bounds; whether anything orders it is what is tested.
+    // SAFETY: the index is in bounds. The tests check whether a barrier orders the access.
     let [.., last] = unsafe { elements().cast::<[f32; 4]>().get(at) };
     last
 }
 
-/// Each of 64 threads copies an element; returns what thread 5 then sees of its own, or of thread 38's.
+/// Copies one element with each of 64 threads. Returns the element that thread 5 then reads: its own or, if
+/// `neighbour`, that of thread 38.
 fn seen(waits: bool, meets: bool, neighbour: bool) -> Result<f32, Fault> {
     let (words, result) = (Words::new(), AtomicU32::new(0));
     run([1; 3], [64, 1, 1], 16 * 64, &|| {

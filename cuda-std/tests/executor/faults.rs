@@ -1,4 +1,4 @@
-//! Faults other than those of barriers and warps, and that a process lives on after any of them.
+//! Tests of faults other than those of barriers and warps, and of launches after a fault.
 use std::time::{Duration, Instant};
 
 use cuda_std::cpu::{FaultKind, MAX_SHARED_BYTES};
@@ -31,7 +31,7 @@ fn a_misaligned_access() {
     let address = base.addr();
     let fault = fault(32, 0, &|| {
         let offset = aligned + if me() == 9 { 24 } else { 16 };
-        // SAFETY: inside `words`; the alignment is what is tested.
+        // SAFETY: the access lies inside `words`. Its alignment is what the test checks.
         unsafe { mem::load_u32x4((&raw const words).cast::<u8>().add(offset), Load::Once) };
     });
     assert_eq!(fault.thread, [9, 0, 0]);
@@ -48,7 +48,7 @@ fn a_misaligned_prefetch() {
     for (begin, bytes, wrong) in [(8, 16, 8), (16, 40, 56)] {
         let fault = fault(32, 0, &|| {
             if me() == 3 {
-                // SAFETY: inside `words`; the alignment is what is tested.
+                // SAFETY: the access lies inside `words`. Its alignment is what the test checks.
                 unsafe { mem::prefetch((&raw const words).cast::<u8>().add(aligned + begin), bytes) };
             }
         });
@@ -63,7 +63,7 @@ fn loads_and_stores_move_their_bytes() {
     run([1; 3], [1; 3], 0, &|| {
         let at = cells.as_ptr().cast::<u8>().cast_mut();
         let at = at.wrapping_add(at.align_offset(16));
-        // SAFETY: 32 of the 48 bytes, which one thread uses.
+        // SAFETY: one thread accesses 32 of the 48 bytes.
         unsafe {
             mem::store_u32x4(at, [1, 2, 3, 4], Store::Default);
             mem::store_u32x2(at.add(16), [5, 6], Store::Streaming);
@@ -91,7 +91,7 @@ fn a_block_above_the_launch_bounds() {
     );
 }
 
-/// Counts its drops, and waits at a barrier in them: a thread that unwinds must not wait.
+/// Counts its drops and waits at a barrier in each drop. A thread that unwinds must not wait there.
 struct Guard<'a>(&'a AtomicU32);
 
 impl Drop for Guard<'_> {
@@ -173,7 +173,7 @@ fn the_fault_of_the_lowest_block_wins() {
         let fault = pool.install(|| {
             run([40, 50, 1], [32, 1, 1], 0, &|| {
                 let number = thread::block_index()[0] + 40 * thread::block_index()[1];
-                // The lowest one faults last: it waits until a later one has.
+                // The lowest block faults last, because it waits until a higher block has faulted.
                 let start = Instant::now();
                 while number == 777 && later.load(Relaxed) == 0 && start.elapsed() < Duration::from_secs(5) {
                     std::thread::sleep(Duration::from_millis(2));

@@ -1,4 +1,4 @@
-//! The CPU executor against plain models of what a GPU does, and every fault that it names.
+//! Tests of the CPU executor: results against simple models of a GPU, and every kind of fault.
 mod barrier;
 mod copies;
 mod faults;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use cuda_std::cpu::{self, Fault, Kernel, Launch, Overlap};
 use cuda_std::prelude::*;
 
-/// What one thread runs; a kernel that captures its arguments.
+/// The body of one thread: a closure that captures the kernel's arguments.
 type Body<'a> = &'a (dyn Fn() + Sync);
 
 fn kernel(name: &'static str) -> Kernel {
@@ -22,19 +22,19 @@ fn kernel(name: &'static str) -> Kernel {
     Kernel { name, overlap: Overlap::Both, run: |args| unsafe { args[0].cast::<Body>().read()() } }
 }
 
-/// Launches `body`, as a kernel called `probe`.
+/// Launches `body` as a kernel named `probe`.
 fn run(grid: [u32; 3], block: [u32; 3], shared_bytes: u32, body: Body) -> Result<(), Fault> {
     let shape = Launch { grid, block, shared_bytes };
-    // SAFETY: the one argument is what `kernel` reads; a `Body` may be called from several threads.
+    // SAFETY: `kernel` reads exactly this argument. A `Body` is `Sync`, so several threads may call it.
     unsafe { cpu::launch(&kernel("probe"), &shape, &[(&raw const body).cast::<c_void>()]) }
 }
 
-/// Launches one block of `threads` threads and returns the fault that it must have.
+/// Launches one block of `threads` threads, which must fault, and returns the fault.
 fn fault(threads: u32, shared_bytes: u32, body: Body) -> Fault {
     run([1; 3], [threads, 1, 1], shared_bytes, body).expect_err("the launch must fault")
 }
 
-/// The thread's number in its block.
+/// Index of the thread in its block.
 fn me() -> u32 {
     block::linear_index()
 }
@@ -47,21 +47,23 @@ fn values(cells: &[AtomicU32]) -> Vec<u32> {
     cells.iter().map(|cell| cell.load(Relaxed)).collect()
 }
 
-/// Sums over the block through shared memory, a barrier per halving: any number of threads, 4 bytes each.
+/// Sums over the block through shared memory, with a barrier for each halving. It allows any number of
+/// threads and takes 4 bytes per thread.
 fn tree_sum(value: f32, threads: u32) -> f32 {
     let sums = SharedMemory::of_launch().take::<f32>(threads);
     let mut width = threads.next_power_of_two();
-    // SAFETY: one slot a thread; a barrier stands between each write and the reads of other threads.
+    // SAFETY: each thread writes only its own element. A barrier separates each write from the reads of other
+    // threads.
     unsafe { sums.set(me(), value) };
     while width > 1 {
         block::sync();
         width /= 2;
         if me() < width && me() + width < threads {
-            // SAFETY: as above: the upper half is only read in this round.
+            // SAFETY: as above. In this round, threads only read the upper half.
             unsafe { sums.set(me(), sums.get(me()) + sums.get(me() + width)) };
         }
     }
     block::sync();
-    // SAFETY: written before the barrier.
+    // SAFETY: thread 0 wrote the element before the last barrier.
     unsafe { sums.get(0) }
 }

@@ -1,4 +1,4 @@
-//! Fragments and products of matrices against plain loops.
+//! Tests of matrix fragments and matrix multiplications against simple loops.
 use cuda_std::cpu::FaultKind;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use half::{bf16, f16};
@@ -6,22 +6,23 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Small integers, of which every sum of products is exact.
+/// Returns a small integer. Sums of products of such integers are exact.
 fn small<T: Elem>(seed: u32, row: usize, col: usize) -> T {
     let mixed = seed.wrapping_add((row * 31 + col * 17) as u32).wrapping_mul(0x9E37_79B9);
     T::from_f32((mixed >> 28) as f32 - 8.0)
 }
 
-/// Writes a matrix of 16 rows and 16 columns into shared memory, two chunks a row.
+/// Writes a matrix of 16 rows and 16 columns to shared memory, two chunks per row.
 fn fill<T: Elem>(rows: &Shared<Chunk>, seed: u32) {
     let (row, half) = (warp::lane() as usize / 2, warp::lane() as usize % 2);
     let bits = |col: usize| small::<T>(seed, row, 8 * half + col).to_bits();
-    // SAFETY: one chunk a lane, all of them there; a barrier follows.
+    // SAFETY: each lane writes its own chunk, inside the shared memory. A barrier follows.
     unsafe { rows.set(warp::lane(), Chunk([0, 2, 4, 6].map(|col| bits(col) | bits(col + 1) << 16))) };
     block::sync();
 }
 
-/// `C + A B` of two matrices that lie in rows, or of which the right one lies in columns.
+/// Computes `C + A B`. `in_columns` says whether the right matrix is stored by columns. The left matrix is
+/// stored by rows.
 fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
     let out: Vec<_> = (0..2).map(|_| zeros(128)).collect();
     run([1; 3], [32, 1, 1], 2 * 16 * 32, &|| {
@@ -30,7 +31,7 @@ fn product<T: MatrixElem>(seed: u32, in_columns: bool) {
         fill::<T>(&a, seed);
         fill::<T>(&b, !seed);
         let (lane, low) = (warp::lane(), warp::lane() % 16);
-        // SAFETY: chunks of the two matrices, which were written before the barriers of `fill`.
+        // SAFETY: the chunks belong to the two matrices, which `fill` wrote before its barriers.
         let (a, [b0, b1, b2, b3]) = unsafe {
             let left = mma::load(&a, low * 2 + lane / 16);
             let right = if in_columns {
@@ -72,7 +73,7 @@ fn a_copy_brings_a_chunk_or_zeros() {
     let from = (&raw const from).addr();
     run([1; 3], [2, 1, 1], 32, &|| {
         let to = SharedMemory::of_launch().take::<Chunk>(2);
-        // SAFETY: a chunk a thread; the source lives as long as the launch.
+        // SAFETY: each thread copies its own chunk. The source lives as long as the launch.
         let chunk = unsafe {
             to.copy_or_zero(me(), from as *const u8, me() == 0);
             cuda_std::copy::wait();

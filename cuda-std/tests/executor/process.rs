@@ -1,9 +1,10 @@
-//! The executor in a process: pools of any size, several host threads, forks.
+//! Tests of the executor in a process: pools of any size, several host threads, and forks.
 use std::time::{Duration, Instant};
 
 use super::*;
 
-/// What a launch with barriers and shuffles leaves, and the order in which the threads of each block took turns.
+/// Returns the results of a launch with barriers and shuffles, and the order in which the threads of each
+/// block ran.
 fn trace() -> Vec<u32> {
     let (blocks, threads) = (200, 96);
     let (steps, out) = (zeros(blocks), zeros(blocks * threads));
@@ -69,23 +70,23 @@ fn a_kernel_may_launch() {
     assert_eq!(values(&out), [8; 32]);
 }
 
-/// Forks; true if `child` returned true there within 20 s.
+/// Forks the process. Returns true if `child` returned true in the child within 20 s.
 #[cfg(unix)]
 fn in_child(child: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `child` only and leaves by `_exit`; glibc's allocator works after a fork.
+    // SAFETY: the child only runs `child` and exits with `_exit`. glibc's allocator works after a fork.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
         let right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(false);
-        // SAFETY: ends the child without the exit handlers that belong to its parent.
+        // SAFETY: `_exit` ends the child without the exit handlers of its parent.
         unsafe { libc::_exit(if right { 0 } else { 1 }) };
     }
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut status = 0;
-    // SAFETY: our own child.
+    // SAFETY: `pid` is a child of this process.
     while unsafe { libc::waitpid(pid, &mut status, libc::WNOHANG) } == 0 {
         if Instant::now() > deadline {
-            // SAFETY: as above.
+            // SAFETY: `pid` is a child of this process that still runs.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         std::thread::sleep(Duration::from_millis(5));
@@ -112,10 +113,11 @@ fn a_forked_child_can_launch() {
     assert_eq!(trace(), expected, "the parent afterwards");
 }
 
-/// Set in the process that [`a_panic_hook_has_room_for_a_backtrace`] starts.
+/// Environment variable that is set in the process that [`a_panic_hook_has_room_for_a_backtrace`] starts.
 const HOOK_CHILD: &str = "OXIWARP_TEST_PANIC_HOOK";
 
-/// A kernel panics under a hook that captures a backtrace and then writes to a buffer of 40 KiB on the stack. Prints the fault.
+/// Runs a kernel that panics, with a panic hook that captures a backtrace and writes to a 40 KiB buffer on
+/// the stack. Prints the fault.
 fn panic_under_a_hook() {
     std::panic::set_hook(Box::new(|_| {
         let backtrace = std::backtrace::Backtrace::force_capture().to_string();
@@ -128,8 +130,8 @@ fn panic_under_a_hook() {
     println!("fault: {:?}", fault.kind);
 }
 
-/// The hook runs on the stack of the thread that panicked. In a process of its own: an overflow ends it, and a hook is for
-/// all threads.
+/// The panic hook runs on the stack of the thread that panicked. The test starts another process, because a
+/// stack overflow ends the process and a hook applies to all its threads.
 #[test]
 fn a_panic_hook_has_room_for_a_backtrace() {
     if std::env::var_os(HOOK_CHILD).is_some() {
@@ -143,7 +145,8 @@ fn a_panic_hook_has_room_for_a_backtrace() {
     assert!(output.status.success() && said.contains(expected), "{}: {said}", output.status);
 }
 
-/// Linux gives a process 65,530 mappings, two to a stack: 64 workers with 1024 threads each would take twice that.
+/// Linux allows 65,530 mappings per process, and a stack takes two. 64 workers with 1024 threads each would
+/// need twice as many mappings.
 #[test]
 fn more_workers_than_stacks() {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(64).build().unwrap();

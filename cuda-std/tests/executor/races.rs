@@ -1,9 +1,10 @@
-//! Kernels that lack a barrier, and the same with it.
+//! Tests of race detection: each kernel runs without a barrier that it needs, and with it.
 use cuda_std::cpu::FaultKind;
 
 use super::*;
 
-/// Launches a block of `threads` threads, whose `result` must be a race unless it is `right`, and then `expected`.
+/// Launches 16 blocks of `threads` threads. If `right`, `result` must equal `expected` in each thread.
+/// Otherwise the launch must report a race.
 #[track_caller]
 fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: impl Fn(u32) -> f32 + Sync) {
     let done = run([16, 1, 1], [threads, 1, 1], 8 * threads, &|| {
@@ -16,13 +17,14 @@ fn check(threads: u32, right: bool, result: impl Fn() -> f32 + Sync, expected: i
     }
 }
 
-/// A word of shared memory for each thread.
+/// Returns one f32 of shared memory per thread.
 fn words() -> Shared<f32> {
     SharedMemory::of_launch().take(thread::block_dim()[0])
 }
 
 fn set(at: u32, value: f32) {
-    // SAFETY: inside the launch's memory; whether barriers stand where they must is what is tested.
+    // SAFETY: the index lies inside the launch's shared memory. The tests check whether the barriers are
+    // sufficient.
     unsafe { words().set(at, value) };
 }
 
@@ -64,7 +66,7 @@ fn a_read_of_what_another_lane_writes() {
 #[test]
 fn a_write_over_what_another_warp_has_yet_to_read() {
     for synced in [true, false] {
-        // The second sum uses the memory of the first.
+        // The second sum reuses the shared memory of the first.
         let result = || {
             let first = block::sum(1.0, &mut SharedMemory::of_launch());
             if synced {
@@ -96,7 +98,7 @@ fn a_write_over_what_another_lane_has_yet_to_read() {
 #[test]
 fn one_buffer_where_two_should_take_turns() {
     for buffers in [2, 1] {
-        // A barrier a step: with two buffers a warp may be a step ahead.
+        // Each step has one barrier. With two buffers, a warp may therefore be one step ahead of another.
         let result = || {
             let mut sum = 0.0;
             for step in 0..8 {
@@ -134,7 +136,7 @@ fn a_race_is_named() {
 fn halves_of_a_word_may_belong_to_two_threads() {
     run([1; 3], [64, 1, 1], 128, &|| {
         let halves = SharedMemory::of_launch().take::<u16>(64);
-        // SAFETY: one place a thread.
+        // SAFETY: each thread accesses only its own element.
         unsafe {
             halves.set(me(), me() as u16);
             assert_eq!(halves.get(me()), me() as u16);

@@ -1,10 +1,10 @@
-//! What a switch and a block cost: figures for the module's documentation, not tests.
+//! Measures the cost of a thread switch and of a block, for the documentation of `cuda_std::cpu`.
 use std::hint::black_box;
 use std::time::Instant;
 
 use super::*;
 
-/// The best of 20 launches of `blocks` blocks on one worker, in microseconds per block.
+/// Returns the shortest of 20 launches of `blocks` blocks, in microseconds per block.
 fn time(what: &str, blocks: u32, threads: u32, body: Body) -> f64 {
     let best = (0..20).map(|_| {
         let start = Instant::now();

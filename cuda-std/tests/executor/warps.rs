@@ -1,10 +1,11 @@
-//! Shuffles and votes against a plain model, and masks that are not met.
+//! Tests of shuffles and votes against a simple model, and of masks whose lanes do not all make the call.
 use cuda_std::cpu::{Absence, FaultKind};
 use proptest::prelude::*;
 
 use super::*;
 
-/// The source lane of a shuffle by the PTX manual; `None`: undefined, for it is not in the mask.
+/// Returns the source lane of a shuffle according to the PTX manual. Returns `None` if this lane is not in
+/// the mask, because the result is then undefined.
 fn source(kind: u32, mask: u32, lane: i64, argument: u32) -> Option<u32> {
     let argument = i64::from(argument & 31);
     let target = [lane ^ argument, lane + argument, lane - argument, argument][kind as usize];
@@ -22,7 +23,8 @@ fn shuffle(kind: u32, mask: u32, value: u32, argument: u32) -> u32 {
 }
 
 proptest! {
-    /// Two warps, the second one partial: lanes of the mask shuffle, the rest do it among themselves.
+    /// Runs two warps, the second of them partial. The lanes of the mask shuffle with each other, and so do
+    /// the other lanes.
     #[test]
     fn shuffles_follow_the_manual(
         (kind, mask, threads) in (0..4_u32, any::<u32>(), 33..=64_u32),
@@ -72,7 +74,8 @@ fn folds_give_every_lane_the_same() {
     .unwrap();
 }
 
-/// Runs `body` in a block of `threads` and expects missing lanes, found by the thread `thread`.
+/// Runs `body` in a block of `threads` threads. Expects a fault of `thread` with missing lanes, and returns
+/// its parts and its text.
 fn missing(threads: u32, thread: u32, body: Body) -> (&'static str, u32, u32, Absence, String) {
     let fault = fault(threads, 0, body);
     assert_eq!((fault.kernel, fault.block, fault.thread), ("probe", [0; 3], [thread, 0, 0]), "{fault}");

@@ -1,99 +1,102 @@
-//! Barriers in shared memory that count arrivals and bytes, and the numbered ones of the block.
+//! Mbarriers in shared memory, and named barriers of a block.
 use crate::arch::hopper;
 
-/// A barrier in shared memory: 8 bytes. A phase is over when all arrivals and all expected bytes have come.
+/// An mbarrier: 8 bytes in shared memory. A phase ends when all its arrivals and all its expected bytes have
+/// come.
 #[derive(Clone, Copy)]
 pub struct Barrier {
     address: u32,
 }
 
 impl Barrier {
-    /// Bytes of one.
+    /// Size of an mbarrier in bytes.
     pub const BYTES: u32 = 8;
 
-    /// That at an address in shared memory, a multiple of 8.
+    /// Returns the mbarrier at `address` in shared memory, a multiple of 8.
     #[inline(always)]
     pub fn at(address: u32) -> Self {
         Self { address }
     }
 
-    /// Makes it, for `arrivals` a phase. [`publish`] follows, and a barrier of the block.
+    /// Initializes the mbarrier for `arrivals` arrivals per phase. Call [`publish`] and then a block barrier
+    /// before any thread uses the mbarrier.
     ///
     /// # Safety
-    /// The address is the block's, and one thread does this.
+    /// The address belongs to the block's shared memory, and exactly one thread initializes the mbarrier.
     #[inline(always)]
     pub unsafe fn init(self, arrivals: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes an address in the block's shared memory.
         unsafe { hopper::barrier_init(self.address, arrivals) }
     }
 
-    /// One arrival.
+    /// Arrives once.
     ///
     /// # Safety
-    /// The barrier was made.
+    /// The mbarrier is initialized.
     #[inline(always)]
     pub unsafe fn arrive(self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller initialized the mbarrier.
         unsafe { hopper::barrier_arrive(self.address) }
     }
 
-    /// One arrival that announces `bytes` of copies.
+    /// Arrives once, and adds `bytes` to the bytes that asynchronous copies must deliver in this phase.
     ///
     /// # Safety
-    /// The barrier was made.
+    /// The mbarrier is initialized.
     #[inline(always)]
     pub unsafe fn expect(self, bytes: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller initialized the mbarrier.
         unsafe { hopper::barrier_expect(self.address, bytes) }
     }
 
-    /// Waits until the phase of this parity is over; the one before the first counts as of parity 1.
+    /// Waits until the phase with this parity has ended. The first phase has parity 0, so a wait for parity 1
+    /// returns at once on a fresh mbarrier.
     ///
     /// # Safety
-    /// The barrier was made.
+    /// The mbarrier is initialized.
     #[inline(always)]
     pub unsafe fn wait(self, parity: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller initialized the mbarrier.
         unsafe { hopper::barrier_wait(self.address, parity) }
     }
 
-    /// The address.
+    /// Address of the mbarrier in shared memory.
     #[inline(always)]
     pub fn address(self) -> u32 {
         self.address
     }
 }
 
-/// Shows barriers just made to the engines that copy.
+/// Makes initialized mbarriers visible to TMA.
 #[inline(always)]
 pub fn publish() {
-    // SAFETY: a fence.
+    // SAFETY: a fence accesses no memory itself.
     unsafe { hopper::barrier_init_fence() }
 }
 
-/// A numbered barrier of the block, 1 to 15, for `THREADS` of its threads, whole warps: 0 is that of
-/// [`block::sync`](crate::simt::block::sync).
+/// A named barrier of a block: its number, 1 to 15. `THREADS` is the number of participating threads, in
+/// whole warps. [`block::sync`](crate::simt::block::sync) uses number 0.
 #[derive(Clone, Copy)]
 pub struct Named<const THREADS: u32>(pub u32);
 
 impl<const THREADS: u32> Named<THREADS> {
-    /// Arrives and waits for the others.
+    /// Arrives, and waits until `THREADS` threads have arrived.
     ///
     /// # Safety
-    /// The whole warp is here, and as many come as were promised.
+    /// All lanes of the warp call it. Exactly `THREADS` threads arrive at the barrier.
     #[inline(always)]
     pub unsafe fn sync(self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises whole warps and `THREADS` arrivals.
         unsafe { hopper::named_sync(self.0, THREADS) }
     }
 
-    /// Arrives and goes on.
+    /// Arrives without waiting.
     ///
     /// # Safety
-    /// As [`Named::sync`].
+    /// As for [`Named::sync`].
     #[inline(always)]
     pub unsafe fn arrive(self) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller promises whole warps and `THREADS` arrivals.
         unsafe { hopper::named_arrive(self.0, THREADS) }
     }
 }

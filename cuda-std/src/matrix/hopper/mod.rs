@@ -1,7 +1,8 @@
-//! What a Hopper kernel is written with: barriers that count bytes, bulk tensor copies, products of a warp group.
+//! Hopper instructions: mbarriers, TMA copies, and warpgroup matrix multiplication (`wgmma`).
 //!
-//! Only on PTX: the CPU executor does not play asynchronous engines, so a kernel that uses these needs a GPU to be
-//! tested. Addresses in shared memory are 32-bit numbers, as all of these instructions take them.
+//! This module exists only for PTX. The CPU executor does not emulate the asynchronous units, so kernels that
+//! use them need a GPU for their tests. Shared memory addresses are 32-bit numbers, because these
+//! instructions take them in this form.
 //!
 //! | CUDA C++ | here |
 //! | --- | --- |
@@ -18,76 +19,82 @@ pub mod barrier;
 pub mod tensor_map;
 pub mod wgmma;
 
-/// Threads of a warp group.
+/// Threads of a warpgroup.
 pub const WARP_GROUP: u32 = 128;
 
-/// The number of the thread's warp group, in a register that the warp shares.
+/// Returns the index of the thread's warpgroup. The shuffle tells the compiler that the value is the same in
+/// all lanes of a warp.
 #[inline(always)]
 pub fn warp_group() -> u32 {
     warp::shuffle(u32::MAX, thread::index()[0] / WARP_GROUP, 0)
 }
 
-/// The first address of the launch's shared memory that is a multiple of `align`, a power of two: a launch that needs
-/// it asks for up to `align - 16` bytes more.
+/// Returns the first address of the launch's shared memory that is a multiple of `align`, a power of two. A
+/// launch must request up to `align - 16` additional bytes of shared memory.
 #[inline(always)]
 pub fn shared_base(align: u32) -> u32 {
     hopper::shared_address(arch::shared_base()).next_multiple_of(align)
 }
 
-/// Raises the registers of each thread of the warp group to `COUNT`; waits until others have given enough.
+/// Raises the registers of each thread of the warpgroup to `COUNT`. Waits until other warpgroups have
+/// released enough registers.
 ///
 /// # Safety
-/// The whole warp group is here, and has fewer.
+/// The whole warpgroup calls it, and has fewer registers per thread.
 #[inline(always)]
 pub unsafe fn take_registers<const COUNT: u32>() {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that the whole warpgroup is here and has fewer registers.
     unsafe { hopper::registers_up::<COUNT>() }
 }
 
-/// Lowers the registers of each thread of the warp group to `COUNT`.
+/// Lowers the registers of each thread of the warpgroup to `COUNT`.
 ///
 /// # Safety
-/// The whole warp group is here, and has more.
+/// The whole warpgroup calls it, and has more registers per thread.
 #[inline(always)]
 pub unsafe fn give_registers<const COUNT: u32>() {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller promises that the whole warpgroup is here and has more registers.
     unsafe { hopper::registers_down::<COUNT>() }
 }
 
-/// Writes a number to shared memory.
+/// Writes an f32 to shared memory.
 ///
 /// # Safety
-/// The address is a multiple of 4 in the launch's shared memory; barriers stand between this and other accesses.
+/// The address is a multiple of 4 inside the launch's shared memory. Barriers order this access and those of
+/// other threads.
 #[inline(always)]
 pub unsafe fn shared_store(address: u32, value: f32) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes an aligned address inside the launch's shared memory.
     unsafe { hopper::shared_store(address, value) }
 }
 
-/// Writes four matrices of 8 rows of 16 bytes to shared memory: lane `i` gives the address of row `i % 8` of matrix `i / 8`,
-/// and has columns `2 * (i % 4)` and the next of row `i / 4` of each, as the accumulators of a product do.
+/// Writes four matrices of 8 rows of 16 bytes to shared memory (`stmatrix.x4`).
+///
+/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`. Of each matrix, lane `i` has columns `2 * (i
+/// % 4)` and `2 * (i % 4) + 1` of row `i / 4`. The accumulators of a matrix multiplication have the same
+/// layout.
 ///
 /// # Safety
-/// As [`shared_store`], at multiples of 16; the whole warp is here.
+/// As for [`shared_store`], with addresses that are multiples of 16. All lanes of the warp call it.
 #[inline(always)]
 pub unsafe fn shared_store_matrices(address: u32, matrices: [u32; 4]) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes aligned addresses inside the launch's shared memory, in all lanes.
     unsafe { hopper::store_matrices(address, matrices) }
 }
 
-/// Shows the copy engine what the thread wrote to shared memory.
+/// Makes the thread's writes to shared memory visible to TMA.
 #[inline(always)]
 pub fn publish_shared() {
-    // SAFETY: a fence.
+    // SAFETY: a fence accesses no memory itself.
     unsafe { hopper::fence_async_shared() }
 }
 
-/// Reads two numbers from shared memory.
+/// Reads two consecutive f32 values from shared memory.
 ///
 /// # Safety
-/// As [`shared_store`], at a multiple of 8.
+/// As for [`shared_store`], with an address that is a multiple of 8.
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes an aligned address inside the launch's shared memory.
     unsafe { hopper::shared_load_pair(address) }
 }

@@ -1,4 +1,5 @@
-//! For kernels that do not treat all columns alike: what lies past the end, and single columns.
+//! Row accesses for kernels that treat some columns differently: a value for columns past the end, and single
+//! columns.
 use crate::numeric::elem::Elem;
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Load, Store};
@@ -6,7 +7,7 @@ use crate::simt::mem::{self, Load, Store};
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// The thread's pack of `tile`; `beyond` past the end, where [`Row::load`] has zeros.
+    /// Loads the thread's pack of `tile`, with `beyond` instead of zero past the end.
     #[inline(always)]
     pub fn load_or(&self, tile: u32, beyond: T, hint: Load) -> Pack<T> {
         let (pack, len) = (self.load(tile, hint), Pack::<T>::LEN);
@@ -18,20 +19,21 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         Pack::from_bits(|i| if inside(i) { pack.bits(i) } else { beyond.to_bits() })
     }
 
-    /// Tiles that cover the row; none where there is no row.
+    /// Number of tiles that cover the row, or 0 if the row does not exist.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.columns.tiles(Pack::<T>::LEN)
     }
 
-    /// The element of `column` in f32, for any one thread; `None` past the end.
+    /// Loads the element of `column` as f32, from any thread of the team. Returns `None` past the end.
     #[inline(always)]
     pub fn get(&self, column: u32, hint: Load) -> Option<f32> {
         if column >= self.columns.cols {
             return None;
         }
         let at = self.start.wrapping_add(column as usize).cast();
-        // SAFETY: the column lies inside the row (`of`).
+        // SAFETY: the check above keeps `column` inside the row, which the caller of `of` promised to be
+        // readable.
         let bits = unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         };
@@ -40,27 +42,28 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// Tiles that cover the row.
+    /// Number of tiles that cover the row.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.columns.tiles(Pack::<T>::LEN)
     }
 
-    /// Is `column` in one of the thread's packs?
+    /// Whether `column` is in one of the thread's packs.
     #[inline(always)]
     pub fn owns(&self, column: u32) -> bool {
         let len = if VECTOR { Pack::<T>::LEN } else { 1 };
         column < self.columns.cols && column / len % self.columns.size == self.columns.rank
     }
 
-    /// Writes the element of `column`, rounded once, if the thread owns it: over what it stored with the pack.
+    /// Stores `value`, rounded once, as the element of `column` if the thread has this column. It overwrites
+    /// the element that the thread stored with its pack.
     #[inline(always)]
     pub fn set(&self, column: u32, value: f32, hint: Store) {
         if !self.owns(column) {
             return;
         }
         let (at, bits) = (self.start.wrapping_add(column as usize).cast(), T::from_f32(value).to_bits());
-        // SAFETY: the column lies inside the row (`of`) and is this thread's alone.
+        // SAFETY: `owns` checked that the column lies inside the row and that no other thread has it.
         unsafe {
             if size_of::<T>() == 2 {
                 mem::store_u16(at, bits as u16, hint)

@@ -1,4 +1,5 @@
-//! For kernels that add up rows in f32, whatever their element type: lanes in the columns of another operand's packs.
+//! Row accesses for kernels that accumulate rows in f32. The f32 values use the columns of another operand's
+//! packs.
 use crate::numeric::elem::{Elem, F32Vec};
 use crate::rows::pack::Pack;
 use crate::simt::mem::{self, Store};
@@ -7,7 +8,8 @@ use crate::simt::warp;
 use super::{Row, RowMut};
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// `lanes`, made of the thread's pack of `tile`, with zeros past the end: where zero became something else.
+    /// Replaces the values of `lanes` past the end by zeros. `lanes` were computed from the thread's pack of
+    /// `tile`. Needed if the computation maps zero to another value.
     #[inline(always)]
     pub fn inside(&self, tile: u32, lanes: T::F32Vec) -> T::F32Vec {
         let len = Pack::<T>::LEN;
@@ -21,8 +23,8 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
 }
 
 impl<const VECTOR: bool> RowMut<f32, VECTOR> {
-    /// Writes the thread's columns of `tile`, where another operand's packs have `L::LEN` elements: what
-    /// [`Row::lanes`] reads. Nothing past the end.
+    /// Stores f32 values in the thread's columns of `tile`, for tiles of another operand whose packs have
+    /// `L::LEN` elements. [`Row::lanes`] reads the same columns. Columns past the end are not written.
     #[inline(always)]
     pub fn store_lanes<L: F32Vec>(&self, tile: u32, lanes: L) {
         let columns = &self.columns;
@@ -35,7 +37,8 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             let at = base.wrapping_add(offset as usize);
             for i in (0..L::LEN as usize).step_by(4) {
                 let words = core::array::from_fn(|j| lanes.get(i + j).to_bits());
-                // SAFETY: `L::LEN` columns from here on lie in the row (`of`) and are this thread's alone.
+                // SAFETY: `has` checked that these `L::LEN` columns lie inside the row. No other thread has
+                // them.
                 unsafe { mem::store_u32x4(at.wrapping_add(i).cast(), words, Store::Default) };
             }
             return;
@@ -44,14 +47,16 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
             let offset = offset + i * columns.step();
             if columns.has(offset, L::LEN) {
                 let at = base.wrapping_add(offset as usize).cast();
-                // SAFETY: the column lies inside the row (`of`) and is this thread's alone.
+                // SAFETY: `has` checked that the column lies inside the row. No other thread has it.
                 unsafe { mem::store_u32(at, lanes.get(i as usize).to_bits(), Store::Default) };
             }
         }
     }
 
-    /// The same, by teams of whole warps: of eight lanes, two threads beside each other exchange halves, so that a store fills sectors of
-    /// 32 bytes, of which L2 takes a half no faster than a whole. Every thread of the warp must call it.
+    /// As [`RowMut::store_lanes`], for teams of whole warps. Every thread of the warp must call it.
+    ///
+    /// With vectors of eight values, neighbouring threads first exchange halves. Each store of the pair then
+    /// fills whole sectors of 32 bytes. L2 takes as long for half a sector as for a whole one.
     #[inline(always)]
     pub fn store_lanes_of_warps<L: F32Vec>(&self, tile: u32, lanes: L) {
         if !VECTOR || L::LEN != 8 {
@@ -65,12 +70,14 @@ impl<const VECTOR: bool> RowMut<f32, VECTOR> {
         let high = core::array::from_fn(|i| lanes.get(i + 4).to_bits());
         let sent = choose(low, high);
         let other = core::array::from_fn(|i| warp::shuffle_xor(warp::ALL, sent[i], 1));
-        // First the columns of the even thread, then those of the odd one, which follow.
+        // The pair first stores the columns of its even thread, then those of its odd thread, which follow
+        // directly.
         let first = (self.columns.rank & !1) * L::LEN + self.columns.offset(tile, L::LEN);
         let put = |column: u32, words: [u32; 4]| {
             if column < self.columns.cols {
                 let at = self.start.wrapping_add((column + if is_odd { 4 } else { 0 }) as usize);
-                // SAFETY: `L::LEN` columns from `column` on lie in the row (`of`), of which nobody else writes this half.
+                // SAFETY: the check keeps the `L::LEN` columns from `column` on inside the row. No other
+                // thread writes this half of them.
                 unsafe { mem::store_u32x4(at.cast(), words, Store::Default) };
             }
         };

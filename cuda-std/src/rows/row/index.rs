@@ -1,7 +1,8 @@
-//! Which row of a tensor is a team's.
+//! The index of a team's row in a tensor.
 use crate::rows::team::Team;
 
-/// Where a team's row is in [`Rows`](super::Rows): worked out once for all operands of a launch.
+/// The index of a team's row in [`Rows`](super::Rows). A kernel computes it once and uses it for all operands
+/// of the launch.
 #[derive(Clone, Copy)]
 pub struct RowIndex {
     pub(super) within: i64,
@@ -10,17 +11,17 @@ pub struct RowIndex {
 }
 
 impl RowIndex {
-    /// The first row, whatever the team: of a weight.
+    /// The first row, for every team. Used for weights.
     pub const FIRST: Self = Self { within: 0, group: 0, exists: true };
 
-    /// Is there such a row?
+    /// Whether the row exists.
     #[inline(always)]
     pub fn exists(&self) -> bool {
         self.exists
     }
 
-    /// The row of `team` in operands of `count` rows in groups of `inner` (0: one group). It exists if the team's
-    /// number is below `count`.
+    /// Returns the row of `team` in operands of `count` rows in groups of `inner` (0: one group). The row
+    /// exists if `team.row` is below `count`.
     #[inline(always)]
     pub fn of(team: Team, count: u64, inner: u32) -> Self {
         let (row, exists) = (team.row, team.row < count);
@@ -30,8 +31,8 @@ impl RowIndex {
         Self { within: (row % u64::from(inner)) as i64, group: (row / u64::from(inner)) as i64, exists }
     }
 
-    /// The same where rows are fewer than 2^30, so that their number times an element's bytes has 32 bits: half the
-    /// arithmetic.
+    /// As [`RowIndex::of`], for fewer than 2^30 rows. The row index times the element size then fits in 32
+    /// bits, which halves the arithmetic.
     #[inline(always)]
     pub fn narrow(team: Team, count: u32, inner: u32) -> Self {
         let row = team.row as u32;

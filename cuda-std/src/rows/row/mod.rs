@@ -1,15 +1,16 @@
-//! Rows of a tensor, read and written by a [`Team`] in tiles.
+//! Rows of a tensor, which a [`Team`] reads and writes in tiles.
 //!
-//! A tile is one [`Pack`] for each thread of the team, so `size * LEN` columns. Which columns a thread holds depends
-//! on `VECTOR`, and on nothing else in a kernel:
+//! A tile is one [`Pack`] (16 bytes of elements) for each thread of the team: `size * LEN` columns. `VECTOR`
+//! alone decides which columns of a tile a thread has:
 //!
-//! - `true`: `LEN` neighbouring columns, one 16-byte access. Needs a base and strides aligned to 16 bytes and a
-//!   number of columns divisible by `LEN`; the host checks ([`Rows::is_vector`]).
-//! - `false`: `LEN` columns a team apart, one access for each element, which a warp still coalesces. Takes any
-//!   number of columns and any address.
+//! - `true`: `LEN` contiguous columns, read in one 16-byte access. The base and the strides must be aligned
+//!   to 16 bytes, and the number of columns must be divisible by `LEN`. The host checks this with
+//!   [`Rows::is_vector`].
+//! - `false`: `LEN` columns that are `size` apart, one access per element. A warp's accesses are still
+//!   coalesced. Any number of columns and any address are allowed.
 //!
-//! Both orders visit each column once, so a kernel that treats columns alike is written once for both. Columns past
-//! the end read as zero and are not written.
+//! Both mappings visit each column once. One kernel source therefore serves both, if it treats all columns
+//! alike. Columns past the end read as zero and are not written.
 use super::pack::Pack;
 use super::team::Team;
 use crate::numeric::elem::{Elem, F32Vec};
@@ -21,38 +22,40 @@ mod f32_vec;
 mod index;
 pub use index::RowIndex;
 
-/// How an operand's rows lie in memory: a kernel argument. Row `r` starts `r / inner * outer_stride + r % inner *
-/// inner_stride` elements after the base, where `inner` is the same for all operands of a launch (0: one level, the
-/// inner stride alone).
+/// Base and strides of an operand's rows: a kernel argument.
+///
+/// Row `r` starts `r / inner * outer_stride + r % inner * inner_stride` elements after the base. `inner` is
+/// the same for all operands of a launch. If `inner` is 0, row `r` starts `r * inner_stride` elements after
+/// the base.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
-    /// The first element of the first row.
+    /// Address of the first element of the first row.
     pub base: *mut u8,
-    /// Elements from a row to the next inside a group of `inner`.
+    /// Elements between consecutive rows of a group of `inner` rows.
     pub inner_stride: i64,
-    /// Elements from a group of `inner` rows to the next.
+    /// Elements between consecutive groups of `inner` rows.
     pub outer_stride: i64,
 }
 
 impl Rows {
-    /// A single row, the same for every row of the other operands (a weight).
+    /// Returns a single row that serves every row of the other operands (a weight).
     #[inline(always)]
     pub fn single(base: *const u8) -> Self {
         Self { base: base.cast_mut(), inner_stride: 0, outer_stride: 0 }
     }
 
-    /// May rows of `cols` elements of `element` bytes be accessed 16 bytes at a time?
+    /// Whether rows of `cols` elements of `element` bytes allow 16-byte accesses.
     pub fn is_vector(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, 16)
     }
 
-    /// Do rows of `cols` elements of `element` bytes begin and end with a line of L2?
+    /// Whether rows of `cols` elements of `element` bytes start and end at an L2 line boundary.
     pub fn is_lines(&self, cols: u32, element: usize) -> bool {
         self.is_aligned(cols, element, l2::LINE as usize)
     }
 
-    /// Do they begin and end at a multiple of `bytes`?
+    /// Whether rows of `cols` elements of `element` bytes start and end at multiples of `bytes`.
     pub(crate) fn is_aligned(&self, cols: u32, element: usize, bytes: usize) -> bool {
         let aligned = |elements: i64| (elements * element as i64) % bytes as i64 == 0;
         (self.base as usize).is_multiple_of(bytes)
@@ -61,12 +64,14 @@ impl Rows {
             && aligned(i64::from(cols))
     }
 
-    /// Are strides numbers of 32 bits, so that one multiplication finds a row of few? See [`RowIndex::narrow`].
+    /// Whether both strides fit in 32 bits. [`RowIndex::narrow`] then finds a row with one 32-bit
+    /// multiplication per stride.
     pub fn is_near(&self) -> bool {
         [self.inner_stride, self.outer_stride].iter().all(|stride| u32::try_from(*stride).is_ok())
     }
 
-    /// The row at `at`, which [`RowIndex::narrow`] made, in rows that are [`Rows::is_near`].
+    /// Returns the start of the row `at`, made by [`RowIndex::narrow`]. The rows must satisfy
+    /// [`Rows::is_near`].
     #[inline(always)]
     pub(crate) fn start_near<T>(&self, at: RowIndex) -> *mut T {
         let bytes = |row: i64, stride: i64| {
@@ -83,12 +88,12 @@ impl Rows {
     }
 }
 
-/// The columns that a thread holds of its row.
+/// The columns of a row that the calling thread has.
 #[derive(Clone, Copy)]
 struct Columns<const VECTOR: bool> {
     rank: u32,
     size: u32,
-    /// Columns in the row; 0 when the team has no row.
+    /// Columns in the row, or 0 if the team has no row.
     cols: u32,
 }
 
@@ -97,22 +102,23 @@ impl<const VECTOR: bool> Columns<VECTOR> {
     fn of(team: Team, at: RowIndex, cols: u32) -> Self {
         Self { rank: team.rank, size: team.size, cols: if at.exists { cols } else { 0 } }
     }
-    /// The thread's first column of the row, for packs of `len`.
+    /// Returns the thread's first column of the row, for packs of `len` elements.
     #[inline(always)]
     fn base(&self, len: u32) -> u32 {
         if VECTOR { self.rank * len } else { self.rank }
     }
-    /// From the first column to that of `tile`: the same for all threads, so that it costs no register of theirs.
+    /// Returns the distance from the thread's first column to its first column of `tile`. The distance is the
+    /// same for all threads, so it needs no register per thread.
     #[inline(always)]
     fn offset(&self, tile: u32, len: u32) -> u32 {
         tile * self.size * len
     }
-    /// From one of the thread's columns to the next.
+    /// Returns the distance between consecutive columns of the thread.
     #[inline(always)]
     fn step(&self) -> u32 {
         if VECTOR { 1 } else { self.size }
     }
-    /// Does the row have column `base(len) + offset`?
+    /// Whether the row has column `base(len) + offset`.
     #[inline(always)]
     fn has(&self, offset: u32, len: u32) -> bool {
         self.base(len) + offset < self.cols
@@ -123,7 +129,7 @@ impl<const VECTOR: bool> Columns<VECTOR> {
     }
 }
 
-/// A row to read.
+/// A row that kernels read.
 #[derive(Clone, Copy)]
 pub struct Row<T, const VECTOR: bool> {
     start: *const T,
@@ -131,22 +137,23 @@ pub struct Row<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
-    /// The row of `rows` at `at`; nothing if there is none.
+    /// Returns row `at` of `rows`. If the row does not exist, all its columns read as zero.
     ///
     /// # Safety
-    /// While the kernel runs, every row of `rows` has `cols` readable elements, `Rows::is_vector` if `VECTOR`.
+    /// While the kernel runs, every row of `rows` has `cols` readable elements. If `VECTOR`, the rows satisfy
+    /// `Rows::is_vector`.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
-    /// The thread's first column.
+    /// Address of the thread's first column.
     #[inline(always)]
     pub fn first(&self) -> *const T {
         self.start.wrapping_add(self.columns.base(Pack::<T>::LEN) as usize)
     }
 
-    /// The thread's pack of `tile`; zeros past the end.
+    /// Loads the thread's pack of `tile`, with zeros past the end.
     #[inline(always)]
     pub fn load(&self, tile: u32, hint: Load) -> Pack<T> {
         let len = Pack::<T>::LEN;
@@ -158,27 +165,29 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
             return Pack::ZERO;
         }
         let at = self.first().wrapping_add(offset as usize);
-        // SAFETY: whole packs fill the row (`of`), and this one starts inside it.
+        // SAFETY: the caller of `of` promised a row that whole packs fill. `has` checked that this pack
+        // starts inside it.
         Pack::from_words(unsafe { mem::load_u32x4(at.cast(), hint) })
     }
 
-    /// Gives back the lines that begin with the thread's pack of `tile`, if they are kept: see [`L2Policy`](crate::simt::l2::L2Policy).
+    /// Resets the L2 lines that start in the thread's pack of `tile` to the default eviction policy. See
+    /// [`L2Policy`](crate::simt::l2::L2Policy).
     ///
     /// # Safety
-    /// Rows begin and end with a line.
+    /// Rows start and end at an L2 line boundary.
     #[inline(always)]
     pub unsafe fn demote(&self, tile: u32) {
         let len = Pack::<T>::LEN;
         let offset = self.columns.offset(tile, len);
         let begins = ((self.columns.base(len) + offset) * size_of::<T>() as u32).is_multiple_of(l2::LINE);
         if VECTOR && begins && self.columns.has(offset, len) {
-            // SAFETY: all of the line is in the row.
+            // SAFETY: the caller promises rows of whole lines, so the line lies inside the row.
             unsafe { l2::demote(self.first().wrapping_add(offset as usize).cast()) };
         }
     }
 
-    /// The thread's columns of `tile` as f32, where another operand's packs have `L::LEN` elements: a weight in f32
-    /// beside an input in bf16. Zeros past the end.
+    /// Loads the thread's columns of `tile` as f32, for tiles of another operand whose packs have `L::LEN`
+    /// elements. An example is an f32 weight used with a bf16 input. Columns past the end read as zero.
     #[inline(always)]
     pub fn lanes<L: F32Vec>(&self, tile: u32, hint: Load) -> L {
         if !VECTOR {
@@ -193,14 +202,16 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         L::from_fn(|i| {
             let within = i % Pack::<T>::LEN as usize;
             if within == 0 {
-                // SAFETY: as in `load`; `L::LEN` is a multiple of the pack's length.
+                // SAFETY: as in `load`. `L::LEN` is a multiple of the pack's length, so every pack lies
+                // inside the row.
                 in_registers = T::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), hint) });
             }
             in_registers.get(within)
         })
     }
 
-    /// The bits of the thread's column `i` of `tile`, for packs of `len`; zero past the end.
+    /// Loads the bits of the thread's column `i` of `tile`, for packs of `len` elements. Columns past the end
+    /// read as zero.
     #[inline(always)]
     fn element(&self, tile: u32, i: u32, len: u32, hint: Load) -> u32 {
         let offset = self.columns.offset(tile, len) + i * self.columns.step();
@@ -209,14 +220,15 @@ impl<T: Elem, const VECTOR: bool> Row<T, VECTOR> {
         }
         let at =
             self.start.wrapping_add(self.columns.base(len) as usize).wrapping_add(offset as usize).cast();
-        // SAFETY: the column lies inside the row (`of`).
+        // SAFETY: `has` checked that the column lies inside the row, which the caller of `of` promised to be
+        // readable.
         unsafe {
             if size_of::<T>() == 2 { u32::from(mem::load_u16(at, hint)) } else { mem::load_u32(at, hint) }
         }
     }
 }
 
-/// A row to write.
+/// A row that kernels write.
 #[derive(Clone, Copy)]
 pub struct RowMut<T, const VECTOR: bool> {
     start: *mut T,
@@ -224,16 +236,16 @@ pub struct RowMut<T, const VECTOR: bool> {
 }
 
 impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
-    /// The row of `rows` at `at`: see [`Row::of`].
+    /// Returns row `at` of `rows`. See [`Row::of`].
     ///
     /// # Safety
-    /// As [`Row::of`], writable, and no other team has the same row.
+    /// As for [`Row::of`]. The rows are writable, and no other team has the same row.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, team: Team, at: RowIndex, cols: u32) -> Self {
         Self { start: rows.start(at), columns: Columns::of(team, at, cols) }
     }
 
-    /// Writes the thread's pack of `tile`; nothing past the end.
+    /// Stores the thread's pack of `tile`. Columns past the end are not written.
     #[inline(always)]
     pub fn store(&self, tile: u32, pack: Pack<T>, hint: Store) {
         let (columns, len) = (&self.columns, Pack::<T>::LEN);
@@ -241,7 +253,8 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
         let offset = columns.offset(tile, len);
         if VECTOR {
             if columns.has(offset, len) {
-                // SAFETY: whole packs fill the row (`of`), this one starts inside it and is this thread's alone.
+                // SAFETY: the caller of `of` promised a row that whole packs fill. This pack starts inside
+                // it, and no other thread has it.
                 unsafe { mem::store_u32x4(base.wrapping_add(offset as usize).cast(), pack.words(), hint) };
             }
             return;
@@ -250,7 +263,7 @@ impl<T: Elem, const VECTOR: bool> RowMut<T, VECTOR> {
             let offset = offset + i * columns.step();
             if columns.has(offset, len) {
                 let at = base.wrapping_add(offset as usize).cast();
-                // SAFETY: the column lies inside the row (`of`) and is this thread's alone.
+                // SAFETY: `has` checked that the column lies inside the row. No other thread has it.
                 unsafe {
                     if size_of::<T>() == 2 {
                         mem::store_u16(at, pack.bits(i) as u16, hint)

@@ -2,14 +2,14 @@
 #[allow(unused_imports, reason = "named in documentation")]
 use crate::rows::row::Rows;
 
-/// How the threads of a row read and write its columns, and where the row is between two passes over it. The
-/// results of a row do not depend on it.
+/// How threads read and write the columns of a row, and where the row stays between two passes over it. The
+/// results do not depend on it.
 ///
-/// Kernels ask [`is_whole`] and the other functions of this module, which compare numbers. Constants of type
-/// `bool` in the trait would be the same for a reader. But rustc resolves branches on them before LLVM sees them,
-/// and kernels would get other instructions and register counts.
+/// Kernels call [`is_whole`] and the other functions of this module, which compare `CODE`. Constants of type
+/// `bool` in the trait would be easier to read. But rustc resolves branches on them before LLVM sees them,
+/// which changes the instructions and register counts of kernels.
 pub trait Access: Copy + 'static {
-    /// The number of the type, as the functions of this module take it apart.
+    /// The code of the type, which the functions of this module decode.
     #[doc(hidden)]
     const CODE: u32;
 }
@@ -18,56 +18,60 @@ const SCALAR: u32 = 0;
 const VECTORIZED: u32 = 1;
 const WHOLE_TILES: u32 = 2;
 const BLOCK_TILES: u32 = 3;
-/// Plus the tiles of a warp, as the next two.
+/// The number of tiles per warp is added to this code and to the next two.
 const WARP_REGISTERS: u32 = 16;
 const BLOCK_REGISTERS_STAGED: u32 = 64;
 const BLOCK_REGISTERS: u32 = 128;
 
-/// Is one element an access?
+/// Whether one access reads one element.
 #[inline(always)]
 pub const fn is_scalar<A: Access>() -> bool {
     A::CODE == SCALAR
 }
 
-/// Are four elements an access? The row is `Rows::is_vec4s` then.
+/// Whether one access reads four elements. The row then satisfies `Rows::is_vec4s`.
 #[inline(always)]
 pub const fn is_vector<A: Access>() -> bool {
     A::CODE != SCALAR
 }
 
-/// Is it [`Scalar`] or [`Vectorized`], which do not need rows of whole tiles?
+/// Whether the type is [`Scalar`] or [`Vectorized`]. These types allow rows that do not consist of whole
+/// tiles.
 #[inline(always)]
 pub const fn is_any_length<A: Access>() -> bool {
     A::CODE < WHOLE_TILES
 }
 
-/// Do whole tiles fill the row, so that no thread asks whether it has columns in one of them? The row is
-/// `Rows::is_vector` and [`Rows::is_near`] then and has four tiles or more, its columns are divisible by
-/// [`TILE`](super::TILE), and rows are fewer than 2^30.
+/// Whether the row consists of whole tiles, so that threads need no bounds checks.
+///
+/// The row then satisfies `Rows::is_vector` and [`Rows::is_near`]. It has at least four tiles, and its
+/// columns are divisible by [`TILE`](super::TILE). The tensor has fewer than 2^30 rows.
 #[inline(always)]
 pub const fn is_whole<A: Access>() -> bool {
     A::CODE >= WHOLE_TILES
 }
 
-/// Are whole rows staged in shared memory between the passes?
+/// Whether whole rows are staged in shared memory between the passes.
 #[inline(always)]
 pub const fn is_whole_staged<A: Access>() -> bool {
     A::CODE == WHOLE_TILES || A::CODE == BLOCK_TILES
 }
 
-/// Do the four warps of a block share a row? Each warp then has every fourth tile. Otherwise each warp has a row of its own.
+/// Whether the four warps of a block share a row. Each warp then has every fourth tile. Otherwise each warp
+/// has its own row.
 #[inline(always)]
 pub const fn is_block_shared<A: Access>() -> bool {
     matches!(A::CODE, BLOCK_TILES | BLOCK_REGISTERS_STAGED..)
 }
 
-/// Tiles of the row that each of its warps keeps in registers; 0: none.
+/// Number of tiles of the row that each of its warps keeps in registers, or 0.
 #[inline(always)]
 pub const fn tiles_in_registers<A: Access>() -> usize {
     tiles_of_code(A::CODE)
 }
 
-/// Is it [`BlockRegisters`]? No shared memory is allocated for the row, so a reduction cannot read it there.
+/// Whether the type is [`BlockRegisters`]. The launch then allocates no shared memory for the row, so a
+/// reduction cannot read the row there.
 pub const fn is_unstaged<A: Access>() -> bool {
     A::CODE >= BLOCK_REGISTERS
 }
@@ -81,15 +85,15 @@ const fn tiles_of_code(code: u32) -> usize {
     }
 }
 
-/// One element at a time, of any row.
+/// One element per access, for any row.
 #[derive(Clone, Copy)]
 pub struct Scalar;
 
-/// Four elements at a time.
+/// Four elements per access.
 #[derive(Clone, Copy)]
 pub struct Vectorized;
 
-/// Four elements at a time, of rows of whole tiles, which are staged in shared memory.
+/// Four elements per access, for rows of whole tiles. The row is staged in shared memory between the passes.
 #[derive(Clone, Copy)]
 pub struct WholeTiles;
 
@@ -97,17 +101,17 @@ pub struct WholeTiles;
 #[derive(Clone, Copy)]
 pub struct BlockTiles;
 
-/// Four elements at a time, of rows of exactly `N` tiles, which a warp keeps in its registers between the passes. Shared memory
-/// is not used.
+/// Four elements per access, for rows of exactly `N` tiles. A warp keeps the row in registers between the
+/// passes. No shared memory is used.
 #[derive(Clone, Copy)]
 pub struct WarpRegisters<const N: usize>;
 
-/// Four elements at a time, of rows of exactly `4 N` tiles, which the four warps of a block keep in their registers. Shared
-/// memory has only what the reduction needs.
+/// Four elements per access, for rows of exactly `4 * N` tiles. The four warps of a block keep the row in
+/// registers. Shared memory holds only the reduction scratch.
 #[derive(Clone, Copy)]
 pub struct BlockRegisters<const N: usize>;
 
-/// As [`BlockRegisters`], with room for a row in shared memory.
+/// As [`BlockRegisters`], with additional shared memory for one row.
 #[derive(Clone, Copy)]
 pub struct BlockRegistersStaged<const N: usize>;
 
@@ -139,10 +143,10 @@ impl<const N: usize> Access for BlockRegistersStaged<N> {
     const CODE: u32 = BLOCK_REGISTERS_STAGED + in_registers(N);
 }
 
-/// The most vec4s of a row that stay in the registers of a thread.
+/// Maximum number of vec4s of a row that a thread keeps in registers.
 pub const MAX_IN_REGISTERS: usize = 12;
 
-/// `tiles`, which is 1 to [`MAX_IN_REGISTERS`]: anything else does not compile.
+/// Returns `tiles`. A value outside 1 to [`MAX_IN_REGISTERS`] does not compile.
 const fn in_registers(tiles: usize) -> u32 {
     assert!(tiles > 0 && tiles <= MAX_IN_REGISTERS);
     tiles as u32

@@ -1,12 +1,14 @@
-//! Rows read and written four neighbouring elements at a time, whatever their type.
+//! Rows that threads read and write as vec4s: four contiguous elements, whatever their type.
 //!
-//! A quad is 8 bytes of a 16-bit type and 16 of f32, so operands of different types share one mapping of
-//! columns to threads. A warp has a row: lane `l` has the columns from `4 * (l + 32 * tile)` on. That is also
-//! the order in which torch's own row kernels read, which an op needs that wants their bits; and the number
-//! being a constant, tiles lie at constant distances.
+//! A vec4 has 8 bytes for a 16-bit type and 16 bytes for f32. Operands of different types therefore use the
+//! same mapping of columns to threads. A warp processes a row: lane `l` has the four columns from `4 * (l +
+//! 32 * tile)` on.
 //!
-//! An [`Access`] says how the columns are read, and nothing else: a row's bits do not depend on its
-//! alignment.
+//! torch's row kernels read rows in the same order. An op that must reproduce their bits needs this order.
+//! The number of threads is a constant, so the addresses of tiles differ by constants.
+//!
+//! An [`Access`] type only says how the columns are read. The bits of a result do not depend on the alignment
+//! of the row.
 mod access;
 mod columns;
 mod row;

@@ -1,4 +1,4 @@
-//! Rows in quads: to read, to write, and of a type that is known when the kernel runs.
+//! Rows of vec4s: for reading, for writing, and with an element type chosen at run time.
 use core::marker::PhantomData;
 
 use super::access::{Access, is_scalar, is_vector, is_whole};
@@ -14,7 +14,7 @@ fn start<T, A: Access>(rows: &Rows, at: RowIndex) -> *mut T {
     if is_whole::<A>() { rows.start_near(at) } else { rows.start(at) }
 }
 
-/// A row to read.
+/// A row that kernels read.
 #[derive(Clone, Copy)]
 pub struct Vec4Row<T, A> {
     start: *const T,
@@ -23,34 +23,35 @@ pub struct Vec4Row<T, A> {
 }
 
 impl<T: Elem, A: Access> Vec4Row<T, A> {
-    /// The row of `rows` at `at`; nothing if there is none.
+    /// Returns row `at` of `rows`. If the row does not exist, all its columns read as zero.
     ///
     /// # Safety
-    /// While the kernel runs, every row of `rows` has the columns of `columns` to read, and is what
-    /// `A` says.
+    /// While the kernel runs, the columns of `columns` are readable in every row of `rows`. The rows satisfy
+    /// the conditions of `A`.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
-    /// Where the row starts, for the thread's columns.
+    /// Address of the first element of the row.
     #[inline(always)]
     pub fn first(&self) -> *const T {
         self.start
     }
 
-    /// The thread's quad of `tile`; zeros past the end.
+    /// Loads the thread's vec4 of `tile`, with zeros past the end.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<T> {
         self.load(tile, Load::ReadOnly)
     }
 
-    /// Copies the row to shared memory; [`SharedRow::wait`] before it is read. `packs`: is the row
-    /// `Rows::is_vector`?
+    /// Copies the row to shared memory. Call [`SharedRow::wait`] before reading it. `packs` says whether the
+    /// row satisfies `Rows::is_vector`.
     #[inline(always)]
     pub fn copy_to(&self, staged: &SharedRow<T>, packs: bool) {
         if is_whole::<A>() || is_vector::<A>() && packs {
-            // SAFETY: the row is readable (`of`), and aligned as the caller says.
+            // SAFETY: the caller of `of` promised a readable row. `A` or `packs` says that it is aligned to
+            // 16 bytes.
             return unsafe { staged.copy(self.start, self.columns.cols) };
         }
         let (tiles, mut first) = (self.columns.cols.div_ceil(TILE), 0);
@@ -71,7 +72,8 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
             return Vec4::ZERO;
         }
         let at = self.columns.place(self.start, tile);
-        // SAFETY: the columns lie inside the row (`of`); if `VECTOR`, whole quads fill it.
+        // SAFETY: `has` or `count` keeps the columns inside the row. If one access reads four elements, whole
+        // vec4s fill the row.
         let words = unsafe {
             if is_scalar::<A>() {
                 let count = self.columns.count(tile);
@@ -90,13 +92,13 @@ impl<T: Elem, A: Access> Vec4Row<T, A> {
     }
 }
 
-/// A quad at `at`, in one access.
+/// Loads the vec4 at `at` in one access.
 ///
 /// # Safety
-/// As [`mem::load_u32x4`].
+/// As for [`mem::load_u32x4`].
 #[inline(always)]
 unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a readable address, aligned to the size of a vec4.
     unsafe {
         if size_of::<T>() == 2 {
             let [a, b] = mem::load_u32x2(at.cast(), hint);
@@ -107,13 +109,13 @@ unsafe fn load_words<T>(at: *const T, hint: Load) -> [u32; 4] {
     }
 }
 
-/// The bits of one element.
+/// Loads the bits of one element.
 ///
 /// # Safety
-/// As [`mem::load_u32`].
+/// As for [`mem::load_u32`].
 #[inline(always)]
 unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a readable address of an element.
     unsafe {
         if size_of::<T>() == 2 {
             u32::from(mem::load_u16(at.cast(), hint))
@@ -123,7 +125,7 @@ unsafe fn load_element<T>(at: *const T, hint: Load) -> u32 {
     }
 }
 
-/// A row to write.
+/// A row that kernels write.
 #[derive(Clone, Copy)]
 pub struct Vec4RowMut<T, A> {
     start: *mut T,
@@ -132,23 +134,23 @@ pub struct Vec4RowMut<T, A> {
 }
 
 impl<T: Elem, A: Access> Vec4RowMut<T, A> {
-    /// The row of `rows` at `at`: see [`Vec4Row::of`].
+    /// Returns row `at` of `rows`. See [`Vec4Row::of`].
     ///
     /// # Safety
-    /// As [`Vec4Row::of`], writable, and no other team has the same row.
+    /// As for [`Vec4Row::of`]. The rows are writable, and no other team has the same row.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns) -> Self {
         Self { start: start::<T, A>(rows, at), columns, access: PhantomData }
     }
 
-    /// What the thread wrote as its quad of `tile`; zeros past the end.
+    /// Loads the vec4 of `tile` that the thread stored before, with zeros past the end.
     #[inline(always)]
     pub fn written(&self, tile: u32) -> Vec4<T> {
         let Self { start, columns, access } = *self;
         Vec4Row::<T, A> { start: start.cast_const(), columns, access }.load(tile, Load::Default)
     }
 
-    /// Writes the thread's quad of `tile`; nothing past the end.
+    /// Stores the thread's vec4 of `tile`. Columns past the end are not written.
     #[inline(always)]
     pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         if !self.columns.has::<A>(tile) {
@@ -156,8 +158,8 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
         }
         let at = self.columns.place(self.start.cast_const(), tile).cast_mut();
         let ([a, b, ..], count) = (vec4.words, self.columns.count(tile) as usize);
-        // SAFETY: the columns lie inside the row (`of`) and are this thread's alone; if `VECTOR`, whole quads
-        // fill it.
+        // SAFETY: `has` and `count` keep the columns inside the row, and no other thread has them. If one
+        // access writes four elements, whole vec4s fill the row.
         unsafe {
             if is_vector::<A>() && size_of::<T>() == 2 {
                 return mem::store_u32x2(at.cast(), [a, b], Store::Default);
@@ -179,7 +181,7 @@ impl<T: Elem, A: Access> Vec4RowMut<T, A> {
     }
 }
 
-/// A row whose elements are of type `T` or f32, decided at run time: a weight, a modulation, a table.
+/// A row with elements of type `T` or f32, chosen at run time: a weight, a modulation or a table.
 #[derive(Clone, Copy)]
 pub struct MixedRow<T, A> {
     start: *const u8,
@@ -190,17 +192,17 @@ pub struct MixedRow<T, A> {
 }
 
 impl<T: Elem, A: Access> MixedRow<T, A> {
-    /// The row of `rows` at `at`, of f32 if `single`.
+    /// Returns row `at` of `rows`. Its elements are f32 if `single`, otherwise `T`.
     ///
     /// # Safety
-    /// As [`Vec4Row::of`], for the type that `single` says.
+    /// As for [`Vec4Row::of`], with the element type that `single` selects.
     #[inline(always)]
     pub unsafe fn of(rows: &Rows, at: RowIndex, columns: Vec4Columns, single: bool) -> Self {
         let start = if single { rows.start::<f32>(at).cast() } else { rows.start::<T>(at).cast::<u8>() };
         Self { start, single, columns, element: PhantomData, access: PhantomData }
     }
 
-    /// The thread's quad of `tile` in f32; zeros past the end.
+    /// Loads the thread's vec4 of `tile` as f32, with zeros past the end.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> [f32; 4] {
         let Self { start, columns, access, .. } = *self;

@@ -1,4 +1,4 @@
-//! Shared memory as the place where rows wait for the passes over them.
+//! Rows staged in shared memory between the passes over them.
 use core::marker::PhantomData;
 
 use super::columns::TILE;
@@ -7,24 +7,25 @@ use crate::numeric::elem::Elem;
 use crate::simt::shared::{Shared, SharedMemory};
 use crate::simt::{block, copy, thread, warp};
 
-/// 16 bytes: what one copy moves.
+/// 16 bytes: the size of one asynchronous copy.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 struct Chunk16([u32; 4]);
 
-/// A quad of a 16-bit type.
+/// A vec4 of a 16-bit type.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Half([u32; 2]);
 
-/// A row for each warp of the block, or one that they share, as it lies in global memory: a thread's quads
-/// are its own, so that passes over them need no barrier.
+/// A row staged in shared memory, one per warp or one for the whole block. Its layout is that of global
+/// memory. After [`SharedRow::wait`], each thread accesses only its own vec4s, so passes over them need no
+/// barrier.
 #[derive(Clone, Copy)]
 pub struct SharedRow<T> {
     row: Shared<Chunk16>,
-    /// The thread's number among those that share the row.
+    /// Index of the thread among the threads that share the row.
     rank: u32,
-    /// How many they are: a warp, or more.
+    /// Number of threads that share the row: a warp or a block.
     size: u32,
     element: PhantomData<T>,
 }
@@ -32,7 +33,7 @@ pub struct SharedRow<T> {
 impl<T: Elem> SharedRow<T> {
     const PER_LINE: u32 = 16 / size_of::<T>() as u32;
 
-    /// Room for `tiles` tiles for every warp of the block.
+    /// Allocates `tiles` tiles of `memory` for each warp of the block.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, tiles: u32) -> Self {
         let [x, y, z] = thread::block_dim();
@@ -42,39 +43,40 @@ impl<T: Elem> SharedRow<T> {
         Self { row, rank: warp::lane(), size: warp::SIZE, element: PhantomData }
     }
 
-    /// Room for `tiles` tiles for the block, whose warps share one row.
+    /// Allocates `tiles` tiles of `memory` for the block, whose warps share one row.
     #[inline(always)]
     pub fn take_for_block(memory: &mut SharedMemory, tiles: u32) -> Self {
         let ([rank, _, _], [size, _, _]) = (thread::index(), thread::block_dim());
         Self { row: memory.take(tiles * TILE / Self::PER_LINE), rank, size, element: PhantomData }
     }
 
-    /// Begins to copy `cols` elements to the row; [`SharedRow::wait`] before they are read.
+    /// Starts to copy `cols` elements to the row. Call [`SharedRow::wait`] before reading them.
     ///
     /// # Safety
-    /// `from` is readable for so many elements, aligned to 16 bytes as their number is, and nothing writes
-    /// there; the row has room for them.
+    /// `from` points to `cols` readable elements, which nothing writes during the copy. `from` is aligned to
+    /// 16 bytes, and the `cols` elements are a multiple of 16 bytes. The row has room for `cols` elements.
     #[inline(always)]
     pub unsafe fn copy(&self, from: *const T, cols: u32) {
         let mut at = self.rank * Self::PER_LINE;
         while at < cols {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes `cols` readable, aligned elements, and the loop bound keeps `at`
+            // below `cols`.
             unsafe { self.row.copy_from(at / Self::PER_LINE, from.wrapping_add(at as usize).cast()) };
             at += self.size * Self::PER_LINE;
         }
     }
 
-    /// Waits until what the threads of the row copied is there for all of them.
+    /// Waits until all threads of the row see the copies of all of them.
     #[inline(always)]
     pub fn wait(&self) {
         copy::wait();
         if self.size == warp::SIZE { warp::sync(warp::ALL) } else { block::sync() }
     }
 
-    /// Element `at` of the row, after a [`SharedRow::wait`].
+    /// Loads element `at` of the row. Call [`SharedRow::wait`] first.
     #[inline(always)]
     pub fn element(&self, at: u32) -> T {
-        // SAFETY: `take` made room for it; what other threads wrote was waited for.
+        // SAFETY: `take` allocated the element. The caller waited for the copies of other threads.
         unsafe {
             if size_of::<T>() == 2 {
                 T::from_bits(u32::from(self.row.cast::<u16>().get(at)))
@@ -84,19 +86,19 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// The thread's quads, each `warp::SIZE` after the one before: a distance that is a constant in an
-    /// address.
+    /// Returns the thread's vec4s. The vec4s of consecutive tiles are `warp::SIZE` apart, so the address
+    /// offset of a tile is a constant.
     #[inline(always)]
     fn thread_part<Q: Copy>(&self) -> Shared<Q> {
         let vec4s = self.row.cast::<Q>();
         vec4s.part(self.rank, vec4s.len().saturating_sub(self.rank))
     }
 
-    /// Keeps the thread's quad of `tile`.
+    /// Stores the thread's vec4 of `tile`.
     #[inline(always)]
     pub fn put(&self, tile: u32, vec4: Vec4<T>) {
         let ([a, b, ..], at) = (vec4.words, tile * warp::SIZE);
-        // SAFETY: `take` made room for the tile; the quad is this thread's alone.
+        // SAFETY: `take` allocated the tile. No other thread accesses this vec4.
         unsafe {
             if size_of::<T>() == 2 {
                 self.thread_part::<Half>().set(at, Half([a, b]))
@@ -106,11 +108,11 @@ impl<T: Elem> SharedRow<T> {
         }
     }
 
-    /// The thread's quad of `tile`, as last put or copied.
+    /// Loads the thread's vec4 of `tile`, as last stored or copied.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<T> {
         let at = tile * warp::SIZE;
-        // SAFETY: as in `put`; what other threads copied was waited for.
+        // SAFETY: as in `put`. The caller waited for the copies of other threads.
         let words = unsafe {
             if size_of::<T>() == 2 {
                 let Half([a, b]) = self.thread_part::<Half>().get(at);

@@ -1,13 +1,13 @@
-//! Four neighbouring elements of a row.
+//! A vec4: four contiguous elements of a row.
 use core::marker::PhantomData;
 
 use crate::arch;
 use crate::numeric::elem::{Elem, F32Vec};
 
-/// Elements in a quad.
+/// Elements in a vec4.
 pub const LEN: u32 = 4;
 
-/// Four elements, held as loaded: two words of a 16-bit type, four of f32.
+/// Four elements, kept in registers as loaded: two words for a 16-bit type, four words for f32.
 #[derive(Clone, Copy)]
 pub struct Vec4<T> {
     pub(crate) words: [u32; 4],
@@ -18,7 +18,7 @@ impl<T: Elem> Vec4<T> {
     /// All bits zero.
     pub const ZERO: Self = Self { words: [0; 4], element: PhantomData };
 
-    /// From values in f32, each rounded once.
+    /// Creates a vec4 from f32 values, each rounded once.
     #[inline(always)]
     pub fn from_lanes([a, b, c, d]: [f32; 4]) -> Self {
         let lanes = T::F32Vec::from_fn(|i| match i {
@@ -31,19 +31,19 @@ impl<T: Elem> Vec4<T> {
         Self { words: T::pack(lanes), element: PhantomData }
     }
 
-    /// Four times `value`, a constant, rounded.
+    /// Returns four copies of `value`, a constant, rounded to `T`.
     #[inline(always)]
     pub fn splat(value: f32) -> Self {
         Self { words: T::splat(value), element: PhantomData }
     }
 
-    /// The sums, each rounded once to `T`.
+    /// Returns the sums of the elements, each rounded once to `T`.
     #[inline(always)]
     pub fn plus(self, other: Self) -> Self {
         self.by_words(other, T::add_words)
     }
 
-    /// The products, each rounded once to `T`.
+    /// Returns the products of the elements, each rounded once to `T`.
     #[inline(always)]
     pub fn times(self, other: Self) -> Self {
         self.by_words(other, T::mul_words)
@@ -57,14 +57,14 @@ impl<T: Elem> Vec4<T> {
         Self { words, element: PhantomData }
     }
 
-    /// Its bits as a quad of `E`, which is `T` or of its size.
+    /// Reinterprets the bits as a vec4 of `E`, which has the same size as `T`.
     #[inline(always)]
     pub fn cast<E: Elem>(self) -> Vec4<E> {
         Vec4 { words: self.words, element: PhantomData }
     }
 
-    /// The same quad, of which the compiler has forgotten the lanes: see
-    /// [`Pack::opaque_lanes`](crate::rows::pack::Pack::opaque_lanes).
+    /// Returns the same vec4, through an optimization barrier that makes the compiler unpack its elements
+    /// again. See [`Pack::opaque_lanes`](crate::rows::pack::Pack::opaque_lanes).
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b, c, d] = self.words;
@@ -77,7 +77,7 @@ impl<T: Elem> Vec4<T> {
         Self { words, ..self }
     }
 
-    /// Its values in f32, exact.
+    /// Converts the elements to f32, which is exact.
     #[inline(always)]
     pub fn lanes(self) -> [f32; 4] {
         let lanes = T::unpack(self.words);
@@ -85,7 +85,7 @@ impl<T: Elem> Vec4<T> {
     }
 }
 
-/// `lanes`, each as `T` holds it: the rounding that a store and a load would make.
+/// Rounds each value to `T` and converts it back to f32, as a store and a load would.
 #[inline(always)]
 pub fn round<T: Elem>(lanes: [f32; 4]) -> [f32; 4] {
     Vec4::<T>::from_lanes(lanes).lanes()
