@@ -24,10 +24,12 @@ const SHORT: &[Rung] = &[
     rung(2_048, 8, 256, 256),
 ];
 
-/// Clusters of threads that hold 7 packs: 56 registers instead of 64, so a block more in each multiprocessor.
-/// 151,936 columns at 94 % of copy bandwidth on an H200, where 8 packs a thread have 82 %; one block of 1024 threads
-/// leaves the memory idle while it folds, 78 % at 65,536 columns, where the cluster has 97 %
-/// (benches/results/nvidia-h200/2026-11-20/2ad125c/softmax.txt).
+/// Clusters keep 7 packs (16-byte vectors) per thread in registers. This takes 56 registers instead of 64, so
+/// each SM runs one more block.
+///
+/// Bandwidth relative to a copy on an H200, in benches/results/nvidia-h200/2026-11-20/2ad125c/softmax.txt: 94
+/// % at 151,936 columns, compared with 82 % for 8 packs per thread. At 65,536 columns a cluster reaches 97 %,
+/// but one block of 1024 threads 78 %: memory is idle during its reduction.
 const IN_REGISTERS: RegisterRungs = RegisterRungs {
     sm90: &[
         cluster_of(5_376, 7, 96),

@@ -8,7 +8,7 @@ use crate::{Device, Dtype, Error, Result};
 /// The largest number of dimensions.
 pub const MAX_RANK: usize = 8;
 
-/// A tensor to read: where it lies, what its elements are, its shape and its strides in elements.
+/// A borrowed tensor for reading: address, element type, shape, and strides in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     ptr: *const c_void,
