@@ -1,4 +1,4 @@
-//! What can go wrong, in words that name the op, the argument, what was expected and what came.
+//! Errors of ops. Each message names the op, the argument, its value and the expected value.
 use crate::Dtype;
 
 /// The result of every fallible function here.
@@ -6,9 +6,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why an op was not launched.
 ///
-/// The outputs are untouched, with these exceptions. With [`Error::Driver`] and [`Error::Fault`] a kernel may have run in
-/// part. Ops that launch several kernels (gradients with sums over rows, those of attention, `attention_decode`) may have
-/// launched the first when a later one gives [`Error::Load`] or [`Error::NoKernel`].
+/// The outputs are not written, with two exceptions. After [`Error::Driver`] or [`Error::Fault`], a kernel
+/// may have run in part. Ops that launch several kernels may have launched the first one before
+/// [`Error::Load`] or [`Error::NoKernel`]. Such ops are the norm and attention gradients and
+/// `attention_decode`.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -115,7 +116,7 @@ pub enum Error {
         /// Its range.
         expected: String,
     },
-    /// What this device, or this build, does not do.
+    /// An operation that this device or this build does not support.
     #[error("{op}: {why}")]
     Unsupported {
         /// The op, or the function.
@@ -134,7 +135,7 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
-    /// A GPU that no PTX of ours runs on.
+    /// A GPU for which this build has no PTX.
     #[error("{device} has compute capability {}.{}, oxiwarp has PTX for {available}", capability.0, capability.1)]
     Capability {
         /// The GPU's name.
@@ -154,7 +155,7 @@ pub enum Error {
         /// The driver's own words for it.
         text: String,
     },
-    /// PTX that the driver does not take.
+    /// PTX that the driver cannot load.
     #[error("{device} does not load {kernel} ({arch}): {text}\n{log}")]
     Load {
         /// The GPU's name.

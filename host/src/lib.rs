@@ -1,8 +1,9 @@
 //! oxiwarp: GPU kernels for diffusion transformers and language models, written in Rust.
 //!
-//! An op takes a [`Device`], [`View`]s of tensors that somebody owns (a [`Buffer`] of this crate, torch, …), its
-//! parameters and a [`Stream`]. It checks the views, then launches; it allocates nothing and does not wait. Kernels of your
-//! own are [`Kernels`].
+//! An op takes a [`Device`], [`View`]s of tensors, its parameters and a [`Stream`]. The tensors belong to the
+//! caller: a [`Buffer`] of this crate, or memory of torch or another library. An op checks the views and
+//! launches its kernels. It does not allocate memory and does not wait for the GPU. [`Kernels`] launches your
+//! own kernels.
 //!
 //! ```
 //! use oxiwarp::{Device, RmsNorm, Stream, rms_norm};

@@ -10,11 +10,12 @@ use crate::{Dtype, HeadsOrder, View};
 pub struct Attention {
     /// How the heads of all tensors lie: `[B, S, H, D]`, or `[B, H, S, D]`.
     pub order: HeadsOrder,
-    /// The factor of `q k`; `None`: `1 / sqrt(D)`.
+    /// Factor of the scores `q kᵀ`; `None`: `1 / sqrt(D)`.
     pub scale: Option<f32>,
-    /// Does a query see no key after its own position? The last query stands at the last key.
+    /// Causal mask: a query sees no key after its own position. The last query is aligned with the last key.
     pub causal: bool,
-    /// The most keys that a query sees before its position, and after it; `None`: all.
+    /// Sliding window: the maximum number of keys that a query sees before and after its position; `None`: no
+    /// limit.
     pub window: [Option<u32>; 2],
     /// Scores become `softcap * tanh(score / softcap)`; at most 1000.
     pub softcap: Option<f32>,
@@ -26,16 +27,16 @@ arguments! {
     pub struct AttentionInputs<'a> {
         /// `[B, Sq, H, D]`, or in the order that the parameters say; f16 or bf16, the last dimension contiguous.
         pub q: View<'a>,
-        /// `[B, Sk, Hkv, D]`, of which H is a multiple.
+        /// `[B, Sk, Hkv, D]`; H is a multiple of Hkv.
         pub k: View<'a>,
         /// As `k`.
         pub v: View<'a>,
-        /// What broadcasts to `[B, H, Sq, Sk]`: which keys a query sees (`Bool`), or what is added to the scores
-        /// (f32, or as `q`).
+        /// Mask that broadcasts to `[B, H, Sq, Sk]`. `Bool`: whether a query sees a key. f32 or the dtype of
+        /// `q`: additive mask.
         pub mask: Option<View<'a>>,
-        /// Sequences that lie one after the other: where each of them begins in `q` and in `k`, and behind the
-        /// last where it ends; i32, `[sequences + 1]`. The tensors then have no batch dimension. Rows behind the
-        /// last sequence see nothing and are seen by none.
+        /// Start offsets of packed sequences in `q` and in `k`, followed by the end of the last one: i32,
+        /// `[sequences + 1]`. The tensors then have no batch dimension. Rows after the last sequence attend
+        /// to no key, and no query attends to them.
         pub cu_seqlens: Option<[View<'a>; 2]>,
     }
 }

@@ -28,17 +28,17 @@ pub enum Activation {
     GeluQuick,
     /// `x * sigmoid(x)`.
     Silu,
-    /// `x` where it is greater than the threshold, which is not NaN, else 0.
+    /// `x` if it is greater than the threshold, otherwise 0. The threshold must not be NaN.
     Fatrelu(f32),
 }
 
-/// Where roundings to the element type happen.
+/// Where results are rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Roundings {
-    /// Where torch's operators round: the same bits as their chain on a GPU.
+    /// After each of torch's operators: the bits equal those of the operators on a GPU.
     #[default]
     Exact,
-    /// At the end, and with approximate reciprocals and exponentials (a few ulp of f32).
+    /// Only at the end. Reciprocals and exponentials are approximate, with an error of a few ulp of f32.
     Once,
 }
 
@@ -68,7 +68,7 @@ impl<'t> Argument<'t> for Activation {
 }
 
 impl Activation {
-    /// As the kernels take it, for elements of `dtype`.
+    /// Returns the kernel argument for elements of `dtype`.
     pub(super) fn function(self, op: &'static str, dtype: Dtype, roundings: Roundings) -> Result<Function> {
         let function = Function::new(match self {
             Self::Gelu => Function::GELU,
@@ -78,13 +78,13 @@ impl Activation {
             Self::GeluFast => Function::GELU_FAST,
             Self::GeluQuick => Function::GELU_QUICK,
             Self::Silu => Function::SILU,
-            // Infinities mean something, as to torch: nothing passes, or everything.
+            // Infinite thresholds are valid, as in torch: either no value passes or every finite value does.
             Self::Fatrelu(threshold) if threshold.is_nan() => {
                 let expected = "a number or an infinity";
                 return Err(Error::Value { op, arg: "threshold", got: threshold.into(), expected });
             }
             Self::Fatrelu(threshold) => {
-                // torch compares with the threshold as an element holds it.
+                // torch rounds the threshold to the element type before it compares.
                 let threshold = match dtype {
                     Dtype::F32 | Dtype::I64 | Dtype::I32 | Dtype::Bool => threshold,
                     Dtype::F16 => f16::from_f32(threshold).to_f32(),
@@ -99,15 +99,18 @@ impl Activation {
 
 const OP: &str = "activation";
 
-/// `y = f(x + bias)`.
+/// Computes `y = f(x + bias)` for each element, where `f` is an [`Activation`].
 ///
-/// `x` and `y` have one shape and dtype. Tensors without gaps may have any number of dimensions; others, and all where
-/// there is a bias, have rows that two strides reach and a last dimension of stride 1. `bias` is `[columns]` of their
-/// dtype. With no elements nothing happens. An element's bits depend on nothing but itself and its bias.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. Without a bias, contiguous tensors may
+/// have any number of dimensions. All other tensors need a last stride of 1, and rows that two strides reach.
+/// `bias` is `[columns]` in the dtype of `x`.
+///
+/// If there are no elements, the call does nothing. The bits of an element depend only on this element and
+/// its bias.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, a `y` that overlaps an input: nothing is written. See [`Error`] for the
-/// rest.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
+/// input. See [`Error`] for errors of the device.
 pub fn activation(
     device: &Device,
     x: View,
@@ -137,7 +140,8 @@ pub fn activation(
     }
 }
 
-/// Checks that a bias has `x`'s dtype and the last size of `shape`; its address, or null.
+/// Checks that a bias has the dtype of `x` and the last size of `shape`. Returns its address, or null if
+/// there is no bias.
 pub(super) fn check_bias(
     op: &'static str,
     device: &Device,
@@ -159,7 +163,7 @@ pub(super) fn check_bias(
     Ok(bias.ptr().cast())
 }
 
-/// Can it be read 16 bytes at a time? Null, for what is absent, can.
+/// Returns whether `base` is aligned to 16 bytes. Null, which stands for an absent operand, is aligned.
 pub(super) fn is_aligned(base: *const u8) -> bool {
     (base as usize).is_multiple_of(16)
 }

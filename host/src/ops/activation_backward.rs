@@ -10,10 +10,11 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "activation_backward";
 
-/// `dx = dy * f'(x + bias)`, computed in f32 and rounded once; the sum is rounded as `roundings` says, which the
-/// forward pass did.
+/// Computes `dx = dy * f'(x + bias)` in f32 and rounds it once. `roundings` is that of the forward pass and
+/// decides whether `x + bias` is rounded.
 ///
-/// `dy`, `x` and `dx` are as `x` and `y` of the forward pass. The bias's gradient is `dx` summed over the rows.
+/// `dy`, `x` and `dx` have the shape and dtype of the forward pass's `x`. The gradient of the bias is the sum
+/// of `dx` over the rows.
 ///
 /// # Errors
 /// As [`activation`](super::activation::activation).

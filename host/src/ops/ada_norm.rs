@@ -17,8 +17,8 @@ arguments! {
         pub norm: Norm,
         /// Added to the variance or the mean of squares; 0 or more.
         pub eps: f32,
-        /// Round after every step, as a chain of operators in the dtype of `x` does, where every operand has that dtype; not
-        /// once at the end.
+        /// Round after every step, as separate operators in the dtype of `x` do. If false, or if an operand
+        /// is f32 and `x` is not, round only at the end.
         pub exact: bool,
     }
 }
@@ -63,8 +63,8 @@ const LAYER: NormKernels = NormKernels {
     ],
     ..NormKernels::of(["ada_norm_layer_any", "ada_norm_layer_smem1"])
 };
-/// The kernels for rows in f32. None of them keeps rows in registers and reads weight and bias, and none has operands of another
-/// dtype.
+/// Kernels for f32 rows. No kernel for f32 rows keeps rows in registers if there is a weight or bias, and
+/// none has operands of another dtype.
 const LAYER_F32: NormKernels = NormKernels { special: &[LAYER_SAME_WARP12, LAYER_SAME_BLOCK6], ..LAYER };
 const RMS: NormKernels = NormKernels {
     special: &[
@@ -84,12 +84,14 @@ const RMS: NormKernels = NormKernels {
 const SCALE2: ModulationNames = ["scale2", "scale2_table"];
 const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 
-/// `y = norm(x) * weight + bias, * (1 + scale) + shift`, over the last dimension.
+/// Computes `y = (norm(x) * weight + bias) * (1 + scale) + shift` over the last dimension.
 ///
-/// `x` and `y` have one shape and dtype, any strides whose last is 1; scale and shift broadcast against them. All operands
-/// together must have rows that two strides reach. LayerNorm gives torch's bits for columns divisible by 4; RMSNorm those
-/// of `x * rsqrt(x.float().pow(2).mean(-1) + eps)` for columns divisible by 4 and below 8192. A row's bits do not depend on the
-/// other rows.
+/// `x` and `y` have the same shape and dtype, and their last stride is 1. Scale and shift broadcast to their
+/// shape. Two strides must reach the rows of all operands in the same groups.
+///
+/// LayerNorm has the bits of torch if the number of columns is divisible by 4. RMSNorm has the bits of `x *
+/// rsqrt(x.float().pow(2).mean(-1) + eps)` if this number is also below 8192. The bits of a row do not depend
+/// on the other rows.
 ///
 /// # Errors
 /// As [`layer_norm`](crate::layer_norm), for every operand.
@@ -127,7 +129,8 @@ pub fn ada_norm(
     unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
 }
 
-/// [`ada_norm`] with a second modulation of the same norm: `y2 = norm(x) * (1 + scale2) + shift2`.
+/// Computes [`ada_norm`] and a second modulation of the same norm: `y2 = (norm(x) * weight + bias) * (1 +
+/// scale2) + shift2`.
 ///
 /// # Errors
 /// As [`ada_norm`]; also when the outputs overlap.
@@ -168,7 +171,7 @@ pub fn ada_norm_pair(
     expect_disjoint(PAIR, ("out", y), &[Some(("out2", y2))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg, &by2_arg]);
     let modulations = [&by_arg.scale, &by_arg.shift, &by2_arg.scale, &by2_arg.shift];
-    // Of two modulations only the simplest form has a kernel of its own.
+    // Only the simplest operand form has a specialized kernel for two modulations.
     let form = match modulated_form(&parameters, &modulations) {
         OperandForm::SAME => OperandForm::SAME,
         _ => OperandForm::ANY,

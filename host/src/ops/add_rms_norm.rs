@@ -1,4 +1,4 @@
-//! `sum = x + residual`, `y = rms_norm(sum)`: both results, one pass.
+//! `sum = x + residual` and `y = rms_norm(sum)` in one launch.
 use super::rms_norm::{RmsNorm, check, kernel_params};
 use crate::device::launch::{RowKernels, args, in_registers};
 use crate::operands::rows::{RowLayout, expect_disjoint};
@@ -15,15 +15,17 @@ const KERNELS: RowKernels = RowKernels {
     in_registers: &[in_registers(2, "add_rms_norm_block2"), in_registers(4, "add_rms_norm_block4")],
 };
 
-/// `sum = x + residual`, rounded to the dtype; `y = rms_norm(sum)`, as [`rms_norm`](crate::rms_norm).
+/// Computes `sum = x + residual`, rounded to the dtype, and `y = rms_norm(sum)` as
+/// [`rms_norm`](crate::rms_norm) does.
 ///
-/// Rows of up to 32 KiB whose operands are all aligned to 16 bytes get the bits of the two ops one after the other; in
-/// longer ones the order of the sum differs.
+/// The bits equal those of the two separate ops if a row has at most 32 KiB and all operands are aligned to
+/// 16 bytes. For longer rows, the order of the summation differs.
 ///
-/// `x`, `residual`, `y` and `sum` have one shape and dtype; `weight` is `[columns]`, of their dtype or f32.
+/// `x`, `residual`, `y` and `sum` have the same shape and dtype. `weight` is `[columns]`, in this dtype or in
+/// f32.
 ///
 /// # Errors
-/// As [`rms_norm`](crate::rms_norm); also when `y` or `sum` overlaps any other argument.
+/// As [`rms_norm`](crate::rms_norm). Also if `y` or `sum` overlaps any other argument.
 pub fn add_rms_norm(
     device: &Device,
     x: View,

@@ -11,17 +11,23 @@ use crate::{Arch, Device, Error, Result, Stream, ViewMut};
 
 const OP: &str = "attention";
 
-/// `out = softmax(scale q kT + mask) v`, and in `lse` the logarithm of each row's sum of exponentials: f32, `[B, H, Sq]`, or
-/// `[H, Sq]` for packed sequences.
+/// Computes `out = softmax(scale * q kᵀ + mask) v`, as `torch.nn.functional.scaled_dot_product_attention`
+/// does.
 ///
-/// Products are of the element type with f32 sums; the scores, their softmax and the sums stay in f32, weights are rounded
-/// to the element type for the second product, and the result is rounded once. A query that sees no key gets zeros, and
-/// minus infinity in `lse`. A query's result depends neither on the other queries' values nor on the batch;
-/// calls of 64 queries or more have kernels of their own on Hopper, with other last bits.
+/// Writes `ln(sum(exp(scores)))` of each query to `lse`: f32, `[B, H, Sq]`, or `[H, Sq]` for packed
+/// sequences.
+///
+/// The tensor cores multiply f16 or bf16 and accumulate in f32. Scores and softmax stay in f32. The attention
+/// probabilities are rounded to the element type for the second product, and the result is rounded once.
+///
+/// A query that sees no key gets zeros in `out` and minus infinity in `lse`. The result of a query does not
+/// depend on the other queries' values or on the batch. On Hopper, calls with 64 or more queries may use
+/// other kernels, whose last bits differ.
 ///
 /// # Errors
-/// An argument of another shape, dtype or device than [`AttentionInputs`] says; heads of more than 256 columns; a last
-/// dimension that is not contiguous; an output that overlaps anything; a GPU older than sm_80.
+/// Returns an error in these cases: an argument does not have the shape, dtype or device that
+/// [`AttentionInputs`] specifies; a head has more than 256 columns; a last dimension is not contiguous; an
+/// output overlaps another argument; the GPU is older than sm_80.
 pub fn attention(
     device: &Device,
     inputs: AttentionInputs,
@@ -45,7 +51,7 @@ pub fn attention(
     launch(device, &layout, skip, stream)
 }
 
-/// Refuses GPUs whose tensor cores these kernels cannot use.
+/// Returns an error for GPUs older than sm_80, whose tensor cores these kernels cannot use.
 pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<()> {
     if device.arch() != Some(Arch::Sm75) {
         return Ok(());
@@ -57,13 +63,14 @@ pub(crate) fn expect_tensor_cores(op: &'static str, device: &Device) -> Result<(
     Err(Error::Unsupported { op, why })
 }
 
-/// Launches the first kernel of the head's size that takes the call, but for so many that are passed over; a block for each
-/// tile of queries.
+/// Skips `skip` kernels for this head dimension that support the call, and launches the next one. If none is
+/// left, launches the general kernel. Each tile of queries gets one block.
 pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let fits = |kernel: &&Kernel| a.is_plain() && kernel.tiling.shared_bytes() <= device.max_shared_bytes();
-    // The general kernel's tiles are smaller: it is also for GPUs that have not enough shared memory.
+    // The general kernel has smaller tiles, so it also serves GPUs with too little shared memory for the
+    // others.
     let mut able = kernels.plain.iter().filter(fits);
     let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };

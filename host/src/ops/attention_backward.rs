@@ -15,7 +15,7 @@ use crate::{Device, Dtype, Result, Stream, View, ViewMut};
 const OP: &str = "attention_backward";
 
 arguments! {
-    /// What attention gave, and the gradient of it.
+    /// The results of attention and the incoming gradient.
     #[derive(Clone, Copy, Debug)]
     pub struct AttentionResult<'a> {
         /// As `q`.
@@ -28,7 +28,7 @@ arguments! {
 }
 
 arguments! {
-    /// Where the gradients go.
+    /// Outputs and scratch memory of [`attention_backward`].
     #[derive(Debug)]
     pub struct AttentionGradients<'a> {
         /// As `q`.
@@ -37,15 +37,17 @@ arguments! {
         pub dk: ViewMut<'a>,
         /// As `v`.
         pub dv: ViewMut<'a>,
-        /// Memory that the kernels use in between, as `lse`.
+        /// Scratch memory of the kernels: f32, contiguous, with the shape of `lse`.
         pub workspace: ViewMut<'a>,
     }
 }
 
-/// The gradients of [`attention`](super::attention::attention) for queries, keys and values, with its inputs and parameters.
+/// Computes the gradients of [`attention`](super::attention::attention) with respect to `q`, `k` and `v`.
+/// `inputs` and `params` are those of the forward pass.
 ///
-/// Products are of the element type with f32 sums; weights and their gradients are f32 and rounded for the next product; each
-/// gradient is rounded once. The same bits every time.
+/// The tensor cores multiply f16 or bf16 and accumulate in f32. Attention probabilities and their gradients
+/// are computed in f32 and rounded for the next product. Each gradient is rounded once. The results are
+/// deterministic.
 ///
 /// # Errors
 /// As for `attention`.
@@ -98,12 +100,13 @@ pub fn attention_backward(
     launch(device, &layout, p, stream)
 }
 
-/// Launches the kernel of the sums that both sides need, then one for queries, and one or two for keys and values.
+/// Launches the kernel that computes `delta`, then one kernel for `dq` and one or two for `dk` and `dv`.
 fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: Stream) -> Result<()> {
     let kernels = KERNELS_BY_DIM.iter().find(|kernels| a.dim <= kernels.dim);
     let kernels = kernels.expect("heads were checked to have at most 256 columns");
     let plain = a.is_plain() && p.vector != 0;
-    // The general kernels' tiles are smaller: they are also for GPUs that have not enough shared memory.
+    // The general kernels have smaller tiles, so they also serve GPUs with too little shared memory for the
+    // others.
     let fits = |kernel: &BackwardKernel| shared_bytes(&kernel.tiling) <= device.max_shared_bytes();
     let general = usize::from(!plain || !fits(&kernels.query[0]) || !kernels.key[0].iter().all(fits));
     let mut run = |name, side, rows, threads, shared_bytes| {

@@ -88,9 +88,11 @@ const MIN_QUERIES: u32 = 64;
 /// fewer tiles to share out: 11 % slower with 256 columns.
 const SECTION_BYTES: u64 = 24 << 20;
 
-/// Launches the call on Hopper's own kernels; `false`: it is not for them, or they were to be passed over, which then are one
-/// less; and nothing was done. They take full attention, with or without a mask of the keys, and causal attention, without
-/// window, softcap or packed sequences, of heads whose tensors are multiples of 16 bytes in every direction.
+/// Launches the call on the Hopper kernels and returns `true`. Returns `false` without a launch if these
+/// kernels do not support the call or if `skip` is not 0. In the second case, `skip` decreases by 1.
+///
+/// The kernels support full attention, with or without a mask of the keys, and causal attention without a
+/// mask. They support no window, softcap or packed sequences. All strides must be multiples of 16 bytes.
 pub(crate) fn attention_hopper(
     device: &Device,
     a: &AttentionLayout,

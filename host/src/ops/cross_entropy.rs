@@ -14,9 +14,9 @@ arguments! {
     /// The parameters of a cross-entropy, and of its gradient.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct CrossEntropy {
-        /// The target of rows that count for nothing: their loss and gradient are 0.
+        /// Target of rows to ignore: their loss and gradient are 0.
         pub ignore_index: i64,
-        /// The share of the target that all classes have in equal parts: 0 to 1.
+        /// Probability that is spread evenly over all classes of the target distribution: 0 to 1.
         pub label_smoothing: f32,
         /// The weight of `lse^2` in the loss: finite, 0 or more.
         pub z_loss: f32,
@@ -63,15 +63,22 @@ pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Ru
     LADDER.iter().find(|rung| layout.packs() <= u64::from(rung.max_packs)).copied().unwrap_or(last)
 }
 
-/// `loss = lse - x[target]` with `lse = ln(sum(exp(x)))`, over the last dimension of the logits `x`, in f32.
+/// Computes `lse = ln(sum(exp(x)))` and `loss = lse - x[target]` over the last dimension of the logits `x`,
+/// in f32.
 ///
-/// `x` is `[..., classes]`, any strides whose last is 1 and whose rows two strides reach; `target`, `loss` and `lse`
-/// are `[...]` and contiguous, `target` of i64 or i32, the others of f32. A `target` that is neither a class nor
-/// `ignore_index` gives a loss of NaN: it is known to the GPU alone. A row's bits do not depend on the other rows.
+/// This is `torch.nn.functional.cross_entropy` without reduction. [`CrossEntropy`] adds label smoothing and
+/// the z-loss.
+///
+/// `x` is `[..., classes]` in f32, f16 or bf16. Its last stride is 1, and two strides reach all rows.
+/// `target`, `loss` and `lse` are `[...]` and contiguous. `target` is i64 or i32; `loss` and `lse` are f32.
+///
+/// If a target is neither a class nor `ignore_index`, its loss is NaN, because the host does not read the
+/// targets. The bits of a row do not depend on the other rows.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, parameters outside their range, results that overlap another argument:
-/// nothing is written. See [`Error`] for the rest.
+/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; a
+/// parameter is outside its range; an output overlaps another argument. See [`Error`] for errors of the
+/// device.
 pub fn cross_entropy(
     device: &Device,
     x: View,
@@ -98,7 +105,7 @@ pub fn cross_entropy(
     }
 }
 
-/// Checks targets and parameters against the logits, and makes the kernel's arguments of them.
+/// Checks targets and parameters against the logits, and returns them as kernel arguments.
 pub(super) fn check<const N: usize>(
     op: &'static str,
     device: &Device,
@@ -129,7 +136,7 @@ pub(super) fn check<const N: usize>(
     Ok((targets, p))
 }
 
-/// Is it an f32 for each row of `x`?
+/// Checks that `view` is contiguous and has one f32 per row of `x`.
 pub(super) fn expect_row_values(
     op: &'static str,
     device: &Device,
@@ -140,7 +147,7 @@ pub(super) fn expect_row_values(
     expect_contiguous(op, device, x, (arg, view))
 }
 
-/// Is it a number for each row of `x`, without gaps?
+/// Checks that `view` is contiguous and has one element per row of `x`.
 fn expect_contiguous(op: &'static str, device: &Device, x: &View, (arg, view): Operand) -> Result<()> {
     view.expect_on(op, arg, device)?;
     view.expect_shape(op, arg, &x.shape()[..x.shape().len() - 1])?;

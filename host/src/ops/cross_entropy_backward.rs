@@ -9,11 +9,12 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "cross_entropy_backward";
 
-/// `dx = (exp(x - lse) - onehot(target)) * dloss`: the gradient of [`cross_entropy`](crate::cross_entropy) with
-/// respect to its logits `x`, in f32, rounded once to their dtype.
+/// Computes the gradient of [`cross_entropy`](crate::cross_entropy) with respect to its logits `x`: `dx =
+/// (exp(x - lse) - onehot(target)) * dloss`. It is computed in f32 and rounded once to the dtype of `x`.
 ///
-/// `x`, `target` and `params` are those of the forward and `lse` its result; `dloss`, the gradient of its loss, is as
-/// `lse`. `dx` has the shape and dtype of `x`. Rows of a target that is ignored are 0, of one that is no class NaN.
+/// `x`, `target` and `params` are the arguments of the forward pass, and `lse` is its result. `dloss` is the
+/// gradient of the loss, with the shape and dtype of `lse`. `dx` has the shape and dtype of `x`. Rows with an
+/// ignored target give 0. Rows with an invalid target give NaN.
 ///
 /// # Errors
 /// As [`cross_entropy`](crate::cross_entropy).

@@ -26,30 +26,30 @@ arguments! {
     pub struct GatedActivation {
         /// What is applied to the gate.
         pub activation: Activation,
-        /// Which half that is.
+        /// Which half is the gate.
         pub gate: Gate,
-        /// Where roundings happen.
+        /// Where results are rounded to the element type.
         pub roundings: Roundings,
     }
 }
 
 const OP: &str = "gated_activation";
 
-/// The two halves of the input, by what they are: the multiplied one, and the gate.
+/// The two halves of the input by role: `x` is multiplied by `f(gate)`.
 pub(super) struct Halves<T> {
     pub x: T,
     pub gate: T,
 }
 
 impl Gate {
-    /// `first` and `second` by what they are, where `self` says which is the gate.
+    /// Assigns `first` and `second` to the roles `x` and `gate`.
     pub(super) fn name<T>(self, first: T, second: T) -> Halves<T> {
         match self {
             Self::First => Halves { x: second, gate: first },
             Self::Second => Halves { x: first, gate: second },
         }
     }
-    /// What the second input is called.
+    /// Returns the name of the second input in error messages.
     pub(super) fn second_name(self) -> &'static str {
         match self {
             Self::First => "up",
@@ -58,7 +58,7 @@ impl Gate {
     }
 }
 
-/// The first and the last half of the columns of a packed tensor.
+/// Returns the first and the second half of the columns of `packed`.
 pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) -> Result<[View<'a>; 2]> {
     let Some((&last, outer)) = packed.shape().split_last().filter(|(last, _)| **last % 2 == 0) else {
         let expected = "an even last dimension: two halves, or a second tensor beside it".into();
@@ -76,7 +76,7 @@ pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) 
     Ok([half(0)?, half(last / 2)?])
 }
 
-/// A bias of both halves, `[2 * columns]` in their order: its two parts by what they add to.
+/// Checks the bias `[2 * columns]` of both halves, and returns the address of each half by role.
 pub(super) fn bias_halves(
     op: &'static str,
     device: &Device,
@@ -92,16 +92,17 @@ pub(super) fn bias_halves(
     Ok(gate.name(base, base.wrapping_add(skipped)))
 }
 
-/// `y = first * f(second)`, or `f(first) * second` where the first half is the gate.
+/// Computes `y = first * f(second)`, or `y = f(first) * second` if `params.gate` is [`Gate::First`].
 ///
-/// `x` is `[..., 2 * columns]` and holds both halves, or is the first of two tensors `[..., columns]`; `y` is
-/// `[..., columns]`. All have one dtype, a last dimension of stride 1 and rows that two strides reach. `bias` is
-/// `[2 * columns]` and added to both halves first, in their order. With no rows nothing happens. An element's bits
-/// depend on nothing but its inputs.
+/// `x` is `[..., 2 * columns]` and contains both halves, or `x` and `second` are `[..., columns]` each. `y`
+/// is `[..., columns]`. All tensors have the same dtype, a last stride of 1, and rows that two strides reach.
+/// `bias` is `[2 * columns]` and is added to both halves before `f`, in their order.
+///
+/// If there are no rows, the call does nothing. The bits of an element depend only on its inputs.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, a `y` that overlaps an input: nothing is written. See [`Error`] for the
-/// rest.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps an
+/// input. See [`Error`] for errors of the device.
 pub fn gated_activation(
     device: &Device,
     x: View,

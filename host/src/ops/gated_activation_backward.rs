@@ -11,11 +11,12 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "gated_activation_backward";
 
-/// The gradients of both halves, `dy * f(gate)` and `dy * x * f'(gate)`, computed in f32 and rounded once each.
+/// Computes the gradients of both halves: `dy * f(gate)` for `x`, and `dy * x * f'(gate)` for the gate. Each
+/// is computed in f32 and rounded once.
 ///
-/// `x`, `second` and `bias` are those of the forward pass, `dy` is `[..., columns]`. `dx` is `[..., 2 * columns]` and
-/// takes the gradients in the order of the halves, also where they are two tensors. The bias's gradient is `dx`
-/// summed over the rows.
+/// `x`, `second` and `bias` are the arguments of the forward pass, and `dy` is `[..., columns]`. `dx` is
+/// `[..., 2 * columns]`: it receives both gradients in the order of the halves, even if the inputs are two
+/// tensors. The gradient of the bias is the sum of `dx` over the rows.
 ///
 /// # Errors
 /// As [`gated_activation`](super::gated_activation::gated_activation).

@@ -16,10 +16,10 @@ arguments! {
     /// How a gated residual is computed.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
-        /// Round the product to the dtype of `x`, as a chain of operators does, where the gate has that dtype; not the sum
-        /// alone.
+        /// Round `gate * y` to the dtype of `x` before the addition, as separate operators do. No effect if
+        /// the gate or its table is f32.
         pub exact: bool,
-        /// Clamp the sum to ±65504, what f16 holds (Flux and Qwen-Image in f16).
+        /// Clamp the sum to ±65504, the range of f16, as Flux and Qwen-Image do in f16.
         pub clip: bool,
     }
 }
@@ -31,7 +31,7 @@ impl Default for GatedResidual {
 }
 
 impl GatedResidual {
-    /// The kernel's argument; `gate` of no modulation is absent.
+    /// Returns the kernel argument. Without a gate, the kind of `gate` is `ABSENT`.
     pub(super) fn arg(
         self,
         [x, y, sum]: [cuda_std::row::Rows; 3],
@@ -43,14 +43,15 @@ impl GatedResidual {
     }
 }
 
-/// `sum = x + gate * y`, in f32, rounded to the dtype of `x`.
+/// Computes `sum = x + gate * y` in f32 and rounds it to the dtype of `x`.
 ///
-/// `x`, `y` and `sum` have one shape and dtype, any strides whose last is 1; the gate broadcasts against them, in their
-/// dtype or f32. All operands together must have rows that two strides reach. With no rows nothing happens.
+/// `x`, `y` and `sum` have the same shape and dtype, and their last stride is 1. The gate broadcasts to their
+/// shape, in their dtype or in f32. Two strides must reach the rows of all operands in the same groups. If
+/// there are no rows, the call does nothing.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, a `sum` that overlaps another argument: nothing is written. See
-/// [`Error`](crate::Error) for the rest.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `sum` overlaps
+/// another argument. See [`Error`](crate::Error) for errors of the device.
 pub fn gated_residual(
     device: &Device,
     x: View,

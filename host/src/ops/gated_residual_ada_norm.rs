@@ -59,13 +59,14 @@ impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
     }
 }
 
-/// [`gated_residual`](crate::gated_residual) and [`ada_norm`](crate::ada_norm) of its rounded sum, with the bits of the two
-/// one after the other. Without a gate it is the residual connection alone.
+/// Computes `sum = x + gate * y` and `normed = ada_norm(sum)` in one launch. The bits equal those of
+/// [`gated_residual`](crate::gated_residual) followed by [`ada_norm`](crate::ada_norm). Without a gate, `sum
+/// = x + y`.
 ///
-/// `x`, `y`, `normed` and `sum` have one shape and dtype; gate, scale and shift broadcast against them.
+/// `x`, `y`, `normed` and `sum` have the same shape and dtype. Gate, scale and shift broadcast to this shape.
 ///
 /// # Errors
-/// As those two; also when the outputs overlap.
+/// As `gated_residual` and `ada_norm`. Also if the outputs overlap.
 pub fn gated_residual_ada_norm(
     device: &Device,
     [x, y]: [View; 2],

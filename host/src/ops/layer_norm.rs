@@ -18,15 +18,19 @@ const KERNELS: NormKernels = NormKernels {
     ..NormKernels::of(["layer_norm_any"; 2])
 };
 
-/// `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, in f32, rounded once at the end.
+/// Computes `y = (x - mean) / sqrt(variance + eps) * weight + bias` over the last dimension, as
+/// `torch.nn.LayerNorm` does. The computation is in f32 and is rounded once at the end.
 ///
-/// `x` and `y` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach; weight and bias are
-/// `[columns]`, of their dtype or f32, or absent. With no rows nothing happens. For columns divisible by 4 the bits are
-/// those of torch's CUDA kernel; a row's bits depend on nothing but the row and the parameters.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. The last stride is 1, and two strides
+/// reach all rows. Weight and bias are optional, `[columns]`, in the dtype of `x` or in f32. If there are no
+/// rows, the call does nothing.
+///
+/// If the number of columns is divisible by 4, the bits equal those of torch's CUDA kernel. The bits of a row
+/// depend only on the row and the parameters.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, a negative or NaN eps, a `y` that overlaps an input: nothing is
-/// written. See [`Error`](crate::Error) for the rest.
+/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
+/// negative or NaN; `y` overlaps an input. See [`Error`](crate::Error) for errors of the device.
 pub fn layer_norm(
     device: &Device,
     x: View,

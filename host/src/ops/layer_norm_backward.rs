@@ -1,4 +1,4 @@
-//! The gradients of a LayerNorm: of its input and its parameters.
+//! Gradients of LayerNorm with respect to its input, weight and bias.
 use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
 use crate::{Affine, Device, Result, Stream, View, ViewMut};
 
@@ -11,9 +11,11 @@ const NORM: NormOp = NormOp {
     sums: "layer_norm_backward_sums_any",
 };
 
-/// The gradients of [`layer_norm`](crate::layer_norm): `dx`, and those of weight and bias that are wanted.
+/// Computes the gradients of [`layer_norm`](crate::layer_norm): `dx`, and the gradients of weight and bias if
+/// `gradients` has outputs for them.
 ///
-/// As [`rms_norm_backward`](crate::rms_norm_backward). The bias of `affine` is not read.
+/// Shapes and dtypes are those of [`rms_norm_backward`](crate::rms_norm_backward). The bias of `affine` is
+/// not read.
 ///
 /// # Errors
 /// As [`rms_norm_backward`](crate::rms_norm_backward).

@@ -13,7 +13,7 @@ use crate::{Device, Dtype, Error, Result, Rope, Stream};
 /// A norm of queries and keys, by the module that it stands for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QkNorm {
-    /// None: rotation alone.
+    /// No norm: only the rotation.
     None,
     /// `torch.nn.LayerNorm`.
     Layer,
@@ -76,7 +76,7 @@ impl Default for QkNormRope {
 
 const OP: &str = "qk_norm_rope";
 
-/// The norm of `q` and `k`, then [`rope`](crate::rope) of the result, if there is one; either tensor may be absent.
+/// Normalizes `q` and `k`, then applies [`rope`](crate::rope) if `rope` is given. `q` or `k` may be absent.
 ///
 /// With `across_heads` the heads of a token lie side by side. The bits are those of the eager modules on CUDA for heads of
 /// columns divisible by 4 (`exact`); a head's bits depend on nothing but the head, its angles and the parameters.

@@ -12,7 +12,7 @@ use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
-/// Where the normalised value is rounded to the element type.
+/// Where the normalized value is rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// Once, at the end: `torch.nn.RMSNorm`, Gemma, OLMo 2.
@@ -57,15 +57,20 @@ const KERNELS: RowKernels = RowKernels {
     ],
 };
 
-/// `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, sums in f32.
+/// Computes `y = x / sqrt(mean(x^2) + eps) * (weight_offset + weight)` over the last dimension, as
+/// `torch.nn.RMSNorm` does. The sums are in f32.
 ///
-/// `x` and `y` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach; `weight` is
-/// `[columns]`, of their dtype or f32. With no rows nothing happens. A row's bits depend on its length and
-/// on whether all operands, strides included, are aligned to 16 bytes, not on the other rows.
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. The last stride is 1, and two strides
+/// reach all rows. `weight` is `[columns]`, in the dtype of `x` or in f32. If there are no rows, the call
+/// does nothing.
+///
+/// The bits of a row depend on its length and on whether all operands and their strides are aligned to 16
+/// bytes. They do not depend on the other rows.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, an eps that is negative or not finite, a weight offset that is not finite,
-/// a `y` that overlaps an input: nothing is written. See [`Error`] for the rest.
+/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
+/// negative or not finite; `weight_offset` is not finite; `y` overlaps an input. See [`Error`] for errors of
+/// the device.
 pub fn rms_norm(
     device: &Device,
     x: View,
@@ -86,7 +91,8 @@ pub fn rms_norm(
     }
 }
 
-/// Checks weight and parameters against `x`, and makes the kernel's argument of the weight.
+/// Checks `weight` and `params` against `x`, and returns the weight as a kernel argument. Clears
+/// `layout.vector` if the weight is not aligned to 16 bytes.
 pub(super) fn check<const N: usize>(
     op: &'static str,
     device: &Device,

@@ -1,4 +1,4 @@
-//! The gradients of an RMSNorm: of its input and its weight.
+//! Gradients of RMSNorm with respect to its input and its weight.
 use super::rms_norm::RmsNorm;
 use crate::plan::norm_backward::{Given, NormOp, ParameterGradients};
 use crate::{Device, Error, Result, Stream, View, ViewMut};
@@ -12,18 +12,24 @@ const NORM: NormOp = NormOp {
     sums: "rms_norm_backward_sums_any",
 };
 
-/// The gradients of [`rms_norm`](crate::rms_norm): `dx`, and that of the weight where it is wanted.
+/// Computes the gradients of [`rms_norm`](crate::rms_norm): `dx`, and the gradient of the weight if
+/// `gradients` has an output for it.
 ///
-/// `dy`, `x`, `dx` and `dsum`, which is added to `dx` (the gradient of a sum that was normalised, as it comes back past
-/// the norm), have one shape and dtype, any strides whose last is 1 and whose rows two strides reach. The weight is
-/// `[columns]`, or `[groups, columns]` where equal groups of rows have one each; of their dtype or f32. Computed in f32
-/// from `x`, rounded once; `params.rounding` makes no difference. A row of `dx` has the same bits whatever the other
-/// rows. The gradient of the weight, of its shape, is a sum over rows in an order that depends on the shape, the dtype,
-/// the alignment and the architecture.
+/// `dy`, `x`, `dx` and `dsum` have the same shape and dtype. The last stride is 1, and two strides reach all
+/// rows. `dsum` is added to `dx`: if the forward pass normalized a sum, `dsum` is the incoming gradient of
+/// this sum.
+///
+/// The weight is `[columns]`, or `[groups, columns]` if each of `groups` equal groups of rows has its own
+/// weight. It has the dtype of `x` or f32. The gradients are computed in f32 from `x` and rounded once.
+/// `params.rounding` has no effect.
+///
+/// The bits of a row of `dx` do not depend on the other rows. The gradient of the weight has the shape of the
+/// weight and is a sum over rows. The order of this sum depends on shape, dtype, alignment and architecture.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, a negative or NaN eps, a workspace that is too small, results that overlap
-/// each other or an input: nothing is written. See [`Error`] for the rest.
+/// Returns an error, and writes nothing, in these cases: a shape, dtype or stride is not supported; `eps` is
+/// negative or NaN; the workspace is too small; an output overlaps another argument. See [`Error`] for errors
+/// of the device.
 pub fn rms_norm_backward(
     device: &Device,
     dy: View,

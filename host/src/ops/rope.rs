@@ -8,18 +8,22 @@ use kernels_gpu::heads::params::HeadNormArg;
 
 const OP: &str = "rope";
 
-/// Nothing is normalised.
+/// The kernel argument for no norm.
 pub(super) const NO_NORM: HeadNormArg = HeadNormArg { eps: 0.0, fused: 0, before_weight: 0, round: 0 };
 
-/// Rotates the pairs of columns of `q` and `k`, either of which may be absent, by the angles of their tokens.
+/// Rotates pairs of columns of `q` and `k` by the angles of their tokens (rotary position embedding). `q` or
+/// `k` may be absent.
 ///
-/// Both have the same batches, tokens, columns and dtype; heads may differ in number where the tables do not tell them
-/// apart. The parameters of a norm are not looked at. `head_dim` is the number of columns of a head in tensors of three
-/// dimensions. Products and sum are in f32; where they are rounded, [`Rope::exact`] says. With no tokens nothing happens.
+/// `q` and `k` have the same batches, tokens, columns and dtype. Their numbers of heads may differ if the
+/// tables do not have one angle per head. The norm parameters of [`Heads`] are ignored. `head_dim` is the
+/// number of columns per head in tensors of three dimensions.
+///
+/// Products and sums are computed in f32. [`Rope::exact`] says where they are rounded. If there are no
+/// tokens, the call does nothing.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, an output that overlaps another argument: nothing is written.
-/// See [`Error`](crate::Error) for the rest.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if an output
+/// overlaps another argument. See [`Error`](crate::Error) for errors of the device.
 pub fn rope(
     device: &Device,
     q: Option<Heads>,
@@ -33,7 +37,7 @@ pub fn rope(
     launch(OP, device, [q.as_ref(), k.as_ref()], Some(&rope), &shape, stream)
 }
 
-/// The rotation alone, for this op and for one whose norm is none.
+/// Launches only the rotation, for [`rope`] and for `qk_norm_rope` without a norm.
 pub(super) fn launch(
     op: &'static str,
     device: &Device,

@@ -9,8 +9,8 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax";
 
-/// A logit costs as many instructions as its bytes leave time for, so no thread may idle: teams are as small as the packs
-/// that they hold allow, and whole.
+/// Softmax needs nearly as many instructions per element as the memory bandwidth allows, so no thread may be
+/// idle. Each row therefore gets the fewest whole warps that can keep it in registers.
 const SHORT: &[Rung] = &[
     rung(192, 8, 32, 64),
     rung(256, 4, 64, 64),
@@ -24,10 +24,12 @@ const SHORT: &[Rung] = &[
     rung(2_048, 8, 256, 256),
 ];
 
-/// Clusters of threads that hold 7 packs: 56 registers instead of 64, so a block more in each multiprocessor.
-/// 151,936 columns at 94 % of copy bandwidth on an H200, where 8 packs a thread have 82 %; one block of 1024 threads
-/// leaves the memory idle while it folds, 78 % at 65,536 columns, where the cluster has 97 %
-/// (benches/results/decisions/softmax_rungs.txt).
+/// Clusters keep 7 packs (16-byte vectors) per thread in registers. This takes 56 registers instead of 64, so
+/// each SM runs one more block.
+///
+/// Bandwidth relative to a copy on an H200 (benches/results/decisions/softmax_rungs.txt): 94 % at
+/// 151,936 columns, compared with 82 % for 8 packs per thread. At 65,536 columns a cluster reaches 97 %,
+/// but one block of 1024 threads 78 %: memory is idle during its reduction.
 const IN_REGISTERS: RegisterRungs = RegisterRungs {
     sm90: &[
         cluster_of(5_376, 7, 96),
@@ -48,8 +50,8 @@ const IN_REGISTERS: RegisterRungs = RegisterRungs {
     ..ONE_OPERAND
 };
 
-/// Rows that nothing holds are read twice, by blocks of 1024 threads: one of them a multiprocessor, so that the rows in
-/// flight are few and the second read finds most of them in L2.
+/// Rows that do not fit in registers are read twice, by blocks of 1024 threads. Only one such block fits on
+/// an SM. Few rows are therefore in flight, and the second read finds most of them in L2.
 const LADDER: Ladder =
     Ladder { short: SHORT, in_registers: IN_REGISTERS, blocks_up_to: 4_096, reread: 1_024 };
 const KERNELS: RowKernels = RowKernels {
@@ -63,16 +65,21 @@ const KERNELS: RowKernels = RowKernels {
     ],
 };
 
-/// `y = exp(x - max) / sum(exp(x - max))` over the last dimension, or with `log` its logarithm,
-/// `x - max - ln(sum(exp(x - max)))`: in f32, rounded once.
+/// Computes `y = exp(x - max(x)) / sum(exp(x - max(x)))` over the last dimension, as `torch.softmax` does.
 ///
-/// `x` and `y` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach. A row of -inf
-/// alone, or with a NaN or +inf, is NaN; what is below 2^-126 is 0. With no rows nothing happens. A row's bits depend
-/// on its length and on whether both operands, strides included, are aligned to 16 bytes, not on the other rows.
+/// With `log`, computes `y = x - max(x) - ln(sum(exp(x - max(x))))`, as `torch.log_softmax` does. Both are
+/// computed in f32 and rounded once.
+///
+/// `x` and `y` are f32, f16 or bf16 and have the same shape and dtype. The last stride is 1, and two strides
+/// reach all rows. If there are no rows, the call does nothing.
+///
+/// A row that contains NaN or +inf, or only -inf, gives NaN. Results below 2^-126 become 0. The bits of a row
+/// depend on its length and on whether both operands and their strides are aligned to 16 bytes. They do not
+/// depend on the other rows.
 ///
 /// # Errors
-/// Shapes, dtypes or strides that do not fit, a `y` that overlaps `x`: nothing is written. See
-/// [`Error`](crate::Error) for the rest.
+/// Returns an error, and writes nothing, if a shape, dtype or stride is not supported or if `y` overlaps `x`.
+/// See [`Error`](crate::Error) for errors of the device.
 pub fn softmax(device: &Device, x: View, y: ViewMut, log: bool, stream: Stream) -> Result<()> {
     let y = y.as_view();
     let layout = RowLayout::of(OP, device, [("x", &x), ("out", y)])?;

@@ -1,4 +1,4 @@
-//! The gradient of a softmax from its result: `dx = y * (dy - sum(dy * y))`.
+//! Gradient of softmax from its result `y`: `dx = y * (dy - sum(dy * y))`.
 use super::softmax::kernel_params;
 use crate::device::launch::{RowKernels, args, in_registers};
 use crate::operands::rows::{RowLayout, expect_disjoint};
@@ -8,8 +8,9 @@ use crate::{Device, Result, Stream, View, ViewMut};
 
 const OP: &str = "softmax_backward";
 
-/// Rows that no block holds are read twice, as in `softmax`, by blocks of half as many threads with twice the registers:
-/// with two rows a thread has twice the loads in flight.
+/// Rows that do not fit in the registers of a block are read twice, as in `softmax`. The blocks have half as
+/// many threads, each with twice the registers. A thread has two operands to read, and so twice the loads in
+/// flight.
 const LADDER: Ladder =
     Ladder { short: SHORT_ROWS, in_registers: TWO_OPERANDS, blocks_up_to: u32::MAX, reread: 512 };
 const KERNELS: RowKernels = RowKernels {
@@ -17,11 +18,14 @@ const KERNELS: RowKernels = RowKernels {
     in_registers: &[in_registers(2, "softmax_backward_block2"), in_registers(4, "softmax_backward_block4")],
 };
 
-/// `dx = y * (dy - sum(dy * y))` over the last dimension: the gradient of [`softmax`](crate::softmax) from its result
-/// `y`; with `log` that of its logarithm, `dy - exp(y) * sum(dy)`. In f32, rounded once.
+/// Computes the gradient of [`softmax`](crate::softmax) from its result `y`: `dx = y * (dy - sum(dy * y))`
+/// over the last dimension.
 ///
-/// `y`, `dy` and `dx` have one shape and dtype, any strides whose last is 1 and whose rows two strides reach. A row's
-/// bits do not depend on the other rows.
+/// With `log`, `y` is the logarithm of the softmax and `dx = dy - exp(y) * sum(dy)`. Both are computed in f32
+/// and rounded once.
+///
+/// `y`, `dy` and `dx` have the same shape and dtype. The last stride is 1, and two strides reach all rows.
+/// The bits of a row do not depend on the other rows.
 ///
 /// # Errors
 /// As [`softmax`](crate::softmax).

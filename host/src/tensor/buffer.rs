@@ -16,14 +16,14 @@ pub struct Buffer<T> {
     element: PhantomData<T>,
 }
 
-// SAFETY: the memory is owned, and reached through `&self` for reading alone.
+// SAFETY: the buffer owns its memory, and `&self` allows only reads.
 unsafe impl<T: Send> Send for Buffer<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
-    /// Memory for `len` elements; every byte is 0xFF (a NaN, or -1), so that what a kernel leaves
-    /// unwritten shows.
+    /// Allocates `len` elements and sets every byte to 0xFF (a NaN, or -1). Elements that a kernel fails to
+    /// write are then visible.
     ///
     /// # Errors
     /// Not enough memory.
@@ -43,7 +43,7 @@ impl Device {
         Ok(buffer)
     }
 
-    /// Memory for `len` elements: zeros on the CPU, whatever is in it on a GPU.
+    /// Allocates `len` elements: zeros on the CPU, uninitialized on a GPU.
     ///
     /// # Errors
     /// Not enough memory.

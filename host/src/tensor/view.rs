@@ -8,7 +8,7 @@ use crate::{Device, Dtype, Error, Result};
 /// The largest number of dimensions.
 pub const MAX_RANK: usize = 8;
 
-/// A tensor to read: where it lies, what its elements are, its shape and its strides in elements.
+/// A borrowed tensor for reading: address, element type, shape, and strides in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     ptr: *const c_void,
@@ -25,12 +25,13 @@ impl<'a> View<'a> {
     /// A view of memory that somebody else owns.
     ///
     /// # Safety
-    /// For `'a`, and until work given to a stream is done, `ptr` is memory of the device that the view is used on,
-    /// readable at every element that shape and strides reach.
+    /// For `'a`, and until all work on the streams that use the view has finished, `ptr` must point to memory
+    /// of the device that the view is used on. Every element that shape and strides reach must be readable.
     ///
     /// # Errors
-    /// More than [`MAX_RANK`] dimensions, a negative size or stride, not one stride for each size, or sizes whose product
-    /// (a size of 0 counts as 1) is 2^63 or more.
+    /// Returns an error in these cases: there are more than [`MAX_RANK`] dimensions; a size or stride is
+    /// negative; the number of strides differs from the number of sizes; the product of the sizes is 2^63 or
+    /// more (a size of 0 counts as 1).
     #[inline]
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         let natural = shape.iter().chain(strides).all(|&number| number >= 0);
@@ -76,7 +77,8 @@ impl<'a> View<'a> {
     pub(crate) fn placed(self, location: Location) -> Self {
         Self { location: Some(location), ..self }
     }
-    /// An error of `op`, which names its argument `arg`, unless it is memory of `device`, as far as that is known.
+    /// Returns an error if the view is known to be on another device than `device`. The error names `op` and
+    /// `arg`.
     ///
     /// # Errors
     /// [`Error::Device`].
@@ -86,7 +88,7 @@ impl<'a> View<'a> {
         }
         Err(Error::Device { op, arg, expected: device.name().into() })
     }
-    /// Likewise, unless it is of `dtype`.
+    /// Returns an error that names `op` and `arg` if the element type is not `dtype`.
     ///
     /// # Errors
     /// [`Error::Dtype`].
@@ -96,7 +98,7 @@ impl<'a> View<'a> {
         }
         Err(Error::Dtype { op, arg, got: self.dtype, expected: dtype.to_string() })
     }
-    /// Likewise, unless it is of `shape`.
+    /// Returns an error that names `op` and `arg` if the shape is not `shape`.
     ///
     /// # Errors
     /// [`Error::Shape`].
@@ -148,13 +150,14 @@ impl<'a> ViewMut<'a> {
     /// A view of memory that somebody else owns.
     ///
     /// # Safety
-    /// As [`View::from_raw`], writable, and nobody else uses it for `'a`.
+    /// As [`View::from_raw`]. The memory must also be writable, and nothing else may access it for `'a`.
     ///
     /// # Errors
     /// As [`View::from_raw`].
     #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes memory of the device that is valid for every element of `shape` and
+        // `strides`.
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
     }
 
