@@ -71,9 +71,7 @@ def step_times() -> Iterator[str]:
         variants = model(name)["variants"]
         yield from (f"{variants[key]['in_a_row']:.1f}" if key in variants else NONE for key in columns)
 
-    yield from table(
-        ["model", *columns.values()], ([title, *times(name)] for name, title in README_MODELS.items())
-    )
+    yield from table(["model", *columns.values()], ([title, *times(name)] for name, title in README_MODELS.items()))
 
 
 def models() -> Iterator[str]:
@@ -101,7 +99,14 @@ def models() -> Iterator[str]:
                 close if key != "eager" else NONE,
             ]
 
-        head = ["variant", "from idle, ms", "in a row, ms", "CUDA graph, ms", "less time than `torch.compile`", "result"]
+        head = [
+            "variant",
+            "from idle, ms",
+            "in a row, ms",
+            "CUDA graph, ms",
+            "less time than `torch.compile`",
+            "result",
+        ]
         yield from table(head, (cells(key, result) for key, result in variants.items()))
     yield ""
 

@@ -15,7 +15,9 @@ def fill(text: str, script: str, parts: dict[str, Part]) -> str:
         ValueError: a mark is missing, or occurs more than once.
     """
     for mark, lines in parts.items():
-        between = re.compile(rf"(<!-- {re.escape(mark)}, made by scripts/{script}.py -->\n).*?(<!-- end -->)", re.DOTALL)
+        between = re.compile(
+            rf"(<!-- {re.escape(mark)}, made by scripts/{script}.py -->\n).*?(<!-- end -->)", re.DOTALL
+        )
         made = "\n".join(lines()) + "\n"
         text, found = between.subn(lambda match, made=made: match[1] + made + match[2], text)
         if found != 1:

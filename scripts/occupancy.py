@@ -1,11 +1,11 @@
-"""How much each kernel that holds rows has on the way, by architecture.
+"""Prints the bytes in flight of each kernel that keeps rows in registers, by architecture.
 
-`python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu`
+    python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu
 
-For every bf16 kernel whose threads hold n packs of a row (`…_hold<n>`, `…_beside<n>`: of one of its rows) or n quads
-(`…_held<n>`, `…_team<n>`, `…_block<n>`): registers and spills as ptxas says, the threads of the largest block that its
-bounds allow, how many of those fit a multiprocessor, and the bytes that they load of one operand before the first has
-arrived. docs/internals/launch-configuration.md says how much a memory needs. Needs ptxas: py-bindings/requirements-ptx.txt.
+For every bf16 kernel with `n` packs or vec4s per thread (`..._warp<n>`, `..._block<n>`, `..._cluster<n>`): registers and
+spills by ptxas, threads of the largest block that its launch bounds allow, resident blocks and threads of an SM, and the bytes of
+one operand that these threads load before the first load arrives. docs/internals/launch-configuration.md says how many bytes a
+memory needs. It needs ptxas: py-bindings/requirements-ptx.txt.
 """
 
 import re
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "python" / "support"))
-from ptx_checks import REGISTER_FILE, find_tool, parse, ptxas_version
+from ptx_checks import PACKS, REGISTER_FILE, find_tool, parse, ptxas_version
 
-BYTES = {"hold": 16, "beside": 16, "held": 8, "team": 8, "block": 8}  # of a pack and of a quad
+PACK_BYTES, VEC4_BYTES = 16, 8  # of a thread's load in bf16
 WARP = 32
-HELD = re.compile(rf"_({'|'.join(BYTES)})(\d+)(?:_\w+)?_bf16$")
+IN_REGISTERS = re.compile(r"(\w+_(?:warp|block|cluster)(\d+))_bf16")
 USAGE = re.compile(
     r"Function properties for (\w+)\s+\d+ bytes stack frame, (\d+) bytes spill stores, \d+ bytes spill loads\s+"
     r"ptxas info\s*: Used (\d+) registers"
@@ -28,7 +28,7 @@ USAGE = re.compile(
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What one holds, and the bytes that its share of the memory needs on the way."""
+    """Limits of an SM, and the bytes in flight that its part of the memory bandwidth needs."""
 
     gpu: str
     threads: int
@@ -37,11 +37,11 @@ class Multiprocessor:
 
     @staticmethod
     def of(gpu: str, threads: int, blocks: int, tb_per_s: float, count: int) -> "Multiprocessor":
-        """Bandwidth times a latency of 0.6 µs, over so many multiprocessors."""
+        """Return the limits of an SM; `needed` is bandwidth times a latency of 0.6 µs, divided by the SMs."""
         return Multiprocessor(gpu, threads, blocks, round(tb_per_s * 0.6e6 / count))
 
     def resident(self, threads: int, registers: int) -> int:
-        """Blocks of so many threads; a warp's registers come in units of 256."""
+        """Return how many blocks of `threads` threads fit. Registers of a warp are allocated in units of 256."""
         of_warp = -(-registers * WARP // 256) * 256
         return min(REGISTER_FILE // of_warp * WARP // threads, self.threads // threads, self.blocks)
 
@@ -54,19 +54,20 @@ ARCHES = {
 
 
 def rows(path: Path, arch: str, ptxas: Path):
-    """A line for each kernel of a file."""
+    """Yield a line for each kernel of a PTX file."""
     entries = parse(path.read_text()).entries
     said = subprocess.run(
         [ptxas, "-v", f"-arch={arch}", path, "-o", "/dev/null"], capture_output=True, text=True, check=True
     ).stderr
     for kernel, spilled, registers in USAGE.findall(said):
-        held = HELD.search(kernel)
-        if not held or ("_cluster_" in kernel and arch != "sm_90"):
+        match = IN_REGISTERS.fullmatch(kernel)
+        if not match or ("_cluster" in kernel and arch != "sm_90") or kernel.startswith("attention"):
             continue
         threads, processor = entries[kernel].threads, ARCHES[arch]
         blocks = processor.resident(threads, int(registers))
-        way = blocks * threads * int(held[2]) * BYTES[held[1]]
-        yield f"{kernel:46} {registers:>9} {spilled:>7} {threads:>7} {blocks:>6} {blocks * threads:>8} {way:>8}"
+        load = PACK_BYTES if PACKS.fullmatch(match[1]) else VEC4_BYTES
+        in_flight = blocks * threads * int(match[2]) * load
+        yield f"{kernel:52} {registers:>9} {spilled:>7} {threads:>7} {blocks:>6} {blocks * threads:>8} {in_flight:>8}"
 
 
 def main() -> None:
@@ -76,8 +77,8 @@ def main() -> None:
         sys.exit("ptxas not found: pip install --no-deps -r py-bindings/requirements-ptx.txt")
     print(f"python scripts/occupancy.py {sys.argv[1]}; ptxas {ptxas_version(ptxas)}")
     for arch, processor in ARCHES.items():
-        print(f"\n{arch}: {processor.gpu} needs {processor.needed} bytes on the way")
-        print(f"{'kernel':46} registers spilled threads blocks resident    bytes")
+        print(f"\n{arch}: {processor.gpu} needs {processor.needed} bytes in flight per SM")
+        print(f"{'kernel':52} registers spilled threads blocks resident    bytes")
         for path in sorted((folder / arch).glob("*.ptx")):
             for row in rows(path, arch, ptxas):
                 print(row)

@@ -38,7 +38,8 @@ keyword-only. The examples assume `import torch, oxiwarp` and run on the CPU.
   select where an operator rounds. Measured results are in [exactness.md](exactness.md).
 - **Gradients** are computed in float32 and rounded once, unless the operator states otherwise. Those of 16-bit
   operators therefore differ from eager autograd. In forward-mode AD, some operators raise torch's NotImplementedError,
-  which is a RuntimeError. [training.md](../guide/training.md#gradients) lists the gradients that torch's operators compute.
+  which is a RuntimeError. [training.md](../guide/training.md#gradients) lists the gradients that torch's operators
+  compute.
 - **torch.compile and torch.func.** All operators work under `torch.compile` and `torch.func.vmap`.
 """
 
