@@ -140,7 +140,7 @@ fn column(step: usize) -> u32 {
 /// Combines the splits of one query of one head and writes its result.
 ///
 /// # Safety
-/// As for [`decode`](super::decode), which has finished. A block has [`COMBINERS`] warps.
+/// As for [`decode`](super::split::decode), which has finished. A block has [`COMBINERS`] warps.
 #[inline(always)]
 pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let f = &p.forward;

@@ -106,7 +106,7 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// are issued in the first half of the pairs. The last copy can then complete during the second half.
     ///
     /// # Safety
-    /// As [`Copies::next`].
+    /// As for [`Copies::next`].
     #[inline(always)]
     pub unsafe fn operands(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
         let copies = self.copies_of_warp.copies(rows);
@@ -120,7 +120,7 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
     /// Issues all copies of the warp for a tile of `rows` rows.
     ///
     /// # Safety
-    /// As [`Copies::next`].
+    /// As for [`Copies::next`].
     #[inline(always)]
     pub unsafe fn all(&mut self, tile: &Tile<T, DIM16>, rows: u32) {
         for number in 0..self.copies_of_warp.copies(rows) {

@@ -40,7 +40,7 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTER
     /// Returns the A operand at row `16 row` and column `16 col`.
     ///
     /// # Safety
-    /// As [`Queries::hold`].
+    /// As for [`Queries::hold`].
     #[inline(always)]
     pub unsafe fn get(&self, row: usize, col: usize) -> A {
         if Q_IN_REGISTERS {

@@ -17,8 +17,8 @@ pub(crate) struct Tile<T, const DIM16: usize> {
 impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// Chunks from one row to the next. It is odd to avoid bank conflicts.
     const PITCH: u32 = 2 * DIM16 as u32 + 1;
-/// Allocates a tile of `rows` rows in shared memory.
 
+    /// Allocates a tile of `rows` rows in shared memory.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, rows: u32) -> Self {
         Self { chunks: memory.take(rows * Self::PITCH), first: 0, element: PhantomData }
@@ -45,7 +45,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// QKᵀ uses it for K.
     ///
     /// # Safety
-    /// As [`Tile::left`].
+    /// As for [`Tile::left`].
     #[inline(always)]
     pub unsafe fn columns(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
@@ -58,7 +58,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// Reads the same matrix as two adjacent B operands. PV uses it for V.
     ///
     /// # Safety
-    /// As [`Tile::left`].
+    /// As for [`Tile::left`].
     #[inline(always)]
     pub unsafe fn rows(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
         // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
@@ -100,7 +100,7 @@ impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
     /// Reads one chunk of a row.
     ///
     /// # Safety
-    /// As [`Tile::left`].
+    /// As for [`Tile::left`].
     #[inline(always)]
     pub unsafe fn chunk(&self, row: u32, chunk: u32) -> Chunk {
         // SAFETY: the caller guarantees that the chunk lies inside the tile and that a barrier follows the

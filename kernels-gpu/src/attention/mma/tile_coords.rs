@@ -39,7 +39,7 @@ impl TileCoords {
     /// the first query head of the group that shares the key head.
     ///
     /// # Safety
-    /// As [`TileCoords::of_block`].
+    /// As for [`TileCoords::of_block`].
     #[inline(always)]
     pub unsafe fn of_rows(p: &AttentionParams, rows: u32, keys: bool) -> Option<Self> {
         let [batch, head, tile] = tile_of_block(p, keys);
