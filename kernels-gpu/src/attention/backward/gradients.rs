@@ -132,8 +132,8 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
 /// `after`.
 ///
 /// # Safety
-/// The tiles of `step` have arrived, and a barrier followed. All threads have finished the step before. The
-/// mask is readable.
+/// The tiles of `step` have arrived, and a barrier followed. All threads have finished the step before
+/// `step`. The mask is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,

@@ -8,8 +8,8 @@
 //! inner-loop tiles of the other. With queries as outer-loop tile it computes `dQ`. With keys it computes
 //! `dK` and `dV`, summed over all heads of the group (GQA).
 //!
-//! In both cases, two matrix multiplications give the scores and the gradients of `P`. Their results are the
-//! A operands of one or two more multiplications.
+//! In both cases, two matrix multiplications give the scores and the gradients of `P`. From these the kernel
+//! computes `P` and `dS`, which are the A operands of one or two more multiplications.
 //!
 //! The kernels use no atomics. The order of each sum is fixed, so results are reproducible bit for bit. This
 //! costs two matrix multiplications more per tile pair than a kernel that computes all three gradients.

@@ -5,7 +5,7 @@
 //! - A warpgroup starts QKᵀ of one key tile and PV of the previous key tile together.
 //! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials. With three
 //!   warpgroups, named barriers enforce an order (ping-pong), which is faster. Two warpgroups alternate
-//!   without barriers, which would make them slower. Measurements: `docs/attention.md`.
+//!   on their own, and barriers would make them slower.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};

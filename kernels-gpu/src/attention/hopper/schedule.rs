@@ -13,7 +13,7 @@ pub(crate) struct QueryTile {
     pub head: u32,
     /// First query of the tile.
     pub row: u32,
-    /// Number of key tiles that the queries see. These are the first ones of the sequence.
+    /// Number of key tiles that the queries see. These are the first ones of the batch.
     pub key_tiles: u32,
 }
 

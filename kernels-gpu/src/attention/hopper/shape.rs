@@ -85,7 +85,7 @@ where
 
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
-        /// The kernel with the sizes of the constant of the same name in `params`.
+        /// A kernel whose sizes are those of a constant in `params`: `Kernel64` has those of `D64`.
         pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = KernelShape<
             T,
             { $tiles.keys as usize / 2 },

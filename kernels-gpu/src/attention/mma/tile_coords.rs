@@ -25,7 +25,7 @@ pub(crate) struct TileCoords {
 }
 
 impl TileCoords {
-    /// Returns the query tile of this block, or `None` if the block has no tile in a sequence.
+    /// Returns this block's tile of `rows` queries, or `None` if the block has no tile in a sequence.
     ///
     /// # Safety
     /// The host checked `p` for this launch.
@@ -35,8 +35,8 @@ impl TileCoords {
         unsafe { Self::of_rows(p, rows, false) }
     }
 
-    /// Returns the tile of this block. Its rows are keys if `keys`, otherwise queries. For keys, `head` is
-    /// the first query head of the group that shares the key head.
+    /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in a sequence. The rows
+    /// are keys if `keys`, otherwise queries. For keys, `head` is the first query head of its group (GQA).
     ///
     /// # Safety
     /// As for [`TileCoords::of_block`].
