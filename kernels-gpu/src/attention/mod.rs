@@ -1,5 +1,9 @@
-//! Attention on tensor cores: with `mma.sync` on every GPU from sm_80 on (`mma`), with split keys for few
-//! queries (`decode`), with `wgmma` on Hopper (`hopper`), and its gradients (`backward`).
+//! Attention kernels on tensor cores.
+//!
+//! - `mma`: forward pass with `mma.sync`, on every GPU from sm_80 on.
+//! - `decode`: forward pass for few queries, with the keys split among blocks (split-KV decoding).
+//! - `hopper`: forward pass with `wgmma`, on Hopper.
+//! - `backward`: gradients of queries, keys and values.
 pub mod backward;
 pub mod decode;
 #[cfg(any(target_feature = "sm_90a", not(target_arch = "nvptx64")))]

@@ -1,3 +1,3 @@
-//! Softmax and cross-entropy: the online reduction of a row, and the target classes.
+//! Building blocks of softmax and cross-entropy: the online row reduction, and the class targets.
 pub mod online;
 pub mod target;

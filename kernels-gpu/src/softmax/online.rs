@@ -1,27 +1,31 @@
-//! Softmax's reduction: the maximum of a row and the sum of `exp(x - max)`, gathered in one pass.
+//! Online softmax reduction: computes the row maximum and `sum(exp(x - max))` in one pass.
 //!
-//! The maximum of several packs is found first, so that an element costs one `ex2` and the sum is scaled down once for
-//! all of them. `x - max` is taken before `log2(e)` multiplies it: `fma(x, log2(e), -max * log2(e))` would save an
-//! instruction and overflow in a row of `finfo.min`, as attention masks have them.
+//! Terms: a team is the threads that share a row, and a pack is one 16-byte vector.
+//!
+//! Each step first finds the maximum of several packs. An element then costs one `ex2`, and the sum is
+//! rescaled once per step. The subtraction `x - max` comes before the multiplication by `log2(e)`. `fma(x,
+//! log2(e), -max * log2(e))` would save an instruction, but it overflows in rows of `finfo.min`, which
+//! attention masks contain.
 use core::f32::consts::{LN_2, LOG2_E};
 
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::prelude::*;
 
-/// The maximum of some logits, and the sum of `exp(x - max)` over them.
+/// The maximum of a set of logits, and the sum of `exp(x - max)` over them.
 #[derive(Clone, Copy)]
 pub(crate) struct ExpSum {
-    /// The largest logit; of none, or none but -inf, the lowest finite number: `-inf - max` is then no NaN.
+    /// The largest logit. It is the lowest finite number if the set is empty or has only -inf, because `-inf
+    /// - -inf` is NaN.
     pub max: f32,
-    /// 0 for no logit but -inf; NaN where one is NaN or +inf.
+    /// 0 if the set is empty or has only -inf; NaN if a logit is NaN or +inf.
     pub sum: f32,
 }
 
 impl ExpSum {
-    /// Of no logits.
+    /// The value for an empty set.
     pub const EMPTY: Self = Self { max: f32::MIN, sum: 0.0 };
 
-    /// With the logits of `packs` too.
+    /// Adds the logits of `packs`.
     #[inline(always)]
     pub fn with<T: Elem, const N: usize>(self, packs: [Pack<T>; N]) -> Self {
         let mut largest = packs[0];
@@ -36,7 +40,8 @@ impl ExpSum {
         Self { max, sum }
     }
 
-    /// Of the team's whole row, the same bits in each thread. Every thread of the block must call it, once.
+    /// Reduces over the whole row of the team. All threads get the same bits. Every thread of the block must
+    /// call this function exactly once.
     #[inline(always)]
     pub fn reduce<T: Elem>(self, team: Team) -> Self {
         let combine = |[max_a, sum_a]: [f32; 2], [max_b, sum_b]: [f32; 2]| {
@@ -49,7 +54,7 @@ impl ExpSum {
     }
 }
 
-/// The largest lane, as a balanced tree.
+/// Returns the largest element, with a balanced tree of comparisons.
 #[inline(always)]
 fn max_of<L: F32Vec>(lanes: L) -> f32 {
     let mut lanes = lanes;
@@ -61,10 +66,12 @@ fn max_of<L: F32Vec>(lanes: L) -> f32 {
     lanes.get(0)
 }
 
-/// `exp(x)` for what logits of `T` differ by, so hardly above 0; 0 below 2^-126.
+/// Returns `exp(x)` for a difference of two logits of type `T`, so `x` is at most slightly above 0. Results
+/// below 2^-126 become 0.
 ///
-/// The product with `log2(e)` is off by up to `|x| * 2^-24`, which 16 bits hide; for f32 the remainder of the product
-/// goes into the result: 3 ulp at most, of which `ex2` has 2.
+/// The product with `log2(e)` has an error of up to `|x| * 2^-24`. Rounding to a 16-bit type hides this
+/// error. For f32, the function corrects the result with the remainder of the product. The total error is
+/// then at most 3 ulp, of which `ex2` causes 2.
 #[inline(always)]
 pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
     /// `log2(e) - LOG2_E`.
@@ -75,14 +82,16 @@ pub(crate) fn exp<T: Elem>(x: f32) -> f32 {
         return power;
     }
     let remainder = fma(x, LOG2_E_REMAINDER, fma(x, LOG2_E, -exponent));
-    // Infinite, or a NaN, where `x` is infinite or nearly so: the power says it all.
+    // If `x` is infinite or almost, the remainder is infinite or NaN. The result is then `power`.
     let remainder = if remainder.abs() < 1.0 { remainder } else { 0.0 };
     fma(power, remainder * LN_2, power)
 }
 
-/// `ln(x)` within 2 ulp, where `lg2.approx` near 1 has no correct digit; for one number a row.
+/// Returns `ln(x)` with an error of at most 2 ulp. `lg2.approx` has no correct digit near 1. This function is
+/// slower, so kernels call it once per row.
 ///
-/// `x = m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`; `ln(m) = 2 * atanh((m - 1) / (m + 1))` as a series.
+/// `x = m * 2^k` with `m` between `sqrt(1/2)` and `sqrt(2)`. `ln(m) = 2 * atanh((m - 1) / (m + 1))` is
+/// computed as a series.
 #[inline(always)]
 pub(crate) fn ln(x: f32) -> f32 {
     const SQRT_HALF: u32 = 0x3f35_04f3;
@@ -99,23 +108,24 @@ pub(crate) fn ln(x: f32) -> f32 {
     fma(exponent, LN_2, fma(double * square, series, double))
 }
 
-/// What the kernels of a softmax and of its gradient need to know beside their operands.
+/// Arguments of the kernels of softmax and its gradient, in addition to the operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct SoftmaxParams {
-    /// Rows of the operands.
+    /// Number of rows.
     pub rows: u64,
-    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
+    /// Rows per group of the outer stride. If 0, the inner stride is the only one.
     pub inner: u32,
-    /// Columns of a row.
+    /// Columns per row.
     pub cols: u32,
-    /// Are all operands `Rows::is_vector`? 0 or 1.
+    /// 1 if all operands satisfy `Rows::is_vector`, otherwise 0.
     pub vector: u32,
-    /// The logarithm of the softmax? 0 or 1.
+    /// 1 for the logarithm of the softmax, otherwise 0.
     pub log: u32,
 }
 
-/// The thread's packs of `N` tiles from `first` on; -inf past the end, which adds nothing to a sum of exponentials.
+/// Loads this thread's packs of `N` tiles from tile `first` on. Elements past the end of the row are -inf,
+/// which adds nothing to a sum of exponentials.
 #[inline(always)]
 pub(crate) fn logits<T: Elem, const N: usize, const VECTOR: bool>(
     x: Row<T, VECTOR>,

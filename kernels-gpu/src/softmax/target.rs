@@ -1,39 +1,39 @@
-//! The classes that a loss is asked for: one integer a row.
+//! The target classes of cross-entropy: one integer per row.
 use cuda_std::mem::{load_u32, load_u32x2};
 use cuda_std::prelude::*;
 
-/// The targets: a kernel argument.
+/// The targets, as part of a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Targets {
-    /// One integer for each row, without gaps.
+    /// One integer per row, contiguous.
     pub base: *const u8,
-    /// The target of rows that count for nothing.
+    /// Target value of rows that do not contribute to the loss.
     pub ignore_index: i64,
-    /// Bytes of an integer: 8 or 4.
+    /// Bytes per integer: 8 or 4.
     pub bytes: u32,
 }
 
-/// What a target says of its row.
+/// The class that a target selects.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// The column that should have been the largest.
+    /// The column of the correct class.
     Column(u32),
-    /// The row counts for nothing.
+    /// The row is ignored: it does not contribute to the loss.
     Ignored,
-    /// There is no such class: the row's results are NaN.
+    /// The target is not a valid class. The results of the row are NaN.
     Outside,
 }
 
 impl Targets {
-    /// That of `row`, as it stands there.
+    /// Loads the target of row `row`.
     ///
     /// # Safety
-    /// There are more than `row` integers.
+    /// There are more than `row` targets.
     #[inline(always)]
     pub(crate) unsafe fn load(&self, row: u64) -> i64 {
         let at = self.base.wrapping_add((row * u64::from(self.bytes)) as usize);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a row that has a target.
         unsafe {
             if self.bytes == 8 {
                 let [low, high] = load_u32x2(at, Load::ReadOnly);
@@ -44,7 +44,7 @@ impl Targets {
         }
     }
 
-    /// What a target says of a row of `cols` classes.
+    /// Returns the class that `target` selects in a row of `cols` classes.
     #[inline(always)]
     pub(crate) fn class(&self, target: i64, cols: u32) -> Class {
         match target {
@@ -55,20 +55,21 @@ impl Targets {
     }
 }
 
-/// What the kernels of the loss and of its gradient need to know beside their operands.
+/// Arguments of the kernels of cross-entropy and its gradient, in addition to the operands.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct CrossEntropyParams {
-    /// Rows of the operands.
+    /// Number of rows.
     pub rows: u64,
-    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
+    /// Rows per group of the outer stride. If 0, the inner stride is the only one.
     pub inner: u32,
-    /// Columns of a row: classes.
+    /// Columns per row: the number of classes.
     pub cols: u32,
-    /// Are all operands `Rows::is_vector`? 0 or 1.
+    /// 1 if all operands satisfy `Rows::is_vector`, otherwise 0.
     pub vector: u32,
-    /// The share of the target that all classes have in equal parts.
+    /// Part of the target probability that is distributed equally over all classes, as in torch's
+    /// `cross_entropy`.
     pub label_smoothing: f32,
-    /// The weight of `lse^2` in the loss.
+    /// Factor of `lse^2` in the loss.
     pub z_loss: f32,
 }

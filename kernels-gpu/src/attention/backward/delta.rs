@@ -1,4 +1,4 @@
-//! The numbers of a query: `lse`, and `delta`.
+//! Per-query statistics of the backward pass: computes `delta`, and loads `lse` and `delta`.
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -8,19 +8,22 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 use crate::layout::vec8::Vec8;
 
-/// Where `lse` is less, a mask hides all keys by finite numbers, beside which the logarithm of the keys'
-/// number is lost: 2^23.
+/// Smallest `lse` that the backward pass uses, about -2^23. A smaller value means that a mask hides all keys
+/// of the row with finite numbers. Rounding has then lost the logarithm of the number of keys.
 const MIN_LSE: f32 = -8e6;
 
-/// `lse` as a power of two, and `delta`, of a query; 0 for `lse` where no key was seen, or all were hidden by
-/// finite numbers: all weights are 0 then, and so are the gradients.
+/// Loads `lse`, multiplied by `log2(e)`, and `delta` of a query.
+///
+/// If no key is visible, or if a mask hides all keys with finite numbers, it returns 0 for `lse`. All
+/// probabilities are then 0, and so are the gradients.
 ///
 /// # Safety
-/// The query is one of the sequence.
+/// The query is in the sequence.
 #[inline(always)]
 pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: u32) -> [f32; 2] {
     let at = coords.number(&p.forward, query);
-    // SAFETY: as the caller promises: the host checked that there is one for each query.
+    // SAFETY: the host checked that both tensors have one element per head and query; the query is in the
+    // sequence.
     let read = |numbers: *mut f32| unsafe {
         f32::from_bits(mem::load_u32(numbers.wrapping_add(at).cast_const().cast(), Load::Default))
     };
@@ -29,14 +32,14 @@ pub(super) unsafe fn statistics(p: &BackwardParams, coords: &TileCoords, query: 
     [lse, read(p.delta)]
 }
 
-/// `delta`: a team of eight lanes for each query of a tile.
+/// Computes `delta` for a tile of queries, with eight lanes per query.
 ///
 /// # Safety
-/// As [`gradients`](super::gradients), for the side of the queries.
+/// As for [`gradients`](super::gradients) with queries as outer-loop tile.
 #[inline(always)]
 pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
     let f = &p.forward;
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(f, DELTA_ROWS, false) }) else { return };
     let (team, lane) = (thread::index()[0] / 8, thread::index()[0] % 8);
     for step in 0..DELTA_ROWS / (DELTA_THREADS / 8) {
@@ -52,7 +55,7 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
             let (out, dout) = (row(&f.out), row(&p.dout));
             let mut col = 8 * lane;
             while col < f.dim {
-                // SAFETY: columns of the query.
+                // SAFETY: the query is in the sequence, and `col` is less than the head dimension.
                 let [a, b] = [out, dout].map(|row| unsafe { eight(row, col, f.dim, p.vector != 0) });
                 for at in 0..8 {
                     sum = fma(a[at], b[at], sum);
@@ -63,22 +66,22 @@ pub(crate) unsafe fn delta<T: MatrixElem>(p: BackwardParams) {
         let sum = warp::sum(sum, 8);
         if lane == 0 && query < coords.queries {
             let to = p.delta.wrapping_add(coords.number(f, query));
-            // SAFETY: the host checked that there is one for each query.
+            // SAFETY: the host checked that `delta` has one element per head and query.
             unsafe { mem::store_u32(to.cast(), sum.to_bits(), Store::Default) };
         }
     }
 }
 
-/// The columns from `col` on, eight of them, of a row of `dim`; zeros behind its end. With `vector`, rows are
-/// aligned to 16 bytes and so long.
+/// Loads eight columns of a row from column `col` on. Columns from `dim` on are zero. If `vector`, the row is
+/// aligned to 16 bytes, and `dim` is a multiple of 8.
 ///
 /// # Safety
-/// The row is readable.
+/// The row has `dim` readable columns.
 #[inline(always)]
 unsafe fn eight<T: MatrixElem>(row: *const T, col: u32, dim: u32, vector: bool) -> [f32; 8] {
     let at = row.wrapping_add(col as usize);
     if vector {
-        // SAFETY: as the caller promises.
+        // SAFETY: `col` is a multiple of 8 below `dim`, so all eight columns exist and are aligned.
         let [[a, b, c, d], [e, f, g, h]] = unsafe { Vec8::load(at, true) }.vec4s();
         return [a, b, c, d, e, f, g, h];
     }
@@ -86,7 +89,7 @@ unsafe fn eight<T: MatrixElem>(row: *const T, col: u32, dim: u32, vector: bool) 
         if col + i >= dim {
             return 0.0;
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: `col + i` is less than `dim`, and the caller passes a row of `dim` columns.
         let bits = unsafe { mem::load_u16(at.wrapping_add(i as usize).cast(), Load::ReadOnly) };
         T::from_bits(u32::from(bits)).to_f32()
     })

@@ -1,4 +1,4 @@
-//! The kernel: the rows of one side against all rows of the other that they see.
+//! Backward kernel: one outer-loop tile against all inner-loop tiles that its rows see.
 use cuda_std::copy;
 use cuda_std::math::ex2_ftz;
 use cuda_std::mma::MatrixElem;
@@ -18,11 +18,14 @@ use crate::attention::mma::tile::Tile;
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// Gradients of the rows of one side: of keys if `KEYS`, then `FIRST` gives `dk` and `SECOND` `dv`; else of
-/// queries, and `FIRST` gives `dq`.
+/// Computes the gradients of one outer-loop tile.
+///
+/// If `KEYS`, the tile contains keys: `FIRST` selects `dk`, and `SECOND` selects `dv`. Otherwise it contains
+/// queries, and `FIRST` selects `dq`. `GENERAL` adds mask, softcap, any scale and any alignment.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with [`shared_bytes`](super::shared_bytes).
+/// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
+/// shared memory.
 #[inline(always)]
 pub(crate) unsafe fn gradients<
     T: MatrixElem,
@@ -38,15 +41,15 @@ pub(crate) unsafe fn gradients<
     p: BackwardParams,
 ) {
     let (rows, cols) = (WARPS * 16 * ROWS16 as u32, 16 * COLS16 as u32);
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p`.
     let Some(coords) = (unsafe { TileCoords::of_rows(&p.forward, rows, KEYS) }) else {
-        // SAFETY: as the caller promises.
+        // SAFETY: the block has no tile in a sequence, and the outputs are writable.
         return unsafe { clear_rest::<KEYS, FIRST, SECOND>(&p, rows) };
     };
     let (window, there) = rows_of::<KEYS>(&p, &coords);
     let vector = !GENERAL || p.vector != 0;
     let begin = window.first(coords.first) as u32 / cols;
-    // Opaque: of the minimum in it and a maximum LLVM makes an instruction that sm_80 has not.
+    // Without `opaque`, LLVM combines this minimum with a maximum into an instruction that sm_80 lacks.
     let [end, _] = thread::opaque([window.end((coords.first + rows).min(there) - 1) as u32, 0]);
     let tiles = if end as i32 > 0 { end.div_ceil(cols).saturating_sub(begin) } else { 0 };
 
@@ -56,10 +59,10 @@ pub(crate) unsafe fn gradients<
         InnerTile::<T, DIM16, WARPS, KEYS, GENERAL>::take(&mut memory, &p, coords, [begin, tiles, cols]);
     if inner.steps() > 0 {
         for (copier, to) in operands(&p, &coords, KEYS, 0, WARPS * warp::SIZE).iter().zip(&tiles_of_rows) {
-            // SAFETY: the tensors are readable.
+            // SAFETY: the host checked that the tensors are readable; no thread uses the tiles yet.
             unsafe { copier.copy(to, coords.first, rows, vector) };
         }
-        // SAFETY: as above; it is the first step.
+        // SAFETY: as above. This is the first step, so no thread uses the buffers.
         unsafe {
             inner.copy(inner.first(), 0);
             inner.copy(inner.first(), 1);
@@ -69,19 +72,20 @@ pub(crate) unsafe fn gradients<
     copy::wait();
     block::sync();
 
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p`.
     let outer =
         unsafe { OuterTile::<T, ROWS16, DIM16>::of::<KEYS>(&p, &coords, window, there, tiles_of_rows) };
     let mut sums: [Accumulator<ROWS16, DIM16>; 2] = [[[[[0.0; 4]; 2]; DIM16]; ROWS16]; 2];
     let mut step = inner.first();
     while step.number < inner.steps() {
         let after = inner.after(step);
-        // SAFETY: the tensors are readable; the step before this was worked off before the last barrier.
+        // SAFETY: the tensors are readable. All warps finished the previous step, which used this buffer,
+        // before the last barrier.
         let numbers = unsafe {
             inner.copy(after, 0);
             inner.read(after)
         };
-        // SAFETY: all tiles of the step have been waited for; the host checked the mask; as above.
+        // SAFETY: the tiles of the step arrived before the last barrier; the host checked the mask.
         unsafe {
             add::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(
                 &mut sums,
@@ -91,23 +95,25 @@ pub(crate) unsafe fn gradients<
             )
         };
         copy::wait();
-        // SAFETY: as above.
+        // SAFETY: all warps finished the previous step, which used this buffer, before the last barrier.
         unsafe { inner.store(after, numbers) };
         block::sync();
         step = after;
     }
-    // SAFETY: the warp is the only one that used these rows of its tiles, and has done so; the outputs are
-    // writable.
+    // SAFETY: the warp has finished reading its rows of the tiles, and no other warp accesses them; the
+    // outputs are writable.
     unsafe { write::<T, ROWS16, DIM16, KEYS, FIRST, SECOND>(&p, &coords, there, &outer, &sums, vector) };
 }
 
-/// What a block does that has no tile of a sequence.
+/// Clears the padding rows of a block that has no tile in a sequence, in the gradients that the kernel
+/// computes.
 ///
 /// # Safety
-/// As [`UnusedRows::of_block`]; the outputs are writable.
+/// As for [`UnusedRows::of_block`]. In addition, the outputs are writable.
 #[inline(always)]
 unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p: &BackwardParams, rows: u32) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that the block has no tile in a sequence and that the outputs are
+    // writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(&p.forward, rows, KEYS);
         if KEYS && FIRST {
@@ -122,10 +128,12 @@ unsafe fn clear_rest<const KEYS: bool, const FIRST: bool, const SECOND: bool>(p:
     }
 }
 
-/// Adds what the other side's tile of a step gives, and begins to copy the second tile of the step after.
+/// Adds the contribution of one inner-loop step to `sums`. Also starts to copy the second operand of step
+/// `after`.
 ///
 /// # Safety
-/// All tiles of the step have been waited for, and those of the step before worked off; the mask is readable.
+/// The tiles of `step` have arrived, and a barrier followed. All threads have finished the step before
+/// `step`. The mask is readable.
 #[inline(always)]
 unsafe fn add<
     T: MatrixElem,
@@ -145,21 +153,22 @@ unsafe fn add<
 ) {
     let ([first, last], col, cols) = (outer.span, inner.row(step), inner.rows);
     if first > last || outer.window.hides(outer.span, col, cols) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees that all threads have finished the step that used this buffer.
         return unsafe { inner.copy(after, 1) };
     }
     let (f, right) = (&inner.p.forward, inner.tiles_of(step));
-    // Else the places of its rows in the mask stay in registers from step to step.
+    // Without `opaque`, the mask offsets of the rows stay in registers from step to step.
     let at = At { row: thread::opaque([first, 0])[0], col };
     let mut slopes = [[[[1.0; 4]; 2]; COLS16]; ROWS16];
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that the tiles arrived, that the other buffer is unused and that the mask
+    // is readable.
     unsafe {
         let product = |operands: usize| -> Scores<ROWS16, COLS16> {
             let rows = Queries::<T, ROWS16, DIM16, false>::of(outer.tiles[operands], outer.lanes);
             products(&rows, &right[operands], &outer.lanes, |_| ())
         };
         let mut scores = product(0);
-        // Not before: the copies would keep the products waiting.
+        // Do not start these copies earlier: they would delay the first matrix multiplication.
         inner.copy(after, 1);
         if GENERAL {
             slopes = cap_with_slopes(&mut scores, f);
@@ -170,7 +179,7 @@ unsafe fn add<
             hide(&mut scores, at, &outer.window);
         }
         let weight_gradients = if FIRST { product(1) } else { scores };
-        // The general kernel's scores are powers of two already.
+        // In the general kernel, the scores are base-2 exponents already.
         let factor = if GENERAL { 1.0 } else { f.scale * core::f32::consts::LOG2_E };
         for pair in 0..COLS16 {
             let (mut weights, mut gradients) = ([[[0.0; 4]; 2]; ROWS16], [[[0.0; 4]; 2]; ROWS16]);
@@ -203,10 +212,10 @@ unsafe fn add<
     }
 }
 
-/// Writes the gradients.
+/// Writes the gradients of the warp's rows.
 ///
 /// # Safety
-/// Nobody but the warp uses its rows of its tiles; the outputs are writable.
+/// Only this warp accesses its rows of the tiles. The outputs are writable.
 #[inline(always)]
 unsafe fn write<
     T: MatrixElem,
@@ -232,7 +241,7 @@ unsafe fn write<
         dim: f.dim,
         vector,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that only this warp accesses its rows and that the outputs are writable.
     unsafe {
         if KEYS && SECOND {
             rows(&p.dv, coords.key(&p.dv, f.group)).write(&outer.tiles[1], &sums[1], &[[1.0; 2]; ROWS16]);

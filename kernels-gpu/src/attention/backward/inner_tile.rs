@@ -1,4 +1,4 @@
-//! The side that a block goes over, tile by tile.
+//! Inner-loop tiles of the backward pass, which a block loops over.
 use cuda_std::mma::{Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
@@ -8,8 +8,8 @@ use crate::attention::mma::tile::{Copier, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::Heads;
 
-/// What copies the two tensors of a side: of keys and values if `keys`, else of queries and the result's
-/// gradient, those of the head that is number `member` of those that share a key's.
+/// Returns the copiers of an operand pair: keys and values if `keys`, otherwise queries and dO. `member`
+/// selects the query head in its group.
 #[inline(always)]
 pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     p: &BackwardParams,
@@ -25,19 +25,20 @@ pub(super) fn operands<T: MatrixElem, const DIM16: usize>(
     pair.map(|(head, stride, rows)| Copier::of(head, stride, [rows, f.dim], threads))
 }
 
-/// A step: a tile of the other side.
+/// A step of the inner loop, which processes one tile of one query head.
 #[derive(Clone, Copy)]
 pub(super) struct Step {
-    /// Counted from 0.
+    /// The step's number, counted from 0.
     pub number: u32,
-    /// The head among those that share a key's.
+    /// Index of the query head in its group.
     pub member: u32,
-    /// The tile among that head's.
+    /// Number of the tile in its sequence.
     tile: u32,
 }
 
-/// Two buffers of a tile of each tensor, and, where they are of queries, of these queries' numbers. `KEYS`:
-/// the block's own rows are keys, so that these are queries, of one head after the other.
+/// Double buffers for the two inner-loop operands. If `KEYS`, the outer-loop rows are keys, and the
+/// inner-loop rows are queries of all heads of the group, one head after the other. The buffers then also
+/// contain `lse` and `delta` of these queries.
 pub(super) struct InnerTile<
     'p,
     T,
@@ -46,22 +47,26 @@ pub(super) struct InnerTile<
     const KEYS: bool,
     const GENERAL: bool,
 > {
+    /// The kernel argument.
     pub p: &'p BackwardParams,
+    /// Coordinates of the outer-loop tile.
     pub coords: TileCoords,
-    /// The first tile, and how many there are of a head.
+    /// Number of the first tile.
     pub begin: u32,
+    /// Number of tiles per head.
     pub tiles: u32,
-    /// Rows of a tile.
+    /// Rows per tile.
     pub rows: u32,
     buffers: [Tile<T, DIM16>; 2],
-    /// Those of two queries together: `lse` and `delta` of one, then of the other.
+    /// `lse` and `delta` of two queries per chunk, in the order `lse`, `delta`, `lse`, `delta`.
     numbers: Shared<Chunk>,
 }
 
 impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, const GENERAL: bool>
     InnerTile<'p, T, DIM16, WARPS, KEYS, GENERAL>
 {
-    /// Tiles of `rows` rows from number `begin` on, `tiles` of them.
+    /// Allocates buffers for tiles of `rows` rows. `begin` is the number of the first tile, and `tiles` is
+    /// their number per head.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -73,19 +78,19 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Self { p, coords, begin, tiles, rows, buffers, numbers: memory.take(rows) }
     }
 
-    /// Over all heads that share the block's rows.
+    /// Number of steps, over all heads of the group if `KEYS`.
     #[inline(always)]
     pub fn steps(&self) -> u32 {
         self.tiles * if KEYS { self.p.forward.group } else { 1 }
     }
 
-    /// The first step.
+    /// Returns the first step.
     #[inline(always)]
     pub fn first(&self) -> Step {
         Step { number: 0, member: 0, tile: self.begin }
     }
 
-    /// The step after another: the next tile, or the first one of the next head.
+    /// Returns the next step: the next tile, or the first tile of the next head.
     #[inline(always)]
     pub fn after(&self, step: Step) -> Step {
         let number = step.number + 1;
@@ -95,23 +100,24 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         Step { number, member: step.member + 1, tile: self.begin }
     }
 
-    /// The first row of a step's tile.
+    /// First row of a step's tile.
     #[inline(always)]
     pub fn row(&self, step: Step) -> u32 {
         step.tile * self.rows
     }
 
-    /// The tiles of a step.
+    /// Returns the buffers of the two tiles of a step.
     #[inline(always)]
     pub fn tiles_of(&self, step: Step) -> [Tile<T, DIM16>; 2] {
         let [first, second] = &self.buffers;
         [first, second].map(|tile| tile.at_row(step.number % 2 * self.rows))
     }
 
-    /// Begins to copy a step's tile of one tensor, the first or the second, if there is such a step.
+    /// Starts to copy a step's tile of operand `tensor` (0 or 1). Does nothing after the last step.
     ///
     /// # Safety
-    /// The tensors are readable; the step two before was worked off by all threads.
+    /// The tensors are readable. All threads have finished the step before the previous one, which used the
+    /// same buffer.
     #[inline(always)]
     pub unsafe fn copy(&self, step: Step, tensor: usize) {
         if step.number >= self.steps() {
@@ -119,14 +125,14 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
         let copiers = operands(self.p, &self.coords, !KEYS, step.member, WARPS * warp::SIZE);
         let vector = !GENERAL || self.p.vector != 0;
-        // SAFETY: as the caller promises.
+        // SAFETY: the tensors are readable, and the caller guarantees that the buffer is unused.
         unsafe { copiers[tensor].copy(&self.tiles_of(step)[tensor], self.row(step), self.rows, vector) };
     }
 
-    /// Reads the numbers of a step's queries, one of each for a thread; zeros where there is none.
+    /// Loads `lse` and `delta` of one query per thread for a step. They are 0 for queries that do not exist.
     ///
     /// # Safety
-    /// The tensors are readable.
+    /// The host checked the kernel argument.
     #[inline(always)]
     pub unsafe fn read(&self, step: Step) -> [f32; 2] {
         let query = self.row(step) + thread::index()[0];
@@ -134,20 +140,20 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         if !KEYS || thread::index()[0] >= self.rows || !there {
             return [0.0; 2];
         }
-        // SAFETY: it is one of the sequence.
+        // SAFETY: `query` is less than the number of queries in the sequence.
         unsafe { statistics(self.p, &self.coords.with_member(step.member), query) }
     }
 
-    /// Keeps the numbers that [`InnerTile::read`] gave.
+    /// Stores the values that [`InnerTile::read`] returned for the same step.
     ///
     /// # Safety
-    /// As there.
+    /// All threads have finished the step before the previous one, which used the same buffer.
     #[inline(always)]
     pub unsafe fn store(&self, step: Step, [lse, delta]: [f32; 2]) {
         if KEYS && thread::index()[0] < self.rows {
             let to = 2 * (step.number % 2 * self.rows + thread::index()[0]);
             let numbers = self.numbers.cast::<f32>();
-            // SAFETY: the thread's own places, of the buffer that is not in use.
+            // SAFETY: each thread writes its own two elements, in the buffer that no step uses now.
             unsafe {
                 numbers.set(to, lse);
                 numbers.set(to + 1, delta);
@@ -155,16 +161,16 @@ impl<'p, T: MatrixElem, const DIM16: usize, const WARPS: u32, const KEYS: bool, 
         }
     }
 
-    /// `lse` and `delta` of the lane's two queries in the columns of a matrix, to the left or right in the 16
-    /// of number `pair`.
+    /// Returns `lse` and `delta` of the two queries that are this lane's columns of an accumulator. The
+    /// accumulator is the left or right half, `operands` 0 or 1, of 16-column block `pair`.
     ///
     /// # Safety
-    /// A barrier stands between this and [`InnerTile::store`].
+    /// A barrier separates this read from [`InnerTile::store`].
     #[inline(always)]
     pub unsafe fn numbers(&self, step: Step, pair: usize, operands: usize) -> [[f32; 2]; 2] {
         let two = 8 * pair as u32 + 4 * operands as u32 + warp::lane() % 4;
         let at = step.number % 2 * self.rows / 2 + two;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller synchronized after the values were stored; the index lies in the step's buffer.
         let Chunk([a, b, c, d]) = unsafe { self.numbers.get(at) };
         [[a, b], [c, d]].map(|numbers| numbers.map(f32::from_bits))
     }

@@ -1,12 +1,18 @@
-//! Gradients: `dv = pT do`, `ds = p * (do vT - delta)`, `dq = scale ds k`, `dk = scale dsT q`, with the
-//! weights `p` worked out again from the scores and `lse`, and `delta` the sum of `do * out` over a query's
-//! columns (arXiv:2307.08691).
+//! Gradients of attention (FlashAttention-2, arXiv:2307.08691).
 //!
-//! A block has the rows of one side, queries or keys, and goes over the tiles of the other: with queries it
-//! gets `dq`, with keys `dk` and `dv`, of all heads that share them. Both multiply the same way, so there is
-//! one kernel: two products give scores and gradients of weights, from which come the left matrices of one or
-//! two more. No atomics: the sums have one order, and the same bits every time. It costs two products more
-//! than a kernel for both sides would need.
+//! `dV = Pᵀ dO`, `dS = P * (dO Vᵀ - delta)`, `dQ = scale dS K`, `dK = scale dSᵀ Q`. The kernels recompute the
+//! attention probabilities `P` from the scores and `lse`. `delta` is the sum of `dO * O` over the columns of
+//! a query.
+//!
+//! One kernel serves queries and keys. A block keeps an outer-loop tile of one operand and loops over the
+//! inner-loop tiles of the other. With queries as outer-loop tile it computes `dQ`. With keys it computes
+//! `dK` and `dV`, summed over all heads of the group (GQA).
+//!
+//! In both cases, two matrix multiplications give the scores and the gradients of `P`. From these the kernel
+//! computes `P` and `dS`, which are the A operands of one or two more multiplications.
+//!
+//! The kernels use no atomics. The order of each sum is fixed, so results are reproducible bit for bit. This
+//! costs two matrix multiplications more per tile pair than a kernel that computes all three gradients.
 pub(crate) mod delta;
 pub(crate) mod gradients;
 mod inner_tile;

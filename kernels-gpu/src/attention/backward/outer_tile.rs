@@ -1,4 +1,4 @@
-//! The rows whose gradients a warp gives.
+//! Outer-loop tile of the backward pass: the rows whose gradients a warp computes.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
@@ -8,22 +8,26 @@ use crate::attention::mma::tile::{FragmentLanes, Tile};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 
-/// A warp's `16 ROWS16` rows.
+/// The `16 ROWS16` outer-loop rows of a warp, which are queries or keys.
 pub(super) struct OuterTile<T, const ROWS16: usize, const DIM16: usize> {
+    /// Two operands in shared memory: keys and values, or queries and dO.
     pub tiles: [Tile<T, DIM16>; 2],
+    /// `ldmatrix` offsets of this lane.
     pub lanes: FragmentLanes<DIM16>,
+    /// The columns that each row sees.
     pub window: Window,
-    /// The first row, and the last that there is.
+    /// First row of the warp, and the last row of the warp that exists.
     pub span: [u32; 2],
-    /// `lse` and `delta` of rows `g` and `g + 8` of each 16, if they are queries.
+    /// `lse` and `delta` of rows `g` and `g + 8` of each 16, with `g = lane / 4`. They are 0 if the rows are
+    /// keys.
     pub numbers: [[[f32; 2]; 2]; ROWS16],
 }
 
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16, DIM16> {
-    /// The warp's own of the block's rows.
+    /// Returns this warp's rows of the block's tiles. The sequence has `there` rows.
     ///
     /// # Safety
-    /// As [`gradients`](super::gradients::gradients).
+    /// As for [`gradients`](super::gradients::gradients).
     #[inline(always)]
     pub unsafe fn of<const KEYS: bool>(
         p: &BackwardParams,
@@ -39,7 +43,7 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
         for row in 0..2 * ROWS16 {
             let query = first + 8 * row as u32 + warp::lane() / 4;
             if !KEYS && query < there {
-                // SAFETY: it is one of the sequence.
+                // SAFETY: `query` is less than the number of queries in the sequence.
                 numbers[row / 2][row % 2] = unsafe { statistics(p, coords, query) };
             }
         }
@@ -54,7 +58,7 @@ impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize> OuterTile<T, ROWS16
     }
 }
 
-/// What the block's rows see, and how many rows there are.
+/// Returns the window of the outer-loop rows, and the number of these rows in the sequence.
 #[inline(always)]
 pub(super) fn rows_of<const KEYS: bool>(p: &BackwardParams, coords: &TileCoords) -> (Window, u32) {
     let window = Window::of(coords.queries, coords.keys, p.forward.before, p.forward.after);

@@ -1,35 +1,36 @@
-//! What a launch of the gradients works on, and its sizes.
+//! Kernel argument and sizes of the backward pass.
 use crate::attention::mma::params::AttentionParams;
 use crate::attention::mma::tiling::Tiling;
 use crate::layout::heads::Heads;
 
-/// What a launch works on: the kernel argument.
+/// The kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct BackwardParams {
-    /// The forward launch's, with its results; `tiles` are those of the side whose gradients are wanted.
+    /// Parameters of the forward pass, including its results. `tiles` counts tiles of the operand whose
+    /// gradients are computed.
     pub forward: AttentionParams,
-    /// The gradient of the result.
+    /// The incoming gradient dO. Its shape is that of `out`.
     pub dout: Heads,
-    /// Those of queries, keys and values.
+    /// Gradient of the queries. Its shape is that of `q`.
     pub dq: Heads,
-    /// As `k`.
+    /// Gradient of the keys. Its shape is that of `k`.
     pub dk: Heads,
-    /// As `v`.
+    /// Gradient of the values. Its shape is that of `v`.
     pub dv: Heads,
-    /// The sum of `dout * out` over the columns, as `lse`.
+    /// Sum of `dout * out` over the columns, f32. Its shape is that of `lse`.
     pub delta: *mut f32,
-    /// May all heads be accessed 16 bytes at a time?
+    /// 1 if every head can be accessed in 16-byte accesses, otherwise 0.
     pub vector: u32,
 }
 
-/// Threads of a block of `_delta`.
+/// Threads per block of the kernel `_delta`.
 pub const DELTA_THREADS: u32 = 128;
-/// Queries of a block of `_delta`.
+/// Queries per block of the kernel `_delta`.
 pub const DELTA_ROWS: u32 = 64;
 
-/// Shared memory of a block, in bytes: two tiles of its rows, two buffers of two tiles of the other side's,
-/// and of two numbers for each of these rows.
+/// Bytes of shared memory per block: two outer-loop tiles, two buffers for two inner-loop tiles, and `lse`
+/// and `delta` for each row of these buffers.
 pub const fn shared_bytes(tiling: &Tiling) -> u32 {
     let cols = 16 * tiling.cols16 as u32;
     (2 * tiling.rows() + 4 * cols) * (2 * tiling.dim16 as u32 + 1) * 16 + 4 * cols * 4

@@ -1,11 +1,12 @@
-//! What lies between the products: scores, weights, left matrices.
+//! Elementwise operations on accumulators between the matrix multiplications of the backward pass.
 use cuda_std::mma::{A, C, MatrixElem};
 
 use crate::attention::mma::mask::{cap, each};
 use crate::attention::mma::params::AttentionParams;
 use crate::attention::mma::softmax::Scores;
 
-/// Scores as powers of two, and what their gradients are multiplied by: the cap's derivative.
+/// Applies scale and softcap, and converts the scores to base-2 exponents. Returns the derivative of the
+/// softcap for each score, or 1 without softcap.
 #[inline(always)]
 pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -21,7 +22,7 @@ pub(super) fn cap_with_slopes<const ROWS16: usize, const COLS16: usize>(
     slopes
 }
 
-/// Two sums side by side as a left matrix, rounded.
+/// Rounds two adjacent accumulators to one A operand.
 #[inline(always)]
 pub(super) fn left<T: MatrixElem>([[a, b, c, d], [e, f, g, h]]: &[C; 2]) -> A {
     [T::pair(*a, *b), T::pair(*c, *d), T::pair(*e, *f), T::pair(*g, *h)]

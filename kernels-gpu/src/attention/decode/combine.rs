@@ -1,4 +1,4 @@
-//! Adding up what the blocks of [`decode`](crate::attention::decode) found.
+//! Second kernel of [`decode`](crate::attention::decode): combines the results of the splits.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -8,80 +8,85 @@ use super::params::{DecodeParams, ROWS};
 use crate::attention::mma::tile_coords::TileCoords;
 use crate::layout::heads::divide;
 
-/// Warps of a block, which is for one query of one head. Each adds up every `COMBINERS`th part: one warp
-/// alone waits for memory as often as there are parts.
+/// Warps per block. A block combines one query of one head. Warp `w` combines splits `w`, `w + COMBINERS` and
+/// so on. With a single warp, the loads of all splits would run one after the other.
 pub const COMBINERS: u32 = 16;
-/// Columns of the widest head, a lane has 4 at a time, [`STEPS`] times.
+/// Largest head dimension. In each of [`STEPS`] steps a lane has four columns.
 const COLS: u32 = 256;
 const STEPS: usize = (COLS / (4 * warp::SIZE)) as usize;
-/// Parts whose loads are in flight together.
+/// Splits whose loads a warp has in flight.
 const IN_FLIGHT: usize = 4;
 
-/// Shared memory of a block, in bytes: a row of sums for each warp.
+/// Bytes of shared memory per block: one f32 row per warp.
 pub const SHARED_BYTES: u32 = COMBINERS * COLS * size_of::<f32>() as u32;
 
-/// The parts of one row.
+/// The splits of one row.
 struct Splits<'a> {
     p: &'a DecodeParams,
+    /// Index of the first split of the row tile.
     first: u32,
+    /// Number of splits.
     count: u32,
-    /// The row's number in each.
+    /// The row's index in its tile.
     line: u32,
 }
 
 impl Splits<'_> {
+    /// Index of the row in split `split`, in `partial_lse`.
     fn at(&self, split: u32) -> usize {
         (self.first + split) as usize * ROWS as usize + self.line as usize
     }
 
-    /// The logarithm of a part's sum of exponentials.
+    /// Reads the natural log-sum-exp of a split.
     ///
     /// # Safety
-    /// `decode` has run, and there is such a part.
+    /// The first kernel has finished, and `split` is less than `count`.
     #[inline(always)]
     unsafe fn lse(&self, split: u32) -> f32 {
         let from = self.p.partial_lse.wrapping_add(self.at(split));
-        // SAFETY: as the caller promises.
+        // SAFETY: the first kernel wrote one element per split and row, and `split` is less than `count`.
         f32::from_bits(unsafe { mem::load_u32(from.cast_const().cast(), Load::ReadOnly) })
     }
 
-    /// Four columns of a part's result.
+    /// Reads four columns of a split's result.
     ///
     /// # Safety
-    /// As for [`Splits::lse`]; the columns are there, `col` is a multiple of 4.
+    /// As for [`Splits::lse`]. In addition, `col` is a multiple of 4 and less than the head dimension.
     #[inline(always)]
     unsafe fn columns(&self, split: u32, col: u32) -> [f32; 4] {
         let from = self.p.partial.wrapping_add(self.at(split) * self.p.forward.dim as usize + col as usize);
-        // SAFETY: as the caller promises; rows have a multiple of 8 columns, and the host checked the base.
+        // SAFETY: the first kernel wrote these columns. The host checked the base, and `dim` is a multiple of
+        // 8.
         unsafe { mem::load_u32x4(from.cast_const().cast(), Load::ReadOnly) }.map(f32::from_bits)
     }
 
-    /// The maximum that weights are taken against, and their sum; all warps have the same.
+    /// Returns the reference for exponents and the sum of the split weights relative to it. All warps compute
+    /// the same values. The reference is the largest log-sum-exp, or 0 if no split saw a key.
     ///
     /// # Safety
-    /// As for [`Splits::lse`]; the warp is converged.
+    /// As for [`Splits::lse`]. In addition, the warp is converged.
     #[inline(always)]
     unsafe fn weights(&self) -> [f32; 2] {
         let (mut max, mut total) = (f32::NEG_INFINITY, 0.0);
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: as the caller promises.
+            // SAFETY: the first kernel has finished, and the loop bound keeps `split` below `count`.
             max = max.max(unsafe { self.lse(split) });
             split += warp::SIZE;
         }
         let max = warp::max(max, warp::SIZE);
-        // Where no part saw a key, all weights are to be 0.
+        // If no split saw a key, a finite reference gives all splits the weight 0.
         let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
         let mut split = warp::lane();
         while split < self.count {
-            // SAFETY: as the caller promises.
+            // SAFETY: the first kernel has finished, and the loop bound keeps `split` below `count`.
             total += weight(unsafe { self.lse(split) }, shift);
             split += warp::SIZE;
         }
         [shift, warp::sum(total, warp::SIZE)]
     }
 
-    /// The lane's columns of the weighted parts from `warp` on, every [`COMBINERS`]th.
+    /// Returns the weighted sum of splits `warp`, `warp + COMBINERS` and so on, in this lane's columns.
     ///
     /// # Safety
     /// As for [`Splits::lse`].
@@ -95,11 +100,11 @@ impl Splits<'_> {
             for slot in 0..IN_FLIGHT {
                 let split = split + slot as u32 * COMBINERS;
                 if split < self.count {
-                    // SAFETY: as the caller promises.
+                    // SAFETY: the first kernel has finished, and `split` is less than `count`.
                     weights[slot] = unsafe { self.lse(split) };
                     for step in 0..STEPS {
                         if column(step) < self.p.forward.dim {
-                            // SAFETY: as the caller promises.
+                            // SAFETY: as above, and the column is less than the head dimension.
                             values[slot][step] = unsafe { self.columns(split, column(step)) };
                         }
                     }
@@ -121,21 +126,21 @@ impl Splits<'_> {
     }
 }
 
-/// What a part counts beside one whose logarithm is `shift`.
+/// Weight of a split with log-sum-exp `lse`, relative to `shift`.
 #[inline(always)]
 pub(super) fn weight(lse: f32, shift: f32) -> f32 {
     ex2_ftz((lse - shift) * core::f32::consts::LOG2_E)
 }
 
-/// The first of a lane's four columns.
+/// First of the four columns of this lane in step `step`.
 fn column(step: usize) -> u32 {
     4 * (step as u32 * warp::SIZE + warp::lane())
 }
 
-/// Adds up the parts of a query of a head.
+/// Combines the splits of one query of one head and writes its result.
 ///
 /// # Safety
-/// As [`decode`](super::decode), after which it runs, with blocks of [`COMBINERS`] warps.
+/// As for [`decode`](super::split::decode), which has finished. A block has [`COMBINERS`] warps.
 #[inline(always)]
 pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let f = &p.forward;
@@ -150,7 +155,7 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
     let thread = thread::index()[0];
     let warp = thread / warp::SIZE;
     let shared = SharedMemory::of_launch().take::<f32>(COMBINERS * COLS);
-    // SAFETY: as the caller promises; each lane writes elements of its own.
+    // SAFETY: the first kernel has finished; each lane writes its own elements of shared memory.
     let [shift, total] = unsafe {
         let [shift, total] = splits.weights();
         let sums = splits.sum(warp, shift);
@@ -170,19 +175,19 @@ pub(crate) unsafe fn combine<T: MatrixElem>(p: DecodeParams) {
         let mut pair = [0.0; 2];
         for warp in 0..COMBINERS {
             for odd in 0..2 {
-                // SAFETY: all was written before the barrier.
+                // SAFETY: all elements were written before the barrier.
                 pair[odd as usize] += unsafe { shared.get(warp * COLS + col + odd) };
             }
         }
         let to = coords.query::<T>(&f.out).wrapping_offset((i64::from(query) * f.out.token_stride) as isize);
         let word = T::pair(pair[0] * inverse, pair[1] * inverse);
-        // SAFETY: the output is writable, in pairs of columns.
+        // SAFETY: the host checked that the output is writable in pairs of columns; `dim` is even.
         unsafe { mem::store_u32(to.wrapping_add(col as usize).cast(), word, Store::Default) };
     }
     if thread == 0 && !f.lse.is_null() {
         let lse = if total == 0.0 { f32::NEG_INFINITY } else { shift + core::f32::consts::LN_2 * lg2(total) };
         let to = f.lse.wrapping_add(coords.number(f, query));
-        // SAFETY: the host checked that there is one for each query.
+        // SAFETY: the host checked that `lse` has one element per head and query.
         unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
     }
 }

@@ -1,9 +1,10 @@
-//! Few queries and many keys: each block has a part of the keys, and each of its warps a quarter of that; a
-//! second kernel adds up what the blocks found (arXiv:2307.08691, "flash decoding").
+//! Attention for few queries and many keys (split-KV decoding, "Flash-Decoding").
 //!
-//! The queries of all heads that share keys are rows of one matrix, so that keys and values are read once.
-//! Parts are of [`SPLIT`](params::SPLIT) keys whatever the launch: a query's result does not depend on the
-//! batch.
+//! The keys are divided into splits of [`SPLIT`](params::SPLIT) keys. Each block computes one split, and each
+//! of its four warps a quarter of it. A second kernel combines the splits.
+//!
+//! Queries of all heads that share a key head (GQA) are rows of one matrix, so a block reads keys and values
+//! once. The split size is constant. The result of a query therefore does not depend on the batch size.
 pub mod combine;
 pub mod params;
 mod partial;

@@ -1,28 +1,30 @@
-//! What a launch of [`decode`](crate::attention::decode) works on, and its sizes.
+//! Kernel argument and sizes of [`decode`](crate::attention::decode).
 use crate::attention::mma::params::{AttentionParams, WARPS};
 
-/// Keys of a block.
+/// Keys per split, and thus per block.
 pub const SPLIT: u32 = 512;
-/// Rows of a block: queries of heads that share keys.
+/// Rows per block. A row is one query of one of the heads that share a key head.
 pub const ROWS: u32 = 16;
-/// Keys that a block works on at a time, 16 for each warp.
+/// Keys per step of a block, 16 per warp.
 pub(crate) const KEYS: u32 = 16 * WARPS;
 
-/// What a launch works on: the kernel argument.
+/// The kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DecodeParams {
-    /// As for a launch of all keys, without mask, softcap and packed sequences; `tiles` are of [`ROWS`] rows.
+    /// Parameters of the forward pass, without mask, softcap and packed sequences. `tiles` counts tiles of
+    /// [`ROWS`] rows per key head.
     pub forward: AttentionParams,
-    /// Blocks that share the keys.
+    /// Number of splits of the keys.
     pub splits: u32,
-    /// A result for each block and row: `[splits, ROWS, dim]`.
+    /// Normalized result of each split: `[row tiles, splits, ROWS, dim]`, f32. A row tile is a tile of one
+    /// key head of one batch.
     pub partial: *mut f32,
-    /// The logarithm of each one's sum of exponentials: `[splits, ROWS]`.
+    /// Natural log-sum-exp of each split: `[row tiles, splits, ROWS]`, f32.
     pub partial_lse: *mut f32,
 }
 
-/// Shared memory of a block, in bytes.
+/// Bytes of shared memory per block for a head dimension of up to `16 dim16`.
 pub const fn shared_bytes(dim16: usize) -> u32 {
     (ROWS + 4 * KEYS) * (2 * dim16 as u32 + 1) * 16
 }

@@ -1,5 +1,5 @@
-//! A block's part of the keys in [`decode`](crate::attention::decode): what its warps found of each row,
-//! added up in shared memory.
+//! Combines the results of a block's warps in shared memory, and writes the result of the block's split. See
+//! [`decode`](crate::attention::decode).
 use cuda_std::math::lg2;
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -10,21 +10,24 @@ use crate::attention::mma::output::Accumulator;
 use crate::attention::mma::params::WARPS;
 use crate::attention::mma::softmax::RowSoftmax;
 
-/// The results of the block's warps, in memory that held tiles.
+/// Results of the block's warps. They reuse the shared memory of the tiles.
 pub(super) struct Found<const DIM16: usize> {
-    /// Weighted values: `[WARPS, ROWS, Self::STRIDE]`.
+    /// Normalized results: `[WARPS, ROWS, Self::STRIDE]`.
     values: Shared<f32>,
-    /// The logarithms of sums of exponentials: `[WARPS, ROWS]`.
+    /// Natural log-sum-exp: `[WARPS, ROWS]`.
     lse: Shared<f32>,
+    /// Rows of the block's tile that exist.
     rows: u32,
+    /// Head dimension.
     dim: u32,
 }
 
 impl<const DIM16: usize> Found<DIM16> {
-    /// Numbers from a row to the next: the eight rows that a warp writes at a time lie in different banks.
+    /// Elements from one row to the next. The eight rows that a warp writes at a time start in different
+    /// banks.
     const STRIDE: u32 = 16 * DIM16 as u32 + 8;
 
-    /// Of `rows` rows of `dim` columns.
+    /// Creates the buffers for `rows` rows of `dim` columns.
     #[inline(always)]
     pub fn of_block(rows: u32, dim: u32) -> Self {
         let mut memory = SharedMemory::of_launch();
@@ -32,10 +35,10 @@ impl<const DIM16: usize> Found<DIM16> {
         Self { values, lse: memory.take(WARPS * ROWS), rows, dim }
     }
 
-    /// Keeps what warp `warp` found.
+    /// Stores the result of warp `warp`.
     ///
     /// # Safety
-    /// A barrier stands between this and other uses of the block's shared memory; the warp is converged.
+    /// A barrier separates this call from other uses of the block's shared memory. The warp is converged.
     #[inline(always)]
     pub unsafe fn store(&self, warp: u32, softmax: &RowSoftmax<1>, out: &Accumulator<1, DIM16>) {
         let lane = warp::lane();
@@ -47,7 +50,8 @@ impl<const DIM16: usize> Found<DIM16> {
             }
             let line = warp * ROWS + row;
             if lane.is_multiple_of(4) {
-                // SAFETY: as the caller promises; each lane writes elements of its own, here and below.
+                // SAFETY: the caller synchronized after other uses of this memory; each lane writes its own
+                // elements.
                 unsafe { self.lse.set(line, lse) };
             }
             for pair in 0..DIM16 {
@@ -63,10 +67,11 @@ impl<const DIM16: usize> Found<DIM16> {
         }
     }
 
-    /// Writes the block's part, number `split`: a thread has two columns of each row.
+    /// Combines the results of all warps and writes them as split `split` of all row tiles together. A thread
+    /// computes two columns of each row.
     ///
     /// # Safety
-    /// All warps have kept theirs, a barrier ago; there is room for the part.
+    /// All warps have called [`Found::store`], and a barrier followed. The outputs have room for the split.
     #[inline(always)]
     pub unsafe fn add_up(&self, p: &DecodeParams, split: u32) {
         let col = 2 * thread::index()[0];
@@ -74,11 +79,11 @@ impl<const DIM16: usize> Found<DIM16> {
             return;
         }
         for row in 0..self.rows {
-            // SAFETY: written before the barrier, here and below.
+            // SAFETY: all elements were written before the barrier.
             let lse: [f32; WARPS as usize] =
                 core::array::from_fn(|warp| unsafe { self.lse.get(warp as u32 * ROWS + row) });
             let max = lse.into_iter().fold(f32::NEG_INFINITY, f32::max);
-            // Where no warp saw a key, all weights are to be 0.
+            // If no warp saw a key, a finite reference gives all warps the weight 0.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { max };
             let (mut total, mut sums) = (0.0, [0.0; 2]);
             for warp in 0..WARPS {
@@ -86,7 +91,7 @@ impl<const DIM16: usize> Found<DIM16> {
                 total += weight;
                 for odd in 0..2 {
                     let at = (warp * ROWS + row) * Self::STRIDE + col + odd as u32;
-                    // SAFETY: as above.
+                    // SAFETY: all elements were written before the barrier.
                     sums[odd] = fma(weight, unsafe { self.values.get(at) }, sums[odd]);
                 }
             }
@@ -98,11 +103,12 @@ impl<const DIM16: usize> Found<DIM16> {
             let line = split as usize * ROWS as usize + row as usize;
             let to = p.partial.wrapping_add(line * self.dim as usize + col as usize);
             let words = sums.map(|sum| (sum * inverse).to_bits());
-            // SAFETY: as the caller promises; columns are even.
+            // SAFETY: the caller guarantees room for the split. The column is even, so the address is
+            // aligned.
             unsafe { mem::store_u32x2(to.cast(), words, Store::Default) };
             if col == 0 {
                 let to = p.partial_lse.wrapping_add(line);
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller guarantees room for the split.
                 unsafe { mem::store_u32(to.cast(), lse.to_bits(), Store::Default) };
             }
         }

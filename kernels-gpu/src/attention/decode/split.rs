@@ -1,5 +1,4 @@
-//! The first kernel of [`decode`](crate::attention::decode): attention of a block's keys, of which each warp
-//! has a quarter.
+//! First kernel of [`decode`](crate::attention::decode): attention over one split of the keys per block.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -17,7 +16,8 @@ use crate::attention::mma::tile_coords::TileCoords;
 use crate::attention::mma::window::Window;
 use crate::layout::heads::divide;
 
-/// The place of a block's heads, the first row of its tile, and the number of the tile among all.
+/// Returns the coordinates of the first head of the block's group, and the first row of its tile. `above` is
+/// the number of the row tile in the launch.
 #[inline(always)]
 fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     let (head, tile) = divide(above, f.tiles);
@@ -25,11 +25,11 @@ fn coords(f: &AttentionParams, above: u32) -> (TileCoords, u32) {
     (TileCoords::whole(f, batch, kv_head * f.group), tile * ROWS)
 }
 
-/// The weighted values of a block's keys, for 16 rows.
+/// Computes the attention of up to 16 rows over one split of the keys.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with
-/// [`shared_bytes`](super::params::shared_bytes).
+/// The host checked `p` for this launch. The block has [`shared_bytes`](super::params::shared_bytes) bytes of
+/// shared memory.
 #[inline(always)]
 pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) {
     let f = &p.forward;
@@ -42,14 +42,14 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         .map(|heads| (coords.key(heads, f.group), heads.token_stride))
         .map(|(head, stride)| Copier::<T, DIM16>::of(head, stride, [f.keys, f.dim], WARPS * warp::SIZE));
     let (begin, end) = (split * SPLIT, (split * SPLIT + SPLIT).min(f.keys));
-    // SAFETY: the tensors are readable; of two buffers, the one that is copied to was used up before the last
-    // barrier.
+    // SAFETY: the host checked that the tensors are readable. All warps finished reading this buffer before
+    // the last barrier.
     let copy = |key: u32| unsafe {
         let to = key / KEYS % 2 * KEYS;
         k_copier.copy(&k_tiles.at_row(to), key, KEYS, true);
         v_copier.copy(&v_tiles.at_row(to), key, KEYS, true);
     };
-    // SAFETY: as above.
+    // SAFETY: the host checked that the tensors are readable; no thread uses the tile yet.
     unsafe { copy_queries(f, &coords, first, &q_tile) };
     copy(begin);
     copy::wait();
@@ -57,7 +57,7 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
 
     let lanes = FragmentLanes::new();
     let mut queries = Queries::<T, 1, DIM16, true>::of(q_tile, lanes);
-    // SAFETY: they have been waited for.
+    // SAFETY: the copies are complete, and a barrier followed.
     unsafe { queries.hold() };
     let warp = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE, 0);
     let window = Window::of(f.queries, f.keys, f.before, f.after);
@@ -73,7 +73,7 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
             copy(key + KEYS);
         }
         let from = key / KEYS % 2 * KEYS + 16 * warp;
-        // SAFETY: queries, keys and values have been waited for.
+        // SAFETY: queries, keys and values arrived before the last barrier.
         unsafe {
             let mut scores =
                 products::<T, 1, DIM16, 1, true>(&queries, &k_tiles.at_row(from), &lanes, |_| ());
@@ -85,8 +85,8 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
         key += KEYS;
     }
     let found = Found::<DIM16>::of_block((f.queries * f.group - first).min(ROWS), f.dim);
-    // SAFETY: nobody reads tiles after the last barrier; the host checked that there is room for the block's
-    // part.
+    // SAFETY: no thread reads the tiles after the last barrier. The host checked that the outputs have room
+    // for all splits.
     unsafe {
         found.store(warp, &softmax, &out);
         block::sync();
@@ -94,10 +94,11 @@ pub(crate) unsafe fn decode<T: MatrixElem, const DIM16: usize>(p: DecodeParams) 
     }
 }
 
-/// Copies the block's rows: row `member * queries + query` is of that member of the heads that share keys.
+/// Copies the block's rows to `tile`. Row `member * queries + query` is query `query` of head `member` of the
+/// group that shares a key head.
 ///
 /// # Safety
-/// The queries are readable; nobody uses the tile.
+/// The queries are readable, and no thread uses the tile.
 #[inline(always)]
 unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
     f: &AttentionParams,
@@ -114,14 +115,15 @@ unsafe fn copy_queries<T: MatrixElem, const DIM16: usize>(
             let there = first + row < f.queries * f.group && 8 * chunk < f.dim;
             let offset = i64::from(query) * f.q.token_stride + i64::from(8 * chunk);
             let from = coords.with_member(member).query::<T>(&f.q).wrapping_offset(offset as isize);
-            // SAFETY: as the caller promises.
+            // SAFETY: `there` is false for rows and columns that do not exist; the caller passes an unused
+            // tile.
             unsafe { tile.copy_chunk(row, chunk, from, there) };
         }
     }
 }
 
-/// Hides the keys from `key` on that the lane's rows do not see: they see those between the two numbers of
-/// each.
+/// Sets the scores of keys that a row does not see to minus infinity. The scores start at key `key`. For each
+/// of the lane's two rows, `seen` has the first visible key and one past the last.
 #[inline(always)]
 fn hide(scores: &mut Scores<1, 1>, key: u32, seen: &[[i32; 2]; 2]) {
     for side in 0..2 {

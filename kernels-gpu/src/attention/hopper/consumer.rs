@@ -1,11 +1,11 @@
-//! The warp groups that compute, 64 queries each.
+//! The warpgroups that compute, with 64 queries each.
 //!
-//! What keeps the tensor cores busy while weights are worked out, which takes the other units about as long
-//! as the products take them:
-//! - a warp group begins the scores of a tile and the result of the tile before it together;
-//! - the products of one warp group run while the others work on their weights. Three groups take turns in
-//!   beginning products (8 to 10 % faster than without), two alternate by themselves (turns are up to 7 %
-//!   slower).
+//! The exponentials of a tile take about as long as its matrix multiplications. Two techniques keep the
+//! tensor cores busy meanwhile:
+//! - A warpgroup starts QKᵀ of one key tile and PV of the previous key tile together.
+//! - Matrix multiplications of one warpgroup run while the other warpgroups compute exponentials. With three
+//!   warpgroups, named barriers enforce an order (ping-pong), which is faster. Two warpgroups alternate
+//!   on their own, and barriers would make them slower.
 use cuda_std::hopper::barrier::{Barrier, Named};
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::hopper::wgmma::{self, Accumulator};
@@ -20,64 +20,72 @@ use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, rescale, round};
 use super::{mask, output};
 
-/// A warp group at work on its 64 rows of a tile.
+/// State of a warpgroup, which computes 64 rows of a query tile.
 struct Consumer<'a, K: Shape> {
     layout: Layout<K>,
     p: &'a HopperParams,
-    /// The number of the group.
+    /// Index of the warpgroup among those that compute.
     group: u32,
+    /// Pipeline position of the current key tile.
     slot: Slot,
+    /// Parity of the mbarrier phase of the next query tile.
     query_parity: u32,
+    /// Scores of the current key tile. The softmax replaces them by unnormalized probabilities.
     scores: K::Scores,
+    /// Unnormalized probabilities of the current key tile, rounded to the element type.
     weights: K::Weights,
+    /// Accumulator of the result.
     result: K::Result,
+    /// Row maxima and row sums.
     softmax: OnlineSoftmax,
 }
 
-/// Says, for a warp, that it is done with a buffer.
+/// Signals for one warp that it has finished reading a buffer.
 ///
 /// # Safety
-/// The barrier is made; the whole warp is here.
+/// The mbarrier is initialized. The whole warp calls this function.
 #[inline(always)]
 unsafe fn release(empty: Barrier) {
     if warp::lane() == 0 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees an initialized mbarrier.
         unsafe { empty.arrive() }
     }
 }
 
-/// Where a warp group waits until another one hands over to it: two groups meet.
+/// Returns the named barrier at which warpgroup `group` waits for its turn. It counts 256 threads: this
+/// warpgroup and the one before it.
 #[inline(always)]
 fn ping_pong(group: u32) -> Named<256> {
     Named(1 + group)
 }
 
 impl<K: Shape> Consumer<'_, K> {
-    /// Where its queries lie.
+    /// Address of the warpgroup's queries in shared memory.
     #[inline(always)]
     fn queries(&self) -> u32 {
         self.layout.queries().data + self.group * GROUP_ROWS * PART_ROW
     }
 
-    /// The thread's first row; its second is 8 below.
+    /// First row of this thread. Its second row is 8 rows later.
     #[inline(always)]
     fn row(&self, tile: QueryTile) -> u32 {
         let thread = own_thread() % 128;
         tile.row + self.group * GROUP_ROWS + thread / 32 * 16 + thread % 32 / 4
     }
 
-    /// The weights of the scores of tile `number`.
+    /// Applies mask and softmax to the scores of key tile `number`. Returns the factors by which the
+    /// accumulator must be multiplied.
     #[inline(always)]
     fn weigh(&mut self, tile: QueryTile, number: u32, masked: bool) -> [f32; 2] {
         let first = number * K::KEYS;
         if K::PADDED {
             let buffer = self.layout.masks(self.slot);
-            // SAFETY: the wait says that the mask is there; the whole warp is here.
+            // SAFETY: the wait guarantees that the mask arrived; all lanes of the warp arrive.
             unsafe {
                 buffer.full.wait(self.slot.parity);
                 mask::add(self.scores.as_mut(), buffer.data);
-                // Each lane speaks for itself: racecheck sees no order in one that speaks for those it has
-                // met with.
+                // Every lane arrives on the mbarrier. One arrival after a warp barrier is enough for PTX, but
+                // racecheck reports it as a race.
                 buffer.empty.arrive();
             }
         }
@@ -88,12 +96,14 @@ impl<K: Shape> Consumer<'_, K> {
         self.softmax.step(self.scores.as_mut(), K::PADDED)
     }
 
+    /// Computes scores and probabilities of the last key tile, which is processed first.
+    ///
     /// # Safety
-    /// As [`consume`].
+    /// As for [`consume`].
     #[inline(always)]
     unsafe fn first(&mut self, tile: QueryTile) {
         let number = tile.key_tiles - 1;
-        // SAFETY: the waits say that the tiles are there.
+        // SAFETY: the waits guarantee that queries and keys arrived; the whole warpgroup is here.
         unsafe {
             self.layout.queries().full.wait(self.query_parity);
             self.query_parity ^= 1;
@@ -110,16 +120,17 @@ impl<K: Shape> Consumer<'_, K> {
         round::<K::Elem>(self.scores.as_ref(), self.weights.as_mut());
     }
 
-    /// The scores of tile `number`, and the result of the tile before it.
+    /// Computes scores and probabilities of key tile `number`, and adds PV of the previous tile to the
+    /// result.
     ///
     /// # Safety
-    /// As [`consume`].
+    /// As for [`consume`].
     #[inline(always)]
     unsafe fn step(&mut self, tile: QueryTile, number: u32, masked: bool) {
         let before = self.slot;
         self.slot = before.next::<K>();
         let (keys, values) = (self.layout.keys(self.slot), self.layout.values(before));
-        // SAFETY: the waits say that the tiles are there.
+        // SAFETY: the waits guarantee that keys and values arrived; the whole warpgroup is here.
         unsafe {
             keys.full.wait(self.slot.parity);
             if K::PING_PONG {
@@ -146,12 +157,14 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
+    /// Adds PV of the first key tile, which is processed last, to the result.
+    ///
     /// # Safety
-    /// As [`consume`].
+    /// As for [`consume`].
     #[inline(always)]
     unsafe fn last(&mut self) {
         let values = self.layout.values(self.slot);
-        // SAFETY: the wait says that the tile is there.
+        // SAFETY: the wait guarantees that the values arrived; the whole warpgroup is here.
         unsafe {
             values.full.wait(self.slot.parity);
             wgmma::fence();
@@ -163,13 +176,13 @@ impl<K: Shape> Consumer<'_, K> {
         self.slot = self.slot.next::<K>();
     }
 
-    /// Done with the keys of tile `number` and, as 0 is the last, with the queries.
+    /// Releases the keys of tile `number`. Tile 0 is processed last, so the queries are released after it.
     ///
     /// # Safety
-    /// As [`consume`].
+    /// As for [`consume`].
     #[inline(always)]
     unsafe fn release_keys(&self, empty: Barrier, number: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the mbarriers are initialized, and the whole warp is here.
         unsafe {
             release(empty);
             if number == 0 {
@@ -178,21 +191,24 @@ impl<K: Shape> Consumer<'_, K> {
         }
     }
 
-    /// The next warp group may begin its products.
+    /// Lets the next warpgroup start its matrix multiplications.
     ///
     /// # Safety
-    /// As [`consume`].
+    /// As for [`consume`].
     #[inline(always)]
     unsafe fn hand_over(&self) {
         let next = if self.group + 1 == K::GROUPS { 0 } else { self.group + 1 };
-        // SAFETY: it waits there, or will.
+        // SAFETY: the whole warp is here, and the next warpgroup synchronizes at this named barrier once per
+        // arrival.
         unsafe { ping_pong(next).arrive() }
     }
 }
 
+/// Computes all query tiles of the block, for the 64 rows of each that belong to warpgroup `group`.
+///
 /// # Safety
-/// `p` and the map of the result are those of the launch, the barriers are made, the whole warp group `group`
-/// of those that compute is here.
+/// `p` and the map of the result belong to this launch. The mbarriers are initialized. The whole warpgroup
+/// `group` of those that compute calls this function.
 #[inline(always)]
 pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, p: &HopperParams) {
     let mut consumer = Consumer {
@@ -206,7 +222,7 @@ pub(crate) unsafe fn consume<K: Shape>(layout: Layout<K>, group: u32, out: Map, 
         result: K::Result::ZERO,
         softmax: OnlineSoftmax::new(p.scale),
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees `p`, the map and initialized mbarriers; the whole warpgroup is here.
     unsafe {
         if K::PING_PONG && group + 1 == K::GROUPS {
             consumer.hand_over();

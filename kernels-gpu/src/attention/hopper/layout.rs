@@ -1,4 +1,6 @@
-//! Shared memory of a block, and the barriers in it.
+//! Layout of a block's shared memory, including its mbarriers.
+//!
+//! Tiles consist of column slices (parts) of 64 columns, the width of the 128-byte swizzle.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::barrier::{Barrier, publish};
@@ -8,38 +10,43 @@ use cuda_std::{block, thread, warp};
 use super::params::PART;
 use super::shape::Shape;
 
-/// Bytes of a row of a part.
+/// Bytes per row of a column slice.
 pub(crate) const PART_ROW: u32 = PART * 2;
-/// What the swizzle repeats after.
+/// Alignment of the tiles in bytes. The swizzle pattern repeats after this many bytes.
 const ALIGN: u32 = 1024;
 
-/// The queries of a tile, then tiles of keys, tiles of values, the result, masks of tiles and barriers.
+/// The layout, in this order: query tile, key tiles, value tiles, staged result, masks, mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Layout<K> {
     base: u32,
     kernel: PhantomData<K>,
 }
 
-/// A buffer, with the barriers that say when it was filled by the producer and emptied by the consumers.
+/// A buffer and its two mbarriers.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffer {
+    /// Address in shared memory.
     pub data: u32,
+    /// Completes a phase when the producer has filled the buffer.
     pub full: Barrier,
+    /// Completes a phase when the consumers have released the buffer.
     pub empty: Barrier,
 }
 
-/// A tile's place among the stages, and the parity of its turn there.
+/// Pipeline position of a tile of keys, values or mask.
 #[derive(Clone, Copy)]
 pub(crate) struct Slot {
+    /// Index of the buffer.
     pub stage: u32,
+    /// Parity of the mbarrier phase. It alternates each time the stage is reused.
     pub parity: u32,
 }
 
 impl Slot {
-    /// Where the first tile goes.
+    /// Position of the first tile.
     pub const FIRST: Self = Self { stage: 0, parity: 0 };
 
-    /// Where the next tile goes.
+    /// Returns the position of the next tile.
     #[inline(always)]
     pub fn next<K: Shape>(self) -> Self {
         let last = self.stage + 1 == K::STAGES;
@@ -48,30 +55,34 @@ impl Slot {
 }
 
 impl<K: Shape> Layout<K> {
-    /// Parts of a tile.
+    /// Column slices per tile.
     pub const PARTS: u32 = K::DIM.div_ceil(PART);
-    /// Bytes of a part of the queries.
+    /// Bytes of a column slice of the queries.
     pub const QUERY_PART: u32 = K::ROWS * PART_ROW;
-    /// Bytes of a part of a tile of keys or values.
+    /// Bytes of a column slice of a key or value tile.
     pub const KEY_PART: u32 = K::KEYS * PART_ROW;
-    /// Bytes of the queries.
+    /// Bytes of the query tile.
     pub const QUERY_BYTES: u32 = Self::QUERY_PART * Self::PARTS;
-    /// Bytes of a tile of keys or values.
+    /// Bytes of a key or value tile.
     pub const KEY_BYTES: u32 = Self::KEY_PART * Self::PARTS;
-    /// Bytes of what is added to the scores of a tile of keys, in f32.
+    /// Bytes of the additive mask of one key tile, in f32.
     const MASK_BYTES: u32 = if K::PADDED { K::KEYS * 4 } else { 0 };
+    /// Offset of the staged result.
     const RESULT: u32 = Self::QUERY_BYTES + 2 * K::STAGES * Self::KEY_BYTES;
+    /// Offset of the masks.
     const MASKS: u32 = Self::RESULT + if K::STAGED { Self::QUERY_BYTES } else { 0 };
+    /// Offset of the mbarriers.
     const BARRIERS: u32 = Self::MASKS + K::STAGES * Self::MASK_BYTES;
-    /// Buffers in all.
+    /// Number of buffers: queries, and one per stage for keys, for values and, if `PADDED`, for masks.
     const BUFFERS: u32 = 1 + K::STAGES * if K::PADDED { 3 } else { 2 };
 
-    /// That of the launch.
+    /// Returns the layout in the shared memory of this launch.
     #[inline(always)]
     pub fn of_launch() -> Self {
         Self { base: shared_base(ALIGN), kernel: PhantomData }
     }
 
+    /// Returns buffer `number`, whose data lies at offset `data`.
     #[inline(always)]
     fn buffer(self, data: u32, number: u32) -> Buffer {
         let first = self.base + Self::BARRIERS + 2 * number * Barrier::BYTES;
@@ -82,50 +93,51 @@ impl<K: Shape> Layout<K> {
         }
     }
 
-    /// That of the queries.
+    /// Returns the buffer of the queries.
     #[inline(always)]
     pub fn queries(self) -> Buffer {
         self.buffer(0, 0)
     }
 
-    /// Where the result lies before it is stored, in parts as large as those of the queries.
+    /// Address of the staged result. Its column slices have the size of those of the queries.
     #[inline(always)]
     pub fn result(self) -> u32 {
         self.base + Self::RESULT
     }
 
-    /// That of a tile of keys.
+    /// Returns the buffer of a key tile.
     #[inline(always)]
     pub fn keys(self, slot: Slot) -> Buffer {
         self.buffer(Self::QUERY_BYTES + slot.stage * Self::KEY_BYTES, 1 + slot.stage)
     }
 
-    /// That of a tile of values.
+    /// Returns the buffer of a value tile.
     #[inline(always)]
     pub fn values(self, slot: Slot) -> Buffer {
         let stage = K::STAGES + slot.stage;
         self.buffer(Self::QUERY_BYTES + stage * Self::KEY_BYTES, 1 + stage)
     }
 
-    /// That of the mask of a tile of keys.
+    /// Returns the buffer of the mask of a key tile.
     #[inline(always)]
     pub fn masks(self, slot: Slot) -> Buffer {
         self.buffer(Self::MASKS + slot.stage * Self::MASK_BYTES, 1 + 2 * K::STAGES + slot.stage)
     }
 
-    /// Makes the barriers; the whole block is here.
+    /// Initializes the mbarriers and synchronizes the block. All threads of the block call this function.
     ///
     /// # Safety
-    /// The launch's shared memory holds the layout.
+    /// The launch has at least as much shared memory as the layout needs.
     #[inline(always)]
     pub unsafe fn make_barriers(self) {
         if thread::index()[0] == 0 {
             for number in 0..Self::BUFFERS {
                 let buffer = self.buffer(0, number);
-                // Tiles are brought by one thread, and each warp of the consumers says when it is done; masks
-                // are brought and read by the lanes of warps, of which each says so.
+                // For tiles, one producer thread and one lane of each consumer warp arrive. For masks, all 32
+                // lanes of the producer warp and of each consumer warp arrive.
                 let speakers = if number > 2 * K::STAGES { warp::SIZE } else { 1 };
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller guarantees that the layout fits; only thread 0 initializes the
+                // mbarriers.
                 unsafe {
                     buffer.full.init(speakers);
                     buffer.empty.init(4 * K::GROUPS * speakers);

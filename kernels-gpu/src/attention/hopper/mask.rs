@@ -1,4 +1,4 @@
-//! Keys that queries do not see, and what is added to scores.
+//! Masks of the Hopper kernels: hides keys, and adds the mask of a key tile to the scores.
 use cuda_std::hopper::{shared_load_pair, shared_store};
 use cuda_std::mem;
 use cuda_std::prelude::*;
@@ -9,14 +9,15 @@ use super::softmax::{VEC4, row_of};
 use crate::attention::mma::mask::addend;
 use crate::attention::mma::params::Mask;
 
-/// The number in its tile of the first column that a register of the thread belongs to: `4 * j + 2 * row +
-/// c`.
+/// First column, relative to the thread's columns, of an accumulator register. The index of the register is
+/// `4 * j + 2 * row + c`.
 #[inline(always)]
 fn column(register: usize) -> u32 {
     (register / 4 * 8 + register % 2) as u32
 }
 
-/// Scores of keys from number `ends` of their row on become -inf: it counts from the tile's first key.
+/// Sets the scores of keys from `ends[row]` on to minus infinity, for the thread's two rows. `ends` counts
+/// from the first key of the tile.
 #[inline(always)]
 pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     let first = (own_thread() % VEC4 * 2) as i32;
@@ -28,15 +29,15 @@ pub(crate) fn hide(scores: &mut [f32], ends: [i32; 2]) {
     }
 }
 
-/// Adds the mask of a tile, at `mask` in shared memory.
+/// Adds the mask of a key tile. `mask` is its address in shared memory.
 ///
 /// # Safety
-/// It is there.
+/// The mask has been written, and the writes are visible to this thread.
 #[inline(always)]
 pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
     let first = mask + own_thread() % VEC4 * 8;
     for j in 0..scores.len() / 4 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller guarantees a mask with one element per key of the tile.
         let pair = unsafe { shared_load_pair(first + 4 * column(4 * j)) };
         for i in 0..4 {
             scores[4 * j + i] += pair[i % 2];
@@ -44,12 +45,12 @@ pub(crate) unsafe fn add(scores: &mut [f32], mask: u32) {
     }
 }
 
-/// Brings the mask of the keys from `first` on to `mask` in shared memory, divided by the scale that scores
-/// are multiplied by later.
+/// Writes the mask of `keys` keys from key `first` on to address `mask` in shared memory. The values are
+/// divided by the scale, because the softmax multiplies the scores by it.
 ///
 /// # Safety
-/// The whole warp is here; `mask` has room for `keys` numbers; the mask is readable at every key of the
-/// batch.
+/// The whole warp calls this function. The buffer has room for `keys` f32 values. The mask is readable at
+/// every key of the batch.
 #[inline(always)]
 pub(crate) unsafe fn prefetch<T: Elem>(
     mask: u32,
@@ -61,22 +62,22 @@ pub(crate) unsafe fn prefetch<T: Elem>(
     let row = i64::from(batch) * batches + i64::from(head) * heads;
     let mut key = warp::lane();
     while key < keys {
-        // Past the last key any will do: those scores are hidden.
+        // Clamp the index after the last key. Any value is correct there, because those scores are hidden.
         let at = row + i64::from((first + key).min(p.keys - 1)) * stride;
-        // SAFETY: as the caller promises.
+        // SAFETY: the index is clamped to the keys of the batch; the caller passes a buffer of `keys` values.
         unsafe { shared_store(mask + 4 * key, addend(load::<T>(&p.mask, at), p.unscale)) };
         key += 32;
     }
 }
 
-/// Element `at` of the mask, as what is added.
+/// Loads element `at` of the mask as an addend.
 ///
 /// # Safety
-/// It is readable.
+/// The element is readable.
 #[inline(always)]
 unsafe fn load<T: Elem>(mask: &Mask, at: i64) -> f32 {
     let at = at as isize;
-    // SAFETY: as the caller promises, of elements of the type that the kind says.
+    // SAFETY: the caller passes a readable element; each branch reads the element size of its kind.
     unsafe {
         match mask.kind {
             Mask::BOOL if mem::load_u8(mask.base.wrapping_offset(at), Load::ReadOnly) == 0 => {

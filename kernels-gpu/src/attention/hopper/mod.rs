@@ -1,6 +1,12 @@
-//! Attention for Hopper, in pieces: for which sizes ([`Tiles`](params::Tiles)), where things lie (`layout`),
-//! which tile comes when (`schedule`), who loads (`producer`) and who computes (`consumer`, `matmul`, `mask`,
-//! `softmax`, `output`).
+//! Attention kernels for Hopper (sm_90a), with `wgmma` and TMA.
+//!
+//! One warpgroup loads tiles, and two or three warpgroups compute.
+//!
+//! - `params`, `shape`: tile sizes ([`Tiles`](params::Tiles)), kernel argument and kernel types.
+//! - `layout`: shared memory and its mbarriers.
+//! - `schedule`: order of the query tiles.
+//! - `producer`: the loads.
+//! - `consumer`, `matmul`, `mask`, `softmax`, `output`: the computation.
 #[cfg(target_feature = "sm_90a")]
 pub(crate) mod consumer;
 #[cfg(target_feature = "sm_90a")]

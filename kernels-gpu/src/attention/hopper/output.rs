@@ -1,5 +1,5 @@
-//! From accumulators to rows in global memory: by the threads that have them, or by way of shared memory and
-//! the copy engine, which leaves out what is not in the tensor.
+//! Writes the result to global memory, either directly from registers or through shared memory with TMA. TMA
+//! skips rows and columns that are outside the tensor.
 use cuda_std::elem::Elem;
 use cuda_std::hopper::tensor_map::{Map, close_stores, wait_for_stores};
 use cuda_std::hopper::{publish_shared, shared_store_matrices};
@@ -13,14 +13,17 @@ use super::schedule::QueryTile;
 use super::shape::Shape;
 use super::softmax::{OnlineSoftmax, VEC4};
 
+/// Factor from base-2 to natural logarithms.
 const LN_2: f32 = core::f32::consts::LN_2;
 
-/// Divides by the sums and stores the rows, and the logarithms of the sums if they are wanted. They leave by
-/// way of shared memory, from where the copy engine takes each warp's while the next tile begins, or straight
-/// from registers. `rows`: the tile, the warp group, and the first of the thread's two rows.
+/// Divides the accumulator by the row sums and stores the result. Also stores `lse` unless it is null.
+///
+/// With `K::STAGED`, the result passes through shared memory. TMA stores it while the next tile starts.
+/// Otherwise threads store it from registers. The tuple contains the query tile, the warpgroup, and the first
+/// of the thread's two rows.
 ///
 /// # Safety
-/// `p` and the map of the result are those of the launch, the whole warp is here.
+/// `p` and the map of the result belong to this launch. The whole warp calls this function.
 #[inline(always)]
 pub(crate) unsafe fn store<K: Shape>(
     out: &[f32],
@@ -30,7 +33,7 @@ pub(crate) unsafe fn store<K: Shape>(
     map: Map,
     p: &HopperParams,
 ) {
-    // SAFETY: as the caller promises; the warp's rows are its own.
+    // SAFETY: the caller guarantees `p` and the map; no other warp accesses this warp's rows.
     unsafe {
         let inverse = finish_rows(softmax, tile, row, p);
         if K::STAGED {
@@ -43,11 +46,11 @@ pub(crate) unsafe fn store<K: Shape>(
     }
 }
 
-/// What the rows are multiplied by; stores the logarithms of their sums, if they are wanted. `row` is the
-/// first of the thread's two.
+/// Returns the factors of the thread's two rows, the reciprocals of their sums. Stores `lse` unless it is
+/// null. `row` is the first of the two rows.
 ///
 /// # Safety
-/// `p` is that of the launch, the whole warp is here.
+/// `p` belongs to this launch. The whole warp calls this function.
 #[inline(always)]
 unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &HopperParams) -> [f32; 2] {
     let sums = softmax.sums();
@@ -57,20 +60,22 @@ unsafe fn finish_rows(softmax: &OnlineSoftmax, tile: QueryTile, row: u32, p: &Ho
             let head = u64::from(tile.batch * p.heads.get() + tile.head);
             let lse = (softmax.max[r] * softmax.scale + cuda_std::math::lg2(sums[r])) * LN_2;
             let lse = if sums[r] == 0.0 { f32::NEG_INFINITY } else { lse };
-            // SAFETY: `lse` has a number for each query of each head.
+            // SAFETY: the host checked that `lse` has one element per head and query; `row` is less than
+            // `queries`.
             unsafe { p.lse.add((head * u64::from(p.queries) + u64::from(row)) as usize).write(lse) };
         }
     }
-    // A row that saw no key is zeros.
+    // The result of a row that saw no key is zero.
     sums.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum })
 }
 
-/// Stores the warp's rows, `out` times `inverse`: by way of `shared_address` in shared memory, to `row`, head and
-/// batch of the tensor.
+/// Multiplies the warp's rows by `inverse` and stores them through shared memory at `shared_address`. The
+/// array gives the destination in the tensor.
 ///
 /// # Safety
-/// The map is that of the result, its box the rows of a warp and the columns of a part; `shared_address` is the
-/// warp's, in the layout of the queries; the whole warp is here.
+/// The map is that of the result, and its box has the rows of a warp and the columns of a column slice. Only
+/// this warp uses the region at `shared_address`, which has the layout of the queries. The whole warp calls
+/// this function.
 #[inline(always)]
 unsafe fn store_staged<K: Shape>(
     out: &[f32],
@@ -80,23 +85,24 @@ unsafe fn store_staged<K: Shape>(
     map: Map,
 ) {
     let lane = warp::lane();
-    // What the last tile left here may not have gone yet.
+    // TMA may still be reading the previous tile from this region.
     wait_for_place();
     let (own_row, chunk) = (lane % 16, lane / 16);
     let to = shared_address + own_row * PART_ROW;
     for block in 0..out.len() / 8 {
         let words = K::Elem::pack(core::array::from_fn(|i| out[8 * block + i] * inverse[i / 2 % 2]));
-        // 16 columns are two chunks of 16 bytes; the swizzle exchanges the chunks of a row by its number.
+        // 16 columns are two chunks of 16 bytes. The swizzle XORs the chunk index with the row index modulo
+        // 8.
         let (part, first) = (block as u32 / 4, block as u32 % 4 * 2);
         let at = to + part * Layout::<K>::QUERY_PART + ((first + chunk) ^ (own_row % 8)) * 16;
-        // SAFETY: as the caller promises.
+        // SAFETY: the region belongs to this warp, and TMA has finished reading it.
         unsafe { shared_store_matrices(at, words) };
     }
     publish_shared();
     warp::sync(u32::MAX);
     if lane == 0 {
         for part in 0..Layout::<K>::PARTS {
-            // SAFETY: as the caller promises.
+            // SAFETY: the map is that of the result, and the region was published to TMA.
             unsafe {
                 map.store(shared_address + part * Layout::<K>::QUERY_PART, [part * PART, row, head, batch])
             };
@@ -105,10 +111,11 @@ unsafe fn store_staged<K: Shape>(
     }
 }
 
-/// Stores the thread's part of its two rows, of which `row` is the first, `out` times `inverse`.
+/// Multiplies the thread's two rows by `inverse` and stores its columns from registers. `row` is the first of
+/// the two rows.
 ///
 /// # Safety
-/// `p` is that of the launch, the whole warp is here.
+/// `p` belongs to this launch. The whole warp calls this function.
 #[inline(always)]
 unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
     out: &[f32],
@@ -124,19 +131,20 @@ unsafe fn store_directly<T: Elem<F32Vec = [f32; 8]>>(
         let row = row + 8 * r as u32;
         let to = p.out.wrapping_offset((head + i64::from(row) * queries) as isize);
         for block in 0..out.len() / 16 {
-            // Registers of this row and of 32 columns: 4 pairs, each 8 columns further on.
+            // Registers of this row in 32 columns: four pairs, which are 8 columns apart.
             let at = |i: usize| 16 * block + i / 2 * 4 + 2 * r + i % 2;
             let words = transpose(T::pack(core::array::from_fn(|i| out[at(i)] * inverse[r])), vec4);
             let column = 32 * block as u32 + 8 * vec4;
             if row < p.queries && column < p.dim {
-                // SAFETY: the row has these 8 columns; rows are aligned to 16 bytes, as the host checked.
+                // SAFETY: `dim` is a multiple of 8, so these 8 columns exist. The host checked that rows are
+                // aligned to 16 bytes.
                 unsafe { store_u32x4(to.wrapping_add(2 * column as usize), words, Store::Default) }
             }
         }
     }
 }
 
-/// Word `j` of lane `i` of four goes to word `i` of lane `j`.
+/// Transposes a 4 x 4 matrix of words across four lanes: word `j` of lane `i` moves to word `i` of lane `j`.
 #[inline(always)]
 fn transpose([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
     let swap = |low: u32, high: u32, bit: u32| {
@@ -149,7 +157,8 @@ fn transpose([a, b, c, d]: [u32; 4], lane: u32) -> [u32; 4] {
     [a, b, c, d]
 }
 
-/// Waits until the warp's place in shared memory may be written again.
+/// Waits until TMA has read the warp's previous result from shared memory. The warp can then reuse the
+/// region.
 #[inline(always)]
 pub(crate) fn wait_for_place() {
     if warp::lane() == 0 {

@@ -1,57 +1,59 @@
-//! The sizes of the kernels for Hopper, and what a launch works on.
+//! Tile sizes and kernel argument of the Hopper kernels.
 use core::num::NonZero;
 
 use crate::attention::mma::params::Mask;
 
-/// Queries of a warp group: the rows of a product.
+/// Queries per warpgroup: the rows of a `wgmma` instruction.
 pub const GROUP_ROWS: u32 = 64;
-/// Those of a warp, which stores them.
+/// Queries per warp. Each warp stores its own rows.
 pub const WARP_ROWS: u32 = 16;
-/// Columns of the parts in which tiles lie in shared memory: what the swizzle takes.
+/// Columns per column slice (part) of a tile in shared memory, as the 128-byte swizzle requires.
 pub const PART: u32 = 64;
 
-/// The sizes of a kernel.
+/// The tile sizes of a kernel.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiles {
-    /// The most columns of a head.
+    /// Largest head dimension.
     pub dim: u32,
-    /// Keys of a tile.
+    /// Keys per tile.
     pub keys: u32,
-    /// Warp groups that compute, of 64 queries each; one more loads.
+    /// Number of warpgroups that compute, with 64 queries each. One more warpgroup loads.
     pub groups: u32,
-    /// Tiles of keys, and as many of values, in flight.
+    /// Pipeline stages: key tiles, and as many value tiles, in flight.
     pub stages: u32,
-    /// Does the copy engine store the result, from a place of its own in shared memory? Threads do where that
-    /// takes as long or less: with few columns or few keys, for which more shared memory makes a launch
-    /// slower, and with 256 columns, where none is left.
+    /// Whether TMA stores the result, from a separate region of shared memory.
+    /// Direct stores by the threads are as fast or faster with few columns or few keys, because a launch with
+    /// more shared memory is slower. At head dimension 256 no shared memory is left.
     pub staged: bool,
 }
 
-/// Heads of up to 64 columns. Three warp groups leave each 160 registers, of which 128 hold scores, weights
-/// and result; two with longer tiles are 10 % slower, for the weights take as long as the products.
+/// Sizes for head dimensions up to 64. Each of the three warpgroups has 160 registers per thread, of which
+/// 128 hold scores, probabilities and result. Two warpgroups with larger tiles are slower, because the
+/// exponentials take as long as the matrix multiplications.
 pub const D64: Tiles = Tiles { dim: 64, keys: 128, groups: 3, stages: 2, staged: false };
-/// Heads of up to 96 columns.
+/// Sizes for head dimensions up to 96.
 pub const D96: Tiles = Tiles { dim: 96, keys: 144, groups: 2, stages: 2, staged: true };
-/// Heads of up to 128 columns.
+/// Sizes for head dimensions up to 128.
 pub const D128: Tiles = Tiles { dim: 128, keys: 144, groups: 2, stages: 2, staged: true };
-/// The same for keys that leave less of its last tile empty.
+/// Sizes for head dimensions up to 128, if tiles of 128 keys leave less of the last tile empty than tiles of
+/// 144 keys.
 pub const D128_EVEN: Tiles = Tiles { keys: 128, staged: false, ..D128 };
-/// Heads of up to 256 columns: shared memory is full with these.
+/// Sizes for head dimensions up to 256. These tiles fill the shared memory.
 pub const D256: Tiles = Tiles { dim: 256, keys: 80, groups: 2, stages: 2, staged: false };
 
 impl Tiles {
-    /// Queries of a tile.
+    /// Queries per tile.
     pub const fn rows(&self) -> u32 {
         self.groups * GROUP_ROWS
     }
 
-    /// Threads of a block.
+    /// Threads per block.
     pub const fn threads(&self) -> u32 {
         (self.groups + 1) * 128
     }
 
-    /// Bytes of shared memory: the tiles, a number for each key of those in flight, two barriers of 8 bytes
-    /// for each of these, and what aligns the first to 1024.
+    /// Bytes of shared memory per block: the tiles, an f32 mask value per key in flight, two mbarriers of 8
+    /// bytes per buffer, and 1024 bytes for alignment.
     pub const fn shared_bytes(&self) -> u32 {
         let columns = self.dim.div_ceil(PART) * PART;
         let results = if self.staged { self.rows() } else { 0 };
@@ -60,40 +62,41 @@ impl Tiles {
     }
 }
 
-/// What the kernels need to know beside the tensor maps of q, k, v and the result.
+/// The kernel argument, in addition to the tensor maps of q, k, v and the result.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct HopperParams {
-    /// The result.
+    /// Pointer to the result.
     pub out: *mut u8,
-    /// f32, `[B, H, Sq]`; null: not wanted.
+    /// Log-sum-exp of the scores, f32, `[B, H, Sq]`. If null, the kernels do not write it.
     pub lse: *mut f32,
-    /// Bytes from a batch, query and head of the result to the next.
+    /// Strides of batch, query and head in the result, in bytes.
     pub out_strides: [i64; 3],
-    /// Queries of a batch.
+    /// Queries per batch.
     pub queries: u32,
-    /// Keys of a batch.
+    /// Keys per batch.
     pub keys: u32,
-    /// Heads of the queries.
+    /// Number of query heads.
     pub heads: NonZero<u32>,
-    /// Query heads that share a key head.
+    /// Query heads per key head (grouped-query attention).
     pub shared_by: NonZero<u32>,
-    /// Tiles of queries of a head.
+    /// Query tiles per head.
     pub query_tiles: NonZero<u32>,
-    /// Tiles in all.
+    /// Query tiles of all heads and batches.
     pub tiles: u32,
-    /// Causal: heads whose tiles are worked on at a time, a divisor of batches times heads.
+    /// Causal kernels: heads per section, a divisor of batches times heads. A kernel finishes one section
+    /// before the next, so that its keys and values stay in L2.
     pub section: NonZero<u32>,
-    /// Tiles of these.
+    /// Query tiles per section.
     pub section_tiles: NonZero<u32>,
-    /// Columns of a head, a multiple of 8.
+    /// Head dimension, a multiple of 8.
     pub dim: u32,
-    /// Causal: query `i` sees keys up to `i + diagonal`.
+    /// Causal kernels: query `i` sees keys up to `i + diagonal`.
     pub diagonal: i32,
-    /// Of scores, times log2(e).
+    /// Scale of the scores times log2(e).
     pub scale: f32,
-    /// 1 / scale, without that log2(e).
+    /// Reciprocal of the scale, without log2(e).
     pub unscale: f32,
-    /// Padded: what is added to the scores; it does not depend on the query.
+    /// Padded kernels: the mask. It does not depend on the query.
     pub mask: Mask,
 }

@@ -1,5 +1,5 @@
-//! The warp group that loads: two threads of it, one for keys and one for values, tell the copy engine what
-//! to bring, as soon as there is room.
+//! The warpgroup that loads. One thread issues TMA copies for queries and keys, and one thread for values, as
+//! soon as a buffer is free. If there is a mask, one warp loads it.
 use cuda_std::hopper::tensor_map::Map;
 use cuda_std::thread;
 
@@ -9,7 +9,7 @@ use super::params::{HopperParams, PART};
 use super::schedule::{QueryTile, numbers};
 use super::shape::Shape;
 
-/// The tensors: columns, rows, heads, batches, in boxes of a part of a tile.
+/// Tensor maps with dimensions column, row, head and batch. A box is one column slice of a tile.
 #[derive(Clone, Copy)]
 pub(crate) struct Maps {
     pub q: Map,
@@ -17,14 +17,16 @@ pub(crate) struct Maps {
     pub v: Map,
 }
 
-/// Brings a tile, the rows of a head from `row` on in parts of `bytes`, once the buffer is empty.
+/// Copies a tile to `buffer` with TMA, once the buffer is free. The tile starts at row `row` of a head. Each
+/// of its column slices has `bytes` bytes.
 ///
 /// # Safety
-/// The map is that of a tensor, its box of the part's size.
+/// The map is a tensor map of this launch, and its box is one column slice. Only one thread calls this
+/// function for the buffer.
 #[inline(always)]
 unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row, head, batch]: [u32; 3]) {
     let parts = Layout::<K>::PARTS;
-    // SAFETY: as the caller promises.
+    // SAFETY: the map belongs to this launch; the wait guarantees that no consumer reads the buffer.
     unsafe {
         buffer.empty.wait(parity ^ 1);
         buffer.full.expect(parts * bytes);
@@ -34,16 +36,17 @@ unsafe fn fill<K: Shape>(buffer: Buffer, parity: u32, bytes: u32, map: Map, [row
     }
 }
 
-/// Brings the queries and the keys of each tile, the last keys first.
+/// Copies the queries of each query tile and all key tiles that they see. The last key tile comes first.
 ///
 /// # Safety
-/// The maps and `p` are those of the launch, the barriers are made, one thread does this.
+/// The maps and `p` belong to this launch. The mbarriers are initialized. Only one thread of the block calls
+/// this function.
 #[inline(always)]
 pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     let mut query_parity = 0;
     let first = |tile: QueryTile| {
         let at = [tile.row, tile.head, tile.batch];
-        // SAFETY: as the caller promises.
+        // SAFETY: the maps belong to this launch, and only this thread fills the buffer.
         unsafe { fill::<K>(layout.queries(), query_parity, Layout::<K>::QUERY_PART, maps.q, at) };
         query_parity ^= 1;
     };
@@ -55,10 +58,10 @@ pub(crate) unsafe fn produce_keys<K: Shape>(layout: Layout<K>, maps: Maps, p: &H
     });
 }
 
-/// Brings the values, in the order of the keys.
+/// Copies the value tiles, in the order of the key tiles.
 ///
 /// # Safety
-/// As [`produce_keys`].
+/// As for [`produce_keys`].
 #[inline(always)]
 pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: &HopperParams) {
     each_tile::<K>(
@@ -66,16 +69,16 @@ pub(crate) unsafe fn produce_values<K: Shape>(layout: Layout<K>, maps: Maps, p: 
         |_| (),
         |tile, slot, key| {
             let at = tile.keys_at(key, p);
-            // SAFETY: as the caller promises.
+            // SAFETY: the maps belong to this launch, and only this thread fills the buffer.
             unsafe { fill::<K>(layout.values(slot), slot.parity, Layout::<K>::KEY_PART, maps.v, at) };
         },
     );
 }
 
-/// Brings the masks, in the order of the keys.
+/// Writes the masks of the key tiles to shared memory, in the order of the key tiles.
 ///
 /// # Safety
-/// As [`produce_keys`], but a whole warp does this.
+/// As for [`produce_keys`], except that one whole warp calls this function.
 #[inline(always)]
 pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams) {
     each_tile::<K>(
@@ -83,7 +86,7 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
         |_| (),
         |tile, slot, key| {
             let buffer = layout.masks(slot);
-            // SAFETY: as the caller promises; the buffer is empty after the wait.
+            // SAFETY: the host checked the mask; the wait guarantees that no consumer reads the buffer.
             unsafe {
                 buffer.empty.wait(slot.parity ^ 1);
                 mask::prefetch::<K::Elem>(buffer.data, K::KEYS, [key, tile.head, tile.batch], p);
@@ -93,7 +96,8 @@ pub(crate) unsafe fn produce_masks<K: Shape>(layout: Layout<K>, p: &HopperParams
     );
 }
 
-/// Calls `first` for each tile of queries, then `then` for its tiles of keys, with their slot and first key.
+/// Calls `first` for each query tile that sees keys, and then `then` for each of its key tiles, with the slot
+/// and the first key.
 #[inline(always)]
 fn each_tile<K: Shape>(
     p: &HopperParams,
@@ -108,7 +112,7 @@ fn each_tile<K: Shape>(
         }
         let mut left = tile.key_tiles;
         while left > 0 {
-            // Nothing to unroll: registers are few here.
+            // `opaque` prevents unrolling, because the producer has few registers.
             left = thread::opaque([left - 1, 0])[0];
             then(tile, slot, left * K::KEYS);
             slot = slot.next::<K>();

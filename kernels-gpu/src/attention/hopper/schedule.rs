@@ -1,21 +1,24 @@
-//! Which tile of queries a block works on, in which order, and which keys these see.
+//! Order of the query tiles of a block, and the keys that each query tile sees.
 use cuda_std::thread;
 
 use super::params::HopperParams;
 use super::shape::Shape;
 
-/// A tile of queries of a head of a batch.
+/// A tile of queries of one head of one batch.
 #[derive(Clone, Copy)]
 pub(crate) struct QueryTile {
+    /// The batch.
     pub batch: u32,
+    /// The query head.
     pub head: u32,
-    /// Its first query.
+    /// First query of the tile.
     pub row: u32,
-    /// How many tiles of keys it sees: the first ones.
+    /// Number of key tiles that the queries see. These are the first ones of the batch.
     pub key_tiles: u32,
 }
 
-/// The numbers of the block's tiles: as many blocks as fit take turns, or each tile has a block of its own.
+/// Iterates over the tile numbers of this block. With fewer blocks than tiles, blocks are persistent.
+/// Otherwise each block has one tile.
 #[inline(always)]
 pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
     let (mut next, step, end) = (thread::block_index()[0], thread::grid_dim()[0], p.tiles);
@@ -27,8 +30,10 @@ pub(crate) fn numbers(p: &HopperParams) -> impl Iterator<Item = u32> {
 }
 
 impl QueryTile {
-    /// Tile `number`. Causal: a section of heads at a time, whose keys and values stay in L2, and in it the
-    /// longest tiles first, so that the short ones fill the gaps at the end.
+    /// Returns tile `number`.
+    ///
+    /// Causal kernels process one section of heads after the other, so that the keys and values of a section
+    /// stay in L2. In a section, the longest tiles come first. The short ones then fill idle SMs at the end.
     #[inline(always)]
     pub fn of<K: Shape>(number: u32, p: &HopperParams) -> Self {
         let (query_tile, head) = if K::CAUSAL {
@@ -46,14 +51,13 @@ impl QueryTile {
         Self { batch: head / p.heads, head: head % p.heads, row, key_tiles: keys.div_ceil(K::KEYS) }
     }
 
-    /// Where its keys from number `first` on lie: that, head and batch.
+    /// Returns the coordinates of a key tile in the tensor map: first key `first`, key head and batch.
     #[inline(always)]
     pub fn keys_at(self, first: u32, p: &HopperParams) -> [u32; 3] {
         [first, self.head / p.shared_by, self.batch]
     }
 
-    /// Where, among the keys from `first` on, those end that a row of the tile sees, for the row and the one
-    /// 8 below.
+    /// Returns one past the last visible key, counted from key `first`, for query `row` and query `row + 8`.
     #[inline(always)]
     pub fn ends<K: Shape>(self, row: u32, first: u32, p: &HopperParams) -> [i32; 2] {
         let all = p.keys as i32 - first as i32;
@@ -63,7 +67,7 @@ impl QueryTile {
         })
     }
 
-    /// How many tiles of keys, the first ones, need no mask: all rows see all of their keys.
+    /// Returns how many leading key tiles need no mask. All queries of the tile see all keys of these.
     #[inline(always)]
     pub fn clear_tiles<K: Shape>(self, p: &HopperParams) -> u32 {
         let seen = if K::CAUSAL { (self.row as i32 + 1 + p.diagonal).max(0).cast_unsigned() } else { p.keys };

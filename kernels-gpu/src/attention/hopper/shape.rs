@@ -1,43 +1,44 @@
-//! What a kernel of attention is made for.
+//! Compile-time sizes and types of a Hopper attention kernel.
 use core::marker::PhantomData;
 
 use cuda_std::hopper::wgmma::{Accumulator, Operand};
 
 use super::params::{D64, D96, D128, D128_EVEN, D256, GROUP_ROWS};
 
-/// A kernel's types and sizes.
+/// The types and sizes of a kernel.
 pub(crate) trait Shape: Copy {
     /// The element type.
     type Elem: Operand<F32Vec = [f32; 8]>;
-    /// A thread's scores of a tile.
+    /// Accumulator of a thread for the scores of a key tile.
     type Scores: Accumulator;
-    /// A thread's part of the result.
+    /// Accumulator of a thread for the result.
     type Result: Accumulator;
-    /// A thread's weights of a tile, rounded, for 16 keys each.
+    /// Unnormalized probabilities of a thread for a key tile, rounded to the element type. One array element
+    /// covers 16 keys.
     type Weights: Copy + AsRef<[[u32; 4]]> + AsMut<[[u32; 4]]>;
-    /// No weights.
+    /// Initial value of the probabilities.
     const NO_WEIGHTS: Self::Weights;
-    /// The most columns of a head: the copy engine fills the rest with zeros.
+    /// Largest head dimension. TMA fills columns that do not exist with zeros.
     const DIM: u32 = 2 * Self::Result::LEN as u32;
-    /// Keys of a tile.
+    /// Keys per tile.
     const KEYS: u32 = 2 * Self::Scores::LEN as u32;
-    /// Queries of a tile.
+    /// Queries per tile.
     const ROWS: u32 = GROUP_ROWS * Self::GROUPS;
-    /// Warp groups that compute.
+    /// Number of warpgroups that compute.
     const GROUPS: u32;
-    /// Do the warp groups take turns in beginning products?
+    /// Whether the warpgroups start their matrix multiplications in a fixed order (ping-pong).
     const PING_PONG: bool = Self::GROUPS > 2;
-    /// Tiles of keys, and as many of values, in flight.
+    /// Pipeline stages: key tiles, and as many value tiles, in flight.
     const STAGES: u32;
-    /// Does the copy engine store the result?
+    /// Whether TMA stores the result from shared memory.
     const STAGED: bool;
-    /// Do the queries see no later keys?
+    /// Whether the attention is causal.
     const CAUSAL: bool;
-    /// Is there a mask of the keys?
+    /// Whether there is a mask that depends only on the key.
     const PADDED: bool;
 }
 
-/// Of heads of `2 * O` columns, tiles of `2 * S` and `16 * P` keys.
+/// A kernel with head dimension `2 * O` and tiles of `2 * S` keys, which is also `16 * P`.
 #[derive(Clone, Copy)]
 pub(crate) struct KernelShape<
     T,
@@ -84,7 +85,7 @@ where
 
 macro_rules! kernels {
     ($($name:ident: $tiles:ident;)*) => { $(
-        /// The kernel of these sizes.
+        /// A kernel whose sizes are those of a constant in `params`: `Kernel64` has those of `D64`.
         pub(crate) type $name<T, const CAUSAL: bool, const PADDED: bool> = KernelShape<
             T,
             { $tiles.keys as usize / 2 },

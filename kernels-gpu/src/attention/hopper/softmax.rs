@@ -1,21 +1,26 @@
-//! The running softmax of a thread's two rows, in registers.
+//! Online softmax of a thread's two rows, in registers.
+//!
+//! The unnormalized probability of a score is `exp2(scale * (score - max))`, with the largest score of the
+//! row so far as `max`.
 use cuda_std::hopper::wgmma::Operand;
 use cuda_std::math::{ex2_ftz, fma};
 use cuda_std::warp;
 
-/// Lanes that share a row.
+/// Lanes per row of an accumulator.
 pub(super) const VEC4: u32 = 4;
 
-/// The largest score so far of each row, and the sum of this thread's weights relative to it.
+/// Softmax state of the two rows of a thread.
 #[derive(Clone, Copy)]
 pub(crate) struct OnlineSoftmax {
+    /// The largest score of each row so far.
     pub max: [f32; 2],
+    /// Sum of the unnormalized probabilities in this thread's columns so far.
     pub sum: [f32; 2],
-    /// Of scores, times log2(e).
+    /// Scale of the scores times log2(e).
     pub scale: f32,
 }
 
-/// The row of a register: `4 * j + 2 * row + c`.
+/// Returns the row, 0 or 1, of an accumulator register. Its index is `4 * j + 2 * row + c`.
 #[inline(always)]
 pub(crate) fn row_of(register: usize) -> usize {
     register / 2 % 2
@@ -27,8 +32,11 @@ impl OnlineSoftmax {
         Self { max: [f32::NEG_INFINITY; 2], sum: [0.0; 2], scale }
     }
 
-    /// Scores become weights; says by what the result so far is to be multiplied. Those to which a mask was `added` may be huge
-    /// and all the same: their difference from the largest is 0, while that of the products is what rounding left.
+    /// Replaces scores by unnormalized probabilities. Returns the factors by which the accumulator must be
+    /// multiplied.
+    ///
+    /// Set `added` if a mask was added to the scores. Such scores can be huge and equal. Subtracting before
+    /// scaling then gives exactly 0. An `fma` of the scaled values would give a rounding error instead.
     #[inline(always)]
     pub fn step(&mut self, scores: &mut [f32], added: bool) -> [f32; 2] {
         let mut max = self.max;
@@ -37,7 +45,7 @@ impl OnlineSoftmax {
         }
         let max = max.map(|max| warp::reduce(max, VEC4, f32::max));
         let scale = self.scale;
-        // A row that saw no key yet: its scores are all -inf, and stay so.
+        // If a row has seen no key yet, all of its scores are -inf. The reference 0 avoids NaN.
         let largest = max.map(|max| if max == f32::NEG_INFINITY { 0.0 } else { max });
         let shift = largest.map(|largest| largest * scale);
         let weight = |score: f32, row: usize| {
@@ -53,14 +61,14 @@ impl OnlineSoftmax {
         rescale
     }
 
-    /// The rows' sums.
+    /// Returns the sums of the unnormalized probabilities of the two rows.
     #[inline(always)]
     pub fn sums(&self) -> [f32; 2] {
         self.sum.map(|sum| warp::sum(sum, VEC4))
     }
 }
 
-/// Weights rounded to the operand's type, as a product takes them.
+/// Rounds unnormalized probabilities to the element type, in the register layout of a `wgmma` A operand.
 #[inline(always)]
 pub(crate) fn round<T: Operand<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mut [[u32; 4]]) {
     for p in 0..rounded.len() {
@@ -68,7 +76,7 @@ pub(crate) fn round<T: Operand<F32Vec = [f32; 8]>>(weights: &[f32], rounded: &mu
     }
 }
 
-/// Multiplies the rows.
+/// Multiplies the two rows of the accumulator by the factors `by`.
 #[inline(always)]
 pub(crate) fn rescale(result: &mut [f32], by: [f32; 2]) {
     for i in 0..result.len() {

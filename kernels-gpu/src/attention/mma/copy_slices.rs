@@ -1,56 +1,61 @@
-//! Copies that begin one by one, between products: each of a row by a warp, or of as many as its lanes have chunks for.
+//! Asynchronous copies of tile rows that a warp issues one by one between its MMAs.
 //!
-//! At the end of the registers: what a block knows lies in shared memory and is read for each tile, and an address follows
-//! from the one before only.
+//! One copy instruction of a warp covers one row, or several rows if a row has fewer than 32 chunks of 16
+//! bytes. The kernel that uses them has no free registers. It therefore keeps its block state in shared
+//! memory and reads the state for each tile. Each source address is computed from the previous one.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 use super::tile_coords::TileCoords;
 
-/// A warp's part of tiles' rows: those of its number among each `warps` copies.
+/// Describes which rows a warp copies: of each `warps` consecutive copies, it issues number `warp`.
 #[derive(Clone, Copy)]
 pub(super) struct WarpCopies<const DIM16: usize> {
+    /// The warp's index in the block.
     pub warp: u32,
+    /// Warps per block.
     pub warps: u32,
-    /// Columns of a head that there are.
+    /// Head dimension.
     pub dim: u32,
 }
 
 impl<const DIM16: usize> WarpCopies<DIM16> {
-    /// Lanes that share a row, of a chunk each.
+    /// Lanes per row, one chunk per lane.
     const TEAM: u32 = 2 * DIM16 as u32;
-    /// Rows of a copy.
+    /// Rows per copy instruction of a warp.
     const ROWS: u32 = warp::SIZE / Self::TEAM;
-    /// Are addresses of rows the warp's? Then they stay in uniform registers.
+    /// True if a copy covers one row. Its address is then the same in all lanes and stays in uniform
+    /// registers.
     const UNIFORM: bool = Self::ROWS == 1;
 
-    /// The warp's copies of a tile of so many rows.
+    /// Copies that the warp issues for a tile of `rows` rows.
     #[inline(always)]
     const fn copies(&self, rows: u32) -> u32 {
         rows / (self.warps * Self::ROWS)
     }
 
-    /// The lane's row of the warp's first copy.
+    /// Row of this lane in the warp's first copy of a tile.
     #[inline(always)]
     fn first(&self) -> u32 {
         self.warp * Self::ROWS + if Self::UNIFORM { 0 } else { warp::lane() / Self::TEAM }
     }
 
-    /// The lane's chunk of each row.
+    /// Chunk of this lane in each row.
     #[inline(always)]
     fn chunk() -> u32 {
         warp::lane() % Self::TEAM
     }
 
-    /// Rows that the lane may copy, of `rows` that there are: those whose number in the tensor is less, the lane's first left
-    /// out. None where the lane has no column.
+    /// Returns the bound that [`WarpCopies::of`] takes: `rows`, the length of the sequence, minus this lane's
+    /// first row. If the lane's chunk lies outside the head dimension, it returns `i32::MIN`, and the lane
+    /// reads nothing.
     #[inline(always)]
     pub fn limit(&self, rows: u32) -> i32 {
         if 8 * Self::chunk() < self.dim { rows as i32 - self.first() as i32 } else { i32::MIN }
     }
 
-    /// The copies of a tile of rows from number `first` on.
+    /// Creates the warp's copies of a tile that starts at row `first` of the head.
     #[inline(always)]
     pub fn of<T: MatrixElem>(&self, head: *const T, stride: i64, first: u32, limit: i32) -> Copies<T, DIM16> {
         let row = head.wrapping_offset((i64::from(first + self.first()) * stride) as isize);
@@ -65,22 +70,25 @@ impl<const DIM16: usize> WarpCopies<DIM16> {
     }
 }
 
-/// The copies of a tile.
+/// The remaining copies of a warp for one tile.
 pub(super) struct Copies<T, const DIM16: usize> {
-    /// The next row; the lane's chunk of it, unless rows are the warp's.
+    /// Source of the next copy: the row if `UNIFORM`, otherwise this lane's chunk in the row.
     from: *const T,
-    /// Elements from there to the one behind.
+    /// Elements from one source to the next.
     step: isize,
     copies_of_warp: WarpCopies<DIM16>,
+    /// First row of the tile.
     first: u32,
+    /// Result of [`WarpCopies::limit`].
     limit: i32,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
-    /// Begins the next copy, number `number`; zeros for what there is not.
+    /// Issues copy `number` of the warp. Rows and columns that do not exist become zero.
     ///
     /// # Safety
-    /// The head is readable, 16 bytes at a time; the tile has so many rows, and nobody uses it.
+    /// The head is readable in 16-byte accesses. The tile contains the copied rows, and no thread accesses
+    /// them until the copy is complete.
     #[inline(always)]
     unsafe fn next(&mut self, tile: &Tile<T, DIM16>, number: u32) {
         let (row, chunk) =
@@ -88,50 +96,51 @@ impl<T: MatrixElem, const DIM16: usize> Copies<T, DIM16> {
         let uniform = WarpCopies::<DIM16>::UNIFORM;
         let from = if uniform { self.from.wrapping_add(8 * chunk as usize) } else { self.from };
         let wanted = ((self.first + row) as i32) < self.limit;
-        // SAFETY: as the caller promises.
+        // SAFETY: `wanted` is false for rows outside the sequence; the caller passes an unused tile.
         unsafe { tile.copy_chunk(self.copies_of_warp.first() + row, chunk, from, wanted) };
-        // Else all rows' distances stay in registers.
+        // Without `opaque_address`, the offsets of all rows stay in registers.
         self.from = thread::opaque_address(self.from.wrapping_offset(self.step));
     }
 
-    /// Begins a copy behind products, of which this pair is number `pair` of `pairs`, until `rows` rows are begun: over the
-    /// first half of them, so that what was asked for last is there when the others are done.
+    /// Issues a copy after MMA pair `pair` of `pairs`, if one is due, for a tile of `rows` rows. All copies
+    /// are issued in the first half of the pairs. The last copy can then complete during the second half.
     ///
     /// # Safety
-    /// As [`Copies::next`].
+    /// As for [`Copies::next`].
     #[inline(always)]
     pub unsafe fn operands(&mut self, tile: &Tile<T, DIM16>, rows: u32, [pair, pairs]: [usize; 2]) {
         let copies = self.copies_of_warp.copies(rows);
         let every = pairs / 2 / copies as usize;
         if pair % every == every - 1 && pair / every < copies as usize {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes a readable head and an unused tile of `rows` rows.
             unsafe { self.next(tile, (pair / every) as u32) };
         }
     }
 
-    /// Begins all copies of a tile of `rows` rows.
+    /// Issues all copies of the warp for a tile of `rows` rows.
     ///
     /// # Safety
-    /// As [`Copies::next`].
+    /// As for [`Copies::next`].
     #[inline(always)]
     pub unsafe fn all(&mut self, tile: &Tile<T, DIM16>, rows: u32) {
         for number in 0..self.copies_of_warp.copies(rows) {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes a readable head and an unused tile of `rows` rows.
             unsafe { self.next(tile, number) };
         }
     }
 }
 
-/// What a block keeps in shared memory, for want of registers: it is read where it is wanted.
+/// Block state that is kept in shared memory to save registers.
 #[derive(Clone, Copy)]
 pub(super) struct BlockState<T> {
+    /// The tile of this block.
     pub coords: TileCoords,
-    /// Keys and values.
+    /// Pointers to the first key and to the first value of the sequence.
     pub heads: [*const T; 2],
 }
 
 impl<T> BlockState<T> {
-    /// Put there by the block's first thread; a barrier before it is read.
+    /// Writes the state from thread 0. A barrier must follow before any thread reads the state.
     #[inline(always)]
     pub fn put(self, memory: &mut SharedMemory) -> Shared<Self>
     where
@@ -139,7 +148,7 @@ impl<T> BlockState<T> {
     {
         let block_state = memory.take(1);
         if thread::index()[0] == 0 {
-            // SAFETY: nobody else writes it, or reads it before the barrier.
+            // SAFETY: only thread 0 writes it, and other threads read it after a barrier.
             unsafe { block_state.set(0, self) };
         }
         block_state

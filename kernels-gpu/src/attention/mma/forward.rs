@@ -1,5 +1,5 @@
-//! The kernel: a tile of queries against all keys that they see, of which a tile is copied while another is
-//! worked on.
+//! Double-buffered forward kernel: one tile of queries against all keys that these queries see. The block
+//! copies one tile of keys and values while it computes on another.
 use cuda_std::copy;
 use cuda_std::mem;
 use cuda_std::mma::MatrixElem;
@@ -17,12 +17,12 @@ use super::tile::{Copier, FragmentLanes, Tile};
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Attention of one tile of queries. `Q_IN_REGISTERS`: queries stay in registers. `GENERAL`: with mask and softcap, for
-/// any scale and any alignment.
+/// Computes one tile of queries. With `Q_IN_REGISTERS`, queries stay in registers. With `GENERAL`, the kernel
+/// supports a mask, softcap, any scale and any alignment.
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with
-/// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
+/// The host checked `p` for this launch. The block has
+/// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes) bytes of shared memory.
 #[inline(always)]
 pub(crate) unsafe fn forward<
     T: MatrixElem,
@@ -36,9 +36,9 @@ pub(crate) unsafe fn forward<
     p: AttentionParams,
 ) {
     let (rows, keys) = (WARPS * 16 * ROWS16 as u32, 16 * KEYS16 as u32);
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: as the caller promises.
+        // SAFETY: the host checked `p`, and the outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -50,14 +50,14 @@ pub(crate) unsafe fn forward<
     let q_tile = Tile::<T, DIM16>::take(&mut memory, rows);
     let kv = Keys::<T, DIM16>::take(&mut memory, &p, &coords, [keys, end], threads, vector);
     let own = thread::index()[0] / warp::SIZE * 16 * ROWS16 as u32;
-    // From one lane, so that ptxas knows it to be the warp's.
+    // A shuffle from lane 0 shows ptxas that the value is uniform in the warp.
     let own = warp::shuffle(warp::ALL, own, 0);
     let lanes = FragmentLanes::new();
     let mut queries = Queries::<T, ROWS16, DIM16, Q_IN_REGISTERS>::of(q_tile.at_row(own), lanes);
     if begin < end {
         let there = [coords.queries, p.dim];
         let copier = Copier::<T, DIM16>::of(coords.query(&p.q), p.q.token_stride, there, threads);
-        // SAFETY: the tensors are readable; nobody uses the tiles.
+        // SAFETY: the host checked that the tensors are readable; no thread uses the tiles yet.
         unsafe {
             copier.copy(&q_tile, coords.first, rows, vector);
             kv.copy(KEYS, begin);
@@ -66,26 +66,26 @@ pub(crate) unsafe fn forward<
     }
     copy::wait();
     block::sync();
-    // SAFETY: they have been waited for, if there are any.
+    // SAFETY: the copies are complete, and the barrier above followed.
     unsafe { queries.hold() };
 
-    // The general kernel's scores are powers of two already.
+    // In the general kernel, `cap` already multiplies the scores by `scale * log2(e)`.
     let mut softmax = RowSoftmax::new(if GENERAL { 1.0 } else { p.scale * core::f32::consts::LOG2_E });
     let mut out: Accumulator<ROWS16, DIM16> = [[[[0.0; 4]; 2]; DIM16]; ROWS16];
     let first = coords.first + own;
     let span = [first, (first + 16 * ROWS16 as u32 - 1).min(last)];
     for tile in begin..end {
-        // SAFETY: the tile that is copied to was used up before the last barrier.
+        // SAFETY: all warps finished reading this buffer before the last barrier.
         unsafe {
             kv.copy(KEYS, tile + 1);
             kv.copy(VALUES, tile + 1);
         }
-        // Else what hides keys from their rows stays in registers from tile to tile.
+        // Without `opaque`, the mask bounds of the rows stay in registers from tile to tile.
         let [query, _] = thread::opaque([first, 0]);
         let at = At { row: query, col: tile * keys };
         let seen = first <= last && !window.hides(span, at.col, keys);
         if seen {
-            // SAFETY: the tile has been waited for.
+            // SAFETY: the tile arrived before the last barrier; the host checked the mask.
             unsafe {
                 let mut scores: Scores<ROWS16, KEYS16> =
                     products(&queries, &kv.tile(KEYS, tile), &lanes, |_| ());
@@ -102,17 +102,19 @@ pub(crate) unsafe fn forward<
         copy::wait();
         block::sync();
     }
-    // SAFETY: the warp is the only one that used its queries, and has done so.
+    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the tile.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &q_tile.at_row(own), first, vector) };
 }
 
-/// What a block does that has no tile of a sequence.
+/// Clears the padding rows of a block that has no tile in a sequence: zeros in `out`, minus infinity in
+/// `lse`.
 ///
 /// # Safety
-/// As [`UnusedRows::of_block`]; the outputs are writable.
+/// As for [`UnusedRows::of_block`]. In addition, the outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that the block has no tile in a sequence and that the outputs are
+    // writable.
     unsafe {
         let unused_rows = UnusedRows::of_block(p, rows, false);
         unused_rows.clear(&p.out);
@@ -120,10 +122,10 @@ pub(crate) unsafe fn clear_rest(p: &AttentionParams, rows: u32) {
     }
 }
 
-/// Adds the weights of the scores times `v` to `out`.
+/// Adds the product of the scores' unnormalized probabilities and `values` to `out`.
 ///
 /// # Safety
-/// The values have been waited for.
+/// The copy of the values is complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn accumulate<
     T: MatrixElem,
@@ -140,12 +142,12 @@ pub(crate) unsafe fn accumulate<
     rescale(out, softmax, scores);
     for step in 0..KEYS16 {
         let weights = core::array::from_fn(|row| softmax.weights::<T>(row, &scores[row][step]));
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller waited for the values and synchronized.
         unsafe { add_product(out, weights, values, lanes, step) };
     }
 }
 
-/// Takes the scores' maxima into account, in the sums so far too.
+/// Updates the row maxima with new scores, and rescales the accumulator if a maximum rose.
 #[inline(always)]
 pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usize>(
     out: &mut Accumulator<ROWS16, DIM16>,
@@ -164,10 +166,10 @@ pub(crate) fn rescale<const ROWS16: usize, const DIM16: usize, const KEYS16: usi
     }
 }
 
-/// Divides by the sums of the weights and writes the result.
+/// Divides the accumulator by the row sums and writes the result, and `lse` unless it is null.
 ///
 /// # Safety
-/// Nobody but the warp uses the tile, which has room for its queries; the outputs are writable.
+/// Only this warp accesses the tile, which has room for the warp's queries. The outputs are writable.
 #[inline(always)]
 pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     p: &AttentionParams,
@@ -186,13 +188,14 @@ pub(crate) unsafe fn finish<T: MatrixElem, const ROWS16: usize, const DIM16: usi
             let query = first + 16 * row as u32 + 8 * half as u32 + lane / 4;
             if !p.lse.is_null() && lane.is_multiple_of(4) && query < coords.queries {
                 let at = p.lse.wrapping_add(coords.number(p, query));
-                // SAFETY: the host checked that there is one for each query.
+                // SAFETY: the host checked that `lse` has one element per head and query; `query` is in the
+                // sequence.
                 unsafe { mem::store_u32(at.cast(), lse.to_bits(), Store::Default) };
             }
         }
     }
     let (head, stride) = (coords.query(&p.out), p.out.token_stride);
     let output = Output { head, stride, first, rows: coords.queries, dim: p.dim, vector };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller guarantees that only this warp accesses the tile and that the output is writable.
     unsafe { output.write(tile, out, &inverses) };
 }

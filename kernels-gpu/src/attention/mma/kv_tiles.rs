@@ -1,4 +1,4 @@
-//! Keys and values in shared memory, tile by tile.
+//! Double-buffered tiles of keys and values in shared memory.
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
 
@@ -6,23 +6,25 @@ use super::params::AttentionParams;
 use super::tile::{Copier, Tile};
 use super::tile_coords::TileCoords;
 
-/// Which of the two.
+/// Indices of the two operands: keys and values.
 pub(super) const KEYS: usize = 0;
 pub(super) const VALUES: usize = 1;
 
-/// Two tiles of each.
+/// Two buffers of key tiles and two of value tiles, with the copiers that fill them.
 pub(super) struct Keys<T, const DIM16: usize> {
     buffers: [Tile<T, DIM16>; 2],
     copiers: [Copier<T, DIM16>; 2],
-    /// Keys of a tile.
+    /// Keys per tile.
     pub count: u32,
-    /// The tile behind the last.
+    /// One past the number of the last tile.
     end: u32,
+    /// If false, rows are read element by element.
     vector: bool,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
-    /// Tiles of `count` keys up to number `end`, for a block of so many threads.
+    /// Allocates buffers for tiles of `count` keys. `end` is one past the last tile, and `threads` is the
+    /// block size.
     #[inline(always)]
     pub fn take(
         memory: &mut SharedMemory,
@@ -39,21 +41,22 @@ impl<T: MatrixElem, const DIM16: usize> Keys<T, DIM16> {
         Self { buffers, copiers, count, end, vector }
     }
 
-    /// A tile of keys, or of values.
+    /// Returns the buffer of tile `tile`. `side` is [`KEYS`] or [`VALUES`].
     #[inline(always)]
     pub fn tile(&self, side: usize, tile: u32) -> Tile<T, DIM16> {
         self.buffers[side].at_row(tile % 2 * self.count)
     }
 
-    /// Begins to copy it, if there is such a tile.
+    /// Starts to copy tile `tile` of keys or values. Does nothing if `tile` is not below `end`.
     ///
     /// # Safety
-    /// The tensors are readable; a barrier stands between this and all uses of the tile that is in its place.
+    /// The tensors are readable. A barrier separates this copy from earlier accesses to the buffer.
     #[inline(always)]
     pub unsafe fn copy(&self, side: usize, tile: u32) {
         if tile < self.end {
             let (to, first) = (self.tile(side, tile), tile * self.count);
-            // SAFETY: as the caller promises.
+            // SAFETY: the tensors are readable, and the caller synchronized after earlier accesses to the
+            // buffer.
             unsafe { self.copiers[side].copy(&to, first, self.count, self.vector) };
         }
     }

@@ -1,4 +1,4 @@
-//! What is done to scores between the product and the softmax.
+//! Scale, softcap, mask and sliding window, applied to scores between QKᵀ and the softmax.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, rcp_ftz};
@@ -11,8 +11,8 @@ use super::softmax::Scores;
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Where a warp's scores are: those of rows from `row` on and columns from `col` on. Rows are queries and
-/// columns keys, or the other way round.
+/// Position of a warp's scores: first row and first column. Rows are queries and columns are keys, or the
+/// reverse in the backward pass for keys.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
     pub row: u32,
@@ -20,20 +20,20 @@ pub(crate) struct At {
 }
 
 impl At {
-    /// The lane's row `half` in the 16 of number `row`.
+    /// Row of this lane in half `half` (rows `g` or `g + 8`) of 16-row block `row`.
     #[inline(always)]
     pub fn row(&self, row: usize, half: usize) -> u32 {
         self.row + 16 * row as u32 + 8 * half as u32 + warp::lane() / 4
     }
 
-    /// The lane's first column in the 16 of number `pair`, to the left or right.
+    /// First column of this lane in 8-column half `side` of 16-column block `pair`.
     #[inline(always)]
     pub fn col(&self, pair: usize, side: usize) -> u32 {
         self.col + 16 * pair as u32 + 8 * side as u32 + warp::lane() % 4 * 2
     }
 }
 
-/// Hides the scores that `window` does not have.
+/// Sets scores outside the window to minus infinity.
 #[inline(always)]
 pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -59,7 +59,7 @@ pub(crate) fn hide<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// Scales and caps scores, as powers of two: `log2(e)` times what the softmax is of, without the mask.
+/// Applies scale and softcap, and multiplies the scores by `log2(e)`. The softmax then uses base-2 exponents.
 #[inline(always)]
 pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -69,12 +69,13 @@ pub(crate) fn cap<const ROWS16: usize, const COLS16: usize>(
     if cap == 0.0 {
         each(scores, |score| score * scale);
     } else {
-        // tanh(x) = 1 - 2 / (1 + e^2x); `tanh.approx` is off by up to 2^-11.
+        // tanh(x) = 1 - 2 / (1 + e^2x). The instruction `tanh.approx` has an error of up to 2^-11.
         let twice = 2.0 * scale / p.softcap;
         each(scores, |score| fma(-2.0 * cap, rcp_ftz(1.0 + ex2_ftz(score * twice)), cap));
     }
 }
 
+/// Applies `f` to every score.
 #[inline(always)]
 pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     scores: &mut Scores<ROWS16, COLS16>,
@@ -87,12 +88,12 @@ pub(crate) fn each<const ROWS16: usize, const COLS16: usize>(
     }
 }
 
-/// The least that is added: times log2(e) it is still finite. A row in which every key has a mask's finite
-/// minimum then is the mean of all values, as torch's is.
+/// Smallest finite addend. Its product with `log2(e)` is finite. If a mask hides all keys of a row with a
+/// finite minimum, the result is the mean of all values, as in torch.
 const MIN: f32 = -2.3e38;
 
-/// What is added for a mask's element to scores that are multiplied by `1 / unscale` later: finite where that
-/// is.
+/// Returns the addend of mask element `element` for scores that are later multiplied by `1 / unscale`. The
+/// addend of a finite negative element is finite.
 #[inline(always)]
 pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     let addend = element * unscale;
@@ -100,22 +101,26 @@ pub(crate) fn addend(element: f32, unscale: f32) -> f32 {
     if addend < min && element != f32::NEG_INFINITY { min } else { addend }
 }
 
-/// The mask of one head, for scores whose rows are queries, or keys.
+/// The mask of one head. Its rows are queries and its columns are keys, or the reverse.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines {
     base: *const u8,
+    /// One of the constants of [`Mask`].
     kind: u32,
-    /// Elements before the head, from a row to the next, and from a column to the next.
+    /// Elements before the head in the mask.
     head: i64,
+    /// Elements from one row to the next; 0 if the mask broadcasts.
     by_row: i64,
+    /// Elements from one column to the next; 0 if the mask broadcasts.
     by_col: i64,
-    /// How many there are.
+    /// Number of rows in the sequence.
     rows: u32,
+    /// Number of columns in the sequence.
     cols: u32,
 }
 
 impl Lines {
-    /// Rows are queries unless they are `keys`.
+    /// Creates the view for the head of `coords`. If `keys`, rows are keys, otherwise queries.
     #[inline(always)]
     pub fn of(mask: &Mask, coords: &TileCoords, keys: bool) -> Self {
         let [by_batch, by_head, by_query, by_key] = mask.strides;
@@ -126,17 +131,17 @@ impl Lines {
         Self { base: mask.base, kind: mask.kind, head, by_row, by_col, rows, cols }
     }
 
-    /// Adds the mask to scores that are powers of two.
+    /// Adds the mask to scores that are base-2 exponents.
     ///
     /// # Safety
-    /// The mask is readable at every row and column.
+    /// The mask is readable at every row and column of the sequence.
     #[inline(always)]
     pub unsafe fn add<T: MatrixElem, const ROWS16: usize, const COLS16: usize>(
         &self,
         scores: &mut Scores<ROWS16, COLS16>,
         at: At,
     ) {
-        // SAFETY: as the caller promises, of elements of the type that the kind says.
+        // SAFETY: the caller guarantees a readable mask; each branch reads the element size of its kind.
         unsafe {
             match self.kind {
                 Mask::BOOL => self.add_elements(scores, at, 1, |ptr| {
@@ -153,11 +158,11 @@ impl Lines {
         }
     }
 
-    /// Adds what `load` makes of elements of `size` bytes; where they are the same for all rows, reads them
-    /// once.
+    /// Adds `load(element)` for each mask element. `size` is the element size in bytes. If all rows share the
+    /// same elements, it reads each element once.
     ///
     /// # Safety
-    /// As [`Lines::add`], of such elements.
+    /// The mask is readable at every row and column of the sequence, and its elements have `size` bytes.
     #[inline(always)]
     unsafe fn add_elements<const ROWS16: usize, const COLS16: usize>(
         &self,
@@ -166,14 +171,16 @@ impl Lines {
         size: i64,
         load: impl Fn(*const u8) -> f32,
     ) {
-        // Whatever is read in the place of rows and columns that there are not is hidden, or not stored.
+        // Clamp rows and columns to the sequence. Scores outside are hidden or not stored, so their addends
+        // do not matter.
         let line = |row, half| {
             let row = i64::from(at.row(row, half).min(self.rows - 1));
             self.base.wrapping_offset(((self.head + row * self.by_row) * size) as isize)
         };
         let lines: [[_; 2]; ROWS16] = core::array::from_fn(|row| [line(row, 0), line(row, 1)]);
         for pair in 0..COLS16 {
-            // Else all of the tile's elements are read at once, into registers that there are not.
+            // Without this barrier, the compiler loads all elements of the tile at once, and registers run
+            // out.
             warp::sync(warp::ALL);
             for side in 0..2 {
                 for odd in 0..2 {

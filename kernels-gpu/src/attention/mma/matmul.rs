@@ -1,4 +1,4 @@
-//! The products of a warp's rows with tiles.
+//! Matrix multiplications of a warp's rows with a tile, QKᵀ and PV.
 use cuda_std::mma::{A, MatrixElem};
 
 use super::output::Accumulator;
@@ -6,11 +6,11 @@ use super::q_fragments::Queries;
 use super::softmax::Scores;
 use super::tile::{FragmentLanes, Tile};
 
-/// `a bT`: the scores, where these are queries and keys. Behind the products with each matrix of `b` comes `operands`, with the
-/// number of them so far less one.
+/// Returns QKᵀ: the scores of the warp's queries and a tile of keys. After the MMAs with matrix `i` of the
+/// keys, it calls `operands(i)`. The caller can issue copies there.
 ///
 /// # Safety
-/// Both have been waited for.
+/// The copies of both operands are complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn products<
     T: MatrixElem,
@@ -25,11 +25,11 @@ pub(crate) unsafe fn products<
     mut operands: impl FnMut(usize),
 ) -> Scores<ROWS16, KEYS16> {
     let mut scores = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller waited for the queries and synchronized.
     let left = |col| -> [_; ROWS16] { core::array::from_fn(|row| unsafe { queries.get(row, col) }) };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller waited for the keys and synchronized.
     let right = |at: usize| unsafe { keys.columns(lanes, at % KEYS16, at / KEYS16) };
-    // Each matrix is read a step before it is wanted.
+    // Read each matrix one step before its use.
     let (mut a, mut b) = (left(0), right(0));
     for col in 0..DIM16 {
         let next_a = if col + 1 < DIM16 { left(col + 1) } else { a };
@@ -49,10 +49,10 @@ pub(crate) unsafe fn products<
     scores
 }
 
-/// Adds left matrices times rows `16 step` to `16 step + 15` of a tile.
+/// Adds `a` times rows `16 step` to `16 step + 15` of the tile `right` to `sums`.
 ///
 /// # Safety
-/// It has been waited for.
+/// The copy of the tile is complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16: usize>(
     sums: &mut Accumulator<ROWS16, DIM16>,
@@ -62,7 +62,7 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     step: usize,
 ) {
     for col in 0..DIM16 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller waited for the tile and synchronized.
         let b = unsafe { right.rows(lanes, step, col) };
         for row in 0..ROWS16 {
             for side in 0..2 {
@@ -72,11 +72,11 @@ pub(crate) unsafe fn add_product<T: MatrixElem, const ROWS16: usize, const DIM16
     }
 }
 
-/// Adds the left matrices of all steps times the rows of a tile, each read two products before it is wanted; `operands` as in
-/// [`products`].
+/// Adds the product of all A operands `left(0..STEPS)` and the tile `right` to `sums`. It reads each matrix
+/// of the tile two steps before its use, and calls `operands` as [`products`] does.
 ///
 /// # Safety
-/// It has been waited for.
+/// The copy of the tile is complete, and a barrier followed.
 #[inline(always)]
 pub(crate) unsafe fn add_products<
     T: MatrixElem,
@@ -90,7 +90,7 @@ pub(crate) unsafe fn add_products<
     lanes: &FragmentLanes<DIM16>,
     mut operands: impl FnMut(usize),
 ) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller waited for the tile and synchronized.
     let read = |at: usize| unsafe { right.rows(lanes, at / DIM16, at % DIM16) };
     let mut ahead = [read(0), read(1)];
     for step in 0..STEPS {

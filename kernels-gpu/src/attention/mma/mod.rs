@@ -1,18 +1,21 @@
-//! Attention, `softmax(scale q kT + mask) v`, on tensor cores that any GPU from sm_80 on has:
-//! FlashAttention-2 (arXiv:2307.08691).
+//! Attention forward pass, `O = softmax(scale Q Kᵀ + mask) V`, with `mma.sync` on every GPU from sm_80 on.
 //!
-//! A block has four or eight warps and takes a tile of queries of one head. Keys and values go through shared
-//! memory in tiles, of which one is copied while the other is worked on; a warp has all keys of its own
-//! queries, so it never waits for another one but to share the copies. Scores and weights stay in registers:
-//! the fragments of a product are those of the next.
+//! The algorithm is FlashAttention-2 (arXiv:2307.08691). A block has four or eight warps and computes a tile
+//! of queries of one head.
+//! Keys and values pass through shared memory in tiles. The block copies one tile while it computes on
+//! another.
+//! Each warp processes all keys for its own queries, so warps synchronize only for the shared copies.
+//! Scores and probabilities stay in registers: the accumulator fragments of QKᵀ are the A fragments of PV.
 //!
-//! - Rows in shared memory lie 16 bytes further apart than they are long: an odd number of chunks, so that
-//!   the eight rows of a matrix begin in different banks, at addresses that differ by constants.
-//! - Exponents are taken against a row's largest score so far, so that the largest weight is exactly 1. Where
-//!   none of a warp's rows has a larger one, the sums need no rescaling, which costs as many instructions as
-//!   the exponentials. (A maximum that lags, as FlashAttention-4's, arXiv:2603.05451, saves more of it, but
-//!   the largest weight is rounded too.)
-//! - Tiles that all queries of a warp see go without comparisons; those that none sees, without anything.
+//! - Each row in shared memory is padded by 16 bytes. Its pitch is an odd number of 16-byte chunks, so the
+//!   eight rows of an `ldmatrix` matrix start in different banks. Addresses of rows differ by constants.
+//! - Exponents are relative to the largest score of the row so far, so the largest probability is exactly 1.
+//!   If no maximum in a warp rises, the warp skips rescaling, which costs as many instructions as the
+//!   exponentials.
+//! - FlashAttention-4 (arXiv:2603.05451) skips more rescaling with a maximum that lags. This is not done
+//!   here, because rounding would then also affect the largest probability.
+//! - A warp skips key tiles that none of its queries sees. It omits the mask comparisons if all of its
+//!   queries see the whole tile.
 mod copy_slices;
 pub(crate) mod forward;
 mod kv_tiles;

@@ -1,33 +1,36 @@
-//! Sums written to rows of heads.
+//! Writes a warp's accumulator to the rows of a head in global memory.
 use cuda_std::mem;
 use cuda_std::mma::{C, MatrixElem};
 use cuda_std::prelude::*;
 
 use super::tile::Tile;
 
-/// A warp's sums of `16 ROWS16` rows and `16 DIM16` columns, two matrices side by side.
+/// A warp's accumulator of `16 ROWS16` rows and `16 DIM16` columns. Each 16 x 16 block is two adjacent
+/// accumulators of 16 x 8.
 pub(crate) type Accumulator<const ROWS16: usize, const DIM16: usize> = [[[C; 2]; DIM16]; ROWS16];
 
-/// The rows of a head that a warp writes.
+/// The destination of a warp's rows.
 pub(crate) struct Output<T> {
-    /// The first row of the sequence.
+    /// Pointer to the first row of the sequence.
     pub head: *mut T,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     pub stride: i64,
-    /// The warp's first row, and how many there are in the sequence.
+    /// The warp's first row in the sequence.
     pub first: u32,
+    /// Number of rows in the sequence.
     pub rows: u32,
-    /// Columns of a head.
+    /// Head dimension.
     pub dim: u32,
-    /// Are they writable 16 bytes at a time?
+    /// True if rows can be written in 16-byte stores.
     pub vector: bool,
 }
 
 impl<T: MatrixElem> Output<T> {
-    /// Writes the sums, each times its row's factor, through shared memory: there a lane gets 16 bytes of a row together.
+    /// Writes the accumulator, with each row multiplied by its factor. The values pass through shared memory,
+    /// so that a lane has 16 contiguous bytes of a row.
     ///
     /// # Safety
-    /// Nobody but the warp uses the tile, which has room for the rows; the output is writable.
+    /// Only this warp accesses the tile, which has room for the warp's rows. The output is writable.
     #[inline(always)]
     pub unsafe fn write<const ROWS16: usize, const DIM16: usize>(
         &self,
@@ -36,7 +39,7 @@ impl<T: MatrixElem> Output<T> {
         factors: &[[f32; 2]; ROWS16],
     ) {
         let lane = warp::lane();
-        // What other lanes read of the tile, its rows among them, they have read by now.
+        // All lanes must have finished reading the tile, which can contain the warp's queries.
         warp::sync(warp::ALL);
         for row in 0..ROWS16 {
             for half in 0..2 {
@@ -46,7 +49,7 @@ impl<T: MatrixElem> Output<T> {
                         let c = sums[row][pair][side];
                         let word = T::pair(c[2 * half] * factor, c[2 * half + 1] * factor);
                         let at = 8 * pair as u32 + 4 * side as u32 + lane % 4;
-                        // SAFETY: as the caller promises.
+                        // SAFETY: the tile has room for the warp's rows, and only this warp accesses it.
                         unsafe { tile.put(line, at, word) };
                     }
                 }
@@ -62,22 +65,24 @@ impl<T: MatrixElem> Output<T> {
                 continue;
             }
             let offset = i64::from(self.first + line) * self.stride + i64::from(8 * chunk);
-            // SAFETY: as the caller promises; the warp has met since the chunk was written.
+            // SAFETY: the check above keeps the row in the sequence; the warp synchronized after the chunk
+            // was written.
             unsafe {
                 self.store(self.head.wrapping_offset(offset as isize), tile.chunk(line, chunk).0, cols)
             };
         }
     }
 
-    /// Writes the first `cols` elements of a chunk.
+    /// Writes the first `cols` elements of a chunk. With vector stores, `cols` is 0 or 8.
     ///
     /// # Safety
-    /// They are writable.
+    /// The `cols` elements at `to` are writable.
     #[inline(always)]
     unsafe fn store(&self, to: *mut T, words: [u32; 4], cols: u32) {
         if self.vector {
             if cols > 0 {
-                // SAFETY: as the caller promises; all eight are there, and aligned.
+                // SAFETY: the host checked alignment and that the head dimension is a multiple of 8, so all
+                // eight exist.
                 unsafe { mem::store_u32x4(to.cast(), words, Store::Default) };
             }
             return;
@@ -85,7 +90,7 @@ impl<T: MatrixElem> Output<T> {
         for at in 0..8 {
             if at < cols {
                 let bits = (words[at as usize / 2] >> (16 * (at % 2))) as u16;
-                // SAFETY: as the caller promises.
+                // SAFETY: `at` is less than `cols`, and the caller passes `cols` writable elements.
                 unsafe { mem::store_u16(to.wrapping_add(at as usize).cast(), bits, Store::Default) };
             }
         }

@@ -1,5 +1,7 @@
-//! Rows of packed tensors behind the last sequence: padding, which is in none. Blocks that have no tile of a
-//! sequence write its results, apart from the work on sequences, whose registers are all in use.
+//! Clears the padding of packed tensors: rows after the last sequence.
+//!
+//! Blocks without a tile in a sequence do this. The code is separate from the attention loop, because that
+//! loop needs all registers.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
@@ -7,7 +9,7 @@ use super::params::AttentionParams;
 use super::tile_coords::tile_of_block;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of padding.
+/// A tile of padding rows of one head.
 #[derive(Clone, Copy)]
 pub(crate) struct UnusedRows {
     first: u32,
@@ -17,45 +19,47 @@ pub(crate) struct UnusedRows {
 }
 
 impl UnusedRows {
-    /// The block's own tile of `rows` queries, or of `keys`. Of a block to which
-    /// [`TileCoords::of_rows`](super::tile_coords::Place::of_rows) gave nothing.
+    /// Returns the padding tile of this block, of at most `rows` rows. They are keys if `keys`, otherwise
+    /// queries. The tile can be empty.
     ///
     /// # Safety
-    /// As there.
+    /// [`TileCoords::of_rows`](super::tile_coords::TileCoords::of_rows) returned `None` for the same
+    /// arguments, so the launch has packed sequences.
     #[inline(always)]
     pub unsafe fn of_block(p: &AttentionParams, rows: u32, keys: bool) -> Self {
         let [_, head, tile] = tile_of_block(p, keys);
         let (starts, there) = if keys { (p.key_starts, p.keys) } else { (p.query_starts, p.queries) };
-        // SAFETY: as the caller promises: the numbers of all sequences, and one more.
+        // SAFETY: the host checked that there is one more offset than sequences.
         let end = unsafe { mem::load_u32(starts.wrapping_add(p.batches as usize).cast(), Load::ReadOnly) };
         let end = end.min(there);
-        // The first tiles' numbers are those of sequences: see `TileCoords::in_sequence`.
+        // Tile numbers below `before` belong to sequences: see `TileCoords::in_sequence`.
         let before = end / rows + p.batches;
         let first = end + tile.saturating_sub(before) * rows;
         let rows = if tile < before { 0 } else { rows.min(there.saturating_sub(first)) };
         Self { first, rows, cols: p.dim, head: if keys { divide(head, p.group).0 } else { head } }
     }
 
-    /// Writes zeros.
+    /// Writes zeros to the padding rows of `heads`.
     ///
     /// # Safety
-    /// The rows of `heads`, of 16-bit elements, are writable.
+    /// The rows of `heads` have 16-bit elements and are writable.
     #[inline(always)]
     pub unsafe fn clear(self, heads: &Heads) {
         let mut at = thread::index()[0];
         while at < self.rows * self.cols {
             let (row, col) = divide(at, self.cols);
             let to: *mut u16 = heads.at(Token { batch: 0, number: self.first + row }, self.head);
-            // SAFETY: a column of a row that is there.
+            // SAFETY: the loop bound keeps `row` below `rows` and `col` below `cols`; the caller passes a
+            // writable tensor.
             unsafe { mem::store_u16(to.wrapping_add(col as usize).cast(), 0, Store::Default) };
             at += thread::block_dim()[0];
         }
     }
 
-    /// Writes minus infinity: what queries that see no key have in `lse`, unless that is null.
+    /// Writes minus infinity to `lse`, the value of a query that sees no key. Does nothing if `lse` is null.
     ///
     /// # Safety
-    /// It has a number for each query.
+    /// `lse` is null or has one element per head and query.
     #[inline(always)]
     pub unsafe fn clear_lse(self, p: &AttentionParams) {
         let row = thread::index()[0];
@@ -64,7 +68,7 @@ impl UnusedRows {
         }
         let number = u64::from(self.head) * u64::from(p.queries) + u64::from(self.first + row);
         let to = p.lse.wrapping_add(number as usize);
-        // SAFETY: as the caller promises.
+        // SAFETY: `row` is a padding row, and the caller guarantees one element per head and query.
         unsafe { mem::store_u32(to.cast(), f32::NEG_INFINITY.to_bits(), Store::Default) };
     }
 }

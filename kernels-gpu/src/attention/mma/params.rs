@@ -1,84 +1,89 @@
-//! What a launch of attention works on, and sizes that kernels and host share.
+//! Kernel arguments of attention, and sizes that the kernels share with the host.
 use crate::layout::heads::Heads;
 
-/// A mask that broadcasts against `[B, H, Sq, Sk]`: a kernel argument.
+/// A mask that broadcasts to `[B, H, Sq, Sk]`. It is part of the kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Mask {
-    /// The first element.
+    /// The first element, or null if there is no mask.
     pub base: *const u8,
-    /// Elements from a batch, head, query and key to the next; 0 where it broadcasts.
+    /// Strides of batch, head, query and key in elements; 0 along a dimension that broadcasts.
     pub strides: [i64; 4],
-    /// One of [`Mask::NONE`], [`Mask::BOOL`], [`Mask::F32`], [`Mask::SAME`].
+    /// The element type: [`Mask::NONE`], [`Mask::BOOL`], [`Mask::F32`] or [`Mask::SAME`].
     pub kind: u32,
 }
 
 impl Mask {
     /// No mask.
     pub const NONE: u32 = 0;
-    /// Bytes: 0 hides a key.
+    /// Boolean mask, one byte per element. A zero hides the key.
     pub const BOOL: u32 = 1;
-    /// Added to scores, f32.
+    /// Additive mask in f32.
     pub const F32: u32 = 2;
-    /// Added to scores, of the element type.
+    /// Additive mask in the element type of the queries.
     pub const SAME: u32 = 3;
-    /// The mask that is not there.
+    /// The value for a launch without a mask.
     pub const ABSENT: Self = Self { base: core::ptr::null(), strides: [0; 4], kind: Self::NONE };
 }
 
-/// What a launch works on: the kernel argument.
+/// The kernel argument of the forward pass.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionParams {
-    /// Queries.
+    /// Queries, `[B, Sq, H, D]` in any order of strides.
     pub q: Heads,
     /// Keys.
     pub k: Heads,
     /// Values.
     pub v: Heads,
-    /// The result, as `q`.
+    /// The result. Its shape is that of `q`.
     pub out: Heads,
-    /// `ln(sum(exp(scores)))` of each head and query; null: not wanted.
+    /// Log-sum-exp of the scores, `[B, H, Sq]`, or `[H, Sq]` for packed sequences. If null, the kernels do
+    /// not write it.
     pub lse: *mut f32,
-    /// Where packed sequences begin among the queries, and end; null: batches of `queries` queries.
+    /// Start offsets of the packed query sequences, followed by the end of the last sequence. If null, each
+    /// batch has `queries` queries.
     pub query_starts: *const i32,
-    /// Likewise among the keys.
+    /// The same for the keys.
     pub key_starts: *const i32,
-    /// What is added to the scores, or hides them: in the general kernels.
+    /// Additive or boolean mask. Only the general kernels read it.
     pub mask: Mask,
-    /// Batches, or packed sequences.
+    /// Number of batches, or of packed sequences.
     pub batches: u32,
-    /// Queries of a batch, or of all packed sequences.
+    /// Queries per batch, or in all packed sequences together.
     pub queries: u32,
-    /// Keys, likewise.
+    /// Keys per batch, or in all packed sequences together.
     pub keys: u32,
-    /// Heads of the queries.
+    /// Number of query heads.
     pub heads: u32,
-    /// Heads of the queries that share one of the keys.
+    /// Query heads per key head (grouped-query attention).
     pub group: u32,
-    /// Columns of a head.
+    /// Head dimension.
     pub dim: u32,
-    /// Query tiles of a batch, or of all sequences.
+    /// Query tiles per head of a batch, or of all packed sequences together.
     pub tiles: u32,
-    /// Are all heads readable 16 bytes at a time? What is not, the general kernels read element by element.
+    /// 1 if every head can be read in 16-byte accesses, otherwise 0. With 0, the general kernels read single
+    /// elements.
     pub vector: u32,
-    /// Are later queries longer work than earlier ones? They are then begun first.
+    /// 1 if blocks start with the last query tiles, otherwise 0. Causal attention sets it, because later
+    /// queries see more keys.
     pub backwards: u32,
-    /// The most keys before its position that a query sees.
+    /// Sliding window: number of keys before its own position that a query sees.
     pub before: i32,
-    /// The most keys after it.
+    /// Sliding window: number of keys after its own position that a query sees.
     pub after: i32,
-    /// The factor of `q k`; above 0 except in the general kernels.
+    /// The factor of QKᵀ. It is positive, except in the general kernels.
     pub scale: f32,
-    /// Scores become `softcap tanh(score / softcap)` unless it is 0: in the general kernels.
+    /// If not 0, scores become `softcap * tanh(score / softcap)`. Only the general kernels read it.
     pub softcap: f32,
 }
 
-/// More than there are keys: no limit to a window.
+/// A value of `before` and `after` that exceeds every number of keys: the window has no limit.
 pub const UNLIMITED: i32 = 1 << 30;
 
-/// Shared memory that a block may have on every GPU from sm_80 on: sm_86, sm_89 and sm_120 have the least.
+/// Bytes of shared memory that a block can have on every GPU from sm_80 on. The limit is lowest on sm_86,
+/// sm_89 and sm_120.
 pub const SHARED_BYTES_EVERYWHERE: u32 = 99 << 10;
 
-/// Warps in a block of the kernels of [`decode`](crate::attention::decode).
+/// Warps per block of the [`decode`](crate::attention::decode) kernels.
 pub const WARPS: u32 = 4;

@@ -1,8 +1,10 @@
-//! A warp's queries: left matrices, held in registers where there are enough of them.
+//! The queries of a warp as A operands, in registers or in shared memory.
 use cuda_std::mma::{A, MatrixElem};
 
 use super::tile::{FragmentLanes, Tile};
 
+/// The queries of a warp. With `Q_IN_REGISTERS` all A operands stay in registers, otherwise each use reads
+/// shared memory.
 pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool> {
     tile: Tile<T, DIM16>,
     lanes: FragmentLanes<DIM16>,
@@ -12,38 +14,39 @@ pub(crate) struct Queries<T, const ROWS16: usize, const DIM16: usize, const Q_IN
 impl<T: MatrixElem, const ROWS16: usize, const DIM16: usize, const Q_IN_REGISTERS: bool>
     Queries<T, ROWS16, DIM16, Q_IN_REGISTERS>
 {
-    /// Those of the warp whose rows `tile` has; [`Queries::hold`] once they are there.
+    /// Refers to the queries in the first `16 ROWS16` rows of `tile`. Call [`Queries::hold`] after the copy
+    /// to shared memory is complete.
     #[inline(always)]
     pub fn of(tile: Tile<T, DIM16>, lanes: FragmentLanes<DIM16>) -> Self {
         Self { tile, lanes, in_registers: [[[0; 4]; DIM16]; ROWS16] }
     }
 
-    /// Reads them, if they are held.
+    /// Loads the queries into registers if `Q_IN_REGISTERS`.
     ///
     /// # Safety
-    /// A barrier stands between this and the writes.
+    /// The copy of the queries is complete, and a barrier followed.
     #[inline(always)]
     pub unsafe fn hold(&mut self) {
         if Q_IN_REGISTERS {
             for row in 0..ROWS16 {
                 for col in 0..DIM16 {
-                    // SAFETY: as the caller promises.
+                    // SAFETY: the caller waited for the queries and synchronized.
                     self.in_registers[row][col] = unsafe { self.tile.left(&self.lanes, row, col) };
                 }
             }
         }
     }
 
-    /// The matrix at row `16 row` and column `16 col`.
+    /// Returns the A operand at row `16 row` and column `16 col`.
     ///
     /// # Safety
-    /// As [`Queries::hold`].
+    /// As for [`Queries::hold`].
     #[inline(always)]
     pub unsafe fn get(&self, row: usize, col: usize) -> A {
         if Q_IN_REGISTERS {
             self.in_registers[row][col]
         } else {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller waited for the queries and synchronized.
             unsafe { self.tile.left(&self.lanes, row, col) }
         }
     }

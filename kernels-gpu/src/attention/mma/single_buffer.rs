@@ -1,10 +1,11 @@
-//! The kernel of heads of 97 to 256 columns: one tile of keys and one of values, and copies of the one take
-//! turns with the products with the other.
+//! Forward kernel for head dimensions 97 to 256, with one key buffer and one value buffer.
 //!
-//! At 256 columns a warp has 16 queries, whose sums are half of the registers, so every matrix read from
-//! shared memory serves two products only, and shared memory is the limit. Copies that all begin at once keep
-//! the reads waiting: a warp begins them one by one. At 128 columns it has 32, and two blocks have room side
-//! by side.
+//! The block copies values during QKᵀ, and the next keys during PV.
+//!
+//! At head dimension 256 a warp has 16 queries, and their accumulator takes half of the registers. Each
+//! matrix that `ldmatrix` reads then feeds only two MMAs, so shared memory bandwidth is the limit. If all
+//! copies started at once, they would delay these reads. A warp therefore issues its copies one by one. At
+//! head dimension 128 a warp has 32 queries, and two blocks fit on an SM.
 use cuda_std::copy;
 use cuda_std::mma::MatrixElem;
 use cuda_std::prelude::*;
@@ -22,14 +23,15 @@ use super::tile::{FragmentLanes, Tile};
 use super::tile_coords::TileCoords;
 use super::window::Window;
 
-/// Shared memory for what a block keeps there beside the tiles.
+/// Bytes of shared memory for the block state, in addition to the tiles.
 pub(crate) const KEPT_BYTES: u32 = size_of::<BlockState<u16>>() as u32;
 
-/// Attention of one tile of queries, without what the general kernels have.
+/// Computes one tile of queries, without the features of the general kernels (mask, softcap, any scale, any
+/// alignment).
 ///
 /// # Safety
-/// The parameters are those of a launch that the host checked, with
-/// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes).
+/// The host checked `p` for this launch. The block has
+/// [`Tiling::shared_bytes`](super::tiling::Tiling::shared_bytes) bytes of shared memory.
 #[inline(always)]
 pub(crate) unsafe fn ping_pong<
     T: MatrixElem,
@@ -42,9 +44,9 @@ pub(crate) unsafe fn ping_pong<
 ) {
     let (own_rows, keys) = (16 * ROWS16 as u32, 16 * KEYS16 as u32);
     let rows = WARPS * own_rows;
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p`.
     let Some(coords) = (unsafe { TileCoords::of_block(&p, rows) }) else {
-        // SAFETY: as the caller promises.
+        // SAFETY: the host checked `p`, and the outputs are writable.
         return unsafe { clear_rest(&p, rows) };
     };
     let window = Window::of(coords.queries, coords.keys, p.before, p.after);
@@ -55,9 +57,9 @@ pub(crate) unsafe fn ping_pong<
     let [q_tile, k_tile, v_tile] = [rows, keys, keys].map(|rows| Tile::<T, DIM16>::take(&mut memory, rows));
     let heads = [&p.k, &p.v].map(|heads| coords.key::<T>(heads, p.group).cast_const());
     let block_state = BlockState { coords, heads }.put(&mut memory);
-    // SAFETY: a barrier stands between this and the writes.
+    // SAFETY: a barrier separates these reads from the write of the block state.
     let block_state = || unsafe { block_state.get(0) };
-    // From one lane, so that ptxas knows it to be the warp's.
+    // A shuffle from lane 0 shows ptxas that the value is uniform in the warp.
     let warp = warp::shuffle(warp::ALL, thread::index()[0] / warp::SIZE, 0);
     let (copies_of_warp, lanes) =
         (WarpCopies::<DIM16> { warp, warps: WARPS, dim: p.dim }, FragmentLanes::new());
@@ -69,7 +71,7 @@ pub(crate) unsafe fn ping_pong<
     };
     if begin < end {
         let limit = copies_of_warp.limit(coords.queries);
-        // SAFETY: the tensors are readable; nobody uses the tiles.
+        // SAFETY: the host checked that the tensors are readable; no thread uses the tiles yet.
         unsafe {
             copies_of_warp
                 .of(coords.query::<T>(&p.q).cast_const(), p.q.token_stride, coords.first, limit)
@@ -88,13 +90,14 @@ pub(crate) unsafe fn ping_pong<
         let coords = block_state().coords;
         let (window, row) =
             (Window::of(coords.queries, coords.keys, p.before, p.after), coords.first + own_rows * warp);
-        // Else the rows that are copied stay in registers from tile to tile.
+        // Without `opaque`, the row numbers of the copies stay in registers from tile to tile.
         let [col, next] = thread::opaque([tile * keys, (tile + 1) * keys]);
         let (at, span) = (At { row, col }, [row, (row + own_rows - 1).min(coords.queries - 1)]);
         let seen = row < coords.queries && !window.hides(span, col, keys);
         let mut scores: Scores<ROWS16, KEYS16> = [[[[0.0; 4]; 2]; KEYS16]; ROWS16];
         let mut values = copies(VALUES, col);
-        // SAFETY: queries and keys have been waited for; the values of the tile before are used up.
+        // SAFETY: queries and keys arrived before the last barrier, after which no warp reads the previous
+        // values.
         unsafe {
             if seen {
                 scores = products(&queries, &k_tile, &lanes, |pair| {
@@ -111,7 +114,7 @@ pub(crate) unsafe fn ping_pong<
         copy::wait();
         block::sync();
         let mut next_keys = copies(KEYS, next);
-        // SAFETY: values have been waited for; the keys are used up.
+        // SAFETY: the values arrived before the last barrier, after which no warp reads the keys.
         unsafe {
             if seen {
                 let weights =
@@ -126,6 +129,6 @@ pub(crate) unsafe fn ping_pong<
         block::sync();
     }
     let (coords, first) = (block_state().coords, block_state().coords.first + own_rows * warp);
-    // SAFETY: the warp is the only one that used its queries, and has done so.
+    // SAFETY: the warp has finished reading its queries, and no other warp accesses this part of the tile.
     unsafe { finish::<T, ROWS16, DIM16>(&p, &coords, &softmax, &out, &own, first, true) };
 }

@@ -1,22 +1,27 @@
-//! The softmax of rows whose scores come tile by tile.
+//! Online softmax of a warp's rows. The scores arrive tile by tile.
+//!
+//! The unnormalized probability of a score is `exp2(factor * (score - max))`, where `max` is the largest
+//! score of the row so far.
 use cuda_std::math::{ex2_ftz, lg2};
 use cuda_std::mma::{A, C, MatrixElem};
 use cuda_std::prelude::*;
 
-/// How far a row's maximum may rise, as a power of two, before it counts: so little that the largest weight is 1, which rounding
-/// leaves alone. Without this sum ptxas runs out of registers: it spills 44 bytes at 128 columns (sm_80) and 20 at 256 (sm_90).
+/// Rise of a row maximum that [`RowSoftmax::advance`] ignores, as a difference of base-2 exponents. It is so
+/// small that the largest probability still rounds to 1. Without the addition of this slack, ptxas spills
+/// registers.
 const SLACK: f32 = 1e-30;
 
-/// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys: sums of products, two side by side.
+/// A warp's scores of `16 ROWS16` queries and `16 KEYS16` keys. Each 16 x 16 block is two adjacent
+/// accumulators of 16 x 8.
 pub(crate) type Scores<const ROWS16: usize, const KEYS16: usize> = [[[C; 2]; KEYS16]; ROWS16];
 
-/// What is known of a thread's rows: in each 16, rows `g` and `g + 8`.
+/// Softmax state of the rows of a thread: rows `g` and `g + 8` of each 16, with `g = lane / 4`.
 pub(crate) struct RowSoftmax<const ROWS16: usize> {
-    /// The largest score so far, against which exponents are taken.
+    /// The largest score of each row so far.
     max: [[f32; 2]; ROWS16],
-    /// The weights of the thread's own columns so far.
+    /// Sum of the unnormalized probabilities in this thread's columns so far.
     sum: [[f32; 2]; ROWS16],
-    /// A weight is 2 to the power of `factor` times the score.
+    /// Factor from scores to base-2 exponents.
     factor: f32,
 }
 
@@ -26,7 +31,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Self { max: [[f32::NEG_INFINITY; 2]; ROWS16], sum: [[0.0; 2]; ROWS16], factor }
     }
 
-    /// Takes the maxima of new scores into account: what sums so far must be multiplied by, if by anything but 1.
+    /// Updates the row maxima with new scores. Returns the factors by which the accumulator must be
+    /// multiplied, or `None` if no maximum in the warp rose.
     #[inline(always)]
     pub fn advance<const KEYS16: usize>(
         &mut self,
@@ -61,13 +67,14 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         Some(rescale)
     }
 
-    /// The weights of 16 keys as left matrices, rounded; before that, they count in the sums.
+    /// Returns the unnormalized probabilities of 16 keys as an A operand, rounded to `T`. Adds them to the
+    /// row sums before rounding.
     #[inline(always)]
     pub fn weights<T: MatrixElem>(&mut self, row: usize, scores: &[C; 2]) -> A {
         let mut weights = [[0.0; 4]; 2];
         for half in 0..2 {
             let max = self.max[row][half];
-            // All scores of a row so far may be hidden.
+            // If all scores of the row so far are hidden, use 0, because `-inf - -inf` is NaN.
             let shift = if max == f32::NEG_INFINITY { 0.0 } else { -max * self.factor };
             for side in 0..2 {
                 for odd in 0..2 {
@@ -81,7 +88,8 @@ impl<const ROWS16: usize> RowSoftmax<ROWS16> {
         [T::pair(a, b), T::pair(c, d), T::pair(e, f), T::pair(g, h)]
     }
 
-    /// The reciprocal of a row's sum of weights, 0 if there are none, and the natural logarithm of the sum of exponentials.
+    /// Returns the reciprocal of the row sum and the natural log-sum-exp of a row. If no key was seen, they
+    /// are 0 and minus infinity.
     #[inline(always)]
     pub fn finish(&self, row: usize, half: usize) -> [f32; 2] {
         let (sum, max) = (warp::sum(self.sum[row][half], 4), self.max[row][half]);

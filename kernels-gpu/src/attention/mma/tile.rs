@@ -1,108 +1,116 @@
-//! Rows of heads in shared memory, as matrices are read from them.
+//! Tiles of rows in shared memory, from which `ldmatrix` reads the operands of `mma.sync`.
 use core::marker::PhantomData;
 
 use cuda_std::mem;
 use cuda_std::mma::{self, Chunk, MatrixElem};
 use cuda_std::prelude::*;
 
-/// `rows` rows of `16 DIM16` columns.
+/// A tile of rows with `16 DIM16` columns in shared memory. A chunk is 16 bytes, or eight elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile<T, const DIM16: usize> {
     chunks: Shared<Chunk>,
-    /// The first chunk: of one tile of several.
+    /// Index of the tile's first chunk in `chunks`.
     first: u32,
     element: PhantomData<T>,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Tile<T, DIM16> {
-    /// Chunks from a row to the next.
+    /// Chunks from one row to the next. It is odd to avoid bank conflicts.
     const PITCH: u32 = 2 * DIM16 as u32 + 1;
 
+    /// Allocates a tile of `rows` rows in shared memory.
     #[inline(always)]
     pub fn take(memory: &mut SharedMemory, rows: u32) -> Self {
         Self { chunks: memory.take(rows * Self::PITCH), first: 0, element: PhantomData }
     }
 
-    /// The tile of these rows on.
+    /// Returns the part of the tile that starts at row `row`.
     #[inline(always)]
     pub fn at_row(&self, row: u32) -> Self {
         Self { first: self.first + row * Self::PITCH, ..*self }
     }
 
-    /// The 16 x 16 matrix at row `16 row16` and column `16 col16`, as a left one.
+    /// Reads the 16 x 16 matrix at row `16 row16` and column `16 col16` as an A operand.
     ///
     /// # Safety
-    /// A barrier stands between this and the writes.
+    /// The matrix lies inside the tile. A barrier separates this read from the writes to the tile.
     #[inline(always)]
     pub unsafe fn left(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> mma::A {
-        // SAFETY: inside the tile; otherwise as the caller promises.
+        // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
+        // writes.
         unsafe { mma::load(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16)) }
     }
 
-    /// The same matrix as two right ones side by side, of which each row gives a column.
+    /// Reads the same matrix, transposed, as two B operands: each row of the tile is a column of an operand.
+    /// QKᵀ uses it for K.
     ///
     /// # Safety
-    /// As [`Tile::left`].
+    /// As for [`Tile::left`].
     #[inline(always)]
     pub unsafe fn columns(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
-        // SAFETY: inside the tile; otherwise as the caller promises.
+        // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
+        // writes.
         let [a, b, c, d] =
             unsafe { mma::load(&self.chunks, self.first + lanes.across + Self::chunk16(row16, col16)) };
         [[a, b], [c, d]]
     }
 
-    /// The same matrix as two right ones side by side.
+    /// Reads the same matrix as two adjacent B operands. PV uses it for V.
     ///
     /// # Safety
-    /// As [`Tile::left`].
+    /// As for [`Tile::left`].
     #[inline(always)]
     pub unsafe fn rows(&self, lanes: &FragmentLanes<DIM16>, row16: usize, col16: usize) -> [mma::B; 2] {
-        // SAFETY: inside the tile; otherwise as the caller promises.
+        // SAFETY: the caller guarantees that the matrix lies inside the tile and that a barrier follows the
+        // writes.
         let [a, b, c, d] = unsafe {
             mma::load_transposed(&self.chunks, self.first + lanes.along + Self::chunk16(row16, col16))
         };
         [[a, b], [c, d]]
     }
 
-    /// Chunks before the matrix at row `16 row16` and column `16 col16`.
+    /// Offset in chunks of the matrix at row `16 row16` and column `16 col16`.
     #[inline(always)]
     fn chunk16(row16: usize, col16: usize) -> u32 {
         16 * row16 as u32 * Self::PITCH + 2 * col16 as u32
     }
 
-    /// Writes two neighbouring elements of a row: columns `2 pair` and `2 pair + 1`.
+    /// Writes two adjacent elements of a row, columns `2 pair` and `2 pair + 1`.
     ///
     /// # Safety
-    /// Nobody else reads or writes there without a barrier between.
+    /// The columns lie inside the tile. A barrier separates this write from accesses of other threads.
     #[inline(always)]
     pub unsafe fn put(&self, row: u32, pair: u32, word: u32) {
-        // SAFETY: inside the tile; otherwise as the caller promises.
+        // SAFETY: the caller guarantees that the columns lie inside the tile, without a race.
         unsafe { self.chunks.cast::<u32>().set((self.first + row * Self::PITCH) * 4 + pair, word) };
     }
 
-    /// Begins to copy a chunk of a row, or makes it zero if it is not `wanted`.
+    /// Starts the asynchronous copy of one chunk of a row. If `wanted` is false, it writes zeros and does not
+    /// read `from`.
     ///
     /// # Safety
-    /// It is readable, if it is wanted; nobody uses the tile.
+    /// If `wanted`, `from` is readable. The chunk lies inside the tile, and no thread accesses the chunk
+    /// until the copy is complete.
     #[inline(always)]
     pub unsafe fn copy_chunk(&self, row: u32, chunk: u32, from: *const T, wanted: bool) {
-        // SAFETY: inside the tile; otherwise as the caller promises.
+        // SAFETY: the caller guarantees a readable source and an unused chunk inside the tile.
         unsafe { self.chunks.copy_or_zero(self.first + row * Self::PITCH + chunk, from.cast(), wanted) };
     }
 
-    /// A chunk of a row.
+    /// Reads one chunk of a row.
     ///
     /// # Safety
-    /// As [`Tile::left`].
+    /// As for [`Tile::left`].
     #[inline(always)]
     pub unsafe fn chunk(&self, row: u32, chunk: u32) -> Chunk {
-        // SAFETY: inside the tile; otherwise as the caller promises.
+        // SAFETY: the caller guarantees that the chunk lies inside the tile and that a barrier follows the
+        // writes.
         unsafe { self.chunks.get(self.first + row * Self::PITCH + chunk) }
     }
 }
 
-/// The chunks of a 16 x 16 matrix that the lane names: in a left matrix or the rows of two right ones, and in right ones of
-/// which each row is a column.
+/// Offsets in chunks of the matrix row whose address this lane passes to `ldmatrix`, relative to the matrix
+/// start. `along` is for [`Tile::left`] and [`Tile::rows`], `across` for [`Tile::columns`].
 #[derive(Clone, Copy)]
 pub(crate) struct FragmentLanes<const DIM16: usize> {
     along: u32,
@@ -119,30 +127,32 @@ impl<const DIM16: usize> FragmentLanes<DIM16> {
     }
 }
 
-/// How the block's threads copy the rows of a head into tiles: a thread has one chunk of a row, the same one in every pass.
+/// Copies rows of a head into tiles with all threads of a block. A thread copies the same chunk of a row in
+/// every pass.
 pub(crate) struct Copier<T, const DIM16: usize> {
-    /// The chunk in the head's first row.
+    /// This thread's chunk in the first row of the head.
     from: *const T,
-    /// Elements from a row to the next.
+    /// Elements from one row to the next.
     stride: i64,
-    /// Rows that there are.
+    /// Number of rows in the sequence.
     rows: u32,
-    /// The thread's first row, and its chunk.
+    /// This thread's row in the first pass.
     row: u32,
+    /// This thread's chunk in each row.
     chunk: u32,
-    /// Columns of the chunk that there are.
+    /// Number of columns of the chunk that exist, 0 to 8.
     cols: u32,
-    /// Rows that one pass copies.
+    /// Rows per pass.
     pass: u32,
-    /// Has every thread a chunk of its own, with all columns?
+    /// True if every thread has a chunk, and all chunks have eight columns.
     whole: bool,
 }
 
 impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
-    /// Threads that share a row.
+    /// Threads per row.
     const TEAM: u32 = (2 * DIM16 as u32).next_power_of_two();
 
-    /// Of a head with so many rows and columns, by a block of so many threads.
+    /// Creates the copier of one thread for a head with `rows` rows and `dim` columns.
     #[inline(always)]
     pub fn of(head: *const T, stride: i64, [rows, dim]: [u32; 2], threads: u32) -> Self {
         let thread = thread::index()[0];
@@ -153,11 +163,13 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         Self { from, stride, rows, row, chunk, cols, pass: threads / Self::TEAM, whole }
     }
 
-    /// Begins to copy `count` rows from row `first` on; what there is not becomes zero. With `vector`, rows are aligned to
-    /// 16 bytes and so long; else they are read element by element.
+    /// Starts to copy `count` rows from row `first` on. Rows and columns that do not exist become zero. If
+    /// `vector`, rows are aligned to 16 bytes and their length is a multiple of 16 bytes. Otherwise the
+    /// threads read single elements.
     ///
     /// # Safety
-    /// The rows are readable, the tile has so many rows, and nobody uses it.
+    /// The rows of the head are readable. The tile has `count` rows, and no thread accesses the tile until
+    /// the copies are complete.
     #[inline(always)]
     pub unsafe fn copy(&self, tile: &Tile<T, DIM16>, first: u32, count: u32, vector: bool) {
         let mut row = first + self.row;
@@ -166,19 +178,21 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         let mut at = tile.first + self.row * Tile::<T, DIM16>::PITCH + self.chunk;
         if vector && self.whole && first + count <= self.rows {
             for _ in 0..count / self.pass {
-                // SAFETY: as the caller promises.
+                // SAFETY: the condition above keeps the rows in the head, and the caller passes an unused
+                // tile of `count` rows.
                 unsafe { tile.chunks.copy_or_zero(at, from.cast(), true) };
                 at += self.pass * Tile::<T, DIM16>::PITCH;
                 from = from.wrapping_offset(step);
             }
             return;
         }
-        // Not unrolled: at the end of a sequence.
+        // `opaque` prevents unrolling. This loop runs only for partial tiles or unaligned rows.
         let [passes, _] = thread::opaque([count / self.pass, 0]);
         for _ in 0..passes {
             if self.chunk < 2 * DIM16 as u32 {
                 let cols = if row < self.rows { self.cols } else { 0 };
-                // SAFETY: as the caller promises.
+                // SAFETY: a row outside the head has `cols == 0` and is not read; the caller passes an unused
+                // tile.
                 unsafe {
                     if vector {
                         tile.chunks.copy_or_zero(at, from.cast(), cols > 0);
@@ -193,17 +207,17 @@ impl<T: MatrixElem, const DIM16: usize> Copier<T, DIM16> {
         }
     }
 
-    /// `cols` elements, then zeros.
+    /// Reads `cols` elements and fills the rest of the chunk with zeros.
     ///
     /// # Safety
-    /// They are readable.
+    /// The `cols` elements at `from` are readable.
     #[inline(always)]
     unsafe fn gather(from: *const T, cols: u32) -> Chunk {
         let bits = |at: u32| {
             if at >= cols {
                 return 0;
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: `at` is less than `cols`, and the caller passes `cols` readable elements.
             u32::from(unsafe { mem::load_u16(from.wrapping_add(at as usize).cast(), Load::ReadOnly) })
         };
         Chunk([0, 2, 4, 6].map(|at| bits(at) | bits(at + 1) << 16))

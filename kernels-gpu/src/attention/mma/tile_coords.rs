@@ -1,41 +1,45 @@
-//! What a block works on.
+//! Maps a block index to its tile: batch or packed sequence, head, and first row.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
 use super::params::AttentionParams;
 use crate::layout::heads::{Heads, Token, divide};
 
-/// A tile of queries of one head of one sequence.
+/// A tile of one head of one sequence. Its rows are queries, or keys in the backward pass for keys.
 #[derive(Clone, Copy)]
 pub(crate) struct TileCoords {
-    /// The batch; 0 in packed tensors.
+    /// The batch; 0 for packed sequences.
     pub batch: u32,
+    /// The query head.
     pub head: u32,
-    /// The first query of the tile, counted from the beginning of its sequence.
+    /// The first row of the tile, counted from the start of its sequence.
     pub first: u32,
-    /// Queries and keys of the sequence.
+    /// Number of queries in the sequence.
     pub queries: u32,
+    /// Number of keys in the sequence.
     pub keys: u32,
-    /// Where the sequence begins in packed tensors.
+    /// First query of the sequence in the packed tensor; 0 without packed sequences.
     query_start: u32,
+    /// First key of the sequence in the packed tensor; 0 without packed sequences.
     key_start: u32,
 }
 
 impl TileCoords {
-    /// The block's own tile of queries; `None`: there is nothing to do.
+    /// Returns this block's tile of `rows` queries, or `None` if the block has no tile in a sequence.
     ///
     /// # Safety
-    /// The parameters are those of a launch that the host checked.
+    /// The host checked `p` for this launch.
     #[inline(always)]
     pub unsafe fn of_block(p: &AttentionParams, rows: u32) -> Option<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes the parameters of a launch that the host checked.
         unsafe { Self::of_rows(p, rows, false) }
     }
 
-    /// The block's own tile of queries, or of `keys`: then the head is the first of those that share them.
+    /// Returns this block's tile of `rows` rows, or `None` if the block has no tile in a sequence. The rows
+    /// are keys if `keys`, otherwise queries. For keys, `head` is the first query head of its group (GQA).
     ///
     /// # Safety
-    /// As [`TileCoords::of_block`].
+    /// As for [`TileCoords::of_block`].
     #[inline(always)]
     pub unsafe fn of_rows(p: &AttentionParams, rows: u32, keys: bool) -> Option<Self> {
         let [batch, head, tile] = tile_of_block(p, keys);
@@ -44,23 +48,27 @@ impl TileCoords {
             return Some(Self { batch, head, first, queries, keys, query_start: 0, key_start: 0 });
         }
         let coords = Self { batch: 0, head, first: 0, queries: 0, keys: 0, query_start: 0, key_start: 0 };
-        // SAFETY: as the caller promises: the numbers of all sequences, and one more.
+        // SAFETY: the host checked that the start offsets have one element per sequence, and one more.
         unsafe { coords.in_sequence(p, tile, rows, keys) }
     }
 
-    /// Tile number `tile` of all sequences together. That of a sequence which begins at row `start` and is
-    /// number `s` has the numbers from `start / rows + s` on: enough for its tiles, and each is found without
-    /// knowing the others'.
+    /// Finds the sequence and the first row of tile `tile`. The tiles of all packed sequences are numbered
+    /// together.
+    ///
+    /// The tiles of sequence `s`, which starts at row `start`, have numbers from `start / rows + s` on. Each
+    /// range has room for all tiles of its sequence. Its start does not depend on the lengths of other
+    /// sequences.
     ///
     /// # Safety
-    /// As [`TileCoords::of_block`], of packed sequences.
+    /// As for [`TileCoords::of_block`]. In addition, the launch has packed sequences.
     #[inline(always)]
     unsafe fn in_sequence(self, p: &AttentionParams, tile: u32, rows: u32, keys: bool) -> Option<Self> {
-        // SAFETY: as the caller promises.
+        // SAFETY: `at` is at most `p.batches`, and the host checked that there is one more offset than
+        // sequences.
         let start = |starts: *const i32, at: u32| unsafe {
             mem::load_u32(starts.wrapping_add(at as usize).cast(), Load::ReadOnly)
         };
-        // Starts that are none must not lead outside the tensors.
+        // Clamp the offsets, so that invalid values do not lead outside the tensors.
         let span = |starts: *const i32, at: u32, there: u32| {
             let [first, end] = [at, at + 1].map(|at| start(starts, at).min(there));
             (first, end.saturating_sub(first))
@@ -91,31 +99,31 @@ impl TileCoords {
         })
     }
 
-    /// All of a batch, which is not of packed sequences, for a head.
+    /// Returns the coordinates of a whole batch for one head. The launch has no packed sequences.
     #[inline(always)]
     pub fn whole(p: &AttentionParams, batch: u32, head: u32) -> Self {
         Self { batch, head, first: 0, queries: p.queries, keys: p.keys, query_start: 0, key_start: 0 }
     }
 
-    /// With another head of those that share keys.
+    /// Returns the coordinates for query head `head + member` of the group that shares a key head.
     #[inline(always)]
     pub fn with_member(&self, member: u32) -> Self {
         Self { head: self.head + member, ..*self }
     }
 
-    /// The first query of the sequence, and what stands in its place in `out`.
+    /// Pointer to the first query of the sequence, in `q` or in a tensor of the same shape.
     #[inline(always)]
     pub fn query<T>(&self, heads: &Heads) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.query_start }, self.head)
     }
 
-    /// The first key, or value, of the sequence.
+    /// Pointer to the first key of the sequence, in `k`, `v` or their gradients.
     #[inline(always)]
     pub fn key<T>(&self, heads: &Heads, group: u32) -> *mut T {
         heads.at(Token { batch: self.batch, number: self.key_start }, divide(self.head, group).0)
     }
 
-    /// Where the number of a query is in tensors of one number a query.
+    /// Index of a query in a tensor with one f32 per head and query, such as `lse`.
     #[inline(always)]
     pub fn number(&self, p: &AttentionParams, query: u32) -> usize {
         let head = u64::from(self.batch) * u64::from(p.heads) + u64::from(self.head);
@@ -123,7 +131,8 @@ impl TileCoords {
     }
 }
 
-/// Batch, head and tile of the block.
+/// Returns batch, query head and tile number of the block. If `keys`, the tiles are key tiles, and the head
+/// is the first one of its group.
 #[inline(always)]
 pub(crate) fn tile_of_block(p: &AttentionParams, keys: bool) -> [u32; 3] {
     let group = if keys { p.group } else { 1 };

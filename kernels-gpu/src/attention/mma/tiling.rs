@@ -1,34 +1,36 @@
-//! The tiles of a kernel, and what follows from their sizes for a launch.
+//! Tile sizes of a kernel, and the launch sizes that follow from them.
 use super::single_buffer;
 
-/// The tiles of a kernel, in units of 16, the size of a matrix.
+/// The tile sizes of a kernel. Fields with the suffix `16` count in units of 16 rows or columns, the size of
+/// a matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct Tiling {
-    /// Warps of a block.
+    /// Warps per block.
     pub warps: u32,
-    /// Rows of a warp.
+    /// Rows per warp, in units of 16.
     pub rows16: usize,
-    /// Columns of a head, at least.
+    /// Largest head dimension, in units of 16.
     pub dim16: usize,
-    /// Rows of the other side that a step takes: the keys of a tile, or, for gradients of keys, queries.
+    /// Rows of an inner-loop tile, in units of 16. They are keys, or queries if the kernel computes gradients
+    /// of keys.
     pub cols16: usize,
-    /// Tiles of keys, and of values, that there is room for: two, of which one is copied while the other is
-    /// worked on; or one, and values are copied between the products with keys, the next keys between those
-    /// with values.
+    /// Buffers for tiles of keys, and for tiles of values.
+    /// With two, the block copies one tile while it computes on the other.
+    /// With one, it copies values during QKᵀ, and the next keys during PV.
     pub buffers: u32,
 }
 
 impl Tiling {
-    /// Rows of a block: queries, or, for their gradients, keys.
+    /// Rows per block. They are queries, or keys if the kernel computes gradients of keys.
     pub const fn rows(&self) -> u32 {
         self.warps * 16 * self.rows16 as u32
     }
-    /// Threads of a block.
+    /// Threads per block.
     pub const fn threads(&self) -> u32 {
         self.warps * 32
     }
-    /// Shared memory of a block, in bytes: a tile of queries, those of keys and values, and, where these are
-    /// one each, what else the block keeps there.
+    /// Bytes of shared memory per block: one query tile and the buffers of keys and values. Kernels with one
+    /// buffer also keep their block state there.
     pub const fn shared_bytes(&self) -> u32 {
         let rows = self.rows() + 2 * self.buffers * 16 * self.cols16 as u32;
         rows * (2 * self.dim16 as u32 + 1) * 16

@@ -1,7 +1,7 @@
-//! Which keys a query may see by its position, and which queries a key.
+//! Sliding windows: the keys that a query sees by its position, and the queries that see a key.
 
-/// Row `i` has the columns from `i + offset - before` to `i + offset + after`. Rows are queries and columns the keys that
-/// they see, or the other way round.
+/// A range of columns for each row: row `i` has columns `i + offset - before` to `i + offset + after`,
+/// inclusive. Rows are queries and columns are keys, or the reverse after [`Window::transposed`].
 #[derive(Clone, Copy)]
 pub(crate) struct Window {
     offset: i32,
@@ -11,44 +11,45 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// The last query stands at the last key.
+    /// Creates the window of a sequence. The last query is aligned with the last key.
     #[inline(always)]
     pub fn of(queries: u32, keys: u32, before: i32, after: i32) -> Self {
         Self { offset: keys as i32 - queries as i32, before, after, cols: keys as i32 }
     }
 
-    /// The same with keys as rows, of so many queries.
+    /// Returns the window with keys as rows and `queries` queries as columns.
     #[inline(always)]
     pub fn transposed(&self, queries: u32) -> Self {
         Self { offset: -self.offset, before: self.after, after: self.before, cols: queries as i32 }
     }
 
-    /// The first column that the row has.
+    /// First column of the row.
     #[inline(always)]
     pub fn first(&self, row: u32) -> i32 {
         (row as i32 + self.offset - self.before).max(0)
     }
 
-    /// The column behind its last.
+    /// One past the last column of the row. If the row has no columns, it can be less than [`Window::first`].
     #[inline(always)]
     pub fn end(&self, row: u32) -> i32 {
         (row as i32 + self.offset + self.after + 1).min(self.cols)
     }
 
-    /// The tiles of `size` columns that rows from `first` to `last` have any of, and the one behind them.
+    /// Range of tiles of `size` columns that contain a column of rows `first` to `last`. The end is
+    /// exclusive.
     #[inline(always)]
     pub fn tiles(&self, [first, last]: [u32; 2], size: u32) -> [u32; 2] {
         let end = self.end(last).max(0) as u32;
         [self.first(first) as u32 / size, end.div_ceil(size)]
     }
 
-    /// Has none of the rows from `first` to `last` a column from `col` on, `size` of them?
+    /// Returns true if rows `first` to `last` have none of the `size` columns from `col` on.
     #[inline(always)]
     pub fn hides(&self, [first, last]: [u32; 2], col: u32, size: u32) -> bool {
         self.end(last) <= col as i32 || self.first(first) >= (col + size) as i32
     }
 
-    /// Have all of them all of these?
+    /// Returns true if each row from `first` to `last` has all `size` columns from `col` on.
     #[inline(always)]
     pub fn shows(&self, [first, last]: [u32; 2], col: u32, size: u32) -> bool {
         self.first(last) <= col as i32 && self.end(first) >= (col + size) as i32
