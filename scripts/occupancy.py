@@ -2,10 +2,10 @@
 
     python scripts/occupancy.py target/ptx/oxiwarp-kernels-gpu
 
-For every bf16 kernel with `n` packs or vec4s per thread (`..._warp<n>`, `..._block<n>`, `..._cluster<n>`): registers and
-spills by ptxas, threads of the largest block that its launch bounds allow, resident blocks and threads of an SM, and the bytes of
-one operand that these threads load before the first load arrives. docs/internals/launch-configuration.md says how many bytes a
-memory needs. It needs ptxas: py-bindings/requirements-ptx.txt.
+For every bf16 kernel with `n` packs or vec4s per thread (`..._warp<n>`, `..._block<n>`, `..._cluster<n>`) it prints
+registers and spills by ptxas, threads of the largest block that its launch bounds allow, resident blocks and threads of
+an SM, and the bytes of one operand that these threads load before the first load arrives. How many bytes a memory needs
+is in docs/internals/launch-configuration.md. The script needs ptxas: py-bindings/requirements-ptx.txt.
 """
 
 import re

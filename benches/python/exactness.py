@@ -4,8 +4,8 @@
 
 For every op, mode, dtype and model it runs the eager module (of diffusers or transformers where they are installed,
 else the same chain written out) and oxiwarp on the same random inputs, and counts equal elements. Writes exactness.csv
-and exactness.md. `scripts/figures.py` makes the table of docs/reference/exactness.md from the CSV file. The exit code is 1
-if an operator claims bit-exactness and does not reach it.
+and exactness.md. `scripts/figures.py` makes the table of docs/reference/exactness.md from the CSV file. The exit code
+is 1 if an operator claims bit-exactness and does not reach it.
 """
 
 import argparse

@@ -1,8 +1,11 @@
 """docs/: the Python in them runs, tables made by scripts are fresh, links lead somewhere."""
 
 import importlib
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from checkout import ROOT
@@ -19,6 +22,31 @@ pytestmark = pytest.mark.skipif(not DOCS, reason="no docs beside these tests, as
 def test_python_blocks_run(page, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     run_blocks(page)
+
+
+FENCE = re.compile(
+    r"^(?P<marker><!-- not run: .+? -->\n+)?```(?P<language>\S*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL
+)
+RUN_ELSEWHERE = {
+    "python": "test_python_blocks_run",
+    "rust": "documentation tests of oxiwarp-tests",
+    "text": "output",
+    "pycon": "test_docstring_examples.py",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_shell_blocks_run(page):
+    """Every command runs, unless its block is marked with a reason. Every block has a language."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for block in FENCE.finditer(page.read_text()):
+        language = block["language"]
+        if language == "sh" and not block["marker"]:
+            command = ["bash", "-euc", block["code"]]
+            done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True)
+            assert done.returncode == 0, f"{page.name}: {block['code']}{done.stdout}{done.stderr}"
+        else:
+            assert language == "sh" or language in RUN_ELSEWHERE, f"{page.name}: a block in {language!r}"
 
 
 def script(name):
