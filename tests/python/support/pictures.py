@@ -4,7 +4,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.legend import Legend
-from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 
 
@@ -13,17 +12,17 @@ def assert_legends_cover_nothing(figure):
     figure.draw_without_rendering()
     legends = figure.findobj(Legend)
     assert legends
-    texts = [axis.title for axis in figure.findobj(Axes)]
-    texts += [label for axis in figure.findobj(Axes) for label in (axis.xaxis.label, axis.yaxis.label)]
-    texts += [label for axis in figure.findobj(Axes) for label in (*axis.get_xticklabels(), *axis.get_yticklabels())]
-    texts = [text for text in texts if text.get_text() and text.get_visible()]
+    axes = figure.findobj(Axes)
+    texts = [axis.title.get_window_extent() for axis in axes if axis.get_title()]
+    # With ticks and labels; None of an axis that is switched off.
+    texts += [box for axis in axes for one in (axis.xaxis, axis.yaxis) if (box := one.get_tightbbox()) is not None]
     for at, legend in enumerate(legends):
         box = legend.get_window_extent()
-        for axis in figure.findobj(Axes):
+        for axis in axes:
             if axis.has_data():
                 assert not box.overlaps(axis.get_window_extent()), f"legend {at} covers {axis.get_title()!r}"
-        for other in (*texts, *legends[:at]):
-            assert not box.overlaps(other.get_window_extent()), f"legend {at} covers {other}"
+        for other in (*texts, *(earlier.get_window_extent() for earlier in legends[:at])):
+            assert not box.overlaps(other), f"legend {at} covers {other}"
         inside = figure.bbox.padded(1)
         assert inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0 and box.y1 <= inside.y1
 
@@ -49,10 +48,4 @@ def labels_of(figure):
     return [text.get_text() for legend in figure.findobj(Legend) for text in legend.get_texts()]
 
 
-def line_named(axis, label) -> Line2D:
-    """A line of an axes by its label."""
-    (found,) = (line for line in axis.lines if line.get_label() == label)
-    return found
-
-
-__all__ = ["assert_legends_cover_nothing", "colors_of", "labels_of", "line_named"]
+__all__ = ["assert_legends_cover_nothing", "colors_of", "labels_of"]
