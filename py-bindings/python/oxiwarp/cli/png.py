@@ -91,9 +91,10 @@ def shares(axis: Any, outcome: "Outcome") -> None:
 def checked(axis: Any, outcome: "Outcome") -> None:
     """What the demo checks: mean and maximum of the errors, and the bound on the difference from the stock model."""
     difference, own = outcome.difference, outcome.own_error
-    errors = ((difference.mean(), difference.max()), (own.mean(), own.max()), outcome.bounds)
+    means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
+    errors = (*zip(means, maxima, strict=True), outcome.bounds)
     for (label, line), values in zip(SERIES.items(), errors, strict=True):
-        axis.plot(list(map(float, values)), (1, 0), label=label, **{**line, "linestyle": ""})
+        axis.plot(values, (1, 0), label=label, **{**line, "linestyle": ""})
     axis.margins(x=0.08)
     axis.set(yticks=(1, 0), yticklabels=("mean", "maximum"), ylim=(-0.6, 1.6), xlabel="error of the latents")
     axis.ticklabel_format(axis="x", scilimits=(-3, 3))
