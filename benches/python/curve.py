@@ -6,7 +6,8 @@ For each op one model's width, with more and more tokens. Beside it an element-w
 and a line for the bytes over the bandwidth of a large copy. A call whose tensors are smaller than the L2 cache finds
 them there after the first replays: what it costs there is latency. The first, the middle and the last token of each
 result are compared with calls on these alone, which a 32-bit offset would not survive; of an op whose tokens depend on
-each other it says "not compared". Writes curve.csv as it goes, and curve.png.
+each other it says "not compared". Writes curve.csv as it goes, and curve.png: the share of
+the copy's bandwidth against bytes, a panel for each family of ops.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import torch
 from clock import Clock, add_seconds
+from curve_plot import ELEMENTS, plot
 from environment import begin, title_of
 from forms import DTYPE, Form, Inputs, Source, bytes_of, prepare, token_dimension, tuple_of
 from ops import OPS, check_names, selected
@@ -28,7 +30,6 @@ from providers import has_ours
 from timing import calls_for, capture, copy_turn, race, sets_for
 
 POINTS = 12
-ELEMENTS = 2**32  # of an op's largest tensor, exceeded by the last point
 SETS = 64  # of inputs, at most
 ROUNDS = 5
 ROOM = 0.9  # of the free memory, for one set of inputs and its results
@@ -135,52 +136,6 @@ def fields_of(p: Point, copy: float) -> tuple[object, ...]:
     rate = p.bytes / p.us / 1e3
     figures = (f"{p.us:.3f}", f"{rate:.1f}", f"{rate / copy:.4f}", f"{p.kernel_us:.3f}")
     return (p.op, p.tokens, p.elements, p.bytes, *figures, p.verdict)
-
-
-def plot(points: list[Point], copy: float, path: Path, title: str) -> str:
-    """A panel for each op. Returns what to say about it."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        return "no plot: matplotlib is not installed"
-    ops = list(dict.fromkeys(p.op for p in points))
-    columns = min(5, len(ops))
-    rows = -(-len(ops) // columns)
-    size = (3.2 * columns, 2.7 * rows + 0.5)
-    figure, axes = plt.subplots(
-        rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False, layout="constrained"
-    )
-    ends = [min(p.bytes for p in points), max(p.bytes for p in points)]
-    for axis, op in zip(axes.flat, ops, strict=False):
-        own = [p for p in points if p.op == op]
-        axis.loglog([p.bytes for p in own], [p.kernel_us for p in own], color="0.6", label="element-wise, same bytes")
-        axis.loglog([p.bytes for p in own], [p.us for p in own], "o-", color="C3", markersize=3, label="oxiwarp")
-        axis.loglog(ends, [end / copy / 1e3 for end in ends], "k--", linewidth=1, label="large copy")
-        axis.axvspan(*_past_32_bits(own), color="C0", alpha=0.12)
-        axis.set_title(op, fontsize=8 if len(op) < 30 else 6)
-        axis.grid(alpha=0.3)
-        axis.set(xlim=(ends[0] / 2, ends[1] * 2), ylim=(1, None))
-    for axis in axes.flat[len(ops) :]:
-        axis.axis("off")
-    axes[0, 0].legend(fontsize=7)
-    figure.supxlabel(
-        "bytes: inputs read once + results written once; shaded: a tensor of more than 2³² elements", fontsize=9
-    )
-    figure.supylabel("µs", fontsize=9)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-    return f"plot: {path}"
-
-
-def _past_32_bits(own: list[Point]) -> tuple[float, float]:
-    """The bytes of 2^32 elements of this op's largest tensor, and beyond."""
-    last = own[-1]
-    begin = last.bytes * ELEMENTS / last.elements
-    return begin, 4 * begin
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Point | str]:

@@ -1,4 +1,7 @@
-"""Plots of a run: one for each family of ops, and one over all of them."""
+"""Plots of a run: one for each family of ops, and one over all of them.
+
+Colours are Okabe and Ito's. Hatches and markers differ too, and a mark stands where a baseline was not measured.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,16 +11,28 @@ from ops import FAMILIES, FAMILY_OF
 from providers import EAGER, PEERS
 from results import COMPILED, OURS, Measurement, Results
 
-COLOURS = {OURS: "C3", COMPILED: "C2", "F.*": "C1", "Liger": "C0", "QuACK": "C4", EAGER: "0.7"}
+from oxiwarp.cli.palette import BLACK, BLUE, GREEN, ORANGE, PURPLE, SKY_BLUE, YELLOW
+
+TORCH = "F.*"
+# Colour and hatch of each provider's bars.
+BARS = {
+    OURS: (BLUE, ""),
+    COMPILED: (ORANGE, "//"),
+    TORCH: (GREEN, ".."),
+    "Liger": (SKY_BLUE, "\\\\"),
+    "QuACK": (PURPLE, "xx"),
+    EAGER: (YELLOW, ""),
+}
 WIDE = 8  # cases in a row of panels, about
+MISSING_AT = 0.02  # share of the copy, for the mark of a baseline that is missing
+MISSING = {"color": BLACK, "linestyle": "", "marker": "x"}
+LEGEND: dict[str, Any] = {"loc": "outside lower center", "fontsize": 9, "handlelength": 2.5}
 
 
 def plot(results: Results, folder: Path, title: str) -> str:
     """`<family>.png` and `overview.png`. Returns what to say about it."""
     try:
-        import matplotlib
-
-        matplotlib.use("Agg")
+        import matplotlib.figure  # noqa: F401
     except ImportError:
         return "no plots: matplotlib is not installed"
     if not results.measurements:
@@ -25,50 +40,80 @@ def plot(results: Results, folder: Path, title: str) -> str:
     drawn = []
     for family in FAMILIES:
         if ops := [op for op in results.ops if FAMILY_OF[op] == family]:
-            _family(results, ops, folder / f"{family}.png", title)
+            draw_family(results, ops, title).savefig(folder / f"{family}.png", dpi=110)
             drawn.append(f"{family}.png")
-    _overview(results, folder / "overview.png", title)
+    draw_overview(results, title).savefig(folder / "overview.png", dpi=110)
     return f"plots in {folder}: {', '.join([*drawn, 'overview.png'])}"
 
 
-def _family(results: Results, ops: list[str], path: Path, title: str) -> None:
+def draw_family(results: Results, ops: list[str], title: str) -> Any:
     """A panel for each op: GB/s of every provider by model, the copy as a line."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
     counts = [len(results.of(op)) for op in ops]
     width = max(8.0, min(22.0, 1.6 * sum(counts) / _rows(counts) + 1.5 * len(ops) / _rows(counts)))
-    figure = plt.figure(figsize=(width, 4.6 * _rows(counts)), layout="constrained")
+    figure = Figure(figsize=(width, 4.6 * _rows(counts) + 0.4), layout="constrained")
     for row, names in zip(figure.subfigures(_rows(counts), 1, squeeze=False)[:, 0], _in_rows(ops, counts), strict=True):
         ratios = [len(results.of(op)) + 1 for op in names]
         axes = row.subplots(1, len(names), sharey=True, squeeze=False, width_ratios=ratios)[0]
         for axis, op in zip(axes, names, strict=True):
             _panel(axis, op, results)
         axes[0].set_ylabel("GB/s (inputs read once + results written once)")
-        axes[0].legend(fontsize=8, loc="upper left", ncols=2)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    figure.legend(handles=_family_legend(results, ops), ncols=8 if width > 11 else 4, **LEGEND)
+    return figure
 
 
 def _panel(axis: Any, op: str, results: Results) -> None:
-    rows = results.of(op)
-    lines = [line for line in COLOURS if any(_provider(m, line) for m in rows)]
+    rows, lines = results.of(op), _lines(results, op)
     bar = 0.85 / max(1, len(lines))
     for at, line in enumerate(lines):
-        rates = [m.rate(name) if (name := _provider(m, line)) else 0.0 for m in rows]
+        color, hatch = BARS[line]
         places = [row + (at - (len(lines) - 1) / 2) * bar for row in range(len(rows))]
-        axis.bar(places, rates, width=bar, color=COLOURS[line], label=line)
-    axis.axhline(results.copy, color="black", linestyle="--", linewidth=1, label="copy")
+        rates = [m.rate(name) if (name := _provider(m, line)) else None for m in rows]
+        measured = [(place, rate) for place, rate in zip(places, rates, strict=True) if rate is not None]
+        for place, rate in measured:
+            axis.bar(place, rate, bar, color=color, hatch=hatch, edgecolor=BLACK, linewidth=0.5)
+        missing = [place for place, rate in zip(places, rates, strict=True) if rate is None]
+        axis.plot(missing, [0.03 * results.copy] * len(missing), markersize=5, **MISSING)
+    axis.axhline(results.copy, color=BLACK, linestyle="--", linewidth=1)
     labels = [f"{m.model}\n{m.label}" for m in rows]
     axis.set_xticks(range(len(rows)), labels, rotation=35, ha="right", fontsize=7)
     axis.set_title(_in_lines(op), fontsize=9)
-    axis.set_ylim(0, 1.25 * results.copy)
+    axis.set_ylim(0, 1.1 * max(results.copy, *(m.rate(name) for m in rows for name in m.times)))
     axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+
+
+def _lines(results: Results, op: str) -> list[str]:
+    """The bars of an op: of what it was compared with, and of torch.compile, which every op is compared with."""
+    rows, everywhere = results.of(op), (OURS, COMPILED)
+    return [
+        line for line in BARS if any(_provider(m, line) for m in (results.measurements if line in everywhere else rows))
+    ]
+
+
+def _family_legend(results: Results, ops: list[str]) -> list[Any]:
+    """A handle for each provider that some op has, for the copy and, where one is missing, for the mark."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    rows = [m for op in ops for m in results.of(op)]
+    handles: list[Any] = []
+    for line, (color, hatch) in BARS.items():
+        if names := dict.fromkeys(name for m in rows if (name := _provider(m, line))):
+            label = ", ".join(names) if line == TORCH else line
+            handles.append(Patch(facecolor=color, hatch=hatch, edgecolor=BLACK, linewidth=0.5, label=label))
+    copy = f"device copy, {results.copy:.0f} GB/s"
+    handles.append(Line2D([], [], color=BLACK, linestyle="--", linewidth=1, label=copy))
+    if any(_provider(m, line) is None for op in ops for line in _lines(results, op) for m in results.of(op)):
+        handles.append(Line2D([], [], markersize=6, label="not measured", **MISSING))
+    return handles
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """The provider behind a colour: of torch.compile's forms the faster; `F.*` is torch's own function."""
-    if line == "F.*":
+    """The provider that a bar stands for: the faster one of torch.compile's forms; for `F.*`, torch's own function."""
+    if line == TORCH:
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None
 
@@ -98,23 +143,38 @@ def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
         yield names
 
 
-def _overview(results: Results, path: Path, title: str) -> None:
-    """The largest case of each op on a line: the share of copy bandwidth, ours and torch.compile's."""
-    import matplotlib.pyplot as plt
+def draw_overview(results: Results, title: str) -> Any:
+    """The largest case of each op on a line: the share of copy bandwidth of oxiwarp and of torch.compile."""
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-    largest = [max(results.of(op), key=lambda m: m.bytes) for op in results.ops]
-    rows = [m for m in largest if OURS in m.times][::-1]
-    figure, axis = plt.subplots(figsize=(9, 0.2 * len(rows) + 1.4), layout="constrained")
+    rows = [max(cases, key=lambda m: m.bytes) for op in results.ops if (cases := _ours(results.of(op)))][::-1]
+    figure = Figure(figsize=(9, 0.22 * len(rows) + 1.6), layout="constrained")
+    axis = figure.subplots()
+    ours = {"color": BLUE, "linestyle": "", "marker": "o", "markersize": 6}
+    theirs = {"color": ORANGE, "linestyle": "", "marker": "D", "markersize": 7}
+    theirs |= {"markerfacecolor": "none", "markeredgewidth": 1.8}
     for at, m in enumerate(rows):
-        shares = {line: m.rate(name) / results.copy for line in (OURS, COMPILED) if (name := _provider(m, line))}
-        axis.plot(list(shares.values()), [at] * len(shares), color="0.8", linewidth=1.5, zorder=1)
-        for line, share in shares.items():
-            axis.scatter(share, at, color=COLOURS[line], s=18, zorder=2, label=line if at == 0 else None)
-    axis.axvline(1.0, color="black", linestyle="--", linewidth=1, label="copy")
+        share, peer = m.rate() / results.copy, _provider(m, COMPILED)
+        if peer is None:
+            axis.plot(MISSING_AT, at, label="missing", markersize=7, markeredgewidth=1.8, **MISSING)
+        else:
+            other = m.rate(peer) / results.copy
+            axis.plot([share, other], [at, at], color="0.8", linewidth=1.5, zorder=1)
+            axis.plot(other, at, label=COMPILED, zorder=3, **theirs)
+        axis.plot(share, at, label=OURS, zorder=2, **ours)
+    axis.axvline(1.0, color=BLACK, linestyle="--", linewidth=1)
     axis.set_yticks(range(len(rows)), [f"{m.op}  {m.title}" for m in rows], fontsize=7)
     axis.set(xlabel="share of the run's copy bandwidth, by minimal bytes", xlim=(0, None), ylim=(-0.7, len(rows) - 0.3))
+    axis.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axis.grid(axis="x", alpha=0.3)
-    axis.legend(fontsize=8, loc="lower left")
+    named = [(OURS, ours), (COMPILED, theirs), ("device copy", {"color": BLACK, "linestyle": "--", "linewidth": 1})]
+    if any(_provider(m, COMPILED) is None for m in rows):
+        named.append((f"{COMPILED} was not measured", {**MISSING, "markersize": 7, "markeredgewidth": 1.8}))
+    figure.legend(handles=[Line2D([], [], label=label, **line) for label, line in named], ncols=4, **LEGEND)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    return figure
+
+
+def _ours(rows: list[Measurement]) -> list[Measurement]:
+    return [m for m in rows if OURS in m.times]

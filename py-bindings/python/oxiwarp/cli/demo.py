@@ -67,6 +67,11 @@ class Outcome:
         return (self.stock.double() - self.wide.double()).abs()
 
     @property
+    def wider(self) -> str:
+        """Name of the wider type."""
+        return str(WIDER[self.job.dtype])[6:]
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """Of the mean and of the largest difference."""
         return 2 * self.own_error.mean().item(), 2 * self.own_error.max().item()
@@ -176,7 +181,7 @@ def describe(outcome: Outcome, device: torch.device, console: Any) -> None:
     table = Table("", "mean", "largest", title="differences of the latents", title_justify="left")
     for name, mean, largest in (
         ("patched - stock", difference.mean().item(), difference.max().item()),
-        (f"stock - stock in {str(WIDER[outcome.job.dtype])[6:]}", own.mean().item(), own.max().item()),
+        (f"stock - stock in {outcome.wider}", own.mean().item(), own.max().item()),
         ("bound: twice that", *outcome.bounds),
     ):
         table.add_row(name, f"{mean:.3g}", f"{largest:.3g}")
@@ -221,7 +226,7 @@ def demo(steps: int | None = None, device: str | None = None, out: str = "demo.p
         if problem := outcome.problem():
             problems.append(f"{job.title}: {problem}")
     try:
-        save(outcomes, where(place), out)
+        save(outcomes, where(place), out, times=place.type == "cuda")
         console.print(f"\npicture: {out}")
     except ModuleNotFoundError as error:
         console.print(f"\nno picture: {error.name} is missing")

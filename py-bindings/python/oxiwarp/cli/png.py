@@ -1,42 +1,68 @@
-"""The demo's picture: where the latents differ, and the time of each step."""
+"""The demo's picture: the error against the stock model next to the stock model's own rounding error."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from .palette import BLACK, BLUE, ORANGE
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .demo import Outcome
 
+PATCHED, STOCK = BLUE, ORANGE
+# Lines and markers differ in more than their colour.
+SERIES: dict[str, dict[str, Any]] = {
+    "patched against stock": dict(color=PATCHED, linestyle="-", marker="o", markersize=9),
+    "stock against stock in a wider type: rounding error": dict(
+        color=STOCK, linestyle="--", marker="D", markersize=9, markerfacecolor="none", markeredgewidth=2
+    ),
+    "bound: twice the rounding error": dict(color=BLACK, linestyle="", marker="|", markersize=18, markeredgewidth=2),
+}
+LEGEND: dict[str, Any] = dict(loc="outside lower center", ncols=3, fontsize=10, handlelength=4)
 
-def save(outcomes: "list[Outcome]", where: str, path: str) -> None:
-    """One row per job: a latent frame, the difference there, all differences beside rounding's, times per step.
 
-    Raises ModuleNotFoundError where matplotlib is missing.
-    """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(
-        len(outcomes), 4, figsize=(18, 3.9 * len(outcomes)), squeeze=False, layout="constrained"
-    )
-    for row, outcome in zip(axes, outcomes, strict=True):
-        for axis, title, values, colors in (
-            (row[0], "stock latents, first frame", first_frame(outcome, outcome.stock), "viridis"),
-            (row[1], "|patched - stock|, first frame", first_frame(outcome, outcome.difference), "magma"),
-        ):
-            figure.colorbar(axis.imshow(values, cmap=colors), ax=axis, shrink=0.8)
-            axis.set_title(title)
-            axis.set_axis_off()
-        histogram(row[2], outcome)
-        bars(row[3], outcome)
-        row[0].text(0, -0.06, outcome.job.title, transform=row[0].transAxes, va="top", fontsize=9)
-    figure.suptitle(f"oxiwarp: stock and patched, on {where}", fontsize=10)
+def save(outcomes: "list[Outcome]", where: str, path: str, times: bool) -> None:
+    """Draw the picture and write it. Raises ModuleNotFoundError if matplotlib is missing."""
+    figure = draw(outcomes, where, times)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
-    plt.close(figure)
+
+
+def draw(outcomes: "list[Outcome]", where: str, times: bool) -> Any:
+    """A row for each job: both errors in one frame, the errors of all latents, their mean and maximum with the bound.
+
+    With `times`, the time of each step as well: times of the CPU executor say nothing about a GPU.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    columns = 5 if times else 4
+    figure = Figure(figsize=(4.2 * columns, 3.7 * len(outcomes) + 0.8), layout="constrained")
+    rows = figure.subfigures(len(outcomes), 1, squeeze=False)[:, 0]
+    for row, outcome in zip(rows, outcomes, strict=True):
+        row.suptitle(outcome.job.title, fontsize=11)
+        axes = row.subplots(1, columns)
+        images(row, axes[:2], outcome)
+        shares(axes[2], outcome)
+        checked(axes[3], outcome)
+        if times:
+            steps(axes[4], outcome)
+    figure.suptitle(f"oxiwarp demo on {where}", fontsize=11)
+    figure.legend(handles=[Line2D([], [], label=label, **line) for label, line in SERIES.items()], **LEGEND)
+    return figure
+
+
+def images(figure: Any, axes: Any, outcome: "Outcome") -> None:
+    """Both errors of the first latent frame, with one scale of colours."""
+    errors = ((outcome.difference, "|patched - stock|"), (outcome.own_error, f"|stock - stock in {outcome.wider}|"))
+    frames = [first_frame(outcome, latents) for latents, _ in errors]
+    largest = max(float(frame.max()) for frame in frames) or 1.0
+    for axis, frame, (_, title) in zip(axes, frames, errors, strict=True):
+        image = axis.imshow(frame, cmap="cividis", vmin=0, vmax=largest)
+        axis.set_title(f"{title}\nfirst frame, mean of channels", fontsize=10)
+        axis.set_axis_off()
+    figure.colorbar(image, ax=axes, shrink=0.8, label="error of a latent")
 
 
 def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
@@ -44,27 +70,48 @@ def first_frame(outcome: "Outcome", latents: "Tensor") -> "Tensor":
     return latents[0].float().reshape(*outcome.job.grid, -1)[0].mean(-1)
 
 
-def histogram(axis: Any, outcome: "Outcome") -> None:
-    """How often the latents differ by how much."""
-    import numpy as np
+def shares(axis: Any, outcome: "Outcome") -> None:
+    """How many latents have an error larger than a value. The logarithmic axis leaves out errors of 0."""
+    for values, color, style in ((outcome.difference, PATCHED, "-"), (outcome.own_error, STOCK, "--")):
+        values = values.flatten().double()
+        axis.ecdf(values.numpy(), complementary=True, color=color, linestyle=style, linewidth=2)
+    smallest = min(
+        (float(values[values > 0].min()) for values in (outcome.difference, outcome.own_error) if values.any()),
+        default=None,
+    )
+    if smallest is not None:
+        axis.set_xscale("log")
+        axis.set_xlim(left=max(smallest, 1e-5 * outcome.bounds[1]))
+    axis.set_yticks((0, 0.25, 0.5, 0.75, 1), ("0 %", "25 %", "50 %", "75 %", "100 %"))
+    axis.set_title("all latents:\nshare with a larger error", fontsize=10)
+    axis.set_xlabel("error of a latent")
+    axis.grid(alpha=0.3)
 
-    floor = float(outcome.own_error.max()) * 1e-6 or 1e-12
-    for values, label in ((outcome.difference, "patched - stock"), (outcome.own_error, "stock - wider type")):
-        axis.hist(np.log10(values.flatten().clamp_min(floor).numpy()), bins=60, alpha=0.6, label=label)
-    axis.set_title("differences of all latents")
-    axis.set_xlabel("log10 of the difference")
-    axis.set_yticks([])
-    axis.legend(fontsize=8)
+
+def checked(axis: Any, outcome: "Outcome") -> None:
+    """What the demo checks: mean and maximum of the errors, and the bound on the difference from the stock model."""
+    difference, own = outcome.difference, outcome.own_error
+    means, maxima = (difference.mean().item(), own.mean().item()), (difference.max().item(), own.max().item())
+    errors = (*zip(means, maxima, strict=True), outcome.bounds)
+    for (label, line), values in zip(SERIES.items(), errors, strict=True):
+        axis.plot(values, (1, 0), label=label, **{**line, "linestyle": ""})
+    axis.margins(x=0.08)
+    axis.set(yticks=(1, 0), yticklabels=("mean", "maximum"), ylim=(-0.6, 1.6), xlabel="error of the latents")
+    axis.ticklabel_format(axis="x", scilimits=(-3, 3))
+    axis.grid(axis="x", alpha=0.3)
+    verdict = "the difference is too large" if outcome.problem() else "the difference is within the bound"
+    axis.set_title(f"the check:\n{verdict}", fontsize=10)
 
 
-def bars(axis: Any, outcome: "Outcome") -> None:
+def steps(axis: Any, outcome: "Outcome") -> None:
     """Milliseconds of each step."""
-    for shift, times, label in ((-0.2, outcome.stock_times, "stock"), (0.2, outcome.patched_times, "patched")):
-        axis.bar([at + shift for at in range(1, len(times) + 1)], [t * 1e3 for t in times], width=0.4, label=label)
-    axis.set_title("time per step (ms)")
-    axis.set_xlabel("step")
-    axis.set_xticks(range(1, len(outcome.stock_times) + 1))
-    axis.legend(fontsize=8)
+    both = ((-0.2, outcome.stock_times, "stock", STOCK, "//"), (0.2, outcome.patched_times, "patched", PATCHED, ""))
+    for shift, times, label, color, hatch in both:
+        places = [at + shift for at in range(1, len(times) + 1)]
+        axis.bar(places, [t * 1e3 for t in times], 0.4, color=color, hatch=hatch, edgecolor=BLACK, label=label)
+    axis.set_title("time of a step", fontsize=10)
+    axis.set(xlabel="step", ylabel="ms", xticks=range(1, len(outcome.stock_times) + 1))
+    axis.legend(fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
 
 
-__all__ = ["save"]
+__all__ = ["draw", "save"]

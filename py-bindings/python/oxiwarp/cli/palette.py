@@ -1,0 +1,13 @@
+"""Colours of all pictures: Okabe and Ito's palette, which people with any form of colour blindness can tell apart."""
+
+BLACK = "#000000"
+ORANGE = "#E69F00"
+SKY_BLUE = "#56B4E9"
+GREEN = "#009E73"
+YELLOW = "#F0E442"
+BLUE = "#0072B2"
+VERMILLION = "#D55E00"
+PURPLE = "#CC79A7"
+OKABE_ITO = (BLACK, ORANGE, SKY_BLUE, GREEN, YELLOW, BLUE, VERMILLION, PURPLE)
+
+__all__ = ["BLACK", "BLUE", "GREEN", "OKABE_ITO", "ORANGE", "PURPLE", "SKY_BLUE", "VERMILLION", "YELLOW"]
