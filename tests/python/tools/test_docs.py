@@ -80,3 +80,27 @@ def test_links(page):
             headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
             slugs = [re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings]
             assert heading[1:] in slugs, f"{page.name}: {target}{heading}"
+
+
+OLD_TERMS = re.compile(
+    r"\b(quads?|octets?|held|beside|nobody|somebody|anew|passages?|what comes back|of which|copy engine|warp groups?"
+    r"|multiprocessors?|folds?|folded|meeting|waiting row|passed over)\b",
+    re.IGNORECASE,
+)
+"""Words for which the project has a standard term, see `support/retired_words.py`."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_have_standard_terms(page):
+    found = [match[0] for match in OLD_TERMS.finditer(page.read_text())]
+    assert not found, f"{page.name}: {found}"
+
+
+def test_module_documentation_has_standard_terms():
+    """The `//!` lines of Rust sources."""
+    found = []
+    for folder in ("cuda-std", "cuda-builder", "kernels-gpu", "host", "py-bindings"):
+        for path in sorted((ROOT / folder).rglob("*.rs")):
+            lines = (line for line in path.read_text().splitlines() if line.lstrip().startswith("//!"))
+            found += [f"{path.relative_to(ROOT)}: {match[0]}" for line in lines for match in OLD_TERMS.finditer(line)]
+    assert not found, "\n".join(found)

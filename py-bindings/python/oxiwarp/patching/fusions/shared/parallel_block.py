@@ -14,7 +14,7 @@ from ..core.modules import hooked
 from ..core.recipe import FusedRecipe
 from .feed_forward import gelu_product, in_epilogue
 
-CHAIN = "activation of the feed-forward, written beside the attention: {}"
+CHAIN = "activation of the feed-forward, written next to the attention: {}"
 """A line of `Fusion.chains`."""
 
 PLACE = "_oxiwarp_place"
