@@ -24,7 +24,7 @@ struct HopperKernels {
 }
 
 /// By their most columns. With 128 keys a tile, calls of 128 columns and many keys are up to 4 % slower than with 144, and
-/// calls of 512 and 1024 keys, which leave an eighth of tiles of 144 empty, 8 and 11 % faster (attention_variants.txt).
+/// calls of 512 and 1024 keys, which leave an eighth of tiles of 144 empty, 8 and 11 % faster (attention_hopper_variants.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,

@@ -36,7 +36,7 @@ const OP: &str = "cross_entropy";
 /// team folds others read. On an H200 rows of 1024, 4096, 8192 and 16,384 columns have 0.76, 0.77, 0.73 and 0.62 of a copy's speed with
 /// 4 packs a thread, as here 0.93, 0.94, 0.93 and 0.94. Fewer than 8 threads leave parts of cache lines to later. The longest rows have
 /// more bytes in flight, for where they are few: of 128,256 columns, 114 and fewer take 3 us longer with 320 threads than with 512, 294
-/// and more the same or less (curve.csv of fefec5d and of 5217d89).
+/// and more the same or less (benches/results/decisions/cross_entropy_threads.csv).
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
     rung(8, 0, 2, 128),

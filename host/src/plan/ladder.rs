@@ -24,7 +24,7 @@ const FEW_PACKS: &[Rung] = &[
 ///
 /// A thread holds 4 packs, for the sake of bytes in flight, and at the models' lengths none of them in vain:
 /// 384 packs by 96 threads and not 128, 512 by 128 and not 160 are 1 to 3 % faster. Chosen on sm_90 by `tune`
-/// and `bench.py` (benches/results/nvidia-h200); why sm_75 and sm_80 take the same: docs/ladders.md.
+/// and `bench.py` (benches/results/latest/nvidia-h200); why sm_75 and sm_80 take the same: docs/ladders.md.
 ///
 /// The number of threads decides in which order a row is summed. Ops that share this ladder give the same
 /// bits for the same row, fused or not.

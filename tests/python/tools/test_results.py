@@ -8,7 +8,8 @@ from checkout import ROOT
 
 RESULTS = ROOT / "benches" / "results"
 CITED = re.compile(r"results/((?:latest/[\w-]+|decisions)/[\w.-]*\w)")
-MAX_FILES, MAX_BYTES = 80, 4 << 20
+MAX_FILES, MAX_BYTES = 80, 4_000_000
+THIS = "tests/python/tools/test_results.py"  # has the old paths as a pattern
 
 pytestmark = pytest.mark.skipif(not RESULTS.exists(), reason="no results beside these tests, as in a bundle")
 
@@ -36,14 +37,29 @@ def test_cited_files_exist():
 
 
 def test_files_are_cited():
-    """A file of decisions by docs or sources; one of a run by the table of its folder."""
-    cited, table = citations(), (RESULTS / "README.md").read_text()
+    """A file of decisions, or a plot, by docs or sources; another file of a run by the tables of the README."""
+    cited = citations()
     for name in files():
-        folder, _, base = name.rpartition("/")
-        if folder:
-            assert f"| `{base}` |" in table, f"benches/results/README.md has no row for {name}"
-        if folder == "decisions":
+        if name.startswith("decisions/") or name.endswith(".png"):
             assert name in cited, f"nothing cites {name}"
+
+
+def test_tables_list_the_files():
+    """A section of benches/results/README.md for each folder, whose table has a row for each file and no other."""
+    listed = {"README.md"}
+    for section in (RESULTS / "README.md").read_text().split("\n## ")[1:]:
+        folder, _, text = section.partition("\n")
+        listed |= {f"{folder}/{name}" for name in re.findall(r"^\| `([^`]+)` \|", text, re.MULTILINE)}
+    assert listed == set(files())
+
+
+def test_comments_name_files_that_exist():
+    """The crates that read and write no table name one only to cite it: by its path, or by its name alone."""
+    names = {name.rpartition("/")[2] for name in files()}
+    for crate in ("cuda-std", "kernels-gpu", "host"):
+        for path in (ROOT / crate / "src").rglob("*.rs"):
+            for name in re.findall(r"(?<![\w-])[\w-]+\.(?:csv|txt)\b", path.read_text()):
+                assert name in names, f"{path.relative_to(ROOT)} cites {name}"
 
 
 def test_the_folder_is_small():
@@ -55,9 +71,9 @@ def test_the_folder_is_small():
 def test_old_paths_are_gone():
     """No document names a folder of an earlier layout, `<gpu>/<date>/<commit>`."""
     tracked = subprocess.run(
-        ["git", "grep", "-lE", r"(nvidia-h[12]00|cpu|ptxas)/20[0-9]{2}-[0-9]{2}-[0-9]{2}"],
+        ["git", "grep", "-lE", r"benches/results/(nvidia-|cpu|ptxas)|(nvidia-h[12]00|cpu|ptxas)/20[0-9]{2}-"],
         cwd=ROOT,
         capture_output=True,
         text=True,
     ).stdout.splitlines()
-    assert [name for name in tracked if not name.startswith("benches/results/")] == []
+    assert [name for name in tracked if not name.startswith("benches/results/") and name != THIS] == []
