@@ -59,7 +59,8 @@ impl Output {
         }
     }
 
-    /// Allocates the output. `flag` is the value of [`Output::flag`], and `like` the tensor of [`Output::tensor`].
+    /// Allocates the output. `flag` is the value of the argument [`Output::flag`]. `like` is the tensor
+    /// [`Output::tensor`].
     pub fn allocate(self, call: &Call, flag: bool, like: Option<&Tensor>) -> Result<Slot, Failure> {
         let x = call.reference()?;
         let like = like.unwrap_or(x);

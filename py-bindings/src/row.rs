@@ -88,7 +88,7 @@ impl Row {
             return Err(format!("expected at most {MAX_OUTPUTS} outputs, got {}", outputs.len()));
         }
         expect_fit(self.op, schema, &outputs, self.take)?;
-        let _ = self.registered.set(Registered { operator, allocated }); // another namespace has the same schemas
+        let _ = self.registered.set(Registered { operator, allocated }); // set before by another namespace
         Ok(())
     }
 }

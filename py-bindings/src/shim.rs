@@ -39,7 +39,8 @@ pub struct Shim {
     delete_value: Option<DeleteValue>,     // torch 2.13
     last_exception: Option<LastException>, // torch 2.13
     operator_delete: Option<OperatorDelete>,
-    current_stream: OnceLock<Result<CurrentStream, String>>, // in libtorch_cuda.so, looked up by the first CUDA call
+    /// From libtorch_cuda.so. The first CUDA call looks it up.
+    current_stream: OnceLock<Result<CurrentStream, String>>,
     directory: String,
     /// torch's dtype codes of float32, float16 and bfloat16.
     pub dtypes: [i32; 3],

@@ -58,7 +58,7 @@ pub fn gated_activation_backward(
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     let kernels = ["gated_activation_backward_any", "gated_activation_backward_block1"];
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch.launch(device, kernels, THREADS, stream, args![dy, operands, dx, dgate, p, launch.extent])
     }

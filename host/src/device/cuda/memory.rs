@@ -60,7 +60,7 @@ impl Cuda {
     /// Copies within the device, on `stream`.
     ///
     /// # Safety
-    /// Both must be device memory for `bytes` bytes, and must stay valid until the copy on the stream is done.
+    /// Both must be device memory for `bytes` bytes, and must stay valid until the copy is done.
     pub unsafe fn copy(&self, to: u64, from: u64, bytes: usize, stream: Stream) -> Result<()> {
         let _current = self.current()?;
         // SAFETY: the caller guarantees that the addresses are valid for this call.
