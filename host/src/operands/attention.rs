@@ -55,8 +55,8 @@ impl<'t> Argument<'t> for Attention {
     }
 }
 
-/// Minimum scale of the kernels that apply the scale after the softmax maximum. They divide by the scale,
-/// and `1 / scale` overflows f32 below about 3e-39.
+/// Minimum scale of the kernels that apply the scale late. They divide by it, and the quotient is infinite
+/// for scales below about 1.6e-38.
 pub(crate) const MIN_SCALE: f32 = 1e-37;
 
 /// The mask as a kernel reads it.

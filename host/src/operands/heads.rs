@@ -61,8 +61,8 @@ fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t
     Ok(taken)
 }
 
-/// The sizes and dtype that queries and keys have in common. `heads` is their number of heads if rotation
-/// tables may have one angle per head, otherwise 1.
+/// The sizes and dtype that queries and keys have in common. `heads` is their number of heads, or 1 if the
+/// numbers differ. Rotation tables can have one angle per head only if they agree.
 pub(crate) struct Extent {
     pub batches: i64,
     pub tokens: i64,

@@ -25,9 +25,9 @@ struct HopperKernels {
 
 /// The kernels by maximum head dimension.
 ///
-/// For 128 columns there are two tile sizes, with 144 and with 128 keys. Tiles of 144 keys are up to 4 %
-/// faster with many keys. Tiles of 128 keys are 8 % faster with 512 keys and 11 % with 1024, where tiles of
-/// 144 keys would be partly empty (H200, attention_variants.txt).
+/// For 128 columns there are two tile sizes, with 144 and with 128 keys. Compared with tiles of 144 keys,
+/// tiles of 128 keys are up to 4 % slower with many keys. They are 8 % faster with 512 keys and 11 % with
+/// 1024, where an eighth of the tiles of 144 keys would be empty (attention_variants.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,
@@ -88,8 +88,8 @@ impl HopperKernels {
 /// Minimum number of queries. With fewer, most rows of a tile would be empty.
 const MIN_QUERIES: u32 = 64;
 
-/// Bytes of keys and values that are processed together. They stay in L2 (50 MB on H100 and H200) while the
-/// next ones are loaded. Processing one head at a time would leave too few tiles to distribute.
+/// Bytes of keys and values that are processed together. They stay in L2 (60 MB on an H200) while the next
+/// ones are loaded. Processing one head at a time would leave too few tiles to distribute.
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches the call on the Hopper kernels and returns `true`. Returns `false` without a launch if these

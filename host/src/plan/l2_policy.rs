@@ -7,12 +7,13 @@ use crate::device::launch::Rung;
 use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
-    /// The L2 policy for the rows of the operands `inputs`, which the kernel reads once.
+    /// Returns the L2 policy for the rows of the operands `inputs`, which the kernel reads once.
     ///
-    /// If these rows are larger than L2, they are loaded with `evict_last`. The last blocks, which read half as
-    /// much as L2 holds, demote their lines when they have written their results. With a quarter or all of L2
-    /// instead of half, this kernel and the next ones take as long (docs/internals/launch-configuration.md). Launches in clusters are
-    /// not faster with `evict_last`, and use the default policy.
+    /// If these rows are larger than L2, they are loaded with `evict_last`. The last blocks, which read
+    /// half as much as L2 holds, demote their lines after they have written their results. A quarter or all
+    /// of L2 instead of half gives the same times (docs/internals/launch-configuration.md).
+    ///
+    /// Cluster launches are not faster with `evict_last`, and use the default policy.
     pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> L2Policy {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;

@@ -19,7 +19,7 @@ pub struct Buffer<T> {
 
 // SAFETY: the buffer owns its memory, and `&self` allows only reads.
 unsafe impl<T: Send> Send for Buffer<T> {}
-// SAFETY: as above.
+// SAFETY: `&self` allows only reads.
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
@@ -195,7 +195,7 @@ impl<T: Scalar> Buffer<T> {
             Some(cuda) => unsafe {
                 cuda.download(values.as_mut_ptr().cast(), from as u64, size_of_val(&values[..]))?
             },
-            // SAFETY: as above.
+            // SAFETY: `values` and the range have the same length, and the buffer is on the host.
             None => unsafe {
                 std::ptr::copy_nonoverlapping(from.cast::<T>(), values.as_mut_ptr(), values.len())
             },
