@@ -18,7 +18,7 @@ pub struct Schema {
 pub struct Argument {
     /// The name of the argument.
     pub name: String,
-    /// Its type.
+    /// The type of the argument.
     pub kind: Kind,
 }
 

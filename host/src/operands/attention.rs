@@ -8,7 +8,7 @@ use crate::{Dtype, HeadsOrder, View};
 /// The parameters of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
-    /// How the heads of all tensors lie: `[B, S, H, D]`, or `[B, H, S, D]`.
+    /// Order of the dimensions in all tensors: `[B, S, H, D]` or `[B, H, S, D]`.
     pub order: HeadsOrder,
     /// Factor of the scores `q kᵀ`. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,

@@ -17,7 +17,7 @@ const OP: &str = "activation_backward";
 /// of `dx` over the rows.
 ///
 /// # Errors
-/// As [`activation`](super::activation::activation).
+/// Same as [`activation`](super::activation::activation).
 pub fn activation_backward(
     device: &Device,
     dy: View,

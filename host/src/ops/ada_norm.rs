@@ -95,7 +95,7 @@ const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 /// on the other rows.
 ///
 /// # Errors
-/// As [`layer_norm`](crate::layer_norm), for every operand.
+/// Same as [`layer_norm`](crate::layer_norm), for every operand.
 pub fn ada_norm(
     device: &Device,
     x: View,
@@ -134,7 +134,7 @@ pub fn ada_norm(
 /// scale2) + shift2`.
 ///
 /// # Errors
-/// As [`ada_norm`]; also when the outputs overlap.
+/// Same as [`ada_norm`]. Also fails if the outputs overlap.
 pub fn ada_norm_pair(
     device: &Device,
     x: View,

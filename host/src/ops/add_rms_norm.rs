@@ -25,7 +25,7 @@ const KERNELS: RowKernels = RowKernels {
 /// f32.
 ///
 /// # Errors
-/// As [`rms_norm`](crate::rms_norm). Also if `y` or `sum` overlaps any other argument.
+/// Same as [`rms_norm`](crate::rms_norm). Also fails if `y` or `sum` overlaps any other argument.
 pub fn add_rms_norm(
     device: &Device,
     x: View,

@@ -1,4 +1,4 @@
-//! `softmax(scale q kT + mask) v`.
+//! `softmax(scale q kT + mask) v`, the general attention op.
 use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
 use super::attention_hopper::attention_hopper;

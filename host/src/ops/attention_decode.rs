@@ -78,7 +78,7 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
 /// [`attention_decode_workspace`] returns `None`, or if a head or the workspace is not aligned to 16 bytes.
 ///
 /// # Errors
-/// As for `attention`. Also if `workspace` does not have the size from [`attention_decode_workspace`].
+/// Same as [`attention`]. Also fails if `workspace` does not have the size from [`attention_decode_workspace`].
 pub fn attention_decode(
     device: &Device,
     inputs: AttentionInputs,

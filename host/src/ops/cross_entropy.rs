@@ -24,7 +24,7 @@ arguments! {
 }
 
 impl Default for CrossEntropy {
-    /// As `torch.nn.functional.cross_entropy`.
+    /// The defaults of `torch.nn.functional.cross_entropy`.
     fn default() -> Self {
         Self { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 }
     }

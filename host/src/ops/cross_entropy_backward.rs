@@ -17,7 +17,7 @@ const OP: &str = "cross_entropy_backward";
 /// ignored target give 0. Rows with an invalid target give NaN.
 ///
 /// # Errors
-/// As [`cross_entropy`](crate::cross_entropy).
+/// Same as [`cross_entropy`](crate::cross_entropy).
 pub fn cross_entropy_backward(
     device: &Device,
     x: View,

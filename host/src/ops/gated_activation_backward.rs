@@ -19,7 +19,7 @@ const OP: &str = "gated_activation_backward";
 /// tensors. The gradient of the bias is the sum of `dx` over the rows.
 ///
 /// # Errors
-/// As [`gated_activation`](super::gated_activation::gated_activation).
+/// Same as [`gated_activation`](super::gated_activation::gated_activation).
 pub fn gated_activation_backward(
     device: &Device,
     dy: View,

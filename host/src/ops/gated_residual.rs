@@ -13,7 +13,7 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 const OP: &str = "gated_residual";
 
 arguments! {
-    /// How a gated residual is computed.
+    /// The parameters of a gated residual.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
         /// Round `gate * y` to the dtype of `x` before the addition, as separate operators do. No effect if

@@ -1,4 +1,4 @@
-//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
+//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`in one launch, with both results.
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::params::OperandForm;
 
@@ -66,7 +66,7 @@ impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
 /// `x`, `y`, `normed` and `sum` have the same shape and dtype. Gate, scale and shift broadcast to this shape.
 ///
 /// # Errors
-/// As `gated_residual` and `ada_norm`. Also if the outputs overlap.
+/// Same as `gated_residual` and `ada_norm`. Also fails if the outputs overlap.
 pub fn gated_residual_ada_norm(
     device: &Device,
     [x, y]: [View; 2],

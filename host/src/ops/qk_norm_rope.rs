@@ -84,7 +84,7 @@ const OP: &str = "qk_norm_rope";
 /// on the head, its angles and the parameters.
 ///
 /// # Errors
-/// As [`rope`](crate::rope). Also if `eps` is negative or not finite, or if an RMSNorm has a bias. With
+/// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a bias. With
 /// `exact` and Llama's norm, the weights of `q` and `k` must either both or neither be f32.
 pub fn qk_norm_rope(
     device: &Device,

@@ -36,7 +36,7 @@ const CHAINED_KERNELS: NormKernels = NormKernels {
 /// to this shape, in this dtype or in f32.
 ///
 /// # Errors
-/// As [`layer_norm`](crate::layer_norm), for every operand.
+/// Same as [`layer_norm`](crate::layer_norm), for every operand.
 pub fn residual_tanh_gated_rms_norm(
     device: &Device,
     [x, branch]: [View; 2],
@@ -67,7 +67,7 @@ pub fn residual_tanh_gated_rms_norm(
 /// two separate ops.
 ///
 /// # Errors
-/// As [`residual_tanh_gated_rms_norm`]. Also if the outputs overlap.
+/// Same as [`residual_tanh_gated_rms_norm`]. Also fails if the outputs overlap.
 pub fn residual_tanh_gated_rms_norm_modulated(
     device: &Device,
     [x, branch]: [View; 2],

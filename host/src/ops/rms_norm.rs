@@ -12,7 +12,7 @@ use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
-/// Where the normalized value is rounded to the element type.
+/// The steps after which the normalized value is rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// Once, at the end: `torch.nn.RMSNorm`, Gemma, OLMo 2.
@@ -32,7 +32,7 @@ arguments! {
         pub eps: f32,
         /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
         pub weight_offset: f32 = 0.0,
-        /// Where the normalized value is rounded. Without a weight, it is rounded once.
+        /// When the normalized value is rounded. Without a weight, it is rounded once.
         pub rounding: Rounding = Rounding::Once,
     }
 }

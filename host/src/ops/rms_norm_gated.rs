@@ -75,7 +75,7 @@ const KERNELS: RowKernels = RowKernels {
 /// bytes. They do not depend on the other rows.
 ///
 /// # Errors
-/// As [`rms_norm`](crate::rms_norm).
+/// Same as [`rms_norm`](crate::rms_norm).
 pub fn rms_norm_gated(
     device: &Device,
     x: View,

@@ -28,7 +28,7 @@ const KERNELS: RowKernels = RowKernels {
 /// The bits of a row do not depend on the other rows.
 ///
 /// # Errors
-/// As [`softmax`](crate::softmax).
+/// Same as [`softmax`](crate::softmax).
 pub fn softmax_backward(
     device: &Device,
     y: View,

@@ -27,7 +27,7 @@ const FEW_PACKS: &[Rung] = &[
 /// Rungs for rows of 129 to 2048 packs, for ops that reduce a row once or twice. Each op defines its own
 /// rungs for longer rows.
 ///
-/// A thread keeps 4 packs, which gives enough loads in flight. The thread counts divide the row lengths of
+/// A thread keeps 4 packs, which gives enough loads in flight. The thread counts fit the row lengths of
 /// common models, so that no thread has unused packs. The rungs were chosen on sm_90 with `tune` and
 /// `bench.py` (benches/results/nvidia-h200). docs/internals/launch-configuration.md explains why sm_75 and
 /// sm_80 use the same rungs.

@@ -153,10 +153,10 @@ impl<'a> ViewMut<'a> {
     /// Makes a view of memory that other code owns.
     ///
     /// # Safety
-    /// As [`View::from_raw`]. The memory must also be writable, and nothing else may access it for `'a`.
+    /// Same as [`View::from_raw`]. The memory must also be writable, and nothing else may access it for `'a`.
     ///
     /// # Errors
-    /// As [`View::from_raw`].
+    /// Same as [`View::from_raw`].
     #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         // SAFETY: the caller passes memory of the device that is valid for every element of `shape` and

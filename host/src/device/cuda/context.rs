@@ -20,7 +20,7 @@ pub(crate) fn count() -> Result<usize> {
     }
 }
 
-/// Returns GPU number `index`, or an error if there are not so many GPUs.
+/// Returns GPU number `index`, or an error if there are fewer GPUs.
 fn gpu(index: usize) -> Result<Gpu> {
     let count = count()?;
     if index < count { Gpu::get(index) } else { Err(Error::NoDevice { index, count }) }
