@@ -30,8 +30,11 @@ impl Kernels {
     /// The CPU executor uses the functions.
     ///
     /// # Errors
-    /// Returns an error if the GPU can run none of the texts, if the driver rejects the PTX (with the
-    /// driver's log), or if the PTX lacks a kernel of `functions`.
+    /// Returns an error in these cases:
+    ///
+    /// - The GPU can run none of the texts.
+    /// - The driver rejects the PTX. The error contains the driver's log.
+    /// - The PTX lacks a kernel of `functions`.
     pub fn load(
         device: &Device,
         ptx: &[(Arch, &str)],
@@ -72,8 +75,11 @@ impl Kernels {
     /// requirements must hold until the launch is done.
     ///
     /// # Errors
-    /// Returns an error if there is no such kernel, if the device does not support the launch
-    /// configuration, or if the CPU executor detects a fault in the kernel.
+    /// Returns an error in these cases:
+    ///
+    /// - There is no such kernel.
+    /// - The device does not support the launch configuration.
+    /// - The CPU executor detects a fault in the kernel.
     pub unsafe fn launch(
         &self,
         name: &str,

@@ -1,5 +1,5 @@
-//! `softmax(scale q kT) v` for few queries and many keys (flash decoding): several blocks share the keys of
-//! a head and store partial results in a workspace of the caller.
+//! `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks share the keys of
+//! a head, and store partial results in a workspace of the caller.
 use kernels_gpu::attention::decode::combine::{COMBINERS, SHARED_BYTES};
 use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT};
 use kernels_gpu::attention::mma::params::WARPS;
@@ -78,7 +78,8 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
 /// [`attention_decode_workspace`] returns `None`, or if a head or the workspace is not aligned to 16 bytes.
 ///
 /// # Errors
-/// Same as [`attention`]. Also fails if `workspace` does not have the size from [`attention_decode_workspace`].
+/// Same as [`attention`]. Also fails if `workspace` does not have the size from
+/// [`attention_decode_workspace`].
 pub fn attention_decode(
     device: &Device,
     inputs: AttentionInputs,

@@ -1,4 +1,4 @@
-//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`in one launch, with both results.
+//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift` in one launch, with both results.
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::params::OperandForm;
 

@@ -84,8 +84,8 @@ const OP: &str = "qk_norm_rope";
 /// on the head, its angles and the parameters.
 ///
 /// # Errors
-/// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a bias. With
-/// `exact` and Llama's norm, the weights of `q` and `k` must either both or neither be f32.
+/// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a
+/// bias. With `exact` and Llama's norm, the weights of `q` and `k` must either both or neither be f32.
 pub fn qk_norm_rope(
     device: &Device,
     q: Option<Heads>,

@@ -2,8 +2,8 @@
 
 /// The kernels of one op. A lane is one thread of a warp.
 pub(crate) struct HeadKernels {
-    /// Kernels for heads of 64 or 128 columns, in which one lane has both columns of each half-split
-    /// rotated pair.
+    /// Kernels for heads of 64 or 128 columns. A lane has one vec4 in each half of a head, so it has both
+    /// columns of every rotated pair.
     pub halves: Option<HalfSplitKernels>,
     /// Kernel for heads of 128 columns with their own angles. It reads the angles once for queries and
     /// keys.
@@ -22,7 +22,7 @@ pub(crate) struct HeadKernels {
     pub stages: bool,
 }
 
-/// The half-split kernels.
+/// The kernels in which a lane has one vec4 in each half of a head.
 pub(crate) struct HalfSplitKernels {
     /// Names of the kernels for 64 and for 128 columns. `None` if the norm requires a different summation
     /// order.
