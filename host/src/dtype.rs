@@ -8,23 +8,23 @@ pub enum Dtype {
     F32,
     /// 16-bit IEEE.
     F16,
-    /// The upper half of an f32.
+    /// 16-bit bfloat16: the upper half of an f32.
     Bf16,
-    /// 64-bit integer: an index, such as the class of a row.
+    /// 64-bit integer, used for indices such as the class of a row.
     I64,
-    /// 32-bit integer: an index.
+    /// 32-bit integer, used for indices.
     I32,
-    /// A truth value in a byte: 0 or 1.
+    /// A bool, stored as a byte 0 or 1.
     Bool,
 }
 
 impl Dtype {
-    /// Those that kernels compute with: there is a kernel for each.
+    /// The dtypes that kernels compute with.
     pub const FLOATS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
-    /// Those that only say which.
+    /// The dtypes of indices.
     pub const INDICES: [Self; 2] = [Self::I64, Self::I32];
 
-    /// Bytes of an element.
+    /// Returns the number of bytes per element.
     pub const fn size(self) -> usize {
         match self {
             Self::I64 => 8,
@@ -34,12 +34,13 @@ impl Dtype {
         }
     }
 
-    /// What an argument is to be that has this type as `like` does, or f32: "bf16 (as x) or f32".
+    /// Returns the text for an error message that expects the dtype of `like` or f32, for example "bf16 (as
+    /// x) or f32".
     pub fn or_f32(self, like: &str) -> String {
         if self == Self::F32 { self.to_string() } else { format!("{self} (as {like}) or f32") }
     }
 
-    /// As it stands in kernel names: `bf16`.
+    /// Returns the name that kernel names use, for example `bf16`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -58,13 +59,13 @@ impl std::fmt::Display for Dtype {
     }
 }
 
-/// The Rust type of an element type: these alone, because kernels trust its size.
+/// The Rust type of an element. The trait is sealed, because kernels rely on the size of the type.
 pub trait Scalar:
     sealed::Sealed + Copy + Default + PartialEq + std::fmt::Debug + Send + Sync + 'static
 {
-    /// Its element type.
+    /// The dtype of the type.
     const DTYPE: Dtype;
-    /// Every byte 0xFF: a NaN, -1, or a truth value that is neither.
+    /// A value with every byte 0xFF: NaN, -1, or an invalid bool.
     const POISON: Self;
 }
 /// A [`Scalar`] that kernels compute with: f32, f16 and bf16.

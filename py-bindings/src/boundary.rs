@@ -1,14 +1,15 @@
-//! The border between torch's boxed calling convention and ordinary Rust.
+//! The boundary between torch's boxed calling convention and Rust.
 //!
-//! A boxed kernel gets a stack of 64-bit values and owns what they point to. [`Stack`] reads the values, and
-//! `Call::read` takes ownership of all of them before anything can fail, so an error frees all of them. [`run`] turns a
-//! `Result` and even a panic into the one exception that may leave Rust: the C++ exception of `aoti_torch_check`.
+//! A boxed kernel gets a stack of 64-bit values and owns the objects that they point to. [`Stack`] reads
+//! the values. `Call::read` takes ownership of all of them before any step can fail, so an error frees all
+//! of them. [`run`] converts an error or a panic to the C++ exception of `aoti_torch_check`, the only
+//! exception that may leave Rust.
 
 use crate::shim::{Handle, shim};
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Why a call failed: the text of the exception in Python.
+/// The error of a call. Its text becomes the text of the Python exception.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -31,14 +32,15 @@ pub struct Stack {
 
 impl Stack {
     /// # Safety
-    /// `stack` is the argument stack of a call, and the methods below are called at most once for each argument, in the
-    /// order and with the types of the schema.
+    /// `stack` must be the argument stack of a call. The methods below must be called at most once per
+    /// argument, in the order and with the types of the schema.
     pub unsafe fn new(stack: *const u64) -> Self {
         Self { next: stack }
     }
 
     fn value(&mut self) -> u64 {
-        // SAFETY: the caller of new() promises one value for each call; then `next` is at most one past the end.
+        // SAFETY: the caller of `new` calls this at most once per argument, so `next` is at most one past
+        // the end.
         unsafe {
             let value = *self.next;
             self.next = self.next.add(1);
@@ -46,18 +48,19 @@ impl Stack {
         }
     }
 
-    /// Reads a `Tensor` argument: a handle that the caller now owns.
+    /// Reads a `Tensor` argument. The caller of this method owns the returned handle.
     pub fn tensor(&mut self) -> Handle {
         self.value() as Handle
     }
 
-    /// Reads a `Tensor?` argument: null, or a heap cell with the handle. The cell is freed.
+    /// Reads a `Tensor?` argument. Its value is null, or a pointer to a heap cell with the handle. This
+    /// method frees the cell.
     pub fn optional_tensor(&mut self) -> Option<Handle> {
         let cell = self.value() as *mut u64;
         if cell.is_null() {
             return None;
         }
-        // SAFETY: an optional that is present is a pointer to one value, and this call owns it.
+        // SAFETY: an optional that is present is a pointer to one value. The kernel owns this value.
         unsafe {
             let handle = *cell;
             shim().delete_optional(cell);
@@ -81,7 +84,7 @@ impl Stack {
     }
 }
 
-/// Runs the body of a boxed kernel. An error or a panic reaches Python as `RuntimeError` with its text.
+/// Runs the body of a boxed kernel. An error or a panic raises `RuntimeError` in Python with its text.
 pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
     let message = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => return,
@@ -93,7 +96,7 @@ pub fn run(op: &'static str, body: impl FnOnce() -> Result<(), Failure>) {
         }
     };
     let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
-    // SAFETY: boxed kernels are "C-unwind" and have given all arguments to `body`, which has dropped them. Unwinding drops
-    // the message.
+    // SAFETY: boxed kernels are "C-unwind". `body` has dropped all arguments, and unwinding drops
+    // `message`.
     unsafe { shim().throw(c"oxiwarp", &message) }
 }

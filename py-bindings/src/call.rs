@@ -1,4 +1,4 @@
-//! A call of an operator: its arguments, owned, and the views that the host function takes of them.
+//! A call of an operator: its owned arguments, and the views that the host function gets of them.
 
 use crate::boundary::{Failure, Stack};
 use crate::device::Location;
@@ -12,9 +12,9 @@ use oxiwarp::{Dtype, View, ViewMut};
 
 /// The arguments and the outputs of a call.
 pub struct Call {
-    /// What is called.
+    /// The operator that is called.
     pub operator: &'static Operator,
-    /// The device of the call, once all tensors are known to be there.
+    /// The device of the call. [`Call::expect_one_device`] sets it.
     pub location: Location,
     tensors: ArrayVec<Option<Tensor>, MAX_TENSORS>,
     outputs: ArrayVec<Slot, MAX_OUTPUTS>,
@@ -24,12 +24,13 @@ pub struct Call {
     flags: ArrayVec<bool, MAX_SCALARS>,
 }
 
-/// An output. A result that the caller does not need has no elements, and the host function does not get it.
+/// An output. If the caller does not need a result, the tensor has no elements and the host function does
+/// not get it.
 #[derive(Default)]
 pub struct Slot {
-    /// The tensor, if there is one.
+    /// The tensor, or `None` if the operator lacks this output.
     pub tensor: Option<Tensor>,
-    /// Whether the host function gets it.
+    /// Whether the host function gets and writes the tensor.
     pub is_written: bool,
 }
 
@@ -40,7 +41,7 @@ impl From<Tensor> for Slot {
 }
 
 impl Call {
-    /// A call without arguments.
+    /// Makes a call without arguments.
     #[inline]
     pub fn new(operator: &'static Operator) -> Self {
         Self {
@@ -55,12 +56,13 @@ impl Call {
         }
     }
 
-    /// Takes over all arguments.
+    /// Takes ownership of all arguments.
     ///
     /// # Safety
-    /// `stack` is the argument stack of a call of this operator, and is read only once.
+    /// `stack` must be the argument stack of a call of this operator, and must be read only once.
     pub unsafe fn read(&mut self, stack: *const u64) {
-        // SAFETY: the caller vouches for the stack; the loop reads the types of the schema in their order.
+        // SAFETY: the caller passes the argument stack of this operator. The loop reads the types of the
+        // schema in order.
         let (mut stack, operator) = (unsafe { Stack::new(stack) }, self.operator);
         for Argument { name, kind } in &operator.schema.arguments {
             match *kind {
@@ -85,39 +87,39 @@ impl Call {
         }
     }
 
-    /// Calls the host function `host`, once the outputs are there.
+    /// Calls the host function `host`. All outputs must exist.
     pub fn host<'t, A>(&'t self, host: impl Handler<'t, A>) -> Result<(), Failure> {
         let (device, stream) = self.location.device_and_stream()?;
         host.call(&device, &mut self.source(), stream)
     }
 
-    /// All arguments, to take them in their order.
+    /// Returns a source that yields all arguments in order.
     #[inline]
     pub fn source(&self) -> Arguments<'_> {
         Arguments { call: self, tensors: 0, outputs: 0, floats: 0, ints: 0, bools: 0 }
     }
 
-    /// The tensor that names the device and the dtype of the call.
+    /// Returns the tensor that determines the device and dtype of the call.
     pub fn reference(&self) -> Result<&Tensor, Failure> {
         self.tensor(self.operator.reference).ok_or_else(|| self.missing(self.operator.reference))
     }
 
-    /// A tensor by its index, if it is given.
+    /// Returns the tensor with this index, or `None` if it is absent.
     pub fn tensor(&self, at: usize) -> Option<&Tensor> {
         self.tensors.get(at)?.as_ref()
     }
 
-    /// The tensors that are given.
+    /// Returns all tensors that are present.
     pub fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.tensors.iter().flatten()
     }
 
-    /// A tensor by its name, if it is given.
+    /// Returns the tensor with this name, or `None` if it is absent.
     pub fn named(&self, name: &str) -> Option<&Tensor> {
         self.tensor(self.operator.schema.input(name)?)
     }
 
-    /// The outputs that exist so far.
+    /// Returns the outputs that exist so far.
     pub fn outputs(&self) -> &[Slot] {
         &self.outputs
     }
@@ -127,17 +129,18 @@ impl Call {
         self.outputs.push(output);
     }
 
-    /// A truth value that the outputs depend on and that the host function does not get.
+    /// Returns a flag: a `bool` argument that determines whether an output is needed. The host function
+    /// does not get it.
     pub fn flag(&self, at: usize) -> bool {
         self.flags[at]
     }
 
-    /// Whether heads come before tokens in the sizes of the tensors.
+    /// Returns whether the head dimension precedes the token dimension in the tensors.
     pub fn heads_first(&self) -> bool {
         self.operator.heads_first.is_some_and(|at| self.bools[at])
     }
 
-    /// Returns an error unless all tensors are on one device, that of the reference.
+    /// Checks that all tensors are on the device of the reference tensor, and stores this device.
     pub fn expect_one_device(&mut self) -> Result<(), Failure> {
         let reference = self.reference()?;
         let (location, name) = (reference.location()?, reference.name());
@@ -155,7 +158,7 @@ impl Call {
         Ok(())
     }
 
-    /// Gives the results away, in the order of the schema.
+    /// Returns the results as owned handles, in the order of the schema.
     pub fn into_results(self) -> impl Iterator<Item = u64> {
         let results = self.operator.schema.results;
         self.outputs.into_iter().take(results).map(|output| output.tensor.map_or(0, Tensor::into_raw))
@@ -165,8 +168,9 @@ impl Call {
         Failure(format!("{}: {} is missing", self.operator.op, self.operator.name(at)))
     }
 
-    /// The view of a tensor: of integers for `Classes` and `Offsets`, also of truth values for `Mask`, otherwise of f32, f16 or
-    /// bf16. The host function checks which of these it may be.
+    /// Returns the view of a tensor. The dtype must be integer for `Classes` and `Offsets`. For `Mask` it
+    /// is bool, f32, f16 or bf16, for all other roles f32, f16 or bf16. The host function checks the dtype
+    /// further.
     #[inline]
     fn view<'t>(&'t self, tensor: &'t Tensor, at: usize) -> Result<View<'t>, Failure> {
         let dtype = match (tensor.float_dtype()?, tensor.role()) {
@@ -176,7 +180,7 @@ impl Call {
         tensor.view_as(dtype)
     }
 
-    /// The view of an output.
+    /// Returns the mutable view of an output.
     #[inline]
     fn view_mut<'t>(&'t self, tensor: &'t Tensor) -> Result<ViewMut<'t>, Failure> {
         match tensor.float_dtype()? {
@@ -185,7 +189,8 @@ impl Call {
         }
     }
 
-    /// The dtype of a tensor that is no float, or an error that says what the role permits.
+    /// Returns the dtype of a tensor that is not a float, or an error that lists the dtypes that the role
+    /// permits.
     #[cold]
     fn other_dtype(&self, tensor: &Tensor, at: usize, role: Role) -> Result<Dtype, Failure> {
         let reference = self.reference()?;
@@ -202,7 +207,7 @@ impl Call {
     }
 }
 
-/// The arguments of a call that the host function has not taken yet: indices of the next one of each kind.
+/// The arguments that the host function has not taken yet: the index of the next argument of each kind.
 pub struct Arguments<'t> {
     call: &'t Call,
     tensors: usize,
@@ -221,7 +226,8 @@ impl<'t> Arguments<'t> {
     }
 }
 
-/// Takes the next one. Every operator was checked to have as many as its host function takes.
+/// Takes the next value. At registration, [`crate::fit`] checked that every operator has the arguments of
+/// its host function.
 fn next<T: Copy>(values: &[T], at: &mut usize) -> Result<T, Failure> {
     *at += 1;
     values.get(*at - 1).copied().ok_or_else(|| Failure("an argument is missing".into()))

@@ -1,4 +1,4 @@
-//! From torch's device kind and index to a `oxiwarp::Device` and the stream that torch is using on it.
+//! Conversion of torch's device kind and index to an `oxiwarp::Device` and torch's current stream.
 
 use crate::shim::{Place, shim};
 use libloading::os::unix::Library;
@@ -6,24 +6,24 @@ use oxiwarp::{Device, Stream};
 use std::ffi::c_int;
 use std::fmt::{self, Display};
 
-/// Where a tensor lives, as the user writes it: `cpu`, `cuda:1`.
+/// The device of a tensor, displayed as in Python: `cpu`, `cuda:1`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Location {
     /// CPU or CUDA; `None` for any other kind of device.
     pub place: Option<Place>,
-    /// Index of a CUDA device.
+    /// Index of the CUDA device, or -1.
     pub index: i32,
 }
 
 impl Location {
-    /// The device that runs the kernel, and torch's current stream there.
+    /// Returns the device that runs the kernel, and torch's current stream on this device.
     pub fn device_and_stream(self) -> Result<(Device, Stream<'static>), String> {
         match self.place {
             Some(Place::Cpu) => Ok((Device::cpu(), Stream::default())),
             Some(Place::Cuda) => {
                 let device = Device::cuda(self.index.max(0) as usize).map_err(|error| error.to_string())?;
                 let raw = shim().current_cuda_stream(self.index)?;
-                // SAFETY: torch says that this is its current stream on this device; it outlives the launch.
+                // SAFETY: torch returned this stream for this device, and torch keeps it alive.
                 Ok((device, unsafe { Stream::from_raw(raw) }))
             }
             None => Err(format!("expected a CPU or a CUDA tensor, got one on {self}")),
@@ -41,16 +41,16 @@ impl Display for Location {
     }
 }
 
-/// Version of the CUDA driver as "major.minor", or why there is none.
+/// Returns the version of the CUDA driver as "major.minor", or the reason why there is none.
 pub fn driver_version() -> Result<String, String> {
-    // SAFETY: loading the driver runs its own initialisers, which is what any CUDA program does.
+    // SAFETY: the initializers of the driver library have no preconditions.
     let library =
         unsafe { Library::new("libcuda.so.1") }.map_err(|error| format!("no CUDA driver: {error}"))?;
     // SAFETY: cuDriverGetVersion has had this signature since CUDA 2.2.
     let get = unsafe { library.get::<unsafe extern "C" fn(*mut c_int) -> c_int>(b"cuDriverGetVersion\0") }
         .map_err(|error| format!("libcuda.so.1 is not a CUDA driver: {error}"))?;
     let mut version = 0;
-    // SAFETY: `version` is a valid place for one int.
+    // SAFETY: `version` is valid for a write of one int.
     let code = unsafe { get(&mut version) };
     std::mem::forget(library); // never unload a driver
     if code != 0 {

@@ -1,28 +1,28 @@
-//! The check that a host function takes just the arguments that the schema of its operator has.
+//! Check at registration that a host function takes exactly the arguments of the operator's schema.
 
 use crate::boundary::Failure;
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::{Role, ScalarKind, Source};
 use oxiwarp::{Dtype, View, ViewMut};
 
-/// A source that counts the arguments of a schema and returns placeholders. It returns an error if more are taken than the
-/// schema has.
+/// A source that counts the arguments of a schema and yields placeholders. It returns an error if the host
+/// function takes more arguments than the schema has.
 pub struct Fit<'s> {
     op: &'static str,
     inputs: Vec<&'s Argument>,
     tensors: usize,
-    /// Which outputs the operator has, in the order of the host function.
+    /// Whether the operator has each output, in the order of the host function.
     outputs: &'s [bool],
     written: usize,
-    /// The numbers that are left: floats, integers and truth values.
+    /// The number of floats, integers and bools that are left.
     scalars: [usize; 3],
 }
 
 const SCALARS: [(ScalarKind, &str); 3] =
     [(ScalarKind::Float, "float"), (ScalarKind::Int, "int"), (ScalarKind::Bool, "bool")];
 
-/// Returns an error unless `take`, which takes the arguments of a host function, takes all that the schema and `outputs`
-/// have.
+/// Returns an error unless `take` takes all arguments of the schema and all `outputs`. `take` takes the
+/// arguments of a host function.
 pub fn expect_fit(
     op: &'static str,
     schema: &Schema,
@@ -77,7 +77,7 @@ impl Source<'static> for Fit<'_> {
         if self.tensors > self.inputs.len() {
             return Err(lacks("tensor"));
         }
-        // SAFETY: without elements, it is never read.
+        // SAFETY: a view without elements is never read.
         Ok(Some(unsafe { View::from_raw(std::ptr::null(), Dtype::F32, &[0], &[1]) }?))
     }
 
@@ -90,7 +90,7 @@ impl Source<'static> for Fit<'_> {
         if !self.outputs.get(self.written - 1).is_some_and(|&exists| exists) {
             return Ok(None);
         }
-        // SAFETY: without elements, it is never written.
+        // SAFETY: a view without elements is never written.
         Ok(Some(unsafe { ViewMut::from_raw(std::ptr::null_mut(), Dtype::F32, &[0], &[1]) }?))
     }
 

@@ -1,10 +1,11 @@
-//! Calls a host function with arguments that its own type says how to take.
+//! Calls of host functions. The types of a host function's parameters determine how its arguments are taken
+//! from a source.
 
 use oxiwarp::arguments::{Argument, Source};
 use oxiwarp::{Device, Result, Stream};
 
-/// A host function: `fn(&Device, A, B, ..., Stream) -> Result<()>`, whose arguments between device and stream implement
-/// [`Argument`]. `Arguments` is their tuple.
+/// A host function `fn(&Device, A, B, ..., Stream) -> Result<()>`. Each argument between device and stream
+/// implements [`Argument`]. `Arguments` is the tuple of their types.
 pub trait Handler<'t, Arguments> {
     /// Takes all arguments from `source` and calls the function.
     fn call<S: Source<'t>>(self, device: &Device, source: &mut S, stream: Stream) -> Result<(), S::Error>;

@@ -1,8 +1,9 @@
-//! `oxiwarp._native`: what the Python package needs from Rust.
+//! The extension module `oxiwarp._native`, the Rust part of the Python package.
 //!
-//! [`register`](oxiwarp_native::register) gives the operators that `oxiwarp/ops/_register.py` defined their CPU and CUDA
-//! kernels, through libtorch's C shim (`shim.rs`), so one shared object serves every torch from 2.10 on. The other
-//! functions answer questions: which kernels are embedded, which devices can run them, which driver there is.
+//! [`register`](oxiwarp_native::register) registers the CPU and CUDA kernels of the operators that
+//! `oxiwarp/ops/_register.py` defines. It uses libtorch's C shim (`shim.rs`), so one shared object works
+//! with every torch from 2.10 on. The other functions return the embedded kernels, the CUDA devices and the
+//! driver version.
 
 mod boundary;
 mod call;
@@ -21,7 +22,7 @@ mod tensor;
 use pyo3::prelude::*;
 use std::ffi::CString;
 
-/// Rust side of the Python package `oxiwarp`; everything public is in the package.
+/// Rust part of the Python package `oxiwarp`. The package exports all public names.
 #[pymodule(name = "_native")]
 mod oxiwarp_native {
     use super::*;
@@ -29,9 +30,13 @@ mod oxiwarp_native {
     use pyo3::exceptions::{PyRuntimeError, PyTypeError};
     use pyo3::types::PyDict;
 
-    /// Loads libtorch's C shim from the already loaded library at this path and registers the kernels of these operators
-    /// of a namespace: schemas, each with the names of the roles of its tensors. Raises TypeError if an operator has no
-    /// kernel, or one that takes other arguments.
+    /// Load libtorch's C shim and register the kernels of operators in a torch namespace.
+    ///
+    /// `libtorch_cpu_path` is the path of the library that `import torch` loaded. Each operator is a schema
+    /// and the names of the roles of its tensors.
+    ///
+    /// Raises TypeError if an operator has no kernel, or if its kernel takes other arguments. Raises
+    /// RuntimeError if the shim cannot be loaded or torch rejects a kernel.
     #[pyfunction]
     fn register(
         libtorch_cpu_path: &str,
@@ -45,7 +50,7 @@ mod oxiwarp_native {
         })
     }
 
-    /// One dict per embedded (op, dtype, arch), with the PTX entries that serve it.
+    /// Return one dict per embedded combination of op, dtype and arch, with the names of its PTX entries.
     #[pyfunction]
     fn kernel_info(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         let row = |kernel: oxiwarp::KernelInfo| {
@@ -59,8 +64,10 @@ mod oxiwarp_native {
         oxiwarp::kernel_info().into_iter().map(row).collect()
     }
 
-    /// One dict per CUDA device: index, name, ptx (the PTX that it runs), error (why it runs none). Makes no context on a
-    /// device. Raises without a driver.
+    /// Return one dict per CUDA device with the keys index, name, ptx (architecture of the PTX that it
+    /// runs) and error (reason if it runs none).
+    ///
+    /// Creates no context on a device. Raises RuntimeError if there is no driver.
     #[pyfunction]
     fn devices(py: Python<'_>) -> PyResult<Vec<Bound<'_, PyDict>>> {
         let count = Device::count().map_err(|error| PyRuntimeError::new_err(error.to_string()))?;
@@ -76,7 +83,8 @@ mod oxiwarp_native {
         (0..count).map(row).collect()
     }
 
-    /// Version of the CUDA driver, such as "13.0". Raises RuntimeError with the reason where there is none.
+    /// Return the version of the CUDA driver, for example "13.0". Raises RuntimeError with the reason if
+    /// there is none.
     #[pyfunction]
     fn driver() -> PyResult<String> {
         device::driver_version().map_err(PyRuntimeError::new_err)

@@ -1,33 +1,36 @@
-//! An operator: its schema, and the indices of the arguments that the binding treats specially.
+//! An operator: its schema, and the indices of the arguments that need special handling.
 
 use crate::schema::{Argument, Kind, Schema};
 use oxiwarp::arguments::ScalarKind;
 
-/// The most tensors that an operator reads.
+/// Maximum number of input tensors of an operator.
 pub const MAX_TENSORS: usize = 12;
-/// The most outputs of an operator, with workspaces.
+/// Maximum number of outputs of an operator, including workspaces.
 pub const MAX_OUTPUTS: usize = 4;
-/// The most floats, the most integers and the most truth values. Flags are fewer: an output has one at most.
+/// Maximum number of floats, of integers and of bools of an operator. The number of flags never exceeds it,
+/// because each output has at most one flag.
 pub const MAX_SCALARS: usize = 8;
 
 const BOOL: Kind = Kind::Scalar(ScalarKind::Bool);
 
 /// An operator.
 pub struct Operator {
-    /// The name in errors.
+    /// The name in error messages.
     pub op: &'static str,
-    /// Its arguments.
+    /// The schema, with the arguments.
     pub schema: Schema,
-    /// The index of the tensor that gives device, dtype and shape: `x`, or the first one.
+    /// Index of the tensor that determines device, dtype and shape: `x`, or the first tensor.
     pub reference: usize,
-    /// The index of `heads_first` among the truth values.
+    /// Index of `heads_first` among the bools.
     pub heads_first: Option<usize>,
-    /// A tensor whose name in errors depends on a truth value: its index, both names, the index of the truth value.
+    /// A tensor whose name in error messages depends on a bool: index of the tensor, both names, index of
+    /// the bool.
     pub alias: Option<(usize, [&'static str; 2], usize)>,
 }
 
 impl Operator {
-    /// The operator with this schema. Truth values with the names in `flags` are for the outputs.
+    /// Makes the operator with this schema. The bools named in `flags` are flags of outputs. Fails if the
+    /// schema has too many arguments or no required reference tensor.
     pub fn of(op: &'static str, mut schema: Schema, flags: &[&str]) -> Result<Self, String> {
         for Argument { name, kind } in &mut schema.arguments {
             if *kind == BOOL && flags.contains(&name.as_str()) {
@@ -46,13 +49,13 @@ impl Operator {
             Some(Kind::Tensor { optional: false, .. }) => {}
             _ => return Err("expected a tensor that is not optional as x or as the first argument".into()),
         }
-        // The second tensor of a gated activation is the gate, unless the first is.
+        // The second tensor of a gated activation is the gate, unless `gate_first` is set.
         let alias = schema.input("second").zip(schema.index(BOOL, "gate_first"));
         let alias = alias.map(|(tensor, gate_first)| (tensor, ["gate", "up"], gate_first));
         Ok(Self { op, reference, heads_first: schema.index(BOOL, "heads_first"), alias, schema })
     }
 
-    /// The name of a tensor that is read.
+    /// Returns the name of an input tensor.
     pub fn name(&self, input: usize) -> &str {
         self.schema.inputs().nth(input).map_or("a tensor", |argument| &argument.name)
     }

@@ -1,7 +1,7 @@
-//! The table of operators: a row has the operators of one host function, that function, and the outputs that it writes.
+//! The table of operators. A row lists the operators of one host function, this function, and its outputs.
 //!
-//! The arguments of an operator are those of its schema (`oxiwarp/ops/*.py`), and the type of the host function says
-//! which of them it takes. [`register`] returns an error if the two do not fit.
+//! The schema of an operator (`oxiwarp/ops/*.py`) defines its arguments. The type of the host function
+//! defines which of them it takes. [`register`] returns an error if the two do not match.
 
 use crate::boundary::Failure;
 use crate::call::Call;
@@ -16,8 +16,9 @@ use oxiwarp::{Stream, attention_decode_workspace_of, norm_backward_workspace};
 use std::ffi::CStr;
 use std::sync::OnceLock;
 
-/// One `Row` for each operator, from rows `first, more... => host function, [outputs]`. Errors have the name of the first
-/// operator. A row of one operator may end with a check of values after the call.
+/// Makes one `Row` per operator from lines `first, more... => host function, [outputs]`. Error messages use
+/// the name of the first operator. A line with a single operator may end with a check of values, which runs
+/// after the call.
 macro_rules! operators {
     ($($op:ident $(, $more:ident)* => $host:expr, $outputs:expr $(, then $check:expr)?;)*) => {
         static ROWS: &[&Row] = &[$(
@@ -40,7 +41,7 @@ macro_rules! operators {
             registered: OnceLock::new(),
         };
         unsafe extern "C-unwind" fn kernel(stack: *mut u64, _inputs: u64, _outputs: u64) {
-            // SAFETY: torch calls the kernel with the stack of a call of the operator that the row registers.
+            // SAFETY: torch calls the kernel only with the stack of the operator that this row registers.
             unsafe { ROW.call(stack) }
         }
         &ROW
@@ -74,14 +75,15 @@ operators! {
     softmax_backward => oxiwarp::softmax_backward, [Like];
 }
 
-/// The workspace of attention with few queries. A call is plain if only queries, keys and values are given.
+/// The workspace of attention with few queries. A call is plain if queries, keys and values are its only
+/// tensors.
 const DECODE: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let [Some(q), Some(k)] = [call.tensor(0), call.tensor(1)] else { return Ok(None) };
     let (plain, params) = (call.tensors().count() == 3, Attention::take(&mut call.source())?);
     Ok(attention_decode_workspace_of([q.sizes()?, k.sizes()?], plain, &params))
 });
 
-/// The workspace of the gradients of a norm's parameters, after the gradients.
+/// The workspace for a norm's parameter gradients. It comes after these gradients in the outputs.
 const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     let mut wanted = call.outputs()[1..].iter().filter(|output| output.is_written);
     let Some(first) = wanted.next().and_then(|output| output.tensor.as_ref()) else { return Ok(None) };
@@ -91,7 +93,7 @@ const SUMS: Output = Workspace(|call: &Call| -> Result<Option<i64>, Failure> {
     Ok(Some(norm_backward_workspace(&device, &x, first.sizes()?, count) as i64))
 });
 
-/// [`oxiwarp::qk_norm_rope`] with its arguments grouped as calls have them.
+/// Calls [`oxiwarp::qk_norm_rope`] with the arguments in the order of the schema.
 fn qk_norm_rope(
     device: &Device,
     [q, k]: [Option<HeadsPair>; 2],
@@ -101,7 +103,7 @@ fn qk_norm_rope(
     oxiwarp::qk_norm_rope(device, q, k, rope, params, stream)
 }
 
-/// [`oxiwarp::rope`] with its arguments grouped as calls have them.
+/// Calls [`oxiwarp::rope`] with the arguments in the order of the schema.
 fn rope(
     device: &Device,
     [q, k]: [Option<HeadsPair>; 2],
@@ -120,17 +122,17 @@ const fn c_name(name: &'static str) -> &'static CStr {
     }
 }
 
-/// Why operators could not be registered.
+/// The reason why operators could not be registered.
 #[derive(Debug)]
 pub enum Wrong {
     /// An operator has no kernel that fits its schema.
     Operator(String),
-    /// torch refused the kernels.
+    /// torch rejected the kernels.
     Torch(String),
 }
 
-/// Registers a CPU and a CUDA kernel for each of these operators, a schema and the roles of its tensors, in a namespace of
-/// torch.
+/// Registers a CPU and a CUDA kernel for each operator in a namespace of torch. An operator is a schema and
+/// the names of the roles of its tensors.
 pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result<(), Wrong> {
     let kernels = operators.iter().map(|(schema, roles)| accept(schema, roles));
     let kernels: Vec<_> = kernels.collect::<Result<_, _>>().map_err(Wrong::Operator)?;
@@ -138,7 +140,7 @@ pub fn register(namespace: &CStr, operators: &[(String, Vec<String>)]) -> Result
     shim().register(namespace, c"CUDA", &kernels).map_err(Wrong::Torch)
 }
 
-/// The kernel of an operator, whose schema must fit its row.
+/// Returns the name and kernel of an operator. Fails if the schema does not match its row.
 fn accept(schema: &str, roles: &[String]) -> Result<(&'static CStr, Boxed), String> {
     let schema = Schema::parse(schema, roles)?;
     let (name, row) = (&schema.name, ROWS.iter().find(|row| row.name.to_bytes() == schema.name.as_bytes()));

@@ -1,4 +1,4 @@
-//! The outputs that an operator allocates: its results, and workspaces.
+//! The outputs that a call allocates: results and workspaces.
 
 use crate::boundary::Failure;
 use crate::call::{Call, Slot};
@@ -7,29 +7,33 @@ use Output::{
     DoubleColumns, Gradient, HalfColumns, Heads, Like, LikeOf, LogSumExp, PerRow, Scratch, Workspace,
 };
 
-/// How an output is allocated. The reference is the tensor `x`, or the first one of an operator without `x`.
+/// How an output is allocated. The reference is the tensor `x`, or the first tensor of an operator without
+/// `x`.
 #[derive(Clone, Copy)]
 pub enum Output {
     /// A result with the shape and dtype of the reference.
     Like,
-    /// A result with the shape and dtype of the tensor with this name; absent from operators without this tensor.
+    /// A result with the shape and dtype of the named tensor. Operators without this tensor lack the
+    /// output.
     LikeOf(&'static str),
-    /// As `LikeOf`, with the heads of a token next to each other in memory in both layouts.
+    /// Like `LikeOf`, but the heads of a token are always adjacent in memory, even if the head dimension
+    /// precedes the token dimension.
     Heads(&'static str),
     /// A result with one float32 for each row of the reference.
     PerRow,
-    /// As `Like`. If the call does not give `second`, with half as many columns.
+    /// Like `Like`, but with half as many columns if the call has no tensor `second`.
     HalfColumns,
-    /// As `Like`. If the call gives `second`, with twice as many columns.
+    /// Like `Like`, but with twice as many columns if the call has a tensor `second`.
     DoubleColumns,
-    /// A result with one float32 for each token of each head, if the argument with this name is true.
+    /// A result with one float32 per token and head, if the named bool is true.
     LogSumExp(&'static str),
-    /// The gradient of a parameter, if the argument with this name is true; otherwise a result without elements. The name is
-    /// `d` and that of the parameter: `dweight`.
+    /// The gradient of a parameter, if the named bool is true, otherwise a result without elements. The
+    /// name is `d` followed by the parameter's name, for example `dweight`.
     Gradient(&'static str),
-    /// A workspace with the shape and dtype of the tensor with this name.
+    /// A workspace with the shape and dtype of the named tensor.
     Scratch(&'static str),
-    /// A workspace of so many float32, if the function says that the call needs one.
+    /// A float32 workspace. The function returns the number of elements, or `None` if the call needs no
+    /// workspace.
     Workspace(fn(&Call) -> Result<Option<i64>, Failure>),
 }
 
@@ -39,7 +43,7 @@ impl Output {
         !matches!(self, Scratch(_) | Workspace(_))
     }
 
-    /// The tensor without which the output is absent.
+    /// The tensor that the operator must have, otherwise it lacks the output.
     pub fn tensor(self) -> Option<&'static str> {
         match self {
             LikeOf(name) | Heads(name) | Scratch(name) => Some(name),
@@ -47,7 +51,7 @@ impl Output {
         }
     }
 
-    /// The truth value that says whether the output is needed. The output is absent from operators without it.
+    /// The bool that says whether the output is needed. An operator without this bool lacks the output.
     pub fn flag(self) -> Option<&'static str> {
         match self {
             LogSumExp(name) | Gradient(name) => Some(name),
@@ -55,7 +59,8 @@ impl Output {
         }
     }
 
-    /// Allocates the output. `flag` is the value of [`Output::flag`], and `like` the tensor of [`Output::tensor`].
+    /// Allocates the output. `flag` is the value of the argument [`Output::flag`]. `like` is the tensor
+    /// [`Output::tensor`].
     pub fn allocate(self, call: &Call, flag: bool, like: Option<&Tensor>) -> Result<Slot, Failure> {
         let x = call.reference()?;
         let like = like.unwrap_or(x);
@@ -96,7 +101,7 @@ fn with_columns(x: &Tensor, columns: impl FnOnce(i64) -> i64) -> Result<Tensor, 
     Ok(x.empty(&sizes)?)
 }
 
-/// `[B, heads, S]` for queries in either layout.
+/// Allocates `[B, heads, S]` in float32 for queries in either layout.
 fn log_sum_exp(q: &Tensor, heads_first: bool) -> Result<Tensor, Failure> {
     let sizes = q.sizes()?;
     let mut rows = sizes[..sizes.len().saturating_sub(1)].to_vec();
@@ -106,7 +111,8 @@ fn log_sum_exp(q: &Tensor, heads_first: bool) -> Result<Tensor, Failure> {
     Ok(q.empty_f32(&rows)?)
 }
 
-/// The tensor that the gradient with this name is like: the parameter or, if the call does not give it, the weight.
+/// Returns the tensor whose shape the gradient has: the parameter, or the weight if the parameter is
+/// absent.
 fn parameter<'t>(call: &'t Call, gradient: &str) -> Result<&'t Tensor, Failure> {
     let parameter = call.named(gradient.trim_start_matches('d')).or_else(|| call.named("weight"));
     parameter.ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! A row of the table of operators: how its kernel is registered and called.
+//! Registration and calls of a row of the table of operators.
 
 use crate::boundary::{self, Failure};
 use crate::call::{Call, Slot};
@@ -12,15 +12,15 @@ use std::sync::OnceLock;
 
 /// A row of the table of operators.
 pub struct Row {
-    /// The operator.
+    /// The name of the operator.
     pub name: &'static CStr,
-    /// The name in errors, which the operators of one host function share.
+    /// The name in error messages. All operators of one host function share it.
     pub op: &'static str,
-    /// The outputs in the order in which the host function takes them. The caller may give the first ones.
+    /// The outputs in the order of the host function's parameters. The caller may pass the first ones.
     pub outputs: &'static [Output],
     /// Calls the host function with the arguments of a call.
     pub host: fn(&Call) -> Result<(), Failure>,
-    /// Takes the arguments of the host function from a [`Fit`], to check that they and the schema are the same.
+    /// Takes the host function's arguments from a [`Fit`], to check that they match the schema.
     pub take: fn(&mut Fit<'_>) -> Result<(), Failure>,
     /// The kernel that torch calls: [`Row::call`] of this row.
     pub kernel: Boxed,
@@ -31,11 +31,11 @@ pub struct Row {
 /// An operator whose schema fits its row.
 pub struct Registered {
     operator: Operator,
-    /// The outputs that each call allocates. `None`: the operator lacks this output.
+    /// The outputs that each call allocates. `None` means that the operator lacks this output.
     allocated: Vec<Option<Allocated>>,
 }
 
-/// An output with the indices of its flag and of the tensor that it is like.
+/// An output, with the index of its flag and the index of the tensor whose shape it has.
 struct Allocated {
     output: Output,
     flag: Option<usize>,
@@ -46,13 +46,13 @@ impl Row {
     /// Runs the kernel of this row.
     ///
     /// # Safety
-    /// `stack` is the argument stack of a call of this row's operator, with places for its results.
+    /// `stack` must be the argument stack of a call of this row's operator, with room for the results.
     pub unsafe fn call(&'static self, stack: *mut u64) {
         let registered = self.registered.get();
         let registered = registered.expect("torch gets the kernels of registered operators only");
         boundary::run(self.op, || {
             let mut call = Call::new(&registered.operator);
-            // SAFETY: torch calls with the arguments of the schema that the operator was registered with.
+            // SAFETY: torch passes the arguments of the registered schema.
             unsafe { call.read(stack) };
             call.expect_one_device()?;
             for allocated in &registered.allocated {
@@ -63,14 +63,15 @@ impl Row {
             }
             (self.host)(&call)?;
             for (at, result) in call.into_results().enumerate() {
-                // SAFETY: the stack has a place for each result of the schema.
+                // SAFETY: the stack has room for each result of the schema.
                 unsafe { *stack.add(at) = result };
             }
             Ok(())
         });
     }
 
-    /// Accepts an operator if its schema fits the host function and the outputs of this row.
+    /// Registers an operator. Fails if its schema does not match the host function and the outputs of this
+    /// row.
     pub fn register(&self, schema: Schema) -> Result<(), String> {
         let flags: Vec<_> = self.outputs.iter().filter_map(|output| output.flag()).collect();
         let operator = Operator::of(self.op, schema, &flags)?;
@@ -87,13 +88,14 @@ impl Row {
             return Err(format!("expected at most {MAX_OUTPUTS} outputs, got {}", outputs.len()));
         }
         expect_fit(self.op, schema, &outputs, self.take)?;
-        let _ = self.registered.set(Registered { operator, allocated }); // another namespace has the same schemas
+        let _ = self.registered.set(Registered { operator, allocated }); // set before by another namespace
         Ok(())
     }
 }
 
 impl Allocated {
-    /// `None` if the operator lacks what the output depends on.
+    /// Resolves an output against a schema. Returns `None` if the operator lacks the flag or tensor that
+    /// the output depends on.
     fn of(output: Output, schema: &Schema) -> Option<Self> {
         let flag = output.flag().map(|name| schema.index(Kind::Flag, name));
         let like = output.tensor().map(|name| schema.input(name));

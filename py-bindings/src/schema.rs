@@ -1,4 +1,4 @@
-//! The schema of an operator, from the text that Python defines it with.
+//! Parser for operator schemas, which Python passes as text.
 
 use oxiwarp::arguments::{Role, ScalarKind};
 
@@ -7,9 +7,9 @@ use oxiwarp::arguments::{Role, ScalarKind};
 pub struct Schema {
     /// The name of the operator.
     pub name: String,
-    /// Its arguments in their order.
+    /// The arguments in order.
     pub arguments: Vec<Argument>,
-    /// The number of tensors that it returns.
+    /// The number of returned tensors.
     pub results: usize,
 }
 
@@ -18,7 +18,7 @@ pub struct Schema {
 pub struct Argument {
     /// The name of the argument.
     pub name: String,
-    /// Its type.
+    /// The type of the argument.
     pub kind: Kind,
 }
 
@@ -31,7 +31,7 @@ pub enum Kind {
         optional: bool,
         /// Whether the operator writes to it.
         written: bool,
-        /// What it is to the operator.
+        /// The role of the tensor in the operator.
         role: Role,
     },
     /// `float`, `int` or `bool`.
@@ -41,8 +41,9 @@ pub enum Kind {
 }
 
 impl Schema {
-    /// Parses `name(Tensor x, Tensor? y, float eps, Tensor(a!) out) -> (Tensor, Tensor)`. `roles` has the role of each
-    /// tensor, in their order.
+    /// Parses `name(Tensor x, Tensor? y, float eps, Tensor(a!) out) -> (Tensor, Tensor)`. `roles` has one
+    /// role per tensor, in order. Fails if the text is not a schema, or if the number of roles does not
+    /// match.
     pub fn parse(text: &str, roles: &[String]) -> Result<Self, String> {
         let parts = text.split_once('(').and_then(|(name, rest)| Some((name, rest.rsplit_once(") -> ")?)));
         let (name, (arguments, results)) = parts.ok_or_else(|| format!("{text}: this is no schema"))?;
@@ -58,28 +59,28 @@ impl Schema {
 }
 
 impl Schema {
-    /// The tensors that are read, in their order.
+    /// Returns the input tensors in order.
     pub fn inputs(&self) -> impl Iterator<Item = &Argument> {
         self.arguments.iter().filter(|argument| matches!(argument.kind, Kind::Tensor { written: false, .. }))
     }
 
-    /// The number of tensors that the caller gives to be written.
+    /// Returns the number of output tensors that the caller passes.
     pub fn outs(&self) -> usize {
         let is_out = |argument: &&Argument| matches!(argument.kind, Kind::Tensor { written: true, .. });
         self.arguments.iter().filter(is_out).count()
     }
 
-    /// The number of arguments of this kind.
+    /// Returns the number of arguments of this kind.
     pub fn count(&self, kind: Kind) -> usize {
         self.arguments.iter().filter(|argument| argument.kind == kind).count()
     }
 
-    /// The index of a tensor that is read among these tensors.
+    /// Returns the index of an input tensor among all input tensors.
     pub fn input(&self, name: &str) -> Option<usize> {
         self.inputs().position(|argument| argument.name == name)
     }
 
-    /// The index of an argument among those of its kind.
+    /// Returns the index of an argument among all arguments of its kind.
     pub fn index(&self, kind: Kind, name: &str) -> Option<usize> {
         let mut of_kind = self.arguments.iter().filter(|argument| argument.kind == kind);
         of_kind.position(|argument| argument.name == name)
@@ -87,7 +88,7 @@ impl Schema {
 }
 
 impl Argument {
-    /// The role of a tensor.
+    /// Returns the role of a tensor, or `None` for other arguments.
     #[inline]
     pub fn role(&self) -> Option<Role> {
         match self.kind {
@@ -117,7 +118,7 @@ impl Argument {
     }
 }
 
-/// The role with this name in `oxiwarp/ops/_roles.py`.
+/// Returns the role with this name in `oxiwarp/ops/_roles.py`.
 fn parse_role(name: &str) -> Result<Role, String> {
     Ok(match name {
         "ROWS" => Role::Rows,

@@ -1,8 +1,10 @@
-//! libtorch's C shim, found at run time in the libraries that Python's `import torch` has already loaded.
+//! libtorch's C shim. Its functions are looked up at run time in the libraries that `import torch` has
+//! loaded.
 //!
-//! Nothing is linked: `dlopen(RTLD_NOLOAD)` gives a handle to the loaded `libtorch_cpu.so`, and each function is looked
-//! up by name. The names marked optional are newer than torch 2.10 and have a fallback. All functions return an error
-//! code; only `aoti_torch_check` throws, a C++ exception, which is why everything here is `"C-unwind"`.
+//! Nothing is linked. `dlopen(RTLD_NOLOAD)` returns a handle to the loaded `libtorch_cpu.so`, and each
+//! function is looked up by name. The optional functions are newer than torch 2.10 and have a fallback. All
+//! functions return an error code, except `aoti_torch_check`, which throws a C++ exception. All functions
+//! are therefore declared `"C-unwind"`.
 
 mod properties;
 mod symbols;
@@ -13,7 +15,7 @@ use symbols::{Code, Functions, find, open_loaded};
 
 pub use symbols::{Boxed, Handle};
 
-/// The most dimensions of an output. (torch itself has no limit, numpy and TensorIterator 64.)
+/// Maximum number of dimensions of an output, as in numpy and in torch's TensorIterator.
 pub const MAX_DIMS: usize = 64;
 
 /// The kinds of device that have kernels.
@@ -37,47 +39,48 @@ pub struct Shim {
     delete_value: Option<DeleteValue>,     // torch 2.13
     last_exception: Option<LastException>, // torch 2.13
     operator_delete: Option<OperatorDelete>,
-    current_stream: OnceLock<Result<CurrentStream, String>>, // in libtorch_cuda.so, looked up by the first CUDA call
+    /// From libtorch_cuda.so. The first CUDA call looks it up.
+    current_stream: OnceLock<Result<CurrentStream, String>>,
     directory: String,
-    /// torch's numbers of float32, float16, bfloat16.
+    /// torch's dtype codes of float32, float16 and bfloat16.
     pub dtypes: [i32; 3],
-    /// torch's numbers of int64, int32.
+    /// torch's dtype codes of int64 and int32.
     pub index_dtypes: [i32; 2],
-    /// That of truth values.
+    /// torch's dtype code of bool.
     pub bool_dtype: i32,
-    /// torch's numbers of CPU and CUDA.
+    /// torch's device type codes of CPU and CUDA.
     pub places: [i32; 2],
     strided: i32,
 }
 
 static SHIM: OnceLock<Shim> = OnceLock::new();
 
-/// The loaded shim. Kernels run only after `load`, which registers them.
+/// Returns the loaded shim. Panics before [`load`], which runs before any kernel is registered.
 pub fn shim() -> &'static Shim {
     SHIM.get().expect("kernels are registered after the shim is loaded")
 }
 
-/// Finds the shim in the loaded libtorch_cpu at `path`. Calling it again is fine.
+/// Loads the shim from the loaded libtorch_cpu at `path`. Later calls do nothing.
 pub fn load(path: &str) -> Result<(), String> {
     if SHIM.get().is_some() {
         return Ok(());
     }
     let library = open_loaded(path).or_else(|_| open_loaded("libtorch_cpu.so"))?;
     let functions = Functions::find(&library)?;
-    // SAFETY: the types are the ones that torch's headers and the C++ ABI declare for these names.
+    // SAFETY: torch's headers and the C++ ABI declare these types for these names.
     let (delete_value, last_exception, operator_delete) = unsafe {
         (
             find::<DeleteValue>(&library, "torch_delete_stable_ivalue").ok(),
             find::<LastException>(&library, "torch_exception_get_what_without_backtrace").ok(),
-            find::<OperatorDelete>(&library, "_ZdlPv").ok(), // through libtorch's dependency on libstdc++
+            find::<OperatorDelete>(&library, "_ZdlPv").ok(), // found because libtorch depends on libstdc++
         )
     };
     if delete_value.is_none() && operator_delete.is_none() {
         return Err("neither torch_delete_stable_ivalue nor operator delete can be found".into());
     }
-    std::mem::forget(library); // keeps the reference: torch stays loaded
+    std::mem::forget(library); // never close it, so that torch stays loaded
     let f = &functions;
-    // SAFETY: constants without arguments.
+    // SAFETY: these functions take no arguments and return a constant.
     let (dtypes, index_dtypes, bool_dtype, places, strided) = unsafe {
         (
             [(f.aoti_torch_dtype_float32)(), (f.aoti_torch_dtype_float16)(), (f.aoti_torch_dtype_bfloat16)()],
@@ -102,17 +105,18 @@ pub fn load(path: &str) -> Result<(), String> {
         places,
         strided,
     };
-    let _ = SHIM.set(shim); // a second thread may have been first: the same functions
+    let _ = SHIM.set(shim); // if another thread set it first, the functions are the same
     Ok(())
 }
 
 impl Shim {
-    /// Whether the tensor is dense with strides (not sparse, not mkldnn).
+    /// Returns whether the tensor is dense with strides (neither sparse nor mkldnn).
     pub fn is_strided(&self, tensor: Handle) -> Result<bool, String> {
         Ok(self.layout(tensor)? == self.strided)
     }
 
-    /// The name of a dtype that has no kernel. For an error: it looks names up until one has this number.
+    /// Returns the name of a dtype that the kernels do not support, for error messages. It tries the names
+    /// in order, so it is slow.
     pub fn dtype_name(&self, dtype: i32) -> Option<&'static str> {
         const NAMES: &[&str] = &[
             "float64",
@@ -137,25 +141,26 @@ impl Shim {
         ];
         let library = open_loaded(&format!("{}libtorch_cpu.so", self.directory)).ok()?;
         NAMES.iter().copied().find(|name| {
-            // SAFETY: torch's headers declare every function of this name as a constant without arguments.
+            // SAFETY: torch's headers declare every function with such a name as a constant without
+            // arguments.
             let number = unsafe { find::<Constant>(&library, &format!("aoti_torch_dtype_{name}")) };
-            // SAFETY: as above.
+            // SAFETY: the function takes no arguments.
             number.is_ok_and(|number| unsafe { number() } == dtype)
         })
     }
 
-    /// Gives up one owned tensor handle.
+    /// Releases one owned tensor handle.
     pub fn delete_tensor(&self, tensor: Handle) {
-        // SAFETY: `Tensor` calls this once, when it is dropped, with the handle it owns.
+        // SAFETY: `Tensor` owns the handle, and calls this once when it is dropped.
         unsafe { (self.functions.aoti_torch_delete_tensor_object)(tensor) };
     }
 
-    /// Frees the heap cell in which an optional argument travels.
+    /// Frees the heap cell of an optional argument.
     ///
     /// # Safety
-    /// `value` came from the argument stack as a present optional, and is not used again.
+    /// `value` must be a present optional from the argument stack, and must not be used afterwards.
     pub unsafe fn delete_optional(&self, value: *mut u64) {
-        // SAFETY: torch made the cell with `new`; the caller says that it is ours.
+        // SAFETY: torch allocated the cell with `new`, and the caller owns it.
         unsafe {
             match (self.delete_value, self.operator_delete) {
                 (Some(delete), _) => _ = delete(value),
@@ -165,8 +170,11 @@ impl Shim {
         }
     }
 
-    /// A new tensor, uninitialised: contiguous, or, if it is of heads that come before their tokens, such that the heads of a
-    /// token lie side by side all the same. The error is torch's own text where torch gives it (2.13 on).
+    /// Allocates an uninitialized tensor. Returns torch's error text if torch provides it (from 2.13 on),
+    /// otherwise an empty text.
+    ///
+    /// The tensor is contiguous, unless `heads_first` is set. Then the sizes end with heads, tokens and
+    /// columns, and the heads of a token are adjacent in memory.
     pub fn empty(
         &self,
         sizes: &[i64],
@@ -183,7 +191,8 @@ impl Shim {
         }
         let mut tensor = std::ptr::null_mut();
         let create = self.functions.aoti_torch_empty_strided;
-        // SAFETY: sizes and strides hold sizes.len() numbers; `tensor` takes the new handle.
+        // SAFETY: `sizes` and `strides` have `sizes.len()` values, and torch writes the new handle to
+        // `tensor`.
         match unsafe {
             create(sizes.len() as i64, sizes.as_ptr(), strides.as_ptr(), dtype, place, index, &mut tensor)
         } {
@@ -193,27 +202,28 @@ impl Shim {
     }
 
     fn last_exception(&self) -> String {
-        // SAFETY: a borrowed, nul-terminated string of this thread, or null; copied at once.
+        // SAFETY: the result is null, or a NUL-terminated string that this thread borrows. It is copied
+        // below.
         let text = self.last_exception.map_or(std::ptr::null(), |get| unsafe { get() });
         if text.is_null() {
             return String::new();
         }
-        // SAFETY: not null, nul-terminated as above.
+        // SAFETY: `text` is not null and ends with NUL.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 
-    /// torch's current stream on a CUDA device.
+    /// Returns torch's current stream on a CUDA device.
     pub fn current_cuda_stream(&self, index: i32) -> Result<*mut c_void, String> {
         let current = self.current_stream.get_or_init(|| {
             let library = open_loaded(&format!("{}libtorch_cuda.so", self.directory))
                 .or_else(|_| open_loaded("libtorch_cuda.so"))?;
-            // SAFETY: the type is the one that torch's headers declare for this name.
+            // SAFETY: torch's headers declare this type for this name.
             let found = unsafe { find(&library, "aoti_torch_get_current_cuda_stream") };
             std::mem::forget(library);
             found
         });
         let mut stream = std::ptr::null_mut();
-        // SAFETY: `stream` takes one pointer.
+        // SAFETY: torch writes one pointer to `stream`.
         match unsafe { current.as_ref().map_err(Clone::clone)?(index, &mut stream) } {
             0 => Ok(stream),
             code => Err(format!("aoti_torch_get_current_cuda_stream failed with code {code}")),
@@ -224,13 +234,15 @@ impl Shim {
     pub fn register(&self, namespace: &CStr, key: &CStr, kernels: &[(&CStr, Boxed)]) -> Result<(), String> {
         let (file, f) = (c"oxiwarp".as_ptr(), &self.functions);
         let mut library = std::ptr::null_mut();
-        // SAFETY: nul-terminated strings; `library` takes the handle, which is never deleted (torch keeps its kernels).
+        // SAFETY: the strings end with NUL, and torch writes the handle to `library`. The handle is never
+        // deleted, because it owns the registrations.
         let mut code = unsafe {
             (f.aoti_torch_library_init_impl)(namespace.as_ptr(), key.as_ptr(), file, line!(), &mut library)
         };
         for (name, kernel) in kernels {
             if code == 0 {
-                // SAFETY: the library handle is live, the kernel follows the boxed convention of its schema.
+                // SAFETY: the library handle is valid, and the kernel follows the boxed calling convention
+                // for its schema.
                 code = unsafe { (f.aoti_torch_library_impl)(library, name.as_ptr(), *kernel) };
             }
         }
@@ -241,12 +253,13 @@ impl Shim {
         }
     }
 
-    /// Throws the C++ exception that Python sees as `RuntimeError(message)`.
+    /// Throws the C++ exception that Python raises as `RuntimeError(message)`.
     ///
     /// # Safety
-    /// Every frame up to torch is `"C-unwind"` and owns nothing that must not be dropped twice.
+    /// Every frame up to torch must be `"C-unwind"`. Unwinding must be sound for every value that these
+    /// frames own.
     pub unsafe fn throw(&self, op: &CStr, message: &CStr) {
-        // SAFETY: nul-terminated strings, which torch copies before it throws.
+        // SAFETY: the strings end with NUL, and torch copies them before it throws.
         unsafe {
             (self.functions.aoti_torch_check)(
                 false,

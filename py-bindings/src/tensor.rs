@@ -1,4 +1,4 @@
-//! An owned torch tensor handle, and its view for the host crate.
+//! An owned torch tensor handle, and its views for the `oxiwarp` crate.
 
 use crate::boundary::Failure;
 use crate::device::Location;
@@ -7,7 +7,7 @@ use oxiwarp::arguments::Role;
 use oxiwarp::{Dtype, View, ViewMut};
 use std::borrow::Cow;
 
-/// One owned reference to a tensor, with the names that its errors need.
+/// One owned reference to a tensor, with the names for its error messages.
 pub struct Tensor {
     handle: Handle,
     op: &'static str,
@@ -22,27 +22,27 @@ impl Drop for Tensor {
 }
 
 impl Tensor {
-    /// Takes over one reference. `handle` is live and ours.
+    /// Takes ownership of one reference. `handle` must be a valid handle that the caller owns.
     pub fn own(handle: Handle, op: &'static str, name: &'static str, role: Role) -> Self {
         Tensor { handle, op, name, role }
     }
 
-    /// What it is to the operator.
+    /// Returns the role of the tensor in the operator.
     pub fn role(&self) -> Role {
         self.role
     }
 
-    /// Changes the name in errors.
+    /// Changes the name in error messages.
     pub fn rename(&mut self, name: &'static str) {
         self.name = name;
     }
 
-    /// The name in errors.
+    /// Returns the name in error messages.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Gives the reference away, as a value for the result stack.
+    /// Returns the handle as a value for the result stack. Its reference passes to the caller.
     pub fn into_raw(self) -> u64 {
         let handle = self.handle;
         std::mem::forget(self);
@@ -64,8 +64,8 @@ impl Tensor {
         self.empty_ordered(sizes, shim().dtype(self.handle)?, false)
     }
 
-    /// Allocates a tensor of the same sizes, dtype and device. In memory the heads of a token are next to each other, also
-    /// if they come before the tokens in the sizes.
+    /// Allocates a tensor of the same sizes, dtype and device. The heads of a token are adjacent in memory,
+    /// even if the head dimension precedes the token dimension.
     pub fn empty_heads(&self, heads_first: bool) -> Result<Tensor, String> {
         self.empty_ordered(self.sizes()?, shim().dtype(self.handle)?, heads_first)
     }
@@ -81,7 +81,8 @@ impl Tensor {
         }
         match shim().empty(sizes, heads_first, (dtype, kind, index)) {
             Ok(handle) => Ok(Tensor { handle, op: self.op, name: "the result", role: Role::Output }),
-            // The Python side knows this text: it asks torch for the same memory to get torch's own exception.
+            // Python recognizes this text. It then allocates the same memory with torch to raise torch's
+            // own exception.
             Err(why) => Err(self.error(format!(
                 "could not allocate the result {sizes:?} on {}{}{why}",
                 self.location()?,
@@ -90,12 +91,12 @@ impl Tensor {
         }
     }
 
-    /// Its sizes.
+    /// Returns the sizes.
     pub fn sizes(&self) -> Result<&[i64], String> {
         Ok(self.sizes_and_strides()?.0)
     }
 
-    /// Where the tensor lives.
+    /// Returns the device of the tensor.
     pub fn location(&self) -> Result<Location, String> {
         let kind = shim().device_type(self.handle)?;
         let place = match shim().places.iter().position(|&place| place == kind) {
@@ -107,7 +108,7 @@ impl Tensor {
         Ok(Location { place, index })
     }
 
-    /// Returns an error unless this tensor is on the device `location`, where the argument `other` is.
+    /// Returns an error unless this tensor is on the device `location`, the device of the argument `other`.
     pub fn expect_on(&self, location: Location, other: &str) -> Result<(), String> {
         let own = self.location()?;
         if own == location {
@@ -116,7 +117,7 @@ impl Tensor {
         Err(self.error(format!("{} is on {own}, expected {location}, the device of {other}", self.name)))
     }
 
-    /// A view for reading.
+    /// Returns a view for reading.
     #[inline]
     pub fn view_as(&self, dtype: Dtype) -> Result<View<'_>, Failure> {
         let (shape, strides) = self.parts()?;
@@ -125,17 +126,18 @@ impl Tensor {
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// A view for writing. The schema says that this tensor is written. torch allows aliases, and the host checks overlap.
+    /// Returns a view for writing. The schema marks this tensor as written. torch allows overlapping
+    /// tensors, so the host function checks for overlap.
     #[inline]
     pub fn view_mut_as(&self, dtype: Dtype) -> Result<ViewMut<'_>, Failure> {
         let (shape, strides) = self.parts()?;
-        // SAFETY: as in view_as().
+        // SAFETY: torch keeps sizes, strides and storage alive as long as the handle that `self` owns.
         unsafe { ViewMut::from_raw(shim().data_ptr(self.handle)?, dtype, shape, &strides) }
             .map_err(|error| Failure(self.error(error.to_string())))
     }
 
-    /// Sizes and strides; where there are no elements, strides of a contiguous tensor, which any such tensor is to torch:
-    /// autograd makes expanded ones, and `contiguous()` leaves them as they are.
+    /// Returns sizes and strides. A tensor without elements gets contiguous strides. Autograd passes such
+    /// tensors with expanded strides, and torch's `contiguous()` does not change them.
     fn parts(&self) -> Result<(&[i64], Cow<'_, [i64]>), String> {
         if !shim().is_strided(self.handle)? {
             return Err(self.error(format!("{} has a sparse layout, expected a strided tensor", self.name)));
@@ -151,37 +153,37 @@ impl Tensor {
         Ok((sizes, Cow::Owned(contiguous)))
     }
 
-    /// The dtype, which must be one that kernels compute with.
+    /// Returns the dtype, or an error if it is not f32, f16 or bf16.
     pub fn dtype(&self) -> Result<Dtype, String> {
         self.float_dtype()?.ok_or_else(|| self.wrong_dtype("f32, f16 or bf16"))
     }
 
-    /// The dtype, if kernels compute with it.
+    /// Returns the dtype, or `None` if it is not f32, f16 or bf16.
     #[inline]
     pub fn float_dtype(&self) -> Result<Option<Dtype>, String> {
         self.one_of(shim().dtypes, Dtype::FLOATS)
     }
 
-    /// The dtype, which must be one of indices.
+    /// Returns the dtype of a tensor of indices, or an error if it is not int64 or int32.
     pub fn index_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of(shim().index_dtypes, Dtype::INDICES)?;
         dtype.ok_or_else(|| self.wrong_dtype("int64 or int32"))
     }
 
-    /// The dtype, which must be one of a mask that is no float.
+    /// Returns the dtype of a mask that is not a float mask, or an error if it is not bool.
     pub fn mask_dtype(&self) -> Result<Dtype, String> {
         let dtype = self.one_of([shim().bool_dtype], [Dtype::Bool])?;
         dtype.ok_or_else(|| self.wrong_dtype("bool, f32, f16 or bf16"))
     }
 
-    /// The dtype among those that torch numbers so.
+    /// Returns the dtype of `dtypes` whose torch code in `numbers` is the tensor's, or `None`.
     #[inline]
     fn one_of<const N: usize>(&self, numbers: [i32; N], dtypes: [Dtype; N]) -> Result<Option<Dtype>, String> {
         let number = shim().dtype(self.handle)?;
         Ok(numbers.iter().position(|&dtype| dtype == number).map(|at| dtypes[at]))
     }
 
-    /// The error of a tensor that has another dtype than `expected`.
+    /// Returns the error text for a tensor whose dtype is not `expected`.
     pub fn wrong_dtype(&self, expected: &str) -> String {
         let number = match (self.float_dtype(), shim().dtype(self.handle)) {
             (Ok(Some(dtype)), _) => {
@@ -201,7 +203,7 @@ impl Tensor {
             return Ok((&[], &[]));
         }
         let (sizes, strides) = (shim().sizes(self.handle)?, shim().strides(self.handle)?);
-        // SAFETY: torch holds `dim` sizes and strides per tensor, alive as long as the handle.
+        // SAFETY: torch keeps `dim` sizes and strides per tensor, which live as long as the handle.
         Ok(unsafe { (std::slice::from_raw_parts(sizes, dim), std::slice::from_raw_parts(strides, dim)) })
     }
 

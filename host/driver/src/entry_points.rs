@@ -1,18 +1,20 @@
-//! The driver functions, each a jump through a slot.
+//! Definitions of the CUDA driver functions. Each is one jump instruction through a slot that contains the
+//! function's address.
 //!
-//! The list is every symbol that `cust` 0.3.2 names, plus those that the `oxiwarp` crate declares itself
-//! (`host/src/device/cuda/sys.rs`). A jump, and not a call, so that one line serves every signature: arguments
-//! and result stay where the caller put them.
+//! The list has every symbol that `cust` 0.3.2 references, plus the symbols that the `oxiwarp` crate
+//! declares itself (`host/src/device/cuda/sys.rs`). Jumps leave arguments and return value in place, so one
+//! macro serves every signature.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::AtomicPtr;
 
 use crate::unloaded;
 
-/// A function's name and the address that its jump reads.
+/// A function's name and the slot from which its jump reads the address.
 pub(crate) type Slot = (&'static CStr, &'static AtomicPtr<c_void>);
 
-/// Keeps a symbol within the library or program that it is linked into: other libraries of the process call the driver's own.
+/// Assembler directive that hides a symbol from the other libraries of the process. They keep calling the
+/// driver's own function.
 macro_rules! hidden {
     ($name:ident) => {
         concat!(".hidden ", stringify!($name))
@@ -28,7 +30,7 @@ macro_rules! entry_points {
             $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(unloaded as *mut c_void);)*
         }
 
-        /// Every function of the list.
+        /// The slots of all functions below.
         pub(crate) static SLOTS: &[Slot] = &[$((as_c(concat!(stringify!($name), "\0")), &slot::$name)),*];
 
         $(

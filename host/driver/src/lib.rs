@@ -1,16 +1,18 @@
 //! Run-time binding to the NVIDIA driver library.
 //!
-//! `cust` declares the driver API as ordinary external symbols, so a program that links it does not
-//! start where `libcuda.so.1` is missing. This crate defines those symbols itself, hidden from the
-//! other libraries of the process. Each definition is a jump through a slot (`entry_points.rs`); [`load`], or the first `cuInit`, opens the library and
-//! fills the slots. Before that, and where there is no driver, a slot answers
-//! `CUDA_ERROR_NOT_INITIALIZED`, and `cuInit` answers `CUDA_ERROR_NO_DEVICE`.
+//! `cust` declares the driver API as external symbols. A program that links `cust` does not start if
+//! `libcuda.so.1` is missing. This crate defines these symbols itself, hidden from the other libraries of
+//! the process.
 //!
-//! At build time `cust` wants a folder with a `libcuda.so`. `link/lib64/libcuda.so` is that: a linker
-//! script of one comment, found through `CUDA_LIBRARY_PATH` in `.cargo/config.toml`.
+//! Each definition is a jump through a slot (`entry_points.rs`). [`load`] or the first `cuInit` opens the
+//! library and fills the slots. Before that, or without a driver, every function returns
+//! `CUDA_ERROR_NOT_INITIALIZED`. Without a driver, `cuInit` returns `CUDA_ERROR_NO_DEVICE`.
 //!
-//! A crate that uses `cust` writes `use driver as _;` somewhere, or calls [`load`]: otherwise the
-//! linker never sees the definitions.
+//! At build time `cust` requires a folder with a `libcuda.so`. `link/lib64/libcuda.so` is a linker script
+//! that contains only a comment. `CUDA_LIBRARY_PATH` in `.cargo/config.toml` names its folder.
+//!
+//! A crate that uses `cust` must write `use driver as _;` or call [`load`]. Otherwise the linker does not
+//! see the definitions.
 
 mod entry_points;
 
@@ -23,7 +25,7 @@ use std::sync::atomic::Ordering;
 use entry_points::{SLOTS, hidden};
 use libloading::Library;
 
-/// `CUresult`: kept as an integer, because a newer driver has codes that no enum of ours lists.
+/// `CUresult` as an integer. A Rust enum would lack the codes of newer drivers.
 type CuResult = c_uint;
 const SUCCESS: CuResult = 0;
 const INVALID_VALUE: CuResult = 1;
@@ -31,7 +33,7 @@ const NOT_INITIALIZED: CuResult = 3;
 const NO_DEVICE: CuResult = 100;
 const NOT_SUPPORTED: CuResult = 801;
 
-/// A jump to a function of this crate.
+/// Assembler template of a jump to a function of this crate.
 #[cfg(target_arch = "x86_64")]
 macro_rules! jump {
     () => {
@@ -48,23 +50,23 @@ macro_rules! jump {
 type Init = unsafe extern "C" fn(c_uint) -> CuResult;
 type ErrorString = unsafe extern "C" fn(CuResult, *mut *const c_char) -> CuResult;
 
-/// The open library, with the two functions that this crate wraps, rather than only jumping to them.
+/// The open driver library, with the two functions that this crate calls itself.
 struct Driver {
     init: Init,
     error_string: ErrorString,
-    /// Never closed: the slots point into it.
+    /// Never closed, because the slots point into the library.
     _library: Library,
 }
 
-/// Opens the driver library, once per process. The error says why it could not be opened.
+/// Opens the driver library once per process. The error says why the library could not be opened.
 ///
-/// This only makes the driver API callable; `cust::init` (or `cuInit`) initialises it.
+/// This function only makes the driver API callable. `cust::init` or `cuInit` initializes the driver.
 pub fn load() -> Result<(), &'static str> {
     driver().map(|_| ())
 }
 
-/// Names of driver functions that the opened library does not export: calling one of them answers
-/// `CUDA_ERROR_NOT_SUPPORTED`. Empty before [`load`].
+/// Returns the names of driver functions that the opened library does not export. A call to such a function
+/// returns `CUDA_ERROR_NOT_SUPPORTED`. The list is empty before [`load`].
 pub fn missing() -> Vec<&'static str> {
     let absent = unsupported as *mut c_void;
     SLOTS
@@ -81,11 +83,11 @@ fn driver() -> Result<&'static Driver, &'static str> {
 
 fn open() -> Result<Driver, String> {
     let name = if cfg!(windows) { "nvcuda.dll" } else { "libcuda.so.1" };
-    // SAFETY: the driver library's initialisers have no requirement towards the program that opens it.
+    // SAFETY: the initializers of the driver library have no preconditions.
     let library = unsafe { Library::new(name) }
         .map_err(|e| format!("the NVIDIA driver is not available: {}", e.source().unwrap_or(&e)))?;
     let function = |name: &CStr| {
-        // SAFETY: only the address is taken here.
+        // SAFETY: the symbol is not called or dereferenced, only its address is read.
         unsafe { library.get::<*mut c_void>(name) }
             .ok()
             .map(|symbol| *symbol)
@@ -100,48 +102,49 @@ fn open() -> Result<Driver, String> {
     }
     // SAFETY: this is the signature that the driver API documents for `cuInit`.
     let init = unsafe { std::mem::transmute::<*mut c_void, Init>(init) };
-    // SAFETY: likewise, for `cuGetErrorString`.
+    // SAFETY: this is the signature that the driver API documents for `cuGetErrorString`.
     let error_string = unsafe { std::mem::transmute::<*mut c_void, ErrorString>(error_string) };
     Ok(Driver { init, error_string, _library: library })
 }
 
-/// What a slot holds until the library is open.
+/// Target of every slot before the library is open.
 extern "C" fn unloaded() -> CuResult {
     NOT_INITIALIZED
 }
 
-/// What a slot holds when the opened library lacks its function.
+/// Target of a slot if the opened library lacks the function.
 extern "C" fn unsupported() -> CuResult {
     NOT_SUPPORTED
 }
 
-/// What `cust` calls: [`init`], under the driver's name.
+/// The symbol `cuInit` that `cust` calls. It jumps to [`init`].
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn cuInit(flags: c_uint) -> CuResult {
     naked_asm!(hidden!(cuInit), jump!(), sym init)
 }
 
-/// What `cust` calls: [`error_string`], under the driver's name.
+/// The symbol `cuGetErrorString` that `cust` calls. It jumps to [`error_string`].
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGetErrorString(error: CuResult, text: *mut *const c_char) -> CuResult {
     naked_asm!(hidden!(cuGetErrorString), jump!(), sym error_string)
 }
 
-/// Opens the driver, then initialises it: every other function may be called only after this.
+/// Opens the driver library and initializes the driver. All other driver functions require this call first.
 extern "C" fn init(flags: c_uint) -> CuResult {
     match driver() {
-        // SAFETY: the pointer came from the open library; `cuInit` has no precondition.
+        // SAFETY: the pointer came from the open library, and `cuInit` has no precondition.
         Ok(driver) => unsafe { (driver.init)(flags) },
         Err(_) => NO_DEVICE,
     }
 }
 
-/// Answers without a driver too: `cust` formats its errors through it, and panics on a failure.
+/// Returns the message of an error, also without a driver. `cust` formats its errors with this function and
+/// panics if it fails.
 ///
 /// # Safety
-/// `text` is null, or may be written to.
+/// `text` must be null or valid for a write.
 unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> CuResult {
     const ABSENT: &CStr = c"the NVIDIA driver (libcuda.so.1) is not available";
     const UNKNOWN: &CStr = c"an error code that this NVIDIA driver does not know";
@@ -149,12 +152,13 @@ unsafe extern "C" fn error_string(error: CuResult, text: *mut *const c_char) -> 
         return INVALID_VALUE;
     }
     let message = match driver() {
-        // SAFETY: the pointer came from the open library; the caller vouches for `text`.
+        // SAFETY: the pointer came from the open library. `text` is not null, so the caller guarantees that
+        // it is writable.
         Ok(driver) if unsafe { (driver.error_string)(error, text) } == SUCCESS => return SUCCESS,
         Ok(_) => UNKNOWN,
         Err(_) => ABSENT,
     };
-    // SAFETY: not null, and the caller vouches that it may be written to.
+    // SAFETY: `text` is not null, so the caller guarantees that it is writable.
     unsafe { text.write(message.as_ptr()) };
     SUCCESS
 }

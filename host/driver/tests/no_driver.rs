@@ -1,6 +1,7 @@
-//! `cust` links, starts and gives readable errors whether or not there is a driver.
+//! Checks that `cust` links, starts and returns readable errors with and without a driver.
 //!
-//! Linking this file is half of the test: it names enough of `cust` to need its symbols.
+//! Linking this file is part of the test, because the file uses enough of `cust` to need the driver
+//! symbols.
 
 use cust::error::CudaError;
 use cust::prelude::*;

@@ -1,116 +1,120 @@
-//! The arguments of the public functions, taken one after the other from a call in another language.
+//! Conversion of arguments from another language to those of the public functions.
 //!
-//! A binding implements [`Source`] for its calls. [`Argument`] is implemented for the types that the ops take,
-//! apart from `Device` and `Stream`, so that a binding does not list the arguments of an op again. Those of `rope` and
-//! `qk_norm_rope` are taken in groups. Tensors, outputs, floats,
-//! integers and truth values are five queues: only arguments of one kind must have the order of the call.
+//! A binding implements [`Source`] for its calls. [`Argument`] is implemented for all argument types of the
+//! ops except `Device` and `Stream`, so a binding does not repeat the arguments of an op. `rope` and
+//! `qk_norm_rope` take their arguments in groups.
+//!
+//! A source has five queues: tensors, outputs, floats, integers and bools. Arguments are taken in order
+//! within each queue, but the order between queues is free.
 use crate::{Error, View, ViewMut};
 
-/// What a tensor is to an op, relative to the other tensors: those of `oxiwarp/ops/_roles.py` that kernels in Rust have.
+/// The role of a tensor in an op, relative to the other tensors. The roles are those of
+/// `oxiwarp/ops/_roles.py` that Rust kernels use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Rows of one shape and dtype.
     Rows,
-    /// A parameter of the columns, in the dtype of the rows or in f32.
+    /// A per-column parameter in the dtype of the rows or in f32.
     Vector,
-    /// A parameter of the columns, in the dtype of the rows.
+    /// A per-column parameter in the dtype of the rows.
     Bias,
-    /// Broadcasts to the rows, in their dtype or in f32.
+    /// An operand that broadcasts to the rows, in their dtype or in f32.
     Broadcast,
-    /// One number for each row.
+    /// One number per row.
     PerRow,
-    /// The class of each row: an integer.
+    /// The class of each row, an integer.
     Classes,
     /// Queries, keys or values.
     Heads,
-    /// A parameter of a head's columns, in the dtype of the heads or in f32.
+    /// A parameter per column of a head, in the dtype of the heads or in f32.
     HeadVector,
-    /// One number for each token of each head.
+    /// One number per token and head.
     PerHead,
     /// Cosines or sines, in the dtype of the heads or in f32.
     Table,
-    /// Truth values, or numbers that are added to scores.
+    /// An attention mask: bool, or numbers that are added to the scores.
     Mask,
-    /// Where packed sequences begin and end: integers.
+    /// Start offsets of packed sequences, integers.
     Offsets,
-    /// An output that the caller gives.
+    /// An output that the caller passes.
     Output,
 }
 
-/// The kinds of arguments that are no tensors.
+/// The kinds of arguments that are not tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScalarKind {
     /// A floating-point number.
     Float,
     /// An integer.
     Int,
-    /// A truth value.
+    /// A bool.
     Bool,
 }
 
-/// A call that arguments are taken from. Each method takes the next argument of its kind.
+/// A source of the arguments of one call. Each method takes the next argument of its kind.
 pub trait Source<'t> {
-    /// Why an argument cannot be taken.
+    /// The error if an argument cannot be taken.
     type Error: From<Error>;
 
-    /// The name of the op, for errors.
+    /// Returns the name of the op for error messages.
     fn op(&self) -> &'static str;
-    /// Takes a tensor that is always given.
+    /// Takes a required tensor.
     ///
     /// # Errors
-    /// It is absent, or no [`View`] can be made of it.
+    /// Returns an error if the tensor is absent or cannot be converted to a [`View`].
     fn tensor(&mut self) -> Result<View<'t>, Self::Error>;
-    /// Takes a tensor that may be absent.
+    /// Takes an optional tensor.
     ///
     /// # Errors
-    /// It is there, and no view can be made of it.
+    /// Returns an error if the tensor is present but cannot be converted to a view.
     fn optional(&mut self) -> Result<Option<View<'t>>, Self::Error>;
-    /// Takes an output that is always given.
+    /// Takes a required output.
     ///
     /// # Errors
-    /// As [`Source::tensor`].
+    /// Same as [`Source::tensor`].
     fn output(&mut self) -> Result<ViewMut<'t>, Self::Error>;
-    /// Takes an output that may be absent.
+    /// Takes an optional output.
     ///
     /// # Errors
-    /// It is there, and no view can be made of it.
+    /// Returns an error if the output is present but cannot be converted to a view.
     fn optional_output(&mut self) -> Result<Option<ViewMut<'t>>, Self::Error>;
     /// Takes a floating-point number.
     ///
     /// # Errors
-    /// None is left.
+    /// Returns an error if no argument of this kind is left.
     fn float(&mut self) -> Result<f32, Self::Error>;
     /// Takes an integer.
     ///
     /// # Errors
-    /// None is left.
+    /// Returns an error if no argument of this kind is left.
     fn int(&mut self) -> Result<i64, Self::Error>;
-    /// Takes a truth value.
+    /// Takes a bool.
     ///
     /// # Errors
-    /// None is left.
+    /// Returns an error if no argument of this kind is left.
     fn bool(&mut self) -> Result<bool, Self::Error>;
-    /// Whether the call has another argument of this kind.
+    /// Returns whether another argument of this kind is left.
     fn has(&self, scalar: ScalarKind) -> bool;
-    /// The role of the next tensor.
+    /// Returns the role of the next tensor.
     fn role(&self) -> Option<Role>;
-    /// The index of the next tensor, for the two errors below.
+    /// Returns the index of the next tensor, for the two methods below.
     fn position(&self) -> usize;
-    /// The error of a call that gives tensor `given` without tensor `lacking`, which the first one needs.
+    /// Returns the error for a call that passes the tensor `given` without the tensor `lacking`, which
+    /// `given` requires.
     fn given_without(&self, given: usize, lacking: usize) -> Self::Error;
-    /// The error of a tensor that must be given, by its index.
+    /// Returns the error for an absent required tensor with the index `at`.
     fn missing(&self, at: usize) -> Self::Error;
 }
 
-/// An argument of a public function, or several.
+/// One or several arguments of a public function.
 pub trait Argument<'t>: Sized {
-    /// Takes the argument from a call.
+    /// Takes the argument from a source.
     ///
     /// # Errors
-    /// The call does not have it, or it has a value that the type does not have.
+    /// Returns an error if the call lacks the argument, or if its value is invalid for the type.
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error>;
 
-    /// Whether the call has the argument. A parameter with a default may be absent from a call.
+    /// Returns whether the call has the argument. A parameter with a default may be absent from a call.
     fn is_left<S: Source<'t>>(source: &S) -> bool {
         let _ = source;
         true
@@ -145,7 +149,7 @@ impl<'t> Argument<'t> for Option<ViewMut<'t>> {
     }
 }
 
-/// Two tensors, both given or both absent.
+/// Two tensors, both present or both absent.
 impl<'t> Argument<'t> for Option<[View<'t>; 2]> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -174,7 +178,7 @@ impl<'t, T: Argument<'t>, const N: usize> Argument<'t> for [T; N] {
     }
 }
 
-/// Implements [`Argument`] for a number of a call.
+/// Implements [`Argument`] for a scalar type.
 macro_rules! scalars {
     ($($t:ty: $take:ident, $kind:ident;)*) => { $(
         impl<'t> Argument<'t> for $t {
@@ -194,7 +198,8 @@ scalars! {
     bool: bool, Bool;
 }
 
-/// Implements [`Argument`] for types of two values, which a call gives as truth values: that of `true`, and of `false`.
+/// Implements [`Argument`] for enums of two variants, which a call passes as a bool. The first variant is
+/// `true`, the second `false`.
 macro_rules! choices {
     ($($t:ident: $yes:ident, $no:ident;)*) => { $(
         impl<'t> $crate::arguments::Argument<'t> for $t {
@@ -210,8 +215,8 @@ macro_rules! choices {
 }
 pub(crate) use choices;
 
-/// Defines a struct and implements [`Argument`] for it: its fields are taken in their order. A field with a default may
-/// be absent from a call.
+/// Defines a struct and implements [`Argument`] for it by taking the fields in order. A field with a
+/// default may be absent from a call.
 macro_rules! arguments {
     (
         $(#[$doc:meta])*

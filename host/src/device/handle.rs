@@ -1,4 +1,4 @@
-//! The handle of a device, which launches through the CUDA driver or on the CPU executor.
+//! The device handle. It launches through the CUDA driver or on the CPU executor.
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock};
@@ -11,18 +11,19 @@ use super::ptx::Ptx;
 use super::ptx::arch::Arch;
 use crate::{Dtype, Error, Result};
 
-/// A memory that pointers are of.
+/// The memory that a pointer refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Location {
     Host,
     Cuda(usize),
 }
 
-/// Where ops run. Cheap to clone; usable from any thread.
+/// A device on which ops run: a GPU or the CPU executor. Clones are cheap. A device may be used from any
+/// thread.
 #[derive(Clone)]
 pub struct Device {
     kind: Kind,
-    /// The launch override, and the launches so far, of a device that [`Device::with_override`] made.
+    /// Launch override and recorded launches, for a device from [`Device::with_override`].
     recorder: Option<Arc<LaunchRecorder>>,
 }
 
@@ -39,59 +40,63 @@ impl From<Kind> for Device {
 }
 
 impl Device {
-    /// GPU number `index`, in the context that torch and the CUDA runtime use too. Opened once in a process.
+    /// Returns GPU number `index`, in the primary context that torch and the CUDA runtime use. Each GPU is
+    /// opened once per process.
+    ///
+    /// If the environment variable `OXIWARP_ARCH` is set, for example to `sm_80`, all GPUs load this PTX
+    /// instead of the newest. The variable is read when the first GPU is opened.
     ///
     /// # Errors
-    /// No driver, no such GPU, or one that no PTX of ours runs on. `OXIWARP_ARCH=sm_80`, read when the first
-    /// GPU is opened, makes all take that PTX instead of the newest that they can run.
+    /// Returns an error if there is no driver, no such GPU, or no embedded PTX that the GPU can run.
     pub fn cuda(index: usize) -> Result<Self> {
         Cuda::open(index).map(|cuda| Kind::Cuda(cuda).into())
     }
 
-    /// GPU number `index` with the PTX of `arch`, whatever newer there is: for tests and comparisons.
+    /// Opens GPU number `index` with the PTX of `arch` instead of the newest, for tests and comparisons.
     ///
     /// # Errors
-    /// As [`Device::cuda`]; also when the GPU does not run `arch`.
+    /// Same as [`Device::cuda`]. Also fails if the GPU cannot run `arch`.
     pub fn cuda_as(index: usize, arch: Arch) -> Result<Self> {
         Cuda::new(index, Some(arch), None).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
 
-    /// GPU number `index` with PTX text of the caller's, written for `arch`: to try out kernels edited by
-    /// hand.
+    /// Opens GPU number `index` with the caller's PTX text, written for `arch`. Use it to try out kernels
+    /// that were edited by hand.
     ///
     /// # Safety
-    /// Ops launch the entries of this text with the arguments of this crate's kernels: an entry with the name
-    /// of a kernel takes the kernel's arguments and accesses the same memory.
+    /// Ops launch the entries of `text`. An entry with the name of an oxiwarp kernel must take the same
+    /// arguments and access the same memory as this kernel.
     ///
     /// # Errors
-    /// As [`Device::cuda`]. PTX that the driver refuses shows at the first launch, with the driver's log.
+    /// Same as [`Device::cuda`]. If the driver rejects the PTX, the first launch returns an error with the
+    /// driver's log.
     pub unsafe fn cuda_with_ptx(index: usize, arch: Arch, text: &'static str) -> Result<Self> {
         let own: &'static Ptx = Box::leak(Box::new(Ptx::new(arch, &[("", text)])));
         Cuda::new(index, Some(arch), Some(own)).map(|cuda| Kind::Cuda(Arc::new(cuda)).into())
     }
 
-    /// Name of GPU number `index` and the PTX that it would load, without a context on it.
+    /// Returns the name of GPU number `index` and the architecture of the PTX to load. Creates no context.
     ///
     /// # Errors
-    /// As [`Device::cuda`].
+    /// Same as [`Device::cuda`].
     pub fn describe(index: usize) -> Result<(String, Arch)> {
         cuda::describe(index)
     }
 
-    /// The CPU executor.
+    /// Returns the CPU executor.
     pub fn cpu() -> Self {
         Kind::Cpu.into()
     }
 
-    /// How many GPUs there are.
+    /// Returns the number of GPUs.
     ///
     /// # Errors
-    /// No driver.
+    /// Returns an error if there is no driver.
     pub fn count() -> Result<usize> {
         cuda::count()
     }
 
-    /// Its name, as the driver gives it.
+    /// Returns the name of the device, as the driver reports it.
     pub fn name(&self) -> &str {
         match &self.kind {
             Kind::Cuda(cuda) => &cuda.name,
@@ -99,7 +104,7 @@ impl Device {
         }
     }
 
-    /// The PTX that it loads; `None` on the CPU.
+    /// Returns the architecture of the device's PTX, or `None` on the CPU.
     pub fn arch(&self) -> Option<Arch> {
         match &self.kind {
             Kind::Cuda(cuda) => Some(cuda.ptx.arch),
@@ -107,25 +112,26 @@ impl Device {
         }
     }
 
-    /// The same device, on which ops launch as `over` says instead of what they choose: for `tune` and tests.
+    /// Returns the same device with a launch override, for `tune` and tests. Ops then use the launch
+    /// configuration of `over`.
     #[doc(hidden)]
     #[must_use]
     pub fn with_override(&self, over: LaunchOverride) -> Self {
         Self { kind: self.kind.clone(), recorder: Some(Arc::new(LaunchRecorder::new(over))) }
     }
 
-    /// What was launched on a device with an override since the last call of this function.
+    /// Returns and clears the list of launches on a device with an override.
     #[doc(hidden)]
     pub fn take_launches(&self) -> Vec<String> {
         self.recorder.as_ref().map_or(vec![], |recorder| recorder.take())
     }
 
-    /// What ops launch instead of what they choose.
+    /// Returns the launch override, which is empty by default.
     pub(crate) fn launch_override(&self) -> LaunchOverride {
         self.recorder.as_ref().map_or(LaunchOverride::default(), |recorder| recorder.over)
     }
 
-    /// The most shared memory that a block may have, in bytes.
+    /// Returns the maximum bytes of shared memory per block.
     pub(crate) fn max_shared_bytes(&self) -> u32 {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.max_shared_bytes,
@@ -133,7 +139,8 @@ impl Device {
         }
     }
 
-    /// Its L2, if what kernels read once is to be kept there ([`L2Policy`](cuda_std::l2::L2Policy)).
+    /// Returns the bytes of L2 if kernels should use an [`L2Policy`](cuda_std::l2::L2Policy) on this
+    /// device, or `None`.
     pub(crate) fn l2_bytes(&self) -> Option<u64> {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.l2_bytes,
@@ -141,7 +148,7 @@ impl Device {
         }
     }
 
-    /// The memory that its kernels reach.
+    /// Returns the memory that the device's kernels can access.
     pub(crate) fn location(&self) -> Location {
         match &self.kind {
             Kind::Cuda(cuda) => Location::Cuda(cuda.index),
@@ -156,12 +163,14 @@ impl Device {
         }
     }
 
-    /// Launches `kernel` for `dtype`. On a GPU this is `cuLaunchKernelEx` on the caller's stream and nothing
-    /// else, so that it can be captured into a CUDA graph (the kernel's first launch loads it before).
+    /// Launches `kernel` for `dtype`.
+    ///
+    /// On a GPU, this is one `cuLaunchKernelEx` on the caller's stream, so a CUDA graph can capture it. The
+    /// first launch of a kernel also loads the kernel.
     ///
     /// # Safety
-    /// `args` point to values of the types that the kernel declares, and the kernel's own promises are kept
-    /// until the launch is done.
+    /// `args` must point to values of the types that the kernel declares. The kernel's own safety
+    /// requirements must hold until the launch is done.
     pub(crate) unsafe fn launch<const N: usize>(
         &self,
         kernel: &'static str,
@@ -178,11 +187,11 @@ impl Device {
             }
         }
         match &self.kind {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes the arguments that the kernel declares.
             Kind::Cuda(cuda) => unsafe { cuda.launch(kernel, dtype, shape, stream, args) },
             Kind::Cpu => {
                 let Launch { grid, block, shared_bytes, .. } = shape;
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller passes the arguments that the kernel declares.
                 unsafe {
                     cpu::launch(cpu_kernel(kernel, dtype)?, &cpu::Launch { grid, block, shared_bytes }, &args)
                 }?;
@@ -191,10 +200,10 @@ impl Device {
         }
     }
 
-    /// Waits for everything given to the device so far.
+    /// Waits until all work submitted to the device is done.
     ///
     /// # Errors
-    /// A kernel that failed.
+    /// Returns a driver error if a kernel failed.
     pub fn synchronize(&self) -> Result<()> {
         match &self.kind {
             Kind::Cuda(cuda) => cuda.synchronize(),
@@ -204,10 +213,10 @@ impl Device {
 }
 
 impl OwnedStream {
-    /// A new stream of a GPU.
+    /// Creates a stream on a GPU.
     ///
     /// # Errors
-    /// The CPU executor has none; a driver error.
+    /// Returns an error on the CPU executor, which has no streams, or a driver error.
     pub fn new(device: &Device) -> Result<Self> {
         let Some(cuda) = device.as_cuda() else {
             let why = "the CPU executor has no streams".into();

@@ -1,4 +1,4 @@
-//! Kernels of a crate of one's own.
+//! Loading and launching kernels of a user's crate.
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use cuda_std::cpu::{self, Kernel};
 use super::cuda::{Cuda, OwnKernels};
 use crate::{Arch, Device, Error, Launch, Result, Stream};
 
-/// Kernels of a device crate that is not part of oxiwarp, loaded on a device: PTX on a GPU, functions on the CPU executor.
-/// `examples/own-kernel` is a package that has one.
+/// Kernels of a device crate that is not part of oxiwarp, loaded on a device. On a GPU they are PTX, on the
+/// CPU executor they are functions. The package `examples/own-kernel` is a complete example.
 pub struct Kernels {
     device: Device,
     loaded: Loaded,
@@ -21,13 +21,20 @@ enum Loaded {
 }
 
 impl Kernels {
-    /// Loads kernels: `functions` is the `KERNELS` that `cuda_std::entry!` made of a file, and `ptx` what `cuda_builder` made
-    /// of the crate, for one architecture or more. A GPU takes the text for the newest that it runs, and keeps it until the
-    /// process ends; the CPU executor takes the functions. A module whose kernels are in several files passes each by
-    /// itself.
+    /// Loads kernels on `device`.
+    ///
+    /// - `functions` are the `KERNELS` tables that `cuda_std::entry!` defines, one per file.
+    /// - `ptx` is the output of `cuda_builder` for the crate, for one or more architectures.
+    ///
+    /// A GPU loads the PTX of the newest architecture that it can run, and keeps it until the process ends.
+    /// The CPU executor uses the functions.
     ///
     /// # Errors
-    /// No text that the GPU runs, one that its driver refuses (with the driver's log), or one without a kernel of `functions`.
+    /// Returns an error in these cases:
+    ///
+    /// - The GPU can run none of the texts.
+    /// - The driver rejects the PTX. The error contains the driver's log.
+    /// - The PTX lacks a kernel of `functions`.
     pub fn load(
         device: &Device,
         ptx: &[(Arch, &str)],
@@ -54,20 +61,25 @@ impl Kernels {
         Ok(Self { device: device.clone(), loaded })
     }
 
-    /// The device that they are loaded on.
+    /// Returns the device on which the kernels are loaded.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Gives a launch of the kernel `name`, such as `"l2_normalize_bf16"`, to `stream`; on the CPU executor it is done when
-    /// this returns. [`args!`](crate::args) makes `args`. It can be captured in a CUDA graph.
+    /// Launches the kernel `name`, for example `"l2_normalize_bf16"`, on `stream`. The macro
+    /// [`args!`](crate::args) makes `args`. A CUDA graph can capture the launch. On the CPU executor, the
+    /// launch is done when this function returns.
     ///
     /// # Safety
-    /// The arguments are of the number and types that the kernel declares, and until the launch is done whatever the kernel's
-    /// own documentation asks for holds.
+    /// The number and types of the arguments must match the kernel's declaration. The kernel's own safety
+    /// requirements must hold until the launch is done.
     ///
     /// # Errors
-    /// No such kernel; a shape that the device does not take; on the CPU executor a fault of the kernel.
+    /// Returns an error in these cases:
+    ///
+    /// - There is no such kernel.
+    /// - The device does not support the launch configuration.
+    /// - The CPU executor detects a fault in the kernel.
     pub unsafe fn launch(
         &self,
         name: &str,
@@ -76,12 +88,12 @@ impl Kernels {
         args: &[*const c_void],
     ) -> Result<()> {
         match &self.loaded {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes the arguments that the kernel declares.
             Loaded::Cuda(cuda, kernels) => unsafe { cuda.launch_own(kernels, name, &shape, stream, args) },
             Loaded::Cpu(kernels) => {
                 let kernel = kernels.get(name).ok_or_else(|| Error::NoKernel(name.into()))?;
                 let Launch { grid, block, shared_bytes, .. } = shape;
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller passes the arguments that the kernel declares.
                 unsafe { cpu::launch(kernel, &cpu::Launch { grid, block, shared_bytes }, args) }?;
                 Ok(())
             }

@@ -1,7 +1,7 @@
-//! Devices: a GPU through the CUDA driver, or the CPU executor.
+//! Devices: GPUs through the CUDA driver, and the CPU executor.
 //!
-//! From low to high: `ptx` (the embedded PTX), `launch` (grid, stream and launch configuration as data),
-//! `cuda` (the CUDA driver), then the files of this folder, which choose between the driver and the executor.
+//! The modules from low to high level are `ptx` (the embedded PTX), `launch` (launch parameters) and `cuda`
+//! (the CUDA driver). The files of this folder select between the driver and the CPU executor.
 pub(crate) mod cuda;
 pub(crate) mod handle;
 pub(crate) mod kernels;

@@ -1,4 +1,4 @@
-//! What attention reads and writes: the arguments of the public functions.
+//! The arguments of the public attention functions.
 use std::ffi::c_void;
 
 use super::rows::Operand;
@@ -8,9 +8,9 @@ use crate::{Dtype, HeadsOrder, View};
 /// The parameters of attention.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Attention {
-    /// How the heads of all tensors lie: `[B, S, H, D]`, or `[B, H, S, D]`.
+    /// Order of the dimensions in all tensors: `[B, S, H, D]` or `[B, H, S, D]`.
     pub order: HeadsOrder,
-    /// Factor of the scores `q kᵀ`; `None`: `1 / sqrt(D)`.
+    /// Factor of the scores `q kᵀ`. `None` means `1 / sqrt(D)`.
     pub scale: Option<f32>,
     /// Causal mask: a query sees no key after its own position. The last query is aligned with the last key.
     pub causal: bool,
@@ -25,11 +25,12 @@ arguments! {
     /// The inputs of attention.
     #[derive(Clone, Copy, Debug)]
     pub struct AttentionInputs<'a> {
-        /// `[B, Sq, H, D]`, or in the order that the parameters say; f16 or bf16, the last dimension contiguous.
+        /// Queries `[B, Sq, H, D]`, or in the order of [`Attention::order`], in f16 or bf16. The last
+        /// dimension is contiguous.
         pub q: View<'a>,
-        /// `[B, Sk, Hkv, D]`; H is a multiple of Hkv.
+        /// Keys `[B, Sk, Hkv, D]`. H is a multiple of Hkv.
         pub k: View<'a>,
-        /// As `k`.
+        /// Values, with the shape of `k`.
         pub v: View<'a>,
         /// Mask that broadcasts to `[B, H, Sq, Sk]`. `Bool`: whether a query sees a key. f32 or the dtype of
         /// `q`: additive mask.
@@ -42,7 +43,7 @@ arguments! {
 }
 
 impl<'t> Argument<'t> for Attention {
-    /// A negative limit of the window is none, and so is a softcap of 0.
+    /// Takes the parameters. A negative window limit means no limit, and a softcap of 0 means no softcap.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let order = HeadsOrder::take(source)?;
@@ -54,22 +55,22 @@ impl<'t> Argument<'t> for Attention {
     }
 }
 
-/// The least scale of the kernels that multiply by it late: they divide by it, which beneath 1.6e-38 is
-/// infinite.
+/// Minimum scale of the kernels that apply the scale late. They divide by it, and the quotient is infinite
+/// for scales below about 1.6e-38.
 pub(crate) const MIN_SCALE: f32 = 1e-37;
 
-/// The mask as kernels read it.
+/// The mask as a kernel reads it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MaskLayout {
     pub base: *const c_void,
     /// `Bool`, `F32` or the element type of the heads.
     pub dtype: Dtype,
-    /// Elements from a batch, head, query and key to the next; 0 where it broadcasts.
+    /// Strides in elements of batch, head, query and key. A stride is 0 where the mask broadcasts.
     pub strides: [i64; 4],
 }
 
 impl<'a> AttentionInputs<'a> {
-    /// What an output must not overlap.
+    /// Returns the operands that an output must not overlap.
     pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 6] {
         let mask = self.mask.as_ref().map(|mask| ("mask", mask));
         let starts = self.cu_seqlens.as_ref();

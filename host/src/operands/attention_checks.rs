@@ -1,4 +1,4 @@
-//! The checks of attention's arguments.
+//! Checks of the arguments of attention.
 use kernels_gpu::layout::heads::Heads;
 
 use super::attention::{AttentionInputs, MaskLayout};
@@ -6,10 +6,11 @@ use super::rows::Operand;
 use crate::error::finite;
 use crate::{Device, Dtype, Error, HeadsOrder, Result, View};
 
-/// The most columns of a head.
+/// Maximum columns per head.
 const MAX_DIM: i64 = 256;
 
-/// Refuses keys and values that do not go with the queries; sizes are batch, token, head and column.
+/// Checks the sizes of keys and values against those of the queries. Sizes are batch, token, head and
+/// column.
 pub(crate) fn sizes(
     op: &'static str,
     inputs: &AttentionInputs,
@@ -28,7 +29,8 @@ pub(crate) fn sizes(
         let expected = "heads of 1 to 256 columns".into();
         return Err(Error::Shape { op, arg: "q", got: q.shape().to_vec(), expected });
     }
-    // Nothing divides by no heads: keys and values of some, of which no query has a gradient, would go through as if it did.
+    // Without query heads, `heads % kv_heads` is 0 for any number of key heads. Reject such a call, because
+    // its keys and values would get no gradient.
     if (heads == 0) != (kv_heads == 0) || heads > 0 && heads % kv_heads != 0 {
         let expected = format!("heads that divide the {heads} of q");
         return Err(Error::Shape { op, arg: "k", got: k.shape().to_vec(), expected });
@@ -36,7 +38,8 @@ pub(crate) fn sizes(
     Ok(())
 }
 
-/// The number of packed sequences, if they are. `tokens` are those of queries and of keys.
+/// Returns the number of packed sequences, or `None` if the sequences are not packed. `tokens` are the
+/// numbers of queries and keys.
 pub(crate) fn sequences(
     op: &'static str,
     device: &Device,
@@ -54,12 +57,14 @@ pub(crate) fn sequences(
     Ok(Some(starts - 1))
 }
 
-/// Refuses starts of sequences, in the memory of the CPU, that are not 0 and then ascending numbers of `tokens` at most.
-/// Two sequences with the same rows would be written by two blocks at once. (A GPU's memory is not read here: that would
-/// wait for all work given to it.)
+/// Checks offsets of sequences in host memory. They must start with 0, ascend, and not exceed `tokens`.
+/// Otherwise two blocks could write the same rows.
+///
+/// Offsets in GPU memory are not checked, because reading them would synchronize with the GPU.
 fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> {
     let len = view.shape().first().map_or(0, |&len| len as usize);
-    // SAFETY: a contiguous i32 tensor of `len` elements, as `contiguous` checked, in the memory of the CPU.
+    // SAFETY: `contiguous` checked that this is a contiguous i32 tensor of `len` elements, and the device
+    // is the CPU.
     let starts = unsafe { std::slice::from_raw_parts(view.ptr().cast::<i32>(), len) };
     let mut min = 0;
     for (index, got) in starts.iter().map(|&start| i64::from(start)).enumerate() {
@@ -73,7 +78,7 @@ fn ascending(op: &'static str, (arg, view): Operand, tokens: i64) -> Result<()> 
     Ok(())
 }
 
-/// A tensor of heads as batch, token, head and column, and where they lie.
+/// Checks a tensor of heads. Returns its sizes (batch, token, head, column) and its kernel argument.
 pub(crate) fn heads(
     op: &'static str,
     device: &Device,
@@ -100,13 +105,13 @@ pub(crate) fn heads(
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a single one is any number: 0 does not get in the way of wide accesses.
+    // The stride of a dimension of size 1 is arbitrary. Use 0, which never prevents vector access.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     Ok((sizes, Heads { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) }))
 }
 
-/// The mask of scores of `shape`; without a shape there may be none.
+/// Checks a mask for scores of `shape`. Without a shape (packed sequences), a mask is an error.
 pub(crate) fn mask(
     op: &'static str,
     device: &Device,
@@ -128,7 +133,7 @@ pub(crate) fn mask(
     Ok(MaskLayout { base: mask.ptr(), dtype: mask.dtype(), strides })
 }
 
-/// Refuses a tensor that is not of this dtype and shape, without gaps.
+/// Checks that a tensor is contiguous and has this dtype and shape.
 pub(crate) fn contiguous(
     op: &'static str,
     device: &Device,
@@ -149,7 +154,7 @@ pub(crate) fn contiguous(
     Ok(())
 }
 
-/// A size as kernels count it: with room for the positions of a window around it.
+/// Converts a size to u32. The limit of 2^29 leaves room for window positions in i32.
 pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u32> {
     if size <= i64::from(i32::MAX / 4) {
         return Ok(size as u32);
@@ -157,8 +162,8 @@ pub(crate) fn count(op: &'static str, arg: &'static str, size: i64) -> Result<u3
     Err(Error::Value { op, arg, got: size as f64, expected: "sizes below 2^29" })
 }
 
-/// A softcap, 0 for none. In f32 what is left of `1 - 2 / (1 + e^2x)` is off by `2^-24` of the cap: beyond this, more than a
-/// result in 16 bits is.
+/// Checks a softcap, where 0 means none. In f32, `1 - 2 / (1 + e^2x)` has an error of `2^-24` times the
+/// cap. Above 1000 this error exceeds the precision of a 16-bit result.
 pub(crate) fn softcap(op: &'static str, value: f32) -> Result<f32> {
     match finite(op, "softcap", value, 0.0)? {
         value if value <= 1_000.0 => Ok(value),

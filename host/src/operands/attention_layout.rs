@@ -1,4 +1,4 @@
-//! The arguments of attention, checked once for all of its kernels.
+//! The checked arguments of attention, shared by all of its kernels.
 use kernels_gpu::layout::heads::Heads;
 
 use super::attention::{Attention, AttentionInputs, MaskLayout};
@@ -6,42 +6,42 @@ use super::attention_checks as checks;
 use crate::error::finite;
 use crate::{Device, Dtype, Error, Result, View};
 
-/// A call of attention that was checked.
+/// The checked arguments of one attention call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AttentionLayout {
     pub q: Heads,
     pub k: Heads,
     pub v: Heads,
     pub out: Heads,
-    /// f32, `[B, H, Sq]` and contiguous: `ln(sum(exp(scores)))`; null: not wanted.
+    /// Output `ln(sum(exp(scores)))` in f32, contiguous `[B, H, Sq]`, or null if it is not requested.
     pub lse: *mut f32,
-    /// Batches, or packed sequences.
+    /// Number of batches, or of packed sequences.
     pub batches: u32,
-    /// Queries of a batch; of all sequences together if they are packed.
+    /// Queries per batch, or of all sequences together if they are packed.
     pub queries: u32,
-    /// Keys, likewise.
+    /// Keys per batch, or of all sequences together if they are packed.
     pub keys: u32,
     pub heads: u32,
     pub kv_heads: u32,
-    /// Columns of a head: 1 to 256.
+    /// Columns per head, 1 to 256.
     pub dim: u32,
     /// `F16` or `Bf16`.
     pub dtype: Dtype,
     pub scale: f32,
     pub causal: bool,
-    /// As in [`Attention`].
+    /// Same as [`Attention::window`].
     pub window: [Option<u32>; 2],
-    /// 0: none.
+    /// Softcap, or 0 for none.
     pub softcap: f32,
     pub mask: Option<MaskLayout>,
-    /// Where packed sequences begin among queries and keys.
+    /// Start offsets of packed sequences in queries and keys.
     pub cu_seqlens: Option<[*const i32; 2]>,
-    /// May all heads be accessed 16 bytes at a time?
+    /// Whether all heads support 16-byte vector access.
     pub vector: bool,
 }
 
 impl AttentionLayout {
-    /// Checks the arguments of `op`: everything but overlaps.
+    /// Checks all arguments of `op`, except for overlaps.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -67,7 +67,7 @@ impl AttentionLayout {
             checks::contiguous(op, device, ("lse", lse), Dtype::F32, &sizes[usize::from(packed)..])?;
         }
         let sequences = checks::sequences(op, device, cu_seqlens.as_ref(), [queries, keys])?;
-        // Kernels look for a token's sequence among those that there are.
+        // The kernels search the sequence of each token, so there must be at least one.
         if sequences == Some(0) && queries + keys > 0 {
             let expected = "one sequence at least: two numbers".into();
             return Err(Error::Shape { op, arg: "cu_seqlens_q", got: vec![1], expected });

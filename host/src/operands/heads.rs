@@ -1,4 +1,4 @@
-//! Queries and keys as an op's arguments: their checks, and the kernel arguments made of them.
+//! Queries and keys as arguments of an op: checks, and conversion to kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::heads::params::HeadsOperand;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
@@ -9,7 +9,7 @@ use super::rows::{Operand, expect_disjoint};
 use crate::arguments::{Argument, Role, Source, choices};
 use crate::{Affine, Device, Dtype, Error, Result, View, ViewMut};
 
-/// Which of two dimensions comes first in a tensor of heads.
+/// The order of the token and head dimensions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeadsOrder {
     /// `[B, S, heads, D]`.
@@ -21,18 +21,20 @@ pub enum HeadsOrder {
 
 choices! { HeadsOrder: HeadsFirst, TokensFirst; }
 
-/// Queries or keys, and where the result goes.
+/// Queries or keys, and their output.
 #[derive(Debug)]
 pub struct Heads<'a> {
-    /// `[B, S, heads, D]`, or in another order; or `[B, S, heads * D]`. The last dimension is contiguous.
+    /// Input `[B, S, heads, D]`, `[B, heads, S, D]` or `[B, S, heads * D]`. The last dimension is
+    /// contiguous.
     pub x: View<'a>,
-    /// The parameters of the norm: `[D]`, or `[heads * D]` if heads are normalised together.
+    /// Parameters of the norm: `[D]`, or `[heads * D]` if all heads of a token are normalized together.
     pub affine: Affine<'a>,
-    /// Of `x`'s shape and dtype.
+    /// Output, with the shape and dtype of `x`.
     pub y: ViewMut<'a>,
 }
 
-/// Queries and keys. The parameters of both come after both tensors; a call may lack keys or parameters.
+/// Queries and keys. In a call, the parameters of both come after both tensors. Keys and parameters are
+/// optional.
 impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -48,7 +50,7 @@ impl<'t> Argument<'t> for [Option<Heads<'t>>; 2] {
     }
 }
 
-/// Takes at most two tensors of this role.
+/// Takes up to two tensors of this role.
 fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t>>; 2], S::Error> {
     let mut taken = [None, None];
     for view in &mut taken {
@@ -59,7 +61,8 @@ fn pair<'t, S: Source<'t>>(source: &mut S, role: Role) -> Result<[Option<View<'t
     Ok(taken)
 }
 
-/// What queries and keys have in common, and the number of heads, of which tables may tell them apart.
+/// The sizes and dtype that queries and keys have in common. `heads` is their number of heads, or 1 if the
+/// numbers differ. Rotation tables can have one angle per head only if they agree.
 pub(crate) struct Extent {
     pub batches: i64,
     pub tokens: i64,
@@ -69,22 +72,22 @@ pub(crate) struct Extent {
     pub order: HeadsOrder,
 }
 
-/// A tensor of heads with four dimensions: batch, token, head, column.
+/// The sizes of a tensor of heads (batch, token, head, column), and its kernel argument.
 struct Split {
     sizes: [i64; 4],
     arg: HeadsArg,
 }
 
-/// How an op wants its heads.
+/// The interpretation of the head dimensions.
 pub(crate) struct Shape {
     pub order: HeadsOrder,
-    /// Columns of a head in tensors of three dimensions; `None`: all of them.
+    /// Columns per head in three-dimensional tensors. `None` means that all columns are one head.
     pub head_dim: Option<i64>,
-    /// Are all heads of a token normalised together?
+    /// Whether all heads of a token are normalized together.
     pub across: bool,
 }
 
-/// The names of a side's arguments.
+/// The names of the query arguments or of the key arguments.
 pub(crate) struct HeadsNames {
     pub x: &'static str,
     y: &'static str,
@@ -97,7 +100,7 @@ pub(crate) const NAMES: [HeadsNames; 2] = [
     HeadsNames { x: "k", y: "k_out", weight: "k_weight", bias: "k_bias" },
 ];
 
-/// The side that is not there.
+/// The kernel argument for absent queries or keys.
 pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
     x: HeadsArg::ABSENT,
     y: HeadsArg::ABSENT,
@@ -107,7 +110,8 @@ pub(crate) const ABSENT: HeadsOperand = HeadsOperand {
     inv_cols: 1.0,
 };
 
-/// One tensor's sizes and kernel argument.
+/// Checks queries or keys. Returns the sizes and the kernel argument. Clears `vec4s` if vec4 access is not
+/// possible.
 pub(crate) fn operand(
     op: &'static str,
     device: &Device,
@@ -150,7 +154,7 @@ pub(crate) fn operand(
     Ok((x_split.sizes, operand))
 }
 
-/// A tensor as batches, tokens, heads and columns.
+/// Splits a tensor into batches, tokens, heads and columns.
 fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shape: &Shape) -> Result<Split> {
     view.expect_on(op, arg, device)?;
     let bad =
@@ -173,14 +177,14 @@ fn split(op: &'static str, device: &Device, arg: &'static str, view: &View, shap
     if strides[3] != 1 && sizes[3] > 1 {
         return Err(view.bad_strides(op, arg, "its last dimension must be contiguous"));
     }
-    // The stride of a single one is any number: 0 does not get in the way of quads.
+    // The stride of a dimension of size 1 is arbitrary. Use 0, which never prevents vec4 access.
     let stride = |dim: usize| if sizes[dim] > 1 { strides[dim] } else { 0 };
     let base = view.ptr().cast_mut().cast();
     let arg = HeadsArg { base, batch_stride: stride(0), token_stride: stride(1), head_stride: stride(2) };
     Ok(Split { sizes, arg })
 }
 
-/// An optional parameter of the norm.
+/// Checks an optional parameter of the norm and returns its kernel argument.
 fn parameter(
     op: &'static str,
     device: &Device,
@@ -205,7 +209,7 @@ fn parameter(
     Ok(OperandArg { rows, kind })
 }
 
-/// Refuses outputs that overlap anything: an input or output of either side, or one of `angles`.
+/// Checks that no output overlaps an input, another output, or one of `angles`.
 pub(crate) fn disjoint(
     op: &'static str,
     tensors: [Option<&Heads>; 2],

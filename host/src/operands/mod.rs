@@ -1,4 +1,4 @@
-//! The operands of ops: their checks, and the kernel arguments made of them.
+//! The operands of ops: checks, and conversion to kernel arguments.
 pub(crate) mod attention;
 pub(crate) mod attention_checks;
 pub(crate) mod attention_layout;

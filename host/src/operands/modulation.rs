@@ -1,4 +1,4 @@
-//! Operands that broadcast against the rows of a norm: their checks, and the kernel arguments made of them.
+//! Operands that broadcast to the rows of a norm: checks, and conversion to kernel arguments.
 use cuda_std::row::Rows;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::affine::{Affine as AffineArg, ScaleShift as ScaleShiftArg};
@@ -10,13 +10,14 @@ use crate::arguments::{Argument, Source, arguments};
 use crate::{Device, Dtype, Error, Result, View};
 
 arguments! {
-    /// A scale, shift or gate: one that broadcasts against `x`, such as `[B, 1, D]`, `[B, S, D]` or `[D]`, in its dtype or in
-    /// f32; with a table, `[D]`, that is added to it (diffusers' `scale_shift_table`).
+    /// A scale, shift or gate. It broadcasts to `x`, for example `[B, 1, D]`, `[B, S, D]` or `[D]`, in the
+    /// dtype of `x` or in f32. An optional table `[D]` is added to it, as diffusers does with
+    /// `scale_shift_table`.
     #[derive(Clone, Copy, Debug)]
     pub struct Modulation<'a> {
-        /// For all rows, for a batch, or for a token.
+        /// The value, which broadcasts to `x`.
         pub value: View<'a>,
-        /// Added to every row of it.
+        /// Table `[D]` that is added to every row of the value.
         pub table: Option<View<'a>>,
     }
 }
@@ -43,25 +44,25 @@ arguments! {
     /// The modulation of a norm: `norm * (1 + scale) + shift`.
     #[derive(Clone, Copy, Debug)]
     pub struct ScaleShift<'a> {
-        /// Its sum with 1 multiplies the norm.
+        /// The norm is multiplied by `1 + scale`.
         pub scale: Modulation<'a>,
-        /// Added after that.
+        /// Added after the multiplication.
         pub shift: Option<Modulation<'a>>,
     }
 }
 
 arguments! {
-    /// The parameters of a norm, `[D]`, in `x`'s dtype or f32.
+    /// The parameters of a norm, each `[D]` in the dtype of `x` or in f32.
     #[derive(Clone, Copy, Debug, Default)]
     pub struct Affine<'a> {
-        /// Multiplies the normalised value.
+        /// Factor of the normalized value.
         pub weight: Option<View<'a>>,
-        /// Added after that.
+        /// Added after the multiplication.
         pub bias: Option<View<'a>>,
     }
 }
 
-/// What an op knows of the tensor that its operands broadcast against.
+/// An op, its device, and the tensor `x` to which its operands broadcast.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'v, 'a> {
     pub op: &'static str,
@@ -70,7 +71,7 @@ pub(crate) struct Target<'v, 'a> {
 }
 
 impl<'a> Target<'_, 'a> {
-    /// How a kernel reads an operand of this dtype.
+    /// Returns how a kernel reads an operand of this dtype.
     fn kind(&self, arg: &'static str, view: &View) -> Result<OperandKind> {
         match view.dtype() {
             dtype if dtype == self.x.dtype() => Ok(OperandKind::SAME),
@@ -82,7 +83,8 @@ impl<'a> Target<'_, 'a> {
         }
     }
 
-    /// An optional vector of `x`'s columns; `vec4s` stays true if it can be read four elements at a time.
+    /// Checks an optional vector with one element per column of `x`. Clears `vec4s` if vec4 access is not
+    /// possible.
     fn vector(&self, arg: &'static str, view: Option<&View>, vec4s: &mut bool) -> Result<OperandArg> {
         let Some(view) = view else { return Ok(OperandArg::ABSENT) };
         let cols = &self.x.shape()[self.x.shape().len() - 1..];
@@ -96,7 +98,7 @@ impl<'a> Target<'_, 'a> {
         Ok(OperandArg { rows, kind })
     }
 
-    /// The parameters of a norm.
+    /// Checks the parameters of a norm and returns their kernel arguments.
     pub fn affine(&self, affine: &Affine, vec4s: &mut bool) -> Result<AffineArg> {
         Ok(AffineArg {
             weight: self.vector("weight", affine.weight.as_ref(), vec4s)?,
@@ -104,7 +106,8 @@ impl<'a> Target<'_, 'a> {
         })
     }
 
-    /// A modulation and where its rows lie, as the launch's layout says.
+    /// Checks a modulation and returns its kernel argument. `rows` are the rows of its value in the layout
+    /// of the launch.
     pub fn modulation(
         &self,
         [arg, table]: ModulationNames,
@@ -116,12 +119,12 @@ impl<'a> Target<'_, 'a> {
         Ok(ModulationArg { value, table: self.vector(table, modulation.table.as_ref(), vec4s)? })
     }
 
-    /// Can the table, if there is one, be read 16 bytes at a time?
+    /// Returns whether the table is absent or aligned to 16 bytes.
     pub fn table_is_vector(&self, modulation: &Modulation) -> bool {
         modulation.table.is_none_or(|table| (table.ptr() as usize).is_multiple_of(16))
     }
 
-    /// An optional modulation: see [`Target::modulation`].
+    /// Same as [`Target::modulation`] for an optional modulation.
     pub fn optional(
         &self,
         names: ModulationNames,
@@ -133,7 +136,7 @@ impl<'a> Target<'_, 'a> {
         modulation.map_or(absent, |modulation| self.modulation(names, modulation, rows, vec4s))
     }
 
-    /// Scale and shift, and where their rows lie.
+    /// Checks scale and shift and returns their kernel arguments, see [`Target::modulation`].
     pub fn scale_shift(
         &self,
         [scale, shift]: [ModulationNames; 2],
@@ -147,7 +150,7 @@ impl<'a> Target<'_, 'a> {
         })
     }
 
-    /// The views of scale and shift over all rows.
+    /// Returns the views of scale and shift, broadcast to the shape of `x`.
     pub fn both_over_rows(
         &self,
         [scale, shift]: [ModulationNames; 2],
@@ -156,17 +159,19 @@ impl<'a> Target<'_, 'a> {
         Ok((self.over_rows(scale[0], Some(&by.scale))?, self.over_rows(shift[0], by.shift.as_ref())?))
     }
 
-    /// The view of a modulation's values over all rows; that of `x` where there is none, which no kernel reads.
+    /// Returns the view of a modulation's value, broadcast to the shape of `x`. For an absent modulation,
+    /// returns the view of `x`, which no kernel reads in its place.
     pub fn over_rows(&self, arg: &'static str, modulation: Option<&Modulation<'a>>) -> Result<View<'a>> {
         let Some(Modulation { value, .. }) = modulation else { return Ok(*self.x) };
-        // What is wrong with `x` is said of `x`.
+        // Check `x` first, so that an error in `x` names `x`.
         let cols = columns(self.op, "x", self.x)?;
         let wide = value.broadcast_to(self.op, arg, self.x.shape())?;
         if value.shape().last() != Some(&i64::from(cols)) {
             let expected = format!("a last dimension of {cols}");
             return Err(Error::Shape { op: self.op, arg, got: value.shape().to_vec(), expected });
         }
-        // By its own shape, which the strides of `wide` do not show.
+        // The error shows the shape of the operand, because the strides of `wide` would not explain the
+        // problem.
         if wide.strides() != value.strides() && !has_two_levels(&wide) {
             let shape = self.x.shape();
             let sizes = shape.iter().map(i64::to_string).collect::<Vec<_>>().join(", ");
@@ -180,21 +185,21 @@ impl<'a> Target<'_, 'a> {
     }
 }
 
-/// The names of a modulation and of its table.
+/// The names of a modulation's value and table in error messages.
 pub(crate) type ModulationNames = [&'static str; 2];
 
 pub(crate) const SCALE: ModulationNames = ["scale", "scale_table"];
 pub(crate) const SHIFT: ModulationNames = ["shift", "shift_table"];
 pub(crate) const GATE: ModulationNames = ["gate", "gate_table"];
 
-/// Is one of the operands in f32, so that a chain of operators would go on in f32?
+/// Returns whether an operand is f32. Separate operators would then compute the following steps in f32.
 pub(crate) fn any_f32(affine: &AffineArg, by: &[&ScaleShiftArg]) -> bool {
     let modulations = by.iter().flat_map(|by| [&by.scale, &by.shift]);
     let operands = modulations.flat_map(|modulation| [&modulation.value, &modulation.table]);
     operands.chain([&affine.weight, &affine.bias]).any(|operand| operand.kind == OperandKind::F32)
 }
 
-/// The form of operands that are absent or all of one type: see [`OperandForm`].
+/// Returns the form of operands that are all absent or of one dtype, see [`OperandForm`].
 pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -> OperandForm {
     let all = |kind| operands.clone().all(|operand| [OperandKind::ABSENT, kind].contains(&operand.kind));
     match () {
@@ -204,8 +209,9 @@ pub(crate) fn form<'o>(operands: impl Iterator<Item = &'o OperandArg> + Clone) -
     }
 }
 
-/// The form of a norm's modulations, and of what else is read beside them: all of one type, with tables, or with weight and
-/// bias, or without.
+/// Returns the form of a norm's modulations together with its weight and bias. A form other than
+/// [`OperandForm::ANY`] requires one common dtype. It also says whether there are tables, or a weight and
+/// bias.
 pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg]) -> OperandForm {
     let assume_present = || modulations.iter().filter(|m| m.value.kind != OperandKind::ABSENT);
     let parameters = [&affine.weight, &affine.bias];
@@ -225,7 +231,7 @@ pub(crate) fn modulated_form(affine: &AffineArg, modulations: &[&ModulationArg])
     }
 }
 
-/// What an output must not overlap.
+/// The named operands that an output must not overlap.
 type Named<'v, 'a, const N: usize> = [Option<Operand<'v, 'a>>; N];
 
 impl<'a> Modulation<'a> {

@@ -1,4 +1,4 @@
-//! Rotary position embedding as an op's argument: its checks, and the kernel argument made of it.
+//! Rotary position embedding as an argument of an op: checks, and conversion to the kernel argument.
 use kernels_gpu::heads::params::Rotary;
 use kernels_gpu::layout::heads::Heads as HeadsArg;
 
@@ -7,47 +7,52 @@ use super::rows::Operand;
 use crate::arguments::{Argument, Source};
 use crate::{Device, Dtype, Error, Result, View};
 
-/// Where the angles of a rotation come from. Tables are `[S, R]`, `[B, S, R]` or `[B, S, heads, R]` (`[B, heads, S, R]` for
-/// tensors in that order), where B and heads may be 1.
+/// The source of the rotation angles. Tables are `[S, R]`, `[B, S, R]` or `[B, S, heads, R]`. For tensors
+/// with heads first, the last form is `[B, heads, S, R]`. B and heads may be 1.
 #[derive(Clone, Copy, Debug)]
 pub enum Angles<'a> {
-    /// Cosines and sines, in f32 or the dtype of the tensors; R is the number of rotated columns, or half of it.
+    /// Cosines and sines in f32 or in the dtype of the tensors. R is the number of rotated columns, or half
+    /// of it.
     Tables {
         /// Cosines.
         cos: View<'a>,
         /// Sines.
         sin: View<'a>,
     },
-    /// Complex numbers as f32, cosine and sine in turn: R is the number of rotated columns.
+    /// Complex numbers as f32, with cosine and sine alternating. R is the number of rotated columns.
     Complex(View<'a>),
-    /// The angle of a pair is its frequency times the token's position.
+    /// The angle of a pair is the pair's frequency times the position of the token.
     Frequencies {
-        /// One for each pair, f32: `[columns / 2]`.
+        /// One frequency per pair in f32: `[columns / 2]`.
         frequencies: View<'a>,
-        /// f32, `[S]` or `[B, S]`; without them tokens are counted from 0.
+        /// Positions in f32, `[S]` or `[B, S]`. By default, tokens are numbered from 0.
         positions: Option<View<'a>>,
     },
 }
 
-/// How heads are rotated.
+/// The rotation of heads.
 #[derive(Clone, Copy, Debug)]
 pub struct Rope<'a> {
-    /// Where the angles come from.
+    /// The source of the angles.
     pub angles: Angles<'a>,
-    /// Columns of a head that are rotated, the others pass; `None`: all.
+    /// Number of rotated columns per head. The other columns are copied. `None` rotates all columns.
     pub columns: Option<i64>,
-    /// Are pairs neighbouring columns, not columns half the rotated width apart (`rotate_half`)?
+    /// Whether a pair consists of adjacent columns. Otherwise its columns are half of the rotated width
+    /// apart (`rotate_half`).
     pub interleaved: bool,
-    /// The first rotated token where only as many are rotated as the tables have; `None`: the tables have all tokens.
+    /// First rotated token. The tables then have only the tokens to rotate. `None` means that the tables
+    /// have all tokens.
     pub offset: Option<i64>,
-    /// Round after every step, as the eager modules do: where the tables have a 16-bit dtype, products too.
+    /// Round after every step, as the eager modules do. If the tables have a 16-bit dtype, products are
+    /// rounded too.
     pub exact: bool,
-    /// Rotate by the negative angle: the gradient.
+    /// Rotate by the negative angle, as the backward pass does.
     pub conjugate: bool,
 }
 
 impl<'t> Rope<'t> {
-    /// Takes the rotation of a call, absent without a first table; and whether the call is rounded after every step.
+    /// Takes the rotation of a call, and whether the call rounds after every step. The rotation is absent
+    /// if the first table is absent.
     #[inline]
     pub(crate) fn take_optional<S: Source<'t>>(source: &mut S) -> Result<(Option<Self>, bool), S::Error> {
         let at = source.position();
@@ -66,7 +71,7 @@ impl<'t> Rope<'t> {
     }
 }
 
-/// A rotation that the call must have.
+/// A required rotation.
 impl<'t> Argument<'t> for Rope<'t> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -76,7 +81,7 @@ impl<'t> Argument<'t> for Rope<'t> {
     }
 }
 
-/// Columns of a head; a number that is not positive is none.
+/// The columns per head. A value that is not positive means `None`.
 impl<'t> Argument<'t> for Option<i64> {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -85,12 +90,12 @@ impl<'t> Argument<'t> for Option<i64> {
 }
 
 impl<'a> Rope<'a> {
-    /// All columns of all tokens, rounded as the eager modules do.
+    /// Makes a rotation of all columns of all tokens, which rounds as the eager modules do.
     pub fn new(angles: Angles<'a>, interleaved: bool) -> Self {
         Self { angles, columns: None, interleaved, offset: None, exact: true, conjugate: false }
     }
 
-    /// What an output must not overlap.
+    /// Returns the operands that an output must not overlap.
     pub(crate) fn operands(&self) -> [Option<Operand<'_, 'a>>; 2] {
         match &self.angles {
             Angles::Tables { cos, sin } => [Some(("cos", cos)), Some(("sin", sin))],
@@ -101,7 +106,8 @@ impl<'a> Rope<'a> {
         }
     }
 
-    /// The kernel's argument; `vec4s` stays true if tables and pairs can be read four elements at a time.
+    /// Checks the rotation and returns the kernel argument. Clears `vec4s` if tables or pairs do not
+    /// support vec4 access.
     pub(crate) fn check(
         &self,
         op: &'static str,
@@ -146,10 +152,10 @@ impl<'a> Rope<'a> {
     }
 }
 
-/// The kind of the angles, their two operands, the tokens that they have, and whether they are in f32.
+/// The kind of the angles, their two operands, the number of tokens, and whether the angles are f32.
 type CheckedAngles = (u32, [HeadsArg; 2], i64, bool);
 
-/// What tables are checked against.
+/// The call against which tables are checked.
 struct Tables<'v> {
     op: &'static str,
     device: &'v Device,
@@ -171,7 +177,7 @@ impl Tables<'_> {
         let (sin_arg, _) = self.table("sin", sin, &widths, vec4s)?;
         let wide = cos.shape().last() == Some(&self.columns);
         let angles = if wide { Rotary::WIDE } else { Rotary::NARROW };
-        // For f32 tensors the two kinds are one.
+        // If the tensors are f32 too, this flag makes no difference.
         Ok((angles, [cos_arg, sin_arg], tokens, cos.dtype() == Dtype::F32))
     }
 
@@ -213,7 +219,7 @@ impl Tables<'_> {
         Ok((Rotary::POSITIONED, [cos, sin], shape[last], true))
     }
 
-    /// A table of one of these widths and the tokens that it has.
+    /// Checks a table whose width is one of `widths`. Returns its kernel argument and its number of tokens.
     fn table(
         &self,
         arg: &'static str,
@@ -244,7 +250,8 @@ impl Tables<'_> {
         Ok((heads_arg, tokens))
     }
 
-    /// The kernel's view of a table of these sizes, each of which is the tensors' or 1.
+    /// Returns the kernel argument of a table with these sizes. Batches and heads must equal those of the
+    /// tensors or be 1.
     fn broadcast(
         &self,
         arg: &'static str,
@@ -267,7 +274,7 @@ impl Tables<'_> {
         })
     }
 
-    /// The tokens that are rotated, if they are tokens of the tensors.
+    /// Returns the number of rotated tokens. Fails if they are not within the tokens of the tensors.
     fn tokens(&self, arg: &'static str, table: &View, tokens: i64) -> Result<i64> {
         let (all, op) = (self.extent.tokens, self.op);
         match self.offset {

@@ -1,25 +1,26 @@
-//! Tensors as rows: the last dimension is the columns, all others collapse to two levels of rows.
+//! Tensors as rows. The last dimension is the columns. All other dimensions collapse to at most two levels
+//! of rows, each with one stride.
 use cuda_std::row::Rows;
 
 use crate::tensor::view::View;
 use crate::{Device, Dtype, Error, Result};
 
-/// An argument of a row op, by its name.
+/// An argument of a row op: its name and its view.
 pub(crate) type Operand<'v, 'a> = (&'static str, &'v View<'a>);
 
-/// How the operands of one launch lie in memory: the first is the output that gives the shape, or an input.
+/// The memory layout of the operands of one launch. The first operand determines the shape.
 pub(crate) struct RowLayout<const N: usize> {
-    /// Rows of each operand.
+    /// Number of rows of each operand.
     pub rows: u64,
-    /// Rows in a group of the outer stride; 0: one level.
+    /// Rows per step of the outer stride, or 0 if one stride reaches all rows.
     pub inner: u32,
-    /// Columns.
+    /// Columns per row.
     pub cols: u32,
-    /// The element type of all operands.
+    /// The dtype of the first operand.
     pub dtype: Dtype,
-    /// May every operand be accessed 16 bytes at a time?
+    /// Whether every operand supports 16-byte vector access.
     pub vector: bool,
-    /// May every operand be accessed four elements at a time?
+    /// Whether every operand supports vec4 access (four elements).
     pub vec4s: bool,
     /// The kernel arguments, in the order of the operands.
     pub operands: [Rows; N],
@@ -29,8 +30,8 @@ const LAST: &str = "its last dimension must be contiguous";
 const LEVELS: &str = "two strides must reach all its rows: make it contiguous";
 
 impl<const N: usize> RowLayout<N> {
-    /// Checks that all operands have the first one's dtype and shape, contiguous columns, and rows that two strides
-    /// reach; says how.
+    /// Checks the operands of a launch and returns their layout. All must have the dtype and shape of the
+    /// first one, contiguous columns, and rows that two strides reach.
     pub fn of(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         columns(op, operands[0].0, operands[0].1)?;
         for (arg, view) in &operands {
@@ -40,7 +41,7 @@ impl<const N: usize> RowLayout<N> {
         Self::of_mixed(op, device, operands)
     }
 
-    /// As [`RowLayout::of`], for operands each of which has a dtype of its own.
+    /// Like [`RowLayout::of`], but each operand may have its own dtype.
     pub fn of_mixed(op: &'static str, device: &Device, operands: [Operand; N]) -> Result<Self> {
         let (arg, x) = operands[0];
         let (cols, rank) = (columns(op, arg, x)?, x.shape().len());
@@ -68,13 +69,14 @@ impl<const N: usize> RowLayout<N> {
 }
 
 impl<const N: usize> RowLayout<N> {
-    /// 16-byte packs that a row takes.
+    /// Returns the number of 16-byte packs per row.
     pub fn packs(&self) -> u64 {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 }
 
-/// The columns of `x`, which kernels over rows have to be able to count, of a type that they compute with.
+/// Returns the number of columns of `x`. Fails if it exceeds the range of the kernels or if the dtype is
+/// not a float.
 pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u32> {
     if !Dtype::FLOATS.contains(&x.dtype()) {
         return Err(Error::Dtype { op, arg, got: x.dtype(), expected: "f32, f16 or bf16".into() });
@@ -89,14 +91,15 @@ pub(crate) fn columns(op: &'static str, arg: &'static str, x: &View) -> Result<u
     Ok(cols as u32)
 }
 
-/// One stride for each operand, and how many times it is taken.
+/// A level of rows: one stride per operand, and the number of steps.
 #[derive(Clone, Copy)]
 struct Level<const N: usize> {
     count: i64,
     strides: [i64; N],
 }
 
-/// Merges the row dimensions, innermost first, wherever the outer one continues the inner one in all operands.
+/// Merges the row dimensions of all operands into two levels, from the innermost outwards. Two dimensions
+/// merge if the outer one continues the inner one in all operands.
 fn collapse<const N: usize>(
     op: &'static str,
     operands: &[Operand; N],
@@ -105,7 +108,7 @@ fn collapse<const N: usize>(
     merge(operands.map(|(_, view)| view), sizes).ok_or_else(|| apart(op, operands, sizes))
 }
 
-/// [`collapse`]; `None` where two levels are too few.
+/// Does the work of [`collapse`]. Returns `None` if two levels are not enough.
 fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 2]> {
     let mut levels = [Level { count: 1, strides: [0; N] }; 2];
     if sizes.contains(&0) {
@@ -131,13 +134,15 @@ fn merge<const N: usize>(views: [&View; N], sizes: &[i64]) -> Option<[Level<N>; 
     Some(levels)
 }
 
-/// Why operands cannot be [merged](merge): one that cannot by itself, or two whose rows end a level at different dimensions.
+/// Returns the error for operands that cannot be [merged](merge). It names one operand that cannot be
+/// merged by itself, or two operands that need different levels.
 fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64]) -> Error {
     if let Some((arg, view)) = operands.iter().find(|(_, view)| merge([view], sizes).is_none()) {
         return view.bad_strides(op, arg, LEVELS);
     }
     let differ = |a: usize, b: usize| merge([operands[a].1, operands[b].1], sizes).is_none();
-    // Each has one such dimension at most, so all have one in common unless two do not.
+    // Each operand has at most one dimension where its levels divide. If all pairs agree on it, all
+    // operands do, so some pair differs.
     let (a, b) =
         (0..N).flat_map(|b| (0..b).map(move |a| (a, b))).find(|&(a, b)| differ(a, b)).unwrap_or((0, N - 1));
     let ((arg, view), (other, theirs)) = (operands[b], operands[a]);
@@ -145,12 +150,12 @@ fn apart<const N: usize>(op: &'static str, operands: &[Operand; N], sizes: &[i64
     Error::StridesOfTwo { op, arg, other, shape: view.shape().to_vec(), strides, other_strides }
 }
 
-/// Do two strides reach all rows of `view`?
+/// Returns whether two strides reach all rows of `view`.
 pub(crate) fn has_two_levels(view: &View) -> bool {
     merge([view], &view.shape()[..view.shape().len() - 1]).is_some()
 }
 
-/// Refuses an output that shares memory with `others`, or whose own rows share memory.
+/// Returns an error if an output shares memory with `others`, or if its own rows share memory.
 pub(crate) fn expect_disjoint(
     op: &'static str,
     (arg, out): Operand,
@@ -169,8 +174,8 @@ pub(crate) fn expect_disjoint(
     Ok(())
 }
 
-/// Do two indices of a tensor reach the same element, or might they? Not if each stride steps over all that the
-/// smaller ones reach.
+/// Returns whether two indices of a tensor may reach the same element. They cannot if each stride is larger
+/// than the extent of all smaller strides together.
 fn repeats(view: &View) -> bool {
     if view.shape().contains(&0) {
         return false;
@@ -185,14 +190,15 @@ fn repeats(view: &View) -> bool {
     })
 }
 
-/// Do two tensors of one shape and the same strides lie side by side in wider rows (two slices of one buffer)?
+/// Returns whether two tensors of the same shape and strides are disjoint column ranges of wider rows, as
+/// two slices of one buffer are.
 fn interleaved(a: &View, b: &View) -> bool {
     let (rank, size) = (a.shape().len(), a.dtype().size() as i64);
     if rank < 2 || a.dtype() != b.dtype() || a.shape() != b.shape() || a.strides() != b.strides() {
         return false;
     }
     let (cols, pitch) = (a.shape()[rank - 1], a.strides()[rank - 2]);
-    // A dimension of one element may have any stride.
+    // A dimension of size 1 may have any stride.
     let Some(pitch_bytes) = pitch.max(1).checked_mul(size) else { return false };
     let nested = (0..rank - 2).all(|dim| pitch > 0 && a.strides()[dim] % pitch == 0);
     let apart = (b.ptr() as i64 - a.ptr() as i64).rem_euclid(pitch_bytes);

@@ -32,7 +32,7 @@ pub enum Activation {
     Fatrelu(f32),
 }
 
-/// Where results are rounded to the element type.
+/// The steps after which results are rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Roundings {
     /// After each of torch's operators: the bits equal those of the operators on a GPU.
@@ -45,7 +45,7 @@ pub enum Roundings {
 choices! { Roundings: Exact, Once; }
 
 impl<'t> Argument<'t> for Activation {
-    /// A number of `oxiwarp/ops/activation.py`, and the threshold if the call has one.
+    /// Takes the number from `oxiwarp/ops/activation.py`, and the threshold if the call has one.
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
         let (op, kind) = (source.op(), source.int()?);
@@ -128,7 +128,7 @@ pub fn activation(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, y] = launch.layout.operands;
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch.launch(
             device,

@@ -17,7 +17,7 @@ const OP: &str = "activation_backward";
 /// of `dx` over the rows.
 ///
 /// # Errors
-/// As [`activation`](super::activation::activation).
+/// Same as [`activation`](super::activation::activation).
 pub fn activation_backward(
     device: &Device,
     dy: View,
@@ -38,7 +38,7 @@ pub fn activation_backward(
     let exact = u32::from(roundings == Roundings::Exact);
     let p = ActivationParams { function, exact };
     let [x, dy, dx] = launch.layout.operands;
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch.launch(
             device,

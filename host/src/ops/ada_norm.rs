@@ -1,4 +1,5 @@
-//! `y = norm(x) * (1 + scale) + shift`: the modulated norm of a diffusion transformer; and two of one norm.
+//! `y = norm(x) * (1 + scale) + shift`, the modulated norm of diffusion transformers, with one or two
+//! modulations.
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::params::OperandForm;
 
@@ -13,7 +14,7 @@ arguments! {
     /// The parameters of a modulated norm.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct AdaNorm {
-        /// Which norm.
+        /// The norm.
         pub norm: Norm,
         /// Added to the variance or the mean of squares; 0 or more.
         pub eps: f32,
@@ -94,7 +95,7 @@ const SHIFT2: ModulationNames = ["shift2", "shift2_table"];
 /// on the other rows.
 ///
 /// # Errors
-/// As [`layer_norm`](crate::layer_norm), for every operand.
+/// Same as [`layer_norm`](crate::layer_norm), for every operand.
 pub fn ada_norm(
     device: &Device,
     x: View,
@@ -125,7 +126,7 @@ pub fn ada_norm(
     };
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: y_rows });
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe { launch.launch(OP, device, &layout, stream, args![x_rows, parameters, out, p]) }
 }
 
@@ -133,7 +134,7 @@ pub fn ada_norm(
 /// scale2) + shift2`.
 ///
 /// # Errors
-/// As [`ada_norm`]; also when the outputs overlap.
+/// Same as [`ada_norm`]. Also fails if the outputs overlap.
 pub fn ada_norm_pair(
     device: &Device,
     x: View,
@@ -181,12 +182,12 @@ pub fn ada_norm_pair(
         Norm::Layer => ["ada_norm_pair_layer_any", "ada_norm_pair_layer_smem1"],
         Norm::Rms => ["ada_norm_pair_rms_any", "ada_norm_pair_rms_smem1"],
     };
-    // With the driver's share 2432 columns took 40 us, with one of its own 47, and 1536 the same.
+    // The driver's carveout is faster than an explicit one at 2432 columns, and equally fast at 1536.
     let kernels = NormKernels { carveout: None, ..NormKernels::of(names) };
     let launch = Vec4Launch::of(PAIR, device, &layout, norm, kernels)?;
     let (p, outs) =
         (launch.params, [Modulated { by: by_arg, y: y_rows }, Modulated { by: by2_arg, y: y2_rows }]);
     let [out, out2] = outs;
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe { launch.launch(PAIR, device, &layout, stream, args![x_rows, parameters, out, out2, p]) }
 }

@@ -25,7 +25,7 @@ const KERNELS: RowKernels = RowKernels {
 /// f32.
 ///
 /// # Errors
-/// As [`rms_norm`](crate::rms_norm). Also if `y` or `sum` overlaps any other argument.
+/// Same as [`rms_norm`](crate::rms_norm). Also fails if `y` or `sum` overlaps any other argument.
 pub fn add_rms_norm(
     device: &Device,
     x: View,
@@ -48,7 +48,7 @@ pub fn add_rms_norm(
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let p = kernel_params(&layout, params, layout.l2_policy(device, rung, &[0, 1]));
     let [x, residual, y, sum] = layout.operands;
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch_rows(
             OP,

@@ -1,4 +1,4 @@
-//! `softmax(scale q kT + mask) v`.
+//! `softmax(scale q kT + mask) v`, the general attention op.
 use kernels_gpu::ops::attention::{KERNELS_BY_DIM, Kernel};
 
 use super::attention_hopper::attention_hopper;
@@ -75,7 +75,7 @@ pub(crate) fn launch(device: &Device, a: &AttentionLayout, skip: usize, stream: 
     let Kernel { name, tiling } = able.nth(skip).unwrap_or(&kernels.general);
     let Some((tiles, blocks)) = a.blocks(OP, tiling.rows(), TiledRows::Queries)? else { return Ok(()) };
     let p = a.params(tiles);
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the caller checked shape, dtype, strides and device of every tensor behind `p`.
     unsafe {
         device.launch(
             name,

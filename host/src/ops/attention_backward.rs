@@ -1,4 +1,4 @@
-//! The gradients of attention.
+//! Gradients of attention with respect to `q`, `k` and `v`, recomputed from `lse`.
 use kernels_gpu::attention::backward::params::{BackwardParams, DELTA_ROWS, DELTA_THREADS, shared_bytes};
 use kernels_gpu::ops::attention_backward::{BackwardKernel, KERNELS_BY_DIM};
 
@@ -18,11 +18,11 @@ arguments! {
     /// The results of attention and the incoming gradient.
     #[derive(Clone, Copy, Debug)]
     pub struct AttentionResult<'a> {
-        /// As `q`.
+        /// Shape and dtype of `q`.
         pub out: View<'a>,
         /// f32, `[B, H, Sq]`, or `[H, Sq]` for packed sequences.
         pub lse: View<'a>,
-        /// As `q`.
+        /// Shape and dtype of `q`.
         pub dout: View<'a>,
     }
 }
@@ -31,11 +31,11 @@ arguments! {
     /// Outputs and scratch memory of [`attention_backward`].
     #[derive(Debug)]
     pub struct AttentionGradients<'a> {
-        /// As `q`.
+        /// Shape and dtype of `q`.
         pub dq: ViewMut<'a>,
-        /// As `k`.
+        /// Shape and dtype of `k`.
         pub dk: ViewMut<'a>,
-        /// As `v`.
+        /// Shape and dtype of `v`.
         pub dv: ViewMut<'a>,
         /// Scratch memory of the kernels: f32, contiguous, with the shape of `lse`.
         pub workspace: ViewMut<'a>,
@@ -50,7 +50,7 @@ arguments! {
 /// deterministic.
 ///
 /// # Errors
-/// As for `attention`.
+/// Same as [`attention`](super::attention::attention).
 pub fn attention_backward(
     device: &Device,
     inputs: AttentionInputs,
@@ -112,7 +112,7 @@ fn launch(device: &Device, a: &AttentionLayout, mut p: BackwardParams, stream: S
     let mut run = |name, side, rows, threads, shared_bytes| {
         let Some((tiles, blocks)) = a.blocks(OP, rows, side)? else { return Ok(()) };
         p.forward.tiles = tiles;
-        // SAFETY: the views were checked to be what the kernel's arguments mean.
+        // SAFETY: the caller checked shape, dtype, strides and device of every tensor behind `p`.
         unsafe { device.launch(name, a.dtype, block_shape(blocks, threads, shared_bytes), stream, args![p]) }
     };
     run("attention_backward_delta_warp", TiledRows::Queries, DELTA_ROWS, DELTA_THREADS, 0)?;

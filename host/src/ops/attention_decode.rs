@@ -1,4 +1,5 @@
-//! `attention` of few queries and many keys: blocks share the keys, in memory of the caller's.
+//! `softmax(scale q kT) v` for few queries and many keys (flash decoding). Several blocks share the keys of
+//! a head, and store partial results in a workspace of the caller.
 use kernels_gpu::attention::decode::combine::{COMBINERS, SHARED_BYTES};
 use kernels_gpu::attention::decode::params::{DecodeParams, ROWS, SPLIT};
 use kernels_gpu::attention::mma::params::WARPS;
@@ -15,22 +16,24 @@ use crate::{Device, Dtype, HeadsOrder, Result, Stream, ViewMut};
 
 const OP: &str = "attention_decode";
 
-/// Queries of all heads that share keys: more of them have work enough for the kernels without parts.
+/// Maximum number of queries of all heads that share keys. With more queries, the kernels of [`attention`]
+/// have enough blocks.
 const MAX_ROWS: u32 = 32;
-/// Fewer keys are not worth a second launch.
+/// Minimum number of keys. With fewer keys, the second launch costs more than it saves.
 const MIN_KEYS: u32 = 1024;
 
-/// How the keys of a call are shared out.
+/// The division of a call's keys among blocks.
 struct SplitPlan {
-    /// Tiles of rows of each head of the keys, and parts of its keys.
+    /// Tiles of query rows per key head.
     tiles: u32,
     splits: u32,
-    /// Results of blocks, of all.
+    /// Number of partial results of all blocks.
     parts: i64,
 }
 
 impl SplitPlan {
-    /// For batches, queries, keys, heads and heads of the keys; `None`: the call is not for these kernels.
+    /// Plans a call with these numbers of batches, queries, keys, heads and key heads. Returns `None` if
+    /// these kernels do not support the call or would not be faster.
     fn of([batches, queries, keys, heads, kv_heads]: [i64; 5]) -> Option<Self> {
         let rows = u32::try_from(queries * heads / kv_heads.max(1)).ok()?;
         let keys = u32::try_from(keys).ok()?;
@@ -44,14 +47,15 @@ impl SplitPlan {
     }
 }
 
-/// The f32 numbers of workspace that [`attention_decode`] wants for a call; `None`: the call is one for
-/// [`attention`].
+/// Returns the number of f32 elements of workspace for [`attention_decode`], or `None` if [`attention`]
+/// should run the call.
 pub fn attention_decode_workspace(inputs: &AttentionInputs, params: &Attention) -> Option<i64> {
     let plain = inputs.mask.is_none() && inputs.cu_seqlens.is_none();
     attention_decode_workspace_of([inputs.q.shape(), inputs.k.shape()], plain, params)
 }
 
-/// [`attention_decode_workspace`] for the shapes of queries and keys; `plain`: without a mask or packed sequences.
+/// Same as [`attention_decode_workspace`] for the shapes of queries and keys. `plain` means no mask and no
+/// packed sequences.
 pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &Attention) -> Option<i64> {
     let (&[batches, a, b, dim], &[_, c, d, _]) = (q, k) else { return None };
     let [queries, heads, keys, kv_heads] = match params.order {
@@ -66,13 +70,16 @@ pub fn attention_decode_workspace_of([q, k]: [&[i64]; 2], plain: bool, params: &
     plan.parts.checked_mul(i64::from(ROWS) * (dim + 1))
 }
 
-/// [`attention`] with the keys shared out among blocks: for few queries and many keys, such as a
-/// new token with a cache. The parts do not depend on the batch, nor do the bits of a query's result. Calls that
-/// [`attention_decode_workspace`] gives no size for, or whose heads or workspace are not aligned to 16 bytes, run as there.
-/// Without a workspace the call is one of `attention`.
+/// Computes [`attention`] for few queries and many keys, for example a new token with a KV cache. Blocks
+/// share the keys, and a second launch combines their results.
+///
+/// The division of the keys does not depend on the batch, so the bits of a query's result do not either.
+/// Without a workspace, this function calls [`attention`]. The kernels of `attention` also run if
+/// [`attention_decode_workspace`] returns `None`, or if a head or the workspace is not aligned to 16 bytes.
 ///
 /// # Errors
-/// As for `attention`; a `workspace` of another size.
+/// Same as [`attention`]. Also fails if `workspace` does not have the size from
+/// [`attention_decode_workspace`].
 pub fn attention_decode(
     device: &Device,
     inputs: AttentionInputs,
@@ -116,7 +123,7 @@ pub fn attention_decode(
         partial_lse: partial.wrapping_add((plan.parts * i64::from(ROWS) * i64::from(a.dim)) as usize),
     };
     let (blocks, rows) = (plan.parts as u32, a.batches * a.heads * a.queries);
-    // SAFETY: the views were checked to be what the kernels' arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         device.launch(kernel, a.dtype, block_shape(blocks, WARPS * 32, bytes), stream, args![p])?;
         let shape = block_shape(rows, COMBINERS * 32, SHARED_BYTES);

@@ -1,4 +1,4 @@
-//! `attention` on Hopper: the calls that its own kernels take.
+//! `softmax(scale q kT + mask) v` on Hopper, for the calls that the Hopper kernels support.
 use std::num::NonZero;
 
 use kernels_gpu::attention::hopper::params::{
@@ -12,19 +12,22 @@ use crate::operands::attention::MIN_SCALE;
 use crate::operands::attention_layout::AttentionLayout;
 use crate::{Device, Result, Stream};
 
-/// The kernels of a size.
+/// The kernels of one tile size.
 struct HopperKernels {
     tiles: Tiles,
-    /// The time for a key of a tile, in thousandths of that in the other kernels of the size.
+    /// Relative time per key, in thousandths of the time of the other kernels for the same head dimension.
     key: u64,
     full: &'static str,
     causal: &'static str,
-    /// With a mask of the keys; heads of 256 columns leave no registers for one.
+    /// The kernel with a mask over keys. Heads of 256 columns leave no registers for a mask.
     padded: Option<&'static str>,
 }
 
-/// By their most columns. With 128 keys a tile, calls of 128 columns and many keys are up to 4 % slower than with 144, and
-/// calls of 512 and 1024 keys, which leave an eighth of tiles of 144 empty, 8 and 11 % faster (attention_hopper_variants.txt).
+/// The kernels by maximum head dimension.
+///
+/// For 128 columns there are two tile sizes, with 144 and with 128 keys. Tiles of 144 keys are faster with
+/// many keys. Tiles of 128 keys are faster if they leave fewer rows of the last tile empty, for example
+/// with 512 or 1024 keys (benches/results/decisions/attention_hopper_variants.txt).
 const KERNELS: [HopperKernels; 5] = [
     HopperKernels {
         tiles: D64,
@@ -64,7 +67,7 @@ const KERNELS: [HopperKernels; 5] = [
 ];
 
 impl HopperKernels {
-    /// The kernel for the call, and its sizes.
+    /// Returns the kernel for the call and its tile sizes.
     fn of(a: &AttentionLayout) -> Option<(&'static str, Tiles)> {
         let dim = KERNELS.iter().map(|kernels| kernels.tiles.dim).find(|&dim| a.dim <= dim)?;
         let time =
@@ -73,7 +76,8 @@ impl HopperKernels {
         let name = match (&a.mask, a.causal) {
             (None, false) => kernels.full,
             (None, true) => kernels.causal,
-            // A mask of the keys alone, as padding has it, is read once for a tile of queries.
+            // A mask that is the same for all queries, such as a padding mask, is read once per tile of
+            // queries.
             (Some(mask), false) if mask.strides[2] == 0 => kernels.padded?,
             _ => return None,
         };
@@ -81,11 +85,11 @@ impl HopperKernels {
     }
 }
 
-/// Fewer queries leave most rows of a tile empty.
+/// Minimum number of queries. With fewer, most rows of a tile would be empty.
 const MIN_QUERIES: u32 = 64;
 
-/// Keys and values of this many bytes stay in L2, of 60 MB, while others come. One head at a time, whatever its size, leaves
-/// fewer tiles to share out: 11 % slower with 256 columns.
+/// Bytes of keys and values that are processed together. They stay in L2 (60 MB on an H200) while the next
+/// ones are loaded. Processing one head at a time would leave too few tiles to distribute.
 const SECTION_BYTES: u64 = 24 << 20;
 
 /// Launches the call on the Hopper kernels and returns `true`. Returns `false` without a launch if these
@@ -117,15 +121,16 @@ pub(crate) fn attention_hopper(
         shared_bytes: tiles.shared_bytes(),
         carveout: None,
     };
-    // A kernel whose threads store the result asks for no map of it: any will do.
+    // A kernel without a staged output does not use the map of the output, so any map is valid.
     let out = if tiles.staged { map(&a.out, WARP_ROWS, a.queries, a.heads)? } else { q };
-    // SAFETY: the layout was checked; the maps and `p` say the same of it.
+    // SAFETY: `AttentionLayout::of` checked the tensors. The maps and `p` are made from this layout.
     unsafe { device.launch(kernel, a.dtype, shape, stream, args![q, k, v, out, p]) }?;
     Ok(true)
 }
 
 fn is_plain(a: &AttentionLayout) -> bool {
-    // A map's strides are multiples of 16 bytes and not 0, but of a dimension of size 1 whatever is convenient.
+    // The strides of a tensor map must be multiples of 16 bytes and not 0. The stride of a dimension of
+    // size 1 is arbitrary.
     let walkable = |heads: &Heads, sizes: [u32; 3]| {
         let strides = [heads.batch_stride, heads.token_stride, heads.head_stride];
         strides.iter().zip(sizes).all(|(&stride, size)| size == 1 || stride > 0 && stride < 1 << 38)
@@ -144,7 +149,7 @@ fn is_plain(a: &AttentionLayout) -> bool {
         && walkable(&a.out, q)
 }
 
-/// The kernel's argument; `None` where there are more tiles than it counts.
+/// Returns the kernel argument, or `None` if the number of tiles exceeds its range.
 fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     let query_tiles = a.queries.div_ceil(tiles.rows());
     let heads = a.batches.checked_mul(a.heads)?;
@@ -171,7 +176,7 @@ fn params(a: &AttentionLayout, tiles: &Tiles) -> Option<HopperParams> {
     })
 }
 
-/// The heads whose tiles are worked on together: their keys and values fit into L2.
+/// Returns the number of heads that are processed together, so that their keys and values fit in L2.
 fn section(a: &AttentionLayout, heads: u32) -> u32 {
     let bytes = 4 * u64::from(a.keys) * u64::from(a.dim);
     let max = (SECTION_BYTES / bytes).max(1) * u64::from(a.heads / a.kv_heads);
@@ -179,16 +184,18 @@ fn section(a: &AttentionLayout, heads: u32) -> u32 {
     (1..=max).rev().find(|&section| heads.is_multiple_of(section)).unwrap_or(1)
 }
 
-/// Full: a block stays on its multiprocessor, and what it loads for the next tile comes while it ends one. Causal: tiles are
-/// of all lengths, and a block for each, longest first, shares them out better than a fixed turn (623 against 492 TFLOP/s at
-/// 16384 keys).
+/// Returns the number of blocks.
+///
+/// Full attention uses persistent blocks, one per SM. A block loads data for its next tile while it
+/// finishes the current one. Causal attention uses one block per tile, longest first. Its tiles differ in
+/// length, and this order balances the SMs better than a fixed assignment.
 fn blocks(cuda: &Cuda, a: &AttentionLayout, p: &HopperParams) -> u32 {
     if a.causal { p.tiles } else { p.tiles.min(cuda.multiprocessors) }
 }
 
-/// The map of a tensor of heads that comes `rows` tokens at a time.
+/// Returns the TMA description of a tensor of heads, with `rows` tokens per copy.
 fn map(a: &AttentionLayout, heads: &Heads, [tokens, count]: [u32; 2], rows: u32) -> HeadsMap {
-    // 0 where there is one only: any stride will do, and the driver takes none of 0.
+    // A stride is 0 if the size is 1. The driver rejects 0, so use 16, which has no effect.
     let stride = |stride: i64| if stride == 0 { 16 } else { 2 * stride.unsigned_abs() };
     HeadsMap {
         base: heads.base.cast_const().cast(),

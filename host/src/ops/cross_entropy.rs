@@ -1,4 +1,4 @@
-//! `loss = ln(sum(exp(x))) - x[target]` over the last dimension.
+//! `loss = ln(sum(exp(x))) - x[target]` per row, over the last dimension.
 use kernels_gpu::ops::cross_entropy::Losses;
 use kernels_gpu::softmax::target::CrossEntropyParams;
 use kernels_gpu::softmax::target::Targets;
@@ -24,7 +24,7 @@ arguments! {
 }
 
 impl Default for CrossEntropy {
-    /// As `torch.nn.functional.cross_entropy`.
+    /// The defaults of `torch.nn.functional.cross_entropy`.
     fn default() -> Self {
         Self { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 }
     }
@@ -32,11 +32,12 @@ impl Default for CrossEntropy {
 
 const OP: &str = "cross_entropy";
 
-/// A thread has four packs in flight and 16 in all: folding the sums, which costs as much as several packs, is then rare, and while one
-/// team folds others read. On an H200 rows of 1024, 4096, 8192 and 16,384 columns have 0.76, 0.77, 0.73 and 0.62 of a copy's speed with
-/// 4 packs a thread, as here 0.93, 0.94, 0.93 and 0.94. Fewer than 8 threads leave parts of cache lines to later. The longest rows have
-/// more bytes in flight, for where they are few: of 128,256 columns, 114 and fewer take 3 us longer with 320 threads than with 512, 294
-/// and more the same or less (benches/results/decisions/cross_entropy_threads.csv).
+/// Rungs by row length in packs. The kernel reads each row once and has four packs per thread in flight.
+///
+/// A thread reads up to 16 packs in all. The reduction costs as much as several packs, so with more packs
+/// per thread it matters less. Several rows per SM also let some teams read while another team reduces. At
+/// least 8 threads per row read whole cache lines. The longest rows use 512 threads, which put more bytes
+/// in flight if there are few rows (benches/results/decisions/cross_entropy_threads.csv).
 const LADDER: &[Rung] = &[
     rung(4, 0, 1, 128),
     rung(8, 0, 2, 128),
@@ -51,8 +52,8 @@ const LADDER: &[Rung] = &[
     rung(u32::MAX, 0, 512, 512),
 ];
 
-/// The first rung that takes the rows of `layout`, or the device's choice: those of one kernel for any layout, which a row
-/// passes once.
+/// Returns the rung for the rows of `layout`: the launch override if it is valid for this kernel, otherwise
+/// the first rung that fits.
 pub(super) fn pick<const N: usize>(device: &Device, layout: &RowLayout<N>) -> Rung {
     if let Some(rung) =
         device.launch_override().rung.filter(|rung| rung.packs_per_thread == 0 && rung.is_block())
@@ -99,7 +100,7 @@ pub fn cross_entropy(
     let rung = pick(device, &layout);
     let losses = Losses { loss: loss.ptr().cast_mut().cast(), lse: lse.ptr().cast_mut().cast() };
     let [x] = layout.operands;
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch_rows(OP, device, "cross_entropy_any", rung, &layout, stream, args![x, targets, losses, p])
     }

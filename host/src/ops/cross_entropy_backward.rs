@@ -17,7 +17,7 @@ const OP: &str = "cross_entropy_backward";
 /// ignored target give 0. Rows with an invalid target give NaN.
 ///
 /// # Errors
-/// As [`cross_entropy`](crate::cross_entropy).
+/// Same as [`cross_entropy`](crate::cross_entropy).
 pub fn cross_entropy_backward(
     device: &Device,
     x: View,
@@ -38,7 +38,7 @@ pub fn cross_entropy_backward(
     expect_disjoint(OP, ("dlogits", dx), &inputs)?;
     let from = Gradients { lse: lse.ptr().cast(), dloss: dloss.ptr().cast() };
     let [x, dx] = layout.operands;
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch_rows(
             OP,

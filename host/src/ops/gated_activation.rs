@@ -9,7 +9,7 @@ use crate::operands::rows::expect_disjoint;
 use crate::plan::elementwise::Elementwise;
 use crate::{Device, Error, Result, Stream, View, ViewMut};
 
-/// Which half of the input the gate is.
+/// The half of the input that is the gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
     /// The first columns, as for `silu_and_mul`.
@@ -24,11 +24,11 @@ arguments! {
     /// The parameters of a gated activation.
     #[derive(Clone, Copy, Debug, PartialEq)]
     pub struct GatedActivation {
-        /// What is applied to the gate.
+        /// The function that is applied to the gate.
         pub activation: Activation,
-        /// Which half is the gate.
+        /// The half that is the gate.
         pub gate: Gate,
-        /// Where results are rounded to the element type.
+        /// The steps after which results are rounded to the element type.
         pub roundings: Roundings,
     }
 }
@@ -70,7 +70,7 @@ pub(super) fn split<'a>(op: &'static str, arg: &'static str, packed: &View<'a>) 
     let shape: Vec<i64> = outer.iter().copied().chain([last / 2]).collect();
     let half = |skipped: i64| {
         let start = packed.ptr().cast::<u8>().wrapping_add(skipped as usize * packed.dtype().size());
-        // SAFETY: columns of `packed`, which lives as long.
+        // SAFETY: the half consists of columns of `packed`, and the view has the lifetime of `packed`.
         unsafe { View::from_raw(start.cast(), packed.dtype(), &shape, packed.strides()) }
     };
     Ok([half(0)?, half(last / 2)?])
@@ -132,7 +132,7 @@ pub fn gated_activation(
     let [first, last, y] = launch.layout.operands;
     let Halves { x, gate } = gate.name(first, last);
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch.launch(
             device,

@@ -19,7 +19,7 @@ const OP: &str = "gated_activation_backward";
 /// tensors. The gradient of the bias is the sum of `dx` over the rows.
 ///
 /// # Errors
-/// As [`gated_activation`](super::gated_activation::gated_activation).
+/// Same as [`gated_activation`](super::gated_activation::gated_activation).
 pub fn gated_activation_backward(
     device: &Device,
     dy: View,
@@ -58,7 +58,7 @@ pub fn gated_activation_backward(
         (gate.name(first, last), gate.name(dfirst, dlast));
     let operands = Operands { x, gate, bias_x: bias_base.x, bias_gate: bias_base.gate };
     let kernels = ["gated_activation_backward_any", "gated_activation_backward_block1"];
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch.launch(device, kernels, THREADS, stream, args![dy, operands, dx, dgate, p, launch.extent])
     }

@@ -13,7 +13,7 @@ use crate::{Device, Modulation, Result, Stream, View, ViewMut};
 const OP: &str = "gated_residual";
 
 arguments! {
-    /// How a gated residual is computed.
+    /// The parameters of a gated residual.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct GatedResidual {
         /// Round `gate * y` to the dtype of `x` before the addition, as separate operators do. No effect if
@@ -74,7 +74,7 @@ pub fn gated_residual(
     expect_disjoint(OP, ("out", sum), &gate.named(GATE))?;
     let gated = params.arg([x_rows, y_rows, sum_rows], gate_arg);
     let launch = Elementwise::of_rows(OP, layout)?;
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch.launch(
             device,

@@ -1,4 +1,4 @@
-//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: both results, one pass.
+//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift` in one launch, with both results.
 use kernels_gpu::norm::affine::Modulated;
 use kernels_gpu::norm::params::OperandForm;
 
@@ -50,7 +50,7 @@ const RMS: NormKernels = NormKernels {
     ..NormKernels::of(["gated_residual_ada_norm_rms_any", "gated_residual_ada_norm_rms_smem1"])
 };
 
-/// The parameters of both steps of a call, which share `exact`.
+/// The parameters of both steps. Both use the same `exact`.
 impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -66,7 +66,7 @@ impl<'t> Argument<'t> for (AdaNorm, GatedResidual) {
 /// `x`, `y`, `normed` and `sum` have the same shape and dtype. Gate, scale and shift broadcast to this shape.
 ///
 /// # Errors
-/// As `gated_residual` and `ada_norm`. Also if the outputs overlap.
+/// Same as `gated_residual` and `ada_norm`. Also fails if the outputs overlap.
 pub fn gated_residual_ada_norm(
     device: &Device,
     [x, y]: [View; 2],
@@ -106,7 +106,7 @@ pub fn gated_residual_ada_norm(
     expect_disjoint(OP, ("out", normed), &[Some(("sum", sum))])?;
     let round_each = params.exact && !any_f32(&parameters, &[&by_arg]);
     let gated = residual.arg([x_rows, y_rows, sum_rows], gate_arg);
-    // What no model has, no kernel of its own is for: a clipped sum in another form, or two ways to round.
+    // No model uses a clipped sum or mixes roundings, so these calls have no specialized kernel.
     let usual = !residual.clip && (gate.is_none() || (gated.round_each != 0) == round_each);
     let form = match modulated_form(&parameters, &[&by_arg.scale, &by_arg.shift, &gate_arg]) {
         form if usual => form,
@@ -119,6 +119,6 @@ pub fn gated_residual_ada_norm(
     };
     let launch = Vec4Launch::of(OP, device, &layout, norm, kernels)?;
     let (p, out) = (launch.params, Modulated { by: by_arg, y: normed_rows });
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe { launch.launch(OP, device, &layout, stream, args![gated, parameters, out, p]) }
 }

@@ -18,7 +18,7 @@ const NORM: NormOp = NormOp {
 /// not read.
 ///
 /// # Errors
-/// As [`rms_norm_backward`](crate::rms_norm_backward).
+/// Same as [`rms_norm_backward`](crate::rms_norm_backward).
 pub fn layer_norm_backward(
     device: &Device,
     dy: View,

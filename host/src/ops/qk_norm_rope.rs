@@ -1,4 +1,4 @@
-//! Queries and keys normalised and rotated in one launch.
+//! `y = rope(norm(x))` for queries and keys, in one launch.
 use kernels_gpu::heads::params::HeadNormArg;
 use kernels_gpu::layout::operand_kind::OperandKind;
 
@@ -10,36 +10,37 @@ use crate::plan::head_kernels::{BlockKernel, HalfSplitKernels, HeadKernels, Warp
 use crate::plan::heads::CheckedHeads;
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
-/// A norm of queries and keys, by the module that it stands for.
+/// The norm of queries and keys, named after the module that it reproduces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QkNorm {
     /// No norm: only the rotation.
     None,
     /// `torch.nn.LayerNorm`.
     Layer,
-    /// `torch.nn.RMSNorm`: one kernel, rounded once.
+    /// `torch.nn.RMSNorm`: a fused kernel that rounds once.
     #[default]
     Rms,
-    /// The RMSNorm of Llama, Qwen and diffusers: rounded before the weight multiplies, and after.
+    /// The RMSNorm of Llama, Qwen and diffusers, which rounds before and after the multiplication by the
+    /// weight.
     LlamaRms,
-    /// The RMSNorm of Mochi: written out as Llama's, rounded once.
+    /// The RMSNorm of Mochi: the operators of Llama's norm, rounded once.
     MochiRms,
 }
 
 /// The parameters of [`qk_norm_rope`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QkNormRope {
-    /// Which norm.
+    /// The norm.
     pub norm: QkNorm,
-    /// Normalise all heads of a token together, not each head.
+    /// Normalize all heads of a token together instead of each head.
     pub across_heads: bool,
     /// Added to the variance or the mean of squares; 0 or more.
     pub eps: f32,
-    /// Round the norm to the dtype as its module does, not only the end result.
+    /// Round intermediate results of the norm as its module does, not only the final result.
     pub exact: bool,
     /// The order of the dimensions.
     pub order: HeadsOrder,
-    /// Columns of a head in tensors of three dimensions; `None`: they are one head.
+    /// Columns per head in three-dimensional tensors. `None` means that all columns are one head.
     pub head_dim: Option<i64>,
 }
 
@@ -56,7 +57,7 @@ impl<'t> Argument<'t> for QkNorm {
     }
 }
 
-/// The norm and the rotation of a call, which share `exact`.
+/// The norm and the rotation of a call. Both use the same `exact`.
 impl<'t> Argument<'t> for (QkNormRope, Option<Rope<'t>>) {
     #[inline]
     fn take<S: Source<'t>>(source: &mut S) -> Result<Self, S::Error> {
@@ -78,12 +79,13 @@ const OP: &str = "qk_norm_rope";
 
 /// Normalizes `q` and `k`, then applies [`rope`](crate::rope) if `rope` is given. `q` or `k` may be absent.
 ///
-/// With `across_heads` the heads of a token lie side by side. The bits are those of the eager modules on CUDA for heads of
-/// columns divisible by 4 (`exact`); a head's bits depend on nothing but the head, its angles and the parameters.
+/// With `across_heads`, the heads of a token must be adjacent in memory. With `exact`, the bits equal those
+/// of the eager modules on CUDA if the columns per head are divisible by 4. The bits of a head depend only
+/// on the head, its angles and the parameters.
 ///
 /// # Errors
-/// As [`rope`](crate::rope); also a negative or NaN eps, a bias of an RMSNorm, and, where rounding depends on it (`exact`,
-/// Llama's norm), a weight in f32 beside one that is not.
+/// Same as [`rope`](crate::rope). Also fails if `eps` is negative or not finite, or if an RMSNorm has a
+/// bias. With `exact` and Llama's norm, the weights of `q` and `k` must either both or neither be f32.
 pub fn qk_norm_rope(
     device: &Device,
     q: Option<Heads>,
@@ -105,7 +107,8 @@ pub fn qk_norm_rope(
     {
         return Err(Error::Unsupported { op: OP, why: "bias is given, expected none for an RMSNorm".into() });
     }
-    // A weight in f32 makes Llama's norm go on in f32: a flag for the launch, so that of q must not decide for k.
+    // With an f32 weight, Llama's norm continues in f32. This is one flag per launch, so `q` and `k` must
+    // agree.
     let widens = |heads: &Heads| {
         heads.x.dtype() != Dtype::F32
             && heads.affine.weight.is_some_and(|weight| weight.dtype() == Dtype::F32)
@@ -155,8 +158,8 @@ fn kernels(norm: QkNorm, team: u32) -> HeadKernels {
         BlockKernel { name: "qk_norm_rope_rms_block4", tiles: 4 },
         BlockKernel { name: "qk_norm_rope_rms_block10", tiles: 10 },
     ];
-    // torch's fused kernel sums in the order of these; a norm that is written out it sums in another one, except in 128
-    // columns.
+    // The half-split kernels sum in the order of torch's fused kernel. A norm of separate operators has a
+    // different order, except with 128 columns.
     let fused = norm == QkNorm::Rms;
     let names = [fused.then_some("qk_norm_rope_rms_d64_warp1"), Some("qk_norm_rope_rms_d128_warp1")];
     HeadKernels {

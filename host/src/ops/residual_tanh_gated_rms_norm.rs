@@ -1,4 +1,5 @@
-//! Mochi's residual: `out = x + rms(branch) * tanh(gate)`, and with it `normed = rms(out) * (1 + scale)`.
+//! `out = x + rms(branch) * tanh(gate)`, and optionally `normed = rms(out) * (1 + scale)`: the residual of
+//! Mochi.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm::params::OperandForm;
 use kernels_gpu::ops::residual_tanh_gated_rms_norm::{Scaled, TanhGated};
@@ -28,14 +29,14 @@ const CHAINED_KERNELS: NormKernels = NormKernels {
     ..NormKernels::of(["residual_tanh_gated_rms_norm_modulated_any"; 2])
 };
 
-/// `out = x + rms(branch) * tanh(gate)`, with the roundings of Mochi's modules: the product and the sum are each rounded,
-/// `tanh(gate)` to the gate's own dtype.
+/// Computes `out = x + rms(branch) * tanh(gate)` with the roundings of Mochi's modules. The product and the
+/// sum are rounded, and `tanh(gate)` is rounded to the dtype of the gate.
 ///
-/// `x`, `branch` and `out` have one shape and dtype, any strides whose last is 1; the gate broadcasts against them, in
-/// their dtype or f32.
+/// `x`, `branch` and `out` have the same shape and dtype, and their last stride is 1. The gate broadcasts
+/// to this shape, in this dtype or in f32.
 ///
 /// # Errors
-/// As [`layer_norm`](crate::layer_norm), for every operand.
+/// Same as [`layer_norm`](crate::layer_norm), for every operand.
 pub fn residual_tanh_gated_rms_norm(
     device: &Device,
     [x, branch]: [View; 2],
@@ -57,15 +58,16 @@ pub fn residual_tanh_gated_rms_norm(
     let launch = Vec4Launch::of(OP, device, &layout, kernels, KERNELS)?;
     let (p, gated) =
         (launch.params, TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows });
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe { launch.launch(OP, device, &layout, stream, args![gated, p]) }
 }
 
-/// [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` of its rounded sum, computed in f32 and rounded
-/// once, in one launch: the bits of the two ops one after the other.
+/// Computes [`residual_tanh_gated_rms_norm`] and `normed = rms(out) * (1 + scale)` in one launch. The
+/// second norm reads the rounded `out`. It is computed in f32 and rounded once. The bits equal those of the
+/// two separate ops.
 ///
 /// # Errors
-/// As that; also when the outputs overlap.
+/// Same as [`residual_tanh_gated_rms_norm`]. Also fails if the outputs overlap.
 pub fn residual_tanh_gated_rms_norm_modulated(
     device: &Device,
     [x, branch]: [View; 2],
@@ -105,11 +107,12 @@ pub fn residual_tanh_gated_rms_norm_modulated(
     let p = launch.params;
     let gated = TanhGated { x: x_rows, branch: branch_rows, gate: gate_arg, out: out_rows };
     let scaled = Scaled { scale: scale_arg, normed: normed_rows };
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe { launch.launch(CHAINED, device, &layout, stream, args![gated, scaled, p]) }
 }
 
-/// There are kernels for gates and scales of the rows' type, without a table; the others look up what each operand is.
+/// Returns the launch parameters. Specialized kernels exist only for gates and scales in the dtype of the
+/// rows without a table. The other kernels branch on the form of each operand.
 fn kernels(eps: f32, of_rows_type: bool) -> NormLaunch {
     let form = if of_rows_type { OperandForm::SAME } else { OperandForm::F32 };
     NormLaunch { eps, form, round_each: true, staged_vec4: 1 }

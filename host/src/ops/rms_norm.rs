@@ -12,7 +12,7 @@ use crate::plan::ladder::{Ladder, ONE_OPERAND, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Dtype, Error, Result, Stream, View, ViewMut};
 
-/// Where the normalized value is rounded to the element type.
+/// The steps after which the normalized value is rounded to the element type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rounding {
     /// Once, at the end: `torch.nn.RMSNorm`, Gemma, OLMo 2.
@@ -32,7 +32,7 @@ arguments! {
         pub eps: f32,
         /// Added to the weight: 1 for Gemma, 0 otherwise. Finite.
         pub weight_offset: f32 = 0.0,
-        /// Where the normalised value is rounded; without a weight there is one rounding.
+        /// When the normalized value is rounded. Without a weight, it is rounded once.
         pub rounding: Rounding = Rounding::Once,
     }
 }
@@ -85,7 +85,7 @@ pub fn rms_norm(
     expect_disjoint(OP, ("out", y), &[Some(("x", &x)), weight.as_ref().map(|weight| ("weight", weight))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [x, y]) = (kernel_params(&layout, params, layout.l2_policy(device, rung, &[0])), layout.operands);
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe {
         launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![x, weight_arg, y, p])
     }

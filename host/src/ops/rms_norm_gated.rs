@@ -1,4 +1,4 @@
-//! `y = rms_norm(x) * f(gate)` over the last dimension, or the norm of `x * f(gate)`.
+//! `y = rms_norm(x) * f(gate)` or `y = rms_norm(x * f(gate))` over the last dimension.
 use cuda_std::l2::L2Policy;
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::ops::rms_norm_gated::GateArg;
@@ -11,7 +11,7 @@ use crate::plan::ladder::{Ladder, RegisterRungs, SHORT_ROWS};
 use crate::plan::row_launch::launch_rows;
 use crate::{Device, Result, Stream, View, ViewMut};
 
-/// What is applied to the gate.
+/// The function that is applied to the gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GateFunction {
     /// `g / (1 + e^-g)`: Qwen3-Next and Qwen3.5, OLMo hybrid, Mamba2.
@@ -23,13 +23,13 @@ pub enum GateFunction {
 
 choices! { GateFunction: Sigmoid, Silu; }
 
-/// Which of norm and gate comes first.
+/// The order of norm and gate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GateOrder {
-    /// The norm; the gate multiplies what it makes: linear attention.
+    /// The gate multiplies the result of the norm, as in linear attention.
     #[default]
     NormFirst,
-    /// The gate multiplies what the norm reads: Mamba2, Bamba, Zamba2, Nemotron-H.
+    /// The gate multiplies the input of the norm: Mamba2, Bamba, Zamba2, Nemotron-H.
     GateFirst,
 }
 
@@ -39,18 +39,19 @@ arguments! {
     /// The parameters of a gated RMSNorm.
     #[derive(Clone, Copy, Debug, Default, PartialEq)]
     pub struct RmsNormGated {
-        /// The norm's.
+        /// The parameters of the norm.
         pub norm: RmsNorm,
-        /// What is applied to the gate.
+        /// The function that is applied to the gate.
         pub function: GateFunction,
-        /// Which of the two comes first.
+        /// The order of norm and gate.
         pub order: GateOrder,
     }
 }
 
 const OP: &str = "rms_norm_gated";
 
-/// As [`TWO_OPERANDS`](crate::plan::ladder::TWO_OPERANDS), up to the 768 threads that have the registers for `f` of both rows.
+/// Like [`TWO_OPERANDS`](crate::plan::ladder::TWO_OPERANDS), but with at most 768 threads per block. More
+/// threads would not leave enough registers for `f`.
 const LADDER: Ladder = Ladder {
     short: SHORT_ROWS,
     in_registers: RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768)], sm90: &[] },
@@ -62,18 +63,19 @@ const KERNELS: RowKernels = RowKernels {
     in_registers: &[in_registers(2, "rms_norm_gated_block2"), in_registers(4, "rms_norm_gated_block4")],
 };
 
-/// `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension; the norm as
-/// [`rms_norm`](crate::rms_norm).
+/// Computes `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. The norm
+/// is that of [`rms_norm`](crate::rms_norm).
 ///
-/// `f(gate)` is computed in f32 and never rounded to the dtype, nor is its product with `x` before a norm. Behind a norm
-/// that rounds [before the weight](Rounding::BeforeWeight) the normalised value is rounded, its product with a weight of
-/// the same dtype is rounded, and the result is.
+/// `f(gate)` is computed in f32 and not rounded to the dtype. The product `x * f(gate)` before a norm is
+/// not rounded either. With [`Rounding::BeforeWeight`] the normalized value is rounded, then its product
+/// with a weight of the same dtype, then the result.
 ///
-/// `x`, `gate` and `y` have one shape and dtype; `weight` is `[columns]`, of their dtype or f32. A row's bits depend on
-/// its length and on whether all operands, strides included, are aligned to 16 bytes, not on the other rows.
+/// `x`, `gate` and `y` have the same shape and dtype. `weight` is `[columns]`, in this dtype or in f32. The
+/// bits of a row depend on its length and on whether all operands and their strides are aligned to 16
+/// bytes. They do not depend on the other rows.
 ///
 /// # Errors
-/// As [`rms_norm`](crate::rms_norm).
+/// Same as [`rms_norm`](crate::rms_norm).
 pub fn rms_norm_gated(
     device: &Device,
     x: View,
@@ -95,10 +97,10 @@ pub fn rms_norm_gated(
         rows: gate,
         first: u32::from(params.order == GateOrder::GateFirst),
         sigmoid: u32::from(params.function == GateFunction::Sigmoid),
-        // A product with a weight in f32 is in f32.
+        // A product with an f32 weight stays in f32.
         round: u32::from(before_weight && weight_arg.kind != OperandKind::F32),
     };
     let kernel = rung.kernel(&KERNELS);
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe { launch_rows(OP, device, kernel, rung, &layout, stream, args![x, gate, weight_arg, y, p]) }
 }

@@ -28,7 +28,7 @@ const KERNELS: RowKernels = RowKernels {
 /// The bits of a row do not depend on the other rows.
 ///
 /// # Errors
-/// As [`softmax`](crate::softmax).
+/// Same as [`softmax`](crate::softmax).
 pub fn softmax_backward(
     device: &Device,
     y: View,
@@ -42,6 +42,6 @@ pub fn softmax_backward(
     expect_disjoint(OP, ("dx", dx), &[Some(("y", &y)), Some(("dy", &dy))])?;
     let rung = LADDER.pick(OP, device, &KERNELS, &layout)?;
     let (p, [y, dy, dx]) = (kernel_params(&layout, log), layout.operands);
-    // SAFETY: the views were checked to be what the kernel's arguments mean.
+    // SAFETY: the checks above cover shape, dtype, strides and device of every view in the arguments.
     unsafe { launch_rows(OP, device, rung.kernel(&KERNELS), rung, &layout, stream, args![y, dy, dx, p]) }
 }

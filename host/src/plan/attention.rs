@@ -1,4 +1,4 @@
-//! What the kernels of attention share on the host: the blocks of a launch, and the kernels' arguments.
+//! Block counts and kernel arguments that all attention kernels use.
 use kernels_gpu::attention::mma::params::{AttentionParams, Mask, UNLIMITED};
 
 use crate::device::launch::Launch;
@@ -6,12 +6,12 @@ use crate::operands::attention::{MIN_SCALE, MaskLayout};
 use crate::operands::attention_layout::AttentionLayout;
 use crate::{Dtype, Error, Result};
 
-/// So many blocks of so many threads.
+/// Returns a launch configuration with a one-dimensional grid and block.
 pub(crate) fn block_shape(blocks: u32, threads: u32, shared_bytes: u32) -> Launch {
     Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes, carveout: None }
 }
 
-/// The side of which a block has a tile.
+/// The operand whose rows are divided into tiles, one tile per block.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum TiledRows {
     Queries,
@@ -19,18 +19,20 @@ pub(crate) enum TiledRows {
 }
 
 impl AttentionLayout {
-    /// Has it nothing that only the general kernels have?
+    /// Returns whether the call needs no feature of the general kernels. These features are masks, softcap,
+    /// rows without 16-byte vector access, and very small scales.
     pub(crate) fn is_plain(&self) -> bool {
         self.mask.is_none() && self.softcap == 0.0 && self.vector && self.scale >= MIN_SCALE
     }
 
-    /// Tiles of `rows` rows that a head has, and blocks of all heads; `None`: there is no row.
+    /// Returns the tiles per head, with `rows` rows each, and the total number of blocks. Returns `None` if
+    /// there are no rows.
     pub(crate) fn blocks(&self, op: &'static str, rows: u32, side: TiledRows) -> Result<Option<(u32, u32)>> {
         let (there, heads) = match side {
             TiledRows::Queries => (self.queries, self.heads),
             TiledRows::Keys => (self.keys, self.kv_heads),
         };
-        // Each packed sequence may end within a tile, and so may what is behind the last.
+        // Each packed sequence may end within a tile. So may the padding after the last sequence.
         let (tiles, batches) = match self.cu_seqlens {
             Some(_) => (there / rows + self.batches + 1, 1),
             None => (there.div_ceil(rows), self.batches),
@@ -46,12 +48,12 @@ impl AttentionLayout {
         }
     }
 
-    /// The mask as a kernel's argument.
+    /// Returns the mask as a kernel argument.
     pub(crate) fn mask_arg(&self) -> Mask {
         self.mask.map_or(Mask::ABSENT, |mask| mask.arg())
     }
 
-    /// The kernel's argument.
+    /// Returns the parameters of the attention kernels.
     pub(crate) fn params(&self, tiles: u32) -> AttentionParams {
         let limit =
             |side: usize| self.window[side].map_or(UNLIMITED, |keys| keys.min(UNLIMITED as u32) as i32);

@@ -1,4 +1,5 @@
-//! Element-wise ops: their operands as rows, and a thread for each part of them.
+//! Launch plans for element-wise ops. The operands are treated as rows. A row is divided into parts: packs
+//! of 16 bytes, or single elements.
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
@@ -9,25 +10,27 @@ use crate::tensor::view::View;
 use crate::{Device, Error, Result, Stream};
 use kernels_gpu::elementwise::partition::{Divisor, Extent};
 
-/// Columns that one long run of elements is cut into.
+/// Columns per row when contiguous operands are treated as one long run of elements.
 const RUN: u64 = 1 << 20;
-/// Parts of a launch: a row's are as many at most, so that their sum is below 2^31.
+/// Maximum number of parts per launch. A row has at most as many, so a part index within a row plus an
+/// offset stays below 2^31.
 const MAX_SPLITS: u64 = 1 << 30;
 
 /// An element-wise launch.
 pub(crate) struct Elementwise<const N: usize> {
     pub layout: RowLayout<N>,
-    /// Of the first launch.
+    /// Extent of the first launch. [`Self::launch`] sets the parts.
     pub extent: Extent,
-    /// Packs of all rows, or elements where those cannot be read 16 bytes at a time.
+    /// Total number of parts: packs, or elements if the rows cannot be read in 16-byte vectors.
     parts: u64,
 }
 
 impl<const N: usize> Elementwise<N> {
-    /// Checks that all operands have the first one's dtype and shape; says how to launch. Operands without gaps are one
-    /// run of elements, unless `keep_rows`; others are rows as every row op takes them.
+    /// Checks that all operands have the dtype and shape of the first operand, and plans the launch.
+    /// Contiguous operands are treated as one run of elements, unless `keep_rows` is set. Other operands
+    /// keep their rows.
     ///
-    /// `aligned`: whatever else the kernel reads (a bias) can be read 16 bytes at a time.
+    /// `aligned`: every other tensor that the kernel reads, such as a bias, supports 16-byte vector access.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -65,7 +68,8 @@ impl<const N: usize> Elementwise<N> {
         Self::of_parts(layout, elements)
     }
 
-    /// For rows that were checked already.
+    /// Plans the launch for rows that were checked before. Fails with [`Error::Value`] if there are too
+    /// many rows or columns.
     pub fn of_rows(op: &'static str, layout: RowLayout<N>) -> Result<Self> {
         if layout.rows > i32::MAX as u64 {
             let (got, expected) = (layout.rows as f64, "at most 2^31 - 1");
@@ -93,11 +97,12 @@ impl<const N: usize> Elementwise<N> {
         Self { parts: elements / u64::from(len), layout, extent }
     }
 
-    /// Launches `vector_pack`, or `any_layout` where the rows are no vectors, in blocks of `threads`; with no elements, nothing. The
-    /// last argument is the extent, which this sets: more than 2^30 parts are several launches.
+    /// Launches `vector_pack`, or `any_layout` if the rows cannot be read in 16-byte vectors, with
+    /// `threads` threads per block. Without elements, nothing is launched. More than 2^30 parts take
+    /// several launches. This function replaces the last argument by the extent of each launch.
     ///
     /// # Safety
-    /// As [`Device::launch`].
+    /// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
     pub unsafe fn launch<const ARGS: usize>(
         &self,
         device: &Device,
@@ -123,14 +128,15 @@ impl<const N: usize> Elementwise<N> {
             let blocks = parts.div_ceil(u64::from(threads) * of_thread) as u32;
             let (grid, block) = ([blocks, 1, 1], [threads, 1, 1]);
             let shape = Launch { grid, block, shared_bytes: 0, carveout: None };
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes the arguments that the kernel expects, and the last one was set
+            // above.
             unsafe { device.launch(kernel, dtype, shape, stream, args)? };
         }
         Ok(())
     }
 }
 
-/// Do the elements lie one after the other, in order? True where there are none.
+/// Returns whether the view is contiguous. A view without elements counts as contiguous.
 fn is_dense(view: &View) -> bool {
     let mut next = 1;
     let in_order = view.shape().iter().zip(view.strides()).rev().all(|(&size, &stride)| {

@@ -1,47 +1,50 @@
-//! The kernels of an op on queries and keys, as data: which one takes a call is decided in `heads.rs`.
+//! Tables of the kernels of an op on queries and keys. `heads.rs` selects a kernel from them for each call.
 
-/// The kernels of an op.
+/// The kernels of one op. A lane is one thread of a warp.
 pub(crate) struct HeadKernels {
-    /// Of heads of 64 and of 128 columns whose halves are in one lane.
+    /// Kernels for heads of 64 or 128 columns. A lane has one vec4 in each half of a head, so it has both
+    /// columns of every rotated pair.
     pub halves: Option<HalfSplitKernels>,
-    /// Of heads of 128 columns with angles of their own, which are read once for queries and keys.
+    /// Kernel for heads of 128 columns with their own angles. It reads the angles once for queries and
+    /// keys.
     pub qk: Option<&'static str>,
-    /// Of rows in registers, the shortest first.
+    /// Kernels that keep a row in the registers of a block, in the order of row length, shortest first.
     pub block: &'static [BlockKernel],
-    /// Of heads of any length whose angles are read once for queries and keys.
+    /// Kernel for heads of any length. It reads the angles once for queries and keys.
     pub rotated: Option<&'static str>,
-    /// Those of heads in lanes, the shortest first.
+    /// Kernels that process a head with the lanes of a warp, in the order of head length, shortest first.
     pub warp: &'static [WarpKernel],
     pub rows: &'static str,
     pub any: &'static str,
-    /// Threads that share a row in `rows`.
+    /// Threads per row of the `rows` kernel.
     pub team: u32,
-    /// Does a row wait in shared memory between two passes?
+    /// Whether a row is staged in shared memory between two passes.
     pub stages: bool,
 }
 
-/// The kernels of heads in halves.
+/// The kernels in which a lane has one vec4 in each half of a head.
 pub(crate) struct HalfSplitKernels {
-    /// Of 64 columns, if the norm is summed so in them, and of 128.
+    /// Names of the kernels for 64 and for 128 columns. `None` if the norm requires a different summation
+    /// order.
     pub names: [Option<&'static str>; 2],
-    /// Heads that a lane has parts of at a time.
+    /// Heads of which a lane processes columns in one step.
     pub together: u32,
-    /// Columns of a warp's share, at least, where there are tokens enough.
+    /// Minimum number of columns per warp if there are enough tokens.
     pub min_columns: u32,
 }
 
-/// A kernel of rows in registers.
+/// A kernel that keeps rows in registers.
 pub(crate) struct BlockKernel {
     pub name: &'static str,
-    /// Tiles of the longest row.
+    /// Tiles of the longest row that the kernel supports.
     pub tiles: u32,
 }
 
-/// A kernel of heads in lanes.
+/// A kernel that processes a head with the lanes of a warp.
 pub(crate) struct WarpKernel {
     pub name: &'static str,
-    /// The most columns of a head.
+    /// Maximum columns per head.
     pub dim: i64,
-    /// Heads that a lane has parts of at a time.
+    /// Heads of which a lane processes columns in one step.
     pub together: u32,
 }

@@ -1,5 +1,7 @@
-//! Launches of the kernels on queries and keys: checks, then the first kernel that takes these heads, the
-//! fastest first. Block sizes were chosen on an H200 (`benches/results`).
+//! Launch plans for the ops on the heads of queries and keys.
+//!
+//! A launch checks its operands, then takes the first kernel that supports these heads, in the order
+//! fastest first. The block sizes were chosen on an H200 (`benches/results`).
 use kernels_gpu::heads::block_registers::{TEAM, TILE};
 use kernels_gpu::heads::params::{HeadNormArg, HeadParams, HeadsOperand, Rotary, side_by_side};
 use kernels_gpu::heads::warp_own_angles;
@@ -9,33 +11,33 @@ use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, LaunchOverride, MAX_GRID
 use crate::operands::heads::{ABSENT, Extent, Heads, NAMES, Shape, disjoint, operand};
 use crate::{Device, Dtype, Error, Result, Rope, Stream};
 
-/// So many warps fill a large GPU several times.
+/// Default minimum number of warps per launch, enough to fill a large GPU several times.
 const WARPS: u32 = 16 << 10;
-/// So many blocks do, too.
+/// Minimum number of blocks per launch for the `rotated` kernel, enough to fill a large GPU several times.
 const BLOCKS: u32 = 1 << 10;
-/// Warps of a block of heads in halves.
+/// Warps per block of the `halves` and `qk` kernels.
 const BLOCK_WARPS: u32 = 8;
-/// Of the shared memory a block's reductions take this much at most: three numbers for each of four warps,
-/// twice.
+/// Maximum bytes of shared memory for the reductions of a block: two buffers of three f32 for each of four
+/// warps.
 const REDUCE_BYTES: u32 = 2 * 3 * 4 * 4;
 
-/// A launch that was checked.
+/// The checked operands of a launch.
 pub(crate) struct CheckedHeads {
     pub operands: [HeadsOperand; 2],
     pub rotary: Rotary,
     pub vec4s: bool,
     pub dtype: Dtype,
-    /// Batches, tokens, columns of a head.
+    /// Number of batches, tokens per batch, and columns per head.
     pub extent: [i64; 3],
-    /// What the device launches instead of the plan of this file.
+    /// The device's launch override, which takes precedence over the defaults of this file.
     pub over: LaunchOverride,
 }
 
-/// A launch of a kernel.
+/// A kernel and its launch configuration.
 struct HeadLaunch {
     kernel: &'static str,
     p: HeadParams,
-    /// In x; y and z are of a grid of tokens.
+    /// Size of the grid in x.
     blocks: u64,
     grid_yz: [u32; 2],
     block: [u32; 3],
@@ -43,7 +45,7 @@ struct HeadLaunch {
 }
 
 impl HeadLaunch {
-    /// Its shape, with `blocks` in x.
+    /// Returns the launch configuration with `blocks` blocks in x.
     fn shape(&self, blocks: u32) -> Launch {
         let [y, z] = self.grid_yz;
         Launch { grid: [blocks, y, z], block: self.block, shared_bytes: self.shared_bytes, carveout: None }
@@ -51,7 +53,8 @@ impl HeadLaunch {
 }
 
 impl CheckedHeads {
-    /// Checks queries, keys and rotation.
+    /// Checks the queries, the keys and the rotary embedding. Fails if a shape, dtype, stride or device
+    /// does not match, or if an output overlaps an input.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -129,57 +132,61 @@ impl CheckedHeads {
             return Err(Error::Value { op, arg: "q", got: plan.blocks as f64, expected });
         };
         let (shape, p) = (plan.shape(blocks as u32), plan.p);
-        // SAFETY: the views were checked to be what the kernel's arguments mean.
+        // SAFETY: `CheckedHeads::of` checked shape, dtype, strides and device of every view that the
+        // arguments point to.
         unsafe { device.launch(plan.kernel, self.dtype, shape, stream, args![q, k, rotary, p]) }
     }
 
-    /// The first of `kernels` that takes these heads.
+    /// Returns the plan of the first kernel that supports these heads. The launch override can skip
+    /// kernels.
     fn plan(&self, kernels: &HeadKernels, p: HeadParams) -> HeadLaunch {
         let plans = [Self::halves, Self::qk, Self::block, Self::rotated, Self::warp];
         let mut able = plans.iter().filter_map(|plan| plan(self, kernels, p));
         able.nth(self.over.skip).unwrap_or_else(|| self.rows(kernels, p))
     }
 
-    /// Among how many warps the heads of all tokens are shared out at least, if there are so many.
+    /// Target number of warps per launch. The heads of all tokens are divided among at least this many
+    /// warps if there are enough heads.
     fn warps(&self) -> u32 {
         self.over.parallelism.unwrap_or(WARPS)
     }
 
-    /// Warps of a block.
+    /// Returns the warps per block: `warps`, or the value of the launch override.
     fn of_block(&self, warps: u32) -> u32 {
         self.over.threads.map_or(warps, |threads| threads / 32)
     }
 
-    /// The sides that are there.
+    /// Returns the operands that are present: queries, keys or both.
     fn present(&self) -> impl Iterator<Item = &HeadsOperand> {
         self.operands.iter().filter(|operand| operand.heads > 0)
     }
 
-    /// Is each head normalised alone, or not at all?
+    /// Returns whether each head is normalized separately, or no norm is applied.
     fn apart(&self) -> bool {
         self.present().all(|operand| i64::from(operand.cols) == self.extent[2])
     }
 
-    /// Are all columns rotated by tables, or none? And are there few enough batches for a grid of tokens?
+    /// Returns whether the rotation covers all columns with angles from tables, or there is none. Also
+    /// requires vec4 access and at most [`MAX_GRID_YZ`] batches, because the batch is a grid dimension.
     fn plain(&self) -> bool {
         let Rotary { dim, angles, .. } = self.rotary;
         let whole = dim == 0 || i64::from(dim) == self.extent[2] && angles <= Rotary::COMPLEX;
         self.vec4s && whole && self.extent[0] <= i64::from(MAX_GRID_YZ)
     }
 
-    /// Are pairs neighbours, if there are any?
+    /// Returns whether [`Self::plain`] holds and rotated pairs are adjacent columns (interleaved layout).
     fn interleaved_partners(&self) -> bool {
         self.plain() && (self.rotary.halves == 0 || self.rotary.dim == 0)
     }
 
-    /// Can eight columns be accessed 16 bytes at a time?
+    /// Returns whether every operand can be accessed in vectors of eight columns.
     fn vec8s(&self) -> bool {
         let size = self.dtype.size();
         self.extent[2] % 8 == 0
             && self.present().all(|operand| operand.x.is_vec8s(size) && operand.y.is_vec8s(size))
     }
 
-    /// A plan for a grid of tokens.
+    /// Returns a plan with the grid `[tokens, blocks, batches]`.
     fn of_tokens(
         &self,
         kernel: &'static str,
@@ -199,15 +206,15 @@ impl CheckedHeads {
             128 => names[1]?,
             _ => return None,
         };
-        // Steps of four heads are numbers of 32 bits.
+        // The kernel keeps the stride of four heads in 32 bits.
         let near = |operand: &HeadsOperand| {
             [operand.x, operand.y].iter().all(|heads| heads.head_stride.abs() < 1 << 29)
         };
         if !self.plain() || !self.apart() || self.rotary.by_head() || !self.present().all(near) {
             return None;
         }
-        // A warp's angles and parameters are read once for its share, which is larger the more tokens there
-        // are.
+        // A warp reads angles and parameters once for all its heads. The more tokens there are, the more
+        // heads each warp gets.
         let batch = together * (256 / p.dim);
         let max = self.present().map(|operand| operand.heads).max().unwrap_or(0);
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2))
@@ -237,7 +244,7 @@ impl CheckedHeads {
         let BlockKernel { name, .. } = kernels.block.iter().find(|kernel| cols <= kernel.tiles * TILE)?;
         let one_row =
             self.present().all(|operand| operand.cols == operand.heads * p.dim && operand.cols % 8 == 0);
-        // Columns a tile apart have the same angles, or the row is one head.
+        // Either columns that are one tile apart have the same angles, or the row is a single head.
         let repeats = TILE.is_multiple_of(p.dim) && !self.rotary.by_head();
         let one_head = p.dim > TILE && self.apart();
         if !self.interleaved_partners()
@@ -256,7 +263,7 @@ impl CheckedHeads {
         let vec4s = (self.present().map(|operand| operand.heads).max()? * p.dim / 4).max(1);
         let blocks = vec4s.div_ceil(512);
         let threads = vec4s.div_ceil(blocks).next_multiple_of(32);
-        // Large blocks read more in a row; so many of them fill a large GPU several times.
+        // Large blocks read a longer contiguous range. Use them only if at least `BLOCKS` blocks remain.
         let together = (p.rows / BLOCKS).clamp(1, 1_024 / threads);
         let plan = self.of_tokens(kernels.rotated?, p, blocks, [threads, together, 1], 0);
         let plan = HeadLaunch { blocks: plan.blocks.div_ceil(u64::from(together)), ..plan };
@@ -267,10 +274,11 @@ impl CheckedHeads {
         let [q, k] = self.operands;
         let takes = |kernel: &&WarpKernel| i64::from(p.dim) <= kernel.dim && self.vec4s && self.apart();
         let warp = kernels.warp.iter().find(takes)?;
-        // A warp works on so many heads of a token at a time.
+        // Number of heads of one token that a warp processes per step.
         let batch = side_by_side(p.dim) * if self.rotary.by_head() { 1 } else { warp.together };
         let batches = q.heads.max(k.heads).div_ceil(batch).max(1);
-        // Its angles and parameters are read once for its share, which is larger the more tokens there are.
+        // A warp reads angles and parameters once for all its heads. The more tokens there are, the more
+        // heads each warp gets.
         let parts = (self.warps() / p.rows.max(1).saturating_mul(2)).clamp(1, batches);
         p.heads_per_warp = batch * batches.div_ceil(parts);
         p.warp_tasks = [q.heads, k.heads].map(|heads| heads.div_ceil(p.heads_per_warp));

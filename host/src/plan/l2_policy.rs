@@ -7,12 +7,13 @@ use crate::device::launch::Rung;
 use crate::operands::rows::RowLayout;
 
 impl<const N: usize> RowLayout<N> {
-    /// The L2 policy for the rows of the operands `inputs`, which the kernel reads once.
+    /// Returns the L2 policy for the rows of the operands `inputs`, which the kernel reads once.
     ///
-    /// If these rows are larger than L2, they are loaded with `evict_last`. The last blocks, which read half as
-    /// much as L2 holds, demote their lines when they have written their results. With a quarter or all of L2
-    /// instead of half, this kernel and the next ones take as long (docs/ladders.md). Launches in clusters are
-    /// not faster with `evict_last`, and use the default policy.
+    /// If these rows are larger than L2, they are loaded with `evict_last`. The last blocks, which read
+    /// half as much as L2 holds, demote their lines after they have written their results. A quarter or all
+    /// of L2 instead of half gives the same times (docs/internals/launch-configuration.md).
+    ///
+    /// Cluster launches are not faster with `evict_last`, and use the default policy.
     pub fn l2_policy(&self, device: &Device, rung: Rung, inputs: &[usize]) -> L2Policy {
         let element = self.dtype.size();
         let read = u64::from(self.cols) * (element * inputs.len()) as u64;
@@ -42,7 +43,8 @@ mod tests {
     fn the_last_half_of_l2_is_demoted() {
         let device = Device::cpu();
         let x = device.alloc::<f32>(2 * 100 * 128 + 4).unwrap();
-        // 4 KiB of L2, rows of 512 bytes: the last 2 KiB are four rows, of two inputs two rows of each.
+        // The CPU executor reports 4 KiB of L2. Rows have 512 bytes, so the last 2 KiB are four rows, or
+        // two rows of each of two inputs.
         let l2_policy = |offset, rows, cols, rung, inputs: &[usize]| {
             let view = x.view_strided(offset, &[rows, cols], &[128, 1]).unwrap();
             RowLayout::of("op", &device, [("x", &view), ("y", &view)])
@@ -50,7 +52,7 @@ mod tests {
                 .l2_policy(&device, rung, inputs)
         };
         let one = rung(32, 4, 32, 32);
-        // Buffers begin with a line: see `cuda_std::l2::LINE`.
+        // Buffers are aligned to `cuda_std::l2::LINE`.
         assert_eq!(l2_policy(0, 100, 128, one, &[0]), L2Policy::kept_until(96));
         assert_eq!(l2_policy(0, 100, 128, one, &[0, 1]), L2Policy::kept_until(98));
         assert_eq!(
@@ -85,7 +87,7 @@ mod tests {
     static KERNELS: &[&[Kernel]] =
         &[&[Kernel { name: "policies", overlap: Overlap::Both, run: on_the_gpu_alone }]];
 
-    /// Without a GPU of these there is nothing to compare with.
+    /// Passes without a check if there is no GPU with a known L2 size.
     #[test]
     fn a_policy_is_what_the_gpu_makes() {
         let Some(device) = Device::cuda(0).ok().filter(|device| device.l2_bytes().is_some()) else { return };
@@ -93,7 +95,7 @@ mod tests {
         let kernels = Kernels::load(&device, &[(Arch::Sm90, POLICIES)], KERNELS).unwrap();
         let out = made.view_mut(&[2]).unwrap().as_view().ptr();
         let one = Launch::of([1; 3], [1; 3]);
-        // SAFETY: the kernel writes two numbers.
+        // SAFETY: `out` points to the two i64 that the kernel writes.
         unsafe { kernels.launch("policies", one, Stream::default(), &args![out]) }.unwrap();
         let expected = [Policy::NORMAL, Policy::LAST].map(|policy| policy.0 as i64);
         assert_eq!(made.download().unwrap(), expected);

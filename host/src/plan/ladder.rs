@@ -1,5 +1,7 @@
-//! Launch configurations as data: for each op and architecture a ladder, of which the first rung that fits is
-//! taken.
+//! Tables of launch configurations (ladders) for the row ops.
+//!
+//! A rung is one launch configuration: threads per row, packs per thread, rows per block. A pack is one
+//! 16-byte vector. [`Ladder::pick`] takes the first rung whose threads can keep the row in registers.
 use cuda_std::team::Team;
 
 use crate::device::launch::{RowKernels, Rung, cluster, rung};
@@ -7,9 +9,11 @@ use crate::device::ptx::arch::Arch;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result};
 
-/// Rows of up to 128 packs, of every op that holds rows: a thread has 2 packs where time is latency. Two rows
-/// of 64 packs a block are so little that placing blocks is what takes time (`rms_norm` of 196,608: 119 us,
-/// with four of them 96).
+/// Rungs for rows of up to 128 packs, shared by all ops that keep a row in registers. Such rows are
+/// latency-bound, so a thread keeps only 2 packs.
+///
+/// With two rows of 64 packs per block, block scheduling would dominate the time, so these blocks have four
+/// rows.
 const FEW_PACKS: &[Rung] = &[
     rung(2, 2, 1, 64),
     rung(4, 2, 2, 64),
@@ -20,14 +24,16 @@ const FEW_PACKS: &[Rung] = &[
     rung(128, 4, 32, 64),
 ];
 
-/// Rows of more, up to 2048 packs, for ops that reduce a row once or twice; longer ones are each op's own.
+/// Rungs for rows of 129 to 2048 packs, for ops that reduce a row once or twice. Each op defines its own
+/// rungs for longer rows.
 ///
-/// A thread holds 4 packs, for the sake of bytes in flight, and at the models' lengths none of them in vain:
-/// 384 packs by 96 threads and not 128, 512 by 128 and not 160 are 1 to 3 % faster. Chosen on sm_90 by `tune`
-/// and `bench.py` (benches/results/latest/nvidia-h200); why sm_75 and sm_80 take the same: docs/ladders.md.
+/// A thread keeps 4 packs, which gives enough loads in flight. The thread counts fit the row lengths of
+/// common models, so that no thread has unused packs. The rungs were chosen on sm_90 with `tune` and
+/// `bench.py` (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md explains why sm_75 and
+/// sm_80 use the same rungs.
 ///
-/// The number of threads decides in which order a row is summed. Ops that share this ladder give the same
-/// bits for the same row, fused or not.
+/// The number of threads determines the order of the sums. Ops that share this ladder therefore give
+/// bitwise equal results for equal rows, fused or not.
 pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(192, 4, 64, 64),
     rung(256, 2, 128, 128),
@@ -41,23 +47,24 @@ pub(crate) const SHORT_ROWS: &[Rung] = &[
     rung(2_048, 4, 512, 512),
 ];
 
-/// Threads a row of the kernel for any layout, which moves 8 elements (4 in f32) a thread and tile: up to so
-/// many columns, so many threads.
+/// Threads per row for the kernel that takes any layout, as pairs `(columns, threads)`. The first pair with
+/// at least the row's columns applies. Each thread reads 8 elements per tile, or 4 in f32.
 const ANY_LAYOUT: &[(u32, u32)] =
     &[(8, 1), (16, 2), (32, 4), (64, 8), (128, 16), (512, 32), (2_048, 128), (u32::MAX, 512)];
 
-/// The rungs beyond `SHORT_ROWS` of blocks that hold a row, for each architecture.
+/// The rungs for rows that are too long for `SHORT_ROWS` but fit in registers, per architecture.
 pub(crate) struct RegisterRungs {
-    /// A Turing multiprocessor has 1024 threads: a block of more than half of them leaves none to load
-    /// another row while it reduces.
+    /// Rungs for sm_75. A Turing SM has 1024 threads, so these blocks have at most 512. A larger block
+    /// would leave no threads to load another row during its reduction.
     pub sm75: &'static [Rung],
-    /// Everything newer, and the CPU executor.
+    /// Rungs for sm_80 and newer, and for the CPU executor.
     pub sm80: &'static [Rung],
-    /// Clusters, which sm_90 and newer have beside those of `sm80`.
+    /// Additional rungs for sm_90 and newer, which spread a row over a thread block cluster.
     pub sm90: &'static [Rung],
 }
 
-/// Of ops that read one operand: rows that no 512 threads hold 4 packs of; clusters hold up to 1 MiB.
+/// Rungs for ops that read one operand, for rows that do not fit in 512 threads with 4 packs each. Clusters
+/// take rows of up to 1 MiB.
 pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
     sm75: &[rung(3_072, 8, 384, 384), rung(4_096, 8, 512, 512)],
     sm80: &[
@@ -78,25 +85,29 @@ pub(crate) const ONE_OPERAND: RegisterRungs = RegisterRungs {
     ],
 };
 
-/// Of ops that read two: 4 packs a thread of each are the bytes in flight that 8 of one are. Blocks of up to
-/// 512 threads hold no more than the ladder of short rows has.
+/// Rungs for ops that read two operands. With 4 packs per thread of each operand, a thread has as many
+/// bytes in flight as with 8 packs of one operand. On sm_75, 512 threads with 4 packs take no longer rows
+/// than `SHORT_ROWS` does.
 pub(crate) const TWO_OPERANDS: RegisterRungs =
     RegisterRungs { sm75: &[], sm80: &[rung(3_072, 4, 768, 768), rung(4_096, 4, 1_024, 1_024)], sm90: &[] };
 
-/// The launch configurations of an op whose blocks or clusters hold rows.
+/// The launch configurations of an op that keeps rows in the registers of blocks or clusters.
 pub(crate) struct Ladder {
-    /// For rows of more than 128 and up to 2048 packs.
+    /// Rungs for rows of 129 to 2048 packs.
     pub short: &'static [Rung],
-    /// The blocks that hold a longer one.
+    /// Rungs for longer rows that fit in registers.
     pub in_registers: RegisterRungs,
-    /// On architectures that have them, clusters hold rows of more packs than this.
+    /// Longest row, in packs, for which one block is used if the architecture has clusters. Clusters take
+    /// longer rows.
     pub blocks_up_to: u32,
-    /// Threads of the blocks for rows that none holds: they are read twice.
+    /// Threads per block for rows that fit in no rung. The kernel reads these rows twice.
     pub reread: u32,
 }
 
 impl Ladder {
-    /// The first rung that takes the rows of `layout`, or the device's choice.
+    /// Returns the rung for the rows of `layout`. A rung in the device's launch override takes precedence.
+    ///
+    /// Fails with [`Error::Value`] if the rung of the override cannot take these rows.
     pub fn pick<const N: usize>(
         &self,
         op: &'static str,
@@ -110,8 +121,8 @@ impl Ladder {
         }
     }
 
-    /// The first rung that takes the rows of `layout`; for rows that are not vectors, that
-    /// of the kernel for any layout.
+    /// Returns the first rung that fits the rows of `layout`. If the rows cannot be read as 16-byte
+    /// vectors, returns a rung of the kernel for any layout.
     fn first<const N: usize>(&self, arch: Option<Arch>, layout: &RowLayout<N>) -> Rung {
         if !layout.vector {
             let team =
@@ -138,8 +149,8 @@ impl Ladder {
     }
 }
 
-/// `rung`, if its threads hold the rows of `layout` on this architecture. Only a rung that no ladder chose
-/// can fail.
+/// Returns `rung` if its threads can keep the rows of `layout` in registers on this architecture. Only a
+/// rung of the launch override can fail this check.
 fn expect_holds<const N: usize>(
     rung: Rung,
     op: &'static str,

@@ -1,14 +1,14 @@
-//! Launches of row ops: a team of threads for each row.
+//! Launches of row ops. One team of threads processes each row.
 use std::ffi::c_void;
 
 use crate::device::launch::{Launch, Rung};
 use crate::operands::rows::RowLayout;
 use crate::{Device, Error, Result, Stream};
 
-/// Launches a kernel of a row op, a team for each row; with no rows, nothing.
+/// Launches a row kernel with one team per row. Without rows, nothing is launched.
 ///
 /// # Safety
-/// As [`Device::launch`].
+/// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
 pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     op: &'static str,
     device: &Device,
@@ -18,19 +18,19 @@ pub(crate) unsafe fn launch_rows<const N: usize, const ARGS: usize>(
     stream: Stream,
     args: [*const c_void; ARGS],
 ) -> Result<()> {
-    // Teams beyond a warp meet in shared memory: two f32 for each warp, the most that an op folds at once,
-    // and a cluster's exchange.
+    // Teams of more than one warp reduce in shared memory. They need two f32 per warp, the maximum of any
+    // op, and room for the exchange within a cluster.
     let meet = rung.threads_per_row > 32 || rung.cluster > 0;
     let shared_bytes =
         if meet { (rung.threads_per_row * rung.rows_per_block / 32 + rung.cluster + 1) * 8 } else { 0 };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes the arguments that the kernel expects.
     unsafe { launch_rows_with(op, device, kernel, rung, (shared_bytes, None), layout, stream, args) }
 }
 
-/// [`launch_rows`] with so many bytes of shared memory, and such a share of it.
+/// [`launch_rows`] with an explicit number of bytes of shared memory and an explicit carveout.
 ///
 /// # Safety
-/// As [`Device::launch`].
+/// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
 pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
     op: &'static str,
     device: &Device,
@@ -55,6 +55,6 @@ pub(crate) unsafe fn launch_rows_with<const N: usize, const ARGS: usize>(
         shared_bytes,
         carveout,
     };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes the arguments that the kernel expects.
     unsafe { device.launch(kernel, layout.dtype, shape, stream, args) }
 }

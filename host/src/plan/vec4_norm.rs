@@ -1,4 +1,8 @@
-//! Launches of the kernels that read rows in quads: threads, shared memory, parameters.
+//! Launch plans for the norm kernels that read rows in vec4 units (four elements): kernel, threads, shared
+//! memory and parameters.
+//!
+//! A tile is the part of a row that one warp reads per step, see [`TILE`]. Between two passes over a row,
+//! the row stays in registers or is staged in shared memory.
 use std::ffi::c_void;
 
 use cuda_std::row::Rows;
@@ -12,7 +16,7 @@ use crate::error::finite;
 use crate::operands::rows::RowLayout;
 use crate::{Device, Result, Stream};
 
-/// Which norm a row gets.
+/// The norm that is applied to each row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Norm {
     /// `(x - mean) / sqrt(variance + eps)`.
@@ -24,37 +28,41 @@ pub enum Norm {
 
 choices! { Norm: Rms, Layer; }
 
-/// Threads of a row: torch's order of the sums is that of a warp.
+/// Threads per row. One warp per row gives the same order of the sums as torch's kernel.
 const TEAM_THREADS: u32 = 32;
-/// Rows of a block, if shared memory has room for them: no row waits for another, so more would only coarsen the tail.
+/// Rows per block if they fit in shared memory. The rows of a block do not synchronize, so more rows per
+/// block would only lengthen the last wave.
 const TEAMS: u32 = 4;
-/// The same where rows stay in registers.
+/// Rows per block if rows stay in registers.
 const ROWS_PER_BLOCK_IN_REGISTERS: u32 = 2;
-/// The share of a multiprocessor's memory for rows that wait, in percent: what is left is L1, in which scales and shifts
-/// stay. With all of it, rows of 5120 columns left no L1 for them, and each row read them from L2.
+/// Shared memory carveout for kernels that stage rows in shared memory, in percent. The rest stays L1,
+/// which caches scales and shifts. With a carveout of 100 %, every row of 5120 columns read them from L2.
 const CARVEOUT: u32 = 57;
-/// The same where blocks share their rows, of which fewer wait: what was fastest at 2048, 3072 and 5120 columns.
+/// Carveout in percent if a block shares each row, so that fewer rows are staged. It was the fastest value
+/// at 2048, 3072 and 5120 columns.
 const CARVEOUT_OF_BLOCKS: u32 = 44;
-/// The same where rows stay in registers, and in a block's shared memory. Where warps exchange but a few numbers there, no
-/// share is asked for: asked for 30 %, the driver gave all (`layer_norm` of 5120 columns then took 179 us and not 163).
+/// Carveout in percent if rows stay in registers, either of one warp or of a block that also stages the row
+/// in shared memory.
+///
+/// Kernels that use shared memory only for the reduction across warps set no carveout.
 const CARVEOUT_IN_REGISTERS: u32 = 30;
-/// What the warps of a row meet in.
+/// Bytes of shared memory for the reduction across the warps of one row.
 const SCRATCH_BYTES: u32 = 4 * NormParams::SHARING;
 
-/// What the launch of a norm over quads depends on, besides its rows.
+/// Parameters of a norm launch other than its rows.
 #[derive(Clone, Copy)]
 pub(crate) struct NormLaunch {
-    /// Added to the variance, or to the mean of squares.
+    /// Epsilon, added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
     pub eps: f32,
     /// See [`NormParams::form`].
     pub form: OperandForm,
     /// See [`NormParams::round_each`].
     pub round_each: bool,
-    /// Rows that wait together for one row's result.
+    /// Number of rows that must be staged in shared memory at the same time to compute one output row.
     pub staged_vec4: u32,
 }
 
-/// How a kernel reads its rows, and where a row is between two passes over it: a value for each
+/// How a kernel reads its rows, and where it keeps a row between two passes. There is one variant for each
 /// [`Access`](cuda_std::vec4::Access) that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -62,25 +70,26 @@ pub(crate) enum Access {
     Scalar,
     /// Four elements at a time.
     Vectorized,
-    /// Rows of whole tiles, a row in a warp's part of shared memory.
+    /// Rows of whole tiles. A warp stages its row in shared memory.
     WholeTiles,
-    /// The same, a row in its block's shared memory.
+    /// Rows of whole tiles. A block stages its row in shared memory.
     BlockTiles,
-    /// Rows of so many tiles, in the registers of a warp.
+    /// Rows of this many tiles, kept in the registers of one warp.
     WarpRegisters(u32),
-    /// Rows of four times so many tiles, in the registers of a block's warps.
+    /// Rows of four times this many tiles, kept in the registers of a block's four warps.
     BlockRegisters(u32),
-    /// The same, with room for the row in shared memory.
+    /// Like [`Self::BlockRegisters`], and the row is also staged in shared memory.
     BlockRegistersStaged(u32),
 }
 
 impl Access {
-    /// Does a block share each row?
+    /// Returns whether the warps of a block share each row.
     fn is_block_shared(self) -> bool {
         matches!(self, Self::BlockTiles | Self::BlockRegisters(_) | Self::BlockRegistersStaged(_))
     }
 
-    /// Can a kernel that reads rows like this take those of whole tiles?
+    /// Returns whether a kernel with this access supports the rows of `layout`, if these consist of whole
+    /// tiles.
     fn can<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         let tiles = layout.cols / TILE;
         match self {
@@ -92,12 +101,15 @@ impl Access {
         }
     }
 
-    /// And is it then faster than those for any such rows? On an H200:
+    /// Returns whether a kernel with this access is faster than the kernel for all rows of whole tiles. On
+    /// an H200:
     ///
-    /// - from the registers of a warp or a block: always;
-    /// - by a block, from shared memory: where rows are long, or of 2048 columns and more but few.
+    /// - Rows in the registers of a warp or a block are always faster.
+    /// - A block that stages its row in shared memory is faster for rows of 4096 columns or more. It is
+    ///   also faster from 2048 columns on if there are at most 16,384 rows.
     ///
-    /// Few are so many that the time is that of the last ones. Otherwise what a warp does once for its row weighs more.
+    /// With few rows, the last wave dominates. With many rows, the fixed cost of each row weighs more, and
+    /// one warp per row is cheaper.
     fn is_faster<const N: usize>(self, layout: &RowLayout<N>) -> bool {
         match self {
             Self::BlockTiles => layout.cols >= 4096 || layout.cols >= 2048 && layout.rows <= 1 << 14,
@@ -105,7 +117,7 @@ impl Access {
         }
     }
 
-    /// What a kernel that is compiled for several ways is told.
+    /// Returns the access argument for a kernel that supports several accesses.
     fn argument(self) -> RowAccess {
         match self {
             Self::Scalar => RowAccess::SCALAR,
@@ -115,37 +127,39 @@ impl Access {
     }
 }
 
-/// A kernel for some of the rows of whole tiles.
+/// A kernel for a subset of the rows of whole tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct TileKernel {
     pub name: &'static str,
-    /// How it reads rows, which says which ones.
+    /// The kernel's access, which determines the rows that it supports.
     pub access: Access,
-    /// The only form of the operands that it takes; `None`: each.
+    /// The only operand form that the kernel supports, or `None` if it supports all.
     pub form: Option<OperandForm>,
 }
 
-/// The kernels of an op over quads.
+/// The vec4 kernels of one op.
 #[derive(Clone, Copy)]
 pub(crate) struct NormKernels {
-    /// For any layout, and for rows of whole tiles where `whole` is the same.
+    /// Kernel for any layout. It is also used for rows of whole tiles if `whole` names the same kernel.
     pub any: &'static str,
-    /// For rows of whole tiles, which wait in shared memory.
+    /// Kernel for rows of whole tiles, which it stages in shared memory.
     pub whole: &'static str,
-    /// For some of these rows: the first that takes a row has it. Those for one form leave more registers, and stand first.
+    /// Kernels for a subset of these rows. The first that supports a row is used. Kernels for a single
+    /// operand form need fewer registers and come first.
     pub special: &'static [TileKernel],
-    /// The share of a multiprocessor's memory that `whole` asks for; without one the driver decides.
+    /// Shared memory carveout of `whole`, in percent. `None` leaves it to the driver.
     pub carveout: Option<u32>,
 }
 
 impl NormKernels {
-    /// For any layout and for rows of whole tiles, and no others.
+    /// Returns a set with a kernel for any layout and a kernel for rows of whole tiles, and no special
+    /// kernels.
     pub const fn of([any, whole]: [&'static str; 2]) -> Self {
         Self { any, whole, special: &[], carveout: Some(CARVEOUT) }
     }
 }
 
-/// How a kernel over quads is launched, and its parameters.
+/// A vec4 kernel with its launch configuration and parameters.
 pub(crate) struct Vec4Launch {
     pub params: NormParams,
     kernel: &'static str,
@@ -155,7 +169,8 @@ pub(crate) struct Vec4Launch {
 }
 
 impl Vec4Launch {
-    /// For the rows of `layout`, which wait in registers or in shared memory between the passes if there is room.
+    /// Plans the launch for the rows of `layout`. Between passes, rows stay in registers or are staged in
+    /// shared memory if they fit. Fails if `eps` is negative or not finite.
     pub fn of<const N: usize>(
         op: &'static str,
         device: &Device,
@@ -180,7 +195,7 @@ impl Vec4Launch {
         let any = (if layout.vec4s { Access::Vectorized } else { Access::Scalar }, kernels.any);
         let able =
             |access: Access| is_whole && access.can(layout) && (may_synchronize || !access.is_block_shared());
-        // A kernel that looks up what its operands are is never faster.
+        // A kernel that branches on the operand form at run time is never faster.
         let looks_up = kernels.any == kernels.whole;
         let special = |first| {
             let takes = move |kernel: &&TileKernel| {
@@ -230,10 +245,10 @@ impl Vec4Launch {
         Ok(Self { params, kernel, rung, shared_bytes, carveout })
     }
 
-    /// Launches.
+    /// Launches the planned kernel.
     ///
     /// # Safety
-    /// As [`Device::launch`].
+    /// See [`Device::launch`]: `args` must point to the arguments that the kernel expects.
     pub unsafe fn launch<const N: usize, const ARGS: usize>(
         &self,
         op: &'static str,
@@ -243,7 +258,7 @@ impl Vec4Launch {
         args: [*const c_void; ARGS],
     ) -> Result<()> {
         let shared = (self.shared_bytes, self.carveout);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes the arguments that the kernel expects.
         unsafe { launch_rows_with(op, device, self.kernel, self.rung, shared, layout, stream, args) }
     }
 }

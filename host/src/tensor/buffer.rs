@@ -1,11 +1,12 @@
-//! Memory on a device, for programs that have no tensor library.
+//! Owned device memory, for programs without a tensor library.
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::{Device, Error, Result, Scalar, Stream, View, ViewMut};
 
-/// The alignment of buffers on the CPU: that of a line of L2, more than any access wants. (The driver aligns its own to 256.)
+/// Alignment of buffers on the CPU in bytes: that of an L2 line. The CUDA driver aligns its allocations to
+/// 256 bytes.
 const ALIGN: usize = cuda_std::l2::LINE as usize;
 
 /// `len` elements of `T` on a device.
@@ -18,42 +19,42 @@ pub struct Buffer<T> {
 
 // SAFETY: the buffer owns its memory, and `&self` allows only reads.
 unsafe impl<T: Send> Send for Buffer<T> {}
-// SAFETY: as above.
+// SAFETY: `&self` allows only reads.
 unsafe impl<T: Sync> Sync for Buffer<T> {}
 
 impl Device {
-    /// Allocates `len` elements and sets every byte to 0xFF (a NaN, or -1). Elements that a kernel fails to
+    /// Allocates `len` elements and sets every byte to 0xFF (NaN or -1). Elements that a kernel fails to
     /// write are then visible.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// Returns an error if there is not enough memory.
     pub fn alloc<T: Scalar>(&self, len: usize) -> Result<Buffer<T>> {
         let buffer = self.reserve(len)?;
         buffer.fill(&vec![T::POISON; len])?;
         Ok(buffer)
     }
 
-    /// A copy of `values` on the device.
+    /// Copies `values` to a new buffer on the device.
     ///
     /// # Errors
-    /// Not enough memory, or a copy that failed.
+    /// Returns an error if there is not enough memory or the copy fails.
     pub fn upload<T: Scalar>(&self, values: &[T]) -> Result<Buffer<T>> {
         let buffer = self.reserve(values.len())?;
         buffer.fill(values)?;
         Ok(buffer)
     }
 
-    /// Allocates `len` elements: zeros on the CPU, uninitialized on a GPU.
+    /// Allocates `len` elements. They are zero on the CPU and uninitialized on a GPU.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// Returns an error if there is not enough memory.
     pub fn reserve<T: Scalar>(&self, len: usize) -> Result<Buffer<T>> {
         let out_of_memory = |bytes| Error::OutOfMemory { device: self.name().into(), bytes };
         let bytes = len.checked_mul(size_of::<T>()).filter(|&bytes| bytes <= isize::MAX as usize - ALIGN);
         let bytes = bytes.ok_or_else(|| out_of_memory(usize::MAX))?;
         let address = match self.as_cuda() {
             Some(cuda) => cuda.alloc(bytes)?,
-            // SAFETY: the layout is not empty.
+            // SAFETY: `host_layout` returns a layout of at least one byte.
             None => match unsafe { std::alloc::alloc_zeroed(host_layout(bytes)) } as u64 {
                 0 => return Err(out_of_memory(bytes)),
                 address => address,
@@ -68,73 +69,74 @@ fn host_layout(bytes: usize) -> std::alloc::Layout {
 }
 
 impl<T: Scalar> Buffer<T> {
-    /// Writes a new buffer, which nobody else has yet.
+    /// Fills a new buffer, to which no other reference exists yet.
     fn fill(&self, values: &[T]) -> Result<()> {
         let (from, bytes) = (values.as_ptr(), size_of_val(values));
         assert_eq!(values.len(), self.len);
         match self.device.as_cuda() {
-            // SAFETY: both are `bytes` long.
+            // SAFETY: `values` and the buffer are `bytes` bytes long.
             Some(cuda) => unsafe { cuda.upload(self.address, from.cast(), bytes) },
             None => {
-                // SAFETY: both are as long.
+                // SAFETY: `values` and the buffer have the same length, as asserted above.
                 unsafe { std::ptr::copy_nonoverlapping(from, self.address as *mut T, values.len()) };
                 Ok(())
             }
         }
     }
 
-    /// The number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Is there no element?
+    /// Returns whether the buffer has no elements.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The elements as a contiguous tensor of `shape`.
+    /// Returns the elements as a contiguous tensor of `shape`.
     ///
     /// # Errors
-    /// A shape of more elements than there are.
+    /// Returns an error if `shape` has more elements than the buffer.
     pub fn view(&self, shape: &[i64]) -> Result<View<'_>> {
         self.view_strided(0, shape, &contiguous(shape))
     }
 
-    /// The elements as a contiguous tensor of `shape`, to be written.
+    /// Returns the elements as a contiguous, writable tensor of `shape`.
     ///
     /// # Errors
-    /// As [`Buffer::view`].
+    /// Same as [`Buffer::view`].
     pub fn view_mut(&mut self, shape: &[i64]) -> Result<ViewMut<'_>> {
         self.view_strided_mut(0, shape, &contiguous(shape))
     }
 
-    /// The tensor of `shape` and `strides` (in elements) that begins at element `offset`.
+    /// Returns the tensor of `shape` and `strides` (in elements) that starts at element `offset`.
     ///
     /// # Errors
-    /// A tensor that reaches past the buffer.
+    /// Returns an error if the tensor extends past the end of the buffer.
     pub fn view_strided(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<View<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: every element lies in the buffer, which the view borrows.
+        // SAFETY: `inside` checked that every element is in the buffer, which the view borrows.
         unsafe { View::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
 
-    /// As [`Buffer::view_strided`], to be written.
+    /// Like [`Buffer::view_strided`], for writing.
     ///
     /// # Errors
-    /// As there.
+    /// Same as [`Buffer::view_strided`].
     pub fn view_strided_mut(&mut self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<ViewMut<'_>> {
         let ptr = self.inside(offset, shape, strides)?;
-        // SAFETY: as `view_strided`, borrowed mutably.
+        // SAFETY: `inside` checked that every element is in the buffer, which the view borrows mutably.
         unsafe { ViewMut::from_raw(ptr, T::DTYPE, shape, strides) }
             .map(|view| view.placed(self.device.location()))
     }
 
-    /// Gives a copy of `from` into this buffer to `stream`: a GPU's memory bandwidth is measured by it.
+    /// Copies `from` into this buffer on `stream`. Benchmarks use this to measure the memory bandwidth of a
+    /// GPU.
     ///
     /// # Errors
-    /// Buffers of different lengths or devices; a driver error.
+    /// Returns an error if the lengths or devices differ, or a driver error.
     pub fn copy_from(&mut self, from: &Self, stream: Stream) -> Result<()> {
         let (op, arg) = ("Buffer::copy_from", "from");
         if self.len != from.len {
@@ -145,9 +147,10 @@ impl<T: Scalar> Buffer<T> {
             return Err(Error::Device { op, arg, expected: self.device.name().into() });
         }
         match self.device.as_cuda() {
-            // SAFETY: both are this long, on this GPU, and are freed when the copy is done (see `drop`).
+            // SAFETY: both buffers have this length and are on this GPU. `drop` frees them only after the
+            // copy is done.
             Some(cuda) => unsafe { cuda.copy(self.address, from.address, self.len * size_of::<T>(), stream) },
-            // SAFETY: two buffers on the host.
+            // SAFETY: both are host buffers of the same length. `&mut self` excludes overlap.
             None => unsafe {
                 std::ptr::copy_nonoverlapping(from.address as *const T, self.address as *mut T, self.len);
                 Ok(())
@@ -155,7 +158,7 @@ impl<T: Scalar> Buffer<T> {
         }
     }
 
-    /// The address of element `offset`, if the tensor that begins there ends inside.
+    /// Returns the address of element `offset` if the tensor that starts there ends inside the buffer.
     fn inside(&self, offset: usize, shape: &[i64], strides: &[i64]) -> Result<*mut c_void> {
         let dims =
             || shape.iter().zip(strides).map(|(&size, &stride)| (i128::from(size), i128::from(stride)));
@@ -171,28 +174,28 @@ impl<T: Scalar> Buffer<T> {
         Ok((self.address as usize + offset * size_of::<T>()) as *mut c_void)
     }
 
-    /// Copies the elements back, after what was given to the default stream. For work on another stream, wait for that
-    /// stream first.
+    /// Copies the elements to the host, after all work on the default stream. If another stream writes the
+    /// buffer, synchronize this stream first.
     ///
     /// # Errors
-    /// A kernel or a copy that failed.
+    /// Returns an error if a kernel or the copy failed.
     pub fn download(&self) -> Result<Vec<T>> {
         self.download_part(0..self.len)
     }
 
-    /// As [`Buffer::download`], of some of the elements.
+    /// Like [`Buffer::download`], for a range of the elements.
     ///
     /// # Errors
-    /// A range that is not inside the buffer; a kernel or a copy that failed.
+    /// Returns an error if the range is not inside the buffer, or if a kernel or the copy failed.
     pub fn download_part(&self, range: Range<usize>) -> Result<Vec<T>> {
         let from = self.inside(range.start, &[range.len() as i64], &[1])?;
         let mut values = vec![T::default(); range.len()];
         match self.device.as_cuda() {
-            // SAFETY: both have the same length.
+            // SAFETY: `values` and the range have the same length.
             Some(cuda) => unsafe {
                 cuda.download(values.as_mut_ptr().cast(), from as u64, size_of_val(&values[..]))?
             },
-            // SAFETY: as above.
+            // SAFETY: `values` and the range have the same length, and the buffer is on the host.
             None => unsafe {
                 std::ptr::copy_nonoverlapping(from.cast::<T>(), values.as_mut_ptr(), values.len())
             },
@@ -204,8 +207,8 @@ impl<T: Scalar> Buffer<T> {
 impl<T> Drop for Buffer<T> {
     fn drop(&mut self) {
         let bytes = self.len * size_of::<T>();
-        // SAFETY: allocated in `reserve`, with this layout; no view outlives the buffer. Launches and copies may: `cuMemFree`
-        // waits for what the GPU was given before, as memory of `cuMemAlloc` is unmapped at once.
+        // SAFETY: `reserve` allocated the memory with this layout, and no view outlives the buffer.
+        // Launches and copies may still use it, but `cuMemFree` waits for submitted GPU work.
         unsafe {
             match self.device.as_cuda() {
                 Some(cuda) => cuda.free(self.address),

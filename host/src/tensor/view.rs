@@ -1,11 +1,11 @@
-//! Borrowed tensors: the only way in. An op checks its views before it launches.
+//! Borrowed tensors, the only tensor arguments of ops. An op checks its views before it launches.
 use std::ffi::c_void;
 use std::marker::PhantomData;
 
 use crate::device::handle::Location;
 use crate::{Device, Dtype, Error, Result};
 
-/// The largest number of dimensions.
+/// Maximum number of dimensions.
 pub const MAX_RANK: usize = 8;
 
 /// A borrowed tensor for reading: address, element type, shape, and strides in elements.
@@ -16,13 +16,14 @@ pub struct View<'a> {
     rank: usize,
     shape: [i64; MAX_RANK],
     strides: [i64; MAX_RANK],
-    /// Where a [`Buffer`](crate::Buffer) of ours lies; for raw memory whoever made the view knows.
+    /// The location of the memory of a [`Buffer`](crate::Buffer). `None` for raw memory, whose location
+    /// only the caller knows.
     location: Option<Location>,
     memory: PhantomData<&'a ()>,
 }
 
 impl<'a> View<'a> {
-    /// A view of memory that somebody else owns.
+    /// Makes a view of memory that other code owns.
     ///
     /// # Safety
     /// For `'a`, and until all work on the streams that use the view has finished, `ptr` must point to memory
@@ -35,7 +36,7 @@ impl<'a> View<'a> {
     #[inline]
     pub unsafe fn from_raw(ptr: *const c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         let natural = shape.iter().chain(strides).all(|&number| number >= 0);
-        // Empty tensors too: products of some of the sizes are taken.
+        // Check this for empty tensors too, because ops multiply subsets of the sizes.
         let counted = shape.iter().try_fold(1_i64, |count, &size| count.checked_mul(size.max(1))).is_some();
         let fits = shape.len() <= MAX_RANK && shape.len() == strides.len() && natural && counted;
         if !fits {
@@ -73,7 +74,7 @@ impl<'a> View<'a> {
         &self.strides[..self.rank]
     }
 
-    /// The same view, known to be of memory in `location`.
+    /// Returns the same view with a known memory location.
     pub(crate) fn placed(self, location: Location) -> Self {
         Self { location: Some(location), ..self }
     }
@@ -108,7 +109,8 @@ impl<'a> View<'a> {
         }
         Err(Error::Shape { op, arg, got: self.shape().to_vec(), expected: format!("{shape:?}") })
     }
-    /// The same tensor repeated to `shape`, as torch broadcasts: missing and single dimensions have stride 0.
+    /// Returns the tensor broadcast to `shape`, as torch does. Missing dimensions and dimensions of size 1
+    /// get stride 0.
     pub(crate) fn broadcast_to(&self, op: &'static str, arg: &'static str, shape: &[i64]) -> Result<Self> {
         let own = self.shape();
         let missing = shape.len().checked_sub(own.len());
@@ -126,11 +128,12 @@ impl<'a> View<'a> {
         }
         Ok(wide)
     }
-    /// The error of strides that an op cannot read.
+    /// Returns the error for strides that an op does not support.
     pub(crate) fn bad_strides(&self, op: &'static str, arg: &'static str, problem: &'static str) -> Error {
         Error::Strides { op, arg, shape: self.shape().to_vec(), strides: self.strides().to_vec(), problem }
     }
-    /// The first and last byte address that the elements reach; `None` when there is no element.
+    /// Returns the addresses of the first and last byte of the elements, or `None` if there are no
+    /// elements.
     pub(crate) fn byte_range(&self) -> Option<(usize, usize)> {
         if self.shape().contains(&0) {
             return None;
@@ -147,13 +150,13 @@ impl<'a> View<'a> {
 pub struct ViewMut<'a>(View<'a>);
 
 impl<'a> ViewMut<'a> {
-    /// A view of memory that somebody else owns.
+    /// Makes a view of memory that other code owns.
     ///
     /// # Safety
-    /// As [`View::from_raw`]. The memory must also be writable, and nothing else may access it for `'a`.
+    /// Same as [`View::from_raw`]. The memory must also be writable, and nothing else may access it for `'a`.
     ///
     /// # Errors
-    /// As [`View::from_raw`].
+    /// Same as [`View::from_raw`].
     #[inline]
     pub unsafe fn from_raw(ptr: *mut c_void, dtype: Dtype, shape: &[i64], strides: &[i64]) -> Result<Self> {
         // SAFETY: the caller passes memory of the device that is valid for every element of `shape` and
@@ -161,12 +164,12 @@ impl<'a> ViewMut<'a> {
         unsafe { View::from_raw(ptr, dtype, shape, strides) }.map(Self)
     }
 
-    /// The same view, known to be of memory in `location`.
+    /// Returns the same view with a known memory location.
     pub(crate) fn placed(self, location: Location) -> Self {
         Self(self.0.placed(location))
     }
 
-    /// The same tensor, for looking at shape and strides.
+    /// Returns the tensor as a read-only view, for access to shape and strides.
     pub fn as_view(&self) -> &View<'a> {
         &self.0
     }

@@ -1,18 +1,19 @@
-//! What a tensor handle can be asked.
+//! Accessors for the properties of a tensor handle.
 
 use super::{Handle, Shim};
 use std::ffi::c_void;
 
-/// Properties of a tensor that are read through an out parameter.
+/// Defines accessors for properties that the shim returns through an out parameter.
 macro_rules! getters {
     ($($(#[$doc:meta])* $name:ident: $function:ident -> $ty:ty;)*) => {
         impl Shim { $(
             $(#[$doc])*
             pub fn $name(&self, tensor: Handle) -> Result<$ty, String> {
                 let mut value = std::mem::MaybeUninit::<$ty>::uninit();
-                // SAFETY: callers pass a live tensor handle (they own it); `value` is written unless a code says otherwise.
+                // SAFETY: callers own the tensor handle, so it is valid. The shim writes at most one value
+                // to `value`.
                 match unsafe { (self.functions.$function)(tensor, value.as_mut_ptr()) } {
-                    // SAFETY: code 0 means that the value was written.
+                    // SAFETY: the shim wrote the value, because the code is 0.
                     0 => Ok(unsafe { value.assume_init() }),
                     code => Err(format!("{} failed with code {code}", stringify!($function))),
                 }
@@ -30,12 +31,12 @@ getters! {
     sizes: aoti_torch_get_sizes -> *mut i64;
     /// Strides in elements, borrowed from the tensor.
     strides: aoti_torch_get_strides -> *mut i64;
-    /// torch's number of the dtype.
+    /// torch's code of the dtype.
     dtype: aoti_torch_get_dtype -> i32;
-    /// torch's number of the kind of device.
+    /// torch's code of the device type.
     device_type: aoti_torch_get_device_type -> i32;
     /// Index of the device, -1 for the CPU.
     device_index: aoti_torch_get_device_index -> i32;
-    /// torch's number of the layout.
+    /// torch's code of the layout.
     layout: aoti_torch_get_layout -> i32;
 }

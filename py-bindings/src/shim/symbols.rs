@@ -1,40 +1,41 @@
-//! The table of shim functions and how they are found.
+//! The table of shim functions, and their lookup.
 
 use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 use std::ffi::{c_char, c_void};
 
-/// `AtenTensorHandle`, `TorchLibraryHandle`: opaque pointers.
+/// An opaque `AtenTensorHandle` or `TorchLibraryHandle`.
 pub type Handle = *mut c_void;
-/// A kernel as the shim registers it: argument stack, number of inputs, number of outputs.
+/// A boxed kernel. Its parameters are the argument stack, the number of inputs and the number of outputs.
 pub type Boxed = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
-/// What a function returns: 0, or an error.
+/// The result of a shim function: 0, or an error code.
 pub type Code = i32;
 
-/// A handle to a library that is already in the process; an error when it is not.
+/// Returns a handle to a library that the process has already loaded, or an error if the library is not
+/// loaded.
 pub fn open_loaded(path: &str) -> Result<Library, String> {
-    // SAFETY: RTLD_NOLOAD runs no initialiser; it only finds a library that is already in the process.
+    // SAFETY: with RTLD_NOLOAD no initializer runs.
     unsafe { Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL | libc::RTLD_NOLOAD) }
         .map_err(|error| format!("{path} is not loaded: {error}"))
 }
 
-/// Finds a function that may not exist.
+/// Looks up a function by name, or returns an error if the library lacks it.
 ///
 /// # Safety
-/// `F` is the function's type.
+/// `F` must be the type of the function.
 pub unsafe fn find<F: Copy>(library: &Library, name: &str) -> Result<F, String> {
-    // SAFETY: the caller vouches for the type.
+    // SAFETY: the caller guarantees that `F` is the type of the function.
     let symbol = unsafe { library.get::<F>(name.as_bytes()) };
     symbol.map(|symbol| *symbol).map_err(|error| format!("this torch lacks {name}: {error}"))
 }
 
 macro_rules! functions {
     ($($name:ident: fn($($arg:ty),*) $(-> $ret:ty)?;)*) => {
-        /// The functions that every supported torch has.
+        /// The functions that every supported torch version has.
         pub struct Functions { $(pub $name: unsafe extern "C-unwind" fn($($arg),*) $(-> $ret)?),* }
         impl Functions {
-            /// Looks all of them up.
+            /// Looks up all functions.
             pub fn find(library: &Library) -> Result<Self, String> {
-                // SAFETY: each type is the one that torch's headers declare for its name.
+                // SAFETY: torch's headers declare each type for its name.
                 unsafe { Ok(Functions { $($name: find(library, stringify!($name))?),* }) }
             }
         }

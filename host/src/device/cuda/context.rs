@@ -1,4 +1,4 @@
-//! An open GPU: its primary context, which torch shares, and its properties.
+//! An open GPU: its properties and its primary context, which it shares with torch.
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, OnceLock, RwLock};
@@ -10,23 +10,23 @@ use crate::device::ptx::arch::Arch;
 use crate::device::ptx::{self, Overlap, Ptx};
 use crate::{Dtype, Error, Result};
 
-/// How many GPUs there are; opens the driver at the first call.
+/// Returns the number of GPUs. The first call opens and initializes the driver.
 pub(crate) fn count() -> Result<usize> {
     driver::load().map_err(|reason| Error::NoDriver(reason.into()))?;
-    // SAFETY: takes a number, which must be 0.
+    // SAFETY: `cuInit` takes no pointers, and its flags must be 0.
     match unsafe { sys::cuInit(0) } {
         0 => Gpu::count(),
         code => Err(Error::NoDriver(sys::text(code))),
     }
 }
 
-/// GPU number `index`.
+/// Returns GPU number `index`, or an error if there are fewer GPUs.
 fn gpu(index: usize) -> Result<Gpu> {
     let count = count()?;
     if index < count { Gpu::get(index) } else { Err(Error::NoDevice { index, count }) }
 }
 
-/// Name and compute capability of a GPU, and the PTX that it loads; none of these needs a context.
+/// Returns the name and compute capability of a GPU, and the PTX to load. None of these needs a context.
 fn description(
     gpu: Gpu,
     arch: Option<Arch>,
@@ -39,41 +39,43 @@ fn description(
     }
 }
 
-/// Name of GPU number `index`, and the architecture of the PTX that it would load.
+/// Returns the name of GPU number `index` and the architecture of the PTX to load.
 pub(crate) fn describe(index: usize) -> Result<(String, Arch)> {
     let (name, _, ptx) = description(gpu(index)?, forced_arch()?, None)?;
     Ok((name, ptx.arch))
 }
 
-/// One GPU with one PTX.
+/// A GPU that was opened with one set of PTX.
 pub(crate) struct Cuda {
     pub index: usize,
     pub name: String,
     pub ptx: &'static Ptx,
-    /// The most shared memory of a block.
+    /// Maximum bytes of shared memory per block, with opt-in.
     pub max_shared_bytes: u32,
-    /// PTX with instructions of this architecture alone (`sm_90a`), from which kernels are taken first.
+    /// PTX with instructions that only this architecture has (`sm_90a`). Kernels that `ptx` lacks are
+    /// loaded from it.
     pub native: Option<&'static Ptx>,
     pub multiprocessors: u32,
-    /// Its L2, on GPUs where keeping there what is read once was measured to be faster.
+    /// Bytes of L2, on GPUs where the `evict_last` policy was measured to be faster.
     pub l2_bytes: Option<u64>,
     pub capability: (u32, u32),
-    /// May a launch begin before the one ahead of it in the stream ends? Then kernels wait for that themselves.
+    /// Whether launches use programmatic dependent launch. The kernels then wait for earlier launches
+    /// themselves.
     pub(super) overlaps: bool,
-    /// Never released: launches may outlive everything that could own it.
+    /// The primary context, never released, because launches may outlive every owner.
     context: Raw,
     pub(super) functions: RwLock<HashMap<(&'static str, Dtype), Raw>>,
 }
 
-/// A `CUcontext` or a `CUfunction`, valid in any thread until the process ends.
+/// A `CUcontext` or `CUfunction`. It is valid in every thread until the process ends.
 #[derive(Clone, Copy)]
 pub(super) struct Raw(pub *mut c_void);
-// SAFETY: the driver's handles may be used from any thread.
+// SAFETY: the driver allows the use of its handles from any thread.
 unsafe impl Send for Raw {}
-// SAFETY: as above.
+// SAFETY: the driver allows concurrent use of its handles.
 unsafe impl Sync for Raw {}
 
-/// Makes a context current and, when dropped, the one before it.
+/// Guard that makes a context current, and restores the previous context when dropped.
 pub(super) struct Current {
     before: *mut c_void,
     ours: *mut c_void,
@@ -82,10 +84,10 @@ pub(super) struct Current {
 impl Current {
     fn set(ours: *mut c_void) -> Result<Self> {
         let mut before = std::ptr::null_mut();
-        // SAFETY: writes the current context, or null.
+        // SAFETY: the driver writes one pointer to `before`.
         sys::check("cuCtxGetCurrent", unsafe { sys::cuCtxGetCurrent(&mut before) })?;
         if before != ours {
-            // SAFETY: a retained primary context.
+            // SAFETY: `ours` is a primary context that is retained until the process ends.
             sys::check("cuCtxSetCurrent", unsafe { sys::cuCtxSetCurrent(ours) })?;
         }
         Ok(Self { before, ours })
@@ -95,19 +97,20 @@ impl Current {
 impl Drop for Current {
     fn drop(&mut self) {
         if self.before != self.ours {
-            // SAFETY: it was current when this was made.
+            // SAFETY: `before` was the current context when this guard was made.
             unsafe { sys::cuCtxSetCurrent(self.before) };
         }
     }
 }
 
-/// Allows, in this thread and until dropped, calls that a stream being captured would refuse.
+/// Guard that sets the thread's stream capture mode to relaxed. The thread may then make calls that a
+/// capture in progress would forbid.
 pub(super) struct Relaxed(i32);
 
 impl Relaxed {
     pub fn new() -> Self {
         let mut mode = sys::RELAXED;
-        // SAFETY: swaps a number of this thread.
+        // SAFETY: the driver reads and writes only `mode`, the capture mode of this thread.
         unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
         Self(mode)
     }
@@ -115,15 +118,15 @@ impl Relaxed {
 
 impl Drop for Relaxed {
     fn drop(&mut self) {
-        // SAFETY: as in `new`.
+        // SAFETY: the driver reads and writes only this field.
         unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
     }
 }
 
 impl Cuda {
-    /// GPU number `index`, opened once in a process.
+    /// Returns GPU number `index`. Each GPU is opened once per process.
     pub fn open(index: usize) -> Result<Arc<Self>> {
-        // Opening takes a second or more: calls on GPUs that are open, and those that open others, do not wait for it.
+        // Opening a GPU takes a second or more. The slots let calls on other GPUs proceed meanwhile.
         static GPUS: OnceLock<Slots<Arc<Cuda>>> = OnceLock::new();
         let gpus = match GPUS.get() {
             Some(gpus) => gpus,
@@ -136,7 +139,8 @@ impl Cuda {
         cuda.unwrap_or_else(|| Err(Error::NoDevice { index, count: gpus.count() })).cloned()
     }
 
-    /// GPU number `index` with `own` PTX, the PTX of `arch`, or the newest that it can run.
+    /// Opens GPU number `index`. Loads the PTX `own` if given, else the PTX of `arch`, else the newest PTX
+    /// that the GPU can run.
     pub fn new(index: usize, arch: Option<Arch>, own: Option<&'static Ptx>) -> Result<Self> {
         let gpu = gpu(index)?;
         let (name, capability, ptx) = description(gpu, arch, own)?;
@@ -173,12 +177,13 @@ impl Cuda {
 
     pub fn synchronize(&self) -> Result<()> {
         let _current = self.current()?;
-        // SAFETY: waits.
+        // SAFETY: `cuCtxSynchronize` takes no arguments, and `_current` keeps the context current.
         sys::check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 }
 
-/// `OXIWARP_ARCH`: the PTX to load instead of the newest.
+/// Returns the architecture in `OXIWARP_ARCH`, whose PTX is loaded instead of the newest. Fails if there is
+/// no such PTX.
 fn forced_arch() -> Result<Option<Arch>> {
     static FORCED: OnceLock<Option<String>> = OnceLock::new();
     let Some(name) =

@@ -1,4 +1,4 @@
-//! Kernels as functions of the driver: loaded when first launched, each of a module of its own.
+//! Kernels as driver functions. The first launch of a kernel loads it, in a module of its own.
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{CStr, CString, c_void};
@@ -11,17 +11,19 @@ use crate::device::launch::{DEFAULT_SMEM_BYTES, Launch, Stream};
 use crate::device::ptx::arch::Arch;
 use crate::{Dtype, Error, Result};
 
-/// Kernels that are not of this crate, by name.
+/// Kernels of a user's crate, by name.
 ///
-/// With each function its limit of shared memory: launches of it may ask for different ones.
+/// Each function has its current shared memory limit, because its launches may need different amounts.
 pub(crate) struct OwnKernels(HashMap<&'static str, (Raw, RisingLimit)>);
 
 impl Raw {
-    /// Launches a function of the current context. `overlaps`: it may begin before the launch before it is done, which its
-    /// PTX waits for.
+    /// Launches a function in the current context.
+    ///
+    /// `overlaps`: launch with programmatic dependent launch. The kernel may then start before the previous
+    /// launch has ended, and its PTX waits for that launch.
     ///
     /// # Safety
-    /// As `Device::launch`.
+    /// See `Device::launch`.
     unsafe fn launch(
         self,
         shape: &Launch,
@@ -38,11 +40,13 @@ impl Raw {
             attribute_count: u32::from(overlaps),
         };
         let (args, extra) = (args.as_ptr(), std::ptr::null());
-        // SAFETY: the function takes these arguments, as the caller promises.
+        // SAFETY: the caller passes the arguments that the function declares, and `config` is alive during
+        // the call.
         sys::check("cuLaunchKernelEx", unsafe { sys::cuLaunchKernelEx(&config, self.0, args, extra) })
     }
 
-    /// Raises the limit of shared memory to what a launch wants, and says which share of the cache is to be that.
+    /// Sets the function's shared memory limit, if the launch needs more than the default, and its
+    /// carveout.
     fn prepare(self, shape: &Launch) -> Result<()> {
         let opt_in =
             (shape.shared_bytes > DEFAULT_SMEM_BYTES).then_some((sys::MAX_SHARED, shape.shared_bytes));
@@ -53,30 +57,31 @@ impl Raw {
         Ok(())
     }
 
-    /// Sets an attribute of a function: a limit, or a hint.
+    /// Sets an attribute of the function.
     fn set(self, attribute: i32, value: i32) -> Result<()> {
-        // SAFETY: a function that was loaded.
+        // SAFETY: `self` is a function of a loaded module.
         sys::check("cuFuncSetAttribute", unsafe { sys::cuFuncSetAttribute(self.0, attribute, value) })
     }
 }
 
-/// A module, unloaded unless it is kept.
+/// A loaded module. Dropping it unloads the module, unless [`Module::keep`] was called.
 struct Module(*mut c_void);
 
 impl Module {
-    /// One of its kernels, in the current context.
+    /// Returns a kernel of the module. The module's context must be current.
     fn function(&self, kernel: &str) -> Result<Raw> {
         let no_kernel = || Error::NoKernel(kernel.into());
         let name = CString::new(kernel).map_err(|_| no_kernel())?;
         let (mut function, _relaxed) = (Raw(std::ptr::null_mut()), Relaxed::new());
-        // SAFETY: the module was loaded; the name ends with NUL.
+        // SAFETY: the module is loaded, and `name` ends with NUL.
         match unsafe { sys::cuModuleGetFunction(&mut function.0, self.0, name.as_ptr()) } {
             sys::NOT_FOUND => Err(no_kernel()),
             code => sys::check("cuModuleGetFunction", code).map(|()| function),
         }
     }
 
-    /// Leaves it loaded until the process ends: graphs that captured a launch may be replayed at any time.
+    /// Leaves the module loaded until the process ends. CUDA graphs that captured its kernels may be
+    /// replayed at any time.
     fn keep(self) {
         std::mem::forget(self);
     }
@@ -85,16 +90,17 @@ impl Module {
 impl Drop for Module {
     fn drop(&mut self) {
         let _relaxed = Relaxed::new();
-        // SAFETY: it was loaded, in the context that is still current, and nothing of it was launched.
+        // SAFETY: the module was loaded in the context that is still current, and none of its kernels was
+        // launched.
         unsafe { sys::cuModuleUnload(self.0) };
     }
 }
 
 impl Cuda {
-    /// See `Device::launch`.
+    /// Launches a kernel of oxiwarp, see `Device::launch`.
     ///
     /// # Safety
-    /// As there.
+    /// See `Device::launch`.
     pub unsafe fn launch<const N: usize>(
         &self,
         kernel: &'static str,
@@ -105,11 +111,12 @@ impl Cuda {
     ) -> Result<()> {
         let _current = self.current()?;
         let function = self.function(kernel, dtype, &shape)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes the arguments that the kernel declares.
         unsafe { function.launch(&shape, stream, self.overlaps, &args) }
     }
 
-    /// Gives a kernel another share of shared memory than that of its first launch.
+    /// Sets the carveout of a kernel. Overrides need this because a kernel is otherwise configured only at
+    /// its first launch.
     pub fn prefer_shared(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<()> {
         let _current = self.current()?;
         let function = self.function(kernel, dtype, shape)?;
@@ -117,15 +124,17 @@ impl Cuda {
         function.set(sys::CARVEOUT, shape.carveout.map_or(sys::CARVEOUT_BY_DRIVER, |percent| percent as i32))
     }
 
-    /// A kernel, prepared for the first of its launches: the others of it want as much.
+    /// Returns a kernel. Its first launch loads it and sets its attributes. All launches of a kernel need
+    /// the same attributes.
     fn function(&self, kernel: &'static str, dtype: Dtype, shape: &Launch) -> Result<Raw> {
         if let Some(&function) =
             self.functions.read().unwrap_or_else(PoisonError::into_inner).get(&(kernel, dtype))
         {
             return Ok(function);
         }
-        // Without the lock, since the driver may compile for seconds: launches of other kernels do not wait for that. Of
-        // threads that load the same kernel, the first keeps its module; the others unload theirs, after the lock.
+        // Load without the lock, because the driver may compile for seconds and other launches must not
+        // wait. If several threads load the same kernel, the first keeps its module. The others unload
+        // theirs after they release the lock.
         let (module, function) = self.load(&format!("{kernel}_{dtype}"))?;
         function.prepare(shape)?;
         let mut functions = self.functions.write().unwrap_or_else(PoisonError::into_inner);
@@ -138,7 +147,7 @@ impl Cuda {
         })
     }
 
-    /// Kernels of one module, which the caller wrote for `arch`, by name.
+    /// Loads the kernels `names` of one PTX module, which the caller wrote for `arch`.
     pub fn load_all(
         &self,
         arch: Arch,
@@ -154,10 +163,10 @@ impl Cuda {
         Ok(OwnKernels(functions))
     }
 
-    /// Launches one of them.
+    /// Launches a kernel of a user's crate.
     ///
     /// # Safety
-    /// As `Device::launch`.
+    /// See `Device::launch`.
     pub unsafe fn launch_own(
         &self,
         kernels: &OwnKernels,
@@ -171,11 +180,12 @@ impl Cuda {
         limit.raise(shape.shared_bytes, shape.carveout.is_some(), |shared_bytes| {
             function.prepare(&Launch { shared_bytes, ..*shape })
         })?;
-        // SAFETY: as the caller promises. PTX that does not wait for the launch before it must not overlap with it.
+        // SAFETY: the caller passes the arguments that the kernel declares. The launch does not overlap
+        // with earlier launches, because the user's PTX may not wait for them.
         unsafe { function.launch(shape, stream, false, args) }
     }
 
-    /// A kernel of a module of its own, in the current context.
+    /// Loads a kernel in a module of its own, in the current context.
     fn load(&self, kernel: &str) -> Result<(Module, Raw)> {
         let no_kernel = || Error::NoKernel(kernel.into());
         let overlap = self.overlap(kernel);
@@ -186,14 +196,14 @@ impl Cuda {
         Ok((module, function))
     }
 
-    /// A module of PTX for `arch`, in the current context; errors say that it is `what`.
+    /// Loads a PTX module for `arch` in the current context. An error names it `what`.
     fn load_text(&self, what: &str, arch: Arch, text: &CStr) -> Result<Module> {
         let _relaxed = Relaxed::new();
         let mut log = vec![0_u8; 16 << 10];
         let mut values = [log.as_mut_ptr().cast(), log.len() as *mut c_void];
         let mut raw = std::ptr::null_mut();
         let (image, options) = (text.as_ptr().cast(), &sys::ERROR_LOG);
-        // SAFETY: the text ends with NUL; the values are a buffer and its length, as the two options say.
+        // SAFETY: `text` ends with NUL. The two option values are a buffer and its length.
         match unsafe { sys::cuModuleLoadDataEx(&mut raw, image, 2, options.as_ptr(), values.as_mut_ptr()) } {
             0 => Ok(Module(raw)),
             code => Err(Error::Load {

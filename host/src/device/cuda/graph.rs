@@ -1,4 +1,4 @@
-//! Streams of our own, events and graphs: for programs without torch, and for measuring.
+//! Owned streams, events and CUDA graphs, for programs without torch and for benchmarks.
 use std::ffi::c_void;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use super::sys;
 use crate::device::launch::Stream;
 use crate::{Error, Result};
 
-/// The driver handle of something made on a GPU, and how to destroy it.
+/// A driver handle, with the GPU it belongs to and the function that destroys it.
 struct Handle {
     cuda: Arc<Cuda>,
     raw: *mut c_void,
     destroy: unsafe extern "C" fn(*mut c_void) -> u32,
 }
 
-// SAFETY: driver handles may be used from any thread.
+// SAFETY: the driver allows the use of its handles from any thread.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: the driver allows concurrent use of its handles.
 unsafe impl Sync for Handle {}
 
 impl Handle {
@@ -37,30 +37,31 @@ impl Handle {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Ok(_current) = self.cuda.current() {
-            // SAFETY: made by the call that this one undoes, and used by nobody else any more.
+            // SAFETY: `destroy` matches the function that created the handle, and `drop` has the only
+            // reference to it.
             unsafe { (self.destroy)(self.raw) };
         }
     }
 }
 
-/// A stream that this process made, which the legacy default stream does not wait for.
+/// A stream that oxiwarp creates. It does not synchronize with the legacy default stream.
 pub struct OwnedStream(Handle);
 
-/// A moment on a stream.
+/// A CUDA event, which was recorded on a stream.
 pub struct Event(Handle);
 
-/// Captured launches, replayed as one.
+/// An executable CUDA graph of captured launches.
 pub struct Graph(Handle);
 
 impl OwnedStream {
-    /// A new stream of this GPU.
+    /// Creates a stream on this GPU.
     pub(crate) fn on(cuda: &Arc<Cuda>) -> Result<Self> {
-        // SAFETY: writes the handle.
+        // SAFETY: the driver writes one handle to `raw`.
         let create = |raw| unsafe { sys::cuStreamCreateWithPriority(raw, sys::NON_BLOCKING, 0) };
         Handle::new(cuda, "cuStreamCreate", create, sys::cuStreamDestroy_v2).map(Self)
     }
 
-    /// To launch on, as long as this is there:
+    /// Returns the stream for use in launches. It borrows from `self`, so this does not compile:
     ///
     /// ```compile_fail,E0716
     /// # let device = oxiwarp::Device::cpu();
@@ -69,41 +70,42 @@ impl OwnedStream {
     /// # Ok::<(), oxiwarp::Error>(())
     /// ```
     pub fn as_stream(&self) -> Stream<'_> {
-        // SAFETY: our stream, borrowed; the driver destroys it when the work given to it is done.
+        // SAFETY: the result borrows from `self`. `cuStreamDestroy` lets submitted work finish.
         unsafe { Stream::from_raw(self.0.raw) }
     }
 
-    /// Waits for the work given to it so far.
+    /// Waits until all work submitted to the stream is done.
     ///
     /// # Errors
-    /// A kernel that failed.
+    /// Returns a driver error if a kernel failed.
     pub fn synchronize(&self) -> Result<()> {
         let _current = self.0.cuda.current()?;
-        // SAFETY: waits.
+        // SAFETY: `self` owns the stream.
         sys::check("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.0.raw) })
     }
 
-    /// What `launches` gives to the stream, as a graph; nothing of it runs yet.
+    /// Captures the launches that `launches` submits to the stream, and returns them as a graph. Nothing
+    /// runs yet.
     ///
     /// # Errors
-    /// Those of `launches`, or a call in it that cannot be captured.
+    /// Returns the error of `launches`, or a driver error if a call cannot be captured.
     pub fn capture(&self, launches: impl FnOnce(Stream) -> Result<()>) -> Result<Graph> {
         let _current = self.0.cuda.current()?;
-        // SAFETY: our stream; `Capture` ends it, whatever happens between.
+        // SAFETY: `self` owns the stream. `Capture` ends the capture on every path.
         sys::check("cuStreamBeginCapture", unsafe {
             sys::cuStreamBeginCapture_v2(self.0.raw, sys::THREAD_LOCAL)
         })?;
         let mut capture = Capture { stream: self.0.raw, graph: std::ptr::null_mut(), open: true };
         launches(self.as_stream())?;
         sys::check("cuStreamEndCapture", capture.end())?;
-        // SAFETY: writes the handle; the graph is complete.
+        // SAFETY: the driver writes one handle to `raw`. The capture has ended, so the graph is complete.
         let create = |raw| unsafe { sys::cuGraphInstantiateWithFlags(raw, capture.graph, 0) };
         let exec = Handle::new(&self.0.cuda, "cuGraphInstantiate", create, sys::cuGraphExecDestroy);
         exec.map(Graph)
     }
 }
 
-/// A capture that ends, and a graph that is destroyed, on every way out.
+/// Guard for a stream capture. It ends the capture and destroys the captured graph on every path.
 struct Capture {
     stream: *mut c_void,
     graph: *mut c_void,
@@ -113,7 +115,7 @@ struct Capture {
 impl Capture {
     fn end(&mut self) -> u32 {
         self.open = false;
-        // SAFETY: the stream is being captured.
+        // SAFETY: the stream is being captured, because `open` was true.
         unsafe { sys::cuStreamEndCapture(self.stream, &mut self.graph) }
     }
 }
@@ -124,14 +126,14 @@ impl Drop for Capture {
             self.end();
         }
         if !self.graph.is_null() {
-            // SAFETY: instantiated or not, the graph itself is no longer needed.
+            // SAFETY: this guard owns the graph. An instantiated graph does not depend on it.
             unsafe { sys::cuGraphDestroy(self.graph) };
         }
     }
 }
 
 impl Graph {
-    /// Gives the captured launches to `stream`.
+    /// Submits the captured launches to `stream`. The call is unsafe, so this does not compile:
     ///
     /// ```compile_fail,E0133
     /// # fn replay(graph: oxiwarp::Graph, stream: oxiwarp::OwnedStream) -> oxiwarp::Result<()> {
@@ -140,43 +142,43 @@ impl Graph {
     /// ```
     ///
     /// # Safety
-    /// The memory that the captured launches read and write is there until `stream` has come past them, and meanwhile
-    /// nobody else uses what they write, or writes what they read: the views ended with the capture, and the graph
-    /// borrows nothing.
+    /// The graph borrows nothing, so the caller must keep the memory of the captured launches valid until
+    /// they are done on `stream`. Until then, no other code may access the memory that they write, or write
+    /// the memory that they read.
     ///
     /// # Errors
-    /// A driver error; also a stream of another GPU.
+    /// Returns a driver error, also if `stream` belongs to another GPU.
     pub unsafe fn launch(&self, stream: &OwnedStream) -> Result<()> {
         let _current = self.0.cuda.current()?;
-        // SAFETY: an instantiated graph; the caller promises that its memory is there.
+        // SAFETY: the graph is instantiated, and the caller keeps the memory of its launches valid.
         sys::check("cuGraphLaunch", unsafe { sys::cuGraphLaunch(self.0.raw, stream.0.raw) })
     }
 }
 
 impl Event {
-    /// The moment when `stream` has done the work given to it so far.
+    /// Records an event on `stream`. It completes when all work submitted before it is done.
     ///
     /// # Errors
-    /// A driver error.
+    /// Returns a driver error.
     pub fn record(stream: &OwnedStream) -> Result<Self> {
-        // SAFETY: writes the handle.
+        // SAFETY: the driver writes one handle to `raw`.
         let create = |raw| unsafe { sys::cuEventCreate(raw, 0) };
         let event = Handle::new(&stream.0.cuda, "cuEventCreate", create, sys::cuEventDestroy_v2)?;
         let _current = event.cuda.current()?;
-        // SAFETY: an event and a stream of one context.
+        // SAFETY: the event and the stream belong to the same context.
         sys::check("cuEventRecord", unsafe { sys::cuEventRecord(event.raw, stream.0.raw) })?;
         drop(_current);
         Ok(Self(event))
     }
 
-    /// GPU time from `start` to this event; waits for both.
+    /// Waits for both events and returns the GPU time from `start` to this event.
     ///
     /// # Errors
-    /// A kernel that failed, or a start that came after this event.
+    /// Returns an error if a kernel failed, or if `start` was recorded after this event.
     pub fn since(&self, start: &Self) -> Result<Duration> {
         let _current = self.0.cuda.current()?;
         let mut milliseconds = 0.0;
-        // SAFETY: both events were recorded.
+        // SAFETY: `Event::record` is the only constructor, so both events were recorded.
         unsafe {
             sys::check("cuEventSynchronize", sys::cuEventSynchronize(start.0.raw))?;
             sys::check("cuEventSynchronize", sys::cuEventSynchronize(self.0.raw))?;

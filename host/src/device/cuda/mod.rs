@@ -1,6 +1,8 @@
-//! A GPU: the primary context that torch shares, modules loaded when first launched, launches on raw streams.
+//! GPUs through the CUDA driver: primary contexts shared with torch, modules loaded at the first launch,
+//! and launches on raw streams.
 //!
-//! `cust` opens the driver and has its constants. The calls stand in [`sys`], with results as plain numbers.
+//! `cust` provides the driver binding and its constants. [`sys`] declares the driver calls with integer
+//! results.
 mod context;
 mod functions;
 mod gpu;

@@ -1,13 +1,16 @@
-//! What threads share: a limit that only rises, and values that are made when first asked for.
+//! Synchronization between threads: a limit that only rises, and slots that are initialized on first use.
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A limit that is set elsewhere, such as in the driver, and that only rises: what one thread needs, no other takes away.
+/// A limit that is stored elsewhere, for example in the driver, and never decreases. A thread therefore
+/// cannot lower the limit that another thread needs.
 #[derive(Default)]
 pub(crate) struct RisingLimit(Mutex<u32>);
 
 impl RisingLimit {
-    /// Has `set` raise the limit to `wanted`, unless it is as high already. Calls do not overlap, and the limit counts as
-    /// raised if `set` succeeds. `always`: there is more to set; then `set` is called with the limit as it is to be.
+    /// Calls `set` to raise the limit to `wanted`, unless the limit is already as high. Calls do not
+    /// overlap. The limit counts as raised only if `set` succeeds.
+    ///
+    /// `always`: call `set` in any case, with the limit that must hold afterwards.
     pub fn raise<E>(
         &self,
         wanted: u32,
@@ -24,27 +27,29 @@ impl RisingLimit {
     }
 }
 
-/// Values by number, each made once, by the first thread that asks for it. Others wait for that value only.
+/// An array of values that are initialized on first use. A thread that needs a value waits only for the
+/// initialization of this value.
 pub(crate) struct Slots<T>(Box<[Slot<T>]>);
 
 struct Slot<T> {
     value: OnceLock<T>,
-    /// Taken by the thread that makes it.
+    /// Locked by the thread that initializes the value.
     making: Mutex<()>,
 }
 
 impl<T> Slots<T> {
-    /// Places for so many values.
+    /// Creates `count` empty slots.
     pub fn new(count: usize) -> Self {
         Self((0..count).map(|_| Slot { value: OnceLock::new(), making: Mutex::new(()) }).collect())
     }
 
-    /// How many there are.
+    /// Returns the number of slots.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Value number `index`; `None` where there is no such place. If `make` fails, the next call tries again.
+    /// Returns value number `index`, and calls `make` if it is not initialized. Returns `None` if there is
+    /// no such slot. If `make` fails, the next call tries again.
     pub fn get_or_make<E>(&self, index: usize, make: impl FnOnce() -> Result<T, E>) -> Option<Result<&T, E>> {
         let slot = self.0.get(index)?;
         if let Some(value) = slot.value.get() {
@@ -106,7 +111,7 @@ mod tests {
         }
     }
 
-    /// Runs `f` in a thread; panics, and does not hang, if it takes longer than any machine needs for it.
+    /// Runs `f` in a thread. Panics after 20 seconds, so that a deadlock does not hang the test.
     #[track_caller]
     fn soon<'s, T: Send + 's>(scope: &'s thread::Scope<'s, '_>, f: impl FnOnce() -> T + Send + 's) -> T {
         let (done, result) = channel();
@@ -126,7 +131,7 @@ mod tests {
                 slots.get_or_make(0, || {
                     made.fetch_add(1, SeqCst);
                     started.send(()).unwrap();
-                    // Ends with an error, and not in a hang, where the test fails before it sends.
+                    // If the test fails before it sends, this returns an error instead of blocking.
                     released.recv().map(|()| "zero").map_err(|_| ())
                 })
             });

@@ -1,5 +1,7 @@
-//! The driver functions that are used here, with results as numbers. `cust` declares them too, with results as a Rust
-//! enum: a code of a newer driver, which that enum lacks, would be undefined behaviour.
+//! Declarations of the driver functions that oxiwarp calls, with integer results.
+//!
+//! `cust` declares them with a Rust enum as result. A code of a newer driver that this enum lacks would be
+//! undefined behaviour.
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use crate::{Error, Result};
@@ -25,7 +27,7 @@ pub const CARVEOUT_BY_DRIVER: c_int = -1;
 /// `CU_STREAM_NON_BLOCKING`
 pub const NON_BLOCKING: c_uint = 1;
 
-/// `CUlaunchAttribute`: a number in a union of 64 bytes, which is aligned to 8.
+/// `CUlaunchAttribute`: an identifier and a 64-byte union, which is aligned to 8 bytes.
 #[repr(C, align(8))]
 pub struct LaunchAttribute {
     id: c_int,
@@ -33,10 +35,10 @@ pub struct LaunchAttribute {
     value: [c_int; 16],
 }
 
-/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`, allowed
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION` with the value 1.
 pub static OVERLAPPING: LaunchAttribute =
     LaunchAttribute { id: 6, _padding: 0, value: [1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0] };
-/// The first driver that captures such launches as they are.
+/// The first driver version (CUDA 12.3) that keeps programmatic dependent launches in captured graphs.
 pub const CAPTURES_OVERLAPPING: c_int = 12_030;
 
 /// `CUlaunchConfig`
@@ -120,19 +122,19 @@ unsafe extern "C" {
     fn cuGetErrorString(code: c_uint, text: *mut *const c_char) -> c_uint;
 }
 
-/// The driver's words for a result.
+/// Returns the driver's description of an error code.
 pub fn text(code: c_uint) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: writes a pointer to a string of the driver's that lives for ever, or leaves null.
+    // SAFETY: the driver writes a pointer to a static string to `text`, or leaves it null.
     unsafe { cuGetErrorString(code, &mut text) };
     if text.is_null() {
         return format!("unknown error {code}");
     }
-    // SAFETY: as above.
+    // SAFETY: `text` is not null, and the driver's string ends with NUL and lives until the process ends.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-/// The result of `call` as an error that names it.
+/// Converts the result of the driver function `call` to an error that names the function.
 pub fn check(call: &'static str, code: c_uint) -> Result<()> {
     if code == 0 { Ok(()) } else { Err(Error::Driver { call, code, text: text(code) }) }
 }

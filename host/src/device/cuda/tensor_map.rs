@@ -1,4 +1,4 @@
-//! Tensor maps: what the copy engine of Hopper and newer GPUs is told of a tensor.
+//! Tensor maps, which describe a tensor to the TMA unit of Hopper and newer GPUs.
 use std::ffi::{c_int, c_void};
 
 use super::context::Cuda;
@@ -12,28 +12,29 @@ const BF16: c_int = 9;
 const SWIZZLE_128: c_int = 3;
 const PROMOTION_256: c_int = 3;
 
-/// A `CUtensorMap`: a kernel's argument.
+/// A `CUtensorMap`, passed to a kernel by value.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct TensorMap([u64; 16]);
 
-/// A tensor of heads of 16-bit elements as the engine walks it.
+/// A tensor of attention heads with 16-bit elements, as TMA addresses it.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadsMap {
     pub base: *const c_void,
     /// `F16` or `Bf16`.
     pub dtype: Dtype,
-    /// Columns, tokens, heads, batches; none is 0.
+    /// Number of columns, tokens, heads and batches. None is 0.
     pub sizes: [u64; 4],
-    /// Bytes from a token, a head and a batch to the next: multiples of 16, less than 2^40.
+    /// Strides in bytes of tokens, heads and batches. They must be multiples of 16 and less than 2^40.
     pub strides: [u64; 3],
-    /// Columns and tokens that come at a time, 64 columns at most: swizzled in shared memory, with zeros for what lies
-    /// outside.
+    /// Columns and tokens per copy, with at most 64 columns. The copy is swizzled in shared memory.
+    /// Elements outside the tensor are zero.
     pub part: [u32; 2],
 }
 
 impl Cuda {
-    /// The map as the driver writes it. It asks nothing of the GPU, so it may stand beside a launch that is captured.
+    /// Returns the tensor map as the driver encodes it. The call does not access the GPU, so it is allowed
+    /// during stream capture.
     pub fn tensor_map(&self, heads: &HeadsMap) -> Result<TensorMap> {
         let _current = self.current()?;
         let mut map = TensorMap([0; 16]);
@@ -41,7 +42,8 @@ impl Cuda {
         let [columns, tokens] = heads.part;
         let (part, steps) = ([columns, tokens, 1, 1], [1; 4]);
         let (sizes, strides) = (heads.sizes.as_ptr(), heads.strides.as_ptr());
-        // SAFETY: writes the map; the arrays have as many numbers as the rank says, the strides one less.
+        // SAFETY: the driver writes `map`. The arrays have 4 values, the rank, and the strides have one
+        // less.
         let code = unsafe {
             let map = (&raw mut map).cast();
             let (interleave, fill) = (0, 0);

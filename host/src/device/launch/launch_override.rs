@@ -12,14 +12,14 @@ use super::shape::Launch;
 pub struct LaunchOverride {
     /// The rung, for an op with a ladder.
     pub rung: Option<Rung>,
-    /// How many kernels to skip of those that take the operands, in the order in which the op prefers them.
+    /// Number of kernels to skip, among the kernels that support the operands, in the order in which the op
+    /// prefers them.
     pub skip: usize,
     /// Threads of a block, for kernels whose result does not depend on it.
     pub threads: Option<u32>,
-    /// Kernels on heads: the number of warps that a launch should have at least. Gradients of norms: blocks
-    /// per SM.
+    /// Head kernels: minimum number of warps per launch. Norm backward kernels: blocks per SM.
     pub parallelism: Option<u32>,
-    /// The percentage of an SM's memory that is shared memory; the rest is L1.
+    /// Shared memory carveout in percent. The rest of the memory is L1.
     pub carveout: Option<u32>,
 }
 

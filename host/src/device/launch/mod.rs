@@ -1,4 +1,4 @@
-//! What is launched, as data: grid and stream, the launch configuration of a row op, and overrides of it.
+//! Launch parameters: grid and block, stream, the launch configurations of row ops, and overrides.
 mod launch_override;
 mod rung;
 mod shape;

@@ -1,29 +1,30 @@
-//! A launch configuration of a row op. Which one an op takes is decided in `plan/ladder.rs`.
+//! Launch configurations of row ops. `plan/ladder.rs` selects the configuration for each call.
 use cuda_std::team::Team;
 
 /// One launch configuration of a row op.
 #[derive(Clone, Copy, Debug)]
 pub struct Rung {
-    /// The length of the longest row that it takes, in packs of 16 bytes.
+    /// Maximum row length in packs of 16 bytes.
     pub max_packs: u32,
-    /// Packs that a thread keeps in registers; 0: the kernel for any layout.
+    /// Packs per thread that are kept in registers, or 0 for the kernel for any layout.
     pub packs_per_thread: u32,
-    /// Threads of a block that share a row: a power of two up to 32, or a multiple of 32.
+    /// Threads per block that share a row: a power of two up to 32, or a multiple of 32.
     pub threads_per_row: u32,
-    /// Rows of a block, each with its own team of threads.
+    /// Rows per block. Each row has its own team of threads.
     pub rows_per_block: u32,
-    /// Blocks that share a row in the kernels for clusters: 8 on sm_90, 1 on other architectures. 0 in all
+    /// Blocks that share a row in the cluster kernels: 8 on sm_90, 1 on other architectures. It is 0 in all
     /// other kernels.
     pub cluster: u32,
 }
 
 impl Rung {
-    /// Its kernel among those of an op.
+    /// Returns the kernel of `kernels` for this rung. Panics if the op has none.
     pub(crate) fn kernel(&self, kernels: &RowKernels) -> &'static str {
         kernels.find(self).expect("an op has the kernels that its ladder names")
     }
 
-    /// Whether a block can have its teams: what [`rung`] asserts, for rungs that are not made by it.
+    /// Returns whether the rung describes a valid block. [`rung`] asserts the same, but a launch override
+    /// can hold a rung that was built without it.
     pub(crate) fn is_block(&self) -> bool {
         let team = self.threads_per_row;
         let is_team = team.is_multiple_of(32) || team.is_power_of_two() && team < 32;
@@ -47,18 +48,19 @@ pub(crate) struct RegisterKernel {
     cluster: bool,
 }
 
-/// A kernel in which one block has a row, `packs_per_thread` packs of it in the registers of each thread.
+/// Declares a kernel in which one block processes a row, with `packs_per_thread` packs per thread in
+/// registers.
 pub(crate) const fn in_registers(packs_per_thread: u32, name: &'static str) -> RegisterKernel {
     RegisterKernel { name, packs_per_thread, cluster: false }
 }
 
-/// As [`in_registers`], with a row shared by a cluster of blocks.
+/// Like [`in_registers`], for a kernel in which a cluster of blocks shares a row.
 pub(crate) const fn cluster_block(packs_per_thread: u32, name: &'static str) -> RegisterKernel {
     RegisterKernel { name, packs_per_thread, cluster: true }
 }
 
 impl RowKernels {
-    /// The kernel that `rung` needs, if the op has it.
+    /// Returns the kernel for `rung`, or `None` if the op lacks it.
     pub(crate) fn find(&self, rung: &Rung) -> Option<&'static str> {
         let cluster = rung.cluster > 0;
         if rung.packs_per_thread == 0 {
@@ -71,7 +73,7 @@ impl RowKernels {
     }
 }
 
-/// A rung of blocks of `threads` threads, `threads_per_row` of them for each row.
+/// Returns a rung with `threads` threads per block, and `threads_per_row` of them per row.
 pub const fn rung(max_packs: u32, packs_per_thread: u32, threads_per_row: u32, threads: u32) -> Rung {
     assert!(threads.is_multiple_of(32) && threads.is_multiple_of(threads_per_row));
     assert!(threads_per_row.is_multiple_of(32) || threads_per_row.is_power_of_two() && threads_per_row < 32);
@@ -85,12 +87,12 @@ pub const fn rung(max_packs: u32, packs_per_thread: u32, threads_per_row: u32, t
     }
 }
 
-/// A rung of clusters of 8 blocks of `threads`, whose threads hold 8 packs.
+/// Returns a rung with clusters of 8 blocks of `threads` threads and 8 packs per thread.
 pub const fn cluster(max_packs: u32, threads: u32) -> Rung {
     cluster_of(max_packs, 8, threads)
 }
 
-/// A rung of clusters of 8 blocks of `threads`, whose threads hold 7 or 8 packs.
+/// Returns a rung with clusters of 8 blocks of `threads` threads and 7 or 8 packs per thread.
 pub const fn cluster_of(max_packs: u32, packs_per_thread: u32, threads: u32) -> Rung {
     assert!(
         8 * packs_per_thread * threads >= max_packs && threads <= 1_024 && matches!(packs_per_thread, 7 | 8)

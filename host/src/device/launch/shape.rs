@@ -1,6 +1,6 @@
-//! Shape and arguments of a launch.
+//! Grid, block, shared memory and arguments of a launch.
 
-/// Bytes of shared memory that a block may have without an opt-in.
+/// Maximum bytes of shared memory per block without an opt-in.
 pub(crate) const DEFAULT_SMEM_BYTES: u32 = 48 << 10;
 /// The maximum size of a grid in y and in z.
 pub(crate) const MAX_GRID_YZ: u32 = 65_535;
@@ -8,26 +8,27 @@ pub(crate) const MAX_GRID_YZ: u32 = 65_535;
 /// Grid, block and shared memory of a launch.
 #[derive(Clone, Copy, Debug)]
 pub struct Launch {
-    /// Blocks: x, y, z.
+    /// Blocks in x, y and z.
     pub grid: [u32; 3],
-    /// Threads in a block: x, y, z.
+    /// Threads per block in x, y and z.
     pub block: [u32; 3],
-    /// Bytes of launch-sized shared memory; above 48 KiB the same in all launches of a kernel.
+    /// Bytes of dynamic shared memory. For oxiwarp's own kernels, a value above 48 KiB must be the same in
+    /// all launches of a kernel.
     pub shared_bytes: u32,
-    /// The share of a multiprocessor's memory that should be shared memory, in percent, the rest being L1;
-    /// without one the driver decides. The same in all launches of a kernel.
+    /// Shared memory carveout of the SM in percent. The rest is L1. `None` leaves the choice to the driver.
+    /// The value must be the same in all launches of a kernel.
     pub carveout: Option<u32>,
 }
 
 impl Launch {
-    /// So many blocks of so many threads, in x, y and z, without launch-sized shared memory.
+    /// Returns a launch with this grid and block, without dynamic shared memory.
     pub const fn of(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self { grid, block, shared_bytes: 0, carveout: None }
     }
 }
 
-/// The arguments of a kernel, as [`Kernels::launch`](crate::Kernels::launch) takes them: a pointer to each of
-/// these variables, which have the types that the kernel declares.
+/// Makes the argument array of a kernel for [`Kernels::launch`](crate::Kernels::launch): one pointer per
+/// variable. The variables must have the types that the kernel declares.
 #[macro_export]
 macro_rules! args {
     ($($arg:expr),* $(,)?) => { [$((&raw const $arg).cast::<std::ffi::c_void>()),*] };

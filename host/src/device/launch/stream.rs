@@ -3,28 +3,29 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 
 /// A CUDA stream, borrowed from its owner, such as an [`OwnedStream`](crate::OwnedStream). The CPU executor
-/// has one stream only, and a launch is done when it returns.
+/// has a single stream, and each launch on it is done when the call returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Stream<'a>(pub(crate) *mut c_void, PhantomData<&'a ()>);
 
-// SAFETY: a stream handle may be used from any thread; it is never dereferenced here.
+// SAFETY: the driver allows the use of stream handles from any thread, and the handle is never dereferenced
+// here.
 unsafe impl Send for Stream<'_> {}
-// SAFETY: as above.
+// SAFETY: the driver allows concurrent use of stream handles.
 unsafe impl Sync for Stream<'_> {}
 
 impl Default for Stream<'_> {
-    /// The legacy default stream of the device.
+    /// Returns the legacy default stream.
     fn default() -> Self {
         Self(std::ptr::null_mut(), PhantomData)
     }
 }
 
 impl Stream<'_> {
-    /// A `CUstream` (or `cudaStream_t`) that somebody else owns.
+    /// Wraps a `CUstream` (or `cudaStream_t`) that other code owns.
     ///
     /// # Safety
-    /// It is a stream of the device that it is used with, alive as long as this is and until the work given
-    /// to it is done.
+    /// The stream must belong to the device that it is used with. It must stay valid during the lifetime of
+    /// the result and until all submitted work is done.
     pub unsafe fn from_raw(stream: *mut c_void) -> Self {
         Self(stream, PhantomData)
     }

@@ -1,20 +1,21 @@
 //! The architectures of the embedded PTX.
 
-/// An architecture that there is PTX for.
+/// An architecture for which PTX is embedded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Arch {
-    /// Turing (T4): no bf16 arithmetic or conversion, 1024 threads a multiprocessor.
+    /// Turing (T4): no bf16 arithmetic or conversion, 1024 threads per SM.
     Sm75,
     /// Ampere (A100) and Ada.
     Sm80,
-    /// Hopper (H100, H200) and, by forward compatibility, what came after.
+    /// Hopper (H100, H200) and, by forward compatibility, newer GPUs.
     Sm90,
-    /// Hopper alone: `wgmma`, `setmaxnreg`. Only some ops have it, and a device loads it beside the PTX that it runs.
+    /// Hopper only, with `wgmma` and `setmaxnreg`. Only some ops have kernels for it. A device loads them
+    /// in addition to its other PTX.
     Sm90a,
 }
 
 impl Arch {
-    /// As the PTX files are named: `sm_90`.
+    /// Returns the name that PTX uses, for example `sm_90`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sm75 => "sm_75",
@@ -23,7 +24,7 @@ impl Arch {
             Self::Sm90a => "sm_90a",
         }
     }
-    /// Its compute capability.
+    /// Returns the compute capability.
     pub const fn capability(self) -> (u32, u32) {
         match self {
             Self::Sm75 => (7, 5),
@@ -31,11 +32,11 @@ impl Arch {
             Self::Sm90 | Self::Sm90a => (9, 0),
         }
     }
-    /// Does its PTX run on a GPU of this compute capability?
+    /// Returns whether its PTX runs on a GPU of this compute capability.
     pub fn runs_on(self, capability: (u32, u32)) -> bool {
         if self.is_native() { self.capability() == capability } else { self.capability() <= capability }
     }
-    /// Does it run on its own compute capability alone, not on newer ones?
+    /// Returns whether its PTX runs only on its own compute capability and not on newer ones.
     pub const fn is_native(self) -> bool {
         matches!(self, Self::Sm90a)
     }

@@ -1,5 +1,6 @@
-//! The embedded PTX, a packed text for each op and architecture, split so that a kernel's first launch unpacks that op
-//! and compiles that kernel alone.
+//! The embedded PTX: one compressed text (unit) per op and architecture.
+//!
+//! The first launch of a kernel decompresses the unit of its op, and the driver compiles only this kernel.
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::ops::Range;
@@ -15,30 +16,32 @@ pub(crate) struct Ptx {
     pub(super) units: Vec<Unit>,
 }
 
-/// The PTX of an op: the name of each of its entries starts with the op's.
+/// The PTX of one op. The name of each entry starts with the name of the op.
 pub(super) struct Unit {
     pub op: &'static str,
-    /// What names the architecture.
+    /// The first lines of the text, which name the architecture.
     head: &'static str,
-    /// The rest, in DEFLATE.
+    /// The rest of the text, compressed with DEFLATE.
     packed: &'static [u8],
-    /// Unpacked when it is first asked for.
+    /// The complete text, decompressed on first use.
     text: OnceLock<Text>,
 }
 
-/// A PTX text with its entries by name. An entry starts with its directive and ends with the first `}` at the start of
-/// a line, or where the next entry starts: no two overlap.
+/// A PTX text and the byte range of each entry, by name. An entry starts with its `.entry` directive. It
+/// ends with the first `}` at the start of a line, or at the start of the next entry. Ranges never overlap.
 struct Text {
     text: String,
     entries: BTreeMap<String, Range<usize>>,
 }
 
-/// By architecture each op with the head of its text and the number of the rest.
+/// The generated table: for each architecture its ops, each with the head of its text and the index of the
+/// compressed rest.
 type Table = (&'static [(Arch, &'static [(&'static str, &'static str, usize)])], &'static [&'static [u8]]);
 
-/// One for each architecture, oldest first: a GPU takes the last that it can run, and that for it alone.
+/// The PTX of each architecture, oldest first. A GPU takes the last one that it can run, and additionally
+/// the PTX for its own architecture only.
 pub(super) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
-    // Written by `build.rs`.
+    // `build.rs` writes this file.
     let (archs, codes): Table = include!(concat!(env!("OUT_DIR"), "/ptx.rs"));
     let unit =
         |&(op, head, code): &(_, _, usize)| Unit { op, head, packed: codes[code], text: OnceLock::new() };
@@ -48,18 +51,19 @@ pub(super) static EMBEDDED: LazyLock<Vec<Ptx>> = LazyLock::new(|| {
 const ENTRY: &str = ".visible .entry ";
 
 impl Ptx {
-    /// The PTX of these ops, as texts. One with entries of several ops has an empty name.
+    /// Makes PTX from uncompressed texts of ops. A text with entries of several ops has an empty op name.
     pub fn new(arch: Arch, units: &[(&'static str, &str)]) -> Self {
         let text = |text: &str| Text::new(text.into()).into();
         let unit = |&(op, of_op): &(_, _)| Unit { op, head: "", packed: &[], text: text(of_op) };
         Self { arch, units: units.iter().map(unit).collect() }
     }
 
-    /// A module with the entry `kernel` and whatever of its text is no entry; `None` when there is no such entry. It
-    /// begins as its launches `overlap`.
+    /// Returns a module with the entry `kernel` and everything in its text outside of entries, or `None` if
+    /// there is no such entry. `overlap` determines the first instructions of the entry.
     pub fn module(&self, kernel: &str, overlap: Overlap) -> Option<CString> {
         let units = self.units.iter().filter(|unit| kernel.starts_with(unit.op));
-        // Of two names the one that starts with the other comes last: asked first, it spares unpacking the other.
+        // If one op name is a prefix of another, the longer name comes later. Searching from the end avoids
+        // decompressing the other op.
         units.rev().find_map(|unit| unit.text().module(kernel, overlap))
     }
 }
@@ -72,7 +76,8 @@ impl Unit {
         })
     }
 
-    /// The entries for one element type: between op and type stands the variant, if there are several.
+    /// Returns the names of all entries for one element type. A variant may stand between the op and the
+    /// type.
     pub fn entries_of(&self, dtype: Dtype) -> Vec<&str> {
         let suffix = format!("_{dtype}");
         self.text().entries.keys().map(String::as_str).filter(|name| name.ends_with(&suffix)).collect()
@@ -109,7 +114,9 @@ impl Text {
     }
 }
 
-/// The newest embedded PTX of all ops that a GPU of this compute capability runs, or that of `arch` if it runs that one.
+/// Returns the newest embedded PTX that a GPU of this compute capability runs. With `arch`, returns the PTX
+/// of this architecture if the GPU runs it. Never returns PTX for a single compute capability, such as
+/// `sm_90a`.
 pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'static Ptx> {
     let runs = |ptx: &&Ptx| {
         !ptx.arch.is_native() && ptx.arch.runs_on(capability) && arch.is_none_or(|arch| arch == ptx.arch)
@@ -117,17 +124,18 @@ pub(crate) fn choose(capability: (u32, u32), arch: Option<Arch>) -> Option<&'sta
     EMBEDDED.iter().rfind(runs)
 }
 
-/// The architectures that [`choose`] knows: those of PTX for one GPU alone, which is beside other PTX, are none.
+/// Returns the architectures among which [`choose`] selects.
 pub(crate) fn archs() -> impl Iterator<Item = Arch> {
     EMBEDDED.iter().map(|ptx| ptx.arch).filter(|arch| !arch.is_native())
 }
 
-/// Their names, for an error.
+/// Returns the names of these architectures, for error messages.
 pub(crate) fn available() -> String {
     archs().map(Arch::name).collect::<Vec<_>>().join(", ")
 }
 
-/// What a GPU of this compute capability has beside `ptx`, for itself alone; nothing beside older PTX than it runs.
+/// Returns the PTX for this compute capability only, such as `sm_90a`, which is loaded in addition to
+/// `ptx`. Returns `None` if `ptx` is not the newest that the GPU runs.
 pub(crate) fn native(capability: (u32, u32), ptx: &'static Ptx) -> Option<&'static Ptx> {
     choose(capability, None).filter(|newest| std::ptr::eq(*newest, ptx))?;
     EMBEDDED.iter().find(|ptx| ptx.arch.is_native() && ptx.arch.runs_on(capability))

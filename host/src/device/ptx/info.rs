@@ -1,24 +1,25 @@
-//! What this build has: its ops and their kernels, as the embedded PTX says.
+//! The list of ops and kernels of this build, read from the embedded PTX.
 use super::embedded::EMBEDDED;
 use crate::Dtype;
 
-/// A kernel that this build has.
+/// A kernel of this build, for one dtype and architecture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
-    /// The op: `rms_norm`.
+    /// The name of the op, for example `rms_norm`.
     pub op: &'static str,
     /// The element type.
     pub dtype: Dtype,
-    /// The architecture of its PTX: `sm_90`.
+    /// The architecture of its PTX, for example `sm_90`.
     pub arch: &'static str,
-    /// The entries that serve it, one for each kind of launch.
+    /// The PTX entries, one for each kind of launch.
     pub entries: Vec<&'static str>,
 }
 
-/// Units that serve the op that they are named after: of one GPU alone, or of some calls.
+/// Suffixes of PTX units that belong to the op before the suffix. Such a unit is for one GPU architecture
+/// only or for a subset of the calls.
 const PARTS: [&str; 2] = ["_hopper", "_decode"];
 
-/// Every (op, dtype, architecture) that this build has, read from the embedded PTX itself.
+/// Returns every combination of op, dtype and architecture in this build, read from the embedded PTX.
 pub fn kernel_info() -> Vec<KernelInfo> {
     let mut found = Vec::<KernelInfo>::new();
     for ptx in EMBEDDED.iter() {

@@ -1,4 +1,5 @@
-//! The embedded PTX: its architectures, the text of each op, and how a kernel of it begins.
+//! The embedded PTX: its architectures, the text of each op, and the instructions for programmatic
+//! dependent launch.
 pub(crate) mod arch;
 mod embedded;
 mod info;

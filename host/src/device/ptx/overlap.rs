@@ -1,26 +1,32 @@
-//! Launches that overlap with those beside them in a stream: which, and how their kernels begin. From sm_90 on.
+//! Programmatic dependent launch, on sm_90 and newer: which kernels overlap with their neighbours in a
+//! stream, and the PTX instructions that they begin with.
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use cuda_std::cpu::Overlap as Policy;
 
-/// Whether the launches of a kernel overlap. A block then takes the place of one that is done while others of the launch before
-/// it still run, and waits: what is gained is the start of a launch.
+/// Whether the launches of a kernel overlap with others in the stream.
+///
+/// With overlap, a block can start while blocks of the previous launch still run. The block then waits
+/// until the previous launch is done. The overlap hides the start of the launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
-    /// Not where the user, the GPU or the driver does not want it.
+    /// No overlap, because the user, the GPU or the driver does not allow it.
     Never,
-    /// As the kernel's declaration says.
+    /// Overlap as the kernel declares.
     As(Policy),
 }
 
-/// Waits until everything that was launched before is done and written: what a kernel's `thread::wait_for_earlier_launches`
-/// compiles to.
+/// Waits until all earlier launches are done and their writes are visible. A kernel's
+/// `thread::wait_for_earlier_launches` compiles to this instruction.
 const WAIT: &str = "
 	griddepcontrol.wait;";
 
-/// `ld.global.nc` promises that nothing writes there while the kernel runs, and so ptxas moves it in front of the wait. It does not
-/// move a load in front of an exit, and this one, which no thread takes, needs what a barrier behind the wait says.
+/// Keeps ptxas from moving loads before the wait.
+///
+/// `ld.global.nc` declares its memory constant during the kernel, so ptxas may move it before the wait.
+/// ptxas does not move a load before an exit. This exit depends on a barrier after the wait, and no thread
+/// takes it.
 const LEAVE: &str = "
 	{
 	.reg .pred %never, %leave;
@@ -31,21 +37,24 @@ const LEAVE: &str = "
 	@%leave exit;
 	}";
 
-/// Lets the next launch place its blocks as soon as all of this one's are placed. Behind the wait: a kernel of somebody else may read
-/// in front of its own what is older than the launch before it, weights say, and finds it written.
+/// Lets the next launch start its blocks as soon as all blocks of this launch have started.
+///
+/// The instruction comes after the wait. A kernel of another library may read data before its own wait, for
+/// example weights. Such data was written before the previous launch, and is then complete.
 const TRIGGER: &str = "
 	griddepcontrol.launch_dependents;";
 
 impl Overlap {
-    /// As measured (`docs/ladders.md`), and declared by [`entry!`](cuda_std::entry!) beside the kernel. A kernel that is no
-    /// oxiwarp's, or is not compiled for the executor, overlaps with both.
+    /// Returns the overlap that the kernel declares in [`entry!`](cuda_std::entry!).
+    /// docs/internals/launch-configuration.md has the measurements. Kernels of other crates, and kernels
+    /// that are not compiled for the CPU executor, use [`Policy::Both`].
     pub fn of(kernel: &str) -> Self {
         static DECLARED: LazyLock<HashMap<&str, Policy>> =
             LazyLock::new(|| kernels_gpu::kernels().map(|kernel| (kernel.name, kernel.overlap)).collect());
         Self::As(DECLARED.get(kernel).copied().unwrap_or(Policy::Both))
     }
 
-    /// What stands where a kernel waits.
+    /// Returns the instructions at the place where the kernel waits.
     pub fn begin(self) -> String {
         match self {
             Self::Never => String::new(),
@@ -55,13 +64,14 @@ impl Overlap {
         }
     }
 
-    /// The entry of a kernel as it is loaded: with that where the kernel says so, or at its beginning.
+    /// Returns the PTX of an entry with these instructions inserted. They replace the kernel's own wait, or
+    /// come at the start of the body. Returns `None` if the entry has no body.
     pub fn place(self, entry: &str) -> Option<String> {
         let begin = self.begin();
         if entry.contains(WAIT) {
             return Some(entry.replace(WAIT, &begin));
         }
-        // Before the body there is no brace.
+        // The first brace opens the body.
         let (head, body) = entry.split_at(entry.find('{')? + 1);
         Some([head, &begin, body].concat())
     }

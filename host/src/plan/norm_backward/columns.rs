@@ -1,4 +1,5 @@
-//! What belongs to columns: the weight, the gradients of the parameters, and the workspace that they need.
+//! Checks of the per-column tensors of a norm's backward pass: the weight, the parameter gradients and
+//! their workspace.
 use kernels_gpu::layout::operand_kind::OperandKind;
 use kernels_gpu::norm_backward::params::PartialSums;
 use kernels_gpu::rms::weight::Weight;
@@ -9,22 +10,24 @@ use crate::operands::rows::Operand;
 use crate::{Device, Dtype, Error, Result, View, ViewMut};
 
 arguments! {
-    /// The gradients of a norm's parameters, those that are wanted: sums over rows, of the weight's shape.
+    /// Outputs for the gradients of a norm's parameters. Each is optional. A gradient is a sum over rows
+    /// and has the shape of the weight.
     #[derive(Debug, Default)]
     pub struct ParameterGradients<'a> {
-        /// Of the weight, in the dtype of `x` or f32.
+        /// Gradient of the weight, in the dtype of `x` or in f32.
         pub dweight: Option<ViewMut<'a>>,
-        /// Of the bias, in the dtype of `x` or f32; a LayerNorm has one.
+        /// Gradient of the bias, in the dtype of `x` or in f32. Only LayerNorm has a bias.
         pub dbias: Option<ViewMut<'a>>,
-        /// f32 as many as [`norm_backward_workspace`](crate::norm_backward_workspace) says, where one of the two
-        /// is wanted; what is in it does not matter.
+        /// Scratch memory in f32, required if one of the gradients is requested.
+        /// [`norm_backward_workspace`](crate::norm_backward_workspace) returns the number of elements. It
+        /// need not be initialized.
         pub workspace: Option<ViewMut<'a>>,
     }
 }
 
-/// Views that were checked, and the kernel's argument of the weight.
+/// The checked views, and the weight as a kernel argument.
 pub(super) struct Columns<'v, 'a> {
-    /// Groups of rows with parameters of their own.
+    /// Number of row groups. Each group has its own parameters.
     pub groups: u32,
     pub weight: Weight,
     pub dweight: Option<&'v View<'a>>,
@@ -33,7 +36,8 @@ pub(super) struct Columns<'v, 'a> {
 }
 
 impl<'v, 'a> Columns<'v, 'a> {
-    /// Checks weight and gradients against `x`: all `[columns]`, or all `[groups, columns]`.
+    /// Checks the weight and the gradients against `x`. Each must be `[columns]`, or each `[groups,
+    /// columns]`.
     pub fn of(
         op: &'static str,
         device: &Device,
@@ -74,24 +78,24 @@ impl<'v, 'a> Columns<'v, 'a> {
         Ok(Self { groups, weight: Weight { base, kind }, dweight, dbias, workspace })
     }
 
-    /// How many gradients are wanted.
+    /// Returns the number of requested gradients.
     pub fn wanted(&self) -> usize {
         self.outputs().count()
     }
 
-    /// Those that are.
+    /// Returns the requested gradients with their names.
     pub fn outputs(&self) -> impl Iterator<Item = Operand<'v, 'a>> {
         let both = [("dweight", self.dweight), ("dbias", self.dbias)];
         both.into_iter().filter_map(|(arg, view)| Some((arg, view?)))
     }
 
-    /// May the weight and the workspace be accessed 16 bytes at a time, where rows may?
+    /// Returns whether the weight and the workspace are aligned to 16 bytes.
     pub fn aligned(&self) -> bool {
         let workspace = self.workspace.map_or(0, |workspace| workspace.ptr() as usize);
         (self.weight.base as usize | workspace).is_multiple_of(16)
     }
 
-    /// Where the blocks of `plan` leave their sums.
+    /// Checks the workspace and returns the addresses where the blocks of `plan` store their partial sums.
     pub fn workspace(
         &self,
         op: &'static str,
@@ -129,7 +133,8 @@ impl<'v, 'a> Columns<'v, 'a> {
     }
 }
 
-/// The groups of a `[columns]` or `[groups, columns]`, of which each has as many rows.
+/// Returns the number of groups of a tensor `[columns]` or `[groups, columns]`. Fails if the groups do not
+/// divide the rows.
 fn expect_columns(op: &'static str, arg: &'static str, view: &View, cols: i64, rows: i64) -> Result<u32> {
     match *view.shape() {
         [own] if own == cols => Ok(1),

@@ -1,4 +1,5 @@
-//! The two launches of a norm's gradient: over rows, then over the sums that the first one left.
+//! The two launches of a norm's backward pass. The first processes the rows and stores partial sums per
+//! block. The second adds the partial sums.
 use kernels_gpu::norm_backward::column_sums::{COLUMNS, ColumnSums, ColumnSumsParams, STRIPES};
 use kernels_gpu::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 
@@ -9,19 +10,19 @@ use crate::error::finite;
 use crate::operands::rows::{RowLayout, expect_disjoint};
 use crate::{Device, Dtype, Result, Stream, View};
 
-/// What the two norms differ in.
+/// The kernels of one norm's backward pass.
 pub(crate) struct NormOp {
     pub op: &'static str,
-    /// Does the norm subtract the mean?
+    /// Whether the norm subtracts the mean (LayerNorm).
     pub layer: bool,
     pub any_layout: &'static str,
     pub block4: &'static str,
-    /// Those with two packs a thread and with three, where the norm has them.
+    /// The kernels with two and with three packs per thread, if the norm has them.
     pub multi_row: Option<[&'static str; 2]>,
     pub sums: &'static str,
 }
 
-/// The operands of a gradient.
+/// The operands of the backward pass, except the parameter gradients.
 pub(crate) struct Given<'v, 'a> {
     pub dy: &'v View<'a>,
     pub x: &'v View<'a>,
@@ -31,7 +32,7 @@ pub(crate) struct Given<'v, 'a> {
 }
 
 impl NormOp {
-    /// Checks everything, then launches.
+    /// Checks all operands, then launches both kernels.
     pub fn run(
         &self,
         device: &Device,
@@ -94,13 +95,14 @@ impl NormOp {
             carveout: None,
         };
         if plan.splits > 0 {
-            // SAFETY: the views were checked to be what the kernel's arguments mean.
+            // SAFETY: `RowLayout::of`, `Columns::of` and `Columns::workspace` checked every view behind the
+            // arguments.
             unsafe { device.launch(kernel, layout.dtype, shape, stream, args![rows, weight, sums, p])? };
         }
         self.add_up(device, &columns, sums, &plan, &dims, stream)
     }
 
-    /// Adds up what the blocks left; zeros where there were none.
+    /// Launches the kernel that adds the partial sums of all blocks. Without rows, the sums are zero.
     fn add_up(
         &self,
         device: &Device,
@@ -126,7 +128,8 @@ impl NormOp {
             shared_bytes: COLUMNS * STRIPES * 4,
             carveout: None,
         };
-        // SAFETY: as in `run`; a gradient that is not wanted is null.
+        // SAFETY: `run` checked the views behind the arguments. The pointer of a gradient that is not
+        // requested is null, and the kernel skips it.
         unsafe { device.launch(self.sums, dims.dtype, shape, stream, args![dweight, dbias, p]) }
     }
 }

@@ -1,4 +1,4 @@
-//! The gradients of norms: what is checked, how their rows are shared out among blocks, and the two launches.
+//! Backward passes of the norms: checks, division of the rows among blocks, and the two launches.
 mod columns;
 mod launch;
 mod plan;

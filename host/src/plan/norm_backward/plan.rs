@@ -1,19 +1,21 @@
-//! How the rows of a norm's gradient are shared out among blocks.
+//! Division of the rows among the blocks of a norm's backward pass.
 use crate::device::launch::MAX_GRID_YZ;
 use crate::device::ptx::arch::Arch;
 use crate::{Device, Dtype, View};
 
-/// The most groups of rows, which are a dimension of the grid.
+/// Maximum number of row groups. The groups are a dimension of the grid.
 pub(super) const GROUPS: u64 = MAX_GRID_YZ as u64;
-/// Threads that a multiprocessor has registers for: a thread holds two rows' packs and their columns' sums in
-/// 128.
+/// Threads per SM that fit in the register file. A thread uses 128 registers for the packs of two rows and
+/// the sums of their columns.
 const RESIDENT: u32 = 512;
-/// Threads of a block where rows are short: several then share one.
+/// Threads per block if rows are short, so that several rows share a block.
 const THREADS: u32 = 128;
 
-/// How many blocks an architecture's largest GPU has room for at once, by their threads. A table and no
-/// question to the GPU at hand, so that the same sums come out of every GPU of the architecture: T4, A100,
-/// H100 and H200.
+/// Returns the number of blocks that fit at once on the architecture's largest GPU (T4, A100, H100 or
+/// H200).
+///
+/// The SM counts are constants instead of a device query. Every GPU of an architecture then adds the
+/// partial sums in the same order, with bitwise equal results.
 fn resident_blocks(device: &Device, threads: u32) -> u32 {
     let multiprocessors = match device.arch() {
         Some(Arch::Sm75) => 40,
@@ -23,36 +25,36 @@ fn resident_blocks(device: &Device, threads: u32) -> u32 {
     multiprocessors * device.launch_override().parallelism.unwrap_or((RESIDENT / threads).min(5))
 }
 
-/// What a kernel does with a row.
+/// How a kernel reads and keeps a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RowKernel {
-    /// Reads it again for each pass.
+    /// Reads the row again for each pass.
     Streamed,
-    /// Keeps it in its threads' packs: up to four, or as many elements of one.
+    /// Keeps the row in the registers of its team: up to four packs per thread, or one element per thread.
     Registers,
-    /// Keeps two rows beside each other, each in two packs of every thread.
+    /// Processes two rows at a time. Every thread keeps two packs of each.
     Rows2,
-    /// Keeps it in three packs of every thread.
+    /// Keeps the row in three packs per thread.
     Registers3,
 }
 
-/// How the rows of a launch are shared out.
+/// The division of the rows among teams and blocks. A team is the threads that share a row.
 #[derive(Clone, Copy)]
 pub(super) struct RowSplit {
     pub form: RowKernel,
-    /// Threads of a row.
+    /// Threads per row.
     pub team: u32,
-    /// Rows of a block at a time.
+    /// Teams per block.
     pub teams: u32,
-    /// Blocks of a group.
+    /// Blocks per group.
     pub splits: u32,
-    /// Bytes of shared memory.
+    /// Bytes of shared memory per block.
     pub shared_bytes: u32,
 }
 
 impl RowSplit {
-    /// For rows of so many columns: a team as wide as the row takes; from 128 threads on a block has one
-    /// team.
+    /// Plans the launch for the rows of `dims`. Rows that need few threads share a block. From 128 threads
+    /// per row on, a block has one team.
     pub fn of(device: &Device, layer: bool, wanted: bool, dims: &Dims) -> Self {
         let (over, multi_row) = (device.launch_override(), dims.multi_row().filter(|_| layer));
         let (form, team) = match multi_row {
@@ -66,7 +68,7 @@ impl RowSplit {
             _ => (teams, teams),
         };
         let batches = dims.rows.div_ceil(u64::from(rows));
-        // Blocks that keep no sums need not be few.
+        // Without parameter gradients, the blocks store no partial sums, so their number is not limited.
         let max = if wanted {
             u64::from((resident_blocks(device, team * teams) / dims.groups.max(1)).max(1))
         } else {
@@ -78,8 +80,9 @@ impl RowSplit {
     }
 }
 
-/// Two numbers a warp for a fold, or eight where rows are beside each other, twice; LayerNorm's second sums;
-/// and lanes to add up the teams of a block.
+/// Returns the bytes of shared memory per block. They hold two f32 per warp for a reduction (eight for
+/// kernels with two or three packs), double buffered. LayerNorm also keeps its bias sums there. A block
+/// with several teams needs room to add their sums.
 fn shared_bytes(layer: bool, form: RowKernel, team: u32, teams: u32, dims: &Dims) -> u32 {
     let (threads, lanes) = (team * teams, 16 / dims.dtype.size() as u32);
     if matches!(form, RowKernel::Rows2 | RowKernel::Registers3) {
@@ -95,30 +98,32 @@ fn shared_bytes(layer: bool, form: RowKernel, team: u32, teams: u32, dims: &Dims
     threads / 32 * 16 + dbias + over_teams
 }
 
-/// What a plan depends on.
+/// The properties of the rows on which a plan depends.
 #[derive(Clone, Copy)]
 pub(super) struct Dims {
-    /// Rows of a group: those that share a weight.
+    /// Rows per group. The rows of a group share a weight.
     pub rows: u64,
-    /// Groups.
+    /// Number of groups.
     pub groups: u32,
-    /// Columns of a row.
+    /// Columns per row.
     pub cols: u32,
-    /// Of the rows.
+    /// Dtype of the rows.
     pub dtype: Dtype,
-    /// May every operand be accessed 16 bytes at a time?
+    /// Whether every operand supports 16-byte vector access.
     pub vector: bool,
 }
 
 impl Dims {
-    /// Packs of a row.
+    /// Returns the number of packs per row.
     fn packs(&self) -> u64 {
         (u64::from(self.cols) * self.dtype.size() as u64).div_ceil(16)
     }
 
-    /// How LayerNorm's rows that whole warps fill stay in registers, and the threads that it takes: in two
-    /// packs each, but in three where more threads of these fit a multiprocessor and blocks of the others
-    /// leave a tenth of its registers.
+    /// Returns the kernel and the threads per row for LayerNorm rows that fill whole warps, or `None` for
+    /// other rows.
+    ///
+    /// Two packs per thread are preferred. Three packs are used if an SM then has more resident threads,
+    /// and two packs would leave more than a tenth of its threads unused.
     fn multi_row(&self) -> Option<(RowKernel, u32)> {
         let few = self.vector && self.rows.saturating_mul(u64::from(self.groups)) < 1 << 31;
         let fill = |packs: u64| {
@@ -138,9 +143,10 @@ impl Dims {
         }
     }
 
-    /// How other rows are read, and the threads of one; `again`: not kept, though they could be.
+    /// Returns the kernel and the threads per row for all other rows. `again` forces rows to be read again
+    /// although they fit in registers.
     fn single_row(&self, layer: bool, again: bool) -> (RowKernel, u32) {
-        // LayerNorm's second sums are in shared memory, of which every GPU grants 48 KB.
+        // LayerNorm keeps its bias sums in shared memory, which is limited to 48 KB on every GPU.
         let longest = if self.vector && layer && self.dtype.size() == 2 { 352 } else { 512 };
         match self.packs().div_ceil(u64::from(self.packs_in_registers())) {
             threads if again || threads > longest => (RowKernel::Streamed, 512),
@@ -149,17 +155,19 @@ impl Dims {
         }
     }
 
-    /// Packs of a row that a thread holds.
+    /// Returns the packs per thread if the row stays in registers.
     fn packs_in_registers(&self) -> u32 {
         if self.vector { 4 } else { 1 }
     }
 }
 
-/// How many f32 of workspace the gradients of a norm's parameters need, each of `shape`: `[columns]`, or
-/// `[groups, columns]` where so many groups of rows of `x` have parameters of their own. It depends on the
-/// shape of `x`, its dtype and the architecture of the device.
+/// Returns the number of f32 elements of workspace for the parameter gradients of a norm.
 ///
-/// `gradients` says how many are wanted: 1 or 2. Shapes that do not fit give a number that is of no use.
+/// `shape` is the shape of each gradient: `[columns]`, or `[groups, columns]` if each group of rows of `x`
+/// has its own parameters. `gradients` is the number of requested gradients, 1 or 2. The result depends on
+/// the shape and dtype of `x` and on the architecture of the device.
+///
+/// This function does not check the shapes. If they do not match, the result is meaningless.
 pub fn norm_backward_workspace(device: &Device, x: &View, shape: &[i64], gradients: usize) -> usize {
     let (Some(&cols), [groups @ .., _]) = (x.shape().last(), shape) else { return 0 };
     let rows: i64 = x.shape()[..x.shape().len() - 1].iter().product();
