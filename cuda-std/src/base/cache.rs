@@ -8,7 +8,8 @@ pub const LINE: u32 = 128;
 pub enum Load {
     /// `ld.global`: coherent. Required for memory that the kernel also writes.
     Default,
-    /// `ld.global.nc`: for memory that is read-only during the whole kernel. The data stays in L1 (weights, tables).
+    /// `ld.global.nc`: for memory that is read-only during the whole kernel. The data stays in L1 (weights,
+    /// tables).
     ReadOnly,
     /// `ld.global.nc.L1::no_allocate`: for read-only data that is read once. The data does not occupy L1.
     Once,

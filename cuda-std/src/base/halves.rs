@@ -2,8 +2,8 @@
 
 /// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
 ///
-/// The function flips all bits of a negative value except its sign bit. The values, read as integers, then have the
-/// order of the floats, so integer maxima suffice.
+/// The function flips all bits of a negative value except its sign bit. The values, read as integers, then
+/// have the order of the floats, so integer maxima suffice.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
     let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);

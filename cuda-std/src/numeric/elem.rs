@@ -1,7 +1,7 @@
 //! The element types of tensors, and the f32 lanes that kernels compute on.
 //!
-//! A kernel is generic over [`Elem`] and computes in f32. `Elem` converts a pack, one 16-byte vector, to f32 lanes
-//! and back.
+//! A kernel is generic over [`Elem`] and computes in f32. `Elem` converts a pack, one 16-byte vector, to f32
+//! lanes and back.
 use half::{bf16, f16};
 
 use crate::arch;
@@ -65,8 +65,8 @@ pub trait Elem: Copy + Send + Sync + 'static {
 
     /// Converts from f32 with one rounding.
     fn from_f32(value: f32) -> Self;
-    /// Converts a compile-time constant from f32. The compiler can evaluate this conversion; it cannot evaluate the
-    /// inline assembly of [`Elem::from_f32`].
+    /// Converts a compile-time constant from f32. The compiler can evaluate this conversion; it cannot
+    /// evaluate the inline assembly of [`Elem::from_f32`].
     fn constant(value: f32) -> Self;
     /// Converts to f32 exactly.
     fn to_f32(self) -> f32;

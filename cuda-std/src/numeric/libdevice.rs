@@ -2,24 +2,25 @@
 //!
 //! The functions use the algorithms, constants and instructions of libdevice's `__nv_expf`, `__nv_erff` and
 //! `__nv_tanhf` without fast math. A kernel can therefore reproduce a chain of torch operators exactly. Only
-//! `ex2.approx` and `rcp.approx` are not IEEE operations. The CPU executor rounds both correctly, so the last bits
-//! may differ between the CPU and the GPU.
+//! `ex2.approx` and `rcp.approx` are not IEEE operations. The CPU executor rounds both correctly, so the last
+//! bits may differ between the CPU and the GPU.
 //!
-//! Source: libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come from the
-//! CUDA C++ Programming Guide, section "Mathematical Functions". The tests below check these bounds.
+//! Source: libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come from
+//! the CUDA C++ Programming Guide, section "Mathematical Functions". The tests below check these bounds.
 use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 
 /// Returns `e^x + addend`. `e^x` is accurate to 2 ulp.
 ///
-/// The last multiplication and the addition are one FMA, as nvcc contracts them.
-/// `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. The saturated product keeps `i` between -126 and 126.
-/// For larger `|x|` the excess stays in `f`, so `2^f` overflows or underflows.
+/// The last multiplication and the addition are one FMA, as nvcc contracts them. `e^x = 2^i * 2^f` with `i =
+/// floor(x * log2(e) + 0.5)`. The saturated product keeps `i` between -126 and 126. For larger `|x|` the
+/// excess stays in `f`, so `2^f` overflows or underflows.
 #[inline(always)]
 pub fn exp_add(x: f32, addend: f32) -> f32 {
     const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);
     const LOG2_E_LOW: f32 = f32::from_bits(0x32A5_7060);
     const RANGE: f32 = 252.0;
-    // Adding 1.5 * 2^23 moves an integer into the low bits of a float. The 1 is the biased exponent of 2^-126.
+    // Adding 1.5 * 2^23 moves an integer into the low bits of a float. The 1 is the biased exponent of
+    // 2^-126.
     const SHIFT: f32 = 12_582_912.0;
     let shifted = fma_rm(fma_sat(x, LOG2_E / RANGE, 0.5), RANGE, SHIFT + 1.0);
     let exponent = shifted - (SHIFT + 127.0);
@@ -122,9 +123,8 @@ impl Erf {
 
     /// Returns `erf(x)` as `erff` does, accurate to 2 ulp.
     ///
-    /// For `|x| < far_from` the result is `x + x * near(x^2)`. Otherwise it is `1 - 2^-(|x| + |x| * far(|x|))`
-    /// with the sign of `x`.
-    /// The code evaluates one polynomial and selects its coefficients.
+    /// For `|x| < far_from` the result is `x + x * near(x^2)`. Otherwise it is `1 - 2^-(|x| + |x| *
+    /// far(|x|))` with the sign of `x`. The code evaluates one polynomial and selects its coefficients.
     #[inline(always)]
     pub fn erf(self, x: f32) -> f32 {
         let is_far = x.abs() >= self.far_from;

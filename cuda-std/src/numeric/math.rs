@@ -1,9 +1,9 @@
 //! f32 functions: fused multiply-add, roots, reciprocals, exponentials and logarithms.
 //!
-//! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor. LLVM does
-//! not contract `a * b + c`, so a kernel calls [`fma`] for a fused multiply-add. Each approximate function is one
-//! PTX instruction, and its error bound comes from the PTX ISA manual. The CPU executor rounds the approximate
-//! functions correctly, so the last bits may differ from the GPU.
+//! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor.
+//! LLVM does not contract `a * b + c`, so a kernel calls [`fma`] for a fused multiply-add. Each approximate
+//! function is one PTX instruction, and its error bound comes from the PTX ISA manual. The CPU executor
+//! rounds the approximate functions correctly, so the last bits may differ from the GPU.
 use crate::arch;
 
 macro_rules! functions {
@@ -29,8 +29,8 @@ functions! {
 
 /// Returns `x / d` for finite `x` and for `d` from 1 to 2^125.
 ///
-/// The function takes one Newton step after [`rcp_ftz`]. The result differs from IEEE division by at most 1 ulp.
-/// After rounding to f16 or bf16 it has the same bits as IEEE division.
+/// The function takes one Newton step after [`rcp_ftz`]. The result differs from IEEE division by at most 1
+/// ulp. After rounding to f16 or bf16 it has the same bits as IEEE division.
 #[inline(always)]
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);

@@ -1,11 +1,12 @@
 //! Sine and cosine in f32, with the constants and the order of operations of CUDA's `sinf` and `cosf`.
 //!
-//! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615 these are also the bits of torch's
-//! CUDA kernels.
+//! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615 these are also the bits of
+//! torch's CUDA kernels.
 //!
-//! Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. A polynomial then
-//! evaluates the remainder, whose size is about pi/4 at most. From 105,615 on, CUDA uses Payne-Hanek reduction with
-//! integers. This module keeps the three steps for all arguments; their error grows slowly with `|x|`.
+//! Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. A polynomial
+//! then evaluates the remainder, whose size is about pi/4 at most. From 105,615 on, CUDA uses Payne-Hanek
+//! reduction with integers. This module keeps the three steps for all arguments; their error grows slowly
+//! with `|x|`.
 use core::f32::consts::FRAC_2_PI;
 
 use super::math::fma;

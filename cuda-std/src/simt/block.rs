@@ -4,7 +4,8 @@ pub use super::thread::linear_index;
 use super::{cluster, thread, warp};
 use crate::arch;
 
-/// Waits until every thread of the block reaches this barrier. The barrier orders the memory accesses of the block.
+/// Waits until every thread of the block reaches this barrier. The barrier orders the memory accesses of the
+/// block.
 #[inline(always)]
 pub fn sync() {
     arch::sync_threads();
@@ -13,7 +14,8 @@ pub fn sync() {
 /// Reduces `value` over the block and returns the same bits in every thread.
 ///
 /// The block has a multiple of 32 threads, and every thread must call the function. The function takes
-/// `size_of::<T>()` bytes per warp from `memory`. Before a second reduction in the same memory, call [`sync`].
+/// `size_of::<T>()` bytes per warp from `memory`. Before a second reduction in the same memory, call
+/// [`sync`].
 #[inline(always)]
 pub fn reduce<T: warp::Exchange>(
     value: T,
@@ -43,19 +45,20 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
     let partial = memory.take::<T>(x * y * z / warp::SIZE);
     let reduced = warp::reduce(value, warp::SIZE, combine);
     if warp::lane() == 0 {
-        // SAFETY: `partial` has one slot per warp of the block. Only lane 0 of warp `number` writes this slot,
-        // and other warps read it only after the barrier.
+        // SAFETY: `partial` has one slot per warp of the block. Only lane 0 of warp `number` writes this
+        // slot, and other warps read it only after the barrier.
         unsafe { partial.set(number, reduced) };
     }
     sync();
-    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote its slot before the barrier.
+    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote its slot before the
+    // barrier.
     reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
 /// Reduces `count` elements, at most 32, and returns the result in every lane.
 ///
-/// Let `width` be `count` rounded up to a power of two. Each group of `width` neighbouring lanes reduces the same
-/// elements, so the reduction takes only `log2(width)` shuffles.
+/// Let `width` be `count` rounded up to a power of two. Each group of `width` neighbouring lanes reduces the
+/// same elements, so the reduction takes only `log2(width)` shuffles.
 #[inline(always)]
 fn reduce_lanes<T: warp::Exchange>(
     element: impl Fn(u32) -> T,

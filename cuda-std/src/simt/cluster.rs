@@ -1,15 +1,16 @@
 //! Thread-block clusters: blocks that run at the same time and can write to each other's shared memory.
 //!
-//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor a cluster has one block, regardless of the
-//! kernel's declaration. The host must check the architecture before it launches clusters of `BLOCKS` blocks.
+//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor a cluster has one block, regardless of
+//! the kernel's declaration. The host must check the architecture before it launches clusters of `BLOCKS`
+//! blocks.
 use super::shared::{Shared, SharedMemory};
 use super::thread;
 use crate::arch;
 
 /// Declares that the kernel is launched in clusters of `BLOCKS` blocks.
 ///
-/// `BLOCKS` is a power of two up to 8, and the x dimension of the grid is a multiple of `BLOCKS`. The kernel also
-/// declares its [`launch_bounds`](super::thread::launch_bounds).
+/// `BLOCKS` is a power of two up to 8, and the x dimension of the grid is a multiple of `BLOCKS`. The kernel
+/// also declares its [`launch_bounds`](super::thread::launch_bounds).
 #[inline(always)]
 pub fn bounds<const BLOCKS: u32>() {
     const { assert!(BLOCKS.is_power_of_two() && BLOCKS <= 8) };
@@ -30,8 +31,8 @@ pub fn rank() -> u32 {
 
 /// An exchange of one 64-bit word between all blocks of a cluster.
 ///
-/// An mbarrier in shared memory counts the bytes that have arrived. A cluster barrier would also be correct, but it
-/// orders all earlier memory accesses of all threads and is slower.
+/// An mbarrier in shared memory counts the bytes that have arrived. A cluster barrier would also be correct,
+/// but it orders all earlier memory accesses of all threads and is slower.
 #[derive(Clone, Copy)]
 pub struct ClusterExchange {
     words: Shared<u64>,
@@ -42,8 +43,8 @@ pub struct ClusterExchange {
 impl ClusterExchange {
     /// Opens the exchange of a kernel that declares clusters of `BLOCKS` blocks.
     ///
-    /// A kernel opens one exchange, and every thread of the cluster must call the function. It takes one 64-bit
-    /// word per block and one 64-bit word for the mbarrier from `memory`.
+    /// A kernel opens one exchange, and every thread of the cluster must call the function. It takes one
+    /// 64-bit word per block and one 64-bit word for the mbarrier from `memory`.
     #[inline(always)]
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();
@@ -59,19 +60,20 @@ impl ClusterExchange {
 
     /// Sends `word` to every block of the cluster. Returns the words of all blocks, indexed by block rank.
     ///
-    /// All threads of a block pass the same `word`. Every thread of the cluster must call the function once, after
-    /// [`ClusterExchange::open`] and a block barrier.
+    /// All threads of a block pass the same `word`. Every thread of the cluster must call the function once,
+    /// after [`ClusterExchange::open`] and a block barrier.
     #[inline(always)]
     pub fn all(self, word: u64) -> Shared<u64> {
         // After this barrier every block of the cluster runs and has initialized its mbarrier.
         arch::cluster_wait();
         let to = thread::linear_index();
         if to < self.blocks {
-            // SAFETY: every block has the same shared memory layout, with one word for each rank. No block leaves
-            // `cluster_receive` before all words have arrived in its shared memory.
+            // SAFETY: every block has the same shared memory layout, with one word for each rank. No block
+            // leaves `cluster_receive` before all words have arrived in its shared memory.
             unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };
         }
-        // SAFETY: thread 0 called `cluster_expect` in `open`. The caller has passed a block barrier since then.
+        // SAFETY: thread 0 called `cluster_expect` in `open`. The caller has passed a block barrier since
+        // then.
         unsafe { arch::cluster_receive(self.barrier.address(0)) };
         self.words
     }

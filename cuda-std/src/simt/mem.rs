@@ -1,8 +1,8 @@
 //! Loads and stores of global memory with cache hints.
 //!
-//! Row kernels use [`Row`](crate::rows::row::Row). The functions here serve access patterns that `Row` does not
-//! support. The address of a vector access must be aligned to the size of the vector. Otherwise both the GPU and the
-//! CPU executor report a fault.
+//! Row kernels use [`Row`](crate::rows::row::Row). The functions here serve access patterns that `Row` does
+//! not support. The address of a vector access must be aligned to the size of the vector. Otherwise both the
+//! GPU and the CPU executor report a fault.
 use crate::arch;
 pub use crate::base::cache::{Load, Store};
 

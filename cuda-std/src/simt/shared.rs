@@ -5,7 +5,8 @@
 //! let sums: Shared<f32> = memory.take(32);
 //! let row: Shared<u32> = memory.take(cols);
 //! ```
-//! The host sets the number of bytes at the launch. The CPU executor reports a fault if a kernel accesses more.
+//! The host sets the number of bytes at the launch. The CPU executor reports a fault if a kernel accesses
+//! more.
 use core::marker::PhantomData;
 
 use crate::arch;
@@ -28,7 +29,8 @@ impl SharedMemory {
         arch::shared_bytes()
     }
 
-    /// Takes the next `len` elements of `T`, aligned for `T`. Every thread of the block must take the same parts.
+    /// Takes the next `len` elements of `T`, aligned for `T`. Every thread of the block must take the same
+    /// parts.
     #[inline(always)]
     pub fn take<T: Copy>(&mut self, len: u32) -> Shared<T> {
         let offset = self.offset.next_multiple_of(align_of::<T>());
@@ -75,12 +77,12 @@ impl<T: Copy> Shared<T> {
 
     /// Starts a copy of 16 bytes from global memory to element `at`. The copy bypasses the registers and L1.
     ///
-    /// This thread may read the element after [`copy::wait`](super::copy::wait). Other threads also need a block
-    /// barrier after that wait.
+    /// This thread may read the element after [`copy::wait`](super::copy::wait). Other threads also need a
+    /// block barrier after that wait.
     ///
     /// # Safety
-    /// The requirements of [`Shared::set`] apply. `from` points to 16 readable bytes and is aligned to 16 bytes. No
-    /// thread writes to these bytes during the copy.
+    /// The requirements of [`Shared::set`] apply. `from` points to 16 readable bytes and is aligned to 16
+    /// bytes. No thread writes to these bytes during the copy.
     #[inline(always)]
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
@@ -89,11 +91,12 @@ impl<T: Copy> Shared<T> {
         unsafe { arch::copy_async(self.checked(at), from) }
     }
 
-    /// Starts a copy as [`Shared::copy_from`] does if `wanted`. Otherwise the element becomes zero, and `from` is not
-    /// read. Requires sm_80 or newer.
+    /// Starts a copy as [`Shared::copy_from`] does if `wanted`. Otherwise the element becomes zero, and
+    /// `from` is not read. Requires sm_80 or newer.
     ///
     /// # Safety
-    /// If `wanted`, the requirements of [`Shared::copy_from`] apply. Otherwise those of [`Shared::set`] apply.
+    /// If `wanted`, the requirements of [`Shared::copy_from`] apply. Otherwise those of [`Shared::set`]
+    /// apply.
     #[inline(always)]
     pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
@@ -102,7 +105,8 @@ impl<T: Copy> Shared<T> {
         unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
     }
 
-    /// Returns the 32-bit shared-memory address of element `at`. The CPU executor checks that `at` is in bounds.
+    /// Returns the 32-bit shared-memory address of element `at`. The CPU executor checks that `at` is in
+    /// bounds.
     #[inline(always)]
     pub(crate) fn window(&self, at: u32) -> u32 {
         self.checked(at);
@@ -110,7 +114,8 @@ impl<T: Copy> Shared<T> {
         arch::shared_window(self.offset as u32 + at * size_of::<T>() as u32)
     }
 
-    /// Returns the byte offset of element `at`. The CPU executor checks it against this part and the launch's bytes.
+    /// Returns the byte offset of element `at`. The CPU executor checks it against this part and the launch's
+    /// bytes.
     #[inline(always)]
     fn checked(&self, at: u32) -> usize {
         debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
@@ -135,8 +140,8 @@ impl<T: Copy> Shared<T> {
     /// Reads element `at`.
     ///
     /// # Safety
-    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this access from the
-    /// writes of other threads.
+    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this access from
+    /// the writes of other threads.
     #[inline(always)]
     pub unsafe fn get(&self, at: u32) -> T {
         self.note(at, false);
@@ -147,8 +152,8 @@ impl<T: Copy> Shared<T> {
     /// Writes element `at`.
     ///
     /// # Safety
-    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this write from the
-    /// accesses of other threads.
+    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this write from
+    /// the accesses of other threads.
     #[inline(always)]
     pub unsafe fn set(&self, at: u32, value: T) {
         self.note(at, true);

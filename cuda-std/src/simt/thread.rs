@@ -40,8 +40,8 @@ pub fn global_index() -> u64 {
 
 /// Returns the same numbers and hides their origin from the compiler (an optimization barrier).
 ///
-/// The compiler then recomputes values that depend on these numbers in each loop iteration. Otherwise it could keep
-/// these values in registers during the whole loop.
+/// The compiler then recomputes values that depend on these numbers in each loop iteration. Otherwise it
+/// could keep these values in registers during the whole loop.
 #[inline(always)]
 pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
@@ -55,12 +55,13 @@ pub fn opaque_address<T>(address: *const T) -> *const T {
 
 /// Waits until earlier launches have finished and their writes are visible (`griddepcontrol.wait`).
 ///
-/// With programmatic dependent launch, a kernel can start while earlier launches still run. `first` is the address
-/// of the thread's first access. The thread computes `first` before the wait, so this arithmetic overlaps with the
-/// earlier launches.
+/// With programmatic dependent launch, a kernel can start while earlier launches still run. `first` is the
+/// address of the thread's first access. The thread computes `first` before the wait, so this arithmetic
+/// overlaps with the earlier launches.
 ///
-/// Each thread that has not returned must call the function once, before it accesses global memory. The function
-/// does nothing on GPUs before sm_90. A kernel that never calls it starts only after the earlier launches.
+/// Each thread that has not returned must call the function once, before it accesses global memory. The
+/// function does nothing on GPUs before sm_90. A kernel that never calls it starts only after the earlier
+/// launches.
 #[inline(always)]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
     arch::wait_for_earlier_launches(first as u64);
@@ -68,9 +69,10 @@ pub fn wait_for_earlier_launches<T>(first: *const T) {
 
 /// Declares at most `MAX_THREADS` threads per block and at least `MIN_BLOCKS` resident blocks per SM.
 ///
-/// A kernel calls this function in its first line. ptxas then limits the registers per thread accordingly. Rust has
-/// no attribute for launch bounds, so on PTX the function leaves a comment. `cuda_builder` converts the comment into
-/// `.maxntid` and `.minnctapersm` of the entry. The CPU executor rejects larger blocks, as the driver does.
+/// A kernel calls this function in its first line. ptxas then limits the registers per thread accordingly.
+/// Rust has no attribute for launch bounds, so on PTX the function leaves a comment. `cuda_builder` converts
+/// the comment into `.maxntid` and `.minnctapersm` of the entry. The CPU executor rejects larger blocks, as
+/// the driver does.
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
@@ -78,8 +80,8 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 
 /// Declares [`launch_bounds`] with a different minimum number of blocks per SM for each GPU generation.
 ///
-/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. A Turing SM has room for
-/// half as many threads as an SM of sm_80.
+/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. A Turing SM has
+/// room for half as many threads as an SM of sm_80.
 #[inline(always)]
 pub fn launch_bounds_by_generation<
     const MAX_THREADS: u32,

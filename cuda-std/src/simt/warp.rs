@@ -123,8 +123,8 @@ pub fn all(mask: u32, predicate: bool) -> bool {
 
 /// Reduces `value` over groups of `width` neighbouring lanes. `width` is a power of two up to 32.
 ///
-/// All lanes of a group return the same bits, because both lanes of each pair in the butterfly compute the same
-/// `combine`. `combine` must be commutative.
+/// All lanes of a group return the same bits, because both lanes of each pair in the butterfly compute the
+/// same `combine`. `combine` must be commutative.
 #[inline(always)]
 pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
     let mut reduced = value;
@@ -142,8 +142,8 @@ pub fn sum(value: f32, width: u32) -> f32 {
     reduce(value, width, |a, b| a + b)
 }
 
-/// Returns the maximum of `value` over groups of `width` neighbouring lanes. A NaN loses against a number, as in
-/// PTX `max.f32`.
+/// Returns the maximum of `value` over groups of `width` neighbouring lanes. A NaN loses against a number, as
+/// in PTX `max.f32`.
 #[inline(always)]
 pub fn max(value: f32, width: u32) -> f32 {
     reduce(value, width, f32::max)

@@ -16,8 +16,8 @@ pub fn f16_to_f32(bits: u16) -> f32 {
 
 /// Rounds to nearest even.
 ///
-/// The addend is just below half a unit in the last place if the kept part is even. Otherwise the addend is exactly
-/// half a unit. A carry into the kept part rounds up.
+/// The addend is just below half a unit in the last place if the kept part is even. Otherwise the addend is
+/// exactly half a unit. A carry into the kept part rounds up.
 #[inline]
 pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();

@@ -22,7 +22,8 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
-/// Reads the range and checks its alignment, so that an invalid prefetch is found. The CPU executor has no L2.
+/// Reads the range and checks its alignment, so that an invalid prefetch is found. The CPU executor has no
+/// L2.
 ///
 /// # Safety
 /// The requirements of [`mem::prefetch`](crate::simt::mem::prefetch) apply.

@@ -69,8 +69,8 @@ pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
 /// `fma.rm.f32`: rounds towards negative infinity.
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
-    // The product is exact in f64. The f64 sum may be rounded. `lost` is its rounding error and decides the case in
-    // which the f32 result equals the f64 sum.
+    // The product is exact in f64. The f64 sum may be rounded. `lost` is its rounding error and decides the
+    // case in which the f32 result equals the f64 sum.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

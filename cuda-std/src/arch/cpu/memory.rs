@@ -59,7 +59,8 @@ accesses! {
     load_u16, store_u16: u16;
 }
 
-/// Reads the first and the last byte of the cache line at `ptr`, so that an address sanitizer reports an invalid `ptr`.
+/// Reads the first and the last byte of the cache line at `ptr`, so that an address sanitizer reports an
+/// invalid `ptr`.
 ///
 /// # Safety
 /// `ptr` is the start of a cache line of readable memory.

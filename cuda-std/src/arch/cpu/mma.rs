@@ -31,8 +31,8 @@ unsafe fn element(address: u32, lane: u32, element: u32) -> u32 {
 }
 
 /// # Safety
-/// `row` is the offset of 16 bytes in shared memory, aligned to 16 bytes. A barrier separates this load from the
-/// writes of other threads.
+/// `row` is the offset of 16 bytes in shared memory, aligned to 16 bytes. A barrier separates this load from
+/// the writes of other threads.
 #[inline(never)]
 pub unsafe fn load_matrices(row: u32) -> [u32; 4] {
     note(row as usize, 16, false);

@@ -55,8 +55,8 @@ pub fn cluster_wait() {
 /// Initializes the mbarrier at `barrier` and makes it expect `bytes` bytes.
 ///
 /// # Safety
-/// `barrier` is an uninitialized word of this block's shared memory. A cluster barrier follows before any block
-/// sends to this one.
+/// `barrier` is an uninitialized word of this block's shared memory. A cluster barrier follows before any
+/// block sends to this one.
 #[inline(always)]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     if CLUSTERS {
@@ -77,8 +77,8 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
 /// Sends `value` to the word of block `rank` that has the offset of `to`. Its mbarrier then counts 8 bytes.
 ///
 /// # Safety
-/// `to` and `barrier` are words of this block's shared memory. Block `rank` of the cluster has the same layout, has
-/// called [`cluster_expect`], and does not exit before the value arrives.
+/// `to` and `barrier` are words of this block's shared memory. Block `rank` of the cluster has the same
+/// layout, has called [`cluster_expect`], and does not exit before the value arrives.
 #[inline(always)]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
     if !CLUSTERS {

@@ -7,8 +7,8 @@ use crate::base::cache::Load;
 /// Starts a copy of 16 bytes to shared memory. Before sm_80 the copy is synchronous.
 ///
 /// # Safety
-/// `to` is the offset of 16 bytes in the launch's shared memory. `from` points to 16 bytes of global memory. Both are
-/// aligned to 16 bytes.
+/// `to` is the offset of 16 bytes in the launch's shared memory. `from` points to 16 bytes of global memory.
+/// Both are aligned to 16 bytes.
 #[inline(always)]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     if cfg!(not(target_feature = "sm_80")) {
@@ -26,7 +26,8 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
     }
 }
 
-/// Starts a copy of 16 bytes from `from` if `wanted`. Otherwise the function writes 16 zero bytes and reads nothing.
+/// Starts a copy of 16 bytes from `from` if `wanted`. Otherwise the function writes 16 zero bytes and reads
+/// nothing.
 ///
 /// # Safety
 /// `to` is a 32-bit shared-memory address of 16 bytes, aligned to 16 bytes. If `wanted`, `from` meets the

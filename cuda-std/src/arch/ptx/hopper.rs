@@ -1,7 +1,7 @@
 //! Asynchronous instructions of Hopper: mbarriers with a transaction count, TMA tensor copies, `setmaxnreg`.
 //!
-//! All functions need sm_90, and `setmaxnreg` needs sm_90a. Addresses in shared memory are 32-bit shared-memory
-//! addresses.
+//! All functions need sm_90, and `setmaxnreg` needs sm_90a. Addresses in shared memory are 32-bit
+//! shared-memory addresses.
 use core::arch::asm;
 
 macro_rules! effects {
@@ -56,7 +56,8 @@ pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     [a, b]
 }
 
-/// Copies a box of a 4-dimensional tensor to shared memory with TMA. The mbarrier at `barrier` counts the bytes.
+/// Copies a box of a 4-dimensional tensor to shared memory with TMA. The mbarrier at `barrier` counts the
+/// bytes.
 #[inline(always)]
 pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u32) {
     // SAFETY: the caller passes valid addresses of shared memory and of the tensor map.

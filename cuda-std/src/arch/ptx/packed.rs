@@ -73,7 +73,8 @@ macro_rules! max_pairs {
                 return max_halves(a, b);
             }
             let pair: u32;
-            // SAFETY: the instruction only computes on registers. It needs sm_80, which the code above checks.
+            // SAFETY: the instruction only computes on registers. It needs sm_80, which the code above
+            // checks.
             unsafe {
                 asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
                     options(pure, nomem, nostack))

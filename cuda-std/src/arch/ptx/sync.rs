@@ -24,13 +24,15 @@ pub fn sync_threads() {
 
 #[inline(always)]
 pub fn sync_warp(mask: u32) {
-    // SAFETY: a barrier accesses no memory. Tests on the CPU executor check that all lanes in `mask` reach it.
+    // SAFETY: a barrier accesses no memory. Tests on the CPU executor check that all lanes in `mask` reach
+    // it.
     unsafe { bar_warp(mask) }
 }
 
 #[inline(always)]
 pub fn shfl_xor(mask: u32, value: u32, lane_mask: u32) -> u32 {
-    // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask` take part.
+    // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask`
+    // take part.
     unsafe { shfl_bfly(mask, value, lane_mask, 31) }
 }
 

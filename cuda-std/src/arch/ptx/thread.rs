@@ -44,9 +44,9 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
 
 /// Waits for earlier launches after `address` has been computed.
 ///
-/// No thread takes the `exit`, because no valid `address` equals -1. The `exit` prevents ptxas from moving the
-/// computation of `address` after the wait. The host searches the PTX for the line with the wait and adds further
-/// instructions after it (`host/src/device/ptx/overlap.rs`).
+/// No thread takes the `exit`, because no valid `address` equals -1. The `exit` prevents ptxas from moving
+/// the computation of `address` after the wait. The host searches the PTX for the line with the wait and adds
+/// further instructions after it (`host/src/device/ptx/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {
     if cfg!(target_feature = "sm_90") {

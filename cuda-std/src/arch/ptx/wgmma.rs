@@ -1,4 +1,5 @@
-//! `wgmma`: matrix multiplication of a warpgroup, for each number of accumulator registers that the kernels use.
+//! `wgmma`: matrix multiplication of a warpgroup, for each number of accumulator registers that the kernels
+//! use.
 use core::arch::asm;
 
 /// Accumulator registers of one thread for a result tile of 64 rows and `2 * LEN` columns.
@@ -10,12 +11,12 @@ pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
 
     /// Starts `self += a * b` if `add`, otherwise `self = a * b`. Both operands are in shared memory.
     ///
-    /// `a` is 64 x 16 and `b` is 16 x columns. In both, the dimension of size 16 (K) is contiguous. `bf16` selects
-    /// bf16 elements, otherwise they are f16.
+    /// `a` is 64 x 16 and `b` is 16 x columns. In both, the dimension of size 16 (K) is contiguous. `bf16`
+    /// selects bf16 elements, otherwise they are f16.
     ///
     /// # Safety
-    /// `a` and `b` are valid matrix descriptors. The whole warpgroup calls the function. No thread reads `self` before
-    /// [`wgmma_wait`].
+    /// `a` and `b` are valid matrix descriptors. The whole warpgroup calls the function. No thread reads
+    /// `self` before [`wgmma_wait`].
     unsafe fn mma_shared(&mut self, bf16: bool, add: bool, a: u64, b: u64);
 
     /// Starts `self += a * b`. `a` is in registers. `b` is in shared memory, with contiguous columns (N).
@@ -60,7 +61,8 @@ macro_rules! accumulators {
 
 /// Emits a multiplication of two operands in shared memory.
 ///
-/// Without `add`, the accumulators are only outputs of the `asm!`, so the compiler need not initialize their registers.
+/// Without `add`, the accumulators are only outputs of the `asm!`, so the compiler need not initialize their
+/// registers.
 macro_rules! shared {
     ($way:ident, $add:literal, $kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!($way, $add, $kind, $columns, $d, $i, "{a}, {b}, add, 1, 1, 0, 0; }}", a = in(reg64) $a, b = in(reg64) $b)
@@ -140,7 +142,8 @@ pub unsafe fn wgmma_wait<const PENDING: u32>() {
 
 /// Prevents the compiler from moving reads of `registers` before this call.
 ///
-/// The compiler does not know that an asynchronous `wgmma` writes these registers until [`wgmma_wait`] returns.
+/// The compiler does not know that an asynchronous `wgmma` writes these registers until [`wgmma_wait`]
+/// returns.
 #[inline(always)]
 pub fn settle(registers: &mut [f32]) {
     for register in registers {
