@@ -1,5 +1,7 @@
-//! Compiles units of a device crate for one architecture and copies their PTX into a folder: seconds, where the whole
-//! crate takes minutes. The folder is one to read, or, as a copy of `target/ptx`, one for `OXIWARP_PTX_DIR`.
+//! Compiles some units of a device crate for one architecture and copies their PTX into a folder.
+//!
+//! This takes seconds, while the whole crate takes minutes. Read the PTX there, or use a copy of `target/ptx`
+//! as the folder and set `OXIWARP_PTX_DIR` to it.
 //!
 //! `cargo run -p oxiwarp-cuda-builder --example ptx -- kernels-gpu sm_90 /tmp/ptx rope qk_norm_rope`
 use std::path::Path;
@@ -8,7 +10,7 @@ use std::{env, error, fs};
 use cuda_builder::{Arch, CudaBuilder};
 
 fn main() -> Result<(), Box<dyn error::Error>> {
-    // SAFETY: there is no other thread yet.
+    // SAFETY: the process has only this thread, so no other thread reads the environment.
     unsafe { env::remove_var("OXIWARP_PTX_DIR") };
     let arguments: Vec<String> = env::args().skip(1).collect();
     let [device_crate, arch, folder, units @ ..] = &arguments[..] else {

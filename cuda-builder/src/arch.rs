@@ -4,10 +4,10 @@ use std::fmt;
 
 macro_rules! archs {
     ($($(#[$doc:meta])* $variant:ident = $name:literal, ptx $isa:literal;)*) => {
-        /// A GPU architecture, as PTX's `.target` names it.
+        /// A GPU architecture, named as in the `.target` directive of PTX.
         ///
-        /// PTX for `sm_75`, `sm_80`, … also runs on every newer GPU; PTX for a name ending in `a` runs on
-        /// that one compute capability only.
+        /// PTX for `sm_75`, `sm_80`, … also runs on every newer GPU. PTX for a name that ends in `a` runs
+        /// only on that compute capability.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Arch { $($(#[$doc])* $variant,)* }
@@ -16,20 +16,22 @@ macro_rules! archs {
             /// Every architecture that the builder knows.
             pub const ALL: &'static [Arch] = &[$(Arch::$variant),*];
 
-            /// The name in PTX and in file names: `sm_90`.
+            /// Returns the name in PTX and in file names, such as `sm_90`.
             pub const fn name(self) -> &'static str {
                 match self { $(Arch::$variant => $name,)* }
             }
 
-            /// The PTX ISA version that is asked of the compiler, times ten.
+            /// Returns the PTX ISA version for the compiler, times ten.
             ///
-            /// The lowest that has what kernels use, because a driver refuses PTX newer than itself:
-            /// - 7.4 up to `sm_87`: `ld.global.nc.L1::no_allocate` (driver R470 and newer). All else that
-            ///   is used there is older: `cvt.rn.bf16x2.f32` and `tanh.approx` 7.0, `.loc … inlined_at` 7.2;
-            /// - 7.8 for `sm_89`, which it introduced;
-            /// - 8.1 for `sm_90` (driver R530): `st.async`, by which the blocks of a cluster exchange sums;
-            /// - 8.0 for `sm_90a` (driver R525): `wgmma`, `setmaxnreg` and the bulk tensor copies;
-            /// - 8.6 for `sm_100`, 8.7 for `sm_120`: the versions that introduced them.
+            /// It is the lowest version with all instructions that the kernels use, because a driver rejects
+            /// newer PTX:
+            /// - 7.4 up to `sm_87`, for `ld.global.nc.L1::no_allocate` (driver R470 and newer). The other
+            ///   instructions need at most 7.2.
+            /// - 7.8 for `sm_89`. This version introduced `sm_89`.
+            /// - 8.1 for `sm_90` (driver R530), for `st.async`. The blocks of a cluster exchange sums with
+            ///   it.
+            /// - 8.0 for `sm_90a` (driver R525), for `wgmma`, `setmaxnreg` and TMA tensor copies.
+            /// - 8.6 for `sm_100` and 8.7 for `sm_120`. These versions introduced the architectures.
             pub const fn ptx_isa(self) -> u32 {
                 match self { $(Arch::$variant => $isa,)* }
             }
@@ -50,18 +52,18 @@ archs! {
     Sm89 = "sm_89", ptx 78;
     /// Hopper (H100, H200).
     Sm90 = "sm_90", ptx 81;
-    /// Hopper with its own instructions (`wgmma`, `setmaxnreg`).
+    /// Hopper with architecture-specific instructions (`wgmma`, `setmaxnreg`).
     Sm90a = "sm_90a", ptx 80;
     /// Blackwell (B100, B200).
     Sm100 = "sm_100", ptx 86;
-    /// Blackwell with its own instructions (`tcgen05`).
+    /// Blackwell with architecture-specific instructions (`tcgen05`).
     Sm100a = "sm_100a", ptx 86;
     /// Blackwell (RTX 50).
     Sm120 = "sm_120", ptx 87;
 }
 
 impl Arch {
-    /// The architecture of that name.
+    /// Returns the architecture with this name, or `None` if the name is unknown.
     pub fn from_name(name: &str) -> Option<Arch> {
         Arch::ALL.iter().copied().find(|arch| arch.name() == name)
     }

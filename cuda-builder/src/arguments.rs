@@ -1,16 +1,17 @@
-//! Addresses of a kernel's arguments, which Rust has no word for.
+//! Replaces `@argument_<n>` in PTX by the name of a kernel parameter, so that a kernel can take its address.
 //!
-//! The copy engine reads a tensor map where the launch put it, among the kernel's arguments: a kernel needs its address
-//! there, and a reference in Rust is one of a copy. So inline assembly names argument 0 as `@argument_0`, and [`name`]
-//! makes of it the name that the compiler gave, `<entry>_param_0`. Arguments that are named are tensor maps: they are
-//! aligned to 64 bytes, where Rust aligns no argument to more than 16.
+//! TMA reads a tensor map directly from the kernel parameters, so the kernel needs the address of the
+//! parameter. A Rust reference would point to a copy. Therefore inline assembly writes `@argument_0` for
+//! argument 0, and [`name`] replaces it by the compiler's name, `<entry>_param_0`. Every argument named in
+//! this way is a tensor map, so [`name`] aligns it to 64 bytes. Rust aligns arguments to at most 16 bytes.
 
 use crate::scan::functions;
 
-/// What stands before the argument's number.
+/// Text before the argument's number.
 const MARK: &str = "@argument_";
 
-/// The text with the arguments' own names.
+/// Returns the text with the parameter names in place of `@argument_<n>`, and with tensor maps aligned to 64
+/// bytes.
 pub(crate) fn name(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len());
     let functions = functions(ptx);

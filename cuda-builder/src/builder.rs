@@ -1,4 +1,4 @@
-//! The builder: settings, then all architectures side by side, then the files.
+//! The builder. It reads the settings, compiles all architectures in parallel and writes the files.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -6,7 +6,7 @@ use std::{env, fs};
 use crate::cargo::{Compilation, Texts};
 use crate::{Arch, Built, Error, PtxFile, files, prebuilt, stamp, toolchain};
 
-/// The environment variable that asks for line information.
+/// Name of the environment variable that enables line information.
 const LINE_INFO: &str = "OXIWARP_LINE_INFO";
 
 /// Builds a device crate to PTX; see the [crate's documentation](crate).
@@ -26,7 +26,7 @@ pub struct CudaBuilder {
     prebuilt: Option<PathBuf>,
 }
 
-/// Where the PTX is copied for people to look at.
+/// Destination of the PTX copies that users can read and reuse.
 #[derive(Clone, Debug)]
 enum Copy {
     TargetFolder,
@@ -35,8 +35,8 @@ enum Copy {
 }
 
 impl CudaBuilder {
-    /// A builder for the device crate in this folder; a relative path starts at the package that the
-    /// build script belongs to.
+    /// Creates a builder for the device crate in `crate_dir`. A relative path is relative to the package of
+    /// the build script.
     pub fn new(crate_dir: impl Into<PathBuf>) -> CudaBuilder {
         CudaBuilder {
             crate_dir: crate_dir.into(),
@@ -68,77 +68,85 @@ impl CudaBuilder {
         self
     }
 
-    /// Compiles the crate in units: once for each of these names, with `--cfg unit --cfg unit="<name>"`, into a PTX of its own. An
-    /// edit then compiles only the units whose sources it touches. Without units the whole crate becomes one PTX.
+    /// Compiles the crate once per unit, with `--cfg unit --cfg unit="<name>"`, into one PTX file per unit.
     ///
-    /// The crate declares a module that belongs to one unit with `#[cfg(any(not(unit), unit = "<name>"))]`: a build
-    /// without units, of the host for example, then has all of them.
+    /// After an edit, the builder compiles only the units that use a changed source. Without units, the whole
+    /// crate becomes one PTX file.
+    ///
+    /// The crate marks a module of one unit with `#[cfg(any(not(unit), unit = "<name>"))]`. A build without
+    /// units, for example a build for the host, then contains all modules.
     pub fn units(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> CudaBuilder {
         self.units.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Uses this rustup toolchain, not that of the device crate's `rust-toolchain.toml`.
+    /// Uses this rustup toolchain instead of the toolchain in the device crate's `rust-toolchain.toml`.
     pub fn toolchain(mut self, name: impl Into<String>) -> CudaBuilder {
         self.toolchain = Some(name.into());
         self
     }
 
-    /// Adds an argument for every rustc of the device build: `--cfg=…`, `-Clink-arg=…/libdevice.10.bc`.
+    /// Adds an argument to every rustc call of the device build, such as `--cfg=…` or
+    /// `-Clink-arg=…/libdevice.10.bc`.
     pub fn rustc_arg(mut self, arg: impl Into<String>) -> CudaBuilder {
         self.rustc_args.push(arg.into());
         self
     }
 
-    /// Keeps `.loc` lines in the PTX, so that profilers and sanitizers show Rust sources; so does
-    /// `OXIWARP_LINE_INFO=1`. Code and registers stay the same, but the text grows fivefold, and the driver
-    /// reads it at a kernel's first launch: hence not by default.
+    /// Keeps `.loc` lines in the PTX, so that profilers and sanitizers show Rust sources.
+    ///
+    /// `OXIWARP_LINE_INFO=1` has the same effect. Code and registers do not change. However, the text becomes
+    /// several times longer, and the driver parses it at the first launch of a kernel. Default: false.
     pub fn line_info(mut self, keep: bool) -> CudaBuilder {
         self.line_info = keep;
         self
     }
 
-    /// Runs the nested cargo with `--locked`: a lock file that is missing or out of date is an error. The flags
-    /// `--locked` and `--frozen` of the outer cargo do not reach the nested one, nor does `--offline`;
-    /// `CARGO_NET_OFFLINE=true` does.
+    /// Runs the nested cargo with `--locked`. A missing or outdated lock file is then an error.
+    ///
+    /// The nested cargo does not receive the flags `--locked`, `--frozen` and `--offline` of the outer cargo.
+    /// It does receive `CARGO_NET_OFFLINE=true`.
     pub fn locked(mut self) -> CudaBuilder {
         self.locked = true;
         self
     }
 
-    /// Writes the PTX into this folder, not into `OUT_DIR`.
+    /// Writes the PTX to this folder instead of `OUT_DIR`.
     pub fn out_dir(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.out_dir = Some(folder.into());
         self
     }
 
-    /// Keeps the nested cargo's work below this folder, not below the target folder of the host build.
+    /// Uses this target folder for the nested cargo instead of the target folder of the host build.
     pub fn target_dir(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.target_dir = Some(folder.into());
         self
     }
 
-    /// Copies the PTX into a folder of the package's name in this folder, not in `ptx` in the target folder. What older
-    /// builds of the package copied for the same architectures is removed.
+    /// Copies the PTX to `<folder>/<package>` instead of `<target>/ptx/<package>`.
+    ///
+    /// The builder removes copies of older builds of the same package for the same architectures.
     pub fn copy_to(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.copy_to = Copy::To(folder.into());
         self
     }
 
-    /// Copies the PTX nowhere.
+    /// Disables the copies of the PTX.
     pub fn no_copy(mut self) -> CudaBuilder {
         self.copy_to = Copy::Nowhere;
         self
     }
 
-    /// Takes the PTX from this folder, as `OXIWARP_PTX_DIR` does: from copies that the builder made of the same crate.
+    /// Takes the PTX from this folder, as `OXIWARP_PTX_DIR` does. The folder contains copies that the builder
+    /// made.
     pub fn prebuilt(mut self, folder: impl Into<PathBuf>) -> CudaBuilder {
         self.prebuilt = Some(folder.into());
         self
     }
 
-    /// Builds, or takes, the PTX; writes `<arch>.ptx`, or `<arch>/<unit>.ptx`, and prints the `cargo:rerun-if`
-    /// lines.
+    /// Compiles the PTX or takes prebuilt PTX, and prints the `cargo:rerun-if` lines.
+    ///
+    /// The PTX file is `<arch>.ptx`, or `<arch>/<unit>.ptx` if there are units.
     pub fn build(self) -> Result<Built, Error> {
         if self.archs.is_empty() {
             return Err(Error::NoArch);
@@ -187,7 +195,7 @@ impl CudaBuilder {
         Ok(Built { files, copies, inputs, warnings })
     }
 
-    /// What is compiled for each architecture: every unit, or the whole crate.
+    /// Returns the units to compile for each architecture. `None` stands for the whole crate.
     fn parts(&self) -> Vec<Option<&str>> {
         match &self.units[..] {
             [] => vec![None],
@@ -195,7 +203,7 @@ impl CudaBuilder {
         }
     }
 
-    /// The files of this build, if they are in this folder.
+    /// Returns the files of this build with their paths in `folder`.
     fn files(&self, folder: &Path) -> Vec<PtxFile> {
         let mut files = Vec::new();
         for &arch in &self.archs {
@@ -207,10 +215,10 @@ impl CudaBuilder {
         files
     }
 
-    /// What the nested cargo makes.
+    /// Compiles the PTX with the nested cargo.
     fn compile(&self, crate_dir: &Path, package: &str) -> Result<Texts, Error> {
         let rustc = toolchain::check(crate_dir, self.toolchain.as_deref())?;
-        // Two crates may have the same name.
+        // The hash separates crates that have the same name.
         let name = format!("{package}-{}", stamp::hash(crate_dir.as_os_str().as_encoded_bytes()));
         let target = self.target()?;
         let compilation = Compilation {
@@ -224,9 +232,10 @@ impl CudaBuilder {
             locked: self.locked,
         };
         let mut built = compilation.run_all(&self.archs, &self.parts())?;
-        // Settings may appear. cargo runs a build script at every build if it is to watch a file that does not exist,
-        // and compiles the host again: so it watches folders. It watches them with all that is in them, so not one with
-        // a target folder: the root of a workspace has a lock file, and most have a target folder too.
+        // A settings file may appear later. If cargo watched a missing file, it would run the build script
+        // and rebuild the host at every build. Therefore it watches folders, with all of their contents. A
+        // folder that contains the target folder is not watched. A folder with a lock file is a workspace
+        // root, which usually contains it.
         built.inputs.extend(files::settings_folders(crate_dir));
         if !crate_dir.join("Cargo.lock").exists() && !target.starts_with(crate_dir) {
             built.inputs.push(crate_dir.into());
@@ -234,7 +243,7 @@ impl CudaBuilder {
         Ok(built)
     }
 
-    /// The target folder of the outer build.
+    /// Returns the target folder: `target_dir` if it was set, otherwise the folder of the outer build.
     fn target(&self) -> Result<PathBuf, Error> {
         if let Some(folder) = &self.target_dir {
             return Ok(folder.clone());

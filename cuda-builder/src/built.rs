@@ -1,4 +1,4 @@
-//! What a build made.
+//! Result of a build.
 
 use std::path::{Path, PathBuf};
 
@@ -8,15 +8,15 @@ use crate::Arch;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PtxFile {
-    /// The architecture that it is for.
+    /// Architecture of the PTX.
     pub arch: Arch,
-    /// The unit that it holds; `None`: the whole crate.
+    /// Unit in the file, or `None` for the whole crate.
     pub unit: Option<String>,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
-/// What [`CudaBuilder::build`](crate::CudaBuilder::build) made.
+/// Result of [`CudaBuilder::build`](crate::CudaBuilder::build).
 #[derive(Clone, Debug)]
 pub struct Built {
     pub(crate) files: Vec<PtxFile>,
@@ -26,34 +26,42 @@ pub struct Built {
 }
 
 impl Built {
-    /// The whole crate's PTX for an architecture that was asked for.
+    /// Returns the path of the whole crate's PTX for an architecture, or `None` if the build did not include
+    /// it.
     pub fn ptx(&self, arch: Arch) -> Option<&Path> {
         self.find(arch, None)
     }
 
-    /// A unit's PTX for an architecture that was asked for.
+    /// Returns the path of a unit's PTX for an architecture, or `None` if the build did not include it.
     pub fn unit(&self, arch: Arch, unit: &str) -> Option<&Path> {
         self.find(arch, Some(unit))
     }
 
-    /// Every PTX file: by architecture, then by unit, in the order in which they were given.
+    /// Returns all PTX files, ordered by architecture, then by unit, as in the calls to the builder.
     pub fn files(&self) -> &[PtxFile] {
         &self.files
     }
 
-    /// The copies of these files, in the same order. A copy starts with comments: what it was compiled from. There are
-    /// none if [`no_copy`](crate::CudaBuilder::no_copy) was called, or if the PTX was taken from the folder of the copies.
+    /// Returns the copies of [`Built::files`], in the same order. A copy starts with comments that name its
+    /// sources.
+    ///
+    /// There are no copies after [`no_copy`](crate::CudaBuilder::no_copy), or if the PTX was taken from the
+    /// folder of the copies.
     pub fn copies(&self) -> &[PtxFile] {
         &self.copies
     }
 
-    /// The files on which the PTX depends: what `cargo:rerun-if-changed` was printed for. The folder of the device crate
-    /// is one of them if cargo is to notice new files there.
+    /// Returns the paths on which the PTX depends. The builder printed `cargo:rerun-if-changed` for each
+    /// path.
+    ///
+    /// They may include folders, in which cargo then detects new files.
     pub fn inputs(&self) -> &[PathBuf] {
         &self.inputs
     }
 
-    /// What the compiler warned of, each once, or that prebuilt PTX is stale: what `cargo:warning` was printed for.
+    /// Returns the distinct warnings of the compiler, or the warning that prebuilt PTX is stale.
+    ///
+    /// The builder printed `cargo:warning` for each warning.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }

@@ -1,4 +1,5 @@
-//! The nested cargo: a device crate or a unit of it, one architecture, one PTX.
+//! The nested cargo. One run compiles a device crate, or one unit of it, for one architecture to one PTX
+//! file.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,10 +10,9 @@ use std::{fs, thread};
 use crate::record::{Compiled, Record};
 use crate::{Arch, Error, arguments, comments, entry, files, stamp, toolchain};
 
-/// What the device crate is built with, beyond the architecture.
+/// Profile settings of the device crate, the same for all architectures.
 ///
-/// One crate, one codegen unit: device code has no linker to speak of, and inlining everything is what
-/// makes it fast.
+/// Fat LTO and one codegen unit allow LLVM to inline all device code. Fast kernels depend on this inlining.
 const PROFILE: [&str; 7] = [
     "opt-level=3",
     "lto=\"fat\"",
@@ -23,50 +23,56 @@ const PROFILE: [&str; 7] = [
     "incremental=false",
 ];
 
-/// Loops over the packs that a thread holds must be unrolled entirely: an array that is indexed by a
-/// loop variable lives in local memory, not in registers. LLVM's own threshold stops at a few packs.
-/// That threshold is not meant for loops whose length the launch decides, nor for copies of a loop for
-/// each of its branches: both made kernels of a megabyte.
+/// LLVM options for loop unrolling.
+///
+/// A thread keeps an array of packs (16-byte vectors) in registers. The loops over this array must be
+/// unrolled completely, because an array that a loop variable indexes is stored in local memory. LLVM's
+/// default threshold unrolls only a few packs.
+///
+/// The higher threshold also affects loops with a runtime trip count and loop unswitching. Both produced
+/// kernels of a megabyte, so they are disabled.
 const UNROLL: &str = "-Cllvm-args=-unroll-threshold=20000 -unroll-runtime=false -unswitch-threshold=0";
 
-/// The one argument that does not decide the PTX.
+/// The only cargo argument that does not affect the PTX.
 const LOCKED: &str = "--locked";
 
-/// How to build a device crate, for any architecture.
+/// Settings to compile a device crate for any architecture.
 pub(crate) struct Compilation<'a> {
     pub(crate) crate_dir: &'a Path,
-    /// The name of its package.
+    /// Name of the crate's package.
     pub(crate) package: &'a str,
-    /// Holds one build folder per architecture. No other crate has the same.
+    /// Folder that contains one build folder per architecture. Each crate has its own.
     pub(crate) target_dir: &'a Path,
     pub(crate) toolchain: Option<&'a str>,
-    /// What the compiler says of itself.
+    /// Version of the compiler.
     pub(crate) rustc: &'a str,
     pub(crate) rustc_args: &'a [String],
     pub(crate) line_info: bool,
-    /// Whether the nested cargo must leave the lock file as it is.
+    /// Whether the nested cargo must not change the lock file.
     pub(crate) locked: bool,
 }
 
-/// A whole build: the PTX by architecture, then by unit.
+/// Result of a whole build.
 pub(crate) struct Texts {
-    /// With stamps.
+    /// PTX texts with stamps, ordered by architecture, then by unit.
     pub(crate) ptx: Vec<String>,
-    /// Every file that went in.
+    /// Files on which the PTX depends.
     pub(crate) inputs: Vec<PathBuf>,
     pub(crate) warnings: Vec<String>,
 }
 
 impl Compilation<'_> {
-    /// Compiles every unit for every architecture: the units one after the other, the architectures at once. Three
-    /// equal pieces on two processors take one and a half times as long as one; one per processor at a time, twice.
+    /// Compiles every unit for every architecture.
+    ///
+    /// The architectures are compiled in parallel, even if there are more of them than processors. The units
+    /// of one architecture are compiled one after another.
     pub(crate) fn run_all(&self, archs: &[Arch], units: &[Option<&str>]) -> Result<Texts, Error> {
         let run_units = |arch| units.iter().map(|&unit| self.run(arch, unit)).collect();
         let results: Vec<Result<Vec<Compiled>, Error>> = thread::scope(|scope| {
             let workers: Vec<_> = archs.iter().map(|&arch| scope.spawn(move || run_units(arch))).collect();
             workers.into_iter().map(|worker| worker.join().expect("a worker does not panic")).collect()
         });
-        // Most inputs and warnings are those of every unit and architecture.
+        // Most inputs and warnings are the same for all units and architectures.
         let (mut ptx, mut inputs, mut warnings) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for result in results {
             for compiled in result? {
@@ -79,11 +85,11 @@ impl Compilation<'_> {
         Ok(Texts { ptx, inputs, warnings })
     }
 
-    /// Compiles a unit, or the whole crate, for one architecture; takes what the last build kept where nothing
-    /// changed.
+    /// Compiles a unit, or the whole crate, for one architecture. If no input has changed, returns the
+    /// recorded result of the last build.
     fn run(&self, arch: Arch, unit: Option<&str>) -> Result<Compiled, Error> {
-        // Units share the build of what they depend on, but not the folder of the result: cargo names it after the
-        // crate, whatever the unit.
+        // Units share the build folder of their dependencies. Each unit has its own result folder, because
+        // cargo names the result after the crate for every unit.
         let build_dir = self.target_dir.join(arch.name());
         let target_dir = unit.map_or(build_dir.clone(), |unit| build_dir.join("units").join(unit));
         let (mut cargo, flags) = (self.cargo(&target_dir, unit), self.rustflags(arch).join("\u{1f}"));
@@ -91,13 +97,15 @@ impl Compilation<'_> {
         let settings = files::settings(self.crate_dir);
         let key =
             format!("{} {} {:?} {settings:?} {flags:?} {args:?}", self.rustc, finishing(), self.crate_dir);
-        // Builds with other flags write the same files: until these are read and kept, no other build may start.
+        // Builds with other flags write the same files. The lock prevents another build until this one has
+        // read and recorded its files.
         let _lock = files::lock(&build_dir.join("lock"))?;
         let record = Record { file: &target_dir.join("record"), key };
         if let Some(kept) = record.load() {
             return Ok(kept);
         }
-        // A build folder that the user shares between workspaces would share its lock as well.
+        // A user's build folder may be shared between workspaces, and then its lock is shared too. Do not use
+        // it.
         cargo.env("CARGO_BUILD_BUILD_DIR", &build_dir).env("CARGO_ENCODED_RUSTFLAGS", flags);
         let start = SystemTime::now();
         let output = cargo.output().map_err(Error::io("run", "cargo"))?;
@@ -112,7 +120,8 @@ impl Compilation<'_> {
         let text = fs::read_to_string(&ptx).map_err(Error::io("read", &ptx))?;
         let text = self.finish(&text).map_err(|source| Error::Entry { arch, source })?;
         let sources = files::own_sources(files::dep_info(&sources));
-        // What a build script of the device crate wrote is not there where the PTX is taken.
+        // Sources that a build script generated do not exist when another build takes the PTX. The stamp
+        // omits them.
         let written: Vec<_> =
             sources.iter().filter(|path| !path.starts_with(self.target_dir)).cloned().collect();
         let label = stamp::label(self.package, unit, arch, self.rustc_args);
@@ -125,7 +134,7 @@ impl Compilation<'_> {
         Ok(compiled)
     }
 
-    /// The device crate's name in messages.
+    /// Returns the device crate's name for messages.
     pub(crate) fn name(&self) -> String {
         self.crate_dir.file_name().unwrap_or_default().to_string_lossy().into()
     }
@@ -135,14 +144,14 @@ impl Compilation<'_> {
         cargo.args(["rustc", "--release", "--lib", "--crate-type=cdylib", "--target=nvptx64-nvidia-cuda"]);
         cargo.args(["-Zbuild-std=core", "--message-format=json-render-diagnostics", "--color=never"]);
         cargo.arg("--target-dir").arg(target_dir).args(self.locked.then_some(LOCKED));
-        // Not `line-tables-only`: that writes `.target …, debug`, which turns ptxas' optimisation off.
+        // `line-tables-only` would write `.target …, debug`, which disables ptxas optimization.
         let debug = if self.line_info { "debug=\"line-directives-only\"" } else { "debug=false" };
         for setting in PROFILE.iter().chain([&debug]) {
             cargo.args(["--config", &format!("profile.release.{setting}")]);
         }
         if let Some(unit) = unit {
-            // Dead code is allowed: a unit rarely uses all code that units share. `--cfg unit="name"` alone would not make
-            // `cfg(unit)` true, so both are given.
+            // Allow dead code, because a unit rarely uses all shared code. Pass `--cfg unit` too, because
+            // `--cfg unit="name"` does not make `cfg(unit)` true.
             let unit = format!("unit=\"{unit}\"");
             let check = "--check-cfg=cfg(unit, values(any()))";
             cargo.args(["--", "-Adead_code", check, "--cfg", "unit", "--cfg", &unit]);
@@ -160,7 +169,8 @@ impl Compilation<'_> {
         flags
     }
 
-    /// The compiler's text, with launch bounds and arguments' names, without comments and folders of this machine.
+    /// Post-processes the compiler's PTX: writes launch bounds and argument names, removes comments and
+    /// absolute paths.
     fn finish(&self, ptx: &str) -> Result<String, entry::EntryError> {
         let workspace = files::ancestor_with(self.crate_dir, "Cargo.lock");
         let text = comments::remove(&arguments::name(&entry::write_directives(ptx)?));
@@ -168,7 +178,8 @@ impl Compilation<'_> {
     }
 }
 
-/// A hash of the source that makes a record's text from the compiler's: what an older one made is not to be kept.
+/// Returns a hash of the post-processing source code. Records of a builder with other post-processing become
+/// invalid.
 fn finishing() -> String {
     let sources = [
         include_str!("arguments.rs"),
@@ -181,15 +192,15 @@ fn finishing() -> String {
     stamp::hash(sources.concat().as_bytes())
 }
 
-/// The PTX file that cargo's messages name.
+/// Returns the path of the PTX file from cargo's JSON messages.
 fn ptx_path(messages: &str) -> Option<PathBuf> {
-    // A file name is a JSON string; paths with quotes or backslashes in them are not expected.
+    // The path is a JSON string. Paths with quotes or backslashes are not supported.
     let end = messages.rfind(".ptx\"")? + ".ptx".len();
     let start = messages[..end].rfind('"')? + 1;
     Some(PathBuf::from(&messages[start..end]))
 }
 
-/// The first line of each warning of the device crate, with the line that says where.
+/// Returns the first line of each warning of the device crate together with its source location.
 fn warnings(said: &str) -> Vec<String> {
     let lines: Vec<&str> = said.lines().collect();
     let place = |at: usize| lines.get(at + 1).filter(|next| next.trim_start().starts_with("-->"));

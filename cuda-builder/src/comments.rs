@@ -1,12 +1,12 @@
-//! PTX without the comments that the compiler writes: more than a quarter of its text, which the driver reads at a
-//! kernel's first launch.
+//! Removes the compiler's comments from PTX. They are more than a quarter of the text.
 //!
-//! Indentation stays: that only the brace which closes a function starts a line lets a reader, or a program, find its
-//! end. So do `.loc` lines.
+//! The driver parses the text at a kernel's first launch, so a shorter text saves time. Indentation and
+//! `.loc` lines are preserved. Only the closing brace of a function starts a line without indentation, so
+//! readers and programs can find the end of a function.
 
 use crate::scan::{Piece, piece};
 
-/// The text without line comments, and without what they leave: blank lines, and blanks at the end of a line.
+/// Returns the text without line comments, without blank lines and without trailing spaces.
 pub(crate) fn remove(ptx: &str) -> String {
     let mut code = String::with_capacity(ptx.len());
     let (mut copied, mut at) = (0, 0);

@@ -1,13 +1,13 @@
-//! Launch bounds, moved from a kernel's body into its PTX entry.
+//! Moves launch bounds from a kernel's body to its PTX entry.
 //!
-//! `.maxntid` and its kin stand between an entry's parameters and its body. Rust has no attribute for
-//! them, so a kernel says them in a comment, by inline assembly:
+//! Directives such as `.maxntid` belong between an entry's parameters and its body. Rust has no attribute for
+//! them, so a kernel declares them in an inline assembly comment:
 //!
 //! ```text
 //! asm!("//@entry .maxntid 256, 1, 1 .minnctapersm 4", options(nomem, nostack, preserves_flags));
 //! ```
 //!
-//! and [`write_directives`] makes of the compiler's output
+//! [`write_directives`] rewrites the compiler's output as follows:
 //!
 //! ```text
 //! .visible .entry k(                       .visible .entry k(
@@ -20,16 +20,16 @@
 //!                                          }
 //! ```
 //!
-//! Without `.maxntid`, ptxas may give a kernel more registers than its launch allows, and ignores
-//! `setmaxnreg`. The comment is wherever inlining left it, and may be there several times; equal
-//! directives are written once. A comment that ended up in a function that is no entry is an error: its
-//! bounds would be lost.
+//! Without `.maxntid`, ptxas may use more registers per thread than the launch allows, and it ignores
+//! `setmaxnreg`. Inlining may move the comment to any place in the body or duplicate it. Equal directives are
+//! written once. A comment in a function that is not an entry is an error, because its bounds would have no
+//! effect.
 
 use std::fmt;
 
 use crate::scan::{Function, Kind, MARK, functions};
 
-/// Directives that may follow an entry's parameters.
+/// Names of the supported directives.
 const KNOWN: &[&str] = &[
     "maxntid",
     "reqntid",
@@ -41,18 +41,18 @@ const KNOWN: &[&str] = &[
     "explicitcluster",
 ];
 
-/// Why the directives of a kernel cannot be written.
+/// Reason why the directives of a kernel cannot be written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EntryError {
-    /// Two comments, or a comment and the compiler, say different things.
+    /// Two comments, or a comment and a directive of the compiler, contradict each other.
     #[error("entry {entry}: .{first} and .{second} contradict each other")]
     Contradiction {
         /// The entry's name.
         entry: String,
-        /// The directive that came first.
+        /// The directive that appears first.
         first: String,
-        /// The one that differs.
+        /// The directive that differs from `first`.
         second: String,
     },
     /// The text after `//@entry` is not a list of directives.
@@ -60,10 +60,10 @@ pub enum EntryError {
     Malformed {
         /// The entry's name.
         entry: String,
-        /// The part that was not understood.
+        /// The part that could not be parsed.
         text: String,
     },
-    /// The comment is in a function that the kernel calls.
+    /// The comment is in a function that is not an entry and was not inlined.
     #[error("launch bounds in {function}, which is not an entry: make it and its callers #[inline(always)]")]
     NotAnEntry {
         /// The function's name.
@@ -71,7 +71,7 @@ pub enum EntryError {
     },
 }
 
-/// One directive: `.maxntid 256, 1, 1`.
+/// One directive, such as `.maxntid 256, 1, 1`.
 #[derive(Clone, PartialEq, Eq)]
 struct Directive {
     name: String,
@@ -79,7 +79,7 @@ struct Directive {
 }
 
 impl Directive {
-    /// Reads `maxntid 256, 1, 1`.
+    /// Parses a directive such as `maxntid 256, 1, 1`.
     fn parse(text: &str) -> Option<Directive> {
         let (name, rest) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), ""));
         let values = rest.split(',').map(str::trim).filter(|value| !value.is_empty());
@@ -87,7 +87,7 @@ impl Directive {
         KNOWN.contains(&name).then(|| Directive { name: name.into(), values })
     }
 
-    /// True if both say the same: a missing dimension is 1.
+    /// Returns whether both directives are equal. A missing dimension counts as 1.
     fn agrees(&self, other: &Directive) -> bool {
         let dimension = |of: &Directive, at: usize| of.values.get(at).copied().unwrap_or(1);
         let count = self.values.len().max(other.values.len());
@@ -102,9 +102,9 @@ impl fmt::Display for Directive {
     }
 }
 
-/// Moves the directives of every `//@entry` comment of a PTX text into the entry that holds it.
+/// Moves the directives of every `//@entry` comment of a PTX text to the entry that contains the comment.
 ///
-/// A text without such comments comes back as it is.
+/// A text without such comments is returned unchanged.
 pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
     let mut text = String::with_capacity(ptx.len());
     let mut copied = 0;
@@ -126,13 +126,13 @@ pub fn write_directives(ptx: &str) -> Result<String, EntryError> {
     Ok(text)
 }
 
-/// The directives that an entry's comments ask for, less those that it has.
+/// Returns the directives in an entry's comments, without those that the entry already has.
 fn directives(ptx: &str, function: &Function) -> Result<Vec<Directive>, EntryError> {
     let entry = || function.name.to_string();
     if function.kind == Kind::Func {
         return Err(EntryError::NotAnEntry { function: entry() });
     }
-    // What the compiler wrote there may be more than launch bounds: the rest is not ours to read.
+    // The compiler may write other attributes here. Ignore everything that is not a launch bound.
     let mut all: Vec<Directive> = function.attributes.split('.').filter_map(Directive::parse).collect();
     let present = all.len();
     for mark in &function.marks {

@@ -1,12 +1,13 @@
-//! The environment of the nested cargo: the user's, without what the outer cargo and rustup added.
+//! The environment of the nested cargo: the user's environment without the variables of the outer cargo and
+//! rustup.
 //!
-//! Any of these would change the PTX, or break its build: `RUSTFLAGS` meant for the host, a
-//! `clippy-driver` set as workspace wrapper by `cargo clippy`, the profile of the outer build, the
-//! toolchain that the outer rustup proxy chose.
+//! These variables would change the PTX or break its build. Examples are `RUSTFLAGS` for the host, the
+//! `clippy-driver` wrapper of `cargo clippy`, the profile of the outer build, and the toolchain of the outer
+//! rustup proxy.
 
 use std::process::Command;
 
-/// Set by cargo or rustup for a build script, or meant for the host's build.
+/// Variables that cargo or rustup set for a build script, or that are meant for the host's build.
 const LEAKS: &[&str] = &[
     "RUSTC",
     "RUSTC_LINKER",
@@ -32,18 +33,18 @@ const LEAKS: &[&str] = &[
     "TARGET",
 ];
 
-/// Where cargo keeps its things, and how it reaches registries: the nested cargo needs the same.
+/// Variables that the nested cargo needs too: cargo's home folder and access to registries.
 const KEPT: &[&str] =
     &["CARGO_HOME", "CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "CARGO_SOURCE_"];
 
-/// True for a variable that must not reach the nested cargo.
+/// Returns whether a variable must not reach the nested cargo.
 fn leaks(name: &str) -> bool {
     let kept = KEPT.iter().any(|kept| name.starts_with(kept));
     let cargos = name.starts_with("CARGO_") || name.starts_with("DEP_");
     LEAKS.contains(&name) || (cargos && !kept)
 }
 
-/// Removes from `command` every variable of this process that must not reach it.
+/// Removes every variable from `command` that must not reach the nested cargo.
 pub(crate) fn clean(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if name.to_str().is_some_and(leaks) {

@@ -1,20 +1,20 @@
-//! What can go wrong between a device crate and its PTX.
+//! Errors of a device build.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use crate::Arch;
 
-/// Why there is no PTX.
+/// Error of a device build.
 ///
-/// `Debug` prints the same text as `Display`, so that a build script may simply return it from `main`.
+/// `Debug` prints the same text as `Display`, so a build script can return the error from `main`.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No architecture was asked for.
+    /// The builder has no architecture.
     #[error("CudaBuilder: no architecture was given; call .arch(Arch::Sm80) at least once")]
     NoArch,
-    /// The path given to `CudaBuilder::new` holds no crate.
+    /// The path in `CudaBuilder::new` contains no crate.
     #[error("CudaBuilder: there is no device crate at {0}: it has no Cargo.toml")]
     NoCrate(PathBuf),
     /// A setting is missing because the builder does not run in a build script.
@@ -25,11 +25,11 @@ pub enum Error {
     Toolchain {
         /// Name of the device crate's folder.
         device_crate: String,
-        /// What is missing.
+        /// The missing toolchain or component.
         what: String,
         /// The command that installs it.
         command: String,
-        /// What the tool itself said, if it did.
+        /// Output of the tool, empty if there is none.
         details: String,
     },
     /// The device crate does not compile.
@@ -39,33 +39,33 @@ pub enum Error {
         device_crate: String,
         /// The architecture that failed first.
         arch: Arch,
-        /// What the nested cargo printed.
+        /// Output of the nested cargo.
         output: String,
     },
     /// A kernel's launch bounds cannot be written into its entry.
     #[error("{arch}: {source}")]
     Entry {
-        /// The architecture whose PTX has the entry.
+        /// The architecture whose PTX contains the entry.
         arch: Arch,
-        /// What is wrong with it.
+        /// Reason why the launch bounds cannot be written.
         source: crate::entry::EntryError,
     },
     /// `OXIWARP_PTX_DIR` is not usable.
     #[error("OXIWARP_PTX_DIR={}: {reason}", .dir.display())]
     Prebuilt {
-        /// Its value.
+        /// Value of `OXIWARP_PTX_DIR`.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// Reason why the folder is not usable.
         reason: String,
     },
     /// A file or a process could not be used.
     #[error("cannot {action} {}: {source}", .path.display())]
     Io {
-        /// What was tried.
+        /// The failed action, such as "read".
         action: &'static str,
-        /// On which path.
+        /// Path of the file or process.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         source: std::io::Error,
     },
 }
@@ -77,7 +77,7 @@ impl fmt::Debug for Error {
 }
 
 impl Error {
-    /// For `map_err`: an I/O error with what was tried, and on which path.
+    /// Returns a function for `map_err` that adds the action and the path to an I/O error.
     pub(crate) fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Error {
         let path = path.into();
         move |source| Error::Io { action, path, source }

@@ -7,7 +7,7 @@ use std::{fs, process};
 
 use crate::Error;
 
-/// Writes `text`, unless the file already holds it: what depends on the file is then not rebuilt.
+/// Writes `text` unless the file already has this content. An unchanged file does not trigger a rebuild.
 pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if fs::read(path).is_ok_and(|old| old == text.as_bytes()) {
         return Ok(());
@@ -15,32 +15,34 @@ pub(crate) fn write_if_changed(path: &Path, text: &str) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
     }
-    // By a rename, because a debug and a release build may write the same file at the same time.
+    // Write a new file and rename it, because a debug and a release build may write the same file at the same
+    // time.
     let new = path.with_extension(format!("{}.new", process::id()));
     fs::write(&new, text).map_err(Error::io("write", &new))?;
     fs::rename(&new, path).map_err(Error::io("write", path))
 }
 
-/// True if both folders exist and are the same one.
+/// Returns whether both paths exist and refer to the same folder.
 pub(crate) fn is_same_folder(a: &Path, b: &Path) -> bool {
     fs::canonicalize(a).is_ok_and(|a| fs::canonicalize(b).is_ok_and(|b| a == b))
 }
 
-/// The file, locked until it is dropped or the process ends.
+/// Opens and locks a file. The lock ends when the file is dropped or the process exits.
 pub(crate) fn lock(path: &Path) -> Result<File, Error> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).map_err(Error::io("create the folder", folder))?;
     }
     let file = File::create(path).map_err(Error::io("create", path))?;
     match file.lock() {
-        // Some network file systems have no locks. cargo then builds without them too.
+        // Some network file systems do not support locks. cargo also builds without locks there.
         Err(error) if error.kind() != ErrorKind::Unsupported => Err(Error::io("lock", path)(error)),
         _ => Ok(file),
     }
 }
 
-/// The name of the package in this folder. A manifest without a plain `name` is that of a workspace, or generated: then
-/// the name of the folder.
+/// Returns the name of the package in this folder.
+///
+/// If the manifest has no literal `name` (a workspace or generated manifest), returns the name of the folder.
 pub(crate) fn package(crate_dir: &Path) -> String {
     let manifest = fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap_or_default();
     let section = manifest.lines().map(str::trim).skip_while(|line| !line.starts_with("[package]")).skip(1);
@@ -51,13 +53,15 @@ pub(crate) fn package(crate_dir: &Path) -> String {
     name.unwrap_or_else(|| crate_dir.file_name().unwrap_or_default().to_string_lossy().into())
 }
 
-/// The nearest folder, from `start` upwards, that holds a file of this name.
+/// Returns the nearest folder, from `start` upwards, that contains a file `name`.
 pub(crate) fn ancestor_with(start: &Path, name: &str) -> Option<PathBuf> {
     start.ancestors().find(|folder| folder.join(name).is_file()).map(Path::to_path_buf)
 }
 
-/// The target folder above a build script's `OUT_DIR`, which is `<target>[/<triple>]/<profile>/build/…`: the
-/// profile's folder is the one that cargo locks. (It tags the target folder itself only if it made it.)
+/// Returns the target folder of a build script's `OUT_DIR`, `<target>[/<triple>]/<profile>/build/…`.
+///
+/// The function finds the profile folder by cargo's lock file. `CACHEDIR.TAG` would not do: cargo writes it
+/// only to a target folder that cargo created.
 pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     let locks = [".cargo-lock", ".cargo-build-lock"];
     let folder = locks.iter().find_map(|lock| ancestor_with(out_dir, lock))?;
@@ -66,17 +70,17 @@ pub(crate) fn target_folder(out_dir: &Path, triple: &str) -> Option<PathBuf> {
     Some(folder.to_path_buf())
 }
 
-/// The sources named in a dep-info file that cargo wrote: `target: source source …`.
+/// Returns the sources in cargo's dep-info file, which has the form `target: source source …`.
 pub(crate) fn dep_info(text: &str) -> Vec<PathBuf> {
     let Some((_, list)) = text.lines().next().and_then(|line| line.split_once(": ")) else {
         return Vec::new();
     };
-    // A space within a path is written `\ `.
+    // In a path, the file writes a space as `\ `.
     let list = list.replace("\\ ", "\0");
     list.split_whitespace().map(|path| PathBuf::from(path.replace('\0', " "))).collect()
 }
 
-/// The sources that may change: those that are not part of the toolchain or the registry.
+/// Removes the sources of the toolchain and of the registry, which do not change.
 pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
     let fixed = |path: &PathBuf| {
         let path = path.to_string_lossy();
@@ -85,8 +89,10 @@ pub(crate) fn own_sources(sources: Vec<PathBuf>) -> Vec<PathBuf> {
     sources.into_iter().filter(|path| !fixed(path)).collect()
 }
 
-/// What decides the PTX besides the compiler's arguments: the sources, the manifests of their crates and workspaces,
-/// the lock file, and cargo's and rustup's settings.
+/// Returns the files on which the PTX depends.
+///
+/// They are the sources, the manifests of their crates and workspaces, the lock file, and the settings of
+/// cargo and rustup.
 pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
     let folders = sources.iter().filter_map(|path| path.parent()).chain([crate_dir]);
     let mut inputs: Vec<PathBuf> = folders.flat_map(manifests).collect();
@@ -98,7 +104,7 @@ pub(crate) fn inputs(sources: &[PathBuf], crate_dir: &Path) -> Vec<PathBuf> {
     inputs
 }
 
-/// The files with settings of cargo and rustup that govern a folder.
+/// Returns the cargo and rustup settings files that apply to a folder.
 pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
     let nearest = |name| ancestor_with(crate_dir, name).map(|folder| folder.join(name));
     let mut settings: Vec<_> =
@@ -109,8 +115,10 @@ pub(crate) fn settings(crate_dir: &Path) -> Vec<PathBuf> {
     settings
 }
 
-/// The `.cargo` folders from a crate's up to the workspace's root: settings may appear in them. Not one that is cargo's own
-/// home, where packages come and go.
+/// Returns the existing `.cargo` folders from the crate's folder up to the workspace root.
+///
+/// A settings file may appear in these folders. cargo's home folder is omitted, because its packages change
+/// often.
 pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     let root = ancestor_with(crate_dir, "Cargo.lock").unwrap_or_else(|| crate_dir.into());
     let folders = crate_dir.ancestors().take_while(|folder| folder.starts_with(&root));
@@ -118,7 +126,8 @@ pub(crate) fn settings_folders(crate_dir: &Path) -> Vec<PathBuf> {
     folders.filter(|folder| folder.is_dir() && !folder.join("registry").exists()).collect()
 }
 
-/// The manifests above a source, up to that of a workspace: versions, features and profiles may stand in any of them.
+/// Returns the manifests in `folder` and above, up to the workspace manifest. Each may set versions, features
+/// or profiles.
 fn manifests(folder: &Path) -> Vec<PathBuf> {
     let is_workspace = |path: &Path| {
         let text = fs::read_to_string(path).unwrap_or_default();
@@ -134,10 +143,10 @@ fn manifests(folder: &Path) -> Vec<PathBuf> {
     manifests
 }
 
-/// Rewrites the `.file` lines of a PTX text so that they name no folder of this machine: sources of the
-/// workspace are relative to its root, the others start with `rust/` or with their crate's name.
+/// Rewrites the `.file` lines of a PTX text so that they contain no absolute path.
 ///
-/// PTX ends up inside binaries and wheels, and is to be the same wherever it is built.
+/// Paths in the workspace become relative to its root. Other paths start with `rust/` or with their crate's
+/// name. The PTX is embedded in binaries and wheels, so it must not depend on the build machine.
 pub(crate) fn relative_sources(ptx: &str, workspace: &Path) -> String {
     let workspace = format!("{}/", workspace.display());
     let mut text = String::with_capacity(ptx.len());

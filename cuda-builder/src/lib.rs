@@ -1,4 +1,5 @@
-//! `CudaBuilder` compiles a Rust device crate to PTX from a build script: one file per architecture.
+//! Compiles a Rust device crate to PTX from a build script, with [`CudaBuilder`]. Each architecture has its
+//! own files.
 //!
 //! ```no_run
 //! // build.rs of the crate that embeds the PTX
@@ -11,39 +12,48 @@
 //! // lib.rs: const SM_90: &str = include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"));
 //! ```
 //!
-//! The device crate is an ordinary `no_std` library, `extern "ptx-kernel"` functions and all. It is
-//! built by a nested cargo for `nvptx64-nvidia-cuda`, with the toolchain of the `rust-toolchain.toml`
-//! that governs it, whatever toolchain builds the host:
-//! - all architectures side by side, each in a build folder of its own
-//!   (`<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`): no lock is shared with the outer cargo,
-//!   and a debug and a release build of the host share one set of PTX;
-//! - whole, or in units ([`CudaBuilder::units`]): a crate of many kernels takes long to compile, a unit with one
-//!   of them does not. What did not change since the last build is not compiled, nor is cargo
-//!   asked about it;
-//! - nothing of the outer cargo's environment reaches it (`RUSTFLAGS`, wrappers, `CARGO_*`): the PTX
-//!   depends on the sources and the toolchain only;
-//! - a kernel's launch bounds, for which Rust has no attribute, come from a comment in its body: see
-//!   [`entry`]; so does the address of an argument, as tensor maps need it (`arguments.rs`);
-//! - the PTX has no comments: they are more than a quarter of what the compiler writes;
-//! - the build script runs again when a source of the device crate or of its path dependencies changes,
-//!   and files are only written when their content did;
-//! - it runs again when a settings file (`.cargo/config.toml`, `rust-toolchain.toml`) changes, or appears in one of these
-//!   folders: that of the device crate, unless it holds a lock file or the target folder, and every `.cargo` that exists
-//!   between it and the root of the workspace. One that appears elsewhere above the crate is noticed at the next run of the
-//!   build script, which `touch build.rs` starts. (cargo would run a build script at every build if it were to watch a
-//!   file that does not exist, and it watches a folder with all that is in it.)
+//! The device crate is an ordinary `no_std` library with `extern "ptx-kernel"` functions. The builder runs a
+//! nested cargo for `nvptx64-nvidia-cuda`. It uses the toolchain of the device crate's `rust-toolchain.toml`,
+//! independent of the host's toolchain.
+//! - **Architectures** are compiled in parallel. Each has its own build folder,
+//!   `<target>/cuda-builder/<package>-<hash of the crate's folder>/<arch>`. The nested cargo shares no lock
+//!   with the outer cargo. Debug and release builds of the host share one set of PTX.
+//! - **Units** ([`CudaBuilder::units`]) split a crate of many kernels, so that an edit recompiles only some
+//!   kernels. The builder does not start cargo for a unit whose inputs have not changed.
+//! - **Environment**: the builder removes `RUSTFLAGS`, wrappers and most `CARGO_*` variables of the outer
+//!   cargo. The PTX depends only on the sources, the settings and the toolchain.
+//! - **Launch bounds** come from a comment in the kernel's body, because Rust has no attribute for them: see
+//!   [`entry`]. `arguments.rs` provides the address of a kernel argument, which TMA needs for tensor maps.
+//! - **Comments** are removed from the PTX. They are more than a quarter of the compiler's output.
+//! - **Sources**: the build script runs again if a source of the device crate or of a path dependency
+//!   changes. The builder writes a file only if its content has changed.
+//! - **Settings**: the build script runs again if `.cargo/config.toml` or `rust-toolchain.toml` changes.
+//!
+//! The build script also runs again if a settings file appears in one of these folders:
+//! - the device crate's folder, unless it contains a lock file or the target folder;
+//! - every existing `.cargo` folder from the device crate up to the workspace root.
+//!
+//! If a settings file appears in another folder above the crate, run `touch build.rs`. cargo cannot watch a
+//! file that does not exist: it would run the build script at every build. cargo also watches a folder with
+//! all of its contents.
 //!
 //! `OXIWARP_LINE_INFO=1` keeps the line information for profilers ([`CudaBuilder::line_info`]).
 //!
 //! # Prebuilt PTX
-//! The builder copies all PTX to `<target>/ptx/<package>/<arch>.ptx`, or `<arch>/<unit>.ptx`. With
-//! `OXIWARP_PTX_DIR=<folder>` nothing is compiled: the PTX comes from such a folder, and the host needs no nightly
-//! toolchain. The folder has a folder for each device crate.
+//! The builder copies all PTX to `<target>/ptx/<package>/<arch>.ptx`, or to `<arch>/<unit>.ptx` if there are
+//! units. With `OXIWARP_PTX_DIR=<folder>` the builder compiles nothing and takes the PTX from a copy of
+//! `<target>/ptx`. The build then needs no nightly toolchain. The folder contains one folder per device
+//! crate.
 //!
-//! A copy starts with comments that name its package, unit, architecture and sources, with hashes. The build fails if
-//! the file is for something else, if it was edited, or if a source has changed since it was compiled: the host might
-//! launch its kernels with other arguments than they expect. `OXIWARP_PTX_STALE=1` turns the last two into a warning.
-//! Changes of manifests, of the lock file and of the toolchain are not checked.
+//! A copy starts with comments that name its package, unit, architecture and sources, with hashes. The build
+//! fails in these cases:
+//! - the file is for another package, unit or architecture;
+//! - the file was edited;
+//! - a source has changed since the file was compiled, so the kernels may expect other arguments than the
+//!   host passes.
+//!
+//! `OXIWARP_PTX_STALE=1` turns the last two errors into a warning. The builder does not check manifests, the
+//! lock file and the toolchain.
 
 mod arch;
 mod arguments;

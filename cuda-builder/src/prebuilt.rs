@@ -1,4 +1,4 @@
-//! PTX from a folder of copies that an earlier build made.
+//! Takes PTX from a folder of copies that an earlier build made.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -7,19 +7,21 @@ use crate::cargo::Texts;
 use crate::stamp::{Checker, Flaw};
 use crate::{Arch, Error, PtxFile};
 
-/// The environment variable with the folder.
+/// Name of the environment variable with the folder.
 pub(crate) const FOLDER: &str = "OXIWARP_PTX_DIR";
 
-/// The environment variable that allows the files to be stale.
+/// Name of the environment variable that allows stale files.
 pub(crate) const STALE: &str = "OXIWARP_PTX_STALE";
 
-/// The folder that the user names, if any.
+/// Returns the folder in `OXIWARP_PTX_DIR`, if the variable is set and not empty.
 pub(crate) fn folder() -> Option<PathBuf> {
     env::var_os(FOLDER).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// The texts of these files below `folder`. Each has the label of its architecture and unit, and was compiled from
-/// today's sources of the crate.
+/// Reads the texts of these files below `folder` and checks their stamps.
+///
+/// Each text must have the label of its architecture and unit. Unless `OXIWARP_PTX_STALE=1`, it must have
+/// been compiled from the current sources of the crate.
 pub(crate) fn take(
     folder: &Path,
     files: Vec<PtxFile>,
@@ -57,7 +59,7 @@ pub(crate) fn take(
     Ok(Texts { ptx, inputs, warnings })
 }
 
-/// What the user can do about stale files.
+/// End of the error message for stale files, with the possible remedies.
 const REMEDY: &str = "
 The host may launch their kernels with other arguments than these expect. Compile the files again (the example `ptx` of
 cuda-builder compiles some of them), unset OXIWARP_PTX_DIR to compile all, or set OXIWARP_PTX_STALE=1 to use the files as

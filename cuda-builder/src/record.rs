@@ -1,7 +1,8 @@
-//! A compiled unit with what it was made from, so that one whose inputs did not change starts no process.
+//! A record of a compiled unit and its inputs. The builder starts no process for a unit whose inputs have not
+//! changed.
 //!
-//! cargo would find that out too, but takes 0.07 s for it: over twenty units of three architectures that is
-//! longer than it takes to compile the one that changed.
+//! cargo would also detect unchanged inputs, but the builder would start it for every unit and architecture.
+//! With many units this takes longer than compiling the one unit that changed.
 
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,26 +10,28 @@ use std::{fmt::Write, fs};
 
 use crate::{Error, files};
 
-/// What came out of a compilation, ready to be written.
+/// Result of a compilation.
 pub(crate) struct Compiled {
-    /// The text with its stamp.
+    /// PTX text with its stamp.
     pub(crate) ptx: String,
-    /// Every file that went in, the toolchain's aside.
+    /// Files on which the PTX depends, without the toolchain's files.
     pub(crate) inputs: Vec<PathBuf>,
-    /// The compiler's warnings, each with its place.
+    /// Warnings of the compiler, each with its source location.
     pub(crate) warnings: Vec<String>,
 }
 
-/// A file that keeps a [`Compiled`]: the key, the inputs with their times and the warnings, a line each; an
-/// empty line; the PTX.
+/// A file that stores a [`Compiled`].
+///
+/// The file contains the key, the inputs with their modification times, and the warnings, one per line. An
+/// empty line and the PTX follow.
 pub(crate) struct Record<'a> {
     pub(crate) file: &'a Path,
-    /// All that decides the PTX beside the inputs, in one line.
+    /// Everything else that affects the PTX, such as compiler version and arguments, in one line.
     pub(crate) key: String,
 }
 
 impl Record<'_> {
-    /// What was kept, if it was made with this key and its inputs are as they were.
+    /// Returns the recorded result if its key equals `self.key` and no input has changed since.
     pub(crate) fn load(&self) -> Option<Compiled> {
         let text = fs::read_to_string(self.file).ok()?;
         let (head, ptx) = text.split_once("\n\n")?;
@@ -44,8 +47,10 @@ impl Record<'_> {
         Some(Compiled { ptx: ptx.into(), inputs, warnings })
     }
 
-    /// Keeps what a compilation that began at `start` made. Where an input changed since, the compiler may
-    /// have read it before or after: then nothing is kept, and cargo decides at the next build.
+    /// Records the result of a compilation that started at `start`.
+    ///
+    /// If an input changed after `start`, the compiler may have read either version. Nothing is recorded in
+    /// this case, and the next build runs cargo again.
     pub(crate) fn save(&self, compiled: &Compiled, start: SystemTime) -> Result<(), Error> {
         let mut text = format!("{}\n", self.key);
         for input in &compiled.inputs {
@@ -63,12 +68,12 @@ impl Record<'_> {
     }
 }
 
-/// True for a file that was last written before `time`.
+/// Returns whether the file was last written before `time`.
 pub(crate) fn is_older(path: &Path, time: SystemTime) -> bool {
     modified(path).is_some_and(|written| written < nanoseconds(time))
 }
 
-/// When a file was last written.
+/// Returns the modification time of a file in nanoseconds since the Unix epoch.
 fn modified(path: &Path) -> Option<u128> {
     fs::metadata(path).and_then(|data| data.modified()).ok().map(nanoseconds)
 }

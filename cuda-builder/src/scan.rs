@@ -1,21 +1,21 @@
-//! Reads a PTX text: just enough of the grammar to know what is a comment, and where a function's body starts and ends.
+//! A scanner for PTX texts. It finds comments and the start and end of function bodies.
 
 use std::ops::Range;
 
-/// What starts a comment that says the launch bounds of a kernel: see [`entry`](crate::entry).
+/// Start of a comment with the launch bounds of a kernel: see [`entry`](crate::entry).
 pub(crate) const MARK: &str = "//@entry";
 
-/// A piece of a text.
+/// A token of a PTX text.
 pub(crate) enum Piece {
-    /// From `//` to the end of its line.
+    /// A comment from `//` to the end of the line.
     LineComment,
     /// A string or a block comment.
     Opaque,
-    /// Anything else, a byte at a time.
+    /// Any other byte.
     Code(u8),
 }
 
-/// The piece at `start`, and where the next one starts.
+/// Returns the piece at byte `start` and the start of the next piece.
 pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     match ptx.as_bytes()[start] {
         b'"' => (Piece::Opaque, after(ptx, start + 1, "\"")),
@@ -25,7 +25,7 @@ pub(crate) fn piece(ptx: &str, start: usize) -> (Piece, usize) {
     }
 }
 
-/// What a function is.
+/// Kind of a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// A kernel.
@@ -38,26 +38,26 @@ pub(crate) enum Kind {
 pub(crate) struct Function<'a> {
     pub(crate) kind: Kind,
     pub(crate) name: &'a str,
-    /// Where its `.entry` or `.func` ends.
+    /// Byte offset of the end of its `.entry` or `.func`.
     pub(crate) start: usize,
-    /// What stands between the parameters and the body.
+    /// Text between the parameters and the body.
     pub(crate) attributes: &'a str,
-    /// Where its `{` is.
+    /// Byte offset of the `{` of its body.
     pub(crate) open: usize,
-    /// The `//@entry` comments of its body, each from the start of its line to the start of the next.
+    /// Byte ranges of the lines of its body that contain an `//@entry` comment.
     pub(crate) marks: Vec<Range<usize>>,
 }
 
-/// A function whose body is not reached yet.
+/// A function whose body the scanner has not reached yet.
 struct Pending {
     kind: Kind,
-    /// Where its `.entry` or `.func` ends.
+    /// Byte offset of the end of its `.entry` or `.func`.
     start: usize,
-    /// Where its parameters end.
+    /// Byte offset of the end of its parameters.
     after: usize,
 }
 
-/// Every function of the text that has a body, in order.
+/// Returns all functions of the text that have a body, in order.
 pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     let mut found = Vec::new();
     let mut pending: Option<Pending> = None;
@@ -88,7 +88,7 @@ pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
                 }
             }
             Piece::Code(b')') => pending.iter_mut().for_each(|head| head.after = at),
-            // A declaration, or the end of a module-level variable.
+            // The end of a declaration or of a module-level variable.
             Piece::Code(b';') if depth == 0 => pending = None,
             Piece::Code(b'.') if depth == 0 => pending = head(ptx, start).or(pending),
             Piece::Code(_) => {}
@@ -97,7 +97,7 @@ pub(crate) fn functions(ptx: &str) -> Vec<Function<'_>> {
     found
 }
 
-/// Where the text goes on behind the next `end`.
+/// Returns the byte offset after the next occurrence of `end`.
 fn after(ptx: &str, at: usize, end: &str) -> usize {
     ptx.as_bytes()[at..]
         .windows(end.len())
@@ -105,7 +105,7 @@ fn after(ptx: &str, at: usize, end: &str) -> usize {
         .map_or(ptx.len(), |found| at + found + end.len())
 }
 
-/// The `.entry` or `.func` at this dot.
+/// Returns the `.entry` or `.func` that starts at byte `dot`, if there is one.
 fn head(ptx: &str, dot: usize) -> Option<Pending> {
     let word = &ptx[dot + 1..];
     let (kind, length) = match word {
@@ -121,7 +121,7 @@ fn head(ptx: &str, dot: usize) -> Option<Pending> {
 fn function(ptx: &str, head: Pending, open: usize) -> Function<'_> {
     let mut name = ptx[head.start..open].trim_start();
     if name.starts_with('(') {
-        // What a `.func` returns stands before its name.
+        // The return parameter of a `.func` precedes its name.
         name = name.split_once(')').map_or("", |(_, rest)| rest.trim_start());
     }
     let end = name.find(|c: char| c.is_whitespace() || c == '(' || c == '{').unwrap_or(name.len());

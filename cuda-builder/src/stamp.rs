@@ -1,4 +1,4 @@
-//! Comments at the head of a copied PTX text that say what it is and which sources it was compiled from.
+//! The stamp of a copied PTX text: comments at its start that name its content and its sources.
 //!
 //! ```text
 //! // PTX of oxiwarp-kernels-gpu (rope) for sm_90
@@ -7,10 +7,10 @@
 //! .version 8.1
 //! ```
 //!
-//! The host launches prebuilt PTX with argument structs of today's sources. PTX of older sources may expect other
-//! arguments, so the builder compares the hashes before it takes a file. They cover the sources of the crate and of its
-//! path dependencies. They do not cover manifests, the lock file and the toolchain: changes of the host change these
-//! too.
+//! The host launches prebuilt PTX with the argument structs of the current sources. PTX of older sources may
+//! expect other arguments, so the builder compares hashes before it takes a file. The hashes cover the
+//! sources of the crate and of its path dependencies. They do not cover manifests, the lock file and the
+//! toolchain, because edits of the host crates also change these files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -23,7 +23,7 @@ use crate::{Arch, PtxFile, record};
 
 const COMMENT: &str = "// ";
 
-/// What a PTX text is: the first line of its stamp.
+/// Returns the label of a PTX text, which is the first line of its stamp.
 pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &[String]) -> String {
     let unit = unit.map(|unit| format!(" ({unit})")).unwrap_or_default();
     let args = rustc_args.iter().map(|arg| format!(" {arg}")).collect::<String>();
@@ -31,19 +31,20 @@ pub(crate) fn label(package: &str, unit: Option<&str>, arch: Arch, rustc_args: &
     format!("{}{unit} for {arch}{with}{args}", start(package))
 }
 
-/// The start of the label of every PTX text of a package.
+/// Returns the common start of the labels of a package.
 fn start(package: &str) -> String {
     format!("PTX of {package}")
 }
 
-/// True for a text that the builder compiled from a package of this name.
+/// Returns whether the builder compiled the text from a package of this name.
 pub(crate) fn is_of(stamped: &str, package: &str) -> bool {
     let rest = stamped.strip_prefix(COMMENT).and_then(|label| label.strip_prefix(&start(package)));
     rest.is_some_and(|rest| rest.starts_with(' '))
 }
 
-/// Removes from the folders of these copies what an older build of the same package copied there, and this one does
-/// not: a unit may be renamed or deleted.
+/// Removes the outdated copies of the package from the folders of `copies`.
+///
+/// An older build leaves such copies if a unit was renamed or deleted since then.
 pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
     let folders: BTreeSet<&Path> = copies.iter().filter_map(|file| file.path.parent()).collect();
     for entry in folders.into_iter().flat_map(fs::read_dir).flatten().flatten() {
@@ -56,7 +57,8 @@ pub(crate) fn remove_old_copies(copies: &[PtxFile], package: &str) {
     }
 }
 
-/// The text with its stamp. A source that changed after `start`, when the compiler was started, matches no hash.
+/// Returns the text with its stamp. `start` is the start time of the compiler. A source that changed after
+/// `start` gets an entry that matches no hash.
 pub(crate) fn add(
     label: &str,
     text: &str,
@@ -73,7 +75,7 @@ pub(crate) fn add(
     stamped + text
 }
 
-/// The lines of the stamp, and the text after it.
+/// Returns the lines of the stamp and the text after the stamp.
 fn split(stamped: &str) -> (Vec<&str>, &str) {
     let (mut lines, mut text) = (Vec::new(), stamped);
     while let Some((line, rest)) = text.strip_prefix(COMMENT).and_then(|line| line.split_once('\n')) {
@@ -83,23 +85,24 @@ fn split(stamped: &str) -> (Vec<&str>, &str) {
     (lines, text)
 }
 
-/// The text without its stamp.
+/// Returns the text without its stamp.
 pub(crate) fn remove(stamped: &str) -> &str {
     split(stamped).1
 }
 
-/// Why a PTX file is not taken.
+/// Reason to reject a PTX file.
 pub(crate) enum Flaw {
-    /// The file is for something else, or the builder did not write it.
+    /// The file has another label or architecture, or the builder did not write it.
     Wrong(String),
-    /// The file or a source has changed since it was compiled. The user may allow this.
+    /// The file or a source has changed since the compilation. The user may allow stale files.
     Stale(String),
 }
 
 /// Compares stamped texts with the sources of a crate.
 pub(crate) struct Checker<'a> {
     crate_dir: &'a Path,
-    /// The hash of each source, `None` if it does not exist: many texts have the same sources.
+    /// Hash of each source, or `None` if the source does not exist. A cache, because many texts share
+    /// sources.
     hashes: HashMap<PathBuf, Option<String>>,
 }
 
@@ -108,7 +111,7 @@ impl<'a> Checker<'a> {
         Checker { crate_dir, hashes: HashMap::new() }
     }
 
-    /// Checks that a text has this label, is PTX for `arch` and was compiled from today's sources.
+    /// Checks that a text has this label, is PTX for `arch` and was compiled from the current sources.
     pub(crate) fn check(&mut self, stamped: &str, label: &str, arch: Arch) -> Result<(), Flaw> {
         let (lines, text) = split(stamped);
         let mut lines = lines.into_iter();
@@ -135,7 +138,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// The sources of all texts that were checked, as far as they exist.
+    /// Returns the existing sources of all checked texts.
     pub(crate) fn sources(self) -> BTreeSet<PathBuf> {
         self.hashes.into_iter().filter_map(|(path, hash)| hash.map(|_| path)).collect()
     }
@@ -145,7 +148,8 @@ fn hash_file(path: &Path) -> Option<String> {
     fs::read(path).ok().map(|bytes| hash(&bytes))
 }
 
-/// FNV-1a, in 64 bits. The hash is the same on every machine and with every toolchain, which std's is not.
+/// Returns the 64-bit FNV-1a hash of `bytes`. Unlike std's hashes, it is the same on every machine and
+/// toolchain.
 pub(crate) fn hash(bytes: &[u8]) -> String {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for &byte in bytes {
@@ -154,7 +158,7 @@ pub(crate) fn hash(bytes: &[u8]) -> String {
     format!("{hash:016x}")
 }
 
-/// `path` as seen from `base`; both are absolute.
+/// Returns `path` relative to `base`. Both paths are absolute.
 fn relative(path: &Path, base: &Path) -> PathBuf {
     let common = path.components().zip(base.components()).take_while(|(path, base)| path == base).count();
     let up = iter::repeat_n(Component::ParentDir, base.components().count() - common);

@@ -1,8 +1,8 @@
-//! The toolchain that compiles device code: which one, and whether it is all there.
+//! Selects the toolchain that compiles device code, and checks that it is complete.
 //!
-//! It is the one of the `rust-toolchain.toml` that governs the device crate: rustup's proxies find it
-//! by the folder that they run in. Looking before building costs one process and replaces three quite
-//! different messages of cargo, rustc and the linker by the one command to run.
+//! The device crate's `rust-toolchain.toml` selects the toolchain. rustup's proxies find this file from their
+//! working directory. The check costs one process. It replaces different errors of cargo, rustc and the
+//! linker by one error that names the command to run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,15 +10,15 @@ use std::{fs, io};
 
 use crate::{Error, env};
 
-/// Components that PTX needs, each with a file that shows it is there, below `lib/rustlib`.
-/// `*` stands for the host's triple.
+/// Components that a PTX build needs, each with a file below `lib/rustlib` that exists if it is installed.
+/// `*` stands for the host's target triple.
 const COMPONENTS: [(&str, &str); 3] = [
     ("rust-src", "src/rust/library/Cargo.lock"),
     ("llvm-bitcode-linker", "*/bin/self-contained/llvm-bitcode-linker"),
     ("llvm-tools", "*/bin/llc"),
 ];
 
-/// A tool of the toolchain that governs `folder`, or of the one named.
+/// Returns a command for a tool of `toolchain`, or of the toolchain that applies to `folder`.
 pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Command {
     let mut command = Command::new(name);
     env::clean(&mut command);
@@ -29,8 +29,10 @@ pub(crate) fn tool(name: &str, folder: &Path, toolchain: Option<&str>) -> Comman
     command
 }
 
-/// Checks that device code can be compiled in `folder`; the error names the command that makes it so.
-/// Returns the compiler's version, in one line.
+/// Checks that the toolchain can compile device code in `folder`, and returns the compiler's version in one
+/// line.
+///
+/// The error names the command that installs what is missing.
 pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<String, Error> {
     let named = toolchain.map(str::to_string).or_else(|| channel(folder));
     let hint =
@@ -42,7 +44,7 @@ pub(crate) fn check(folder: &Path, toolchain: Option<&str>) -> Result<String, Er
         command: install(&channel) + hint,
         details,
     };
-    // `-Z` is refused by anything but a nightly.
+    // Only a nightly toolchain accepts `-Z`.
     let output =
         match tool("rustc", folder, toolchain).args(["-Zunstable-options", "--print=sysroot"]).output() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -70,7 +72,7 @@ fn install(channel: &str) -> String {
     format!("rustup toolchain install {channel}{components}")
 }
 
-/// The components that this toolchain lacks.
+/// Returns the components that this toolchain lacks.
 fn absent(sysroot: &Path) -> Vec<&'static str> {
     let rustlib = sysroot.join("lib/rustlib");
     let triples: Vec<PathBuf> =
@@ -82,7 +84,8 @@ fn absent(sysroot: &Path) -> Vec<&'static str> {
     COMPONENTS.iter().filter(|(_, file)| !here(file)).map(|(name, _)| *name).collect()
 }
 
-/// The channel that the nearest toolchain file names; the older of the two may hold nothing else.
+/// Returns the channel in the nearest toolchain file. The file `rust-toolchain` may contain only the channel
+/// name.
 fn channel(folder: &Path) -> Option<String> {
     let names = ["rust-toolchain", "rust-toolchain.toml"];
     let mut files = folder.ancestors().flat_map(|folder| names.map(|name| folder.join(name)));

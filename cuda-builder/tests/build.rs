@@ -1,7 +1,7 @@
-//! A small device crate with a path dependency and two units, through the whole builder.
+//! Tests the whole builder with a small device crate that has a path dependency and two units.
 //!
-//! One test, because it sets environment variables. Cold it compiles `core` for two architectures (about
-//! 20 s on two cores); the target folder stays, so that the next run takes a second or two.
+//! There is only one test, because it sets environment variables. Its first run compiles `core` for two
+//! architectures. The target folder is kept, so later runs are much faster.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ pub unsafe extern "ptx-kernel" fn shift(x: *mut f32) {
 }
 "#;
 
-/// With something that every unit warns of, and something that one of them does not use.
+/// Code that the units share. It causes a warning in every unit, and one unit does not use all of it.
 const SHARED: &str = r#"
 pub fn thread() -> usize {
     let unused = 1;
@@ -58,7 +58,8 @@ pub fn launch_bounds<const THREADS: u32, const BLOCKS: u32>() {
 }
 "#;
 
-/// A workspace of two crates, `kernels` and `base`, in cargo's folder for this test, in a path with spaces.
+/// A workspace of two crates, `kernels` and `base`, in cargo's folder for this test. Its path contains
+/// spaces.
 struct Fixture(PathBuf);
 
 impl Fixture {
@@ -100,7 +101,7 @@ impl Fixture {
         builder.out_dir(self.path("out")).target_dir(self.path("target")).copy_to(self.path("copy"))
     }
 
-    /// The build folder of `kernels`.
+    /// Returns the build folder of `kernels`.
     fn build_folder(&self) -> String {
         let folders = fs::read_dir(self.path("target/cuda-builder")).unwrap();
         let mut names = folders.map(|folder| folder.unwrap().file_name().into_string().unwrap());
@@ -108,13 +109,13 @@ impl Fixture {
         format!("target/cuda-builder/{}", name.expect("the package's name and a hash"))
     }
 
-    /// A copy's text, without the comments at its start.
+    /// Returns a copy's text without the comments at its start.
     fn copy(&self, name: &str) -> String {
         let text = fs::read_to_string(self.path("copy/device-kernels").join(name)).unwrap();
         text[text.find(".version").unwrap()..].to_string()
     }
 
-    /// When each of these files was last written.
+    /// Returns the modification times of these files.
     fn times<const N: usize>(&self, files: [&str; N]) -> [SystemTime; N] {
         files.map(|file| fs::metadata(self.path(file)).unwrap().modified().unwrap())
     }
@@ -126,7 +127,7 @@ fn text(built: &Built, arch: Arch) -> String {
 
 /// Sets a variable of this process.
 fn set_var(name: &str, value: impl AsRef<std::ffi::OsStr>) {
-    // SAFETY: this binary has one test; no other thread reads the environment meanwhile.
+    // SAFETY: this binary has one test, so no other thread reads the environment at the same time.
     unsafe { std::env::set_var(name, value) }
 }
 
@@ -136,7 +137,7 @@ fn from_device_crate_to_ptx() {
     for name in ["OXIWARP_PTX_DIR", "OXIWARP_LINE_INFO"] {
         set_var(name, "");
     }
-    // What `cargo clippy`, or a host that is built with flags of its own, would pass on.
+    // `cargo clippy` or a host build with its own flags would pass such variables to the builder.
     set_var("RUSTFLAGS", "--no-such-flag");
     set_var("RUSTC_WORKSPACE_WRAPPER", "/no/such/wrapper");
     set_var("CARGO_PROFILE_RELEASE_LTO", "off");
@@ -169,7 +170,7 @@ fn from_device_crate_to_ptx() {
     take_prebuilt(&fixture);
 }
 
-/// Each unit a PTX of its own; an edit compiles one of them.
+/// Checks that each unit becomes its own PTX file and that an edit recompiles only one unit.
 fn units(fixture: &Fixture) {
     let builder = || fixture.builder().units(["scale", "shift"]);
     let read = |built: &Built, unit| fs::read_to_string(built.unit(Arch::Sm90, unit).unwrap()).unwrap();
@@ -185,7 +186,7 @@ fn units(fixture: &Fixture) {
     let [warning] = built.warnings() else { panic!("one warning, once: {:?}", built.warnings()) };
     assert!(warning.contains("`unused`") && warning.ends_with("kernels/src/shared.rs:3:9"), "{warning}");
 
-    // cargo would put this folder back.
+    // If cargo ran, it would create this folder again.
     let cargos = fixture.path(&(fixture.build_folder() + "/sm_90/units/scale/nvptx64-nvidia-cuda"));
     fs::remove_dir_all(&cargos).unwrap();
     let files = ["out/sm_90/scale.ptx", "copy/device-kernels/sm_90/scale.ptx"];
@@ -229,12 +230,14 @@ fn check_texts(fixture: &Fixture, built: &Built) {
     }
 }
 
-/// The device crate does not compile at this point, nor is there such a toolchain: nothing but the files can be what
-/// is used.
+/// Checks that the builder uses prebuilt PTX.
+///
+/// The device crate does not compile at this point, and its toolchain does not exist. Only the prebuilt files
+/// can give a result.
 fn take_prebuilt(fixture: &Fixture) {
     set_var("OXIWARP_PTX_DIR", fixture.path("copy"));
     let builder = fixture.builder().toolchain("nightly-1999-12-31").out_dir(fixture.path("taken")).no_copy();
-    // All copies were compiled before the last edit of `shift.rs`, which does not compile.
+    // All copies were compiled before the last edit of `shift.rs`. After this edit the file does not compile.
     let error = builder.clone().build().unwrap_err().to_string();
     let stale = "2 of 2 files are stale: device-kernels/sm_75.ptx was compiled before ";
     assert!(error.contains(stale) && error.contains("OXIWARP_PTX_STALE=1"), "{error}");

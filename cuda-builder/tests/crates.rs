@@ -1,7 +1,7 @@
-//! Several device crates and builds in one target folder, prebuilt PTX, and what the nested cargo is asked for.
+//! Tests several device crates in one target folder, prebuilt PTX, and the arguments of the nested cargo.
 //!
-//! Nothing is compiled: a script stands in for cargo. It writes PTX with an entry that is named after the crate's
-//! source or after its `--cfg`.
+//! The tests compile nothing, because a script replaces cargo. The script writes PTX with an entry that has
+//! the name in the crate's source or in its `--cfg`.
 #![cfg(unix)]
 
 use std::fs;
@@ -12,7 +12,8 @@ use std::thread;
 
 use cuda_builder::{Arch, Built, CudaBuilder};
 
-/// With `--cfg=one` it reads its result late: after `--cfg=two`, if that may run at the same time.
+/// Script that replaces cargo. With `--cfg=one` it finishes late. A build with `--cfg=two` finishes earlier
+/// if both may run at the same time.
 const CARGO: &str = r#"#!/bin/sh
 echo "$@" >>calls
 while [ $# -gt 0 ]; do
@@ -36,14 +37,15 @@ echo "{\"filenames\":[\"$ptx\"]}"
 
 const TOOLCHAIN: &str = include_str!("../../rust-toolchain.toml");
 
-/// Puts the script first in `PATH`.
+/// Puts the folder of the script first in `PATH`.
 static FAKE_CARGO: LazyLock<()> = LazyLock::new(|| {
     let bin = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fake cargo");
     fs::create_dir_all(&bin).unwrap();
     fs::write(bin.join("cargo"), CARGO).unwrap();
     fs::set_permissions(bin.join("cargo"), fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
-    // SAFETY: std's lock orders this with reads by Rust code. No C code here reads the environment.
+    // SAFETY: std's lock orders this write with reads by Rust code, and no C code in this test reads the
+    // environment.
     unsafe {
         std::env::set_var("PATH", path);
         for name in ["OXIWARP_PTX_DIR", "OXIWARP_PTX_STALE", "OXIWARP_LINE_INFO"] {
@@ -62,7 +64,7 @@ impl Folder {
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).unwrap();
         let folder = Folder(folder);
-        // The target folder may be outside of the checkout.
+        // The target folder may be outside of the repository, where no `rust-toolchain.toml` applies.
         folder.write("rust-toolchain.toml", TOOLCHAIN);
         folder
     }
@@ -80,24 +82,24 @@ impl Folder {
         fs::read_to_string(self.path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// A device crate. Its entry is named `entry`.
+    /// Adds a device crate whose entry has the name `entry`.
     fn add_crate(&self, folder: &str, package: &str, entry: &str) {
         self.write(
             &format!("{folder}/Cargo.toml"),
             &format!("[package]\nname = \"{package}\"\n[workspace]\n"),
         );
         self.write(&format!("{folder}/src/lib.rs"), entry);
-        // A record is only kept if the sources are older than the compilation.
+        // The builder writes a record only if the sources are older than the start of the compilation.
         thread::sleep(std::time::Duration::from_millis(20));
     }
 
-    /// A builder of the crate in `folder`; all builders have one target folder.
+    /// Returns a builder of the crate in `folder`. All builders use the same target folder.
     fn builder(&self, folder: &str) -> CudaBuilder {
         let builder = CudaBuilder::new(self.path(folder)).arch(Arch::Sm80);
         builder.out_dir(self.path("out").join(folder)).target_dir(self.path("target"))
     }
 
-    /// How often cargo ran for a crate.
+    /// Returns how often cargo ran for a crate.
     fn calls(&self, folder: &str) -> usize {
         self.read(&format!("{folder}/calls")).lines().count()
     }
@@ -241,7 +243,8 @@ fn settings_that_appear_reach_the_ptx() {
     );
 }
 
-/// A build script that watches what the file `inputs` lists, as the builder's lines would have it, and counts its runs.
+/// A build script that prints `cargo:rerun-if-changed` for each path in the file `inputs`, and counts its
+/// runs.
 const BUILD_SCRIPT: &str = r#"
 use std::io::Write;
 fn main() {
@@ -267,7 +270,7 @@ fn settings_that_appear_run_the_build_script() {
     let built = folder.builder("kernels").build().unwrap();
     let inputs: Vec<_> = built.inputs().iter().map(|input| input.display().to_string()).collect();
     folder.write("host/inputs", &inputs.join("\n"));
-    // The real cargo. How often the build script has run after a build.
+    // Runs the real cargo and returns how often the build script has run so far.
     let runs = || {
         let mut cargo = std::process::Command::new(env!("CARGO"));
         cargo.args(["build", "--offline", "--quiet"]).current_dir(folder.path("host"));
@@ -279,7 +282,8 @@ fn settings_that_appear_run_the_build_script() {
     let appearing = ["kernels/.cargo/config.toml", ".cargo/config.toml", "kernels/rust-toolchain.toml"];
     for (before, name) in appearing.into_iter().enumerate() {
         let text = if name.ends_with("rust-toolchain.toml") { TOOLCHAIN } else { "" };
-        // Of one time stamp, a file and the last run would be the same age.
+        // Wait, so that the file gets a later time stamp than the last run. cargo would not detect an equal
+        // one.
         thread::sleep(std::time::Duration::from_millis(1100));
         folder.write(name, text);
         assert_eq!([runs(), runs()], [before + 2; 2], "{name}");

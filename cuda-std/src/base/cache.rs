@@ -1,41 +1,42 @@
-//! How loads and stores use the caches.
+//! Cache hints of loads and stores.
 
-/// Bytes of a line.
+/// Bytes of an L2 cache line.
 pub const LINE: u32 = 128;
 
-/// How a load uses the caches.
+/// Cache hint of a load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Load {
-    /// `ld.global`: coherent; the only choice for memory that this kernel also writes.
+    /// `ld.global`: coherent. Required for memory that the kernel also writes.
     Default,
-    /// `ld.global.nc`: read-only for the whole kernel, kept in L1 (weights, tables).
+    /// `ld.global.nc`: for memory that is read-only during the whole kernel. The data stays in L1 (weights,
+    /// tables).
     ReadOnly,
-    /// `ld.global.nc.L1::no_allocate`: read-only and read once; leaves L1 to the rest.
+    /// `ld.global.nc.L1::no_allocate`: for read-only data that is read once. The data does not occupy L1.
     Once,
-    /// `ld.global.nc.L2::cache_hint`: read-only, and in L2 as the policy says
-    /// ([`L2Policy`](crate::l2::L2Policy)). Before sm_90 as `ReadOnly`.
+    /// `ld.global.nc.L2::cache_hint`: for read-only data, with an L2 eviction policy
+    /// ([`L2Policy`](crate::l2::L2Policy)). Same as `ReadOnly` before sm_90.
     By(Policy),
 }
 
-/// How a store uses the caches.
+/// Cache hint of a store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Store {
-    /// `st.global`.
+    /// `st.global`: the default policy.
     Default,
-    /// `st.global.cs`: written once, not read again soon: first to be evicted.
+    /// `st.global.cs`: for data that is written once and not read soon. The caches evict it first.
     Streaming,
 }
 
-/// What becomes of a line in L2, as `createpolicy.fractional` encodes it on sm_90. A number that the host
-/// passes is read with the other arguments; made and chosen in the kernel, it would stand in front of the
-/// first load.
+/// L2 eviction policy in the encoding that `createpolicy.fractional` produces on sm_90.
+///
+/// The host passes the policy as a kernel argument. Creating it in the kernel would delay the first load.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Policy(pub u64);
 
 impl Policy {
-    /// `evict_normal`.
+    /// The policy `evict_normal`.
     pub const NORMAL: Self = Self(0x16f0_0000_0000_0000);
-    /// `evict_last`.
+    /// The policy `evict_last`.
     pub const LAST: Self = Self(0x14f0_0000_0000_0000);
 }

@@ -1,7 +1,9 @@
-//! Pairs of 16-bit floats in a word, where there is no instruction for them.
+//! The maximum of pairs of 16-bit floats in a 32-bit word, without floating-point instructions.
 
-/// The larger 16-bit floats of two words, of either type, where there is no instruction for it: as integers,
-/// whose order is that of the floats once all bits of the negative ones but the sign are flipped.
+/// Returns the elementwise maximum of two words, each of two f16 or two bf16 values.
+///
+/// The function flips all bits of a negative value except its sign bit. The values, read as integers, then
+/// have the order of the floats, so integer maxima suffice.
 #[inline(always)]
 pub(crate) fn max_halves(a: u32, b: u32) -> u32 {
     let flip = |word: u32| word ^ ((word >> 15 & 0x0001_0001) * 0x7fff);

@@ -1,5 +1,5 @@
-//! What both backends of [`arch`](crate::arch) use.
+//! Items that both backends of [`arch`](crate::arch) use.
 pub mod cache;
-// On sm_80 and later there are instructions.
+// GPUs from sm_80 on have `max.f16x2` and `max.bf16x2`.
 #[allow(dead_code, reason = "not used where the architecture has the instructions")]
 pub(crate) mod halves;

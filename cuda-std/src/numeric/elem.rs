@@ -1,33 +1,33 @@
 //! The element types of tensors, and the f32 lanes that kernels compute on.
 //!
-//! A kernel is generic over [`Elem`]; its arithmetic is f32. `Elem` knows how 16 bytes become f32 lanes and
-//! back.
+//! A kernel is generic over [`Elem`] and computes in f32. `Elem` converts a pack, one 16-byte vector, to f32
+//! lanes and back.
 use half::{bf16, f16};
 
 use crate::arch;
 
-/// The f32 values of one 16-byte pack: `[f32; 4]` for f32, `[f32; 8]` for the 16-bit types.
+/// The f32 lanes of one pack (a 16-byte vector): `[f32; 4]` for f32, `[f32; 8]` for f16 and bf16.
 pub trait F32Vec: Copy {
-    /// How many.
+    /// Number of lanes.
     const LEN: u32;
-    /// All lanes `value`.
+    /// Returns a vector with `value` in every lane.
     fn splat(value: f32) -> Self;
-    /// Lane `i` is `f(i)`.
+    /// Returns a vector with `f(i)` in lane `i`.
     fn from_fn(f: impl FnMut(usize) -> f32) -> Self;
-    /// Lane `i`.
+    /// Returns lane `i`.
     fn get(&self, i: usize) -> f32;
 
-    /// `f` of every lane.
+    /// Applies `f` to every lane.
     #[inline(always)]
     fn map(self, mut f: impl FnMut(f32) -> f32) -> Self {
         Self::from_fn(|i| f(self.get(i)))
     }
-    /// `f` of every pair of lanes.
+    /// Applies `f` to each pair of lanes of `self` and `other`.
     #[inline(always)]
     fn zip(self, other: Self, mut f: impl FnMut(f32, f32) -> f32) -> Self {
         Self::from_fn(|i| f(self.get(i), other.get(i)))
     }
-    /// The sum of the lanes, as a balanced tree.
+    /// Returns the sum of the lanes, added as a balanced tree.
     #[inline(always)]
     fn sum(self) -> f32 {
         let mut lanes = self;
@@ -56,44 +56,45 @@ impl<const N: usize> F32Vec for [f32; N] {
     }
 }
 
-/// An element type of tensors. Conversions from f32 round to nearest even.
+/// An element type of tensors: f32, f16 or bf16. Conversions from f32 round to nearest even.
 pub trait Elem: Copy + Send + Sync + 'static {
-    /// The f32 values of one pack.
+    /// The f32 lanes of one pack.
     type F32Vec: F32Vec;
-    /// Smaller than all others: the neutral element of a maximum.
+    /// Negative infinity, the neutral element of a maximum.
     const NEG_INFINITY: Self;
 
-    /// From f32, rounded once.
+    /// Converts from f32 with one rounding.
     fn from_f32(value: f32) -> Self;
-    /// The same of a number that is known when the kernel is compiled: what no compiler looks into is no
-    /// instruction then.
+    /// Converts a compile-time constant from f32. The compiler can evaluate this conversion; it cannot
+    /// evaluate the inline assembly of [`Elem::from_f32`].
     fn constant(value: f32) -> Self;
-    /// To f32, exact.
+    /// Converts to f32 exactly.
     fn to_f32(self) -> f32;
-    /// 16 bytes as lanes, in memory order.
+    /// Converts 16 bytes to f32 lanes in memory order.
     fn unpack(words: [u32; 4]) -> Self::F32Vec;
-    /// Lanes as 16 bytes, each rounded once.
+    /// Converts f32 lanes to 16 bytes and rounds each lane once.
     fn pack(lanes: Self::F32Vec) -> [u32; 4];
-    /// The larger elements of two words, of which each holds one or two; a NaN may win or lose.
+    /// Returns the elementwise maximum of two 32-bit words. A word contains one f32 or two 16-bit elements.
+    /// If one element is NaN, the result may be either element.
     fn max_words(a: u32, b: u32) -> u32;
-    /// The element of `size_of::<Self>()` bytes whose bits are the low bits of `word`.
+    /// Returns the element whose bits are the low `size_of::<Self>()` bytes of `word`.
     fn from_bits(word: u32) -> Self;
-    /// The element's bits, zero-extended.
+    /// Returns the bits of the element, zero-extended to 32 bits.
     fn to_bits(self) -> u32;
 
-    /// The sum of the elements in two words, each rounded once.
+    /// Returns the elementwise sum of two 32-bit words. Each element is rounded once.
     fn add_words(a: u32, b: u32) -> u32;
-    /// The product of the elements in two words, each rounded once.
+    /// Returns the elementwise product of two 32-bit words. Each element is rounded once.
     fn mul_words(a: u32, b: u32) -> u32;
 
-    /// 16 bytes of a number that is known when the kernel is compiled.
+    /// Returns a pack with the compile-time constant `value` in every element.
     #[inline(always)]
     fn splat(value: f32) -> [u32; 4] {
         let bits = Self::constant(value).to_bits();
         [if size_of::<Self>() == 2 { bits | bits << 16 } else { bits }; 4]
     }
 
-    /// `value` as this type holds it: the rounding that a store and load would make.
+    /// Rounds `value` to this type and converts it back to f32, as a store followed by a load does.
     #[inline(always)]
     fn round(value: f32) -> f32 {
         Self::from_f32(value).to_f32()

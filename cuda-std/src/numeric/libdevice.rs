@@ -1,23 +1,26 @@
-//! `expf`, `erff` and `tanhf` of CUDA's math library, to the bit: what torch's own kernels call.
+//! `expf`, `erff` and `tanhf` with the same bits as in CUDA's math library, which torch's kernels call.
 //!
-//! The same algorithms, constants and instructions as libdevice's `__nv_expf`, `__nv_erff` and `__nv_tanhf` without
-//! fast math, so a chain of torch's operators can be repeated exactly. Only `ex2.approx` and `rcp.approx` are not IEEE
-//! operations: the CPU executor rounds them correctly, so the last bits may differ between the backends.
+//! The functions use the algorithms, constants and instructions of libdevice's `__nv_expf`, `__nv_erff` and
+//! `__nv_tanhf` without fast math. A kernel can therefore reproduce a chain of torch operators exactly. Only
+//! `ex2.approx` and `rcp.approx` are not IEEE operations. The CPU executor rounds both correctly, so the last
+//! bits may differ between the CPU and the GPU.
 //!
-//! Source: libdevice.10.bc of CUDA 13.0, for [`Erf::CUDA_13_2`] of CUDA 13.2. The bounds are of the CUDA C++
-//! Programming Guide, "Mathematical Functions", and tested below.
+//! Source: libdevice.10.bc of CUDA 13.0, and of CUDA 13.2 for [`Erf::CUDA_13_2`]. The error bounds come from
+//! the CUDA C++ Programming Guide, section "Mathematical Functions". The tests below check these bounds.
 use crate::arch::{ex2_ftz, fma, fma_rm, fma_sat, rcp_ftz};
 
-/// `e^x + addend`, the sum contracted into the last multiplication as nvcc contracts it; `e^x` within 2 ulp.
+/// Returns `e^x + addend`. `e^x` is accurate to 2 ulp.
 ///
-/// `e^x = 2^i * 2^f` with `i = floor(x * log2(e) + 0.5)`. The saturated product keeps `i` between -126 and 126, and
-/// what is beyond stays in `f`, so that over- and underflow come out of `2^f`.
+/// The last multiplication and the addition are one FMA, as nvcc contracts them. `e^x = 2^i * 2^f` with `i =
+/// floor(x * log2(e) + 0.5)`. The saturated product keeps `i` between -126 and 126. For larger `|x|` the
+/// excess stays in `f`, so `2^f` overflows or underflows.
 #[inline(always)]
 pub fn exp_add(x: f32, addend: f32) -> f32 {
     const LOG2_E: f32 = f32::from_bits(0x3FB8_AA3B);
     const LOG2_E_LOW: f32 = f32::from_bits(0x32A5_7060);
     const RANGE: f32 = 252.0;
-    // 1.5 * 2^23 puts an integer into the low bits of a float, 1 is the exponent of 2^-126.
+    // Adding 1.5 * 2^23 moves an integer into the low bits of a float. The 1 is the biased exponent of
+    // 2^-126.
     const SHIFT: f32 = 12_582_912.0;
     let shifted = fma_rm(fma_sat(x, LOG2_E / RANGE, 0.5), RANGE, SHIFT + 1.0);
     let exponent = shifted - (SHIFT + 127.0);
@@ -25,40 +28,40 @@ pub fn exp_add(x: f32, addend: f32) -> f32 {
     fma(f32::from_bits(shifted.to_bits() << 23), ex2_ftz(fraction), addend)
 }
 
-/// `expf`: `e^x`, within 2 ulp.
+/// Returns `e^x` as `expf` does, accurate to 2 ulp.
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
-    // -0 leaves the product as it is.
+    // Adding -0 does not change the product.
     exp_add(x, -0.0)
 }
 
-/// `tanhf`: within 2 ulp.
+/// Returns `tanh(x)` as `tanhf` does, accurate to 2 ulp.
 ///
-/// An odd polynomial below 0.6, `1 - 2 / (e^2x + 1)` above.
+/// For `|x| < 0.6` the result is an odd polynomial, otherwise `1 - 2 / (e^(2|x|) + 1)` with the sign of `x`.
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     const TWO_LOG2_E: f32 = 2.885_39;
     let size = x.abs();
-    // libdevice then sets what is 9.01 or more to 1: from there on this rounds to 1 by itself.
+    // libdevice returns 1 explicitly for sizes from 9.01 on. This expression already rounds to 1 there.
     let far = fma(rcp_ftz(ex2_ftz(size * TWO_LOG2_E) + 1.0), -2.0, 1.0).copysign(x);
 
     let square = x * x;
     let p = fma(f32::from_bits(0x3C80_F082), square, f32::from_bits(0xBD56_3CAE));
     let p = fma(p, square, f32::from_bits(0x3E08_5941));
     let p = fma(p, square, f32::from_bits(0xBEAA_A9ED));
-    // Not `p * square`: the sum with +0 keeps the sign of tanh(-0).
+    // The FMA with +0 replaces `p * square`. It preserves the sign of tanh(-0).
     let near = fma(fma(p, square, 0.0), x, x);
     if size >= 0.6 { far } else { near }
 }
 
-/// The coefficients of an `erff`: they changed once in the CUDA versions that torch is built with.
+/// Coefficients of `erff`. They changed once among the CUDA versions that torch is built with.
 #[derive(Clone, Copy)]
 pub struct Erf {
-    /// Where the second polynomial begins.
+    /// Smallest `|x|` that uses the polynomial `far`.
     far_from: f32,
-    /// `log2(1 - erf(x))`, in `x`, from the highest power down.
+    /// Polynomial in `|x|` for `-log2(1 - erf(|x|)) / |x| - 1`, highest power first.
     far: [f32; 7],
-    /// `erf(x) / x - 1`, in `x^2`.
+    /// Polynomial in `x^2` for `erf(x) / x - 1`, highest power first.
     near: [f32; 7],
 }
 
@@ -73,7 +76,7 @@ const fn floats(bits: [u32; 7]) -> [f32; 7] {
 }
 
 impl Erf {
-    /// CUDA up to 13.1 (torch 2.11's default build has 13.0).
+    /// Coefficients of CUDA up to 13.1. The default build of torch 2.11 uses CUDA 13.0.
     pub const CUDA_12: Self = Self {
         far_from: 1.002_96,
         far: floats([
@@ -95,7 +98,7 @@ impl Erf {
             0x3E03_75D3,
         ]),
     };
-    /// CUDA from 13.2 on.
+    /// Coefficients of CUDA 13.2 and later.
     pub const CUDA_13_2: Self = Self {
         far_from: f32::from_bits(0x3F80_7B28),
         far: floats([
@@ -118,15 +121,15 @@ impl Erf {
         ]),
     };
 
-    /// `erff`: within 2 ulp.
+    /// Returns `erf(x)` as `erff` does, accurate to 2 ulp.
     ///
-    /// `x + x * near(x^2)` near 0, `1 - 2^far(|x|)` beyond; one polynomial is evaluated, with the coefficients of
-    /// either.
+    /// For `|x| < far_from` the result is `x + x * near(x^2)`. Otherwise it is `1 - 2^-(|x| + |x| *
+    /// far(|x|))` with the sign of `x`. The code evaluates one polynomial and selects its coefficients.
     #[inline(always)]
     pub fn erf(self, x: f32) -> f32 {
         let is_far = x.abs() >= self.far_from;
         let at = if is_far { x.abs() } else { x * x };
-        // Values, not places, and no loop: an address that depends on `x` would be a load.
+        // Select values instead of indexing an array: an index that depends on `x` would cause memory loads.
         let c = |far: f32, near: f32| if is_far { far } else { near };
         let (far, near) = (self.far, self.near);
         let p = fma(c(far[0], near[0]), at, c(far[1], near[1]));
@@ -144,12 +147,12 @@ impl Erf {
 mod tests {
     use super::*;
 
-    /// Every 1009th float, of both signs: all exponents, subnormal numbers and NaN among them.
+    /// Every 1009th float of both signs. They cover all exponents, subnormal numbers and NaN.
     fn floats() -> impl Iterator<Item = f32> {
         (0..=u32::MAX).step_by(1009).map(f32::from_bits)
     }
 
-    /// Panics unless `f` lies within `bound` ulp of `reference`, and is NaN where that is.
+    /// Panics unless `f` is within `bound` ulp of `reference`. If `reference` is NaN, `f` must be NaN.
     #[track_caller]
     fn within(bound: f64, f: impl Fn(f32) -> f32, reference: impl Fn(f64) -> f64) {
         for x in floats() {

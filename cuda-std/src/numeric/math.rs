@@ -1,8 +1,9 @@
-//! Arithmetic beyond `+ - * /`, which are IEEE and give the same bits on both backends.
+//! f32 functions: fused multiply-add, roots, reciprocals, exponentials and logarithms.
 //!
-//! LLVM does not contract `a * b + c`: where a fused multiply-add is wanted, [`fma`] says so. The approximate
-//! functions are one PTX instruction each; their bounds are those of the PTX ISA manual. The CPU executor computes
-//! them correctly rounded, so the last bits may differ between the backends.
+//! The operators `+ - * /` are IEEE operations and give the same bits on the GPU and on the CPU executor.
+//! LLVM does not contract `a * b + c`, so a kernel calls [`fma`] for a fused multiply-add. Each approximate
+//! function is one PTX instruction, and its error bound comes from the PTX ISA manual. The CPU executor
+//! rounds the approximate functions correctly, so the last bits may differ from the GPU.
 use crate::arch;
 
 macro_rules! functions {
@@ -26,18 +27,21 @@ functions! {
     tanh(x): "`tanh(x)`: `tanh.approx.f32`, relative error at most 2^-11.";
 }
 
-/// `x / d` for finite `x` and `d` from 1 to 2^125: one step of Newton's method after [`rcp_ftz`], an ulp from IEEE division
-/// at most, and where a type of 16 bits takes the result, with its bits.
+/// Returns `x / d` for finite `x` and for `d` from 1 to 2^125.
+///
+/// The function takes one Newton step after [`rcp_ftz`]. The result differs from IEEE division by at most 1
+/// ulp. After rounding to f16 or bf16 it has the same bits as IEEE division.
 #[inline(always)]
 pub fn quotient(x: f32, d: f32) -> f32 {
     let inverse = rcp_ftz(d);
     let guess = x * inverse;
-    // Signs so that -0 stays one.
+    // Negating `-x` and `-inverse` keeps the result -0 if `x` is -0.
     fma(fma(d, guess, -x), -inverse, guess)
 }
 
-/// `1 / x` rounded to nearest, for an `x` whose reciprocal is a normal number: one step of Newton's method after
-/// [`rcp_ftz`], the same bits on both backends.
+/// Returns `1 / x` rounded to nearest. The reciprocal of `x` must be a normal number.
+///
+/// The function takes one Newton step after [`rcp_ftz`]. The GPU and the CPU executor return the same bits.
 #[inline(always)]
 pub fn reciprocal(x: f32) -> f32 {
     let guess = rcp_ftz(x);

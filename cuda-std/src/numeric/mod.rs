@@ -1,4 +1,4 @@
-//! Element types and arithmetic.
+//! Element types of tensors, and f32 arithmetic.
 pub mod elem;
 pub mod libdevice;
 pub mod math;

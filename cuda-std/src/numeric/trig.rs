@@ -1,20 +1,23 @@
-//! Sine and cosine in f32, with the constants and the order of operations of CUDA's `sinf` and `cosf`: the same bits on
-//! both backends, and, up to 105,615, those that torch's CUDA kernels have.
+//! Sine and cosine in f32, with the constants and the order of operations of CUDA's `sinf` and `cosf`.
 //!
-//! The argument loses its multiple of pi/2 in three steps (Cody and Waite's method, with fused multiply-adds); the rest,
-//! up to pi/4 and a little, goes through a polynomial. From 105,615 on CUDA reduces by integers (Payne and Hanek); here
-//! the three steps go on, whose error grows slowly.
+//! The GPU and the CPU executor return the same bits. For `|x|` up to 105,615 these are also the bits of
+//! torch's CUDA kernels.
+//!
+//! Cody-Waite reduction subtracts the nearest multiple of pi/2 in three fused multiply-adds. A polynomial
+//! then evaluates the remainder, whose size is about pi/4 at most. From 105,615 on, CUDA uses Payne-Hanek
+//! reduction with integers. This module keeps the three steps for all arguments; their error grows slowly
+//! with `|x|`.
 use core::f32::consts::FRAC_2_PI;
 
 use super::math::fma;
 
-/// pi/2 in three parts, from the largest.
+/// pi/2 as a sum of three floats, largest first.
 const HALF_PI: [f32; 3] =
     [f32::from_bits(0x3fc9_0fda), f32::from_bits(0x33a2_2168), f32::from_bits(0x27c2_34c4)];
-/// Added and subtracted it leaves the nearest integer: 1.5 * 2^23.
+/// 1.5 * 2^23: adding and then subtracting this value rounds a float to the nearest integer.
 const TO_INTEGER: f32 = 12_582_912.0;
 
-/// `(sin x, cos x)`: off by at most 2^-23 for |x| up to 10^6.
+/// Returns `(sin x, cos x)`. The absolute error is at most 2^-23 for `|x|` up to 10^6.
 #[inline(always)]
 pub fn sin_cos(x: f32) -> (f32, f32) {
     let shifted = x * FRAC_2_PI + TO_INTEGER;
@@ -50,7 +53,7 @@ fn cos_of_remainder(x: f32) -> f32 {
 mod tests {
     use super::*;
 
-    /// The largest distance from f64 over many arguments up to `max`.
+    /// Returns the largest error against f64 over 4,000,001 arguments from 0 to `max`, and its argument.
     fn worst(max: f32) -> (f64, f32) {
         let steps = 4_000_000_u32;
         let off = |step: u32| {

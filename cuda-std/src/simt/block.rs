@@ -1,19 +1,21 @@
-//! The threads of one block: barrier and reductions.
+//! Operations of all threads of a block: barrier and reductions.
 use super::shared::SharedMemory;
 pub use super::thread::linear_index;
 use super::{cluster, thread, warp};
 use crate::arch;
 
-/// Waits until every thread of the block is here and orders their memory accesses.
+/// Waits until every thread of the block reaches this barrier. The barrier orders the memory accesses of the
+/// block.
 #[inline(always)]
 pub fn sync() {
     arch::sync_threads();
 }
 
-/// Folds `value` over the block (a multiple of 32 threads), the same bits in every thread.
+/// Reduces `value` over the block and returns the same bits in every thread.
 ///
-/// Takes the bytes of a `T` for each warp from `memory`; every thread must call it. A second fold over the
-/// same memory needs a [`sync`] before it.
+/// The block has a multiple of 32 threads, and every thread must call the function. The function takes
+/// `size_of::<T>()` bytes per warp from `memory`. Before a second reduction in the same memory, call
+/// [`sync`].
 #[inline(always)]
 pub fn reduce<T: warp::Exchange>(
     value: T,
@@ -26,8 +28,9 @@ pub fn reduce<T: warp::Exchange>(
     reduce_warps(value, neutral, number, 0, warps, memory, combine)
 }
 
-/// Folds over the `warps` warps from number `first` on, for each such group of the block at once; `number` is
-/// the calling thread's warp.
+/// Reduces `value` over a group of `warps` warps, the first of which is warp `first` of the block.
+///
+/// All groups of the block reduce at the same time. `number` is the index of the calling thread's warp.
 #[inline(always)]
 pub(crate) fn reduce_warps<T: warp::Exchange>(
     value: T,
@@ -42,16 +45,20 @@ pub(crate) fn reduce_warps<T: warp::Exchange>(
     let partial = memory.take::<T>(x * y * z / warp::SIZE);
     let reduced = warp::reduce(value, warp::SIZE, combine);
     if warp::lane() == 0 {
-        // SAFETY: one slot a warp of the block; only lane 0 writes it, before the barrier.
+        // SAFETY: `partial` has one slot per warp of the block. Only lane 0 of warp `number` writes this
+        // slot, and other warps read it only after the barrier.
         unsafe { partial.set(number, reduced) };
     }
     sync();
-    // SAFETY: one of the slots of the block's warps, each written before the barrier.
+    // SAFETY: `first + slot` is the index of a warp of the block. This warp wrote its slot before the
+    // barrier.
     reduce_lanes(|slot| unsafe { partial.get(first + slot) }, warps, neutral, combine)
 }
 
-/// Folds `count` elements, up to 32. As many lanes as there are elements fold them, each group of lanes the
-/// same ones: the steps are as few as can be, and every lane ends with the result.
+/// Reduces `count` elements, at most 32, and returns the result in every lane.
+///
+/// Let `width` be `count` rounded up to a power of two. Each group of `width` neighbouring lanes reduces the
+/// same elements, so the reduction takes only `log2(width)` shuffles.
 #[inline(always)]
 fn reduce_lanes<T: warp::Exchange>(
     element: impl Fn(u32) -> T,
@@ -65,8 +72,10 @@ fn reduce_lanes<T: warp::Exchange>(
     warp::reduce(theirs, width, combine)
 }
 
-/// As [`reduce`], over all blocks of a cluster of a kernel that declares `BLOCKS`, once; takes 8 bytes for each
-/// block and 8 more.
+/// Reduces `value` as [`reduce`] does, but over all blocks of a cluster.
+///
+/// The kernel declares clusters of `BLOCKS` blocks and calls the function once. In addition to the bytes of
+/// [`reduce`], the function takes 8 bytes per block of the cluster and 8 bytes for a barrier from `memory`.
 #[inline(always)]
 pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     value: T,
@@ -77,7 +86,7 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     let exchange = cluster::ClusterExchange::open::<BLOCKS>(memory);
     let reduced = reduce(value, neutral, memory, combine);
     let words = exchange.all(reduced.to_bits());
-    // SAFETY: a block's word, which has come.
+    // SAFETY: `block` is below the cluster size, and `all` returns only after every word has arrived.
     reduce_lanes(
         |block| T::from_bits(unsafe { words.get(block) }),
         cluster::size::<BLOCKS>(),
@@ -86,13 +95,13 @@ pub(crate) fn reduce_cluster<T: warp::Exchange, const BLOCKS: u32>(
     )
 }
 
-/// The sum of `value` over the block: see [`reduce`].
+/// Returns the sum of `value` over the block. The requirements of [`reduce`] apply.
 #[inline(always)]
 pub fn sum(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, 0.0, memory, |a, b| a + b)
 }
 
-/// The maximum of `value` over the block: see [`reduce`].
+/// Returns the maximum of `value` over the block. The requirements of [`reduce`] apply.
 #[inline(always)]
 pub fn max(value: f32, memory: &mut SharedMemory) -> f32 {
     reduce(value, f32::NEG_INFINITY, memory, f32::max)

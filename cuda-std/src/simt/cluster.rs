@@ -1,36 +1,38 @@
-//! Blocks that run at the same time and write into each other's shared memory: a thread-block cluster.
+//! Thread-block clusters: blocks that run at the same time and can write to each other's shared memory.
 //!
-//! From sm_90 on. Before, and on the CPU executor, a cluster is one block, whatever its kernel declares; a
-//! host that launches `BLOCKS` blocks a cluster asks for the architecture first.
+//! Clusters exist from sm_90 on. On older GPUs and on the CPU executor a cluster has one block, regardless of
+//! the kernel's declaration. The host must check the architecture before it launches clusters of `BLOCKS`
+//! blocks.
 use super::shared::{Shared, SharedMemory};
 use super::thread;
 use crate::arch;
 
-/// Declares, beside [`launch_bounds`](super::thread::launch_bounds), that blocks are launched in clusters of
-/// `BLOCKS`, at most 8, which the grid's x is a multiple of.
+/// Declares that the kernel is launched in clusters of `BLOCKS` blocks.
+///
+/// `BLOCKS` is a power of two up to 8, and the x dimension of the grid is a multiple of `BLOCKS`. The kernel
+/// also declares its [`launch_bounds`](super::thread::launch_bounds).
 #[inline(always)]
 pub fn bounds<const BLOCKS: u32>() {
     const { assert!(BLOCKS.is_power_of_two() && BLOCKS <= 8) };
     arch::cluster_bounds::<BLOCKS>();
 }
 
-/// The blocks of a cluster of a kernel that declares `BLOCKS`.
+/// Returns the number of blocks per cluster of a kernel that declares `BLOCKS`.
 #[inline(always)]
 pub fn size<const BLOCKS: u32>() -> u32 {
     arch::cluster_size::<BLOCKS>()
 }
 
-/// The block's number in its cluster.
+/// Returns the rank of the block in its cluster.
 #[inline(always)]
 pub fn rank() -> u32 {
     arch::cluster_rank()
 }
 
-/// An exchange of one word between all blocks of a cluster.
+/// An exchange of one 64-bit word between all blocks of a cluster.
 ///
-/// A barrier in shared memory counts the bytes that have come. The cluster's own barrier would do, but orders
-/// all memory accesses of all threads before it: with it `rms_norm` of rows of 131,072 had 85 % of copy
-/// bandwidth on an H200, with this 90 %.
+/// An mbarrier in shared memory counts the bytes that have arrived. A cluster barrier would also be correct,
+/// but it orders all earlier memory accesses of all threads and is slower.
 #[derive(Clone, Copy)]
 pub struct ClusterExchange {
     words: Shared<u64>,
@@ -39,33 +41,39 @@ pub struct ClusterExchange {
 }
 
 impl ClusterExchange {
-    /// The kernel's only one, of the clusters of `BLOCKS` that it declares; takes a word for each block, and
-    /// one more. Every thread of the cluster must call it.
+    /// Opens the exchange of a kernel that declares clusters of `BLOCKS` blocks.
+    ///
+    /// A kernel opens one exchange, and every thread of the cluster must call the function. It takes one
+    /// 64-bit word per block and one 64-bit word for the mbarrier from `memory`.
     #[inline(always)]
     pub fn open<const BLOCKS: u32>(memory: &mut SharedMemory) -> Self {
         let blocks = size::<BLOCKS>();
         let exchange = Self { words: memory.take(blocks), barrier: memory.take(1), blocks };
         if thread::linear_index() == 0 {
-            // SAFETY: a word of the launch's memory; nobody sends before `all`.
+            // SAFETY: the barrier is a word of this block's shared memory. Every block sends in `all`, after
+            // `cluster_wait`, so no word arrives before the barrier is initialized.
             unsafe { arch::cluster_expect(exchange.barrier.address(0), blocks * 8) };
         }
         arch::cluster_arrive();
         exchange
     }
 
-    /// Sends `word`, the same in all threads of a block, to all blocks, and returns those of all by their
-    /// ranks. Every thread of the cluster must call it, once, with a barrier of the block between
-    /// [`ClusterExchange::open`] and this.
+    /// Sends `word` to every block of the cluster. Returns the words of all blocks, indexed by block rank.
+    ///
+    /// All threads of a block pass the same `word`. Every thread of the cluster must call the function once,
+    /// after [`ClusterExchange::open`] and a block barrier.
     #[inline(always)]
     pub fn all(self, word: u64) -> Shared<u64> {
-        // The others run, and expect it.
+        // After this barrier every block of the cluster runs and has initialized its mbarrier.
         arch::cluster_wait();
         let to = thread::linear_index();
         if to < self.blocks {
-            // SAFETY: each block has a place in every block's memory, and waits until all have come.
+            // SAFETY: every block has the same shared memory layout, with one word for each rank. No block
+            // leaves `cluster_receive` before all words have arrived in its shared memory.
             unsafe { arch::cluster_send(self.words.address(rank()), self.barrier.address(0), to, word) };
         }
-        // SAFETY: thread 0 called `cluster_expect`, and the block has met since.
+        // SAFETY: thread 0 called `cluster_expect` in `open`. The caller has passed a block barrier since
+        // then.
         unsafe { arch::cluster_receive(self.barrier.address(0)) };
         self.words
     }

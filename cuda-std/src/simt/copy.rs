@@ -1,10 +1,10 @@
-//! Copies from global to shared memory that go on while the thread does: `cp.async`, from sm_80 on. On sm_75 a copy is
-//! done when it begins, on the CPU executor when it is waited for.
+//! Asynchronous copies from global to shared memory (`cp.async`, from sm_80 on).
 //!
-//! They begin with [`Shared::copy_from`](super::shared::Shared::copy_from).
+//! [`Shared::copy_from`](super::shared::Shared::copy_from) starts a copy. On sm_75 the copy completes
+//! immediately. On the CPU executor the bytes become visible in shared memory in [`wait`].
 use crate::arch;
 
-/// Waits until all copies that the calling thread began are in shared memory.
+/// Waits until all copies that the calling thread started have arrived in shared memory.
 #[inline(always)]
 pub fn wait() {
     arch::copy_wait();

@@ -1,51 +1,53 @@
-//! The L2 cache: what stays there of rows that a kernel reads once.
+//! L2 cache policy for rows that a kernel reads once.
 use super::thread;
 use crate::arch;
 use crate::base::cache::Load;
 pub use crate::base::cache::{LINE, Policy};
 
-/// How what a kernel reads once passes through L2: a kernel argument.
+/// L2 cache policy for the rows that a kernel reads once. The host passes it as a kernel argument.
 ///
-/// Kernels that keep such lines (`evict_last`), although nobody reads them again, take 1 to 4 % less time on
-/// an H200 (`docs/ladders.md`). But the lines stay until others are kept, and whoever comes behind has that
-/// much less of L2: so the blocks at the end give theirs back (`applypriority`), when these have taken the
-/// places of the earlier ones.
+/// On an H200, kernels take 1 to 4 % less time if they load such rows with `evict_last` instead of the
+/// default policy (`docs/internals/launch-configuration.md`). However, `evict_last` lines stay in L2 after
+/// the kernel and reduce the L2 capacity of later kernels. Therefore the last blocks of the grid demote their
+/// lines to `evict_normal` (`applypriority`). By then these lines have replaced the `evict_last` lines of
+/// earlier blocks.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct L2Policy {
     policy: Policy,
-    /// The first block, in x, that gives its lines back.
+    /// Index in x of the first block that demotes its lines.
     demote_from: u32,
 }
 
 impl L2Policy {
-    /// As the GPU does by itself.
+    /// The default policy of the GPU, without demotion.
     pub const PLAIN: Self = Self { policy: Policy::NORMAL, demote_from: u32::MAX };
 
-    /// Lines are kept, and given back by all blocks from number `first` on. Rows begin and end with a line.
+    /// Returns a policy that loads lines with `evict_last`. The blocks from index `first` on demote their
+    /// lines. Each row must start and end at a boundary of a cache line.
     pub const fn kept_until(first: u32) -> Self {
         Self { policy: Policy::LAST, demote_from: first }
     }
 
-    /// How the rows are loaded.
+    /// Returns the cache hint for loads of the rows.
     #[inline(always)]
     pub fn load(self) -> Load {
         Load::By(self.policy)
     }
 
-    /// Does the calling block give its lines back?
+    /// Returns whether the calling block demotes its lines.
     #[inline(always)]
     pub fn demotes(self) -> bool {
         thread::block_index()[0] >= self.demote_from
     }
 }
 
-/// Gives a kept line back.
+/// Resets the L2 eviction priority of the cache line at `line` from `evict_last` to `evict_normal`.
 ///
 /// # Safety
-/// A line of global memory that may be read begins at `line`.
+/// `line` is the start of a cache line of readable global memory.
 #[inline(always)]
 pub unsafe fn demote(line: *const u8) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes the start of a readable cache line.
     unsafe { arch::l2_demote(line) }
 }

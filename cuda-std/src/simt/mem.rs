@@ -1,7 +1,8 @@
-//! Global memory: the cache hints, and the element type a load or store moves.
+//! Loads and stores of global memory with cache hints.
 //!
-//! Row kernels go through [`Row`](crate::rows::row::Row); these are for what does not fit it. A vector access
-//! wants its address aligned to its size: the GPU faults otherwise, and so does the CPU executor.
+//! Row kernels use [`Row`](crate::rows::row::Row). The functions here serve access patterns that `Row` does
+//! not support. The address of a vector access must be aligned to the size of the vector. Otherwise both the
+//! GPU and the CPU executor report a fault.
 use crate::arch;
 pub use crate::base::cache::{Load, Store};
 
@@ -10,20 +11,21 @@ macro_rules! accesses {
         #[doc = concat!("Loads ", $what, " at `ptr`.")]
         ///
         /// # Safety
-        /// `ptr` is valid for the read and aligned to its size; with another hint than [`Load::Default`]
-        /// nothing writes there while the kernel runs.
+        /// `ptr` is valid for the read and aligned to its size. If `hint` is not [`Load::Default`], no thread
+        /// writes to this memory while the kernel runs.
         #[inline(always)]
         pub unsafe fn $load(ptr: *const u8, hint: Load) -> $bits {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes a readable, aligned `ptr`.
             unsafe { arch::$load(ptr, hint) }
         }
         #[doc = concat!("Stores ", $what, " at `ptr`.")]
         ///
         /// # Safety
-        /// `ptr` is valid for the write, aligned to its size, and no other thread accesses it unsynchronised.
+        /// `ptr` is valid for the write and aligned to its size. No other thread accesses this memory without
+        /// synchronization.
         #[inline(always)]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, hint: Store) {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes a writable, aligned `ptr`.
             unsafe { arch::$store(ptr, value, hint) }
         }
     )* };
@@ -36,13 +38,14 @@ accesses! {
     load_u16, store_u16: u16, "2 bytes";
 }
 
-/// Has `bytes` from `from` on brought to the L2 cache, and waits for nothing: one thread asks for what a
-/// block is going to read. Before sm_90 nothing is done.
+/// Prefetches `bytes` bytes at `from` into the L2 cache and does not wait for their arrival.
+///
+/// One thread can prefetch the data of a whole block. The function does nothing on GPUs before sm_90.
 ///
 /// # Safety
-/// All of it is readable global memory; `from` and `bytes` are multiples of 16.
+/// The whole range is readable global memory. `from` and `bytes` are multiples of 16.
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a readable range that is aligned to 16 bytes.
     unsafe { arch::prefetch(from, bytes) }
 }

@@ -1,4 +1,4 @@
-//! The execution model: threads, warps, blocks, clusters, and the memory that they access.
+//! The CUDA execution model: threads, warps, blocks, clusters, and the memory that they access.
 pub mod block;
 pub mod cluster;
 pub mod copy;

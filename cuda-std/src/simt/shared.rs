@@ -1,34 +1,36 @@
-//! Launch-sized shared memory, split into typed parts.
+//! Dynamic shared memory of a launch, split into typed parts.
 //!
 //! ```ignore
 //! let mut memory = SharedMemory::of_launch();
 //! let sums: Shared<f32> = memory.take(32);
 //! let row: Shared<u32> = memory.take(cols);
 //! ```
-//! The host asks for the bytes at the launch; a kernel that touches more is a fault that the CPU executor names.
+//! The host sets the number of bytes at the launch. The CPU executor reports a fault if a kernel accesses
+//! more.
 use core::marker::PhantomData;
 
 use crate::arch;
 
-/// The block's shared memory from the first byte not yet taken.
+/// The block's shared memory after the parts that were already taken.
 pub struct SharedMemory {
     offset: usize,
 }
 
 impl SharedMemory {
-    /// All of it.
+    /// Returns the whole shared memory of the launch.
     #[inline(always)]
     pub fn of_launch() -> Self {
         Self { offset: 0 }
     }
 
-    /// The bytes that the launch asked for.
+    /// Returns the number of bytes that the launch requested.
     #[inline(always)]
     pub fn bytes() -> u32 {
         arch::shared_bytes()
     }
 
-    /// The next `len` elements of `T`, aligned for `T`. Every thread of the block takes the same parts.
+    /// Takes the next `len` elements of `T`, aligned for `T`. Every thread of the block must take the same
+    /// parts.
     #[inline(always)]
     pub fn take<T: Copy>(&mut self, len: u32) -> Shared<T> {
         let offset = self.offset.next_multiple_of(align_of::<T>());
@@ -46,19 +48,19 @@ pub struct Shared<T> {
 }
 
 impl<T: Copy> Shared<T> {
-    /// The number of elements.
+    /// Returns the number of elements.
     #[inline(always)]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Is there no element?
+    /// Returns whether the part has no elements.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The same bytes as elements of `U`, aligned for it as `T` is.
+    /// Returns the same bytes as elements of `U`. The alignment of `U` must not exceed the alignment of `T`.
     #[inline(always)]
     pub fn cast<U: Copy>(&self) -> Shared<U> {
         const { assert!(align_of::<U>() <= align_of::<T>()) };
@@ -66,47 +68,54 @@ impl<T: Copy> Shared<T> {
         Shared { offset: self.offset, len: len as u32, element: PhantomData }
     }
 
-    /// `len` elements from element `first` on.
+    /// Returns `len` elements, starting at element `first`.
     #[inline(always)]
     pub fn part(&self, first: u32, len: u32) -> Self {
         debug_assert!(first + len <= self.len, "elements {first} to {} of {}", first + len, self.len);
         Shared { offset: self.offset + first as usize * size_of::<T>(), len, element: PhantomData }
     }
 
-    /// Begins to copy 16 bytes from global memory to element `at`, past the registers and L1. Nobody reads them before
-    /// [`copy::wait`](super::copy::wait) in this thread and a barrier for the others.
+    /// Starts a copy of 16 bytes from global memory to element `at`. The copy bypasses the registers and L1.
+    ///
+    /// This thread may read the element after [`copy::wait`](super::copy::wait). Other threads also need a
+    /// block barrier after that wait.
     ///
     /// # Safety
-    /// As for [`Shared::set`], of an element of 16 bytes; `from` is readable and aligned to them, and nothing writes there.
+    /// The requirements of [`Shared::set`] apply. `from` points to 16 readable bytes and is aligned to 16
+    /// bytes. No thread writes to these bytes during the copy.
     #[inline(always)]
     pub unsafe fn copy_from(&self, at: u32, from: *const u8) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: as the caller promises.
+        // SAFETY: `checked` bounds `at`. The caller passes 16 readable, aligned bytes at `from`.
         unsafe { arch::copy_async(self.checked(at), from) }
     }
 
-    /// As [`Shared::copy_from`] of what is `wanted`; else the element becomes zero, and `from` is not read. From sm_80 on.
+    /// Starts a copy as [`Shared::copy_from`] does if `wanted`. Otherwise the element becomes zero, and
+    /// `from` is not read. Requires sm_80 or newer.
     ///
     /// # Safety
-    /// As for [`Shared::copy_from`], if it is `wanted`.
+    /// If `wanted`, the requirements of [`Shared::copy_from`] apply. Otherwise those of [`Shared::set`]
+    /// apply.
     #[inline(always)]
     pub unsafe fn copy_or_zero(&self, at: u32, from: *const u8, wanted: bool) {
         const { assert!(size_of::<T>() == 16 && align_of::<T>() == 16) };
         self.note(at, true);
-        // SAFETY: as the caller promises.
+        // SAFETY: `window` bounds `at`. If `wanted`, the caller passes 16 readable, aligned bytes at `from`.
         unsafe { arch::copy_async_or_zero(self.window(at), from, wanted) }
     }
 
-    /// The address of element `at` in the shared window, checked as [`Shared::get`] does.
+    /// Returns the 32-bit shared-memory address of element `at`. The CPU executor checks that `at` is in
+    /// bounds.
     #[inline(always)]
     pub(crate) fn window(&self, at: u32) -> u32 {
         self.checked(at);
-        // In 32 bits: a kernel at the end of its registers would pay for wider ones.
+        // Compute in 32 bits. 64-bit addresses would cost registers that some kernels do not have.
         arch::shared_window(self.offset as u32 + at * size_of::<T>() as u32)
     }
 
-    /// Where element `at` lies, checked on the CPU executor against this part and the launch's bytes.
+    /// Returns the byte offset of element `at`. The CPU executor checks it against this part and the launch's
+    /// bytes.
     #[inline(always)]
     fn checked(&self, at: u32) -> usize {
         debug_assert!(at < self.len, "element {at} of a shared part of {} elements", self.len);
@@ -115,7 +124,7 @@ impl<T: Copy> Shared<T> {
         offset
     }
 
-    /// Tells the CPU executor of an access to element `at`: it finds races. Nothing on PTX.
+    /// Reports an access to element `at` to the race detector of the CPU executor. Does nothing on PTX.
     #[inline(always)]
     #[cfg_attr(target_arch = "nvptx64", expect(unused_variables))]
     fn note(&self, at: u32, writes: bool) {
@@ -131,23 +140,24 @@ impl<T: Copy> Shared<T> {
     /// Reads element `at`.
     ///
     /// # Safety
-    /// `at` lies inside this part and the launch's shared memory; a barrier stands between this read and the write
-    /// of another thread.
+    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this access from
+    /// the writes of other threads.
     #[inline(always)]
     pub unsafe fn get(&self, at: u32) -> T {
         self.note(at, false);
-        // SAFETY: in bounds and synchronised, as the caller promises; aligned by `take`.
+        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned the part.
         unsafe { self.address(at).read() }
     }
 
     /// Writes element `at`.
     ///
     /// # Safety
-    /// As for [`Shared::get`].
+    /// `at` is inside this part and inside the launch's shared memory. A barrier separates this write from
+    /// the accesses of other threads.
     #[inline(always)]
     pub unsafe fn set(&self, at: u32, value: T) {
         self.note(at, true);
-        // SAFETY: in bounds and synchronised, as the caller promises; aligned by `take`.
+        // SAFETY: the caller keeps `at` in bounds and synchronizes the access. `take` aligned the part.
         unsafe { self.address(at).write(value) }
     }
 }

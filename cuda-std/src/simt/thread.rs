@@ -1,78 +1,87 @@
-//! Where a thread stands in its block and grid, and what its kernel promises about launches.
+//! Indices of a thread in its block and grid, and the launch bounds of a kernel.
 use crate::arch;
 
-/// The thread's index in its block, `[x, y, z]`.
+/// Returns the thread's index in its block, `[x, y, z]`.
 #[inline(always)]
 pub fn index() -> [u32; 3] {
     arch::thread_idx()
 }
 
-/// The block's index in the grid, `[x, y, z]`.
+/// Returns the block's index in the grid, `[x, y, z]`.
 #[inline(always)]
 pub fn block_index() -> [u32; 3] {
     arch::block_idx()
 }
 
-/// Threads per block, `[x, y, z]`.
+/// Returns the number of threads per block, `[x, y, z]`.
 #[inline(always)]
 pub fn block_dim() -> [u32; 3] {
     arch::block_dim()
 }
 
-/// Blocks per grid, `[x, y, z]`.
+/// Returns the number of blocks in the grid, `[x, y, z]`.
 #[inline(always)]
 pub fn grid_dim() -> [u32; 3] {
     arch::grid_dim()
 }
 
-/// The thread's number in its block, x running fastest.
+/// Returns the thread's linear index in its block. The x dimension varies fastest.
 #[inline(always)]
 pub fn linear_index() -> u32 {
     let ([x, y, z], [dim_x, dim_y, _]) = (index(), block_dim());
     x + dim_x * (y + dim_y * z)
 }
 
-/// The thread's index over the whole grid, x only.
+/// Returns the thread's index in the whole grid, in the x dimension only.
 #[inline(always)]
 pub fn global_index() -> u64 {
     u64::from(block_index()[0]) * u64::from(block_dim()[0]) + u64::from(index()[0])
 }
 
-/// The same numbers, but the compiler no longer knows where they come from: what is made of them in a loop is
-/// worked out in each turn, where it would otherwise stay in registers over all of them.
+/// Returns the same numbers and hides their origin from the compiler (an optimization barrier).
+///
+/// The compiler then recomputes values that depend on these numbers in each loop iteration. Otherwise it
+/// could keep these values in registers during the whole loop.
 #[inline(always)]
 pub fn opaque([a, b]: [u32; 2]) -> [u32; 2] {
     arch::opaque([a, b])
 }
 
-/// [`opaque`] for an address.
+/// Returns the same address and hides its origin from the compiler, as [`opaque`] does for numbers.
 #[inline(always)]
 pub fn opaque_address<T>(address: *const T) -> *const T {
     arch::opaque_address(address as u64) as *const T
 }
 
-/// Waits until everything that was launched earlier is done and written, where the launch overlaps with it.
-/// `first` is what the thread accesses first: the arithmetic that finds it, the longest part of what a kernel
-/// begins with, is done while earlier launches still run. All threads of a block that have not returned call
-/// this, once, before they access global memory. From sm_90 on; a kernel without it waits when it begins.
+/// Waits until earlier launches have finished and their writes are visible (`griddepcontrol.wait`).
+///
+/// With programmatic dependent launch, a kernel can start while earlier launches still run. `first` is the
+/// address of the thread's first access. The thread computes `first` before the wait, so this arithmetic
+/// overlaps with the earlier launches.
+///
+/// Each thread that has not returned must call the function once, before it accesses global memory. The
+/// function does nothing on GPUs before sm_90. A kernel that never calls it starts only after the earlier
+/// launches.
 #[inline(always)]
 pub fn wait_for_earlier_launches<T>(first: *const T) {
     arch::wait_for_earlier_launches(first as u64);
 }
 
-/// Declares, as the first line of a kernel, that it is launched with at most `MAX_THREADS` threads a block
-/// and that `MIN_BLOCKS` blocks are meant to fit on a multiprocessor: the compiler then picks its registers
-/// for that.
+/// Declares at most `MAX_THREADS` threads per block and at least `MIN_BLOCKS` resident blocks per SM.
 ///
-/// Rust has no attribute for it: on PTX this leaves a mark which `cuda_builder` writes into the entry as
-/// `.maxntid` and `.minnctapersm`. The CPU executor refuses larger blocks, as the driver does.
+/// A kernel calls this function in its first line. ptxas then limits the registers per thread accordingly.
+/// Rust has no attribute for launch bounds, so on PTX the function leaves a comment. `cuda_builder` converts
+/// the comment into `.maxntid` and `.minnctapersm` of the entry. The CPU executor rejects larger blocks, as
+/// the driver does.
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     arch::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
 }
 
-/// [`launch_bounds`] where the number of blocks is another one for each generation: `TURING` before sm_80,
-/// whose multiprocessors hold half the threads, `AMPERE` before sm_90, `HOPPER` since then.
+/// Declares [`launch_bounds`] with a different minimum number of blocks per SM for each GPU generation.
+///
+/// `TURING` applies before sm_80, `AMPERE` from sm_80 to sm_89 and `HOPPER` from sm_90 on. A Turing SM has
+/// room for half as many threads as an SM of sm_80.
 #[inline(always)]
 pub fn launch_bounds_by_generation<
     const MAX_THREADS: u32,

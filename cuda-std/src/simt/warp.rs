@@ -1,31 +1,30 @@
-//! The 32 threads that run together: exchange, vote, reduce.
+//! Warp operations: shuffles, votes and reductions of the 32 threads of a warp.
 //!
-//! Every function with a `mask` must be reached by all the lanes that the mask names; the CPU executor reports the
-//! lane that is missing.
+//! All lanes in `mask` must call a function that takes a `mask`. The CPU executor reports a missing lane.
 use crate::arch;
 
 /// Threads in a warp.
 pub const SIZE: u32 = 32;
-/// All lanes.
+/// Mask of all 32 lanes.
 pub const ALL: u32 = u32::MAX;
 
-/// The thread's lane, 0 to 31.
+/// Returns the thread's lane, 0 to 31.
 #[inline(always)]
 pub fn lane() -> u32 {
     arch::lane()
 }
 
-/// Waits for all lanes of `mask` and orders their memory accesses.
+/// Waits for all lanes in `mask` and orders their memory accesses.
 #[inline(always)]
 pub fn sync(mask: u32) {
     arch::sync_warp(mask);
 }
 
-/// The bits of a 32-bit value, as shuffles move them.
+/// A 32-bit value that one shuffle can exchange.
 pub trait Word: Copy {
-    /// To bits.
+    /// Returns the bits of the value.
     fn to_word(self) -> u32;
-    /// From bits.
+    /// Returns the value with these bits.
     fn from_word(word: u32) -> Self;
 }
 macro_rules! word {
@@ -42,13 +41,13 @@ word! {
     f32: f32::to_bits, f32::from_bits;
 }
 
-/// What a fold exchanges: a word, or several that belong together.
+/// A value that a reduction exchanges between lanes: one or two 32-bit words.
 pub trait Exchange: Copy {
-    /// The value of lane `lane() ^ lane_mask`; every lane of the warp must be here.
+    /// Returns the value of lane `lane() ^ lane_mask`. Every lane of the warp must call the function.
     fn shuffle_xor(self, lane_mask: u32) -> Self;
-    /// To 64 bits, as blocks exchange it.
+    /// Returns the value as 64 bits, the unit that the blocks of a cluster exchange.
     fn to_bits(self) -> u64;
-    /// From those.
+    /// Returns the value that [`Exchange::to_bits`] converted to `bits`.
     fn from_bits(bits: u64) -> Self;
 }
 impl<T: Word> Exchange for T {
@@ -80,51 +79,52 @@ impl Exchange for [f32; 2] {
     }
 }
 
-/// The value of lane `lane() ^ lane_mask`.
+/// Returns the value of lane `lane() ^ lane_mask`.
 #[inline(always)]
 pub fn shuffle_xor<T: Word>(mask: u32, value: T, lane_mask: u32) -> T {
     T::from_word(arch::shfl_xor(mask, value.to_word(), lane_mask))
 }
 
-/// The value of lane `lane() + delta`; a lane past the end gets its own.
+/// Returns the value of lane `lane() + delta`, or the caller's own value if that lane does not exist.
 #[inline(always)]
 pub fn shuffle_down<T: Word>(mask: u32, value: T, delta: u32) -> T {
     T::from_word(arch::shfl_down(mask, value.to_word(), delta))
 }
 
-/// The value of lane `lane() - delta`; a lane before the start gets its own.
+/// Returns the value of lane `lane() - delta`, or the caller's own value if that lane does not exist.
 #[inline(always)]
 pub fn shuffle_up<T: Word>(mask: u32, value: T, delta: u32) -> T {
     T::from_word(arch::shfl_up(mask, value.to_word(), delta))
 }
 
-/// The value of lane `lane`.
+/// Returns the value of lane `lane`.
 #[inline(always)]
 pub fn shuffle<T: Word>(mask: u32, value: T, lane: u32) -> T {
     T::from_word(arch::shfl_idx(mask, value.to_word(), lane))
 }
 
-/// One bit per lane of `mask`: its `predicate`.
+/// Returns one bit per lane in `mask`: the `predicate` of that lane.
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
     arch::ballot(mask, predicate)
 }
 
-/// Does any lane of `mask` say yes?
+/// Returns whether `predicate` is true in any lane in `mask`.
 #[inline(always)]
 pub fn any(mask: u32, predicate: bool) -> bool {
     ballot(mask, predicate) != 0
 }
 
-/// Do all lanes of `mask` say yes?
+/// Returns whether `predicate` is true in all lanes in `mask`.
 #[inline(always)]
 pub fn all(mask: u32, predicate: bool) -> bool {
     ballot(mask, predicate) == mask
 }
 
-/// Folds `value` over groups of `width` neighbouring lanes (a power of two up to 32), the same bits in every lane.
+/// Reduces `value` over groups of `width` neighbouring lanes. `width` is a power of two up to 32.
 ///
-/// A butterfly: both lanes of a pair compute the same commutative `combine`, so all end with one result.
+/// All lanes of a group return the same bits, because both lanes of each pair in the butterfly compute the
+/// same `combine`. `combine` must be commutative.
 #[inline(always)]
 pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) -> T {
     let mut reduced = value;
@@ -136,13 +136,14 @@ pub fn reduce<T: Exchange>(value: T, width: u32, combine: impl Fn(T, T) -> T) ->
     reduced
 }
 
-/// The sum of `value` over groups of `width` neighbouring lanes.
+/// Returns the sum of `value` over groups of `width` neighbouring lanes.
 #[inline(always)]
 pub fn sum(value: f32, width: u32) -> f32 {
     reduce(value, width, |a, b| a + b)
 }
 
-/// The maximum of `value` over groups of `width` neighbouring lanes; a NaN loses to a number, as `max.f32` has it.
+/// Returns the maximum of `value` over groups of `width` neighbouring lanes. A NaN loses against a number, as
+/// in PTX `max.f32`.
 #[inline(always)]
 pub fn max(value: f32, width: u32) -> f32 {
     reduce(value, width, f32::max)

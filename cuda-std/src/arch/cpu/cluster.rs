@@ -1,4 +1,4 @@
-//! A cluster is one block here.
+//! Cluster operations on the CPU executor, where a cluster has one block.
 use super::memory::shared_base;
 use super::sync::sync_threads;
 use crate::cpu::note;
@@ -18,19 +18,19 @@ pub fn cluster_arrive() {}
 pub fn cluster_wait() {}
 
 /// # Safety
-/// As on a GPU.
+/// None on the CPU executor. The PTX backend has requirements.
 pub unsafe fn cluster_expect(_: *mut u64, _: u32) {}
 
 /// # Safety
-/// `to` is a word of the block's shared memory.
+/// `to` is an aligned 64-bit word of the block's shared memory.
 pub unsafe fn cluster_send(to: *mut u64, _: *mut u64, _: u32, value: u64) {
     note(to.addr() - shared_base().addr(), size_of::<u64>(), true);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a word of the block's shared memory.
     unsafe { to.write(value) };
 }
 
 /// # Safety
-/// As on a GPU.
+/// None on the CPU executor. The PTX backend has requirements.
 pub unsafe fn cluster_receive(_: *mut u64) {
     sync_threads();
 }

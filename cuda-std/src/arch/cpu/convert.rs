@@ -1,7 +1,7 @@
-//! The 16-bit floats: conversions, and arithmetic on pairs of them.
+//! Conversions between f32 and the 16-bit floats, and arithmetic on pairs of 16-bit floats.
 use half::f16;
 
-/// What `cvt.rn` makes of a NaN in both 16-bit types.
+/// Bits of the NaN that `cvt.rn` returns for f16 and for bf16.
 pub const NAN_16: u16 = 0x7FFF;
 
 #[inline]
@@ -14,8 +14,10 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     f16::from_bits(bits).to_f32()
 }
 
-/// Rounds to nearest even: half of the last kept place, less one when the kept part is even, carries as it
-/// should.
+/// Rounds to nearest even.
+///
+/// The addend is just below half a unit in the last place if the kept part is even. Otherwise the addend is
+/// exactly half a unit. A carry into the kept part rounds up.
 #[inline]
 pub fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -63,5 +65,5 @@ pub fn bf16x2_to_f32x2(bits: u32) -> [f32; 2] {
     [bf16_to_f32(bits as u16), bf16_to_f32((bits >> 16) as u16)]
 }
 
-/// `max.f16x2` and `max.bf16x2`.
+/// Emulate `max.f16x2` and `max.bf16x2`.
 pub(crate) use crate::base::halves::{max_halves as max_f16x2, max_halves as max_bf16x2};

@@ -1,35 +1,37 @@
-//! Copies to shared memory on the CPU executor: what `arch/ptx/copy.rs` has.
+//! Copies to shared memory and prefetches on the CPU executor: the functions of `arch/ptx/copy.rs`.
 use super::memory::check_aligned;
 use crate::cpu::copies;
 
 /// # Safety
-/// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes, both aligned to them.
+/// `to` is the offset of 16 bytes in the launch's shared memory. `from` points to 16 readable bytes. Both are
+/// aligned to 16 bytes.
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     check_aligned(from.addr(), 16);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes 16 readable bytes, and `check_aligned` checked the alignment.
     copies::begin(to, unsafe { from.cast::<[u8; 16]>().read() });
 }
 
 /// # Safety
-/// As [`copy_async`] if it is `wanted`; else `from` is not read.
+/// If `wanted`, the requirements of [`copy_async`] apply. Otherwise `from` is not read.
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     if wanted {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes 16 readable, aligned bytes at `from` if `wanted`.
         unsafe { copy_async(to as usize, from) }
     } else {
         copies::begin(to as usize, [0; 16]);
     }
 }
 
-/// Looks whether the memory is there and aligned: there is no L2.
+/// Reads the range and checks its alignment, so that an invalid prefetch is found. The CPU executor has no
+/// L2.
 ///
 /// # Safety
-/// As [`mem::prefetch`](crate::simt::mem::prefetch).
+/// The requirements of [`mem::prefetch`](crate::simt::mem::prefetch) apply.
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     check_aligned(from.addr(), 16);
     check_aligned(from.addr() + bytes as usize, 16);
     for at in (0..bytes as usize).step_by(16) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes `bytes` readable bytes, and the loop keeps `at` below `bytes`.
         unsafe { from.add(at).read_volatile() };
     }
 }
@@ -38,7 +40,7 @@ pub fn copy_wait() {
     copies::wait();
 }
 
-/// The offset itself.
+/// Returns the offset itself, because the CPU executor addresses shared memory by offset.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     offset

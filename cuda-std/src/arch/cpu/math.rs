@@ -1,4 +1,6 @@
-//! Arithmetic of f32, and the approximate functions.
+//! f32 arithmetic and the approximate functions on the CPU executor.
+//!
+//! The stated error bounds are the bounds of the PTX instruction.
 
 #[inline]
 pub fn fma(a: f32, b: f32, c: f32) -> f32 {
@@ -40,7 +42,7 @@ pub fn tanh(x: f32) -> f32 {
     libm::tanh(f64::from(x)) as f32
 }
 
-/// Subnormal numbers become zeros of their sign: what `.ftz` does to operands and results.
+/// Replaces a subnormal number by a zero of the same sign, as `.ftz` does for operands and results.
 fn flush(x: f32) -> f32 {
     if x.is_subnormal() { 0.0_f32.copysign(x) } else { x }
 }
@@ -57,17 +59,18 @@ pub fn rcp_ftz(x: f32) -> f32 {
     flush(rcp(flush(x)))
 }
 
-/// `fma.rn.sat.f32`: between 0 and 1, and 0 for a NaN.
+/// `fma.rn.sat.f32`: clamps the result to 0 to 1 and returns 0 for a NaN.
 #[inline]
 pub fn fma_sat(a: f32, b: f32, c: f32) -> f32 {
     let value = fma(a, b, c);
     if value.is_nan() { 0.0 } else { value.clamp(0.0, 1.0) }
 }
 
-/// `fma.rm.f32`: rounded down.
+/// `fma.rm.f32`: rounds towards negative infinity.
 #[inline]
 pub fn fma_rm(a: f32, b: f32, c: f32) -> f32 {
-    // The product is exact in f64; the sum may not be, and then what it lost decides.
+    // The product is exact in f64. The f64 sum may be rounded. `lost` is its rounding error and decides the
+    // case in which the f32 result equals the f64 sum.
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let sum = product + c;
     let lost = (product - (sum - (sum - product))) + (c - (sum - product));

@@ -1,4 +1,4 @@
-//! Loads, stores, and the bounds of shared memory.
+//! Loads, stores and bounds checks of shared memory on the CPU executor.
 use crate::base::cache::{LINE, Load, Store};
 use crate::cpu::{FaultKind, with};
 
@@ -22,7 +22,7 @@ pub fn check_shared(offset: usize, bytes: usize) {
     });
 }
 
-/// The GPU faults on a misaligned access, most hosts do not.
+/// Raises a fault for a misaligned access, as the GPU does. Most host CPUs accept such an access.
 #[inline]
 pub(super) fn check_aligned(address: usize, bytes: usize) {
     if !address.is_multiple_of(bytes) {
@@ -33,20 +33,20 @@ pub(super) fn check_aligned(address: usize, bytes: usize) {
 macro_rules! accesses {
     ($($load:ident, $store:ident: $bits:ty;)*) => { $(
         /// # Safety
-        /// `ptr` is valid for the read.
+        /// `ptr` is valid for a read of the type's size.
         #[inline]
         pub unsafe fn $load(ptr: *const u8, _: Load) -> $bits {
             check_aligned(ptr.addr(), size_of::<$bits>());
-            // SAFETY: valid, as the caller promises, and aligned.
+            // SAFETY: the caller passes a readable `ptr`, and `check_aligned` checked its alignment.
             unsafe { ptr.cast::<$bits>().read() }
         }
 
         /// # Safety
-        /// `ptr` is valid for the write.
+        /// `ptr` is valid for a write of the type's size.
         #[inline]
         pub unsafe fn $store(ptr: *mut u8, value: $bits, _: Store) {
             check_aligned(ptr.addr(), size_of::<$bits>());
-            // SAFETY: valid, as the caller promises, and aligned.
+            // SAFETY: the caller passes a writable `ptr`, and `check_aligned` checked its alignment.
             unsafe { ptr.cast::<$bits>().write(value) }
         }
     )* };
@@ -59,10 +59,13 @@ accesses! {
     load_u16, store_u16: u16;
 }
 
+/// Reads the first and the last byte of the cache line at `ptr`, so that an address sanitizer reports an
+/// invalid `ptr`.
+///
 /// # Safety
-/// A line begins at `ptr`: its ends are read, so that a tool that checks addresses sees one that nobody has.
+/// `ptr` is the start of a cache line of readable memory.
 pub unsafe fn l2_demote(ptr: *const u8) {
     check_aligned(ptr.addr(), LINE as usize);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes the start of a readable cache line, and both bytes are inside this line.
     unsafe { std::hint::black_box([ptr.read(), ptr.wrapping_add(LINE as usize - 1).read()]) };
 }

@@ -1,9 +1,9 @@
-//! The functions of [`arch`](crate::arch) on the CPU executor: the same names and results as `arch/ptx`.
+//! The CPU executor's implementation of [`arch`](crate::arch), with the function names of `arch/ptx`.
 //!
-//! IEEE operations (`fma`, `sqrt`, the conversions) give the same bits as the GPU. The approximate ones are
-//! computed in f64 and rounded once, so they differ from the GPU by at most the bound of their PTX
-//! instruction, written beside each. A conversion to f16 or bf16 turns every NaN into 0x7FFF, as `cvt.rn`
-//! does; NaN bits that arithmetic makes (`+`, `*`, `fma`) are the host's and not promised.
+//! IEEE operations (`fma`, `sqrt`, the conversions) return the same bits as the GPU. The approximate
+//! functions are rounded correctly. They differ from the GPU by at most the error bound of their PTX
+//! instruction, which `math.rs` states for each function. A conversion to f16 or bf16 converts every NaN to
+//! 0x7FFF, as `cvt.rn` does. The NaN bits of arithmetic results (`+`, `*`, `fma`) depend on the host CPU.
 mod cluster;
 pub use cluster::*;
 mod convert;

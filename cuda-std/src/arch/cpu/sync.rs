@@ -1,4 +1,4 @@
-//! Barriers, shuffles and votes.
+//! Barriers, shuffles and votes on the CPU executor.
 use crate::cpu::{Operation, exchange, with};
 
 #[inline(always)]

@@ -1,4 +1,4 @@
-//! Conversions bit by bit, approximate functions at their edges.
+//! Tests of the conversions for all 16-bit values, and of the arithmetic at special values.
 use half::f16;
 
 use super::*;

@@ -1,4 +1,4 @@
-//! Where a thread stands, and what its kernel promises about launches.
+//! Thread indices and launch bounds on the CPU executor.
 use crate::cpu::{FaultKind, with};
 
 macro_rules! reads {
@@ -17,7 +17,7 @@ reads! {
     lane() -> u32 = |block| block.linear_index() as u32 % 32;
 }
 
-/// A block above the bounds is a fault; the driver refuses its launch.
+/// Raises a fault if the block has more than `MAX_THREADS` threads. The driver rejects such a launch.
 #[inline]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     with(|block| {
@@ -28,16 +28,16 @@ pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
     });
 }
 
-/// A launch is done when it returns.
+/// Does nothing, because launches of the CPU executor do not overlap.
 pub fn wait_for_earlier_launches(_address: u64) {}
 
-/// The same words; on PTX the compiler knows nothing of them.
+/// Returns the same words. The PTX backend hides their origin from the compiler.
 #[inline]
 pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     words
 }
 
-/// The same address.
+/// Returns the same address. The PTX backend hides its origin from the compiler.
 #[inline]
 pub fn opaque_address(address: u64) -> u64 {
     address

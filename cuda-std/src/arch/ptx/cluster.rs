@@ -1,4 +1,4 @@
-//! Clusters of blocks, from sm_90 on. Before, a cluster is one block.
+//! Thread-block clusters, from sm_90 on. On older GPUs a cluster has one block.
 use core::arch::asm;
 
 unsafe extern "C" {
@@ -13,7 +13,7 @@ const CLUSTERS: bool = cfg!(target_feature = "sm_90");
 #[inline(always)]
 pub fn cluster_bounds<const BLOCKS: u32>() {
     if CLUSTERS {
-        // SAFETY: a comment; `cuda_builder` writes it into the entry.
+        // SAFETY: the assembly is only a comment. `cuda_builder` converts it into directives of the entry.
         unsafe {
             asm!("//@entry .explicitcluster .reqnctapercluster {}, 1, 1", const BLOCKS, options(nomem, nostack))
         };
@@ -31,7 +31,7 @@ pub fn cluster_rank() -> u32 {
         return 0;
     }
     let rank: u32;
-    // SAFETY: reads a special register that does not change while the kernel runs.
+    // SAFETY: `mov` only reads a special register, which does not change while the kernel runs.
     unsafe { asm!("mov.u32 {}, %cluster_ctarank;", out(reg32) rank, options(pure, nomem, nostack)) };
     rank
 }
@@ -39,7 +39,7 @@ pub fn cluster_rank() -> u32 {
 #[inline(always)]
 pub fn cluster_arrive() {
     if CLUSTERS {
-        // SAFETY: the first half of a barrier; its threads take both or none, as the kernel's author says.
+        // SAFETY: the kernel executes this arrival and the matching `cluster_wait` in every thread.
         unsafe { arrive() };
     }
 }
@@ -47,18 +47,20 @@ pub fn cluster_arrive() {
 #[inline(always)]
 pub fn cluster_wait() {
     if CLUSTERS {
-        // SAFETY: the second half.
+        // SAFETY: the kernel has executed the matching `cluster_arrive` in every thread.
         unsafe { wait() };
     }
 }
 
+/// Initializes the mbarrier at `barrier` and makes it expect `bytes` bytes.
+///
 /// # Safety
-/// `barrier` is a word of this block's shared memory and no barrier yet; the thread comes to a barrier of the
-/// cluster before anybody sends.
+/// `barrier` is an uninitialized word of this block's shared memory. A cluster barrier follows before any
+/// block sends to this one.
 #[inline(always)]
 pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     if CLUSTERS {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes an uninitialized word of this block's shared memory.
         unsafe {
             asm!(
                 "{{ .reg .b64 own; .reg .b32 at; cvta.to.shared.u64 own, {barrier}; cvt.u32.u64 at, own;",
@@ -72,16 +74,18 @@ pub unsafe fn cluster_expect(barrier: *mut u64, bytes: u32) {
     }
 }
 
+/// Sends `value` to the word of block `rank` that has the offset of `to`. Its mbarrier then counts 8 bytes.
+///
 /// # Safety
-/// `to` and `barrier` are words of this block's shared memory; block `rank` of the cluster has the same,
-/// expects this one, and runs until it has come.
+/// `to` and `barrier` are words of this block's shared memory. Block `rank` of the cluster has the same
+/// layout, has called [`cluster_expect`], and does not exit before the value arrives.
 #[inline(always)]
 pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u64) {
     if !CLUSTERS {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a word of this block's shared memory.
         return unsafe { to.write(value) };
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes words that block `rank` also has, and that block is still running.
     unsafe {
         asm!(
             "{{ .reg .b64 own; .reg .b32 at, done; cvta.to.shared.u64 own, {to}; cvt.u32.u64 at, own;",
@@ -97,8 +101,10 @@ pub unsafe fn cluster_send(to: *mut u64, barrier: *mut u64, rank: u32, value: u6
     }
 }
 
+/// Waits until the mbarrier at `barrier` has counted all expected bytes.
+///
 /// # Safety
-/// [`cluster_expect`] was called for `barrier`, and a barrier of the block has passed.
+/// One thread called [`cluster_expect`] for `barrier`, and a block barrier followed.
 #[inline(always)]
 pub unsafe fn cluster_receive(barrier: *mut u64) {
     if !CLUSTERS {
@@ -106,7 +112,7 @@ pub unsafe fn cluster_receive(barrier: *mut u64) {
     }
     let mut came: u32 = 0;
     while came == 0 {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes an initialized mbarrier of this block.
         unsafe {
             asm!(
                 "{{ .reg .b64 own; .reg .b32 at; .reg .pred came; cvta.to.shared.u64 own, {barrier};",

@@ -4,7 +4,7 @@ use core::arch::asm;
 #[inline(always)]
 pub fn f32_to_f16(value: f32) -> u16 {
     let half: u16;
-    // SAFETY: arithmetic.
+    // SAFETY: the instruction only computes on registers.
     unsafe {
         asm!("cvt.rn.f16.f32 {}, {};", out(reg16) half, in(reg32) value, options(pure, nomem, nostack))
     };
@@ -14,7 +14,7 @@ pub fn f32_to_f16(value: f32) -> u16 {
 #[inline(always)]
 pub fn f16_to_f32(half: u16) -> f32 {
     let value: f32;
-    // SAFETY: arithmetic.
+    // SAFETY: the instruction only computes on registers.
     unsafe { asm!("cvt.f32.f16 {}, {};", out(reg32) value, in(reg16) half, options(pure, nomem, nostack)) };
     value
 }
@@ -25,7 +25,7 @@ pub fn f32x2_to_f16x2(low: f32, high: f32) -> u32 {
         return u32::from(f32_to_f16(low)) | u32::from(f32_to_f16(high)) << 16;
     }
     let pair: u32;
-    // SAFETY: arithmetic; the instruction needs sm_80.
+    // SAFETY: the instruction only computes on registers. It needs sm_80, which the code above checks.
     unsafe {
         asm!("cvt.rn.f16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
     };
@@ -37,8 +37,9 @@ pub fn f16x2_to_f32x2(pair: u32) -> [f32; 2] {
     [f16_to_f32(pair as u16), f16_to_f32((pair >> 16) as u16)]
 }
 
-/// Rounds to nearest even by integer arithmetic where the GPU has no bf16 (sm_75); a NaN becomes 0x7fff, as `cvt`
-/// makes it.
+/// Rounds to nearest even. On sm_75, which has no bf16 instructions, the function uses integer arithmetic.
+///
+/// A NaN becomes 0x7fff, as with `cvt.rn`.
 #[inline(always)]
 pub fn f32_to_bf16(value: f32) -> u16 {
     if cfg!(target_feature = "sm_80") {
@@ -60,7 +61,7 @@ pub fn f32x2_to_bf16x2(low: f32, high: f32) -> u32 {
         return u32::from(f32_to_bf16(low)) | u32::from(f32_to_bf16(high)) << 16;
     }
     let pair: u32;
-    // SAFETY: arithmetic; the instruction needs sm_80.
+    // SAFETY: the instruction only computes on registers. It needs sm_80, which the code above checks.
     unsafe {
         asm!("cvt.rn.bf16x2.f32 {}, {}, {};", out(reg32) pair, in(reg32) high, in(reg32) low, options(pure, nomem, nostack))
     };

@@ -1,20 +1,22 @@
-//! `cp.async`.
+//! Asynchronous copies to shared memory (`cp.async`) and prefetches into L2.
 use core::arch::asm;
 
 use super::memory::{load_u32x4, shared_base};
 use crate::base::cache::Load;
 
+/// Starts a copy of 16 bytes to shared memory. Before sm_80 the copy is synchronous.
+///
 /// # Safety
-/// `to` is where in the launch's shared memory 16 bytes are, `from` 16 bytes of global memory, both aligned
-/// to them.
+/// `to` is the offset of 16 bytes in the launch's shared memory. `from` points to 16 bytes of global memory.
+/// Both are aligned to 16 bytes.
 #[inline(always)]
 pub unsafe fn copy_async(to: usize, from: *const u8) {
     if cfg!(not(target_feature = "sm_80")) {
         let to = shared_base().wrapping_add(to).cast::<[u32; 4]>();
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes valid, aligned `to` and `from`.
         return unsafe { to.write(load_u32x4(from, Load::Once)) };
     }
-    // SAFETY: as the caller promises; the instruction needs sm_80.
+    // SAFETY: the caller passes valid, aligned `to` and `from`. The code above checks for sm_80.
     unsafe {
         asm!(
             "cp.async.cg.shared.global [{}], [{}], 16;",
@@ -24,14 +26,15 @@ pub unsafe fn copy_async(to: usize, from: *const u8) {
     }
 }
 
-/// [`copy_async`] to an address in the shared window, of what is `wanted`; else 16 bytes of zeros, and
-/// nothing is read.
+/// Starts a copy of 16 bytes from `from` if `wanted`. Otherwise the function writes 16 zero bytes and reads
+/// nothing.
 ///
 /// # Safety
-/// As [`copy_async`], if it is `wanted`; the instruction needs sm_80.
+/// `to` is a 32-bit shared-memory address of 16 bytes, aligned to 16 bytes. If `wanted`, `from` meets the
+/// requirements of [`copy_async`]. The GPU is sm_80 or newer.
 #[inline(always)]
 pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a valid `to`, and a valid `from` if `wanted`.
     unsafe {
         asm!(
             "cp.async.cg.shared.global.L2::128B [{}], [{}], 16, {};",
@@ -41,14 +44,14 @@ pub unsafe fn copy_async_or_zero(to: u32, from: *const u8, wanted: bool) {
     }
 }
 
-/// Before sm_90 nothing is done.
+/// Prefetches a range into L2. Does nothing before sm_90.
 ///
 /// # Safety
-/// As [`mem::prefetch`](crate::simt::mem::prefetch).
+/// The requirements of [`mem::prefetch`](crate::simt::mem::prefetch) apply.
 #[inline(always)]
 pub unsafe fn prefetch(from: *const u8, bytes: u32) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: as the caller promises; the instruction needs sm_90.
+        // SAFETY: the caller passes a readable range aligned to 16 bytes. The code above checks for sm_90.
         unsafe {
             asm!("cp.async.bulk.prefetch.L2.global [{}], {};", in(reg64) from, in(reg32) bytes, options(nostack));
         }
@@ -58,17 +61,16 @@ pub unsafe fn prefetch(from: *const u8, bytes: u32) {
 #[inline(always)]
 pub fn copy_wait() {
     if cfg!(target_feature = "sm_80") {
-        // SAFETY: waits for copies of this thread; the instruction needs sm_80.
+        // SAFETY: the instruction only waits for copies of this thread. The code above checks for sm_80.
         unsafe { asm!("cp.async.wait_all;", options(nostack)) };
     }
 }
 
-/// The address in the shared window of the byte at `offset`: what instructions on shared memory take, in 32
-/// bits.
+/// Returns the 32-bit shared-memory address of the byte at `offset`, as shared-memory instructions expect it.
 #[inline(always)]
 pub fn shared_window(offset: u32) -> u32 {
     let base: u32;
-    // SAFETY: arithmetic; the base is the same for the whole launch.
+    // SAFETY: the instructions only compute on registers. The base is constant during the launch.
     unsafe {
         asm!(
             "{{ .reg .b64 window; cvta.to.shared.u64 window, {}; cvt.u32.u64 {}, window; }}",

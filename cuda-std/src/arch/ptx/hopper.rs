@@ -1,5 +1,7 @@
-//! Hopper's asynchronous machinery: barriers with a transaction count, bulk tensor copies, register budgets. All of it
-//! needs sm_90, `setmaxnreg` sm_90a.
+//! Asynchronous instructions of Hopper: mbarriers with a transaction count, TMA tensor copies, `setmaxnreg`.
+//!
+//! All functions need sm_90, and `setmaxnreg` needs sm_90a. Addresses in shared memory are 32-bit
+//! shared-memory addresses.
 use core::arch::asm;
 
 macro_rules! effects {
@@ -7,7 +9,7 @@ macro_rules! effects {
         $(#[$doc])*
         #[inline(always)]
         pub unsafe fn $name($($arg: $ty),*) {
-            // SAFETY: the caller vouches for the addresses, and for who takes part.
+            // SAFETY: the caller passes valid addresses and ensures that the required threads take part.
             unsafe { asm!($text, $($arg = in($class) $arg,)* options(nostack)) }
         }
     )* };
@@ -27,11 +29,11 @@ effects! {
     bulk_wait_read(): "cp.async.bulk.wait_group.read 0;";
 }
 
-/// Waits for the phase of this parity to be over.
+/// Waits until the mbarrier has completed the phase of parity `parity`.
 #[inline(always)]
-#[allow(named_asm_labels)] // A label inside braces is the block's own, however often the text is there.
+#[allow(named_asm_labels)] // Braces make the label local, so repeated copies do not conflict.
 pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller passes the address of an initialized mbarrier.
     unsafe {
         asm!(
             "{{ .reg .pred done;",
@@ -43,21 +45,22 @@ pub unsafe fn barrier_wait(barrier: u32, parity: u32) {
     }
 }
 
-/// Two numbers in shared memory, at a multiple of 8.
+/// Loads two f32 values from shared memory. `address` is a multiple of 8.
 #[inline(always)]
 pub unsafe fn shared_load_pair(address: u32) -> [f32; 2] {
     let (a, b): (f32, f32);
-    // SAFETY: the caller vouches for the address.
+    // SAFETY: the caller passes a valid address that is a multiple of 8.
     unsafe {
         asm!("ld.shared.v2.f32 {{{}, {}}}, [{}];", out(reg32) a, out(reg32) b, in(reg32) address, options(nostack))
     };
     [a, b]
 }
 
-/// Copies a box of a tensor of four dimensions to shared memory; `barrier` counts the bytes that came.
+/// Copies a box of a 4-dimensional tensor to shared memory with TMA. The mbarrier at `barrier` counts the
+/// bytes.
 #[inline(always)]
 pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u32) {
-    // SAFETY: the caller vouches for the addresses.
+    // SAFETY: the caller passes valid addresses of shared memory and of the tensor map.
     unsafe {
         asm!(
             "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [{to}], [{map}, {{{a}, {b}, {c}, {d}}}], [{barrier}];",
@@ -69,10 +72,10 @@ pub unsafe fn tensor_copy(to: u32, map: u64, [a, b, c, d]: [u32; 4], barrier: u3
     }
 }
 
-/// Copies a box of a tensor of four dimensions from shared memory.
+/// Copies a box of a 4-dimensional tensor from shared memory to global memory with TMA.
 #[inline(always)]
 pub unsafe fn tensor_store(from: u32, map: u64, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: the caller vouches for the addresses.
+    // SAFETY: the caller passes valid addresses of shared memory and of the tensor map.
     unsafe {
         asm!(
             "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [{map}, {{{a}, {b}, {c}, {d}}}], [{from}];",
@@ -83,10 +86,12 @@ pub unsafe fn tensor_store(from: u32, map: u64, [a, b, c, d]: [u32; 4]) {
     }
 }
 
-/// Four matrices of 8 x 8 numbers of 16 bits to shared memory: lane `i` has the address of row `i % 8` of matrix `i / 8`.
+/// Stores four 8 x 8 matrices of 16-bit elements to shared memory (`stmatrix`).
+///
+/// Lane `i` passes the address of row `i % 8` of matrix `i / 8`.
 #[inline(always)]
 pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
-    // SAFETY: the caller vouches for the addresses and for the whole warp.
+    // SAFETY: the caller passes valid addresses and ensures that the whole warp executes the instruction.
     unsafe {
         asm!(
             "stmatrix.sync.aligned.m8n8.x4.shared::cta.b16 [{address}], {{{a}, {b}, {c}, {d}}};",
@@ -97,11 +102,13 @@ pub unsafe fn store_matrices(address: u32, [a, b, c, d]: [u32; 4]) {
     }
 }
 
-/// The generic address of an argument of the kernel. `cuda_builder` knows what it is called.
+/// Returns the generic address of kernel argument `NUMBER`.
+///
+/// `cuda_builder` replaces `@argument_<NUMBER>` by the parameter's name in PTX.
 #[inline(always)]
 pub fn argument<const NUMBER: u32>() -> u64 {
     let address: u64;
-    // SAFETY: an address.
+    // SAFETY: the instructions only compute an address.
     unsafe {
         asm!("{{ .reg .b64 a; mov.b64 a, @argument_{}; cvta.param.u64 {}, a; }}", const NUMBER, out(reg64) address,
             options(pure, nomem, nostack))
@@ -109,11 +116,11 @@ pub fn argument<const NUMBER: u32>() -> u64 {
     address
 }
 
-/// The address of `pointer` within shared memory.
+/// Converts a generic pointer into shared memory to a 32-bit shared-memory address.
 #[inline(always)]
 pub fn shared_address(pointer: *mut u8) -> u32 {
     let address: u32;
-    // SAFETY: arithmetic.
+    // SAFETY: the instructions only compute an address.
     unsafe {
         asm!("{{ .reg .u64 a; cvta.to.shared.u64 a, {}; cvt.u32.u64 {}, a; }}", in(reg64) pointer, out(reg32) address,
             options(pure, nomem, nostack))
@@ -121,16 +128,16 @@ pub fn shared_address(pointer: *mut u8) -> u32 {
     address
 }
 
-/// Raises the registers of each thread of the warp group to `COUNT`.
+/// Raises the register limit of each thread of the warpgroup to `COUNT`.
 #[inline(always)]
 pub unsafe fn registers_up<const COUNT: u32>() {
-    // SAFETY: the caller vouches for the registers and for the whole warp group.
+    // SAFETY: the caller ensures that enough registers are free and that the whole warpgroup takes part.
     unsafe { asm!("setmaxnreg.inc.sync.aligned.u32 {};", const COUNT, options(nostack)) }
 }
 
-/// Lowers the registers of each thread of the warp group to `COUNT`.
+/// Lowers the register limit of each thread of the warpgroup to `COUNT`.
 #[inline(always)]
 pub unsafe fn registers_down<const COUNT: u32>() {
-    // SAFETY: as `registers_up`.
+    // SAFETY: the caller ensures that `COUNT` registers suffice and that the whole warpgroup takes part.
     unsafe { asm!("setmaxnreg.dec.sync.aligned.u32 {};", const COUNT, options(nostack)) }
 }

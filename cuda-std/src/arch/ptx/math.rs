@@ -1,4 +1,4 @@
-//! Arithmetic of f32, and the approximate functions.
+//! f32 arithmetic and the approximate functions. Each function is one PTX instruction.
 use core::arch::asm;
 
 macro_rules! math {
@@ -6,7 +6,7 @@ macro_rules! math {
         #[inline(always)]
         pub fn $name($($arg: f32),*) -> f32 {
             let result: f32;
-            // SAFETY: arithmetic.
+            // SAFETY: the instruction only computes on registers.
             unsafe {
                 asm!(concat!($instruction, " {r}, ", $operands, ";"), r = out(reg32) result, $($arg = in(reg32) $arg,)*
                     options(pure, nomem, nostack))

@@ -1,16 +1,16 @@
-//! Loads, stores, and the base of shared memory.
+//! Loads, stores and the base address of dynamic shared memory.
 use core::arch::asm;
 
 use crate::base::cache::{Load, Store};
 
 #[inline(always)]
 pub fn shared_base() -> *mut u8 {
-    // The 16-byte element gives the base its alignment. LLVM knows the address to be shared: plain reads and
-    // writes through it are `ld.shared` and `st.shared`.
+    // The 16-byte element type aligns the base to 16 bytes. LLVM infers the shared address space, so plain
+    // reads and writes become `ld.shared` and `st.shared`.
     core::intrinsics::gpu::gpu_launch_sized_workgroup_mem::<u128>().cast()
 }
 
-/// The CPU executor checks; the GPU has only the launch's size.
+/// Does nothing. Only the CPU executor checks accesses to shared memory.
 #[inline(always)]
 pub fn check_shared(_offset: usize, _bytes: usize) {}
 
@@ -20,7 +20,7 @@ macro_rules! accesses {
         #[inline(always)]
         pub unsafe fn $load(ptr: *const u8, hint: Load) -> $t {
             $(let $r: $reg;)*
-            // SAFETY: the caller vouches for the address.
+            // SAFETY: the caller passes a valid, aligned address of global memory.
             unsafe {
                 match hint {
                     Load::By(policy) if cfg!(target_feature = "sm_90") =>
@@ -39,7 +39,7 @@ macro_rules! accesses {
         }
         #[inline(always)]
         pub unsafe fn $store(ptr: *mut u8, $value: $t, hint: Store) {
-            // SAFETY: the caller vouches for the address.
+            // SAFETY: the caller passes a valid, aligned address of global memory.
             unsafe {
                 match hint {
                     Store::Default => asm!(concat!("st.global", $suffix, " [{p}], ", $list, ";"),
@@ -60,12 +60,14 @@ accesses! {
     load_u16, store_u16: u16 = v in ".b16" "{a}", reg16 (v => a: u16) => a;
 }
 
+/// Resets the eviction priority of the L2 cache line at `ptr` to `evict_normal`. Does nothing before sm_90.
+///
 /// # Safety
-/// A line of global memory begins at `ptr`.
+/// `ptr` is the start of a cache line of readable global memory.
 #[inline(always)]
 pub unsafe fn l2_demote(ptr: *const u8) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: a hint for memory that may be read.
+        // SAFETY: the instruction is only a hint. The caller passes the start of a readable cache line.
         unsafe { asm!("applypriority.global.L2::evict_normal [{}], 128;", in(reg64) ptr, options(nostack)) };
     }
 }

@@ -1,13 +1,15 @@
-//! `mma.sync` and `ldmatrix`, which need sm_80.
+//! Matrix multiplication (`mma.sync`) and matrix loads (`ldmatrix`), from sm_80 on.
 //!
-//! None is declared `pure`: LLVM must not move them to where only some lanes go.
+//! No `asm!` here is `pure`. Otherwise LLVM could move the instruction into a branch that only some lanes
+//! take.
 use core::arch::asm;
 
 macro_rules! products {
     ($($name:ident: $type:literal;)*) => { $(
         #[inline(always)]
         pub fn $name(a: [u32; 4], b: [u32; 2], [mut c0, mut c1, mut c2, mut c3]: [f32; 4]) -> [f32; 4] {
-            // SAFETY: arithmetic of the whole warp on registers.
+            // SAFETY: the instruction only computes on registers of the warp. The kernel calls it in every
+            // lane.
             unsafe {
                 asm!(
                     concat!(
@@ -32,12 +34,12 @@ products! {
 macro_rules! loads {
     ($($name:ident: $kind:literal;)*) => { $(
         /// # Safety
-        /// `row` is the address in the shared window of 16 bytes, aligned to them, which others have written before a
-        /// barrier.
+        /// `row` is a 32-bit shared-memory address of 16 bytes, aligned to 16 bytes. A barrier separates this
+        /// load from the writes of other threads.
         #[inline(always)]
         pub unsafe fn $name(row: u32) -> [u32; 4] {
             let (a, b, c, d): (u32, u32, u32, u32);
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes a valid, synchronized `row` in every lane.
             unsafe {
                 asm!(
                     concat!("ldmatrix.sync.aligned.m8n8.x4", $kind, ".shared.b16 {{{}, {}, {}, {}}}, [{}];"),

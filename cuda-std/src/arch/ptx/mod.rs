@@ -1,7 +1,7 @@
 //! The PTX backend: every `asm!` and every NVPTX intrinsic of the project.
 //!
-//! Exchange and barriers go through LLVM's intrinsics, which it knows to be convergent; loads, stores and
-//! conversions are `asm!`, so that the width and the cache hint written here are what the GPU gets.
+//! Shuffles and barriers use LLVM's intrinsics, which LLVM treats as convergent operations. Loads, stores and
+//! conversions use `asm!`, so that the PTX has exactly the width and the cache hint written here.
 mod cluster;
 pub use cluster::*;
 mod convert;

@@ -1,4 +1,6 @@
-//! Arithmetic on pairs of 16-bit floats, rounded once: the same bits as in f32 with one rounding to the type.
+//! Arithmetic on pairs of 16-bit floats.
+//!
+//! Each result is rounded once. It has the same bits as the f32 result after rounding to the 16-bit type.
 use core::arch::asm;
 
 use super::convert::{bf16x2_to_f32x2, f32x2_to_bf16x2};
@@ -9,7 +11,7 @@ macro_rules! f16_pairs {
         #[inline(always)]
         pub fn $name(a: u32, b: u32) -> u32 {
             let result: u32;
-            // SAFETY: arithmetic on registers.
+            // SAFETY: the instruction only computes on registers.
             unsafe {
                 asm!(
                     concat!($instruction, " {}, {}, {};"),
@@ -26,11 +28,11 @@ f16_pairs! {
     mul_f16x2: "mul.rn.f16x2";
 }
 
-/// `a * b + c`; bf16 has no other arithmetic on sm_80.
+/// Returns `a * b + c`. On sm_80 the FMA also replaces addition and multiplication, which bf16 lacks there.
 #[inline(always)]
 fn fma_bf16x2(a: u32, b: u32, c: u32) -> u32 {
     let result: u32;
-    // SAFETY: arithmetic on registers.
+    // SAFETY: the instruction only computes on registers. The callers check for sm_80.
     unsafe {
         asm!(
             "fma.rn.bf16x2 {}, {}, {}, {};",
@@ -57,21 +59,22 @@ pub fn mul_bf16x2(a: u32, b: u32) -> u32 {
         let ([a, b], [c, d]) = (bf16x2_to_f32x2(a), bf16x2_to_f32x2(b));
         return f32x2_to_bf16x2(a * c, b * d);
     }
-    // Adding -0 leaves a zero's sign as it is.
+    // Adding -0 preserves the sign of a zero product.
     const MINUS_ZEROS: u32 = 0x8000_8000;
     fma_bf16x2(a, b, MINUS_ZEROS)
 }
 
 macro_rules! max_pairs {
     ($($name:ident: $instruction:literal;)*) => { $(
-        /// The larger values of two pairs.
+        /// Returns the elementwise maximum of two pairs.
         #[inline(always)]
         pub fn $name(a: u32, b: u32) -> u32 {
             if cfg!(not(target_feature = "sm_80")) {
                 return max_halves(a, b);
             }
             let pair: u32;
-            // SAFETY: arithmetic; the instruction needs sm_80.
+            // SAFETY: the instruction only computes on registers. It needs sm_80, which the code above
+            // checks.
             unsafe {
                 asm!(concat!($instruction, " {}, {}, {};"), out(reg32) pair, in(reg32) a, in(reg32) b,
                     options(pure, nomem, nostack))

@@ -1,4 +1,4 @@
-//! Barriers, shuffles and votes: LLVM's intrinsics, which it knows to be convergent.
+//! Barriers, shuffles and votes, as LLVM intrinsics. LLVM treats these intrinsics as convergent operations.
 use core::arch::nvptx as nv;
 
 unsafe extern "C" {
@@ -18,42 +18,44 @@ unsafe extern "C" {
 
 #[inline(always)]
 pub fn sync_threads() {
-    // SAFETY: a barrier; that all threads reach it is tested on the CPU executor.
+    // SAFETY: a barrier accesses no memory. Tests on the CPU executor check that all threads reach it.
     unsafe { nv::_syncthreads() }
 }
 
 #[inline(always)]
 pub fn sync_warp(mask: u32) {
-    // SAFETY: as `sync_threads`, for the lanes of `mask`.
+    // SAFETY: a barrier accesses no memory. Tests on the CPU executor check that all lanes in `mask` reach
+    // it.
     unsafe { bar_warp(mask) }
 }
 
 #[inline(always)]
 pub fn shfl_xor(mask: u32, value: u32, lane_mask: u32) -> u32 {
-    // SAFETY: exchanges registers; that all lanes of `mask` are here is tested on the CPU executor.
+    // SAFETY: a shuffle only exchanges registers. Tests on the CPU executor check that all lanes in `mask`
+    // take part.
     unsafe { shfl_bfly(mask, value, lane_mask, 31) }
 }
 
 #[inline(always)]
 pub fn shfl_down(mask: u32, value: u32, delta: u32) -> u32 {
-    // SAFETY: as `shfl_xor`.
+    // SAFETY: as in `shfl_xor`.
     unsafe { shfl_down_(mask, value, delta, 31) }
 }
 
 #[inline(always)]
 pub fn shfl_up(mask: u32, value: u32, delta: u32) -> u32 {
-    // SAFETY: as `shfl_xor`; going up, the clamp is the lowest lane.
+    // SAFETY: as in `shfl_xor`. For `up`, the clamp value is the lowest lane.
     unsafe { shfl_up_(mask, value, delta, 0) }
 }
 
 #[inline(always)]
 pub fn shfl_idx(mask: u32, value: u32, lane: u32) -> u32 {
-    // SAFETY: as `shfl_xor`.
+    // SAFETY: as in `shfl_xor`.
     unsafe { shfl_idx_(mask, value, lane, 31) }
 }
 
 #[inline(always)]
 pub fn ballot(mask: u32, predicate: bool) -> u32 {
-    // SAFETY: as `shfl_xor`.
+    // SAFETY: as in `shfl_xor`: a vote only exchanges registers.
     unsafe { vote_ballot(mask, predicate) }
 }

@@ -1,4 +1,4 @@
-//! Where a thread stands, and what its kernel promises about launches.
+//! Thread indices, launch bounds, the wait for earlier launches, and optimization barriers.
 use core::arch::asm;
 use core::arch::nvptx as nv;
 
@@ -6,7 +6,7 @@ macro_rules! index {
     ($($name:ident: $x:ident, $y:ident, $z:ident;)*) => { $(
         #[inline(always)]
         pub fn $name() -> [u32; 3] {
-            // SAFETY: reads a special register.
+            // SAFETY: the intrinsic only reads a special register.
             unsafe { [nv::$x() as u32, nv::$y() as u32, nv::$z() as u32] }
         }
     )* };
@@ -23,7 +23,7 @@ macro_rules! register {
         #[inline(always)]
         pub fn $name() -> u32 {
             let value: u32;
-            // SAFETY: reads a special register that does not change while the kernel runs.
+            // SAFETY: `mov` only reads a special register, which does not change while the kernel runs.
             unsafe { asm!(concat!("mov.u32 {}, ", $register, ";"), out(reg32) value, options(pure, nomem, nostack)) };
             value
         }
@@ -36,19 +36,21 @@ register! {
 
 #[inline(always)]
 pub fn launch_bounds<const MAX_THREADS: u32, const MIN_BLOCKS: u32>() {
-    // SAFETY: a comment; `cuda_builder` writes it into the entry.
+    // SAFETY: the assembly is only a comment. `cuda_builder` converts it into directives of the entry.
     unsafe {
         asm!("//@entry .maxntid {}, 1, 1 .minnctapersm {}", const MAX_THREADS, const MIN_BLOCKS, options(nomem, nostack))
     };
 }
 
-/// The exit, which nobody takes (the address is that of more than a byte), keeps ptxas from waiting first and
-/// finding the address then. The host knows the line with the wait, and writes there what else it takes
-/// (`host/src/device/ptx/overlap.rs`).
+/// Waits for earlier launches after `address` has been computed.
+///
+/// No thread takes the `exit`, because no valid `address` equals -1. The `exit` prevents ptxas from moving
+/// the computation of `address` after the wait. The host searches the PTX for the line with the wait and adds
+/// further instructions after it (`host/src/device/ptx/overlap.rs`).
 #[inline(always)]
 pub fn wait_for_earlier_launches(address: u64) {
     if cfg!(target_feature = "sm_90") {
-        // SAFETY: waits; no access to memory is moved in front of it.
+        // SAFETY: the instruction only waits. LLVM moves no memory access across this `asm!`.
         unsafe {
             asm!("{{ .reg .pred none; setp.eq.u64 none, {}, -1; @none exit; }}", "\tgriddepcontrol.wait;",
                 in(reg64) address, options(nostack));
@@ -56,20 +58,20 @@ pub fn wait_for_earlier_launches(address: u64) {
     }
 }
 
-/// The same words, of which the compiler knows nothing.
+/// Returns the same words and hides their origin from the compiler.
 #[inline(always)]
 pub fn opaque<const N: usize>(words: [u32; N]) -> [u32; N] {
     words.map(|mut word| {
-        // SAFETY: no instruction.
+        // SAFETY: the assembly is only a comment.
         unsafe { asm!("// {}", inout(reg32) word, options(nomem, nostack)) };
         word
     })
 }
 
-/// The same address, of which the compiler knows nothing.
+/// Returns the same address and hides its origin from the compiler.
 #[inline(always)]
 pub fn opaque_address(mut address: u64) -> u64 {
-    // SAFETY: no instruction.
+    // SAFETY: the assembly is only a comment.
     unsafe { asm!("// {}", inout(reg64) address, options(nomem, nostack)) };
     address
 }

@@ -1,24 +1,28 @@
-//! `wgmma`: the matrix product of a warp group, for each number of accumulators that kernels use.
+//! `wgmma`: matrix multiplication of a warpgroup, for each number of accumulator registers that the kernels
+//! use.
 use core::arch::asm;
 
-/// Accumulator registers of a thread for a product of 64 rows and twice as many columns as there are registers.
+/// Accumulator registers of one thread for a result tile of 64 rows and `2 * LEN` columns.
 pub trait Accumulator: Copy + AsRef<[f32]> + AsMut<[f32]> {
-    /// How many.
+    /// Number of registers per thread.
     const LEN: usize;
-    /// All zero.
+    /// Accumulator with zero in every register.
     const ZERO: Self;
 
-    /// `self = a * b`, or `self += a * b` if `add`: 64 x 16 times 16 x columns, both from shared memory, where both lie
-    /// with these 16 contiguous.
+    /// Starts `self += a * b` if `add`, otherwise `self = a * b`. Both operands are in shared memory.
+    ///
+    /// `a` is 64 x 16 and `b` is 16 x columns. In both, the dimension of size 16 (K) is contiguous. `bf16`
+    /// selects bf16 elements, otherwise they are f16.
     ///
     /// # Safety
-    /// The descriptors say where the operands are, the whole warp group is here, and `self` is not read before the wait.
+    /// `a` and `b` are valid matrix descriptors. The whole warpgroup calls the function. No thread reads
+    /// `self` before [`wgmma_wait`].
     unsafe fn mma_shared(&mut self, bf16: bool, add: bool, a: u64, b: u64);
 
-    /// `self += a * b`, `a` from registers and `b` from shared memory, where it lies with its columns contiguous.
+    /// Starts `self += a * b`. `a` is in registers. `b` is in shared memory, with contiguous columns (N).
     ///
     /// # Safety
-    /// As [`Accumulator::mma_shared`].
+    /// The requirements of [`Accumulator::mma_shared`] apply.
     unsafe fn mma_registers(&mut self, bf16: bool, a: [u32; 4], b: u64);
 }
 
@@ -30,7 +34,7 @@ macro_rules! accumulators {
             #[inline(always)]
             unsafe fn mma_shared(&mut self, bf16: bool, add: bool, a: u64, b: u64) {
                 let d = self;
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller passes valid descriptors, with the whole warpgroup present.
                 unsafe {
                     match (bf16, add) {
                         (true, true) => shared!(inout, "eq", "bf16", $columns, d, [$($i)*], a, b),
@@ -43,7 +47,7 @@ macro_rules! accumulators {
             #[inline(always)]
             unsafe fn mma_registers(&mut self, bf16: bool, a: [u32; 4], b: u64) {
                 let d = self;
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller passes valid descriptors, with the whole warpgroup present.
                 unsafe {
                     match bf16 {
                         true => registers!("bf16", $columns, d, [$($i)*], a, b),
@@ -55,15 +59,17 @@ macro_rules! accumulators {
     )* };
 }
 
-/// A product of two operands in shared memory. Without `add` the accumulators are results only: nothing is to be kept in
-/// their registers before.
+/// Emits a multiplication of two operands in shared memory.
+///
+/// Without `add`, the accumulators are only outputs of the `asm!`, so the compiler need not initialize their
+/// registers.
 macro_rules! shared {
     ($way:ident, $add:literal, $kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!($way, $add, $kind, $columns, $d, $i, "{a}, {b}, add, 1, 1, 0, 0; }}", a = in(reg64) $a, b = in(reg64) $b)
     };
 }
 
-/// A product of an operand in registers.
+/// Emits a multiplication of an operand in registers by an operand in shared memory.
 macro_rules! registers {
     ($kind:literal, $columns:literal, $d:ident, $i:tt, $a:ident, $b:ident) => {
         wgmma!(
@@ -113,32 +119,35 @@ accumulators! {
         127;
 }
 
-/// What was written to registers and shared memory is there for the products that follow.
+/// Makes earlier writes to registers visible to the `wgmma` instructions that follow (`wgmma.fence`).
 #[inline(always)]
 pub unsafe fn wgmma_fence() {
-    // SAFETY: the caller vouches for the whole warp group.
+    // SAFETY: the caller ensures that the whole warpgroup executes the instruction.
     unsafe { asm!("wgmma.fence.sync.aligned;", options(nostack)) }
 }
 
-/// Closes the group of products begun since the last one.
+/// Commits all `wgmma` operations since the last commit as one group.
 #[inline(always)]
 pub unsafe fn wgmma_commit() {
-    // SAFETY: as `wgmma_fence`.
+    // SAFETY: as in `wgmma_fence`.
     unsafe { asm!("wgmma.commit_group.sync.aligned;", options(nostack)) }
 }
 
-/// Waits until at most `PENDING` groups are unfinished.
+/// Waits until at most `PENDING` committed groups are unfinished.
 #[inline(always)]
 pub unsafe fn wgmma_wait<const PENDING: u32>() {
-    // SAFETY: as `wgmma_fence`.
+    // SAFETY: as in `wgmma_fence`.
     unsafe { asm!("wgmma.wait_group.sync.aligned {};", const PENDING, options(nostack)) }
 }
 
-/// Registers that a product wrote behind the compiler's back: what is read after this is read after this.
+/// Prevents the compiler from moving reads of `registers` before this call.
+///
+/// The compiler does not know that an asynchronous `wgmma` writes these registers until [`wgmma_wait`]
+/// returns.
 #[inline(always)]
 pub fn settle(registers: &mut [f32]) {
     for register in registers {
-        // SAFETY: no instruction.
+        // SAFETY: the assembly is only a comment.
         unsafe { asm!("// {}", inout(reg32) * register, options(nostack)) }
     }
 }
