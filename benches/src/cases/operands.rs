@@ -30,7 +30,7 @@ const BLOCKS: usize = 2 * 8 * 132;
 pub struct Values(Vec<bf16>);
 
 impl Values {
-    /// For tensors of `len` elements.
+    /// Makes values for tensors of `len` elements.
     pub fn new(len: usize) -> Self {
         let mut state = 0x9e37_79b9_u32;
         let mut next = || {
@@ -64,7 +64,7 @@ pub struct Pool {
 
 /// The sizes of a pool.
 struct Sizes {
-    /// Elements of a result.
+    /// Elements of each result.
     written: usize,
     rows: Range<usize>,
     /// Maximum number of columns.
