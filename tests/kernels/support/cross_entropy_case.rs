@@ -4,7 +4,8 @@ use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
-/// Three sets of parameters: as torch's default except for `z_loss`, with label smoothing, and with z-loss.
+/// Parameters: torch's defaults, then label smoothing, then label smoothing with z-loss. Each has another
+/// ignored index.
 pub const KINDS: [CrossEntropy; 3] = [
     CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
     CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },

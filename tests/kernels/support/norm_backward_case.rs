@@ -18,7 +18,7 @@ pub struct NormBackwardCase<T> {
     pub x: Vec<T>,
     pub dy: Vec<T>,
     pub dsum: Option<Vec<T>>,
-    /// For each group of rows; in f32 where the second is there.
+    /// The weight of each group of rows: `Ok` in the rows' type, `Err` in f32.
     pub weight: Option<Result<Vec<T>, Vec<f32>>>,
     pub groups: usize,
     pub offset: f32,
