@@ -32,7 +32,7 @@ SMALL_VAE = dict(
 
 
 def load(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> tuple[LTXPipeline, dict[str, Any]]:
-    """Return the pipeline and its call arguments, such as the prompt and the size."""
+    """Return the pipeline and the prompt arguments of its call."""
     if not options.small:
         try:
             pipe = LTXPipeline.from_pretrained(options.model, torch_dtype=dtype).to(device)

@@ -52,8 +52,8 @@ fn wide_heads(device: &Device) {
     wide_heads_of(device, [(127, 127), (128, 128), (129, 129), (5, 257), (1, 0)]);
 }
 
-/// Tests the kernel with tiles of 64 keys, which GPUs with less shared memory per block than Hopper use. On
-/// Hopper, the test skips the preferred kernels.
+/// Tests the kernel with tiles of 64 keys, which GPUs with less shared memory per block than Hopper use.
+/// Other devices prefer other kernels, which the test skips.
 fn small_tiles(device: &Device) {
     let mut launched = vec![];
     for skip in 0..3 {

@@ -135,7 +135,7 @@ fn free_in_capture(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
 }
 
-/// A negative time is an error. If the start event is on another stream, the call waits for this event.
+/// A negative time is an error. If the start event is on another stream, `since` waits for this event.
 fn events(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();

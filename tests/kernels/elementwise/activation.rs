@@ -211,8 +211,8 @@ fn chains(device: &Device) {
     assert!(differ <= 4, "{differ} of 4096 differ: exp is not the same to the last bit, the roundings are");
 }
 
-/// The sum with the bias is rounded in exact mode and unrounded with one rounding. The function is applied to
-/// this sum.
+/// In exact mode, the sum with the bias is rounded before the function is applied. In the mode with one
+/// rounding, the function gets the unrounded sum.
 fn bias_first(device: &Device) {
     let seed = seed();
     for (cols, offset) in [(64_i64, 0), (129, 0), (640, 0), (640, 1)] {

@@ -68,7 +68,7 @@ fn alignment<T: Element>(device: &Device) {
             Some(Rotation { single: false, ..Rotation::of(Kind::Narrow, false, dim) }),
         ]
     };
-    // Rotation of half-split pairs, with one head and several heads per warp, and with a fused tensor.
+    // Kernels for head dimensions 64 and 128, on the heads of a fused tensor: one or several heads per warp.
     for (norm, heads, dim, kernel) in [
         (QkNorm::None, 5, 64, "rope_d64_warp1"),
         (QkNorm::None, 3, 128, "rope_d128_warp1"),

@@ -15,7 +15,7 @@ pub const TESTS: &[Test] = &[
     ("add_rms_norm::rows_kept_in_l2", kept),
 ];
 
-/// The rows exceed L2 here. `rms_norm` reads half as many bytes, and its rows fit into L2.
+/// The two inputs of `add_rms_norm` exceed L2. The one input of `rms_norm`, for comparison, fits into L2.
 fn kept(device: &Device) {
     let rows = if device.arch().is_some() { 5_001 } else { 5 };
     check::<bf16>(device, seed(), [rows, 4_096], [Layout::dense(4_096); 2], RmsNorm::default());

@@ -216,7 +216,7 @@ fn both<T: Element>(device: &Device) {
     }
 }
 
-/// A sum that overflows f16 would make the norm useless, so it must be clipped first.
+/// Sums that overflow f16 are clipped before the norm, so that the norm stays finite.
 fn clips_before_norm(device: &Device) {
     let cols = 25_000;
     let (random, shape, dense) = (&mut random(seed()), [1, 2, cols], Layout::dense(cols));
