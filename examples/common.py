@@ -1,4 +1,4 @@
-"""What the examples share: where to run, tables, plots."""
+"""Shared code of the examples: choice of the device, timing, tables and plots."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -18,12 +18,12 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 
 def default_device() -> torch.device:
-    """A GPU where there is one; else the CPU, whose executor runs the kernels for looking, not for speed."""
+    """Return the GPU if there is one, else the CPU, whose executor checks the kernels but is slow."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def milliseconds(call: Callable[[], object], device: torch.device, rounds: int, warmup: int, title: str) -> float:
-    """Median time of a call, from an idle device to an idle device."""
+    """Return the median time of a call in milliseconds, with an idle device before and after it."""
     for _ in range(warmup):
         call()
     times = []
@@ -37,7 +37,7 @@ def milliseconds(call: Callable[[], object], device: torch.device, rounds: int, 
 
 
 def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """A table."""
+    """Print a table."""
     table = Table(*columns, title=title, title_justify="left")
     for row in rows:
         table.add_row(*map(str, row))
@@ -45,7 +45,7 @@ def show(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -
 
 
 def plot(path: str, title: str, values: dict[str, float], unit: str) -> None:
-    """A bar for each value."""
+    """Draw a bar chart with one bar per value."""
     import matplotlib
 
     matplotlib.use("Agg")

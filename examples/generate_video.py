@@ -1,10 +1,10 @@
-"""Generate a video with LTX-Video, stock or on oxiwarp's kernels, compiled or not.
+"""Generate a video with LTX-Video, unpatched or with oxiwarp's kernels, eager or compiled.
 
     python examples/generate_video.py --use-optimized-kernels --compile
     python examples/generate_video.py --no-optimized-kernels
 
-Without the model's weights (no network, no cache) the same classes run with seeded random ones: the times are the same,
-the video is noise.
+If the model's weights are not available (no network, no cache), the same classes run with seeded random weights.
+The times are then the same, but the video is noise.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SMALL_VAE = dict(
 
 
 def load(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> tuple[LTXPipeline, dict[str, Any]]:
-    """The pipeline, and the arguments that say what to draw."""
+    """Return the pipeline and the prompt arguments of its call."""
     if not options.small:
         try:
             pipe = LTXPipeline.from_pretrained(options.model, torch_dtype=dtype).to(device)
@@ -56,7 +56,7 @@ def load(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) 
 
 
 def generate(pipe: LTXPipeline, what: dict[str, Any], options: argparse.Namespace, device: torch.device) -> Any:
-    """The frames and the seconds of each step."""
+    """Return the frames and the seconds of each step."""
     times, started = [], perf_counter()
 
     def on_step(pipe: Any, step: int, timestep: Any, values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""oxiwarp through Hugging Face Kernels: build the repository, load it, put its layers into a model.
+"""Use oxiwarp through Hugging Face Kernels: build the kernel repository, load it, and use its layers in a model.
 
     python examples/huggingface_kernels.py
 
@@ -20,7 +20,7 @@ from oxiwarp.hub import build
 
 @kernels.use_kernel_forward_from_hub("SiluAndMul")
 class SiluAndMul(nn.Module):
-    """A layer of a model that knows nothing of oxiwarp."""
+    """A layer of a model without any reference to oxiwarp."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         gate, up = x.chunk(2, -1)
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    """Build the repository in a folder, use it, time it."""
+    """Build the kernel repository in `folder`, run the model with it, and time both versions."""
     device = default_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     console.print(f"kernel repository: {build(folder)}")

@@ -1,4 +1,4 @@
-"""What `oxiwarp.patch` does to LTX-Video's transformer: the report, the same bits, the time.
+"""Patch LTX-Video's transformer: print the report, compare the bits of the outputs, and measure the time.
 
 python examples/ltx_kernel_injection.py
 """

@@ -1,8 +1,8 @@
-"""A language model of transformers on oxiwarp's kernels: the same tokens, prompt and decoding timed.
+"""Run a transformers language model with oxiwarp's kernels: compare the tokens, and time prefill and decoding.
 
     python examples/transformers_injection.py --model Qwen/Qwen3-8B
 
-Without the weights a model of the same classes runs with random ones.
+If the weights are not available, a model of the same classes runs with random weights.
 """
 
 import argparse
@@ -26,7 +26,7 @@ MEDIUM = dict(hidden_size=2048, intermediate_size=6144, num_hidden_layers=28, nu
 
 
 def load(options: argparse.Namespace, device: torch.device, dtype: torch.dtype) -> torch.nn.Module:
-    """The model, or one with random weights."""
+    """Return the model, with random weights if the real ones are not available."""
     if not options.small:
         try:
             return AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).to(device).eval()

@@ -1,8 +1,9 @@
-//! criterion on the cases of `oxiwarp_benches::cases`, with GPU time by CUDA events: `cargo bench -p oxiwarp-benches`.
+//! criterion benchmarks of the cases of `oxiwarp_benches::cases`, with GPU time by CUDA events: `cargo bench
+//! -p oxiwarp-benches`.
 //!
-//! A group for each op and a function for each case; `cargo bench -p oxiwarp-benches -- softmax` measures one op. The time
-//! is that of one call in a captured graph, as in `bench`. Without a GPU, one line on stderr says what is missing, and the
-//! exit code is 2.
+//! Each op is a group, and each case is a function; `cargo bench -p oxiwarp-benches -- softmax` measures one
+//! op. The time is the time of one call in a captured graph, as in `bench`. Without a GPU, one line on stderr
+//! says what is missing, and the exit code is 2.
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ fn capture(gpu: &Gpu, case: &Case, pool: &mut Pool) -> Graph {
     gpu.capture(case.calls(SETS), call).unwrap_or_else(|error| panic!("{}: {error}", case.id()))
 }
 
-/// Measures the cases of an op. Memory and graphs are made when criterion asks for the first time: it may be told to
-/// measure a few cases only.
+/// Measures the cases of an op. Memory and graphs are created only when criterion measures a case, because a
+/// filter may select a few cases.
 fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: &[Case]) {
     let mut pool = None;
     let mut group = criterion.benchmark_group(op.name);
@@ -31,7 +32,7 @@ fn bench(criterion: &mut Criterion, gpu: &Gpu, values: &Values, op: &Op, cases: 
                 pool.get_or_insert_with(|| Pool::of_ops(&gpu.device, values, &[op]).expect("device memory"));
             let graph = graph.get_or_insert_with(|| capture(gpu, case, pool));
             bencher.iter_custom(|iterations| {
-                // SAFETY: the graph reads and writes the pool, which is borrowed here.
+                // SAFETY: the graph uses only the pool's memory, and the closure borrows the pool.
                 let time = unsafe { gpu.replay(graph, iterations as usize) };
                 time.expect("a working GPU") / case.calls(SETS) as u32
             });

@@ -1,15 +1,15 @@
-//! A GPU and its time for launches on buffers that are not in its cache.
+//! Measures the GPU time of launches on buffers that are not in the L2 cache.
 use std::time::Duration;
 
 use oxiwarp::{Device, Event, Graph, OwnedStream, Result, Stream};
 
-/// Bytes after which no earlier data is left in L2: three times the 60 MB of an H200.
+/// Bytes of traffic that evict all earlier data from L2: three times the 60 MB of an H200.
 pub const FLUSH_BYTES: usize = 180 << 20;
-/// Launches in a captured graph: enough to make the gap between two graphs negligible.
+/// Launches per captured graph: enough to make the gap between two graphs negligible.
 pub const LAUNCHES: usize = 20;
 /// Replays of a graph before the timed ones.
 const WARM_UP: usize = 3;
-/// Repeated measurements of a copy.
+/// Number of measurements of a copy.
 const COPIES: usize = 10;
 
 /// The GPU to measure on, with its stream.
@@ -24,18 +24,18 @@ impl Gpu {
     /// The first GPU.
     ///
     /// # Errors
-    /// There is none: says why.
+    /// If there is no GPU: the message says why.
     pub fn open() -> Result<Self> {
         let device = Device::cuda(0)?;
         let stream = OwnedStream::new(&device)?;
         Ok(Self { device, stream })
     }
 
-    /// Captures `calls` calls of `launch` in a graph, after one call that loads the kernel. The argument of `launch` counts
-    /// from 0 and selects the buffers.
+    /// Captures `calls` calls of `launch` in a graph, after one call that loads the kernel. The argument of
+    /// `launch` counts from 0. It selects the buffers.
     ///
     /// # Errors
-    /// Those of `launch`, or of the driver.
+    /// An error of `launch` or of the driver.
     pub fn capture(
         &self,
         calls: usize,
@@ -46,24 +46,27 @@ impl Gpu {
         self.stream.capture(|stream| (0..calls).try_for_each(|i| launch(i, stream)))
     }
 
-    /// The time of `replays` replays of `graph`.
+    /// Returns the GPU time of `replays` replays of `graph`.
     ///
     /// # Errors
     /// A driver error.
     ///
     /// # Safety
-    /// What the graph reads and writes is alive.
+    /// The caller keeps all memory that the graph reads or writes alive until this function returns.
     pub unsafe fn replay(&self, graph: &Graph, replays: usize) -> Result<Duration> {
-        // SAFETY: the caller keeps the memory alive, and `since` waits for the launches.
+        // SAFETY: the caller keeps the graph's memory alive, and `since` waits until all launches have
+        // finished.
         let replay_once = || unsafe { graph.launch(&self.stream) };
-        // The first timed replay is launched while this one runs: on an idle stream its launch latency would count.
+        // The first timed replay is launched while this replay runs. On an idle stream, its launch latency
+        // would be measured.
         replay_once()?;
         let start = Event::record(&self.stream)?;
         (0..replays).try_for_each(|_| replay_once())?;
         Event::record(&self.stream)?.since(&start)
     }
 
-    /// The median GPU time of one call of `launch`: a graph of `calls` calls, replayed `replays` times after a warm-up.
+    /// Returns the median GPU time of one call of `launch`. A graph of `calls` calls is replayed `replays`
+    /// times after a warm-up.
     ///
     /// # Errors
     /// As [`Gpu::capture`].
@@ -76,7 +79,7 @@ impl Gpu {
         let graph = self.capture(calls, &mut launch)?;
         let mut times = vec![];
         for replay in 0..replays + WARM_UP {
-            // SAFETY: `launch` borrows what the graph reads and writes.
+            // SAFETY: `launch` borrows the memory of the graph until this function returns.
             let time = unsafe { self.replay(&graph, 1) }?;
             if replay >= WARM_UP {
                 times.push(time / calls as u32);
@@ -85,12 +88,14 @@ impl Gpu {
         Ok(median(times))
     }
 
-    /// The median GPU time of a device-to-device copy that reads and writes `bytes` together, between buffers that are not
-    /// in the cache. The faster of two ways counts: copies launched one by one, which are limited by their launches if
-    /// they are short, and copies in a graph, which run on a copy engine.
+    /// Returns the median GPU time of a device-to-device copy between buffers that are not in the cache.
+    /// `bytes` counts the bytes read plus the bytes written.
+    ///
+    /// Two ways of copying are measured, and the faster one counts. Copies launched one by one are limited by
+    /// their launch latency if they are short. Copies in a graph run on a copy engine.
     ///
     /// # Errors
-    /// Not enough memory; a driver error.
+    /// There is not enough memory, or the driver fails.
     pub fn copy_time(&self, bytes: usize) -> Result<Duration> {
         let (len, places) = ((bytes / 8).max(1), FLUSH_BYTES.div_ceil(bytes.max(1)).max(2));
         let buffers = || (0..places).map(|_| self.device.reserve::<f32>(len)).collect::<Result<Vec<_>>>();
@@ -99,7 +104,7 @@ impl Gpu {
         let calls = LAUNCHES.next_multiple_of(places);
         let mut times = vec![];
         for _ in 0..COPIES {
-            // The GPU is busy with these while the timed copies are launched.
+            // These copies keep the GPU busy while the timed copies are launched.
             (0..WARM_UP).try_for_each(|i| copy(i, self.stream.as_stream()))?;
             let start = Event::record(&self.stream)?;
             (0..calls).try_for_each(|i| copy(i, self.stream.as_stream()))?;
@@ -108,7 +113,8 @@ impl Gpu {
         Ok(median(times).min(self.time(calls, COPIES, copy)?))
     }
 
-    /// Bytes per second, read and written, of a device-to-device copy of `bytes`.
+    /// Returns the bandwidth of a device-to-device copy of `bytes` bytes: bytes read plus bytes written per
+    /// second.
     ///
     /// # Errors
     /// As [`Gpu::copy_time`].
@@ -117,7 +123,7 @@ impl Gpu {
     }
 }
 
-/// The middle one of some times.
+/// Returns the median. If the number of times is even, it is the upper one of the two middle values.
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times[times.len() / 2]

@@ -1,4 +1,4 @@
-//! Benchmarks of every op on a GPU: the table of cases, and what `bench`, `tune` and criterion measure them with.
+//! GPU benchmarks of every op: the table of cases, and the measuring code of `bench`, `tune` and criterion.
 pub mod cases;
 mod gpu;
 pub mod report;

@@ -1,4 +1,5 @@
-//! Every kernel on every device: `cargo test --test kernels`. A device that this machine lacks is counted as ignored.
+//! Runs every kernel test on every device: `cargo test --test kernels`. Tests of devices that this machine
+//! lacks count as ignored.
 mod attention;
 mod device;
 mod elementwise;
@@ -14,7 +15,7 @@ use support::test::Test;
 fn main() -> std::process::ExitCode {
     let families = [norm::TESTS, elementwise::TESTS, heads::TESTS, loss::TESTS, &[device::rungs::TESTS]];
     let all = families.concat().concat();
-    // Products of matrices need sm_80.
+    // The matrix multiplications of attention need sm_80.
     let on_tensor_cores = attention::TESTS.concat();
     let mut trials: Vec<Trial> = device::properties::trials();
     for candidate in candidates() {

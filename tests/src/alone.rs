@@ -1,11 +1,11 @@
-//! Batch invariance: a row's bits do not depend on the other rows.
+//! Checks batch invariance: the bits of a row's result do not depend on the other rows.
 use half::bf16;
 
 use crate::compare::same_bits;
 use crate::tensor::{random, seed, values};
 
-/// Runs `f`, which makes `N` matrices of a matrix `[rows, cols]`, for these numbers of columns: over many rows, over
-/// seven of them, and over one. Panics unless a row has the same bits each time.
+/// Calls `f`, which computes `N` result matrices from a matrix `[rows, cols]`. For each number of columns it
+/// passes many rows, then seven of these rows, then one. Panics if a row's result has different bits.
 pub fn rows_stand_alone<const N: usize>(cols: &[usize], f: impl Fn(&[bf16], [i64; 2]) -> [Vec<bf16>; N]) {
     let seed = seed();
     for &cols in cols {

@@ -1,57 +1,59 @@
-//! References in f64 that know how far arithmetic in f32 may lie from them, step by step.
+//! References in f64 with an error bound for f32 arithmetic that grows step by step.
 use oxiwarp::{Dtype, Element, Norm};
 
 use crate::compare::ulp;
 
-/// A value, and how far from it what a kernel has in its place may be.
+/// A reference value with the largest error that a kernel's value may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Approx {
-    /// Without any rounding.
+    /// The value without any rounding.
     pub value: f64,
-    /// The most that roundings have cost so far.
+    /// Upper bound of the rounding errors so far.
     pub error: f64,
 }
 
 impl Approx {
-    /// A number that the kernel reads as it is.
+    /// Makes a value that the kernel reads without an error.
     pub fn exact(value: f64) -> Self {
         Self { value, error: 0.0 }
     }
 
-    /// The product, rounded to f32.
+    /// Returns the product, rounded to f32.
     pub fn times(self, other: Self) -> Self {
         let error =
             self.value.abs() * other.error + other.value.abs() * self.error + self.error * other.error;
         Self { value: self.value * other.value, error }.rounded(Dtype::F32)
     }
 
-    /// The sum, rounded to f32.
+    /// Returns the sum, rounded to f32.
     pub fn plus(self, other: Self) -> Self {
         Self { value: self.value + other.value, error: self.error + other.error }.rounded(Dtype::F32)
     }
 
-    /// Rounded to `dtype`.
+    /// Returns the value rounded to `dtype`.
     pub fn rounded(self, dtype: Dtype) -> Self {
         Self { error: self.error + 0.5 * ulp(dtype, self.value.abs() + self.error), ..self }
     }
 }
 
-/// What the moments of a row may lose in f32, in units of 2^-24.
+/// Error bound of a row's mean and variance in f32, in units of 2^-24.
 ///
-/// Means: each of Welford's steps rounds, and the next steps shrink that, to 16 for a long row; the eight merges of two
-/// means that every row goes through weigh them by a count and an approximate reciprocal, four units each, in the same
-/// direction at worst: 32. A mean that is off by that moves `x - mean` by it in units of the mean, and the variance no
-/// more than as much.
+/// Welford steps contribute 16: each step rounds, and later steps shrink the error. Merges contribute 32:
+/// every row has eight merges of two means. Each merge multiplies by a count and an approximate reciprocal,
+/// with an error of four units.
+///
+/// An error of the mean shifts `x - mean` by the same amount and changes the variance by at most as much.
 const LAYER: f64 = 48.0;
-/// `x * inv` may be off by 4 units for the mean, `rsqrt.approx` and the product, and by those of the sum: a thread adds
-/// `cols / 128` squares to each of its four, and a sum grown large drops the same last bits of most squares of 16-bit
-/// values: estimated at up to 45 units in rows of 262,144 of them.
+/// Returns the error bound of `x * inv_rms`, in units of 2^-24. The mean, `rsqrt.approx` and the product
+/// contribute 4 units. A thread adds `cols / 128` squares to each of four sums. A large sum drops the last
+/// bits of each square; the estimate is up to 45 units for 262,144 columns.
 fn rms(cols: usize) -> f64 {
     12.0 + cols as f64 / 2048.0
 }
 
-/// The norm of every row, and how far f32 may be from it. `LayerNorm`'s grows with the mean of a row in units of its
-/// spread; a sum of squares less the square of the sum would lose the square of that.
+/// Returns the norm of every row with its error bound for f32. The bound of LayerNorm grows with the ratio of
+/// a row's mean to its standard deviation. The formula `E[x²] - E[x]²` would have an error that grows with
+/// the square of this ratio.
 pub fn normed(x: &[f64], cols: usize, norm: Norm, eps: f32) -> Vec<Approx> {
     let unit = 2.0_f64.powi(-24);
     let row = |row: &[f64]| {
@@ -73,7 +75,7 @@ pub fn normed(x: &[f64], cols: usize, norm: Norm, eps: f32) -> Vec<Approx> {
     x.chunks(cols).flat_map(row).collect()
 }
 
-/// Panics, naming the worst element, unless each is as near as its reference says.
+/// Panics and names the worst element if an element's error exceeds the bound of its reference.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], expected: &[Approx], cols: usize) {
     assert_eq!(got.len(), expected.len());

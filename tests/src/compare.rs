@@ -1,7 +1,7 @@
 //! Comparison with a reference in f64, in units in the last place of the element type.
 use oxiwarp::{Dtype, Element};
 
-/// The distance from `reference` (in magnitude) to its neighbour in `dtype`.
+/// Returns the distance in `dtype` from the magnitude of `reference` to the next larger value.
 pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
     let (bits, min) = match dtype {
         Dtype::F32 => (23, -126),
@@ -13,7 +13,7 @@ pub fn ulp(dtype: Dtype, reference: f64) -> f64 {
     f64::from(exponent - bits).exp2()
 }
 
-/// Panics, naming the worst element, unless every value lies within `bound` ulp of its reference.
+/// Panics and names the worst element if an error exceeds `bound` ulp of the reference.
 #[track_caller]
 pub fn within_ulps<T: Element>(got: &[T], reference: &[f64], cols: usize, bound: f64) {
     assert_eq!(got.len(), reference.len());
@@ -35,7 +35,7 @@ pub fn within_ulps<T: Element>(got: &[T], reference: &[f64], cols: usize, bound:
     );
 }
 
-/// Panics, naming the first element that differs, unless all bits are the same.
+/// Panics and names the first different element if the bits differ.
 #[track_caller]
 pub fn same_bits<T: Element>(got: &[T], expected: &[T]) {
     assert_eq!(got.len(), expected.len());

@@ -1,15 +1,16 @@
 //! The devices that a kernel is tested on.
 use oxiwarp::{Arch, Device};
 
-/// A device to test on, or why it is not there.
+/// A device to test on, or the reason why it is not available.
 pub struct Candidate {
-    /// For the test's name: `cpu`, `sm_90`.
+    /// The device's part of a test's name: `cpu`, `sm_90`.
     pub name: &'static str,
     /// The device, or the reason for skipping it.
     pub device: Result<Device, String>,
 }
 
-/// The CPU executor, and the first GPU with the PTX of each architecture: older PTX runs on newer GPUs.
+/// Returns the CPU executor, and the first GPU once for the PTX of each architecture. Newer GPUs run older
+/// PTX.
 pub fn candidates() -> Vec<Candidate> {
     let gpu = |arch: Arch| Candidate {
         name: arch.name(),

@@ -1,4 +1,5 @@
-//! Runs the Rust code of README as a documentation test, and checks the message that README quotes.
+//! Runs the Rust code of README.md as a documentation test, and checks the error message that README.md
+//! quotes.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
@@ -8,15 +9,15 @@ mod tests {
     use cuda_std::prelude::*;
     use oxiwarp::{Device, Kernels, Launch, Stream, args};
 
-    /// The kernel of README without its barrier.
+    /// README's kernel without its barrier.
     ///
     /// # Safety
     /// The launch has one block per row of `x` and one thread per column.
     unsafe fn reverse<T: Elem>(x: *mut T) {
         let ([column, ..], [columns, ..]) = (thread::index(), thread::block_dim());
         let row: Shared<T> = SharedMemory::of_launch().take(columns);
-        // SAFETY: the launch gives `x` one element per thread and the block one slot per thread. The missing
-        // barrier is the fault that the executor has to find; it ends the launch before a result is used.
+        // SAFETY: the launch gives `x` one element per thread and the block one slot per thread. The executor
+        // detects the missing barrier and ends the launch before a result is used.
         unsafe {
             let element = x.add((thread::block_index()[0] * columns + column) as usize);
             row.set(column, *element);
@@ -32,7 +33,7 @@ mod tests {
         let mut x = device.upload(&[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
         let launch = Launch { shared_bytes: 12, ..Launch::of([2, 1, 1], [3, 1, 1]) };
         let pointer = x.view_mut(&[2, 3]).unwrap().as_view().ptr();
-        // SAFETY: `x` has two rows of three elements, as the launch has two blocks of three threads.
+        // SAFETY: `x` has two rows of three elements, and the launch has two blocks of three threads.
         let fault = unsafe { kernels.launch("reverse_f32", launch, Stream::default(), &args![pointer]) };
         let message = fault.unwrap_err().to_string();
         assert!(include_str!("../../README.md").contains(&message), "README does not quote: {message}");

@@ -1,4 +1,4 @@
-//! What the tests of all kernels share: devices, shapes, random tensors, comparison.
+//! Shared code of all kernel tests: devices, shapes, random tensors, comparisons.
 pub mod alone;
 pub mod approx;
 pub mod compare;

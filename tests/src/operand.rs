@@ -4,7 +4,7 @@ use rand::rngs::StdRng;
 
 use crate::tensor::values;
 
-/// Which rows of `x` share one of an operand's, and how those lie.
+/// The shape of an operand: it says which rows of `x` use the same operand row, and the operand's strides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// `[D]`.
@@ -13,25 +13,25 @@ pub enum Form {
     Batch,
     /// `[B, S, D]`.
     Token,
-    /// The third of six chunks of `[B, 6 * D]`, as `[B, 1, D]`.
+    /// The third of six chunks of `[B, 6 * D]`, viewed as `[B, 1, D]`.
     BatchSlice,
-    /// The third of `[B, S, 6, D]`.
+    /// The third of the six rows per token of `[B, S, 6, D]`, viewed as `[B, S, D]`.
     TokenSlice,
 }
 
 impl Form {
-    /// All of them.
+    /// All forms.
     pub const ALL: [Self; 5] = [Self::Vector, Self::Batch, Self::Token, Self::BatchSlice, Self::TokenSlice];
 }
 
-/// What an operand is like.
+/// The shape, dtype and alignment of an operand.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// Its shape and strides.
     pub form: Form,
-    /// In f32 whatever `x` is in?
+    /// Whether it is in f32 independent of the dtype of `x`.
     pub single: bool,
-    /// Elements before the first: 1 gives an unaligned base.
+    /// Elements before the first one: 1 gives an unaligned base.
     pub offset: usize,
 }
 
@@ -41,7 +41,7 @@ pub struct Operand<T> {
     start: usize,
     shape: Vec<i64>,
     strides: Vec<i64>,
-    /// Rows of `x` that share one of its rows, and columns.
+    /// Number of rows of `x` that use the same operand row, and number of columns.
     each: usize,
     cols: usize,
     values: Vec<f32>,
@@ -53,7 +53,7 @@ enum Memory<T> {
 }
 
 impl<T: Element> Operand<T> {
-    /// Random values beside an `x` of `[batch, tokens, cols]`.
+    /// Makes an operand with random values for an `x` of shape `[batch, tokens, cols]`.
     pub fn new(device: &Device, random: &mut StdRng, [batch, tokens, cols]: [i64; 3], kind: Kind) -> Self {
         let (rows, each, tokens_of_it) = match kind.form {
             Form::Vector => (1, usize::MAX, 1),
@@ -76,12 +76,12 @@ impl<T: Element> Operand<T> {
         Self { memory, start, shape, strides, each, cols, values }
     }
 
-    /// A weight, bias or table.
+    /// Makes a vector of `cols` values: a weight, a bias or a table.
     pub fn vector(device: &Device, random: &mut StdRng, cols: i64, single: bool, offset: usize) -> Self {
         Self::new(device, random, [1, 1, cols], Kind { form: Form::Vector, single, offset })
     }
 
-    /// For reading.
+    /// Returns a view for reading.
     pub fn view(&self) -> View<'_> {
         match &self.memory {
             Memory::Same(buffer) => buffer.view_strided(self.start, &self.shape, &self.strides),
@@ -90,18 +90,19 @@ impl<T: Element> Operand<T> {
         .expect("inside")
     }
 
-    /// Its value beside the element `at` of `x`.
+    /// Returns the value that applies to element `at` of `x`.
     pub fn at(&self, at: usize) -> f32 {
         self.values[at / self.cols / self.each * self.cols + at % self.cols]
     }
 
-    /// Is it in f32 beside 16 bits?
+    /// Returns whether the operand is in f32 and `x` has 16 bits.
     pub fn is_f32(&self) -> bool {
         matches!(self.memory, Memory::F32(_)) && size_of::<T>() == 2
     }
 }
 
-/// Rows `pitch` apart, from element `start` on, with poison around them.
+/// Uploads rows whose starts are `pitch` elements apart, from element `start` on. All other elements are
+/// poison.
 fn upload<E: Element>(
     device: &Device,
     random: &mut StdRng,
@@ -118,16 +119,16 @@ fn upload<E: Element>(
     (device.upload(&memory).expect("device memory"), wide)
 }
 
-/// A scale, shift or gate, with its table.
+/// A scale, shift or gate, with its optional table.
 pub struct Side<T> {
-    /// For a batch or a token.
+    /// The values per batch or per token.
     pub value: Operand<T>,
-    /// Added to it.
+    /// The table, which is added to `value`.
     pub table: Option<Operand<T>>,
 }
 
 impl<T: Element> Side<T> {
-    /// Random values; a table in f32 or not.
+    /// Makes random values. `table` says whether there is a table, and whether it is in f32.
     pub fn new(
         device: &Device,
         random: &mut StdRng,
@@ -140,17 +141,18 @@ impl<T: Element> Side<T> {
         Self { value, table }
     }
 
-    /// As the ops take it.
+    /// Returns the argument for an op.
     pub fn view(&self) -> Modulation<'_> {
         Modulation { value: self.value.view(), table: self.table.as_ref().map(Operand::view) }
     }
 
-    /// Is any of it in f32 beside 16 bits?
+    /// Returns whether the value or the table is in f32 while `x` has 16 bits.
     pub fn is_f32(&self) -> bool {
         self.value.is_f32() || self.table.as_ref().is_some_and(Operand::is_f32)
     }
 
-    /// Its value beside the element `at` of `x`: the sum is rounded to the dtype that both have.
+    /// Returns the value for element `at` of `x`. The sum with the table is rounded to the dtype that both
+    /// have.
     pub fn at(&self, at: usize) -> f32 {
         let Some(table) = &self.table else { return self.value.at(at) };
         let sum = table.at(at % self.value.cols) + self.value.at(at);
@@ -158,27 +160,27 @@ impl<T: Element> Side<T> {
     }
 }
 
-/// Weight and bias, and what modulates the norm.
+/// The operands of a modulated norm: weight, bias, scale and shift.
 pub struct Norming<T> {
-    /// Multiplies the norm.
+    /// Multiplies the normalised row.
     pub weight: Option<Operand<T>>,
-    /// Added after that.
+    /// Is added after the product with `weight`.
     pub bias: Option<Operand<T>>,
-    /// Its sum with 1 multiplies the norm.
+    /// The norm is multiplied by `1 + scale`.
     pub scale: Side<T>,
-    /// Added after that.
+    /// Is added after the product with `1 + scale`.
     pub shift: Option<Side<T>>,
 }
 
 impl<T: Element> Norming<T> {
-    /// As the ops take them.
+    /// Returns the arguments for an op.
     pub fn views(&self) -> (Affine<'_>, ScaleShift<'_>) {
         let (weight, bias) = (self.weight.as_ref().map(Operand::view), self.bias.as_ref().map(Operand::view));
         let by = ScaleShift { scale: self.scale.view(), shift: self.shift.as_ref().map(Side::view) };
         (Affine { weight, bias }, by)
     }
 
-    /// Is any of them in f32 beside 16 bits, so that nothing is rounded before the end?
+    /// Returns whether an operand is in f32 while `x` has 16 bits. The op then rounds only its final result.
     pub fn is_f32(&self) -> bool {
         let vectors = [&self.weight, &self.bias].into_iter().flatten().any(Operand::is_f32);
         vectors || self.scale.is_f32() || self.shift.as_ref().is_some_and(Side::is_f32)

@@ -1,14 +1,14 @@
 //! The table of shapes that Rust and Python tests share: `tests/shapes.json`.
 use serde::Deserialize;
 
-/// Rows and columns of a tensor, and why they are in the table.
+/// The rows and columns of a tensor, and the reason why the table has this shape.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Shape {
     /// Rows.
     pub rows: i64,
     /// Columns.
     pub cols: i64,
-    /// What this shape can find that its neighbours cannot.
+    /// The fault that this shape can reveal and similar shapes cannot.
     pub why: String,
 }
 
@@ -17,7 +17,7 @@ struct Table {
     shapes: Vec<Shape>,
 }
 
-/// The shapes that run on every device.
+/// Returns the shapes that run on every device.
 pub fn shapes() -> Vec<Shape> {
     let table: Table =
         serde_json::from_str(include_str!("../shapes.json")).expect("tests/shapes.json is valid");

@@ -1,9 +1,10 @@
-//! Random tensors, on the host as f64 of what the device holds.
+//! Random tensors on a device, and their values on the host as f64.
 use oxiwarp::{Buffer, Device, Element};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-/// Fresh numbers for each run; a failing test prints the seed, and `OXIWARP_SEED` repeats it.
+/// Returns a new seed for each run. A failing test prints the seed, and the variable `OXIWARP_SEED` repeats
+/// it.
 pub fn seed() -> u64 {
     match std::env::var("OXIWARP_SEED") {
         Ok(seed) => seed.parse().expect("OXIWARP_SEED is a number"),
@@ -11,49 +12,50 @@ pub fn seed() -> u64 {
     }
 }
 
-/// A stream of random numbers.
+/// Returns a random number generator.
 pub fn random(seed: u64) -> StdRng {
     StdRng::seed_from_u64(seed)
 }
 
-/// `len` values between -4 and 4, rounded to `T`.
+/// Returns `len` values between -4 and 4, rounded to `T`.
 pub fn values<T: Element>(random: &mut StdRng, len: usize) -> Vec<T> {
     (0..len).map(|_| T::from_f32(random.random_range(-4.0..4.0))).collect()
 }
 
-/// The values as the reference computes with them.
+/// Returns the values in f64, for the reference.
 pub fn wide<T: Element>(values: &[T]) -> Vec<f64> {
     values.iter().map(|value| f64::from(value.to_f32())).collect()
 }
 
-/// Rows of `cols` elements, `stride` apart, from element `offset` on: how a test lays a matrix out.
+/// The memory layout of a matrix: the first row starts at element `offset`, and rows are `stride` elements
+/// apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Elements before the first row: 1 gives an unaligned base.
     pub offset: usize,
-    /// Elements from a row to the next.
+    /// Elements from the start of a row to the start of the next row.
     pub stride: i64,
 }
 
 impl Layout {
-    /// Rows without a gap.
+    /// Returns the layout of rows without gaps.
     pub fn dense(cols: i64) -> Self {
         Self { offset: 0, stride: cols }
     }
 }
 
-/// A matrix on a device, laid out as asked, with a copy of its values.
+/// A matrix on a device with the given layout.
 pub struct Matrix<T> {
     /// The memory.
     pub buffer: Buffer<T>,
-    /// Where the rows lie in it.
+    /// The position of the rows in the buffer.
     pub layout: Layout,
     /// `[rows, cols]`.
     pub shape: [i64; 2],
 }
 
 impl<T: Element> Matrix<T> {
-    /// `values`, laid out as asked; gaps hold poison.
+    /// Uploads `values` with the given layout. Gaps contain poison.
     pub fn upload(device: &Device, values: &[T], shape: [i64; 2], layout: Layout) -> Self {
         let [rows, cols] = shape;
         let len = layout.offset + (rows * layout.stride).max(cols) as usize;
@@ -65,31 +67,31 @@ impl<T: Element> Matrix<T> {
         Self { buffer: device.upload(&memory).expect("device memory"), layout, shape }
     }
 
-    /// Poison to write to.
+    /// Makes a matrix for results that contains only poison.
     pub fn poisoned(device: &Device, shape: [i64; 2], layout: Layout) -> Self {
         let values = vec![T::from_bits(u32::MAX); (shape[0] * shape[1]) as usize];
         Self::upload(device, &values, shape, layout)
     }
 
-    /// For reading.
+    /// Returns a view for reading.
     pub fn view(&self) -> oxiwarp::View<'_> {
         self.buffer.view_strided(self.layout.offset, &self.shape, &[self.layout.stride, 1]).expect("inside")
     }
 
-    /// For writing.
+    /// Returns a view for writing.
     pub fn view_mut(&mut self) -> oxiwarp::ViewMut<'_> {
         self.buffer
             .view_strided_mut(self.layout.offset, &self.shape, &[self.layout.stride, 1])
             .expect("inside")
     }
 
-    /// For reading, the rows in `batches`: `[batches, rows / batches, cols]`.
+    /// Returns a view for reading of shape `[batches, rows / batches, cols]`.
     pub fn view_batches(&self, batches: i64) -> oxiwarp::View<'_> {
         let (shape, strides) = self.batches(batches);
         self.buffer.view_strided(self.layout.offset, &shape, &strides).expect("inside")
     }
 
-    /// For writing, as [`Matrix::view_batches`].
+    /// Returns a view for writing, shaped as in [`Matrix::view_batches`].
     pub fn view_batches_mut(&mut self, batches: i64) -> oxiwarp::ViewMut<'_> {
         let (shape, strides) = self.batches(batches);
         self.buffer.view_strided_mut(self.layout.offset, &shape, &strides).expect("inside")
@@ -100,7 +102,7 @@ impl<T: Element> Matrix<T> {
         ([batches, rows / batches, cols], [rows / batches * stride, stride, 1])
     }
 
-    /// The values, row after row; panics where anything outside the rows was written.
+    /// Returns the values, row by row. Panics if an element outside the rows was written.
     pub fn download(&self) -> Vec<T> {
         let memory = self.buffer.download().expect("a kernel that ran");
         let [rows, cols] = self.shape.map(|size| size as usize);

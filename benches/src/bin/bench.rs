@@ -1,7 +1,9 @@
-//! The time of every op on a GPU beside that of a device copy: `cargo run --release -p oxiwarp-benches --bin bench`.
+//! Measures every op on a GPU and compares it with a device copy: `cargo run --release -p oxiwarp-benches
+//! --bin bench`.
 //!
-//! Each case is a captured graph of at least 20 calls on rotating buffers: between two calls on the same buffers, three
-//! times the L2 cache of an H200 is read or written. The time is the median of the graph's replays, by CUDA events.
+//! Each case is a captured graph of at least 20 calls on rotating buffers. Between two calls on the same
+//! buffers, other calls touch three times the L2 cache of an H200. The reported time is the median of the
+//! graph's replays, by CUDA events.
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -14,17 +16,17 @@ use oxiwarp_benches::{Gpu, NO_GPU};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Everything was measured, and nothing is slower.
+/// Exit code if every case was measured and no case is slower.
 const DONE: u8 = 0;
-/// A case is slower than in the run of `--compare`.
+/// Exit code if a case is slower than in the run of `--compare`.
 const SLOWER: u8 = 1;
-/// Another error.
+/// Exit code of every other error.
 const FAILED: u8 = 3;
 
-/// Measure every op on the first GPU: time, GB/s, and the time of a device copy as a share of it.
+/// Measure every op on the first GPU: its time, its GB/s, and the time of a device copy divided by its time.
 ///
-/// Bytes are those of every input and every result, once. The copy reads and writes as many bytes together, in the same
-/// run. Results have to be finite; `tune` checks their values.
+/// The bytes of a case count every input and every result once. The copy reads and writes the same number of
+/// bytes in total, in the same run. Results must be finite; `tune` checks their values.
 #[derive(Debug, Parser)]
 #[command(
     name = "bench",
@@ -40,10 +42,11 @@ struct Options {
     /// Measure only cases whose id, `<op>/<rows>x<columns>`, contains TEXT
     #[arg(long, value_name = "TEXT")]
     filter: Option<String>,
-    /// Write the results to FILE, a line for each case with GPU, driver, commit and date
+    /// Write the results to FILE: one line per case with GPU, driver, commit and date
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Compare with FILE, which an earlier run wrote: the ratio of each case, and the geometric mean of each op
+    /// Compare with FILE, which an earlier run wrote: print the ratio of each case and the geometric mean of
+    /// each op
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
     /// Percent by which a case may be slower than in the run of --compare
@@ -52,7 +55,7 @@ struct Options {
     /// Timed replays of each case's graph
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     replays: u16,
-    /// Print the ids of the selected cases and their bytes, and measure nothing; needs no GPU
+    /// Print the ids and the bytes of the selected cases without measuring them; needs no GPU
     #[arg(long)]
     list: bool,
 }
@@ -62,10 +65,10 @@ fn percent(text: &str) -> std::result::Result<f64, String> {
     value.ok_or_else(|| "expected a number of percent, 0 or more".into())
 }
 
-/// The ops that are measured, with their cases.
+/// The selected ops, each with its selected cases.
 type Selected = Vec<(&'static Op, Vec<Case<'static>>)>;
 
-/// What every case is measured with.
+/// The state that all cases of a run share.
 struct Bench<'a> {
     gpu: &'a Gpu,
     replays: usize,
@@ -77,7 +80,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures the cases of an op and prints their table.
+    /// Measures the cases of `op` and prints their table.
     fn measure(&mut self, op: &Op, cases: &[Case]) -> Result<Vec<Record>> {
         let mut pool = Pool::of_ops(&self.gpu.device, &self.values, &[op])?;
         let mut records = vec![];
@@ -112,7 +115,7 @@ fn main() -> ExitCode {
         Ok(options) => options,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            // There is nowhere left to say that this failed.
+            // Nothing can report a failed print: ignore the error.
             let _ = error.print();
             return if asked { ExitCode::SUCCESS } else { FAILED.into() };
         }
@@ -126,7 +129,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the options say, and returns the exit code.
+/// Runs the benchmark that the options select, and returns the exit code.
 fn run(options: &Options) -> Result<u8> {
     let selected = Selection { ops: options.op.clone(), filter: options.filter.clone() }.cases();
     if selected.is_empty() {
@@ -138,7 +141,8 @@ fn run(options: &Options) -> Result<u8> {
         }
         return Ok(DONE);
     }
-    // Before the GPU is used: a file that cannot be read is found at once, and --csv may name the same file.
+    // Read the old run before the GPU is used. An unreadable file then fails at once, and --csv may name the
+    // same file.
     let old = options.compare.as_deref().map(report::read).transpose()?;
     let gpu = match Gpu::open() {
         Ok(gpu) => gpu,

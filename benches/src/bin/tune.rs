@@ -1,10 +1,11 @@
-//! Finds the launch configurations: for every op that leaves something to choose, those whose results are right are timed
-//! beside the one that the op takes by itself. Needs a GPU:
-//! `cargo run --release -p oxiwarp-benches --bin tune [-- --out FOLDER --seconds 110 softmax rope]`.
+//! Searches launch configurations: times every configuration with correct results and compares it with the
+//! op's default. Needs a GPU: `cargo run --release -p oxiwarp-benches --bin tune [-- --out FOLDER --seconds
+//! 110 softmax rope]`.
 //!
-//! Writes `tune.csv` as it goes, a line for each configuration, and prints a line for each length of rows. The time is
-//! shared out evenly among the ops: what is left of one's configurations when its part is over is counted and left out,
-//! but for the op's own, which all have. What the op or the GPU does not take is counted, with the reason.
+//! Writes one line per configuration to `tune.csv` during the run, and prints one line per row length. The
+//! time limit is divided evenly among the cases. When the time of a case is over, its remaining
+//! configurations are skipped and counted. The default configuration is always measured. Refused
+//! configurations are counted, with the first reason.
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,26 +23,26 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 const REPLAYS: usize = 5;
 
-/// Times launch configurations of every op that leaves something to choose.
+/// Times the launch configurations of every op that has several.
 ///
 /// Exit codes: 0 all results are right; 1 a result is wrong, or another error; 2 no GPU, or wrong arguments.
 #[derive(Parser)]
 struct Options {
-    /// How long to measure; an op's own configurations are all measured.
+    /// Time limit in seconds; the default configurations are always measured.
     #[arg(long, default_value_t = 110.0)]
     seconds: f64,
     /// The folder for tune.csv.
     #[arg(long, default_value = ".")]
     out: PathBuf,
-    /// These ops alone.
+    /// Ops to measure [default: all].
     #[arg(value_name = "OP", value_parser = Selection::op_name)]
     only: Vec<String>,
 }
 
-/// What every case is measured with.
+/// The state that all cases of a run share.
 struct Bench {
     gpu: Gpu,
-    /// Bytes a second.
+    /// Copy bandwidth in bytes per second.
     copy: f64,
     values: Values,
     pool: Pool,
@@ -51,7 +52,7 @@ struct Bench {
     refused: usize,
 }
 
-/// What became of a case's configurations.
+/// The results of all configurations of a case.
 #[derive(Default)]
 struct Outcome {
     times: Vec<(Duration, Trial)>,
@@ -60,7 +61,7 @@ struct Outcome {
 }
 
 impl Bench {
-    /// Checks and times the configurations of one case, until `deadline`.
+    /// Checks and times the configurations of `case` until `deadline`.
     fn try_out(&mut self, case: Case, deadline: Instant) -> Result<Outcome> {
         let Self { gpu, values, pool, progress, wrong, .. } = self;
         let (mut checks, mut outcome) = (Checks::of(case, values)?, Outcome::default());
@@ -89,7 +90,7 @@ impl Bench {
         Ok(outcome)
     }
 
-    /// Tries out a case, and writes down what came of it.
+    /// Checks and times the configurations of `case`, then writes and prints the results.
     fn measure(&mut self, case: Case, deadline: Instant) -> Result<()> {
         let Outcome { mut times, refused, left_out } = self.try_out(case, deadline)?;
         let (Op { name, .. }, Case { rows, cols, .. }) = (case.op, case);
@@ -164,7 +165,8 @@ fn measure_all(gpu: Gpu, options: Options) -> Result<()> {
     for (number, case) in cases.iter().enumerate() {
         let left = options.seconds - start.elapsed().as_secs_f64();
         let part = left.max(0.0) / (cases.len() - number) as f64;
-        // A case whose kernels have to be compiled first may take of those after it.
+        // A case whose kernels must be compiled first may use up to three times its part of the remaining
+        // time.
         bench.measure(*case, Instant::now() + Duration::from_secs_f64(3.0 * part))?;
         bench.progress.step();
     }

@@ -1,4 +1,4 @@
-//! Calls of attention and of its gradients: FLUX.1's heads, a row for each batch and a column for each token.
+//! Calls of attention and its gradients, with FLUX.1's heads. A row is a batch, and a column is a token.
 use oxiwarp::{
     Attention, AttentionGradients, AttentionInputs, AttentionResult, Device, Result, Stream,
     attention_decode_workspace,
@@ -6,21 +6,21 @@ use oxiwarp::{
 
 use super::{Operands, Width};
 
-/// Columns of a head.
+/// Head dimension.
 pub(super) const HEAD: i64 = 128;
-/// Heads of FLUX.1.
+/// Number of heads of FLUX.1.
 const HEADS: i64 = 24;
-/// Heads of the queries of a decoded token, and of its keys: Llama 8B's.
+/// Query heads and key heads for decoding, as in Llama 8B.
 const QUERY_HEADS: i64 = 32;
 const KV_HEADS: i64 = 8;
 
-/// Elements of a batch of queries, keys or values.
+/// Elements per batch of queries, keys or values.
 pub(super) const TOKENS: Width = |tokens| tokens * (HEADS * HEAD) as usize;
-/// Bytes of the logarithms of a batch's sums of exponentials.
+/// Bytes per batch of the log-sum-exp values.
 pub(super) const LOGARITHMS: Width = |tokens| tokens * HEADS as usize * size_of::<f32>();
-/// Elements of a decoded token's queries.
+/// Elements of one decoded token's queries.
 pub(super) const QUERY: Width = |_| (QUERY_HEADS * HEAD) as usize;
-/// Elements of the keys, or values, that it sees.
+/// Elements of the keys, or of the values, that a decoded token attends to.
 pub(super) const KEYS: Width = |keys| keys * (KV_HEADS * HEAD) as usize;
 
 pub(super) fn attention(device: &Device, t: Operands, stream: Stream) -> Result<()> {
@@ -49,7 +49,7 @@ pub(super) fn attention_backward(device: &Device, t: Operands, stream: Stream) -
     oxiwarp::attention_backward(device, inputs, result, gradients, Attention::default(), stream)
 }
 
-/// A batch for each row, a key for each column.
+/// Runs attention of one decoded token per batch. A row is a batch, and a column is a key.
 pub(super) fn attention_decode(device: &Device, t: Operands, stream: Stream) -> Result<()> {
     let (q, kv, [out, ..]) = ([t.rows, 1, QUERY_HEADS, HEAD], [t.rows, t.cols, KV_HEADS, HEAD], t.y);
     let inputs = AttentionInputs {

@@ -1,17 +1,17 @@
-//! The operands of one call: parts of the buffers of a pool.
+//! The operands of one call: slices of the buffers of a pool.
 use std::cell::Cell;
 
 use half::bf16;
 use oxiwarp::{Buffer, Result, View, ViewMut};
 
-/// Inputs of a call, at most.
+/// Maximum number of inputs per call.
 pub(super) const INPUTS: usize = 5;
-/// Vectors of a row's columns.
+/// Number of vectors with one value per column.
 pub(super) const VECTORS: usize = 4;
-/// Results.
+/// Maximum number of results per call.
 pub(super) const OUTPUTS: usize = 3;
 
-/// What a call reads of a buffer: from some element on.
+/// An input of a call: a buffer from element `offset` on.
 #[derive(Clone, Copy)]
 pub struct Part<'a> {
     pub(super) buffer: &'a Buffer<bf16>,
@@ -19,7 +19,7 @@ pub struct Part<'a> {
     pub(super) viewed: &'a Cell<usize>,
 }
 
-/// What a call writes.
+/// A result of a call: a buffer from element `offset` on.
 pub struct PartMut<'a> {
     pub(super) buffer: &'a mut Buffer<bf16>,
     pub(super) offset: usize,
@@ -27,10 +27,10 @@ pub struct PartMut<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// The elements as a tensor of `shape`.
+    /// Returns the elements as a tensor of `shape`.
     ///
     /// # Errors
-    /// There are not so many.
+    /// The buffer has too few elements.
     pub fn view(self, shape: &[i64]) -> Result<View<'a>> {
         count(self.viewed, shape);
         self.buffer.view_strided(self.offset, shape, &dense(shape))
@@ -38,59 +38,59 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> PartMut<'a> {
-    /// The elements as a tensor of `shape`.
+    /// Returns the elements as a tensor of `shape`.
     ///
     /// # Errors
-    /// There are not so many.
+    /// The buffer has too few elements.
     pub fn view_mut(self, shape: &[i64]) -> Result<ViewMut<'a>> {
         count(self.viewed, shape);
         self.buffer.view_strided_mut(self.offset, shape, &dense(shape))
     }
 }
 
-/// Adds the elements of a tensor of `shape`.
+/// Adds the number of elements of a tensor of `shape` to `viewed`.
 fn count(viewed: &Cell<usize>, shape: &[i64]) {
     viewed.set(viewed.get() + shape.iter().product::<i64>() as usize);
 }
 
-/// The strides of rows without gaps.
+/// Returns the strides of a contiguous tensor of `shape`.
 fn dense(shape: &[i64]) -> Vec<i64> {
     (0..shape.len()).map(|dim| shape[dim + 1..].iter().product()).collect()
 }
 
-/// What one call reads and writes.
+/// The inputs and results of one call.
 pub struct Operands<'a> {
     /// Rows of each tensor.
     pub rows: i64,
-    /// Columns.
+    /// Columns of each tensor.
     pub cols: i64,
-    /// Inputs.
+    /// The inputs.
     pub x: [Part<'a>; INPUTS],
-    /// Results.
+    /// The bf16 results.
     pub y: [PartMut<'a>; OUTPUTS],
     pub(super) vectors: &'a [Buffer<bf16>; VECTORS],
-    /// f32 results.
+    /// The f32 results.
     pub singles: [&'a mut Buffer<f32>; 2],
-    /// A class for each row.
+    /// The target class of each row.
     pub targets: &'a Buffer<i64>,
-    /// f32 inputs: logarithms of sums of exponentials.
+    /// f32 input: the log-sum-exp of each row.
     pub logarithms: &'a Buffer<f32>,
-    /// f32 inputs: the gradient of each row's loss.
+    /// f32 input: the gradient of each row's loss.
     pub dloss: &'a Buffer<f32>,
-    /// Memory between launches.
+    /// Scratch memory that the launches of one call share.
     pub workspace: &'a mut Buffer<f32>,
 }
 
 impl<'a> Operands<'a> {
-    /// The shape of a tensor of rows.
+    /// Returns the shape of a row tensor, `[rows, cols]`.
     pub fn shape(&self) -> [i64; 2] {
         [self.rows, self.cols]
     }
 
-    /// A vector of `len` values: a weight, a scale.
+    /// Returns a vector of `len` values, such as a weight or a scale.
     ///
     /// # Errors
-    /// There are not so many.
+    /// The vector has fewer than `len` values.
     pub fn vector(&self, number: usize, len: i64) -> Result<View<'a>> {
         self.vectors[number].view(&[len])
     }

@@ -1,10 +1,10 @@
-//! An op for rows of one length: how many bytes a call moves, and where calls read and write.
+//! An op with a tensor size: the bytes that a call moves, and the memory slots that calls use.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Op, Pool, SETS, Singles};
 use crate::{FLUSH_BYTES, LAUNCHES};
 
-/// Tensors begin at multiples of so many elements.
+/// Alignment in elements of the start of every tensor.
 const ALIGN: usize = 64;
 
 /// An op, and the size of its tensors.
@@ -19,12 +19,12 @@ pub struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Its name in reports: `<op>/<rows>x<columns>`.
+    /// Returns the case's name in reports: `<op>/<rows>x<columns>`.
     pub fn id(&self) -> String {
         format!("{}/{}x{}", self.op.name, self.rows, self.cols)
     }
 
-    /// Bytes that a call has to move: each input read once, each result written once.
+    /// Returns the bytes that a call must move: each input read once, each result written once.
     pub fn bytes(&self) -> usize {
         let Op { reads, writes, vectors, others, .. } = self.op;
         let of_row: usize = reads.iter().chain(*writes).map(|width| width(self.cols)).sum();
@@ -36,33 +36,35 @@ impl Case<'_> {
         self.rows * (2 * of_row + others(self.cols)) + 2 * vectors + 4 * singles
     }
 
-    /// Places that calls take in turn, `sets` of them with the same offset: so many that nothing of a place is left in a
-    /// cache when its turn comes again.
+    /// Returns the number of memory slots that calls use in rotation; `sets` slots have the same offset. With
+    /// this many slots, no data of a slot is in the cache when the slot is used again.
     pub fn places(&self, sets: usize) -> usize {
         FLUSH_BYTES.div_ceil(self.bytes()).max(sets)
     }
 
-    /// Calls of a graph: of every place as many.
+    /// Returns the calls per graph: a multiple of the number of slots, so that each slot is used equally
+    /// often.
     pub fn calls(&self, sets: usize) -> usize {
         LAUNCHES.next_multiple_of(self.places(sets))
     }
 
-    /// Elements from a place to the next in a set.
+    /// Returns the distance in elements between two consecutive slots of a set.
     pub fn step(&self) -> usize {
         let widths = self.op.reads.iter().chain(self.op.writes).map(|width| width(self.cols));
         (self.rows * widths.max().unwrap_or(0)).next_multiple_of(ALIGN)
     }
 
-    /// The call with this number, of those that take the places of a pool for the GPU in turn.
+    /// Makes call number `number`. Calls with consecutive numbers rotate through the slots of a pool for the
+    /// GPU.
     ///
     /// # Errors
-    /// The op refuses its operands, or a driver error.
+    /// The op refuses its operands, or the driver fails.
     pub fn call(&self, device: &Device, pool: &mut Pool, number: usize, stream: Stream) -> Result<()> {
         let operands = pool.operands(number % self.places(SETS), self.step(), [self.rows, self.cols]);
         (self.op.call)(device, operands, stream)
     }
 
-    /// Runs it in the first place.
+    /// Runs the op in the first slot.
     ///
     /// # Errors
     /// As [`Case::call`].
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
     use crate::cases::{OPS, Values};
 
-    /// Between two calls in one place so much is touched that no cache of 60 MB has anything of it left.
+    /// Between two calls in the same slot, the calls touch more memory than a 60 MB cache keeps.
     #[test]
     fn no_place_is_in_a_cache_when_its_turn_comes() {
         let (sets, layer_norm) = (4, OPS.iter().find(|op| op.name == "layer_norm").expect("it is listed"));
@@ -90,7 +92,7 @@ mod tests {
         }
     }
 
-    /// A call reads and writes its own place: the third is the second of the first of two sets.
+    /// Slots do not overlap. With two sets, the third slot is the second one of the first set.
     #[test]
     fn places_are_apart() {
         let case = Case {

@@ -1,40 +1,42 @@
-//! What there is to choose, for each kind of op.
+//! Lists the launch configurations that each kind of op can use.
 use oxiwarp::{Arch, Device, LaunchOverride, Rung, rung};
 
 const TEAMS: &[u32] = &[1, 2, 4, 8, 16, 32, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1_024];
-/// Threads of a block of several teams.
+/// Threads per block for blocks of several teams. A team is the group of threads that share a row.
 const BLOCKS: &[u32] = &[64, 128];
-/// Threads of a cluster's blocks.
+/// Threads per block in a cluster.
 const CLUSTERS: &[u32] = &[64, 96, 128, 192, 256, 288, 320, 352, 384, 416, 512, 768, 1_024];
 
-/// What an op leaves to choose.
+/// The kinds of launch configurations that ops have.
 #[derive(Clone, Copy, Debug)]
 pub enum Choices {
-    /// A rung for kernels that hold so many packs in so many threads at most, in a block or in the eighth of a cluster.
+    /// A rung, that is, one launch configuration from an op's table (its ladder). Each pair is the 16-byte
+    /// packs per thread that a kernel keeps in registers, and its maximum number of threads per team.
     Rungs {
-        /// In a block.
+        /// Kernels in which a team is at most one block.
         in_registers: &'static [(u32, u32)],
-        /// In each of a cluster's.
+        /// Kernels in which each block of a cluster processes a part of the row.
         clusters: &'static [(u32, u32)],
     },
-    /// A rung of a kernel that holds no row and takes four packs a step.
+    /// A rung of a kernel that keeps no row in registers and reads four packs per step.
     Passes,
-    /// Kernel, warps and carveout of a norm over quads.
+    /// The kernel, the number of warps and the shared memory carveout of a vec4 norm.
     Vec4s,
-    /// Kernel, warps and shares of heads.
+    /// The kernel, the number of warps and the heads per warp.
     Heads,
-    /// Threads of an element-wise op's blocks, up to as many.
+    /// Threads per block of an element-wise op, up to this number.
     Threads(u32),
-    /// Kernel, threads and blocks of a norm's gradient.
+    /// The kernel, threads and blocks of a norm's gradient.
     Gradient,
-    /// Are keys shared out among blocks?
+    /// Whether the keys are split among blocks (split-KV).
     Decode,
-    /// Nothing: `tune` leaves the op out.
+    /// No choice: `tune` skips the op.
     Nothing,
 }
 
 impl Choices {
-    /// Those for rows of so many columns of 16 bits; the op's own is the first.
+    /// Returns the configurations for rows of `cols` 16-bit columns. The op's default configuration comes
+    /// first.
     pub fn list(self, device: &Device, cols: usize) -> Vec<LaunchOverride> {
         let own = LaunchOverride::default();
         let mut list = vec![own];
@@ -82,7 +84,8 @@ impl Choices {
                 );
             }
             Self::Gradient => {
-                // A LayerNorm's has rows beside each other, held alone, and read twice.
+                // LayerNorm has three forms: several rows at a time, one row kept in registers, and rows read
+                // twice.
                 let blocks = [vec![own], parallelism(&[1, 2, 3, 4, 5, 6, 8]), threads(&[64, 256])].concat();
                 list.extend(kernels(&blocks, 2));
             }
@@ -93,12 +96,13 @@ impl Choices {
     }
 }
 
-/// Do so many threads' packs hold a row, and less than half of them in vain?
+/// Returns whether this many packs in registers can store a row of `packs` packs with less than half of them
+/// unused.
 fn fills(packs: u32, in_registers: u32) -> bool {
     (packs..packs * 2).contains(&in_registers)
 }
 
-/// The rungs that can take a row of `packs` packs and waste less than half of their threads.
+/// Returns the rungs that can process a row of `packs` packs with less than half of their registers unused.
 fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32, u32)]) -> Vec<Rung> {
     let mut rungs = vec![];
     for &(in_registers, max) in kernels {
@@ -109,7 +113,7 @@ fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32
     if packs > 2_048 {
         rungs.extend([256, 512].map(|team| rung(packs, 0, team, team)));
     }
-    // On other architectures, and on the executor, a cluster is one block.
+    // On other architectures and on the CPU executor, a cluster is one block.
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
     if packs > 4_096 || blocks == 1 {
         for &(in_registers, max) in clusters {
@@ -126,7 +130,7 @@ fn of_rows(device: &Device, packs: u32, kernels: &[(u32, u32)], clusters: &[(u32
     rungs
 }
 
-/// The sizes of block in which teams of `team` threads are tried.
+/// Returns the block sizes to try for teams of `team` threads.
 fn blocks_of(team: u32) -> impl Iterator<Item = u32> {
     let alone = team.is_multiple_of(32).then_some(team);
     let more = BLOCKS.iter().copied().filter(move |&threads| threads > team && threads.is_multiple_of(team));

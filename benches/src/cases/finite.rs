@@ -1,16 +1,18 @@
-//! A cheap check of results: finite for the finite inputs of the pool. `tune` and the tests compare values.
+//! Checks cheaply that results are finite for the finite inputs of the pool. `tune` and the tests compare
+//! values.
 use oxiwarp::{Device, Result, Stream};
 
 use super::{Case, Pool, Singles};
 
-/// Elements that are read at the begin, in the middle and at the end of a result.
+/// Number of elements to read at the start, in the middle and at the end of a result.
 const READ: usize = 64 << 10;
 
 impl Case<'_> {
-    /// Runs it with poisoned results, and says which element of a result is not finite, if one of those that are read is.
+    /// Fills the results with poison values, runs the op, and describes the first element read that is not
+    /// finite.
     ///
     /// # Errors
-    /// As [`Case::call`]; a kernel that failed.
+    /// As [`Case::call`]; or a kernel failed.
     pub fn not_finite(&self, device: &Device, pool: &mut Pool, stream: Stream) -> Result<Option<String>> {
         pool.poison(stream)?;
         self.run(device, pool, stream)?;
@@ -34,7 +36,7 @@ impl Case<'_> {
     }
 }
 
-/// The first element that is read and not finite.
+/// Returns the first element read that is not finite.
 fn first(
     len: usize,
     read: impl Fn(std::ops::Range<usize>) -> Result<Vec<f32>>,
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
     use crate::cases::{Choices, OPS, Values};
 
-    /// Every op of the table runs on the CPU executor, on a few rows, and writes all of its results.
+    /// Every op of the table runs on the CPU executor with a few rows and writes all of its results.
     #[test]
     fn every_op_runs_and_its_results_are_finite() {
         let (cpu, stream) = (Device::cpu(), Stream::default());
@@ -69,7 +71,7 @@ mod tests {
             let mut pool = Pool::new(&cpu, &values, case.step(), 1 << 12, 1).expect("memory");
             let found = case.not_finite(&cpu, &mut pool, stream);
             assert_eq!(found.unwrap_or_else(|error| panic!("{}: {error}", op.name)), None, "{}", op.name);
-            // The widths in the table are those of the tensors that the call takes.
+            // The widths in the table equal those of the tensors that the call views.
             let widths = op.reads.iter().chain(op.writes).map(|width| width(cols));
             assert_eq!(pool.viewed.get(), rows * widths.sum::<usize>(), "{}", op.name);
         }

@@ -1,6 +1,6 @@
-//! The cases of all benchmarks in Rust: every op of `oxiwarp`, the sizes at which it is measured, and its operands.
+//! The cases of all Rust benchmarks: every op of `oxiwarp`, its measured sizes, and its operands.
 //!
-//! `bench` and criterion measure all of them, `tune` those whose launch leaves something to choose.
+//! `bench` and criterion measure all cases. `tune` measures the ops that have several launch configurations.
 mod attention;
 mod call;
 mod case;

@@ -1,4 +1,4 @@
-//! Calls of the norms over rows in quads, and of their gradients.
+//! Calls of the vec4 norms and of their gradients.
 use oxiwarp::{
     AdaNorm, Affine, Device, GatedResidual, Modulation, Norm, ParameterGradients, Result, RmsNorm,
     ScaleShift, Stream, norm_backward_workspace,
@@ -6,7 +6,7 @@ use oxiwarp::{
 
 use super::Operands;
 
-/// A weight, which is also a bias, and scale and shift, which are also a gate.
+/// Returns the norm's weight and bias, and the scale and shift. A case may also use the shift as a gate.
 fn parameters<'a>(t: &Operands<'a>) -> Result<(Affine<'a>, ScaleShift<'a>)> {
     let [weight, bias, scale, shift] =
         [t.vector(0, t.cols)?, t.vector(1, t.cols)?, t.vector(2, t.cols)?, t.vector(3, t.cols)?];

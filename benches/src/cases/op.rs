@@ -1,25 +1,25 @@
-//! An op of the table, and which of the table are measured.
+//! The description of an op in the table, and the selection of the ops and cases to measure.
 use oxiwarp::{Device, Result, Stream};
 
 use super::ops::OPS;
 use super::{Case, Choices, ELEMENTS, Operands};
 
-/// Elements of a tensor for a row of so many columns.
+/// Number of elements of a tensor per row, as a function of the number of columns.
 pub type Width = fn(usize) -> usize;
 
-/// Rows of a FLUX.1 image: norms over quads are launched otherwise if rows are few.
+/// Rows of a FLUX.1 image. Vec4 norms use another launch configuration if there are few rows.
 const FEW_ROWS: usize = 4_608;
 
-/// Results in f32, and how many.
+/// Number and shape of an op's f32 results.
 #[derive(Clone, Copy, Debug)]
 pub enum Singles {
-    /// A number for each row.
+    /// This many results with one value per row.
     OfRows(usize),
-    /// A number for each column: a sum over all rows.
+    /// This many results with one value per column: a sum over all rows.
     OfColumns(usize),
 }
 
-/// Names of variants in the results files of 2026-11-25 and before, and the names of today.
+/// Names of variants in results files up to 2026-11-25, each with its current name.
 const OLD_NAMES: &[(&str, &str)] = &[
     ("ada_norm LayerNorm", "ada_norm-layernorm"),
     ("ada_norm RMSNorm", "ada_norm-rmsnorm"),
@@ -28,49 +28,49 @@ const OLD_NAMES: &[(&str, &str)] = &[
     ("qk_norm_rope across heads", "qk_norm_rope-across-heads"),
 ];
 
-/// The name of today for the name of an op in any results file.
+/// Returns the current name for the name of an op in any results file.
 pub fn current_name(name: &str) -> &str {
     OLD_NAMES.iter().find(|(old, _)| *old == name).map_or(name, |(_, current)| current)
 }
 
-/// An op, for tensors of bf16.
+/// An op on bf16 tensors.
 pub struct Op {
-    /// Its name, and with a hyphen after it the variant that is measured: `ada_norm-rmsnorm`.
+    /// The op's name. A hyphen and the measured variant may follow: `ada_norm-rmsnorm`.
     pub name: &'static str,
-    /// Elements of each input for a row.
+    /// Elements per row of each input.
     pub reads: &'static [Width],
-    /// Elements of each result for a row.
+    /// Elements per row of each result.
     pub writes: &'static [Width],
-    /// Elements of each parameter that all rows share: a weight, a scale.
+    /// Elements of each parameter that is the same for all rows, such as a weight or a scale.
     pub vectors: &'static [Width],
-    /// Bytes that a row has in inputs of other types: a target, the logarithm of a softmax's sum.
+    /// Bytes per row of inputs with other types, such as a target or the log-sum-exp of a softmax.
     pub others: Width,
-    /// Results in f32.
+    /// The op's f32 results.
     pub singles: Singles,
-    /// What there is to choose.
+    /// The kind of launch configurations of the op.
     pub choices: Choices,
-    /// Columns of the rows that are measured.
+    /// The measured numbers of columns.
     pub columns: &'static [usize],
-    /// The most rows that are measured.
+    /// Maximum number of measured rows.
     pub max_rows: usize,
-    /// Can the CPU executor compute a few rows of the measured sizes?
+    /// Whether the CPU executor is fast enough to compute a few rows of the measured sizes.
     pub light: bool,
-    /// Launches it.
+    /// Launches the op.
     pub call: fn(&Device, Operands, Stream) -> Result<()>,
 }
 
 impl Op {
-    /// The name of the function: without the variant.
+    /// Returns the function's name, without the variant.
     pub fn function(&self) -> &'static str {
         self.name.split('-').next().unwrap_or(self.name)
     }
 
-    /// Is `name` its name, or the name of its function?
+    /// Returns whether `name` is the op's name or its function's name.
     pub fn is_called(&self, name: &str) -> bool {
         [self.name, self.function()].contains(&name)
     }
 
-    /// The cases that are measured.
+    /// Returns the measured cases.
     pub fn cases(&'static self) -> Vec<Case<'static>> {
         let rows = |&cols: &usize| {
             let rows = self.rows_of(cols).into_iter();
@@ -79,7 +79,8 @@ impl Op {
         self.columns.iter().flat_map(rows).collect()
     }
 
-    /// The numbers of rows that are measured: as many as the largest tensors hold, and few.
+    /// Returns the measured numbers of rows: as many as the largest tensors have room for, and for some ops
+    /// also a few.
     fn rows_of(&self, cols: usize) -> Vec<usize> {
         let widest = self.reads.iter().chain(self.writes).map(|width| width(cols)).max().unwrap_or(1);
         let max = (ELEMENTS / widest).clamp(1, self.max_rows);
@@ -90,20 +91,20 @@ impl Op {
     }
 }
 
-/// Which cases are measured: all if nothing is named.
+/// The selection of measured cases. An empty selection means all cases.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Ops, by the name of the function or with its variant.
+    /// Names of ops, with or without the variant.
     pub ops: Vec<String>,
-    /// A part of `<op>/<rows>x<columns>`.
+    /// Text that a case's id, `<op>/<rows>x<columns>`, must contain.
     pub filter: Option<String>,
 }
 
 impl Selection {
-    /// Checks a name that a user gave.
+    /// Checks the name of an op that a user gave.
     ///
     /// # Errors
-    /// No op has this name; the message lists all names.
+    /// No op has this name. The message lists all names.
     pub fn op_name(name: &str) -> std::result::Result<String, String> {
         let name = current_name(name);
         if OPS.iter().any(|op| op.is_called(name)) {
@@ -114,7 +115,7 @@ impl Selection {
         Err(format!("no op has this name, expected one of {}", names.join(", ")))
     }
 
-    /// The ops that have selected cases, with these.
+    /// Returns the ops that have selected cases, each with these cases.
     pub fn cases(&self) -> Vec<(&'static Op, Vec<Case<'static>>)> {
         let wanted = |op: &&Op| self.ops.is_empty() || self.ops.iter().any(|name| op.is_called(name));
         let of_op = |op: &'static Op| {

@@ -1,4 +1,5 @@
-//! What the calls of an op read and write: pseudo-random rows in more memory than stays in a cache, or a few of these rows.
+//! Buffers for the operands of an op: pseudo-random rows in more memory than a cache holds, or a few of these
+//! rows.
 use std::cell::Cell;
 use std::ops::Range;
 
@@ -8,27 +9,28 @@ use oxiwarp::{Buffer, Device, Result};
 use super::Op;
 use super::call::{INPUTS, OUTPUTS, Operands, Part, PartMut, VECTORS};
 
-/// Elements of the largest tensors on a GPU: 192 MB, with another set for each of four calls. Smaller ones take parts of
-/// these in turn.
+/// Elements of the largest tensor on a GPU: 192 MB, and four sets of tensors exist. Calls with smaller
+/// tensors use consecutive pieces of it.
 pub const ELEMENTS: usize = 96 << 20;
 /// Sets of tensors on a GPU.
 pub const SETS: usize = 4;
-/// The most columns.
+/// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;
-/// The logarithms of softmaxes' sums that gradients read, and the gradients of losses: about that of 3000 equal weights.
+/// The log-sum-exp that gradients read, and the gradient of each loss: about the logarithm of 3000 equal
+/// weights.
 const LOGARITHM: f32 = 8.0;
-/// Elements that an input's values lie behind those of the last.
+/// Offset in elements between the values of one input and of the next.
 const SKEW: usize = 4_099;
-/// Targets are below this.
+/// Number of classes: every target is below it.
 const CLASSES: usize = 512;
-/// Blocks that keep sums of columns for two gradients, at most: eight for each multiprocessor of an H200.
+/// Maximum number of blocks that write partial column sums, for two gradients: eight per SM of an H200.
 const BLOCKS: usize = 2 * 8 * 132;
 
 /// The values of all inputs.
 pub struct Values(Vec<bf16>);
 
 impl Values {
-    /// For tensors of `len` elements.
+    /// Makes values for tensors of `len` elements.
     pub fn new(len: usize) -> Self {
         let mut state = 0x9e37_79b9_u32;
         let mut next = || {
@@ -38,13 +40,13 @@ impl Values {
         Self((0..len + INPUTS * SKEW).map(|_| next()).collect())
     }
 
-    /// Those of an input.
+    /// Returns the values of input number `input`, elements `range`.
     fn of(&self, input: usize, range: Range<usize>) -> &[bf16] {
         &self.0[input * SKEW..][range]
     }
 }
 
-/// Tensors on a device: several sets, which calls take in turn.
+/// The tensors on a device, in several sets that calls use in rotation.
 pub struct Pool {
     x: [Vec<Buffer<bf16>>; INPUTS],
     y: [Vec<Buffer<bf16>>; OUTPUTS],
@@ -56,39 +58,40 @@ pub struct Pool {
     logarithms: Buffer<f32>,
     dloss: Buffer<f32>,
     workspace: Buffer<f32>,
-    /// Elements of all tensors of rows that calls took: a test compares them with the table.
+    /// Number of elements of all row tensors that calls have viewed. A test compares it with the table.
     pub(super) viewed: Cell<usize>,
 }
 
-/// How large a pool is.
+/// The sizes of a pool.
 struct Sizes {
-    /// Elements of a result.
+    /// Elements of each result.
     written: usize,
     rows: Range<usize>,
-    /// The most columns.
+    /// Maximum number of columns.
     max: usize,
-    /// Numbers of the workspace.
+    /// Number of f32 values of the workspace.
     workspace: usize,
     sets: usize,
-    /// Results of a call.
+    /// Number of results per call.
     outputs: usize,
 }
 
 impl Pool {
-    /// Tensors of any case of `ops`, for a GPU.
+    /// Makes a pool for a GPU that fits every case of `ops`.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// There is not enough memory.
     pub fn of_ops(device: &Device, values: &Values, ops: &[&Op]) -> Result<Self> {
         let max = |count: fn(&Op) -> usize| ops.iter().map(|op| count(op)).max().unwrap_or(0);
         let operands = [max(|op| op.reads.len()), max(|op| op.writes.len())];
         Self::with(device, values, (ELEMENTS, COLUMNS, SETS), operands)
     }
 
-    /// `sets` tensors of `len` elements for each input and result, for rows of up to `max` columns.
+    /// Makes `sets` tensors of `len` elements for each input and each result, with rows of up to `max`
+    /// columns.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// There is not enough memory.
     pub fn new(device: &Device, values: &Values, len: usize, max: usize, sets: usize) -> Result<Self> {
         Self::with(device, values, (len, max, sets), [INPUTS, OUTPUTS])
     }
@@ -101,7 +104,7 @@ impl Pool {
     ) -> Result<Self> {
         let workspace = BLOCKS * max.min(1 << 13);
         let sizes = Sizes { written: len, rows: 0..len / 64, max, workspace, sets, outputs };
-        // A tensor that no op has is one element.
+        // If no op has this input, its tensor has one element.
         let input = |input| {
             let len = if input < inputs { len } else { 1 };
             (0..sets).map(|_| device.upload(values.of(input, 0..len))).collect()
@@ -109,10 +112,10 @@ impl Pool {
         Self::of(device, values, sizes, input)
     }
 
-    /// Some rows of all tensors of `op`, of `cols` columns, on the CPU.
+    /// Makes a pool on the CPU with the rows `rows` of all tensors of `op`, each row of `cols` columns.
     ///
     /// # Errors
-    /// Not enough memory.
+    /// There is not enough memory.
     pub fn of_rows(values: &Values, op: &Op, cols: usize, rows: &Range<usize>) -> Result<Self> {
         let widest = op.writes.iter().map(|width| width(cols)).max().unwrap_or(0);
         let (written, workspace) = (rows.len() * widest, 2 * rows.len() * cols);
@@ -152,7 +155,8 @@ impl Pool {
         })
     }
 
-    /// The tensors at `place`, of `rows` rows of `cols` columns: the first of each set, then those `step` elements on.
+    /// Returns tensors of `rows` rows of `cols` columns for slot `place`. Consecutive slots use different
+    /// sets; after the last set, the offset in each set grows by `step` elements.
     pub fn operands(&mut self, place: usize, step: usize, [rows, cols]: [usize; 2]) -> Operands<'_> {
         let (sets, offset) = (self.y[0].len(), place / self.y[0].len() * step);
         let viewed = &self.viewed;
@@ -170,7 +174,7 @@ impl Pool {
         }
     }
 
-    /// Poisons what call number 0 writes.
+    /// Fills the results of call number 0 with poison values, which are not finite.
     ///
     /// # Errors
     /// A driver error.
@@ -181,15 +185,15 @@ impl Pool {
         self.singles.iter_mut().try_for_each(|single| single.copy_from(&self.no_numbers, stream))
     }
 
-    /// Some elements of a result of call number 0.
+    /// Returns the elements `range` of a bf16 result of call number 0.
     ///
     /// # Errors
-    /// A kernel that failed.
+    /// A kernel failed.
     pub fn result(&self, number: usize, range: Range<usize>) -> Result<Vec<f32>> {
         Ok(self.y[number][0].download_part(range)?.iter().map(|y| y.to_f32()).collect())
     }
 
-    /// Some elements of a result in f32.
+    /// Returns the elements `range` of an f32 result.
     ///
     /// # Errors
     /// As [`Pool::result`].

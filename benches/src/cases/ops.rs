@@ -1,15 +1,15 @@
-//! The table: every op, and the columns of its cases.
+//! The table of all ops, with the columns of their cases.
 use super::attention::{self, KEYS, LOGARITHMS, QUERY, TOKENS};
 use super::{Choices, Op, Singles, Width, norms, rows};
 
 const ROW: Width = |cols| cols;
 const TWO_ROWS: Width = |cols| 2 * cols;
 const OF_HEAD: Width = |_| attention::HEAD as usize;
-/// Bytes of a row's target, and with it the logarithm and the gradient of its loss.
+/// Bytes per row of the target; `TARGET_AND_LOSS` adds the log-sum-exp and the loss gradient.
 const TARGET: Width = |_| size_of::<i64>();
 const TARGET_AND_LOSS: Width = |_| size_of::<i64>() + 2 * size_of::<f32>();
 
-/// Widths of the models' rows, and between them.
+/// Row widths of models, and widths between them.
 const WIDTHS: &[usize] = &[128, 640, 1_280, 1_536, 2_048, 3_072, 4_096, 5_120, 8_192];
 const LONG: &[usize] = &[512, 1_024, 2_048, 3_072, 4_096, 5_120, 8_192, 16_384, 32_768];
 const VOCABULARIES: &[usize] = &[1_024, 4_096, 8_192, 16_384, 32_768, 65_536, 128_256, 151_936, 262_144];
@@ -24,7 +24,7 @@ const NONE: Singles = Singles::OfRows(0);
 const IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 512), (8, 1_024)];
 const TWO_IN_REGISTERS: &[(u32, u32)] = &[(2, 256), (4, 1_024)];
 
-/// An op without parameters, of which the CPU executor can compute a few rows.
+/// Makes the entry of an op without parameters that the CPU executor can check on a few rows.
 const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width], choices: Choices) -> Op {
     Op {
         name,
@@ -41,7 +41,7 @@ const fn op(name: &'static str, reads: &'static [Width], writes: &'static [Width
     }
 }
 
-/// All of them.
+/// All ops.
 pub const OPS: &[Op] = &[
     Op {
         columns: LONG,

@@ -1,4 +1,4 @@
-//! Calls of the ops with ladders, of the element-wise ones, and of those that rotate heads.
+//! Calls of the ops with ladders (tables of launch configurations), of the element-wise ops, and of RoPE.
 use oxiwarp::{
     Activation, Angles, CrossEntropy, Device, Gate, GatedActivation, GatedResidual, Heads, HeadsOrder,
     QkNorm, QkNormRope, Result, RmsNorm, RmsNormGated, Rope, Roundings, Stream,
@@ -76,7 +76,7 @@ pub(super) fn activation_backward(device: &Device, t: Operands, stream: Stream) 
     oxiwarp::activation_backward(device, dy, x, None, dx, Activation::GeluTanh, Roundings::Exact, stream)
 }
 
-/// SDXL's GEGLU.
+/// The gated GELU (GEGLU) of SDXL.
 const GEGLU: GatedActivation =
     GatedActivation { activation: Activation::Gelu, gate: Gate::Second, roundings: Roundings::Exact };
 
@@ -99,7 +99,7 @@ pub(super) fn gated_residual(device: &Device, t: Operands, stream: Stream) -> Re
     oxiwarp::gated_residual(device, x, y, gate.into(), sum, GatedResidual::default(), stream)
 }
 
-/// Queries and keys of `[1, rows, cols]`, as heads of 128 columns, and tables of a head's columns.
+/// Runs on queries and keys of `[1, rows, cols]`, as heads of 128 columns. The tables have 128 columns too.
 fn on_heads(device: &Device, t: Operands, stream: Stream, params: Option<QkNormRope>) -> Result<()> {
     let weight = match params {
         Some(params) => Some(t.vector(0, if params.across_heads { t.cols } else { HEAD })?),

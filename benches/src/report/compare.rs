@@ -1,9 +1,9 @@
-//! Two runs beside each other: how many times as long each case takes.
+//! Compares two runs: the ratio of the new time to the old time of each case.
 use std::collections::HashMap;
 
 use super::Record;
 
-/// A case of both runs.
+/// A case that both runs measured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The op, with its variant.
@@ -12,33 +12,33 @@ pub struct Change {
     pub rows: usize,
     /// Columns.
     pub columns: usize,
-    /// Microseconds in the old run, and in the new one.
+    /// Time in microseconds in the old run and in the new run.
     pub us: [f64; 2],
 }
 
 impl Change {
-    /// The new time by the old one: above 1 if the new run is slower.
+    /// Returns the new time divided by the old time. It is above 1 if the new run is slower.
     pub fn ratio(&self) -> f64 {
         self.us[1] / self.us[0]
     }
 }
 
-/// Two runs beside each other.
+/// The comparison of two runs.
 #[derive(Debug)]
 pub struct Comparison {
-    /// The cases of both, in the order of the new run.
+    /// The cases that both runs have, in the order of the new run.
     pub changes: Vec<Change>,
-    /// Cases of the new run that the old one does not have.
+    /// Number of cases that only the new run has.
     pub only_new: usize,
-    /// The GPUs of the old and the new run, if they are not the same.
+    /// The GPUs of the old and the new run, if they differ.
     pub gpus: Option<[String; 2]>,
 }
 
 impl Comparison {
-    /// Compares `new` with `old`. Cases that only `old` has are left out: a run can be of a few ops.
+    /// Compares `new` with `old`. Cases that only `old` has are ignored, because a run can select a few ops.
     ///
     /// # Errors
-    /// They have no case in common.
+    /// The runs have no case in common.
     pub fn of(old: &[Record], new: &[Record]) -> Result<Self, String> {
         let by_key: HashMap<_, _> = old.iter().map(|record| (record.key(), record)).collect();
         let pairs = new.iter().filter_map(|record| Some((*by_key.get(&record.key())?, record)));
@@ -57,7 +57,8 @@ impl Comparison {
         Ok(Self { only_new: new.len() - changes.len(), changes, gpus })
     }
 
-    /// The geometric mean of each op's ratios, with the number of its cases, in the order of the new run.
+    /// Returns for each op the geometric mean of its ratios and the number of its cases, in the order of the
+    /// new run.
     pub fn means(&self) -> Vec<(&str, f64, usize)> {
         let mut sums: Vec<(&str, f64, usize)> = vec![];
         for change in &self.changes {
@@ -70,7 +71,7 @@ impl Comparison {
         sums.into_iter().map(|(op, sum, count)| (op, (sum / count as f64).exp(), count)).collect()
     }
 
-    /// The cases that are slower by more than `tolerance` percent.
+    /// Returns the cases that are slower by more than `tolerance` percent.
     pub fn slower(&self, tolerance: f64) -> Vec<&Change> {
         self.changes.iter().filter(|change| change.ratio() > 1.0 + tolerance / 100.0).collect()
     }

@@ -1,4 +1,4 @@
-//! Where and when a measurement was made.
+//! Where and when a measurement was made: GPU, driver, commit and date.
 use std::path::Path;
 use std::process::Command;
 use std::time::SystemTime;
@@ -6,9 +6,9 @@ use std::time::SystemTime;
 use oxiwarp::Device;
 use serde::{Deserialize, Serialize};
 
-/// The value of what could not be found out.
+/// Stands for a value that could not be determined.
 const UNKNOWN: &str = "unknown";
-/// Where Linux says which NVIDIA driver is loaded.
+/// The file in which Linux names the loaded NVIDIA driver.
 const DRIVER: &str = "/proc/driver/nvidia/version";
 
 /// Where and when a measurement was made.
@@ -18,14 +18,15 @@ pub struct Environment {
     pub gpu: String,
     /// The version of its driver.
     pub driver: String,
-    /// The commit of the checkout, with `-dirty` if files were changed.
+    /// The commit of the checkout, with `-dirty` if it has modified files.
     pub commit: String,
     /// Date and time, UTC.
     pub date: String,
 }
 
 impl Environment {
-    /// That of a measurement on `device` that starts now. The commit is `OXIWARP_COMMIT`, or that of the working directory.
+    /// Describes a measurement on `device` that starts now. The commit is `OXIWARP_COMMIT`, or the commit of
+    /// the working directory.
     pub fn of(device: &Device) -> Self {
         let commit = std::env::var("OXIWARP_COMMIT").ok().filter(|commit| !commit.is_empty());
         Self {
@@ -37,7 +38,7 @@ impl Environment {
     }
 }
 
-/// The first number with dots in the first line of `file`, as `580.159.04`.
+/// Returns the first number with dots in the first line of `file`, such as `580.159.04`.
 fn driver_version(file: &Path) -> Option<String> {
     let text = std::fs::read_to_string(file).ok()?;
     version_in(text.lines().next()?).map(Into::into)

@@ -1,4 +1,4 @@
-//! What `bench` writes and compares: a record for each case, as CSV and as a table; and how far a run is.
+//! The output of `bench`: one record per case as CSV and as a table, comparisons of runs, and a progress bar.
 mod compare;
 mod environment;
 mod progress;

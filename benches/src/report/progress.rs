@@ -1,14 +1,15 @@
-//! How far `bench` and `tune` are: a bar on stderr if that is a terminal.
+//! Shows the progress of `bench` and `tune` as a bar on stderr, if stderr is a terminal.
 use std::fmt::Display;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// The bar of a run over a known number of cases. Without a terminal it draws nothing, and `print` prints its line anyway.
+/// The progress bar of a run over a known number of cases. Without a terminal, the bar is invisible, but
+/// `print` still prints its line.
 #[derive(Debug)]
 pub struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for `cases` on stderr.
+    /// Makes a bar for `cases` cases on stderr.
     pub fn new(cases: usize) -> Self {
         Self::on(ProgressDrawTarget::stderr(), cases)
     }
@@ -16,16 +17,17 @@ impl Progress {
     fn on(target: ProgressDrawTarget, cases: usize) -> Self {
         let bar = ProgressBar::with_draw_target(Some(cases as u64), target);
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed} {msg}");
-        // The template is a constant, and the test below draws it.
+        // This constant template is valid, as the test below shows. A template error would leave the default
+        // style.
         Self(style.map_or_else(|_| bar.clone(), |style| bar.clone().with_style(style)))
     }
 
-    /// Names the case, or a part of it, that is measured now.
+    /// Shows the case, or the step of a case, that runs now.
     pub fn show(&self, what: impl Display) {
         self.0.set_message(what.to_string());
     }
 
-    /// Counts a case.
+    /// Counts one finished case.
     pub fn step(&self) {
         self.0.inc(1);
     }
@@ -50,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// A terminal of 80 columns that keeps what was written.
+    /// A terminal of 80 columns that records the output.
     #[derive(Clone, Debug, Default)]
     struct Terminal(Arc<Mutex<String>>);
 

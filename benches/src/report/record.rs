@@ -1,4 +1,4 @@
-//! The time of a case, and its line in a CSV file.
+//! The measured time of a case, and its line in a CSV file.
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
@@ -9,24 +9,24 @@ use serde::{Deserialize, Serialize};
 use super::Environment;
 use crate::cases::{Case, current_name};
 
-/// The time of a case. The fields are the columns of the CSV file.
+/// The measured time of a case. The fields are the columns of the CSV file.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct Record {
     /// The op, with its variant.
     pub op: String,
-    /// Rows: batches for attention.
+    /// Number of rows. For attention: batches.
     pub rows: usize,
-    /// Columns: tokens for attention.
+    /// Number of columns. For attention: tokens.
     pub columns: usize,
-    /// Bytes of all inputs and all results.
+    /// Bytes of all inputs and all results together.
     pub bytes: usize,
-    /// Time of a call, in microseconds.
+    /// Time per call, in microseconds.
     pub us: f64,
-    /// `bytes` by the time, in GB/s.
+    /// `bytes` divided by the time, in GB/s.
     pub gb_per_s: f64,
-    /// Time of a device-to-device copy that reads and writes as many bytes together, in microseconds.
+    /// Time in microseconds of a device-to-device copy that reads and writes `bytes` bytes in total.
     pub copy_us: f64,
-    /// The copy's time by that of the call.
+    /// The copy's time divided by the call's time.
     pub of_copy: f64,
     /// The GPU's name.
     pub gpu: String,
@@ -39,7 +39,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// That of `case`, which took `time`, where a copy of as many bytes took `copy`.
+    /// Makes the record of `case`. The call took `time`, and a copy of the same number of bytes took `copy`.
     pub fn new(case: &Case, time: Duration, copy: Duration, environment: &Environment) -> Self {
         let Environment { gpu, driver, commit, date } = environment.clone();
         let [seconds, copy] = [time.as_secs_f64(), copy.as_secs_f64()];
@@ -59,25 +59,25 @@ impl Record {
         }
     }
 
-    /// The op, rows and columns.
+    /// Returns the op, the rows and the columns, which identify a case.
     pub fn key(&self) -> (&str, usize, usize) {
         (&self.op, self.rows, self.columns)
     }
 }
 
-/// To 3 decimals.
+/// Rounds to 3 decimals.
 fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// Writes records to a CSV file, each as soon as it is there.
+/// Writes records to a CSV file and flushes after each record.
 pub struct Writer<W: Write>(csv::Writer<W>);
 
 impl Writer<File> {
-    /// A new file at `path`.
+    /// Creates a new file at `path`.
     ///
     /// # Errors
-    /// It cannot be created.
+    /// The file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         File::create(path).map(Self::new).map_err(named)
@@ -85,25 +85,25 @@ impl Writer<File> {
 }
 
 impl<W: Write> Writer<W> {
-    /// A table in `to`.
+    /// Makes a writer to `to`.
     pub fn new(to: W) -> Self {
         Self(csv::Writer::from_writer(to))
     }
 
-    /// Writes a line, and the header before the first.
+    /// Writes one line, and the header before the first line.
     ///
     /// # Errors
-    /// That of the file.
+    /// The file cannot be written.
     pub fn write(&mut self, record: &Record) -> io::Result<()> {
         self.0.serialize(record)?;
         self.0.flush()
     }
 }
 
-/// The records of a CSV file that `bench` wrote.
+/// Reads the records of a CSV file that `bench` wrote.
 ///
 /// # Errors
-/// It cannot be read, has no record, or a line that is no record: says which.
+/// The file cannot be read, has no record, or has a malformed line. The message names the line.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let named = |problem: String| format!("{}: {problem}", path.display());
     let file = File::open(path).map_err(|error| named(error.to_string()))?;

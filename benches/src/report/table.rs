@@ -1,9 +1,9 @@
-//! Records and changes as tables for a terminal.
+//! Formats records and changes as tables for a terminal.
 use comfy_table::{Cell, CellAlignment, Table, presets};
 
 use super::{Change, Record};
 
-/// The cases of an op.
+/// Returns the table of an op's cases.
 pub fn of_records(records: &[Record]) -> Table {
     let row = |r: &Record| {
         vec![
@@ -18,7 +18,7 @@ pub fn of_records(records: &[Record]) -> Table {
     table(&["op", "rows x columns", "MB", "µs", "GB/s", "% of a copy"], records.iter().map(row))
 }
 
-/// The changes of cases, slower ones marked.
+/// Returns the table of changes, in which slower cases are marked.
 pub fn of_changes(changes: &[Change], tolerance: f64) -> Table {
     let row = |c: &Change| {
         let slower = c.ratio() > 1.0 + tolerance / 100.0;
@@ -34,14 +34,14 @@ pub fn of_changes(changes: &[Change], tolerance: f64) -> Table {
     table(&["op", "rows x columns", "old µs", "new µs", "new / old", ""], changes.iter().map(row))
 }
 
-/// The geometric mean of each op's changes, with the number of its cases.
+/// Returns the table of geometric means, with the number of cases per op.
 pub fn of_means(means: &[(&str, f64, usize)]) -> Table {
     let row =
         |(op, mean, count): &(&str, f64, usize)| vec![(*op).into(), format!("{count}"), format!("{mean:.3}")];
     table(&["op", "cases", "geometric mean of new / old"], means.iter().map(row))
 }
 
-/// Text in the first column, numbers to the right in the others.
+/// Makes a table with a left-aligned first column and right-aligned other columns.
 fn table(header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     let aligned = |cells: Vec<String>| {

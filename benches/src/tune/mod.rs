@@ -1,4 +1,5 @@
-//! Launch configurations, tried out: those that an op could take, checked, then timed beside the one that it takes.
+//! Tries launch configurations: checks the results of each, and times the correct ones against the op's
+//! default.
 mod results;
 mod trial;
 

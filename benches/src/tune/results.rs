@@ -1,4 +1,4 @@
-//! What a call gave, in the places that are compared.
+//! Collects the results of a call in a few bands of rows, and compares them.
 use std::ops::Range;
 use std::slice::from_ref;
 
@@ -6,12 +6,12 @@ use oxiwarp::{Device, Result, Stream};
 
 use crate::cases::{Case, Op, Pool, Singles, Values};
 
-/// Rows that are compared in each of three places, if they are short.
+/// Number of rows to compare in each of three bands, if the rows are short.
 const ROWS: usize = 4;
-/// Elements of those rows, about.
+/// Approximate number of elements to compare per band.
 const COMPARED: usize = 16 << 10;
 
-/// Results in some places: of rows, and of columns.
+/// The collected results: values of rows, and sums over all rows.
 #[derive(Clone, Default)]
 pub(super) struct Results {
     pub of_rows: Vec<Vec<f32>>,
@@ -19,7 +19,7 @@ pub(super) struct Results {
 }
 
 impl Results {
-    /// Those of call number 0 in `bands` of rows, and its sums over all rows.
+    /// Reads the results of call number 0 in `bands`, and its sums over all rows.
     pub fn of(op: &Op, cols: usize, pool: &Pool, bands: &[Range<usize>]) -> Result<Self> {
         let of_bands =
             bands.iter().map(|interval| of_rows(op, cols, pool, interval)).collect::<Result<Vec<_>>>()?;
@@ -28,7 +28,7 @@ impl Results {
         Ok(Self { of_rows: of_bands.concat(), of_columns })
     }
 
-    /// What the CPU executor gives for these rows alone.
+    /// Computes the results of these rows on the CPU executor.
     pub fn by_executor(case: &Case, values: &Values, rows: &Range<usize>) -> Result<Self> {
         let mut pool = Pool::of_rows(values, case.op, case.cols, rows)?;
         let count = rows.len();
@@ -36,8 +36,8 @@ impl Results {
         Self::of(case.op, case.cols, &pool, from_ref(&(0..count)))
     }
 
-    /// The first value that is another one: by more than two roundings to bf16, or in sums over all rows more than their
-    /// order explains.
+    /// Describes the first value that differs too much. Row results may differ by two bf16 roundings. Sums
+    /// over all rows may differ by the effect of the summation order.
     pub fn difference(&self, expected: &Self) -> Option<String> {
         let of_rows = self.of_rows.iter().zip(&expected.of_rows).map(|pair| (pair, 1.0 / 64.0));
         let of_columns = self.of_columns.iter().zip(&expected.of_columns).map(|pair| (pair, 1.0 / 4_096.0));
@@ -45,7 +45,7 @@ impl Results {
     }
 }
 
-/// Where results are compared: the first rows, some in the middle, the last.
+/// Returns the bands of rows to compare: the first rows, rows in the middle, and the last rows.
 pub(super) fn bands(case: &Case) -> Vec<Range<usize>> {
     let count = (COMPARED / case.cols).clamp(1, ROWS).min(case.rows);
     [0, (case.rows - count) / 2, case.rows - count].map(|first| first..first + count).to_vec()
@@ -64,7 +64,8 @@ fn of_rows(op: &Op, cols: usize, pool: &Pool, interval: &Range<usize>) -> Result
     Ok(results)
 }
 
-/// The first of `ours` that is further from `theirs` than a share of it and of their mean.
+/// Describes the first element whose error exceeds `share` times the sum of its own and the mean magnitude in
+/// `theirs`.
 fn first_difference(ours: &[f32], theirs: &[f32], share: f32) -> Option<String> {
     let mean = theirs.iter().map(|value| value.abs()).sum::<f32>() / theirs.len().max(1) as f32;
     let close = |(ours, theirs): (&f32, &f32)| (ours - theirs).abs() <= share * (theirs.abs() + mean);

@@ -1,4 +1,4 @@
-//! The configurations of a case, one by one: what each launches, and whether its results are right.
+//! Runs the launch configurations of a case, one by one, and checks the results of each.
 use std::collections::HashSet;
 use std::ops::Range;
 use std::slice::from_ref;
@@ -8,47 +8,48 @@ use oxiwarp::{Device, Error, LaunchOverride, Result, Stream};
 use super::results::{Results, bands};
 use crate::cases::{Case, Pool, Singles, Values};
 
-/// Rows of which the CPU executor adds up all: those of several blocks, with a rest.
+/// Number of rows for which the CPU executor computes the column sums: several blocks and a tail.
 const SUMMED: usize = 37;
 
-/// A launch configuration whose results are right.
+/// A launch configuration whose results are correct.
 pub struct Trial {
-    /// What was chosen.
+    /// The configuration that was requested.
     pub choice: LaunchOverride,
-    /// What it launches.
+    /// The launches that the op made for it.
     pub launches: String,
-    /// Is it what the op chooses by itself?
+    /// Whether this is the op's default configuration.
     pub own: bool,
 }
 
-/// What there is to say of a configuration.
+/// The result of checking one configuration.
 pub enum Verdict {
-    /// Its results are right.
+    /// The results are correct.
     Right(Trial),
-    /// They are not: what was expected.
+    /// The results are wrong. The text gives the expected value.
     Wrong(String),
-    /// The op or the device does not take it: why.
+    /// The op or the device refuses the configuration. The text gives the reason.
     Refused(String),
-    /// It launches what another one did.
+    /// An earlier configuration made the same launches.
     Known,
 }
 
-/// The checks of a case's configurations.
+/// Checks the configurations of one case.
 pub struct Checks<'c> {
     case: Case<'c>,
     bands: Vec<Range<usize>>,
-    /// What is expected in the bands and of all rows, as far as it is known.
+    /// The expected results in the bands and of the sums over all rows, as far as they are known.
     expected: Option<Results>,
-    /// A case of a few rows with the executor's sums over them, where there are sums over all rows.
+    /// If the op has sums over all rows: a case of a few rows, with the sums that the CPU executor computes
+    /// for it.
     few: Option<(Case<'c>, Results)>,
     seen: HashSet<String>,
 }
 
 impl<'c> Checks<'c> {
-    /// Asks the CPU executor for what it can give.
+    /// Computes the expected results that the CPU executor can provide.
     ///
     /// # Errors
-    /// The op's own configuration does not run there.
+    /// The op's default configuration fails on the CPU executor.
     pub fn of(case: Case<'c>, values: &Values) -> Result<Self> {
         let bands = bands(&case);
         let mut expected = None;
@@ -65,12 +66,14 @@ impl<'c> Checks<'c> {
         Ok(Self { case, bands, expected, few, seen: HashSet::new() })
     }
 
-    /// Runs a configuration, the op's own first. Its results have to be those of the CPU executor. So have its sums over
-    /// a few rows; those over all rows, and whatever the executor would take too long for, have to be those of the op's own
-    /// configuration.
+    /// Runs a configuration; the first call must pass the op's default configuration.
+    ///
+    /// The results must equal the CPU executor's, and so must the sums over a few rows. Sums over all rows
+    /// must equal those of the default configuration. The same holds for results that the executor would need
+    /// too long for.
     ///
     /// # Errors
-    /// The op's own configuration does not run; a kernel failed.
+    /// The op's default configuration does not run, or a kernel failed.
     pub fn check(
         &mut self,
         device: &Device,
@@ -115,8 +118,8 @@ impl<'c> Checks<'c> {
     }
 }
 
-/// Did the op or the device not take the configuration: a rung that does not hold the row, more threads than the launch
-/// bounds?
+/// Returns whether the op or the device refuses the configuration. Examples: the rung's registers cannot
+/// store the row, or the block exceeds the kernel's launch bounds.
 fn is_refusal(error: &Error) -> bool {
     const INVALID_VALUE: u32 = 1;
     const OUT_OF_RESOURCES: u32 = 701;
@@ -135,7 +138,7 @@ mod tests {
     use super::*;
     use crate::cases::{Choices, OPS, Op};
 
-    /// The configurations of a case that the executor takes; all of them are right.
+    /// Returns the configurations that the executor accepts for `case`, and asserts that all are correct.
     fn right(case: Case) -> Vec<Trial> {
         let (cpu, stream) = (Device::cpu(), Stream::default());
         let values = Values::new(case.step().max(1 << 14));
@@ -156,7 +159,7 @@ mod tests {
         OPS.iter().find(|op| op.name == name).expect("it is listed")
     }
 
-    /// Every configuration of every op, on rows that several kernels of each op can hold.
+    /// Checks every configuration of every op. Several kernels of each op can process these rows.
     #[test]
     fn every_configuration_is_right_on_the_executor() {
         for op in OPS.iter().filter(|op| !matches!(op.choices, Choices::Nothing)) {
@@ -173,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Rows beside each other, held alone, and read twice; blocks go over their rows more than once.
+    /// Covers the three forms of the kernel: several rows at a time, one row kept in registers, and rows read
+    /// twice. Each block processes more than one group of rows.
     #[test]
     fn every_form_of_a_gradient_is_tried() {
         for (cols, operands) in [(1_536, "rows2_block2"), (3_072, "block3")] {

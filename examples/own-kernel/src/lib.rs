@@ -1,33 +1,34 @@
-//! A kernel of one's own: its PTX, its checks, its launch.
+//! An example of a user-defined kernel: its PTX, the checks of its arguments, and its launch.
 use cuda_std::row::Rows;
 use oxiwarp::{Arch, Device, Error, Kernels, Launch, Result, Stream, View, ViewMut, args};
 
 const OP: &str = "l2_normalize";
-/// Rows of a block, each of a warp.
+/// Rows per block. Each warp processes one row.
 const ROWS: u32 = 4;
-/// What the build script made.
+/// The PTX that the build script generates for each architecture.
 const PTX: &[(Arch, &str)] = &[
     (Arch::Sm75, include_str!(concat!(env!("OUT_DIR"), "/sm_75.ptx"))),
     (Arch::Sm80, include_str!(concat!(env!("OUT_DIR"), "/sm_80.ptx"))),
     (Arch::Sm90, include_str!(concat!(env!("OUT_DIR"), "/sm_90.ptx"))),
 ];
 
-/// `y[r] = x[r] / max(|x[r]|, eps)` on a device: load it once.
+/// `y[r] = x[r] / max(|x[r]|, eps)` on one device. Load it once and reuse it.
 pub struct L2Normalize(Kernels);
 
 impl L2Normalize {
     /// Loads the kernels.
     ///
     /// # Errors
-    /// A GPU older than sm_75, or a driver that does not take the PTX.
+    /// The GPU is older than sm_75, or the driver rejects the PTX.
     pub fn load(device: &Device) -> Result<Self> {
         Kernels::load(device, PTX, kernels::KERNELS).map(Self)
     }
 
-    /// Normalises the rows of `x`, `[rows, columns]` with columns side by side, into `y` of the same shape and dtype.
+    /// Normalises the rows of `x` and writes them to `y`. Both have shape `[rows, columns]`, one dtype (f32,
+    /// f16 or bf16), and a column stride of 1.
     ///
     /// # Errors
-    /// Other shapes, dtypes, strides or devices.
+    /// A shape, dtype, stride or device is not supported. The message names the argument.
     pub fn run(&self, x: View, y: ViewMut, eps: f32, stream: Stream) -> Result<()> {
         let (y, dtype) = (y.as_view(), x.dtype());
         y.expect_dtype(OP, "y", dtype)?;
@@ -41,11 +42,12 @@ impl L2Normalize {
         let name = format!("{OP}{}_{dtype}", if vector { "_vector" } else { "" });
         let launch = Launch::of([rows.div_ceil(ROWS), 1, 1], [32, ROWS, 1]);
         let rows = u64::from(rows);
-        // SAFETY: the views hold what the kernel asks for, and who has `y` as a `ViewMut` has it alone.
+        // SAFETY: the checks above established the kernel's requirements on `x` and `y`. A `ViewMut`
+        // guarantees exclusive access to `y`.
         unsafe { self.0.launch(&name, launch, stream, &args![x_rows, y_rows, rows, cols, eps]) }
     }
 
-    /// Rows and columns of an argument, and where its rows lie.
+    /// Checks an argument, and returns its numbers of rows and columns with the layout of its rows.
     fn rows(&self, arg: &'static str, view: &View) -> Result<([u32; 2], Rows)> {
         view.expect_on(OP, arg, self.0.device())?;
         let shape = |expected: &str| {

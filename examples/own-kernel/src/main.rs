@@ -1,4 +1,4 @@
-//! Runs the kernel on the first GPU, or on the CPU executor where there is none.
+//! Runs the kernel on the first GPU, or on the CPU executor if there is no GPU.
 use own_kernel::L2Normalize;
 use oxiwarp::{Device, Result, Stream};
 

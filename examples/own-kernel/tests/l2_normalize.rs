@@ -1,4 +1,4 @@
-//! The kernel against f64, on the CPU executor and, where there is one, a GPU.
+//! Compares the kernel with f64, on the CPU executor and, if there is one, on a GPU.
 use half::bf16;
 use own_kernel::L2Normalize;
 use oxiwarp::{Device, Element, Stream};
@@ -9,14 +9,15 @@ fn devices() -> impl Iterator<Item = Device> {
     [Some(Device::cpu()), Device::cuda(0).ok()].into_iter().flatten()
 }
 
-/// Numbers without order, from -1 to 1.
+/// Returns `len` pseudo-random values from -1 to 1.
 fn values<T: Element>(len: usize) -> Vec<T> {
     (0..len as u32)
         .map(|i| T::from_f32((i.wrapping_mul(2_654_435_761) >> 8) as f32 / 8_388_608.0 - 1.0))
         .collect()
 }
 
-/// Rows of `cols` that lie `gap` elements apart: each element may be off by `max` of its size.
+/// Checks rows of `cols` elements with `gap` elements between them. The relative error of an element may be
+/// up to `max`.
 fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3], max: f64) {
     let stride = cols + gap;
     let mut x = values::<T>(rows * stride);
@@ -44,7 +45,7 @@ fn check<T: Element>(device: &Device, [rows, cols, gap]: [usize; 3], max: f64) {
 #[test]
 fn rows_have_length_one() {
     for device in devices() {
-        // 16 bytes at a time, and element by element; more rows than a block has, and more columns than a warp.
+        // Vector and scalar access, more rows than a block has, and more columns than a warp has lanes.
         for shape in [[5, 64, 0], [9, 1000, 0], [3, 7, 0], [6, 64, 1], [1, 1, 3], [70, 512, 8]] {
             check::<f32>(&device, shape, 8.0 * f64::from(f32::EPSILON));
             check::<bf16>(&device, shape, 1.0 / 256.0);

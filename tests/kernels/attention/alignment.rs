@@ -1,5 +1,5 @@
-//! `attention` of tensors that begin anywhere, with any gap between heads: what is copied 16 bytes at a time, by either
-//! kernel, must be aligned.
+//! `attention` of tensors that start at any element, with any gap between heads. Copies of 16 bytes need
+//! aligned addresses, in the general kernels and in Hopper's.
 use half::{bf16, f16};
 use oxiwarp::{Device, Dtype};
 
@@ -10,8 +10,8 @@ use crate::support::test::Test;
 pub const TESTS: &[Test] =
     &[("attention_alignment::each_tensor", each_tensor), ("attention_alignment::masks", masks)];
 
-/// Queries, keys, values and the result, one at a time; 8 elements or a gap of 8 are aligned again. 6 queries are for the
-/// general kernels, 70 enough for Hopper's.
+/// Shifts queries, keys, values and the result, one tensor at a time. An offset or a gap of 8 elements is
+/// aligned again. With 6 queries the general kernels run; 70 queries are enough for Hopper's kernels.
 fn each_tensor(device: &Device) {
     for (queries, dim) in [(6, 64), (70, 64), (70, 72), (70, 128)] {
         for tensor in 0..4 {
@@ -26,7 +26,7 @@ fn each_tensor(device: &Device) {
     }
 }
 
-/// Rows of masks end anywhere: 37 keys.
+/// With 37 keys, the rows of a mask end at unaligned addresses.
 fn masks(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in [[true, false, false, true], [true, true, false, true], [true; 4]] {

@@ -1,4 +1,4 @@
-//! `attention_decode` against f64: few queries, many keys, in parts with a rest.
+//! `attention_decode` against f64: few queries and many keys, with full splits and a partial last split.
 use half::{bf16, f16};
 use oxiwarp::{
     Attention, AttentionInputs, Device, Result, Stream, ViewMut, attention_decode, attention_decode_workspace,
@@ -17,7 +17,7 @@ pub const TESTS: &[Test] = &[
     ("attention_decode::bad_input", refuses),
 ];
 
-/// With a workspace as large as is asked for, full of NaN.
+/// Runs the op with a workspace of the requested size that contains NaN.
 fn run(
     device: &Device,
     inputs: AttentionInputs,
@@ -37,7 +37,8 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn sizes(device: &Device) {
-    // Two parts, as many keys as they have, one more; heads that share keys: one tile of rows, two with a rest.
+    // Two splits: as many keys as two splits have, and one more. Grouped-query attention: one tile of rows,
+    // and two tiles with a tail.
     for (sq, sk, heads, kv_heads) in [(1, 1024, 2, 2), (1, 1025, 4, 1), (3, 1100, 6, 1), (2, 1600, 16, 1)] {
         both(device, AttentionCase::of([2, sq, sk, heads, kv_heads, 64]));
     }
@@ -49,7 +50,7 @@ fn sizes(device: &Device) {
 
 fn what_is_seen(device: &Device) {
     both(device, AttentionCase::of([1, 5, 1100, 4, 2, 64]).causal());
-    // A window that leaves whole parts unseen.
+    // With this window, no query attends to any key of some splits.
     both(device, AttentionCase::of([1, 3, 1700, 2, 1, 64]).window(Some(100), None).causal());
     both(device, AttentionCase::of([1, 2, 1100, 2, 1, 64]).window(Some(20), Some(3)));
 }

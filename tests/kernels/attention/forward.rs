@@ -1,4 +1,5 @@
-//! `attention` against f64: sizes around those of tiles, layouts, masks, windows, rows that see nothing.
+//! `attention` against f64: sizes close to tile sizes, layouts, masks, windows, and rows without visible
+//! keys.
 use half::{bf16, f16};
 use oxiwarp::{Attention, Device, Dtype, LaunchOverride};
 
@@ -19,14 +20,15 @@ pub const TESTS: &[Test] = &[
     ("attention::sharp_scores", sharp),
 ];
 
-/// Both types: f16 keeps small errors, bf16 large numbers.
+/// Runs both types: f16 shows small errors, and bf16 allows large numbers.
 fn both(device: &Device, case: AttentionCase) {
     check::<f16>(device, &case);
     check::<bf16>(device, &case);
 }
 
 fn sizes(device: &Device) {
-    // Queries: one, around a matrix, around a tile. Keys: none to around two tiles. Heads that share keys, or all of them.
+    // Queries: one, and sizes close to an MMA tile and to a block's tile. Keys: none, up to about two tiles.
+    // Some cases use grouped-query attention.
     for (sq, sk) in [(1, 1), (1, 130), (15, 64), (16, 63), (17, 65), (127, 7), (128, 128), (129, 129), (3, 0)]
     {
         both(device, AttentionCase::of([1, sq, sk, 1, 1, 64]));
@@ -39,18 +41,19 @@ fn head_dims(device: &Device) {
     for d in [64, 72, 80, 96, 128, 256] {
         both(device, AttentionCase::of([1, 66, 100, 1, 1, d]));
     }
-    // No multiple of 8, and less than a matrix.
+    // Head dimensions that are not multiples of 8, or smaller than an MMA tile.
     for d in [1, 15, 40, 100] {
         both(device, AttentionCase::of([1, 20, 30, 2, 1, d]));
     }
 }
 
-/// Of more than 128 columns a tile has 128 queries and as many keys, and a warp copies a row of them at a time.
+/// With a head dimension above 128, a tile has 128 queries and 128 keys, and a warp copies one row at a time.
 fn wide_heads(device: &Device) {
     wide_heads_of(device, [(127, 127), (128, 128), (129, 129), (5, 257), (1, 0)]);
 }
 
-/// Where a block has less shared memory than on Hopper, tiles have 64 keys: elsewhere that kernel is behind others.
+/// Tests the kernel with tiles of 64 keys, which GPUs with less shared memory per block than Hopper use.
+/// Other devices prefer other kernels, which the test skips.
 fn small_tiles(device: &Device) {
     let mut launched = vec![];
     for skip in 0..3 {
@@ -82,7 +85,7 @@ fn layouts(device: &Device) {
 }
 
 fn causal(device: &Device) {
-    // As many keys as queries; more, as with a cache; fewer, so that the first queries see none.
+    // As many keys as queries; more keys, as with a KV cache; fewer keys, so that the first queries see none.
     for (sq, sk) in [(150, 150), (5, 140), (140, 5)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
@@ -103,7 +106,7 @@ fn windows(device: &Device) {
 
 fn masks(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
-        // Padding of keys; one for all batches and heads; one for each head; everything.
+        // Masks of shape `[B, 1, 1, K]`, `[1, 1, Q, K]`, `[1, H, Q, K]` and `[B, H, Q, K]`.
         for full in
             [[true, false, false, true], [false, false, true, true], [false, true, true, true], [true; 4]]
         {
@@ -129,7 +132,7 @@ fn softcap_and_scale(device: &Device) {
     }
 }
 
-/// One key has nearly all the weight, and maxima rise again and again.
+/// One key has nearly all the probability, and the running maximum increases many times.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 40, 200, 1, 1, 64]).sharp(sharpness));

@@ -1,4 +1,4 @@
-//! `attention` of packed sequences, each against f64 by itself.
+//! `attention` of packed sequences. Each sequence is compared with its own f64 reference.
 use half::bf16;
 use oxiwarp::{Attention, AttentionInputs, Device, HeadsOrder, Stream, attention};
 use oxiwarp_tests::tensor::{random, seed, values, wide};
@@ -12,9 +12,9 @@ pub const TESTS: &[Test] = &[
     ("attention::packed_starts_that_are_wrong", wrong_starts),
 ];
 
-/// Queries and keys of each sequence: several tiles, none of either, one, and as many as a tile has.
+/// Queries and keys of each sequence: several tiles, no queries or no keys, one query, and exactly one tile.
 const LENGTHS: &[[usize; 2]] = &[[130, 70], [0, 9], [17, 0], [1, 140], [5, 5], [0, 0], [128, 64], [3, 2]];
-/// Queries and keys behind the last sequence: padding, which is in none.
+/// Queries and keys after the last sequence. They are padding and belong to no sequence.
 const REST: [usize; 2] = [150, 80];
 const HEADS: usize = 2;
 const DIM: usize = 64;
@@ -98,8 +98,9 @@ fn check(device: &Device, order: HeadsOrder, causal: bool) {
     }
 }
 
-/// Starts that are not 0 and then ascending are refused: two sequences would have the same rows. Those of a GPU are not read
-/// before the launch.
+/// The starts of sequences must begin with 0 and must not decrease. Otherwise two sequences would contain the
+/// same rows. The CPU executor refuses other starts. On a GPU, the host does not read the starts, so the test
+/// stops there.
 fn wrong_starts(device: &Device) {
     const TOKENS: i64 = 64;
     let mut rng = random(seed());

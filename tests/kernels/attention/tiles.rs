@@ -1,4 +1,4 @@
-//! `attention` at the sizes of the tiles that Hopper's kernels take, and of more tiles than there are multiprocessors.
+//! `attention` with sizes close to the tile sizes of Hopper's kernels, and with more tiles than SMs.
 use half::{bf16, f16};
 use oxiwarp::{Attention, AttentionInputs, Buffer, Device, Dtype, OwnedStream, Result, Stream, attention};
 use oxiwarp_tests::compare::same_bits;
@@ -26,11 +26,13 @@ fn both(device: &Device, case: AttentionCase) {
 }
 
 fn full(device: &Device) {
-    // Of 64 columns a tile has 192 queries and 128 keys: one less, as many, one more; several tiles of keys, with a rest.
+    // For head dimension 64, a tile has 192 queries and 128 keys. Sizes: one less, equal, one more, and
+    // several key tiles with a tail.
     for (sq, sk) in [(64, 1), (191, 127), (192, 128), (193, 129), (100, 256), (70, 391)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 2, 64]));
     }
-    // Of 128, it is 128 queries and 144 keys, or 128 where these are filled better.
+    // For head dimension 128, a tile has 128 queries and 144 keys, or 128 keys if these tiles are better
+    // filled.
     for (sq, sk) in
         [(127, 143), (128, 144), (129, 145), (65, 432), (64, 438), (129, 127), (64, 256), (65, 510)]
     {
@@ -39,7 +41,8 @@ fn full(device: &Device) {
 }
 
 fn causal(device: &Device) {
-    // The diagonal in each corner of a tile; more keys than queries, and fewer, so that whole tiles see none.
+    // The diagonal passes each corner of a tile. Cases with more keys than queries, and with fewer, so that
+    // whole tiles have no visible key.
     for (sq, sk) in [(192, 192), (256, 256), (64, 300), (200, 331), (450, 250), (300, 64)] {
         both(device, AttentionCase::of([1, sq, sk, 2, 1, 64]).causal());
     }
@@ -62,7 +65,7 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Masks of keys: of each batch, of each head, of all; of several tiles, with a rest.
+/// Key padding masks per batch, per head, and one for all. The keys fill several tiles and a tail.
 fn padding(device: &Device) {
     for dtype in [Some(Dtype::Bool), Some(Dtype::F32), None] {
         for full in
@@ -76,7 +79,8 @@ fn padding(device: &Device) {
     }
 }
 
-/// One key has nearly all the weight, and the maximum rises in the middle of the keys again and again.
+/// One key has nearly all the probability, and the running maximum increases many times in the middle of the
+/// keys.
 fn sharp(device: &Device) {
     for sharpness in [4.0, 30.0] {
         both(device, AttentionCase::of([1, 70, 600, 1, 1, 64]).sharp(sharpness));
@@ -84,7 +88,7 @@ fn sharp(device: &Device) {
     }
 }
 
-/// A block works on one tile after the other, and on tiles of heads of other batches.
+/// A block processes several tiles in sequence, which may belong to other heads and batches.
 fn many(device: &Device) {
     let heads = if device.arch().is_some() { 80 } else { 2 };
     both(device, AttentionCase::of([2, 130, 200, heads, 2, 64]));
@@ -99,7 +103,8 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     attention(device, inputs, y.view_mut(&SHAPE)?, None, Attention::default(), stream)
 }
 
-/// The first launch of a kernel inside a capture: tensor maps are made there, and nothing of the GPU is asked.
+/// The first launch of a kernel happens inside a capture. The launch creates its tensor maps there and must
+/// not make a call that capture forbids.
 fn graph(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().expect("a GPU")).expect("it was there");
     let x: Vec<bf16> = values(&mut random(seed()), 300 * 4 * 128);
@@ -107,7 +112,7 @@ fn graph(device: &Device) {
     let mut y = fresh.alloc::<bf16>(x.len()).expect("memory");
     let stream = OwnedStream::new(&fresh).expect("a stream");
     let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).expect("a graph");
-    // SAFETY: `x` and `y` are there until after the wait.
+    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
     unsafe { graph.launch(&stream) }.expect("a launch");
     stream.synchronize().expect("a kernel that ran");
     let replayed = y.download().expect("a kernel that ran");

@@ -1,4 +1,4 @@
-//! What only a GPU can do: streams, graphs, and PTX that does not load.
+//! Tests of GPU features: streams, graphs, and PTX that fails to load.
 use half::bf16;
 use oxiwarp::{Buffer, Device, Error, Event, OwnedStream, Result, RmsNorm, Stream, rms_norm};
 use oxiwarp_tests::compare::same_bits;
@@ -29,7 +29,7 @@ fn run(device: &Device, x: &Buffer<bf16>, y: &mut Buffer<bf16>, stream: Stream) 
     rms_norm(device, x.view(&SHAPE)?, None, y.view_mut(&SHAPE)?, RmsNorm::default(), stream)
 }
 
-/// A fresh device has loaded nothing yet, and loading is what a capture could refuse.
+/// A new device has not loaded any kernel, and a capture could refuse to load one.
 fn capture(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -37,7 +37,7 @@ fn capture(device: &Device) {
     let stream = OwnedStream::new(&fresh).unwrap();
     let graph = stream.capture(|stream| run(&fresh, &x, &mut y, stream)).unwrap();
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "a captured launch ran");
-    // SAFETY: `x` and `y` are there until after the wait.
+    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
     unsafe { graph.launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     let replayed = y.download().unwrap();
@@ -45,7 +45,7 @@ fn capture(device: &Device) {
     same_bits(&replayed, &y.download().unwrap());
 }
 
-/// All of them load the kernel, which one of them keeps.
+/// Several threads load the same kernel at the same time. The device keeps only one of the loaded kernels.
 fn threads(device: &Device) {
     let fresh = Device::cuda_as(0, device.arch().unwrap()).unwrap();
     let x = input(&fresh);
@@ -98,7 +98,8 @@ fn out_of_memory(device: &Device) {
     run(device, &x, &mut y, Stream::default()).expect("it still works");
 }
 
-/// A host pointer that a kernel followed would end the context that torch shares; the other way round, the process.
+/// A kernel that reads a host pointer would destroy the CUDA context that torch shares. The CPU executor
+/// would crash the process on a device pointer.
 fn other_device(device: &Device) {
     let (here, there) = (input(device), input(&Device::cpu()));
     let mut y = device.alloc::<bf16>(here.len()).unwrap();
@@ -116,7 +117,7 @@ fn other_device(device: &Device) {
     run(device, &here, &mut y, Stream::default()).expect("it still works");
 }
 
-/// Scratch memory of launches that are captured.
+/// Frees the scratch memory of launches that are captured.
 fn free_in_capture(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();
@@ -128,13 +129,13 @@ fn free_in_capture(device: &Device) {
         drop(scratch);
         Ok(())
     });
-    // SAFETY: `x` and `y` are there until after the wait.
+    // SAFETY: `x` and `y` stay alive until the stream has been synchronized.
     unsafe { graph.expect("a capture").launch(&stream) }.unwrap();
     stream.synchronize().unwrap();
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
 }
 
-/// A time that is negative is an error; a start on another stream is waited for.
+/// A negative time is an error. If the start event is on another stream, `since` waits for this event.
 fn events(device: &Device) {
     let x = input(device);
     let mut y = device.alloc::<bf16>(x.len()).unwrap();

@@ -1,4 +1,4 @@
-//! Tests of devices and of launch configurations, and properties that hold for random tensors.
+//! Tests of devices and launch configurations, and property tests with random tensors.
 pub(crate) mod gpu;
 pub(crate) mod properties;
 pub(crate) mod rungs;

@@ -1,4 +1,5 @@
-//! Random shapes, ranks, strides, bases, dtypes and parameters, on the executor.
+//! Property tests of `rms_norm` on the CPU executor: random shapes, ranks, strides, base addresses, dtypes
+//! and parameters.
 use half::{bf16, f16};
 use libtest_mimic::Trial;
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
@@ -17,7 +18,7 @@ struct Case {
     seed: u64,
     shape: [i64; 2],
     layouts: [Layout; 2],
-    /// Offset of the weight in its buffer, and is it f32?
+    /// Offset of the weight in its buffer, and whether the weight is in f32.
     weight: Option<(usize, bool)>,
     params: RmsNorm,
 }
@@ -57,7 +58,8 @@ fn holds<T: Element>(case: &Case) {
     within_ulps(&got, &reference(&wide(&x), wide_weight.as_deref(), cols, case.params), cols, bound::<T>());
 }
 
-/// `[groups, rows, cols]` with a gap after each row and each group, or with the first two dimensions swapped.
+/// Tensors `[groups, rows, cols]` with a gap after each row and each group, or with the first two dimensions
+/// swapped.
 #[derive(Clone, Debug)]
 struct Levels {
     seed: u64,

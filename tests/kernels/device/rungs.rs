@@ -1,4 +1,5 @@
-//! Every kernel of `rms_norm` in every kind of launch, and `softmax` in clusters: not only what the ladders choose today.
+//! Every kernel of `rms_norm` in every kind of launch, and `softmax` in clusters, including launches that the
+//! ladders do not choose. A rung is a launch configuration, and a ladder is a table of rungs.
 use half::bf16;
 use oxiwarp::{Arch, Device, LaunchOverride, RmsNorm, Rung, Stream, rms_norm, rung, softmax};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
@@ -34,7 +35,8 @@ fn run_on(device: &Device, x: &[bf16], shape: [i64; 2], rung: Rung) -> Vec<bf16>
     y.download()
 }
 
-/// Rows that fill the registers of their team, rows that leave some empty, and the same bits whenever teams are equal.
+/// Rows that fill the registers of their team (the threads that share a row), and rows that leave some
+/// registers empty. Teams of equal size give equal bits.
 fn every_launch(device: &Device) {
     let seed = seed();
     for (in_registers, max) in [(2_u32, 256_u32), (4, 512), (8, 1024)] {
@@ -70,7 +72,8 @@ fn every_launch(device: &Device) {
     }
 }
 
-/// Of eight blocks where there are clusters, of one elsewhere: full rows, rows that leave whole blocks empty.
+/// Clusters have eight blocks on Hopper; elsewhere, one block replaces a cluster. Covers rows that fill it,
+/// and rows that leave whole blocks empty.
 fn every_cluster(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };
@@ -88,7 +91,8 @@ fn every_cluster(device: &Device) {
     }
 }
 
-/// Threads that hold 7 packs, and 8: full rows, rows that leave whole blocks empty.
+/// Threads with 7 or 8 packs (16-byte vectors) in registers. Covers full rows, and rows that leave whole
+/// blocks empty.
 fn softmax_clusters(device: &Device) {
     let seed = seed();
     let blocks = if device.arch() == Some(Arch::Sm90) { 8 } else { 1 };

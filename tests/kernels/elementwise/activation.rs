@@ -32,7 +32,7 @@ pub const ALL: [Activation; 8] = [
     Activation::Fatrelu(0.25),
 ];
 
-/// The functions in f64.
+/// Computes the activation functions in f64.
 pub fn reference(f: Activation, x: f64) -> f64 {
     let tanh = |x: f64| {
         x / 2.0 * (1.0 + libm::tanh((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))))
@@ -53,14 +53,14 @@ pub fn reference(f: Activation, x: f64) -> f64 {
     }
 }
 
-/// Their derivatives, by the difference of two values 2e-5 apart, so within 1e-9.
+/// Computes their derivatives as a difference quotient with a step of 2e-5. The error is at most 1e-9.
 pub fn slope(f: Activation, x: f64) -> f64 {
     (reference(f, x + 1e-5) - reference(f, x - 1e-5)) / 2e-5
 }
 
-/// How far from f64 a result may lie: half an ulp of its own, and what is lost at `1 + tanh` or `1 + erf` below 0,
-/// which is in units of `scale` (the input), with approximate instructions of up to 2 ulp each. Each operator of a
-/// chain adds such a loss, in the element type.
+/// Returns the allowed error of a result. It includes half an ulp of the result. If `1 + tanh` or `1 + erf`
+/// cancels for negative inputs, the loss is in units of `scale`, the input. Approximate instructions have up
+/// to 2 ulp each. In a chain, each operator adds such a loss in the element type.
 pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, scale: f64) -> f64 {
     let chain = matches!(f, Activation::GeluNew | Activation::GeluFast | Activation::GeluQuick);
     let epsilon = match T::DTYPE {
@@ -74,7 +74,7 @@ pub fn allowed<T: Element>(f: Activation, roundings: Roundings, expected: f64, s
     1.01 * epsilon * expected.abs() + lost * scale.abs() + 2.0_f64.powi(-25)
 }
 
-/// Panics, naming the worst element, unless each lies within its own bound.
+/// Panics and names the worst element if an element exceeds its own bound.
 #[track_caller]
 pub fn within<T: Element>(got: &[T], expected: &[f64], allowed: impl Fn(usize) -> f64) {
     assert_eq!(got.len(), expected.len());
@@ -93,7 +93,7 @@ pub fn within<T: Element>(got: &[T], expected: &[f64], allowed: impl Fn(usize) -
 
 type Matrices<T> = [Matrix<T>; 2];
 
-/// Runs forward and backward over fresh memory: `y` and `dx`, with `x` for `dy`.
+/// Runs forward and backward with newly allocated memory. Returns `y` and `dx`; `x` is also passed as `dy`.
 fn run<T: Element>(
     device: &Device,
     x: &[T],
@@ -137,7 +137,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and bases that are not aligned, in each combination of input and output.
+/// Rows with gaps and unaligned base addresses, in each combination of input and output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 640, 2048] {
@@ -156,7 +156,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// All that 16 bits can hold: infinities, NaN, subnormal numbers; the same bits at each place of a pack.
+/// All 16-bit values, including infinities, NaN and subnormal numbers. Each value has the same result at
+/// every position of a 16-byte pack.
 fn every_value<T: Element>(device: &Device) {
     let x: Vec<T> = (0..1 << 16).map(T::from_bits).collect();
     let dense = [Layout::dense(1 << 16); 2];
@@ -194,7 +195,7 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// A chain's value goes through the element type after each operator.
+/// In a chain, each operator rounds its result to the element type.
 fn chains(device: &Device) {
     let x: Vec<bf16> = values(&mut random(seed()), 4096);
     let once = |x: f32| bf16::from_f32(x).to_f32();
@@ -210,7 +211,8 @@ fn chains(device: &Device) {
     assert!(differ <= 4, "{differ} of 4096 differ: exp is not the same to the last bit, the roundings are");
 }
 
-/// The sum is rounded in one mode and not in the other; both are what the function is then applied to.
+/// In exact mode, the sum with the bias is rounded before the function is applied. In the mode with one
+/// rounding, the function gets the unrounded sum.
 fn bias_first(device: &Device) {
     let seed = seed();
     for (cols, offset) in [(64_i64, 0), (129, 0), (640, 0), (640, 1)] {

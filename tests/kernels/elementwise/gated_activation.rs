@@ -1,4 +1,4 @@
-//! `gated_activation` and its gradients against f64, packed and of two tensors.
+//! `gated_activation` and its gradients against f64, with packed input and with two tensors.
 use half::{bf16, f16};
 use oxiwarp::{
     Activation, Device, Element, Gate, GatedActivation, Roundings, Stream, gated_activation,
@@ -23,7 +23,7 @@ pub const TESTS: &[Test] = &[
     ("gated_activation::two_levels_of_rows", two_levels),
 ];
 
-/// The two halves of the input, `[rows, cols]` each.
+/// The two halves of the input, each of shape `[rows, cols]`.
 struct Input<T> {
     first: Vec<T>,
     second: Vec<T>,
@@ -36,13 +36,13 @@ impl<T: Element> Input<T> {
         let (random, len) = (&mut random(seed), (shape[0] * shape[1]) as usize);
         Self { first: values(random, len), second: values(random, len), bias: None, shape }
     }
-    /// One tensor of both halves.
+    /// Returns one tensor that contains both halves of each row.
     fn packed(&self) -> Vec<T> {
         let cols = self.shape[1] as usize;
         let rows = self.first.chunks(cols).zip(self.second.chunks(cols));
         rows.flat_map(|(first, second)| [first, second].concat()).collect()
     }
-    /// Value and gate of element `i`, with their biases, in f32.
+    /// Returns the value and the gate of element `i`, with their biases, in f32.
     fn at(&self, i: usize, gate: Gate) -> [f32; 2] {
         let cols = self.shape[1] as usize;
         let bias = |half: usize| self.bias.as_ref().map_or(0.0, |bias| bias[half * cols + i % cols].to_f32());
@@ -51,8 +51,8 @@ impl<T: Element> Input<T> {
     }
 }
 
-/// Runs forward and backward over fresh memory: `y`, and the gradients of both halves beside each other, where `dy` is
-/// the first half.
+/// Runs forward and backward with newly allocated memory. Returns `y`, and the gradients of both halves in
+/// one tensor. The first half is also passed as `dy`.
 fn run<T: Element>(
     device: &Device,
     input: &Input<T>,
@@ -101,7 +101,7 @@ fn check<T: Element>(
     let [y, dx] = run(device, input, packed, layouts, params);
     let wide = |i: usize| input.at(i, params.gate).map(f64::from);
     let expected: Vec<f64> = (0..y.len()).map(|i| wide(i)[0] * reference(f, wide(i)[1])).collect();
-    // Two roundings in the exact mode, and a third of the sum with the bias.
+    // Exact mode has two roundings, and a third one if there is a bias.
     let times = if params.roundings == Roundings::Exact { 2.0 } else { 1.0 };
     within(&y, &expected, |i| {
         let [x, gate] = wide(i);
@@ -123,7 +123,7 @@ fn check<T: Element>(
     });
 }
 
-/// Every function, both gates, both roundings, packed or not: each shape has its own mixture.
+/// Returns a combination of function, gate, roundings and packing. Each shape uses another combination.
 fn mixture(i: usize) -> (bool, GatedActivation) {
     let gate = if i / 2 % 2 == 0 { Gate::Second } else { Gate::First };
     let roundings = if i / 4 % 2 == 0 { Roundings::Exact } else { Roundings::Once };
@@ -140,7 +140,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and bases that are not aligned, in each combination of input and output.
+/// Rows with gaps and unaligned base addresses, in each combination of input and output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for (i, cols) in [1, 64, 129, 640, 2560].into_iter().enumerate() {
@@ -160,7 +160,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Nor does a row's result depend on the others.
+/// Packed and separate inputs give the same bits, and a row's result does not depend on other rows.
 fn packed_or_not(device: &Device) {
     let seed = seed();
     for cols in [5_i64, 64, 2560, 3000] {
@@ -178,7 +178,7 @@ fn packed_or_not(device: &Device) {
     }
 }
 
-/// Exactly the product of the value and of what the activation alone gives, rounded.
+/// The result is exactly the rounded product of the value and the rounded activation of the gate.
 fn rounds_between(device: &Device) {
     let input = Input::<bf16>::random(seed(), [3, 640]);
     let dense = [Layout::dense(640); 2];
@@ -209,7 +209,8 @@ fn biases_first(device: &Device) {
                 continue;
             }
             let [y, dx] = run(device, &input, packed, layout, params);
-            // The sums, rounded, are an input without a bias. (Its `dy` is the first half: the gradients differ.)
+            // The rounded sums, passed as input without a bias, give the same `y`. The gradients differ,
+            // because `dy` is the first half.
             let rounded = |i: usize| input.at(i, Gate::Second).map(bf16::from_f32);
             let (first, second) = (0..y.len()).map(|i| rounded(i).into()).unzip();
             let sums = Input { first, second, bias: None, shape: input.shape };
@@ -220,7 +221,7 @@ fn biases_first(device: &Device) {
     }
 }
 
-/// `[3, 4, 2 * 64]` inside `[3, 6, 2 * 64]`: rows that one stride does not reach.
+/// `[3, 4, 2 * 64]` inside `[3, 6, 2 * 64]`: one stride cannot address all rows.
 fn two_levels(device: &Device) {
     let input = Input::<f32>::random(seed(), [18, 64]);
     let (from, mut to) = (device.upload(&input.packed()).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

@@ -1,4 +1,4 @@
-//! What `rope` and `qk_norm_rope` refuse, with what words.
+//! Arguments that `rope` and `qk_norm_rope` refuse, and the error texts.
 use half::bf16;
 use oxiwarp::{
     Affine, Angles, Buffer, Device, Error, Heads, HeadsOrder, QkNorm, QkNormRope, Rope, Stream, View,
@@ -19,7 +19,7 @@ fn says(result: Result<(), Error>, text: &str) {
     assert!(error.contains(text), "the error is: {error}\nexpected in it: {text}");
 }
 
-/// Heads `[1, 4, 2, 8]` and memory for their result.
+/// Makes an input of heads `[1, 4, 2, 8]` and its result.
 fn heads<'a>(x: &'a Buffer<f32>, y: &'a mut Buffer<f32>) -> Heads<'a> {
     let shape = [1, 4, 2, 8];
     Heads { x: x.view(&shape).unwrap(), affine: Affine::default(), y: y.view_mut(&shape).unwrap() }
@@ -179,7 +179,8 @@ fn norm_refuses(device: &Device) {
     );
 }
 
-/// The modules go on in f32 where the weight is f32, so that of one side would decide for the other.
+/// The modules compute in f32 if the weight is in f32. One weight in f32 and one in 16 bits would therefore
+/// give two precisions.
 fn refuses_two_types(device: &Device) {
     let (shape, params) = ([1, 4, 2, 8], QkNormRope { norm: QkNorm::LlamaRms, ..QkNormRope::default() });
     let x = device.upload(&[bf16::ONE; 64]).unwrap();

@@ -1,4 +1,4 @@
-//! `rope` and `qk_norm_rope` of tensors without batches, tokens or heads.
+//! `rope` and `qk_norm_rope` on tensors without batches, tokens or heads.
 use oxiwarp::{Affine, Device, Heads, HeadsOrder, QkNorm, QkNormRope, Rope, Stream, qk_norm_rope, rope};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{random, seed, values};
@@ -12,11 +12,12 @@ pub const TESTS: &[Test] = &[
     ("qk_norm_rope::nothing_to_normalise", nothing_to_normalise),
 ];
 
-/// Those with kernels of their own, and others.
+/// Head dimensions with specialised kernels, and others.
 const COLUMNS: [usize; 5] = [40, 64, 128, 192, 1_024];
 const ORDER: HeadsOrder = HeadsOrder::TokensFirst;
 
-/// Runs on queries alone, on keys alone and on both: no batch, no token or no head, in four dimensions and in three.
+/// Runs on queries only, on keys only and on both. The tensors have no batch, no token or no head, in four
+/// dimensions and in three.
 fn of_nothing(device: &Device, dim: usize, run: impl Fn([Option<Heads>; 2], Rope)) {
     let x = device.upload::<f32>(&[]).unwrap();
     let mut made = [(); 2].map(|()| device.upload::<f32>(&[]).unwrap());
@@ -59,7 +60,7 @@ fn nothing_to_normalise(device: &Device) {
     }
 }
 
-/// Beside queries that have some.
+/// Keys without heads, together with queries that have heads.
 fn keys_without_heads(device: &Device) {
     let rng = &mut random(seed());
     for dim in COLUMNS {

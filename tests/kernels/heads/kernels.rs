@@ -1,5 +1,5 @@
-//! The kernels for the models' forms against those for any form, bit for bit: what cannot be read in vectors goes to the
-//! latter, which what was launched shows.
+//! Compares the specialised kernels for the models' forms with the general kernels, bit for bit. Unaligned
+//! tensors must use the general kernels; the recorded launches show which kernel ran.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::compare::same_bits;
@@ -16,7 +16,8 @@ pub const TESTS: &[Test] = &[
     ("heads_kernels::a_warp_has_several_batches", several_batches),
 ];
 
-/// The same heads, in vectors by `kernel`, and from the second element of a buffer on by another.
+/// Runs aligned heads with `kernel`, and the same heads from the second element of a buffer on with another
+/// kernel.
 fn check<T: Element>(
     device: &Device,
     kernel: &str,
@@ -67,7 +68,7 @@ fn alignment<T: Element>(device: &Device) {
             Some(Rotation { single: false, ..Rotation::of(Kind::Narrow, false, dim) }),
         ]
     };
-    // Heads in halves: one and several in a warp; heads of a fused tensor.
+    // Kernels for head dimensions 64 and 128, on the heads of a fused tensor: one or several heads per warp.
     for (norm, heads, dim, kernel) in [
         (QkNorm::None, 5, 64, "rope_d64_warp1"),
         (QkNorm::None, 3, 128, "rope_d128_warp1"),
@@ -80,7 +81,7 @@ fn alignment<T: Element>(device: &Device) {
             check::<T>(device, kernel, norm, [2, 4, heads, dim], false, rotation, Layout::Fused);
         }
     }
-    // Angles of each head, which is normalised.
+    // Angles per head, with a norm.
     for norm in [QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms] {
         for rotation in is_rotated(128).into_iter().flatten() {
             let rotation = Rotation { by_head: true, ..rotation };
@@ -95,7 +96,8 @@ fn alignment<T: Element>(device: &Device) {
             );
         }
     }
-    // Rows in registers: some of a tile, whole ones, all that fit; one head and several, whose angles repeat.
+    // Rows kept in registers: less than a tile, whole tiles, and the maximum. One head and several heads,
+    // whose angles repeat.
     let (held4, held10) = ("qk_norm_rope_rms_block4", "qk_norm_rope_rms_block10");
     for (heads, dim, kernel) in [
         (2, 32, held4),
@@ -110,7 +112,7 @@ fn alignment<T: Element>(device: &Device) {
             check::<T>(device, kernel, QkNorm::Rms, [2, 3, heads, dim], true, rotation, Layout::Dense);
         }
     }
-    // Long heads, and angles of each head.
+    // Long heads, and angles per head.
     for (heads, dim) in [(1, 2_048), (3, 96), (2, 264)] {
         for rotation in is_rotated(dim).into_iter().take(6).flatten() {
             let rotation = Rotation { by_head: true, ..rotation };
@@ -127,7 +129,7 @@ fn alignment<T: Element>(device: &Device) {
     }
 }
 
-/// So many tokens that a warp goes through its heads in batches.
+/// With this many tokens, a warp processes its heads in several batches.
 fn several_batches(device: &Device) {
     let rotation = Some(Rotation::of(Kind::Wide, true, 64));
     let kernel = "qk_norm_rope_rms_d64_warp1";

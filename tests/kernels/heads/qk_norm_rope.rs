@@ -1,4 +1,4 @@
-//! `qk_norm_rope` against f64: every norm, of each head and across heads, with and without a rotation.
+//! `qk_norm_rope` against f64: every norm, per head and across heads, with and without a rotation.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Buffer, Device, Element, Heads, QkNorm, QkNormRope, Stream, qk_norm_rope};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
@@ -22,16 +22,17 @@ pub const TESTS: &[Test] = &[
 
 const NORMS: [QkNorm; 4] = [QkNorm::Layer, QkNorm::Rms, QkNorm::LlamaRms, QkNorm::MochiRms];
 
-/// Results within this of the reference are as good as equal: both terms of a rotation, up to 16, have relative errors of
-/// a few units of f32, and may cancel.
+/// Absolute error below which a result counts as equal to its reference. The two terms of a rotation are up
+/// to 16. They have relative errors of a few units of f32, and they may cancel.
 const CANCELLED: f64 = 2e-5;
 
-/// Half an ulp of the one rounding to the type, and a little for the f32 before it; in f32 as in `rms_norm`.
+/// Returns the error bound in ulp. A 16-bit type has half an ulp for the one rounding and a small part for
+/// the f32 arithmetic. The f32 bound is the one of `rms_norm`.
 fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.52 }
 }
 
-/// One tensor's part of a test.
+/// The queries or the keys of a test.
 pub struct HeadsOperand<T> {
     sizes: Sizes,
     pub x: Vec<T>,
@@ -55,7 +56,7 @@ impl<T: Element> HeadsOperand<T> {
         Self { sizes, x, from, to, weight, bias, same, single }
     }
 
-    /// The op's argument, the norm's parameters in f32 if `single`.
+    /// Returns the op's argument. The norm's parameters are in f32 if `single`.
     pub fn arg(&mut self, norm: QkNorm, single: bool) -> Heads<'_> {
         let cols = [self.weight.len() as i64];
         let view = |i: usize| {
@@ -65,7 +66,7 @@ impl<T: Element> HeadsOperand<T> {
         Heads { x: self.from.view(), affine, y: self.to.view_mut() }
     }
 
-    /// The formula in f64.
+    /// Computes the formula in f64.
     fn reference(&self, norm: QkNorm, eps: f64, tables: Option<&Tables<T>>) -> Vec<f64> {
         let ([_, s, h, d], cols) = (self.sizes, self.weight.len());
         let normed: Vec<f64> = wide(&self.x)
@@ -93,7 +94,7 @@ impl<T: Element> HeadsOperand<T> {
     }
 }
 
-/// `got`, with the reference in place of what is as good as equal to it.
+/// Returns `got`, in which each value within `CANCELLED` of its reference is replaced by the reference.
 fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
     let close = |got: T, wanted: f64| (f64::from(got.to_f32()) - wanted).abs() <= CANCELLED;
     got.into_iter()
@@ -102,7 +103,7 @@ fn but_for_cancellation<T: Element>(got: Vec<T>, reference: &[f64]) -> Vec<T> {
         .collect()
 }
 
-/// Queries and keys through the op and through the formula; `mode="fast"`, so that there is one rounding.
+/// Compares the op on queries and keys with the formula. The op runs in fast mode, so that it rounds once.
 fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
@@ -186,7 +187,7 @@ fn layouts(device: &Device) {
     }
 }
 
-/// So many tokens that a warp goes through several batches of a token's heads.
+/// With this many tokens, a warp processes the heads of a token in several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for norm in NORMS {
@@ -195,7 +196,7 @@ fn many_tokens(device: &Device) {
     }
 }
 
-/// `exact`: the bits of the norm alone, rounded, and then of the rotation alone.
+/// In exact mode, the bits are those of the norm, rounded, followed by the separate rotation.
 fn exact(device: &Device) {
     let rng = &mut random(seed());
     for (norm, d, across_heads) in [

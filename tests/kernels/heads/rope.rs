@@ -1,4 +1,4 @@
-//! `rope`: the same bits as the formula in f32, for every kind of table, pairing, layout and dtype.
+//! `rope`: the bits of the formula in f32, for every kind of table, pairing, layout and dtype.
 use half::{bf16, f16};
 use oxiwarp::{Angles, Device, Element, Heads, HeadsOrder, Rope, Stream, rope as launch};
 use oxiwarp_tests::compare::{same_bits, within_ulps};
@@ -19,7 +19,7 @@ pub const TESTS: &[Test] = &[
     ("rope::tokens_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Queries and keys with so many heads, through the op and through the formula.
+/// Compares the op with the formula on queries and keys with these numbers of heads.
 fn check<T: Element>(
     device: &Device,
     rng: &mut StdRng,
@@ -107,7 +107,7 @@ fn layouts(device: &Device) {
     check::<f32>(device, rng, [2, 0, 64], [4, 4], Rotation::of(Kind::Wide, true, 64), Layout::Dense);
 }
 
-/// So many tokens that a warp goes through several batches of a token's heads.
+/// With this many tokens, a warp processes the heads of a token in several batches.
 fn many_tokens(device: &Device) {
     let rng = &mut random(seed());
     for by_head in [false, true] {
@@ -117,7 +117,8 @@ fn many_tokens(device: &Device) {
     check::<f16>(device, rng, [1, 5_000, 16], [26, 9], Rotation::of(Kind::Wide, true, 16), Layout::Fused);
 }
 
-/// Angles made in the kernel: positions up to a million, counted or given.
+/// The kernel computes the angles from frequencies. The positions go up to a million, and are counted or
+/// passed as a tensor.
 fn frequencies(device: &Device) {
     let (b, s, h, d) = (2, 6, 3, 64);
     for (interleaved, given, columns) in
@@ -155,14 +156,15 @@ fn frequencies(device: &Device) {
                 f64::from(x[at]) * angle.cos() + if second { other } else { -other } * angle.sin()
             })
             .collect();
-        // Sine and cosine are off by 2^-23 at most, the numbers below 4: not relative to the sum.
+        // The absolute error of sine and cosine is at most 2^-23, and the inputs are below 4. The shift by 64
+        // makes the ulp bound absolute.
         let shifted = |v: f64| v + 64.0;
         let got: Vec<f32> = y.download().iter().map(|v| v + 64.0).collect();
         within_ulps(&got, &expected.into_iter().map(shifted).collect::<Vec<_>>(), d, 1.0);
     }
 }
 
-/// Rotation by the negative angle gives the input back, up to rounding.
+/// Rotation by the negative angle restores the input, except for rounding.
 fn conjugate(device: &Device) {
     for interleaved in [true, false] {
         let (sizes, rng) = ([1, 4, 2, 64], &mut random(seed()));

@@ -1,4 +1,5 @@
-//! `cross_entropy` against f64: losses and `lse` of every shape, targets of both types, ignored ones and wrong ones.
+//! `cross_entropy` against f64: losses and `lse` of every shape, with targets of both types, ignored targets
+//! and invalid targets.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, RmsNorm, Stream, View, cross_entropy, rms_norm};
 use oxiwarp_tests::compare::same_bits;
@@ -44,7 +45,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// `lse` of logits near 1e4 is off by 5e-4, the loss by no more than for logits near 0.
+/// For logits near 1e4, the error of `lse` is 5e-4. The error of the loss is no larger than for logits near
+/// 0.
 fn large_logits(device: &Device) {
     let x = [10_000.0_f32, 9_998.0, 9_990.0, -1e4];
     let matrix = Matrix::upload(device, &x, [1, 4], Layout::dense(4));
@@ -74,7 +76,8 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// An ignored row costs nothing, whatever it holds; a class that does not exist is NaN, and nothing outside is read.
+/// An ignored row has loss 0 for any values. A class that does not exist gives NaN, and the kernel reads
+/// nothing outside the row.
 fn targets(device: &Device) {
     let cols = 40;
     let mut x = vec![1.0_f32; 9 * cols];
@@ -90,7 +93,8 @@ fn targets(device: &Device) {
     assert!(lse[0].is_nan() && lse[1..].iter().all(|lse| (lse - 1.0 - right).abs() < 1e-6), "{lse:?}");
 }
 
-/// Classes at -inf or at the lowest number count for nothing; as a target, or smoothed over, -inf is an infinite loss.
+/// Classes with a logit of -inf or of the lowest number contribute nothing. If the target is -inf, or label
+/// smoothing includes -inf, the loss is infinite.
 fn masked(device: &Device) {
     for cols in [5_usize, 33, 1024, 20_000] {
         let mask = |c: usize, low: f32| if c >= 4 { low } else { c as f32 };

@@ -1,4 +1,4 @@
-//! `cross_entropy_backward` against f64, from the `lse` that the forward gives.
+//! `cross_entropy_backward` against f64. Its input is the `lse` of the forward pass.
 use half::{bf16, f16};
 use oxiwarp::{CrossEntropy, Device, Element, Stream, cross_entropy_backward};
 use oxiwarp_tests::compare::{same_bits, ulp};
@@ -40,10 +40,10 @@ fn run<T: Element>(
     dx.download()
 }
 
-/// The gradient of one row in f64, and how far off each element may be.
+/// Computes the gradient of one row in f64, with an error bound for each element.
 ///
-/// In units of 2^-23: `lse` is off by 4 and twice itself, `exp(x - lse)` by that, half of `|x - lse|` and 3; products
-/// and differences by half of what they give.
+/// Bounds in units of 2^-23: `lse` has 4 units plus 2 relative to its magnitude. `exp(x - lse)` has this
+/// error, half of `|x - lse|`, and 3. Products and differences have half a unit of their results.
 fn expected<T: Element>(x: &[f64], target: i64, dloss: f64, params: CrossEntropy) -> Vec<(f64, f64)> {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let lse = max + x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
@@ -104,7 +104,8 @@ fn layouts(device: &Device) {
     }
 }
 
-/// The column of the target belongs to one thread: each column in turn, with and without 16-byte access.
+/// One thread owns the column of the target. The test moves the target over the columns, with and without
+/// 16-byte access.
 fn every_column(device: &Device) {
     for cols in [1_i64, 9, 40, 257, 264, 4104] {
         let target: Vec<i64> = (0..cols.min(300)).map(|row| cols - 1 - row).collect();
@@ -140,7 +141,7 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// An ignored row has gradient 0, whatever it holds; one whose class does not exist is NaN.
+/// An ignored row has gradient 0 for any values. A class that does not exist gives NaN.
 fn targets(device: &Device) {
     for cols in [5_usize, 40, 3000] {
         let mut x = vec![1.0_f32; 5 * cols];

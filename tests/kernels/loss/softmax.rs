@@ -1,4 +1,5 @@
-//! `softmax` and its logarithm against f64: the table of shapes, layouts, rows that overflow a naive formula.
+//! `softmax` and its logarithm against f64: the table of shapes, layouts, and rows for which a naive formula
+//! overflows.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -51,7 +52,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.
+/// `[3, 4, 64]` inside `[3, 6, 64]`: one stride cannot address all rows.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
@@ -68,10 +69,10 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// A logit by its column and the lowest number of its type.
+/// A logit as a function of its column and of the lowest number of its type.
 type Logit = fn(usize, f32) -> f32;
 
-/// Rows of every kind of launch whose exponentials a naive formula overflows, or loses.
+/// Rows for every kind of launch whose exponentials overflow or underflow in a naive formula.
 fn extremes<T: Element>(device: &Device) {
     let lowest = if T::DTYPE == oxiwarp::Dtype::F16 { -65_504.0 } else { -3.38e38 };
     let kinds: [(&str, Logit); 7] = [
@@ -129,7 +130,7 @@ fn refuses(device: &Device) {
     let columns = x.view_strided(0, &[16, 4], &[1, 16]).unwrap();
     refuses(columns, &[16, 4], "softmax: x of shape [16, 4] has strides [1, 16]: its last dimension");
     let same = x.view(&[4, 16]).unwrap();
-    // SAFETY: the same memory as `x`; refused before it is touched.
+    // SAFETY: the pointer is the memory of `x`, and the op refuses the overlap before it accesses the memory.
     let on_x = unsafe { oxiwarp::ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &[4, 16], &[16, 1]) }
         .unwrap();
     says(softmax(device, same, on_x, false, Stream::default()), "softmax: out overlaps x");

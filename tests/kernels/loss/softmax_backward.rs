@@ -1,4 +1,4 @@
-//! `softmax_backward` against f64, from results that are rounded as the forward leaves them.
+//! `softmax_backward` against f64. Its input is rounded as the result of the forward pass is.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, Stream, View, softmax_backward};
 use oxiwarp_tests::compare::{same_bits, ulp};
@@ -32,10 +32,11 @@ fn run<T: Element>(
     dx.download()
 }
 
-/// The gradient in f64, and how far f32 arithmetic with one rounding may be from it, for one row.
+/// Computes the gradient of one row in f64, with the error bound of f32 arithmetic with one rounding.
 ///
-/// In units of 2^-23: the sum is off by 8 of what its terms are in size, which the result sees times `y` (or `exp(y)`,
-/// itself off by 3 and half of `|y|`); each further step is half a unit of what it computes.
+/// Bounds in units of 2^-23: the sum has 8 units of the magnitude of its terms. The result contains this
+/// error multiplied by `y`, or by `exp(y)` for the logarithm. `exp(y)` itself has 3 units plus half of `|y|`.
+/// Each further step has half a unit of its result.
 fn expected<T: Element>(y: &[f64], dy: &[f64], log: bool) -> Vec<(f64, f64)> {
     let terms: Vec<f64> = y.iter().zip(dy).map(|(y, dy)| if log { *dy } else { y * dy }).collect();
     let (sum, size): (f64, f64) = (terms.iter().sum(), terms.iter().map(|term| term.abs()).sum());

@@ -1,4 +1,4 @@
-//! `ada_norm` against f64: the table of shapes, every form of its operands, layouts.
+//! `ada_norm` against f64: the table of shapes, every form of its operands, and layouts.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, LaunchOverride, Norm};
 use oxiwarp_tests::compare::same_bits;
@@ -24,7 +24,7 @@ pub const TESTS: &[Test] = &[
     ("ada_norm::bf16_held", in_registers::<bf16>),
 ];
 
-/// Every shape with a few forms of the operands.
+/// Checks every shape with a few forms of the operands.
 fn against_f64<T: Element>(device: &Device) {
     let (seed, forms) = (seed(), forms());
     for (i, shape) in shapes().into_iter().enumerate() {
@@ -37,7 +37,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// A few shapes with every form of the operands, in every mode.
+/// Checks a few shapes with every form of the operands, in every mode.
 fn every_form<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [7, 260] {
@@ -50,7 +50,7 @@ fn every_form<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and bases that are not aligned: the same bits as packed ones.
+/// Rows with gaps and unaligned base addresses give the same bits as contiguous rows.
 fn layouts<T: Element>(device: &Device) {
     let (seed, forms) = (seed(), forms());
     for cols in [64, 129, 640, 25_000] {
@@ -67,8 +67,9 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Rows that have kernels of their own, which hold them in registers, in every form that these are for: the f64 formula,
-/// and the bits of the kernel that reads one element at a time, for bases that are not aligned.
+/// Checks the kernels that keep rows in registers, in every supported form of the operands. The results are
+/// compared with f64. With unaligned base addresses, the scalar kernel runs instead and must give the same
+/// bits.
 fn in_registers<T: Element>(device: &Device) {
     let (seed, usual) = (seed(), ModulationCase::USUAL);
     let forms = [
@@ -102,9 +103,9 @@ fn in_registers<T: Element>(device: &Device) {
     }
 }
 
-/// That of rows in registers, where there is one for the form.
+/// Returns the name of the kernel that keeps the row in registers, if the form has one.
 fn kernel<T: Element>(norm: Norm, cols: i64, operands: ModulationCase) -> Option<&'static str> {
-    // For rows in f32 operands in f32 are of their own type.
+    // For f32 rows, an f32 operand has the rows' type.
     let is_half = size_of::<T>() < 4;
     let single = operands.single && is_half;
     match (norm, cols, single, operands.table, operands.parameters) {

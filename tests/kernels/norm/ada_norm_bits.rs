@@ -1,4 +1,5 @@
-//! `ada_norm` and `ada_norm_pair`, bit for bit: against the operators that they stand for, and what the bits depend on.
+//! `ada_norm` and `ada_norm_pair`, bit for bit: compared with the operators that they replace, and with other
+//! launches of the op.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm, ada_norm_pair, layer_norm,
@@ -23,7 +24,7 @@ pub const TESTS: &[Test] = &[
     ("ada_norm_pair::bf16_is_two", pair::<bf16>),
 ];
 
-/// The norm alone, and then an operator of `T` for each step.
+/// Compares the op with the norm followed by one operator of `T` per step.
 fn chain<T: Element>(device: &Device) {
     let seed = seed();
     let forms = forms().into_iter().filter(|operands| size_of::<T>() == 4 || !operands.is_f32());
@@ -45,7 +46,7 @@ fn chain<T: Element>(device: &Device) {
     }
 }
 
-/// `layer_norm`; for RMSNorm, the op with a scale of 0, then a product and a sum.
+/// Runs `layer_norm`. For RMSNorm, runs `ada_norm` with a scale of 0, then a product and a sum.
 fn norm_alone<T: Element>(
     device: &Device,
     x: &[T],
@@ -75,7 +76,8 @@ fn norm_alone<T: Element>(
     n.download().into_iter().enumerate().map(one).collect()
 }
 
-/// With an operand in f32 nothing is rounded before the end, whatever the mode; without one, the mode matters.
+/// With an f32 operand, the op rounds only its final result, in both modes. Without an f32 operand, the modes
+/// differ.
 fn one_rounding(device: &Device) {
     let (seed, cols) = (seed(), 1536);
     for norm in [Norm::Layer, Norm::Rms] {
@@ -117,7 +119,7 @@ fn batch_invariance(device: &Device) {
     }
 }
 
-/// In the rows; and in a scale, which reaches its column alone.
+/// Non-finite values in the rows, and in a scale. A non-finite scale affects only its own column.
 fn not_finite(device: &Device) {
     let (cols, seed) = (40_usize, seed());
     let (shape, dense) = ([1, 5, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -131,7 +133,8 @@ fn not_finite(device: &Device) {
         assert!(y[cols..2 * cols].iter().all(|y| y.is_nan()), "a NaN reaches its whole row");
         for row in [2, 3] {
             for at in row * cols..(row + 1) * cols {
-                // Without a mean the others are 0 beside an infinity: what remains is the shift.
+                // RMSNorm has no mean: next to an infinity, the other normalised values are 0, and only the
+                // shift remains.
                 let shift = by.shift.as_ref().map_or(0.0, |shift| shift.at(at));
                 let zero = params.norm == Norm::Rms && x[at].is_finite();
                 assert!(if zero { y[at] == shift } else { y[at].is_nan() }, "element {at} is {}", y[at]);
@@ -149,7 +152,7 @@ fn not_finite(device: &Device) {
     }
 }
 
-/// Two modulations of one norm: what two calls make.
+/// Two modulations of one norm give the bits of two calls.
 fn pair<T: Element>(device: &Device) {
     let seed = seed();
     for (i, operands) in forms().into_iter().step_by(3).enumerate() {
@@ -158,7 +161,8 @@ fn pair<T: Element>(device: &Device) {
         eprintln!("{cols} columns, {operands:?}, {params:?}, OXIWARP_SEED={seed}");
         let (x, dense) = (values::<T>(random, 6 * cols as usize), Layout::dense(cols));
         let [first, second] = [0, i % 2].map(|offset| operands.make::<T>(device, random, shape, offset));
-        // Both in one dtype: an operand in f32 puts off the roundings of both results.
+        // Both modulations have the same dtypes: an f32 operand in one of them would suppress the
+        // intermediate roundings of both results.
         let ((affine, by), (_, by2)) = (first.views(), second.views());
         let matrix = Matrix::upload(device, &x, [6, cols], dense);
         let [mut y, mut y2] = [(); 2].map(|()| Matrix::<T>::poisoned(device, [6, cols], dense));

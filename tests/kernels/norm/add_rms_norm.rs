@@ -1,4 +1,4 @@
-//! `add_rms_norm`: the sum is the rounded sum, bit for bit, and the norm is that of the rounded sum, against f64.
+//! `add_rms_norm`: the sum must match bit for bit, and the norm of the rounded sum is compared with f64.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding};
 use oxiwarp_tests::shapes::shapes;
@@ -15,7 +15,7 @@ pub const TESTS: &[Test] = &[
     ("add_rms_norm::rows_kept_in_l2", kept),
 ];
 
-/// More rows than L2 holds; those of the norm alone, which reads half as much, it does hold.
+/// The two inputs of `add_rms_norm` exceed L2. The one input of `rms_norm`, for comparison, fits into L2.
 fn kept(device: &Device) {
     let rows = if device.arch().is_some() { 5_001 } else { 5 };
     check::<bf16>(device, seed(), [rows, 4_096], [Layout::dense(4_096); 2], RmsNorm::default());

@@ -1,4 +1,5 @@
-//! What is refused, with what words; nothing is written, and the device still works.
+//! Refused arguments and the texts of their errors. A refused call writes nothing, and the device still
+//! works.
 use half::{bf16, f16};
 use oxiwarp::{
     Activation, Device, Error, LaunchOverride, RmsNorm, Roundings, Rung, Stream, View, ViewMut, activation,
@@ -77,13 +78,14 @@ fn rms_norm_refuses(device: &Device) {
         .expect("it still works");
 }
 
-/// Outputs on inputs; slices of one buffer that lie side by side are fine.
+/// Outputs that overlap inputs are refused. Adjacent slices of one buffer are accepted.
 fn overlap(device: &Device, params: RmsNorm) {
     let memory = device.upload(&[2.0_f32; 128]).unwrap();
     let raw = memory.view(&[1]).unwrap().ptr().cast_mut();
     let at = |offset: usize, shape: &[i64], strides: &[i64]| {
         let ptr = raw.cast::<f32>().wrapping_add(offset).cast();
-        // SAFETY: inside the buffer; what overlaps is refused before it is touched.
+        // SAFETY: the pointer is inside the buffer, and the op refuses an overlap before it accesses the
+        // memory.
         unsafe {
             let x = View::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap();
             (x, ViewMut::from_raw(ptr, oxiwarp::Dtype::F32, shape, strides).unwrap())
@@ -94,7 +96,7 @@ fn overlap(device: &Device, params: RmsNorm) {
     says(run(at(0, &shape, &dense).0, at(0, &shape, &dense).1), "rms_norm: out overlaps x");
     says(run(at(0, &shape, &dense).0, at(32, &shape, &dense).1), "rms_norm: out overlaps x");
     says(run(at(0, &shape, &wide).0, at(8, &shape, &wide).1), "rms_norm: out overlaps x");
-    // torch gives a dimension of one element any stride.
+    // In torch, a dimension of size 1 may have any stride.
     let far = [1 << 62, 1];
     says(run(at(0, &[1, 4], &far).0, at(2, &[1, 4], &far).1), "rms_norm: out overlaps x");
     run(at(0, &shape, &wide).0, at(16, &shape, &wide).1).expect("halves of a row do not overlap");
@@ -114,7 +116,7 @@ fn add_refuses(device: &Device) {
     let text = "add_rms_norm: residual has shape [2, 16], expected [4, 16]";
     says(run(short.view(&[2, 16]).unwrap(), sum.view_mut(&shape).unwrap()), text);
     let same = x.view(&shape).unwrap();
-    // SAFETY: the same memory as `x`; refused before it is touched.
+    // SAFETY: the pointer is the memory of `x`, and the op refuses the overlap before it accesses the memory.
     let on_x = unsafe { ViewMut::from_raw(same.ptr().cast_mut(), same.dtype(), &shape, &[16, 1]) }.unwrap();
     says(run(x.view(&shape).unwrap(), on_x), "add_rms_norm: sum overlaps x");
     assert!(sum.download().unwrap().iter().all(|sum| sum.is_nan()), "something was written");
@@ -122,7 +124,8 @@ fn add_refuses(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| !y.is_nan()));
 }
 
-/// Two tensors that two strides reach, each in groups of its own: rows in 12 groups of 5, and in 4 groups of 15.
+/// Two tensors that each need two strides, but with different groups: 12 groups of 5 rows, and 4 groups of 15
+/// rows.
 fn two_layouts(device: &Device) {
     let memory = device.upload(&[1.0_f32; 1_000]).unwrap();
     let (mut y, mut sum) = (device.alloc::<f32>(1_000).unwrap(), device.alloc::<f32>(480).unwrap());
@@ -147,7 +150,8 @@ fn two_layouts(device: &Device) {
     says(gelu, &format!("activation: out and x {text}"));
 }
 
-/// A kernel would leave the end of the row unwritten, or read 16 bytes at an address that is not aligned.
+/// These rungs are refused. A kernel would leave the end of the row unwritten, or read 16 bytes at an
+/// unaligned address.
 fn small_rung(device: &Device) {
     let (x, mut y) = (device.upload(&[1.0_f32; 64]).unwrap(), device.alloc::<f32>(64).unwrap());
     for (shape, in_registers) in [([1, 64], 2), ([9, 7], 2)] {
@@ -159,7 +163,7 @@ fn small_rung(device: &Device) {
         let result = rms_norm(&small, x, None, y, RmsNorm::default(), Stream::default());
         says(result, "rms_norm: rung is 2, expected packs that hold an aligned row");
     }
-    // Blocks without threads, and teams that are neither a power of two nor whole warps.
+    // Blocks without threads, and teams that are neither a power of two nor a multiple of the warp size.
     for (team, teams) in [(64, 0), (48, 2), (3, 32), (2_048, 1), (0, 64)] {
         let made = Rung { threads_per_row: team, rows_per_block: teams, ..rung(u32::MAX, 0, 64, 64) };
         let device = device.with_override(LaunchOverride { rung: Some(made), ..LaunchOverride::default() });
@@ -169,14 +173,14 @@ fn small_rung(device: &Device) {
     assert!(y.download().unwrap().iter().all(|y| y.is_nan()), "something was written");
 }
 
-/// Numbers whose products and sums do not fit into 64 bits.
+/// Sizes and strides whose products and sums do not fit into 64 bits.
 fn buffer_refuses(device: &Device) {
     let x = device.upload(&[1.0_f32; 64]).unwrap();
     let outside =
         |result: Result<View, Error>| says(result.map(|_| ()), "expected a tensor inside the buffer");
     outside(x.view_strided(0, &[3, 16], &[i64::MAX, 1]));
     outside(x.view_strided(usize::MAX, &[1, 1], &[1, 1]));
-    // The last element's number is 2^128.
+    // The index of the last element is 2^128.
     let [max, strides] = [
         [i64::MAX, i64::MAX, i64::MAX, i64::MAX, 13, 5],
         [i64::MAX, i64::MAX, i64::MAX, i64::MAX, i64::MAX, 1],
@@ -186,7 +190,7 @@ fn buffer_refuses(device: &Device) {
     outside(x.view(&[1 << 34, 1 << 30]));
     outside(x.view(&[65]));
     x.view(&[64]).expect("all of it");
-    // Of no element, but ops multiply some of the sizes.
+    // The shape has no elements, but ops multiply some of its sizes.
     let empty = device.reserve::<f32>(8).unwrap();
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40]] {
         says(empty.view(&shape).map(|_| ()), "expected at most 8 sizes of less than 2^63 elements");

@@ -1,4 +1,5 @@
-//! `gated_residual_ada_norm` in the forms that it has kernels for: gate, scale and shift alike, rows of whole tiles.
+//! `gated_residual_ada_norm` in the forms that have specialised kernels: gate, scale and shift have one form,
+//! and rows consist of whole tiles.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, GatedResidual};
 use oxiwarp_tests::tensor::{Layout, random, seed, values};
@@ -24,8 +25,8 @@ const FORMS: [ModulationCase; 7] = [
     ModulationCase { single: true, parameters: [Some(true); 2], ..ModulationCase::USUAL },
 ];
 
-/// The bits of the two ops, in rows of which each is a warp's, and in those that the warps of a block share, in registers
-/// or in shared memory.
+/// Compares the bits with those of the two separate ops. Short rows have one warp per row. Longer rows have
+/// one block per row and are kept in registers or in shared memory.
 fn forms<T: Element>(device: &Device) {
     let seed = seed();
     for (i, cols) in [640, 1536, 2048, 2176, 3072, 5120].into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! `gated_residual` and `gated_residual_ada_norm`, bit for bit: every step is one operation, which the test makes too.
+//! `gated_residual` and `gated_residual_ada_norm`, bit for bit: the test repeats every operation of the op.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Device, Element, GatedResidual, Modulation, Norm, Stream, gated_residual,
@@ -31,13 +31,13 @@ pub const TESTS: &[Test] = &[
     ("gated_residual_ada_norm::rows_do_not_depend_on_each_other", batch_invariance),
 ];
 
-/// Without a table, with one of each dtype, in each form.
+/// Returns the gates: without a table and with a table of each dtype, in each form.
 fn gates() -> Vec<ModulationCase> {
     let plain = |operands: &ModulationCase| operands.shift && operands.parameters == [None; 2];
     forms().into_iter().filter(plain).collect()
 }
 
-/// Runs the op over fresh memory and returns the sum.
+/// Runs the op with newly allocated memory and returns the sum.
 fn run<T: Element>(
     device: &Device,
     [x, y]: [&[T]; 2],
@@ -54,7 +54,8 @@ fn run<T: Element>(
     sum.download()
 }
 
-/// The operators of a chain, each rounding to `T`; with a gate in f32, or not exact, a chain in f32.
+/// Computes the operators of the chain, each of which rounds to `T`. With an f32 gate or without `exact`, the
+/// chain runs in f32.
 fn expected<T: Element>([x, y]: [&[T]; 2], gate: Option<&Side<T>>, params: GatedResidual) -> Vec<T> {
     let single = gate.is_some_and(Side::is_f32);
     let one = |at: usize| {
@@ -70,7 +71,7 @@ fn expected<T: Element>([x, y]: [&[T]; 2], gate: Option<&Side<T>>, params: Gated
     (0..x.len()).map(one).collect()
 }
 
-/// One shape and layout, in every mode.
+/// Checks one shape and layout in every mode.
 fn check<T: Element>(
     device: &Device,
     seed: u64,
@@ -114,7 +115,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// A table at an address where no pack begins, beside rows of packs.
+/// A table whose address is not aligned to 16 bytes, next to aligned rows.
 fn table_anywhere<T: Element>(device: &Device) {
     let (random, dense) = (&mut random(seed()), [Layout::dense(64); 2]);
     let [x, y, gate, table]: [Vec<T>; 4] = [384, 384, 64, 65].map(|len| values(random, len));
@@ -128,7 +129,8 @@ fn table_anywhere<T: Element>(device: &Device) {
     same_bits(&sum(moved.expect("a vector")), &sum(table.expect("a vector")));
 }
 
-/// What f16 cannot hold becomes its largest number, an infinity too, and a NaN stays one; bf16 rounds 65504 to 65536.
+/// In f16, values out of range become the largest finite number, and so does an infinity; a NaN stays NaN.
+/// bf16 rounds 65504 to 65536.
 fn clips<T: Element>(device: &Device) {
     let largest = T::from_f32(65504.0).to_f32();
     let huge = [60000.0, -60000.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1.0, 60000.0, 0.0];
@@ -159,7 +161,7 @@ pub struct Both<T> {
     pub by: oxiwarp_tests::operand::Norming<T>,
 }
 
-/// Runs the op over fresh memory and returns the norm and the sum.
+/// Runs the op with newly allocated memory and returns the norm and the sum.
 fn run_both<T: Element>(
     device: &Device,
     Both { xy, gate, by }: &Both<T>,
@@ -179,7 +181,7 @@ fn run_both<T: Element>(
     [normed.download(), sum.download()]
 }
 
-/// Panics unless the op gives the bits of the one after the other.
+/// Panics if the bits differ from those of the two ops in sequence.
 pub fn expect_the_two<T: Element>(
     device: &Device,
     both: &Both<T>,
@@ -193,8 +195,8 @@ pub fn expect_the_two<T: Element>(
     same_bits(&normed, &ada_norm::run(device, &sum, both.by.views(), shape, dense, params));
 }
 
-/// The bits of the one op after the other, in rows that wait in shared memory and in longer ones; with and without a
-/// gate, whose form and dtype need not be those of scale and shift.
+/// Compares the bits with those of the two ops in sequence, for rows staged in shared memory and for longer
+/// rows. Runs with and without a gate. The gate's form and dtype may differ from those of scale and shift.
 fn both<T: Element>(device: &Device) {
     let (seed, forms, gates) = (seed(), forms(), gates());
     for (i, operands) in forms.into_iter().step_by(2).enumerate() {
@@ -214,7 +216,7 @@ fn both<T: Element>(device: &Device) {
     }
 }
 
-/// A sum that f16 cannot hold would leave no norm.
+/// Sums that overflow f16 are clipped before the norm, so that the norm stays finite.
 fn clips_before_norm(device: &Device) {
     let cols = 25_000;
     let (random, shape, dense) = (&mut random(seed()), [1, 2, cols], Layout::dense(cols));

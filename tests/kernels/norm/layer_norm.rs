@@ -1,4 +1,4 @@
-//! `layer_norm` against f64, over the table of shapes; what its bits depend on.
+//! `layer_norm` against f64 over the table of shapes, and bit for bit across layouts and launches.
 use half::{bf16, f16};
 use oxiwarp::{Affine, Device, Dtype, Element, Stream, layer_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -25,8 +25,8 @@ pub const TESTS: &[Test] = &[
     ("layer_norm::constant_rows", constant_rows),
 ];
 
-/// A mean that is far from 0 beside the spread of the rows, of which the type keeps a few values: a variance that is
-/// a difference of squares would have lost its first digits there.
+/// Returns a mean that is large compared with the rows' standard deviation; the type can represent only a few
+/// values around it. A variance computed as a difference of squares would lose its leading digits.
 fn far<T: Element>() -> f32 {
     match T::DTYPE {
         Dtype::Bf16 => 500.0,
@@ -48,7 +48,8 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Every form of weight and bias with each kernel: any rows, of whole tiles, in registers of a warp and of a block.
+/// Checks every form of weight and bias with each kernel: any row, whole tiles, a row in the registers of a
+/// warp, and a row in the registers of a block.
 fn parameters<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [100, 512, 640, 1280, 3072, 4096, 5120] {
@@ -59,7 +60,7 @@ fn parameters<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and bases that are not aligned: the same bits as packed ones.
+/// Rows with gaps and unaligned base addresses give the same bits as contiguous rows.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 512, 640, 1280, 2048, 25_000] {
@@ -86,7 +87,7 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.
+/// `[3, 4, 64]` inside `[3, 6, 64]`: one stride cannot address all rows.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());
@@ -110,7 +111,7 @@ fn not_finite(device: &Device) {
     same_bits(&y[4 * cols..], &right[4 * cols..]);
 }
 
-/// Rows that torch's vectorised kernel does not take: their variance is exactly 0, as in torch.
+/// Rows that torch's vectorised kernel does not support. Their variance is exactly 0, as in torch.
 fn constant_rows(device: &Device) {
     for cols in [5_i64, 7, 9, 11, 13, 17, 33, 127, 1001, 2305] {
         for value in [3e4_f32, 1000.1, 0.1, -7.3] {

@@ -1,4 +1,5 @@
-//! Mochi's residual against f64, and the two norms chained against one after the other, bit for bit.
+//! Mochi's residual against f64. The op with two chained norms must match the two ops in sequence, bit for
+//! bit.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Device, Element, LaunchOverride, Norm, ScaleShift, Stream, residual_tanh_gated_rms_norm,
@@ -31,7 +32,7 @@ pub const TESTS: &[Test] = &[
 
 const EPS: f32 = 1e-6;
 
-/// Runs the op over fresh memory and returns its result.
+/// Runs the op with newly allocated memory and returns its result.
 fn run<T: Element>(
     device: &Device,
     [x, branch]: [&[T]; 2],
@@ -47,11 +48,12 @@ fn run<T: Element>(
     out.download()
 }
 
-/// `x + rms(branch) * tanh(gate)`: the tangent in the gate's dtype, product and sum in that of the rows.
+/// Computes `x + rms(branch) * tanh(gate)`. The tanh is in the gate's dtype; the product and the sum are in
+/// the rows' dtype.
 fn reference<T: Element>([x, branch]: [&[T]; 2], gate: &Operand<T>, cols: usize) -> Vec<Approx> {
     let one = |(at, n): (usize, Approx)| {
         let value = f64::from(gate.at(at)).tanh();
-        // Of f32 it is off by 2 ulp.
+        // In f32, the error of tanh is at most 2 ulp.
         let tanh = Approx { value, error: 2.0 * ulp(oxiwarp::Dtype::F32, value) };
         let tanh = if gate.is_f32() { tanh } else { tanh.rounded(T::DTYPE) };
         let product = n.times(tanh).rounded(T::DTYPE);
@@ -60,7 +62,7 @@ fn reference<T: Element>([x, branch]: [&[T]; 2], gate: &Operand<T>, cols: usize)
     normed(&wide(branch), cols, Norm::Rms, EPS).into_iter().enumerate().map(one).collect()
 }
 
-/// One shape and layout; returns the result.
+/// Checks one shape and layout, and returns the result.
 fn check<T: Element>(
     device: &Device,
     seed: u64,
@@ -89,7 +91,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and bases that are not aligned: the same bits as packed ones.
+/// Rows with gaps and unaligned base addresses give the same bits as contiguous rows.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 640, 3072, 25_000] {
@@ -106,7 +108,7 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// Mochi's rows have a kernel of their own where the gate is of their type.
+/// Mochi's row length has a specialised kernel if the gate has the rows' dtype.
 fn in_registers(device: &Device) {
     let (dense, odd) = (Layout::dense(3072), Layout { offset: 1, stride: 3075 });
     for (layout, single, is_in_registers) in [(dense, false, true), (dense, true, false), (odd, false, false)]
@@ -164,8 +166,8 @@ fn not_finite(device: &Device) {
     same_bits(&out[3 * cols..3 * cols + 9], &right[3 * cols..3 * cols + 9]);
 }
 
-/// The bits of the one op after the other, the second of which is `ada_norm` with one rounding; in rows that wait in
-/// shared memory and in longer ones.
+/// Compares the bits with those of two ops in sequence, where the second is `ada_norm` with one rounding.
+/// Covers rows staged in shared memory and longer rows.
 fn chained<T: Element>(device: &Device) {
     let seed = seed();
     let forms: Vec<ModulationCase> =

@@ -1,4 +1,5 @@
-//! What the norms of diffusion transformers refuse, with what words; nothing is written, and the device still works.
+//! Arguments that the norms of diffusion transformers refuse, and the error texts. A refused call writes
+//! nothing, and the device still works.
 use half::{bf16, f16};
 use oxiwarp::{
     AdaNorm, Affine, Buffer, Device, Error, GatedResidual, Modulation, ScaleShift, Stream, View, ViewMut,
@@ -16,7 +17,7 @@ pub const TESTS: &[Test] = &[
     ("modulations::zero_rows", zero_rows),
 ];
 
-/// Every operand of every op, each over the same numbers unless a test says otherwise.
+/// The operands of all ops. By default, all views use the same memory.
 #[derive(Clone, Copy)]
 pub struct Inputs<'a> {
     x: View<'a>,
@@ -31,7 +32,7 @@ pub struct Inputs<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// `[2, 3, 16]`, `[2, 1, 16]` and `[16]` of `memory`.
+    /// Makes views of `memory` of the shapes `[2, 3, 16]`, `[2, 1, 16]` and `[16]`.
     pub fn of(memory: &'a Buffer<f32>) -> Self {
         let view = |shape: &[i64]| memory.view(shape).expect("inside");
         let (x, by): (_, Modulation) = (view(&[2, 3, 16]), view(&[2, 1, 16]).into());
@@ -41,7 +42,7 @@ impl<'a> Inputs<'a> {
         Self { x, y: x, affine, scale, shift, scale2: by, shift2: shift, gate: scale, eps: 1e-6 }
     }
 
-    /// The two outputs over `outs`, or others.
+    /// Runs `op` with the two outputs. An op with one output uses the first.
     pub fn run(&self, device: &Device, op: &str, [out, sum]: [ViewMut; 2]) -> Result<(), Error> {
         let (stream, affine) = (Stream::default(), self.affine);
         let by = ScaleShift { scale: self.scale, shift: self.shift };
@@ -83,7 +84,7 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// The ops and the arguments that each has, beside `x`; the outputs last.
+/// The ops with the names of their arguments except `x`, and then of their outputs.
 pub const OPS: [(&str, &[&str], [&str; 2]); 7] = [
     ("layer_norm", &["weight", "bias"], ["out", ""]),
     ("ada_norm", &["scale", "shift", "scale_table", "weight", "bias"], ["out", ""]),
@@ -103,7 +104,7 @@ pub const OPS: [(&str, &[&str], [&str; 2]); 7] = [
 ];
 
 impl<'a> Inputs<'a> {
-    /// The same with another view for `arg`.
+    /// Replaces the view of `arg`.
     pub fn with(mut self, arg: &str, view: View<'a>) -> Self {
         match arg {
             "x" => self.x = view,
@@ -123,7 +124,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// A call with fresh outputs of `shape` is refused with these words, and writes nothing.
+/// Asserts that a call with new outputs of `shape` is refused with an error that contains `text`, and writes
+/// nothing.
 #[track_caller]
 fn refuses(device: &Device, op: &str, inputs: Inputs, shape: &[i64], text: &str) {
     let mut memory = [(); 2].map(|()| device.alloc::<f32>(256).expect("device memory"));
@@ -176,12 +178,13 @@ fn bad_operands(device: &Device) {
     }
 }
 
-/// Of four dimensions, a modulation that repeats between two others, or before and after one.
+/// With four dimensions, refuses a modulation that broadcasts between two other dimensions, or before and
+/// after one.
 fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<f32>) {
     let (shape, inputs) = ([2, 2, 3, 16], Inputs::of(memory));
     let view = |shape: &[i64]| memory.view(shape).unwrap();
     let of_rows = |arg: &&&str| !["weight", "bias", "scale_table", "gate_table"].contains(*arg);
-    // All others fit.
+    // All other operands have valid shapes.
     let rows = args.iter().filter(of_rows).fold(inputs, |inputs, arg| match *arg {
         "y" | "x_res" => inputs.with(arg, view(&shape)),
         _ => inputs.with(arg, view(&[16])),
@@ -197,14 +200,14 @@ fn broadcasts_between(device: &Device, op: &str, args: &[&str], memory: &Buffer<
     }
 }
 
-/// What is wrong with `x` is said of `x`, and with an output of the output.
+/// The error names `x` if `x` is wrong, and the output if the output is wrong.
 fn bad_rows(device: &Device) {
     let (memory, brain) =
         (device.upload(&[1.0_f32; 256]).unwrap(), device.upload(&[bf16::ONE; 256]).unwrap());
     let (inputs, integers) = (Inputs::of(&memory), device.upload(&[1_i32; 256]).unwrap());
     let view = |shape: &[i64], strides: &[i64]| memory.view_strided(0, shape, strides).unwrap();
     for (op, args, outs) in OPS {
-        // All that may be `[16]` is, so that `x` is the only one of its rank.
+        // Every operand that may have the shape `[16]` has it, so that only `x` has its rank.
         let vectors = args.iter().filter(|arg| !["y", "x_res"].contains(arg));
         let inputs = vectors.fold(inputs, |inputs, arg| inputs.with(arg, view(&[16], &[1])));
         let refuses = |x: View, shape: &[i64], text: &str| {

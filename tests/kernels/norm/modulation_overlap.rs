@@ -1,4 +1,4 @@
-//! Outputs of the norms of diffusion transformers on operands, on each other and on themselves.
+//! Outputs of the norms of diffusion transformers that overlap an operand, each other or themselves.
 use oxiwarp::{Device, View, ViewMut};
 
 use super::modulation_input::{Inputs, OPS, SHAPE};
@@ -7,13 +7,13 @@ use crate::support::test::Test;
 
 pub const TESTS: &[Test] = &[("modulations::overlap", overlap)];
 
-/// A view to write what others read.
+/// Makes a writable view of memory that another view reads.
 fn on<'a>(view: View<'a>, shape: &[i64], strides: &[i64]) -> ViewMut<'a> {
-    // SAFETY: inside the buffer; what overlaps is refused before it is touched.
+    // SAFETY: the view is inside the buffer, and the op refuses the overlap before it accesses the memory.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), shape, strides) }.expect("a shape")
 }
 
-/// Each output on each operand, on the other output, and on itself.
+/// Overlaps each output with each operand, with the other output, and with itself.
 fn overlap(device: &Device) {
     let memory = device.upload(&[2.0_f32; 256]).unwrap();
     let inputs = Inputs::of(&memory);

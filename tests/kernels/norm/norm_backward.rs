@@ -59,7 +59,7 @@ fn layouts(device: &Device) {
     }
 }
 
-/// Blocks that take several rows after another: in registers, streamed, and few to a group.
+/// Blocks that process several rows in sequence: in registers, streamed, and with few rows per group.
 fn persistent(device: &Device) {
     let seed = seed();
     for layer in [false, true] {
@@ -78,7 +78,7 @@ fn persistent(device: &Device) {
     }
 }
 
-/// A weight for each group of rows.
+/// Each group of rows has its own weight.
 fn groups(device: &Device) {
     let seed = seed();
     for (groups, rows, cols) in [(2, 3, 64), (5, 1, 129), (3, 700, 16), (4, 9, 3072)] {

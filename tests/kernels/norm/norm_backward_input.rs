@@ -1,4 +1,4 @@
-//! What the gradients of norms refuse; nothing is written.
+//! Arguments that the gradients of the norms refuse. A refused call writes nothing.
 use half::f16;
 use oxiwarp::{
     Affine, Buffer, Device, ParameterGradients, RmsNorm, Stream, View, ViewMut, layer_norm_backward,
@@ -58,9 +58,10 @@ fn bad_operands(device: &Device) {
     assert!(dx.download().unwrap().iter().all(|dx| dx.is_nan()), "something was written");
 }
 
-/// The memory of a view, to be written: refused before it is.
+/// Makes a writable view of the memory of `view`. The op must refuse it before it writes.
 fn writable<'a>(view: View<'a>) -> ViewMut<'a> {
-    // SAFETY: as the view's; nothing is written to it.
+    // SAFETY: pointer, shape and strides are those of a valid view, and nothing is written through the
+    // result.
     unsafe { ViewMut::from_raw(view.ptr().cast_mut(), view.dtype(), view.shape(), view.strides()) }.unwrap()
 }
 
@@ -119,7 +120,7 @@ fn bad_gradients(device: &Device) {
     assert_eq!(dbias.download().unwrap(), [4.0; 16]);
 }
 
-/// Sums of nothing are zeros.
+/// Without rows, the parameter gradients are zeros.
 fn no_rows(device: &Device) {
     let (x, mut dx) = (device.alloc::<f32>(0).unwrap(), device.alloc::<f32>(0).unwrap());
     let (mut dweight, mut workspace) = (device.alloc::<f32>(16).unwrap(), device.alloc::<f32>(1).unwrap());

@@ -1,5 +1,5 @@
-//! The kernels of LayerNorm's gradient for rows that whole warps fill, two of them beside each other or one in three packs
-//! a thread: what rows that share a block must not share, and means that are not near 0.
+//! LayerNorm's gradient kernels for rows of whole warps: two rows at a time, or one row with three packs per
+//! thread. Rows that share a block must not affect each other, and means may be far from 0.
 use half::{bf16, f16};
 use oxiwarp::{
     Affine, Device, Element, LaunchOverride, ParameterGradients, Stream, layer_norm_backward,
@@ -21,15 +21,15 @@ pub const TESTS: &[Test] = &[
     ("norm_backward::beside_three_dimensions", three_dimensions),
 ];
 
-/// Columns of f32 and the kernel that takes them; 16-bit rows are twice as long.
+/// Columns of f32 rows, and the kernel that processes them. 16-bit rows have twice as many columns.
 const FORMS: [(i64, &str); 2] = [(512, "rows2_block2"), (1_536, "block3")];
 
-/// So many columns in vectors as many as those of f32.
+/// Returns the number of columns of `T` with the same number of 16-byte vectors as `of_f32` columns of f32.
 fn columns<T>(of_f32: i64) -> i64 {
     of_f32 * 4 / size_of::<T>() as i64
 }
 
-/// Runs it on a device that notes what is launched, and sees that the kernel is the one.
+/// Runs `run` on a device that records launches, and asserts that the launched kernel is `kernel`.
 fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -> R {
     let device = device.with_override(LaunchOverride::default());
     let results = run(&device);
@@ -38,7 +38,8 @@ fn by_kernel<R>(device: &Device, kernel: &str, run: impl FnOnce(&Device) -> R) -
     results
 }
 
-/// Of two rows the last may be missing; one alone; several to a block.
+/// The second row of a pair may be missing, there may be one row in total, and a block may process several
+/// pairs.
 fn odd_rows<T: Element>(device: &Device) {
     for (cols, kernel) in FORMS {
         for rows in [1, 2, 3, 7, 1_323] {
@@ -50,7 +51,7 @@ fn odd_rows<T: Element>(device: &Device) {
     }
 }
 
-/// In each of seven rows, among the elements that a row's first mean is of and behind them.
+/// A non-finite value in each of seven rows: inside the 16 elements of the row's first mean, and after them.
 fn not_finite(device: &Device) {
     let rows = 7;
     for (cols, kernel) in FORMS {
@@ -75,7 +76,7 @@ fn not_finite(device: &Device) {
     }
 }
 
-/// The squares of such rows are nearly all mean; the next row has another.
+/// The mean of such a row dominates its squares, and the next row has another mean.
 fn far_means(device: &Device) {
     for (cols, kernel) in FORMS {
         for mean in [-3_000.0, 40_000.0] {
@@ -87,20 +88,21 @@ fn far_means(device: &Device) {
     }
 }
 
-/// The mean of a row's first elements, which is taken off first, is then far from that of all.
+/// The mean of a row's first elements, which the kernel subtracts first, is far from the mean of all
+/// elements.
 fn outliers(device: &Device) {
     for (cols, kernel) in FORMS {
         for (outliers, size) in [(0..1, 1e4), (15..16, -1e6), (3..9, 1e3), (0..16, 1e4), (0..16, -300.0)] {
             let mut case =
                 NormBackwardCase { sampled: true, ..NormBackwardCase::<f32>::new(seed(), true, [3, cols]) };
-            // Of the row in the middle: its neighbours are as they were.
+            // Only the middle row is changed. Its neighbours keep their values.
             case.x[cols as usize..][outliers].iter_mut().for_each(|x| *x += size);
             by_kernel(device, kernel, |device| case.check(device));
         }
     }
 }
 
-/// Batches of five rows with a gap behind each: the second of two rows may be in the next batch.
+/// Batches of five rows with a gap after each. The second row of a pair may belong to the next batch.
 fn three_dimensions(device: &Device) {
     let (batches, tokens) = (3, 5);
     for (cols, kernel) in FORMS {

@@ -1,4 +1,4 @@
-//! `rms_norm` against f64, over the table of shapes.
+//! `rms_norm` against f64 over the table of shapes, and bit for bit across layouts and launches.
 use half::{bf16, f16};
 use oxiwarp::{Device, Element, RmsNorm, Rounding, Stream, rms_norm};
 use oxiwarp_tests::alone::rows_stand_alone;
@@ -23,7 +23,8 @@ pub const TESTS: &[Test] = &[
     ("rms_norm::several_threads", threads),
 ];
 
-/// One shape: without a weight, with one of each type, with an offset, in both rounding orders.
+/// Checks one shape without a weight, with a weight of each type, with an offset, and in both rounding
+/// orders.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let x: Vec<T> = values(random, shape[0] as usize * cols);
@@ -44,7 +45,8 @@ fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layo
             let once = run(device, &x, Some(weight), shape, layouts, params);
             within_ulps(&once, &reference(&wide(&x), Some(wide_weight), cols, params), cols, bound::<T>());
 
-            // Two roundings: exactly the product of what the op without a weight gives.
+            // With two roundings, the result is exactly the rounded product of the unweighted result and the
+            // weight.
             let params = RmsNorm { rounding: Rounding::BeforeWeight, ..params };
             let twice = run(device, &x, Some(weight), shape, layouts, params);
             let product = |at: usize| plain[at].to_f32() * (weight_offset + wide_weight[at % cols] as f32);
@@ -62,7 +64,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and bases that are not aligned, in each combination of input and output.
+/// Rows with gaps and unaligned base addresses, in each combination of input and output.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 2048] {
@@ -87,7 +89,8 @@ fn batch_invariance(device: &Device) {
     });
 }
 
-/// More rows than L2 holds: each has the bits that it has among few, whose launch leaves a GPU's L2 alone.
+/// The rows exceed L2, so the launch uses an L2 policy. Each row has the same bits as in a launch of few rows
+/// without the policy.
 fn kept(device: &Device) {
     let seed = seed();
     let cases =
@@ -104,7 +107,7 @@ fn kept(device: &Device) {
     }
 }
 
-/// `[3, 4, 64]` inside `[3, 6, 64]`: rows that one stride does not reach.
+/// `[3, 4, 64]` inside `[3, 6, 64]`: one stride cannot address all rows.
 fn two_levels(device: &Device) {
     let x: Vec<f32> = values(&mut random(seed()), 3 * 6 * 64);
     let (from, mut to) = (device.upload(&x).unwrap(), device.alloc::<f32>(3 * 4 * 64).unwrap());

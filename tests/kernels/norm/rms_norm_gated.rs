@@ -1,4 +1,4 @@
-//! `rms_norm_gated` against f64, and its roundings bit for bit from those of its parts.
+//! `rms_norm_gated` against f64, and its roundings bit for bit against separate operators.
 use half::{bf16, f16};
 use oxiwarp::{
     Device, Element, GateFunction, GateOrder, RmsNorm, RmsNormGated, Rounding, Stream, View, rms_norm_gated,
@@ -27,13 +27,13 @@ pub const TESTS: &[Test] = &[
 const FUNCTIONS: [GateFunction; 2] = [GateFunction::Silu, GateFunction::Sigmoid];
 const ORDERS: [GateOrder; 2] = [GateOrder::NormFirst, GateOrder::GateFirst];
 
-/// `f(gate)` in f64.
+/// Computes `f(gate)` in f64.
 fn activated(function: GateFunction, gate: f64) -> f64 {
     let sigmoid = 1.0 / (1.0 + (-gate).exp());
     if function == GateFunction::Silu { gate * sigmoid } else { sigmoid }
 }
 
-/// The formula, in f64.
+/// Computes the formula in f64.
 fn expected(x: &[f64], gate: &[f64], weight: Option<&[f64]>, cols: usize, params: RmsNormGated) -> Vec<f64> {
     let factors = || gate.iter().map(|&gate| activated(params.function, gate));
     if params.order == GateOrder::GateFirst {
@@ -60,9 +60,11 @@ fn run<T: Element>(
     y.download()
 }
 
-/// One shape and layout, in both orders, with both functions: without a weight, and with one of each type.
+/// Checks one shape and layout in both orders, with both functions, without a weight and with a weight of
+/// each type.
 ///
-/// The functions add 3 ulp of f32 to the norm's bound: 2 of `expf`, 0.5 each of the sum and the division.
+/// The gate function adds 3 ulp of f32 to the norm's bound: 2 for `expf`, and 0.5 each for the sum and the
+/// division.
 fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let (random, cols) = (&mut random(seed), shape[1] as usize);
     let len = shape[0] as usize * cols;
@@ -95,7 +97,7 @@ fn against_f64<T: Element>(device: &Device) {
     }
 }
 
-/// Rows with gaps and bases that are not aligned.
+/// Rows with gaps and unaligned base addresses.
 fn layouts<T: Element>(device: &Device) {
     let seed = seed();
     for cols in [1, 64, 129, 2048] {
@@ -113,7 +115,8 @@ fn layouts<T: Element>(device: &Device) {
     }
 }
 
-/// The bits of the modules' chains, from what `rms_norm` gives for the same row and `f(gate)` in f32.
+/// Compares the bits with those of the modules' operator chains. The expected values use `rms_norm` of the
+/// same row, and `f(gate)` in f32.
 fn roundings(device: &Device) {
     let (rows, cols, random) = (7_usize, 640_usize, &mut random(seed()));
     let (shape, dense) = ([rows as i64, cols as i64], [Layout::dense(cols as i64); 2]);
@@ -126,11 +129,12 @@ fn roundings(device: &Device) {
     let infinite = vec![bf16::INFINITY; rows * cols];
     for function in FUNCTIONS {
         let params = RmsNormGated { norm, function, order: GateOrder::NormFirst };
-        // Of a gate of infinity the sigmoid is 1: what is left is the norm.
+        // The sigmoid of an infinite gate is 1, so the result is the norm.
         let open = RmsNormGated { function: GateFunction::Sigmoid, ..params };
         let alone = rms_norm_case::run(device, &x, Some(&matrix), shape, dense, norm);
         same_bits(&run(device, &x, &infinite, Some(&matrix), shape, dense, open), &alone);
-        // The gate multiplies the rounded norm, and in f32 what a weight in f32 made.
+        // The gate multiplies the rounded norm. If the weight is in f32, it multiplies the unrounded product
+        // of norm and weight.
         let f = |at: usize| activated(function, f64::from(gate[at].to_f32())) as f32;
         let same = run(device, &x, &gate, Some(&matrix), shape, dense, params);
         flips(&same, |at| bf16::from_f32(alone[at].to_f32() * f(at)));
@@ -138,7 +142,7 @@ fn roundings(device: &Device) {
         let product = |at: usize| bare[at].to_f32() * weight[at % cols].to_f32();
         let mixed = run(device, &x, &gate, Some(&single), shape, dense, params);
         flips(&mixed, |at| bf16::from_f32(product(at) * f(at)));
-        // The gate first: the norm reads the product in f32, and rounds as ever.
+        // With `GateFirst`, the norm reads the product in f32 and rounds as usual.
         let first = RmsNormGated { order: GateOrder::GateFirst, ..params };
         let gated: Vec<f32> = (0..x.len()).map(|at| x[at].to_f32() * f(at)).collect();
         let normed = rms_norm_case::run(device, &gated, None, shape, dense, RmsNorm::default());
@@ -148,14 +152,15 @@ fn roundings(device: &Device) {
     }
 }
 
-/// Panics unless all but a few are equal: `expf` is within 2 ulp of f32, so one value in thousands is rounded otherwise.
+/// Panics if more than one value in 500 differs. `expf` has an error of up to 2 ulp of f32, which changes the
+/// rounding of a few values.
 #[track_caller]
 fn flips(got: &[bf16], expected: impl Fn(usize) -> bf16) {
     let differ = (0..got.len()).filter(|&at| got[at] != expected(at)).count();
     assert!(differ * 500 <= got.len(), "{differ} of {} differ", got.len());
 }
 
-/// Gates that close or are infinite; a NaN, in x or gate, which stays in its row.
+/// Gates that close or are infinite, and a NaN in x or in the gate. A NaN affects only its own row.
 fn extremes(device: &Device) {
     let cols = 1024;
     let shape = [3, cols as i64];
@@ -200,7 +205,8 @@ fn refuses(device: &Device) {
     refuses(whole(), None, eps, "rms_norm_gated: eps is -1");
     let gate = device.upload(&[0.5_f32; 64]).unwrap();
     let gate = gate.view(&[4, 16]).unwrap();
-    // SAFETY: the same memory as the gate; refused before it is touched.
+    // SAFETY: the pointer is the gate's own memory, and the op refuses the overlap before it accesses the
+    // memory.
     let on_gate =
         unsafe { oxiwarp::ViewMut::from_raw(gate.ptr().cast_mut(), gate.dtype(), &[4, 16], &[16, 1]) }
             .unwrap();

@@ -1,4 +1,4 @@
-//! A case of `ada_norm`, against f64.
+//! A test case of `ada_norm`, compared with f64.
 use oxiwarp::{AdaNorm, Affine, Device, Element, Norm, ScaleShift, Stream, ada_norm};
 use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::operand::Norming;
@@ -6,7 +6,7 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 use super::modulations::ModulationCase;
 
-/// Both norms, in both modes.
+/// Both norms, in exact and in fast mode.
 pub const PARAMS: [AdaNorm; 4] = [
     AdaNorm { norm: Norm::Layer, eps: 1e-6, exact: true },
     AdaNorm { norm: Norm::Rms, eps: 1e-6, exact: true },
@@ -14,7 +14,7 @@ pub const PARAMS: [AdaNorm; 4] = [
     AdaNorm { norm: Norm::Rms, eps: 1e-6, exact: false },
 ];
 
-/// Runs the op over fresh memory and returns its result.
+/// Runs the op with newly allocated memory and returns its result.
 pub fn run<T: Element>(
     device: &Device,
     x: &[T],
@@ -30,11 +30,11 @@ pub fn run<T: Element>(
     y.download()
 }
 
-/// The formula, with the roundings of separate operators or without.
+/// Computes the formula in f64. In exact mode, each separate operator rounds.
 fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm) -> Vec<Approx> {
     let round_each = params.exact && !by.is_f32();
     let round = |y: Approx, wanted: bool| if wanted { y.rounded(T::DTYPE) } else { y };
-    // LayerNorm is one operator with its parameters, RMSNorm one for each.
+    // LayerNorm and its weight and bias are one operator. RMSNorm, the weight and the bias are three.
     let (step, in_norm) = (round_each, round_each && params.norm == Norm::Rms);
     let one = |(at, n): (usize, Approx)| {
         let mut y = round(n, in_norm);
@@ -54,7 +54,7 @@ fn reference<T: Element>(x: &[T], by: &Norming<T>, cols: usize, params: AdaNorm)
     normed(&wide(x), cols, params.norm, params.eps).into_iter().enumerate().map(one).collect()
 }
 
-/// One shape and layout; returns the result.
+/// Checks one shape and layout, and returns the result.
 pub fn check<T: Element>(
     device: &Device,
     seed: u64,

@@ -1,4 +1,4 @@
-//! Attention of random tensors, and the same in f64.
+//! Attention of random tensors, and its reference in f64.
 use oxiwarp::{
     Attention, AttentionInputs, Buffer, Device, Dtype, Element, Result, Stream, View, ViewMut, attention,
 };
@@ -7,25 +7,25 @@ use oxiwarp_tests::tensor::{random, seed, values, wide};
 
 use super::heads::{Layout, Tensor};
 
-/// A mask of a test, in f32 before it is rounded to its type.
+/// A test's mask. Its values are in f32 until they are rounded to the mask's type.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MaskCase {
-    /// `Bool`, `F32`, or that of the heads.
+    /// `Bool` or `F32`; `None` means the type of the heads.
     pub dtype: Option<Dtype>,
-    /// Of which dimensions it has all sizes, not 1.
+    /// For each dimension, whether the mask has its full size. Otherwise its size is 1.
     pub full: [bool; 4],
 }
 
-/// A call.
+/// The sizes, layouts and parameters of one call.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionCase {
-    /// Batches, queries, keys, heads, heads of the keys, columns.
+    /// Batches, queries, keys, query heads, key heads, head dimension.
     pub sizes: [usize; 6],
-    /// Of queries, keys, values and the result: all in one order.
+    /// The layouts of queries, keys, values and the result. All have the same order of dimensions.
     pub layouts: [Layout; 4],
     pub params: Attention,
     pub mask: Option<MaskCase>,
-    /// What the random queries are multiplied by: large ones give one key all the weight.
+    /// Factor of the random queries. A large factor gives nearly all the probability to one key.
     pub sharpness: f32,
 }
 
@@ -46,7 +46,7 @@ impl AttentionCase {
     pub fn laid_out(self, layout: Layout) -> Self {
         Self { layouts: [layout; 4], params: Attention { order: layout.order(), ..self.params }, ..self }
     }
-    /// One tensor alone.
+    /// Changes the layout of one tensor only.
     pub fn laid_out_alone(mut self, tensor: usize, layout: Layout) -> Self {
         self.layouts[tensor] = layout;
         self
@@ -56,7 +56,7 @@ impl AttentionCase {
     }
 }
 
-/// The values of a mask, and what a kernel reads.
+/// The values of a mask in f64, and the buffers that a kernel reads.
 pub struct Mask {
     shape: [usize; 4],
     values: Vec<f64>,
@@ -115,7 +115,7 @@ impl Mask {
     }
 }
 
-/// What a query sees, in f64: the scores of all keys, minus infinity for those that are hidden.
+/// Returns the scores of one query for all keys, in f64. Hidden keys have minus infinity.
 pub fn scores(
     case: &AttentionCase,
     mask: Option<&Mask>,
@@ -154,7 +154,7 @@ pub fn check<T: Element>(device: &Device, case: &AttentionCase) {
     });
 }
 
-/// As [`check`], by another function.
+/// As [`check`], but `run` calls the op.
 pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
     let (seed, [b, sq, sk, heads, kv_heads, d]) = (seed(), case.sizes);
     let mut rng = random(seed);
@@ -187,11 +187,11 @@ pub fn check_by<T: Element>(device: &Device, case: &AttentionCase, run: Run) {
     }
 }
 
-/// Compares a row with that of its scores.
+/// Compares a row of the result with the row that follows from its scores.
 ///
-/// A weight is rounded to the element type, once, but for the largest, which is 1; its score has the error of
-/// f32 sums of products, of which the largest tests have some 2^-18 of relative weight left. In f16 weights
-/// below 2^-14 are rounded as if they were that large.
+/// Every attention probability is rounded once to the element type, except the largest one, which is 1. Its
+/// score is an f32 sum of products. In the largest tests, this sum causes a relative error of about 2^-18. In
+/// f16, probabilities below 2^-14 have the rounding error of 2^-14.
 pub fn row_is_close<'a, T: Element>(
     got: &[T],
     scores: &[f64],
@@ -220,7 +220,7 @@ pub fn row_is_close<'a, T: Element>(
             [expected, size, rounded] = [expected, size, rounded].map(|of_all| of_all / sum);
         }
         let small = if T::DTYPE == Dtype::F16 { scores.len() as f64 * 2.0_f64.powi(-23) } else { 0.0 };
-        // The result may be rounded in the next binade.
+        // Rounding may move the result into the next binade.
         let inner = rounded * unit + size * 1e-4 + small;
         let allowed = 0.5 * ulp(T::DTYPE, expected.abs() + inner) + inner;
         let right = (got - expected).abs() <= allowed;

@@ -1,17 +1,18 @@
-//! A case of `cross_entropy`, against f64.
+//! A test case of `cross_entropy`, compared with f64.
 use oxiwarp::{CrossEntropy, Device, Element, Scalar, Stream, cross_entropy};
 use oxiwarp_tests::compare::same_bits;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 use rand::Rng;
 
-/// As torch has it, with label smoothing, and with z-loss.
+/// Parameters: torch's defaults, then label smoothing, then label smoothing with z-loss. Each has another
+/// ignored index.
 pub const KINDS: [CrossEntropy; 3] = [
     CrossEntropy { ignore_index: -100, label_smoothing: 0.0, z_loss: 0.0 },
     CrossEntropy { ignore_index: 0, label_smoothing: 0.1, z_loss: 0.0 },
     CrossEntropy { ignore_index: -1, label_smoothing: 0.25, z_loss: 1e-3 },
 ];
 
-/// Losses and `lse` of all rows.
+/// Returns the losses and the `lse` of all rows.
 pub fn run<T: Element, I: Scalar>(
     device: &Device,
     x: &Matrix<T>,
@@ -27,17 +28,17 @@ pub fn run<T: Element, I: Scalar>(
     [loss, lse].map(|values| values.download().unwrap())
 }
 
-/// A class for each row, some of them ignored.
+/// Returns a class for each row. About one row in eight has the ignored index.
 pub fn classes(random: &mut impl Rng, rows: i64, cols: i64, ignored: i64) -> Vec<i64> {
     (0..rows)
         .map(|_| if random.random_range(0..8) == 0 { ignored } else { random.random_range(0..cols) })
         .collect()
 }
 
-/// The formulas in f64, for one row: `[loss, lse]`, and how far off each may be.
+/// Computes `[loss, lse]` of one row in f64, each with its error bound.
 ///
-/// In units of 2^-23: the sum of exponentials 4, its logarithm 2 of itself, a difference half of what it
-/// gives, a mean 8 of the mean size of the logits.
+/// Bounds in units of 2^-23: 4 for the sum of exponentials, and 2 relative to its logarithm. A difference has
+/// half a unit of its result. A mean has 8 units of the mean magnitude of the logits.
 pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2] {
     let max = x.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let log_sum = x.iter().map(|x| (x - max).exp()).sum::<f64>().ln();
@@ -55,7 +56,7 @@ pub fn expected(x: &[f64], target: i64, params: CrossEntropy) -> [(f64, f64); 2]
     [(loss, off), (lse, off_lse)].map(|(value, off)| (value, off * f64::from(f32::EPSILON)))
 }
 
-/// One shape and layout, with every kind of parameters and both types of targets.
+/// Checks one shape and layout, with every set of parameters and both target types.
 pub fn check<T: Element>(device: &Device, seed: u64, [rows, cols]: [i64; 2], layout: Layout) {
     let random = &mut random(seed);
     let x: Vec<T> = values(random, (rows * cols) as usize);

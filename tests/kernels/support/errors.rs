@@ -1,7 +1,7 @@
-//! What an error says.
+//! Checks the text of an error.
 use oxiwarp::Error;
 
-/// Panics unless the result is an error with this text in it.
+/// Panics if the result is not an error whose message contains `text`.
 #[track_caller]
 pub fn says(result: Result<(), Error>, text: &str) {
     let error = result.expect_err(text).to_string();

@@ -1,12 +1,13 @@
-//! What the tests of `rope` and `qk_norm_rope` share: tensors of heads in every layout, tables of every kind.
+//! Shared code of the `rope` and `qk_norm_rope` tests: head tensors in every layout, and tables of every
+//! kind.
 use oxiwarp::{Angles, Buffer, Device, Element, HeadsOrder, Rope, View};
 use oxiwarp_tests::tensor::values;
 use rand::rngs::StdRng;
 
-/// Heads of a tensor: `[batches, tokens, heads, dim]`, whatever the order in memory.
+/// The sizes of a head tensor, `[batches, tokens, heads, dim]`, independent of the order in memory.
 pub type Sizes = [usize; 4];
 
-/// A tensor of heads in a wider buffer, and where it lies.
+/// A head tensor inside a larger buffer, with its position.
 pub struct Tensor<T> {
     pub buffer: Buffer<T>,
     pub offset: usize,
@@ -16,14 +17,14 @@ pub struct Tensor<T> {
     order: HeadsOrder,
 }
 
-/// How a test lays heads out.
+/// The memory layout of a head tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Layout {
     /// `[B, S, heads, D]`, dense.
     Dense,
-    /// One of three tensors in `[B, S, 3, heads, D]`.
+    /// One of the three tensors in `[B, S, 3, heads, D]`.
     Fused,
-    /// `gap` elements from a head to the next, from element `offset` of a buffer on.
+    /// The tensor starts at element `offset` of a buffer, and `gap` unused elements follow each head.
     At { offset: usize, gap: usize },
     /// `[B, heads, S, D]`, dense.
     HeadsFirst,
@@ -41,10 +42,11 @@ impl Layout {
 }
 
 impl<T: Element> Tensor<T> {
-    /// `values`, token after token, laid out as asked; whatever is beside them is poison.
+    /// Uploads `values`, which are ordered by token, with the given layout. All other elements of the buffer
+    /// are poison.
     pub fn upload(device: &Device, values: &[T], sizes: Sizes, layout: Layout) -> Self {
         let [b, s, h, d] = sizes.map(|size| size as i64);
-        // Strides of batch, token, head.
+        // The strides of batch, token and head.
         let (offset, [i, j, k]) = match layout {
             Layout::Dense | Layout::Transposed => (0, [s * h * d, h * d, d]),
             Layout::Fused => ((h * d) as usize, [s * 3 * h * d, 3 * h * d, d]),
@@ -72,12 +74,12 @@ impl<T: Element> Tensor<T> {
         tensor
     }
 
-    /// Poison to write to.
+    /// Makes a tensor for results that contains only poison.
     pub fn poisoned(device: &Device, sizes: Sizes, layout: Layout) -> Self {
         Self::upload(device, &vec![T::from_bits(u32::MAX); sizes.iter().product()], sizes, layout)
     }
 
-    /// Where the elements lie, token after token.
+    /// Returns the buffer index of each element, ordered by token.
     fn places(&self) -> Vec<usize> {
         let [b, s, h, d] = self.sizes;
         let [i, mut j, mut k, _] = self.strides.map(|stride| stride as usize);
@@ -99,7 +101,7 @@ impl<T: Element> Tensor<T> {
         self.buffer.view_strided_mut(self.offset, &self.shape, &self.strides).expect("inside")
     }
 
-    /// Its elements, token after token; panics where anything beside them was written.
+    /// Returns the elements, ordered by token. Panics if another element of the buffer was written.
     pub fn download(&self) -> Vec<T> {
         let (memory, places) = (self.buffer.download().expect("a kernel that ran"), self.places());
         let mut inside = vec![false; memory.len()];
@@ -111,29 +113,29 @@ impl<T: Element> Tensor<T> {
     }
 }
 
-/// What tables a rotation has.
+/// The kinds of tables that a rotation can have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Kind {
-    /// An entry for each column.
+    /// One entry per column.
     Wide,
-    /// An entry for each pair.
+    /// One entry per pair of columns.
     Narrow,
-    /// A complex number for each pair.
+    /// One complex number per pair of columns.
     Complex,
 }
 
-/// A rotation and the angles that it stands for.
+/// A rotation and its kind of tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Rotation {
     pub kind: Kind,
     pub interleaved: bool,
-    /// Rotated columns.
+    /// Number of rotated columns.
     pub columns: usize,
-    /// First rotated token; the last ones are left out as well if it is not 0.
+    /// The first rotated token. If it is not 0, the last tokens are not rotated either.
     pub offset: usize,
     pub by_batch: bool,
     pub by_head: bool,
-    /// Are the tables in f32, whatever the heads are?
+    /// Whether the tables are in f32 independent of the heads' dtype.
     pub single: bool,
 }
 
@@ -142,7 +144,7 @@ impl Rotation {
         Self { kind, interleaved, columns, offset: 0, by_batch: false, by_head: false, single: true }
     }
 
-    /// The pair of a column, and whether the column is its second.
+    /// Returns the pair of a column, and whether the column is the second one of the pair.
     pub fn pair(&self, column: usize) -> (usize, bool) {
         let half = self.columns / 2;
         if self.interleaved { (column / 2, column % 2 == 1) } else { (column % half, column >= half) }
@@ -158,7 +160,7 @@ impl Rotation {
     }
 }
 
-/// Tables on the device, and every cosine and sine of them.
+/// The tables on the device, and all their cosines and sines on the host.
 pub struct Tables<T> {
     pub rotation: Rotation,
     cos: Vec<f32>,
@@ -169,7 +171,7 @@ pub struct Tables<T> {
 }
 
 impl<T: Element> Tables<T> {
-    /// Random angles for heads of `sizes`.
+    /// Makes tables of random angles for heads of `sizes`.
     pub fn random(device: &Device, rng: &mut StdRng, rotation: Rotation, [b, s, h, _]: Sizes) -> Self {
         let pairs = rotation.columns / 2;
         let tokens = if rotation.offset == 0 { s } else { s - rotation.offset - 1 };
@@ -195,7 +197,7 @@ impl<T: Element> Tables<T> {
         Self { rotation, cos, sin, sizes, single, same }
     }
 
-    /// The op's argument.
+    /// Returns the op's argument.
     pub fn rope(&self, order: HeadsOrder) -> Rope<'_> {
         let [b, s, h, pairs] = self.sizes.map(|size| size as i64);
         let width = if self.rotation.kind == Kind::Narrow { pairs } else { 2 * pairs };
@@ -219,8 +221,8 @@ impl<T: Element> Tables<T> {
         }
     }
 
-    /// Cosine and sine of a column, whether it is the second of its pair, and its partner; `None` where
-    /// nothing turns.
+    /// Returns the cosine and sine of a column, whether it is the second one of its pair, and the other
+    /// column. Returns `None` if the column or the token is not rotated.
     pub fn at(&self, [b, s, h]: [usize; 3], column: usize) -> Option<(f32, f32, bool, usize)> {
         let Rotation { offset, columns, by_batch, by_head, .. } = self.rotation;
         let [_, tokens, heads, pairs] = self.sizes;
@@ -233,7 +235,7 @@ impl<T: Element> Tables<T> {
         Some((self.cos[at], self.sin[at], second, self.rotation.partner(column)))
     }
 
-    /// What the op makes of `x`, bit for bit.
+    /// Returns the op's expected result for `x`, bit for bit.
     pub fn apply(&self, x: &[T], [_, s, h, d]: Sizes) -> Vec<T> {
         let each = !self.rotation.single && size_of::<T>() == 2;
         let round = |x: f32| if each { T::from_f32(x).to_f32() } else { x };

@@ -1,4 +1,4 @@
-//! A case of `layer_norm`, against f64.
+//! A test case of `layer_norm`, compared with f64.
 use oxiwarp::{Affine, Device, Element, Norm, Stream, layer_norm};
 use oxiwarp_tests::approx::{Approx, close, normed};
 use oxiwarp_tests::operand::Operand;
@@ -6,7 +6,7 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 pub const EPS: f32 = 1e-5;
 
-/// Weight and bias, each absent, of the rows' type, or in f32.
+/// The forms of weight and bias: absent, of the rows' type (`false`), or in f32 (`true`).
 pub const PARAMETERS: [[Option<bool>; 2]; 6] = [
     [None, None],
     [Some(false), Some(false)],
@@ -16,7 +16,7 @@ pub const PARAMETERS: [[Option<bool>; 2]; 6] = [
     [Some(true), Some(false)],
 ];
 
-/// Runs the op over fresh memory and returns its result.
+/// Runs the op with newly allocated memory and returns its result.
 pub fn run<T: Element>(
     device: &Device,
     x: &[T],
@@ -31,7 +31,7 @@ pub fn run<T: Element>(
     y.download()
 }
 
-/// One shape and layout, with these parameters, of rows around `mean`; returns the result.
+/// Checks one shape and layout with these parameters, on rows with values around `mean`. Returns the result.
 pub fn check<T: Element>(
     device: &Device,
     seed: u64,

@@ -1,11 +1,11 @@
-//! The forms that scales, shifts and their tables, weights and biases are tested in.
+//! The forms of scales, shifts, tables, weights and biases that the tests cover.
 use oxiwarp::{Device, Element};
 use oxiwarp_tests::operand::{Form, Kind, Norming, Operand, Side};
 use rand::rngs::StdRng;
 
 use super::layer_norm_case::PARAMETERS;
 
-/// What is beside the rows of a norm; a `bool` says whether an operand is in f32.
+/// The operands of a modulated norm. Each `bool` says whether an operand is in f32.
 #[derive(Clone, Copy, Debug)]
 pub struct ModulationCase {
     pub form: Form,
@@ -16,16 +16,16 @@ pub struct ModulationCase {
 }
 
 impl ModulationCase {
-    /// As LTX-Video, Flux and most others have it.
+    /// The form that LTX-Video, FLUX.1 and most other models use.
     pub const USUAL: Self =
         Self { form: Form::BatchSlice, single: false, table: None, shift: true, parameters: [None; 2] };
 
-    /// Is any of it in f32?
+    /// Returns whether an operand is in f32.
     pub fn is_f32(&self) -> bool {
         self.single || [self.table, self.parameters[0], self.parameters[1]].contains(&Some(true))
     }
 
-    /// One operand of this form, from element `offset` of its memory on.
+    /// Makes one operand of this form, which starts at element `offset` of its memory.
     pub fn side<T: Element>(
         &self,
         device: &Device,
@@ -37,7 +37,7 @@ impl ModulationCase {
         Side::new(device, random, shape, kind, self.table)
     }
 
-    /// All of them.
+    /// Makes all operands.
     pub fn make<T: Element>(
         &self,
         device: &Device,
@@ -54,7 +54,7 @@ impl ModulationCase {
     }
 }
 
-/// All of them.
+/// Returns all forms.
 pub fn forms() -> Vec<ModulationCase> {
     let mut all = vec![];
     for form in Form::ALL {
@@ -71,7 +71,7 @@ pub fn forms() -> Vec<ModulationCase> {
     all
 }
 
-/// So many rows as batches and tokens.
+/// Splits `rows` into batches and tokens.
 pub fn in_batches(rows: i64, cols: i64) -> [i64; 3] {
     if rows % 2 == 0 { [2, rows / 2, cols] } else { [1, rows, cols] }
 }

@@ -1,4 +1,4 @@
-//! A call of `rms_norm_backward` or `layer_norm_backward`, and its results in f64.
+//! A call of `rms_norm_backward` or `layer_norm_backward`, and its reference in f64.
 use oxiwarp::{
     Affine, Device, Element, ParameterGradients, RmsNorm, Stream, View, layer_norm_backward,
     norm_backward_workspace, rms_norm_backward,
@@ -8,27 +8,28 @@ use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
 pub const EPS: f32 = 1e-6;
 
-/// One call, its operands as values on the host.
+/// One call. Its operands are values on the host.
 #[derive(Clone)]
 pub struct NormBackwardCase<T> {
     pub layer: bool,
     pub shape: [i64; 2],
-    /// Of x, dy and dsum, dx.
+    /// The layouts of x, of dy and dsum, and of dx.
     pub layouts: [Layout; 3],
     pub x: Vec<T>,
     pub dy: Vec<T>,
     pub dsum: Option<Vec<T>>,
-    /// For each group of rows; in f32 where the second is there.
+    /// The weight of each group of rows: `Ok` in the rows' type, `Err` in f32.
     pub weight: Option<Result<Vec<T>, Vec<f32>>>,
     pub groups: usize,
     pub offset: f32,
-    /// Gradients of the parameters, in f32?
+    /// Whether the gradients of the parameters are in f32; `None` requests none.
     pub wanted: Option<bool>,
-    /// Is a mean of 16 elements taken off first, far from that of the row?
+    /// Whether the kernel first subtracts the mean of 16 elements, which is far from the row's mean in this
+    /// case.
     pub sampled: bool,
 }
 
-/// dx, and the gradients of the parameters as f64.
+/// dx, and the gradients of the parameters in f64.
 type Results<T> = (Vec<T>, Vec<Vec<f64>>);
 
 impl<T: Element> NormBackwardCase<T> {
@@ -111,7 +112,7 @@ impl<T: Element> NormBackwardCase<T> {
         .expect("valid arguments");
     }
 
-    /// Runs and compares with f64.
+    /// Runs the op and compares its results with f64.
     #[track_caller]
     pub fn check(&self, device: &Device) {
         let (cols, rows) = (self.shape[1] as usize, self.shape[0] as usize);
@@ -157,15 +158,15 @@ impl<T: Element> NormBackwardCase<T> {
     }
 }
 
-/// An element's gradients, each with how far f32 arithmetic may be from it.
+/// The gradients of one element, each with its error bound for f32.
 struct Element64 {
     dx: (f64, f64),
     dweight: (f64, f64),
     dbias: (f64, f64),
 }
 
-/// A row in f64. In units of 2^-23, a sum may be off by 16 of what its terms are in size, and so may each
-/// product.
+/// Computes the gradients of a row in f64. The error of a sum is at most 16 units of 2^-23, relative to the
+/// magnitude of its terms. A product has the same bound.
 fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> Vec<Element64> {
     const UNIT: f64 = 16.0 * f32::EPSILON as f64;
     let n = x.len() as f64;
@@ -174,7 +175,7 @@ fn line([layer, sampled]: [bool; 2], x: &[f64], dy: &[f64], weight: &[f64]) -> V
     let size = if layer { mean_of(&mut x.iter().map(|x| x.abs())) } else { 0.0 };
     let first = if sampled { (x[..16].iter().sum::<f64>() / 16.0 - mean).abs() } else { 0.0 };
     let r = 1.0 / (mean_of(&mut x.iter().map(|x| (x - mean).powi(2))) + f64::from(EPS)).sqrt();
-    // What is taken off first comes back in the mean, and its square in the variance.
+    // The subtracted first mean affects the error of the row's mean, and its square affects the variance.
     let (size, of_r) = (size + first, 1.0 + (first * r).powi(2));
     let xhat: Vec<(f64, f64)> =
         x.iter().map(|x| ((x - mean) * r, UNIT * r * ((x - mean).abs() * of_r + size))).collect();

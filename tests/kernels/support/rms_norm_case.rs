@@ -2,14 +2,15 @@
 use oxiwarp::{Device, Element, RmsNorm, Stream, rms_norm};
 use oxiwarp_tests::tensor::{Layout, Matrix};
 
-/// How far f32 arithmetic with one rounding to the type may lie from f64. In 16 bits half an ulp of the
-/// rounding; in f32 `rsqrt.approx` (2^-22.9, so 1.1 ulp, twice that where the result crosses a binade), its
-/// argument and three products of half an ulp each, and the sum.
+/// Returns the allowed error in ulp of f32 arithmetic with one rounding to the type. A 16-bit type allows
+/// half an ulp for this rounding. In f32, `rsqrt.approx` has an error of 2^-22.9: 1.1 ulp, or twice that if
+/// the result crosses a binade. Its argument and three products add half an ulp each, and the sum adds the
+/// rest.
 pub fn bound<T: Element>() -> f64 {
     if size_of::<T>() == 4 { 6.0 } else { 0.51 }
 }
 
-/// The formula, in f64.
+/// Computes the formula in f64.
 pub fn reference(x: &[f64], weight: Option<&[f64]>, cols: usize, params: RmsNorm) -> Vec<f64> {
     let row = |row: &[f64]| {
         let mean = row.iter().map(|x| x * x).sum::<f64>() / cols as f64;
@@ -20,7 +21,7 @@ pub fn reference(x: &[f64], weight: Option<&[f64]>, cols: usize, params: RmsNorm
     x.chunks(cols).flat_map(row).collect()
 }
 
-/// A weight of one of the two types that it may have.
+/// A weight in the element type or in f32.
 pub enum AnyWeight<T> {
     Same(Matrix<T>),
     F32(Matrix<f32>),
@@ -38,7 +39,7 @@ impl<T: Element> AnyWeight<T> {
     }
 }
 
-/// Runs the op over fresh memory and returns its result.
+/// Runs the op with newly allocated memory and returns its result.
 pub fn run<T: Element>(
     device: &Device,
     x: &[T],

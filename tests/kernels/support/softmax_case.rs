@@ -1,11 +1,11 @@
-//! A case of `softmax`, against f64.
+//! A test case of `softmax`, compared with f64.
 use std::f64::consts::{LN_2, LOG2_E};
 
 use oxiwarp::{Device, Dtype, Element, Stream, softmax};
 use oxiwarp_tests::compare::ulp;
 use oxiwarp_tests::tensor::{Layout, Matrix, random, values, wide};
 
-/// The formula, in f64, and its logarithm.
+/// Computes the formula in f64, or its logarithm.
 pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
     let row = |row: &[f64]| {
         let max = row.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -16,15 +16,16 @@ pub fn reference(x: &[f64], cols: usize, log: bool) -> Vec<f64> {
     x.chunks(cols).flat_map(row).collect()
 }
 
-/// Panics unless every value is as near to its reference as f32 arithmetic with one rounding gets.
+/// Panics if a value exceeds the error bound of f32 arithmetic with one rounding to the type.
 ///
-/// A 16-bit result is off by its rounding too. In units of 2^-23 of the result: up to 0.5 of `|x - max|` for
-/// the subtraction, 3 for the sum of exponentials, and for f32 3 for the exponential, 0.5 each for the sum's
-/// reciprocal and the product. In 16 bits the sum's logarithm is in the exponent: 2 for `ex2.approx`; half an
-/// ulp of its argument, `log2(y)`; and 2 ulp of `log2(sum)`, or 2^-22 where the sum is 2 or less, for
-/// `lg2.approx` (CUDA C++ Programming Guide, `__log2f`). A logarithm has the absolute errors of its terms:
-/// those of the difference and the sum, 2 of the logarithm of the sum, which is smaller than the result, and
-/// 0.5 of the result.
+/// The bounds are in units of 2^-23 of the result:
+/// - The subtraction has up to 0.5 of `|x - max|`, and the sum of exponentials has 3.
+/// - In f32, the exponential has 3. The reciprocal of the sum and the product have 0.5 each.
+/// - A 16-bit result is computed as `ex2` of a difference with the sum's logarithm. `ex2.approx` has 2, and
+///   its argument, `log2(y)`, has half an ulp. `lg2.approx` has 2 ulp of `log2(sum)`, or 2^-22 if the sum is
+///   at most 2 (CUDA C++ Programming Guide, `__log2f`). Its rounding to 16 bits is added.
+/// - The logarithm has the absolute errors of the difference and the sum, 2 for the logarithm of the sum, and
+///   0.5 of the result.
 #[track_caller]
 pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
     for (r, (x, got)) in x.chunks(cols).zip(got.chunks(cols)).enumerate() {
@@ -37,7 +38,7 @@ pub fn close<T: Element>(got: &[T], x: &[f64], cols: usize, log: bool) {
                 (true, _) => (1.0, 2.5 * expected.abs()),
                 (false, true) => (expected, 4.0),
                 (false, false) => {
-                    // What errors of a power of 2 are of the result, in these units.
+                    // Converts an error of the exponent of 2 into these units of the result.
                     let units = |error: f64| error * LN_2 / f64::from(f32::EPSILON);
                     let exponent = -expected.max(f64::MIN_POSITIVE).log2();
                     let sum = 2.0 * ulp(Dtype::F32, exponent - from_max * LOG2_E);
@@ -66,7 +67,7 @@ pub fn run<T: Element>(
     y.download()
 }
 
-/// One shape and layout, and both results.
+/// Checks one shape and layout, for softmax and for its logarithm.
 pub fn check<T: Element>(device: &Device, seed: u64, shape: [i64; 2], layouts: [Layout; 2]) {
     let cols = shape[1] as usize;
     let x: Vec<T> = values(&mut random(seed), shape[0] as usize * cols);

@@ -1,26 +1,31 @@
-//! `y[r] = x[r] / max(|x[r]|, eps)`: rows of length 1, `torch.nn.functional.normalize` with `p = 2`.
+//! `y[r] = x[r] / max(|x[r]|, eps)`: scales each row to length 1, as `torch.nn.functional.normalize` with `p
+//! = 2` does.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx))]
 
 use cuda_std::prelude::*;
 
-/// A warp for each row, which it reads twice: for the sum of squares, in f32, and (from the L1) for the result.
+/// One warp processes one row. It reads the row twice: once for the sum of squares in f32, and again, from
+/// L1, for the result.
 ///
-/// A block is `[32, rows of the block]` threads. With `VECTOR` a thread reads 16 bytes at a time.
+/// The launch has `[32, rows per block]` threads per block. With `VECTOR`, a thread loads 16 bytes at a time.
 ///
 /// # Safety
-/// `x` and `y` have `rows` rows of `cols` elements, `Rows::is_vector` if `VECTOR`; `y` overlaps nothing.
+/// `x` and `y` have `rows` rows of `cols` elements. If `VECTOR`, `Rows::is_vector` holds for both. `y`
+/// overlaps no other memory that the kernel uses.
 #[inline(always)]
 unsafe fn l2_normalize<T: Elem, const VECTOR: bool>(x: Rows, y: Rows, rows: u64, cols: u32, eps: f32) {
     let team = Team::of_block();
     let at = RowIndex::of(team, rows, 0);
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the caller passes `x` and `y` with `rows` rows of `cols` elements. No two teams have the same
+    // row.
     let (x, y) =
         unsafe { (Row::<T, VECTOR>::of(&x, team, at, cols), RowMut::<T, VECTOR>::of(&y, team, at, cols)) };
     let mut squares = 0.0;
     for tile in 0..x.tiles() {
         squares += x.load(tile, Load::ReadOnly).lanes().map(|x| x * x).sum();
     }
-    // Each lane of the warp gets the sum of all. A thread whose row is past the end goes along: the others need its lane.
+    // Every lane gets the sum of all lanes. A team whose row is past the end also takes part in the warp
+    // reduction.
     let inverse = rsqrt(warp::sum(squares, warp::SIZE));
     let scale = if inverse > 1.0 / eps { 1.0 / eps } else { inverse };
     for tile in 0..x.tiles() {
