@@ -1,4 +1,4 @@
-"""`attention`: both layouts, masks, windows, grouped heads, packed sequences."""
+"""Cases and formula of `attention`: both layouts, masks, sliding windows, GQA and packed sequences."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from .case import Case, register
 from .draw import BF16, F16, F32, Draw
 from .precision import UNIT, Exact
 
-HIDDEN = -1e9  # of an added mask: a finite number, or minus infinity
+HIDDEN = -1e9  # value of an additive mask that hides a key; `mask` draws either this finite number or minus infinity
 
 
 def draw_attention(g: Draw) -> Case:
@@ -36,7 +36,7 @@ def draw_attention(g: Draw) -> Case:
     scale = g.pick(1.0, 1.0, 0.2, 4.0)
     tensors: dict[str, Tensor | None] = {}
     for name, tokens, count in (("q", queries, heads), ("k", keys, kv), ("v", keys, kv)):
-        first = layout == "bhsd" and g.maybe(0.5)  # heads first in memory too
+        first = layout == "bhsd" and g.maybe(0.5)  # the dimension of heads comes before tokens in memory too
         shape = [*lead, count, tokens, dim] if first else [*lead, tokens, count, dim]
         x = g.layout(len(shape))(g.normal(shape, dtype, scale))
         tensors[name] = x if first or layout == "bshd" else x.transpose(-3, -2)
@@ -51,14 +51,14 @@ def draw_attention(g: Draw) -> Case:
         options["mask"] = mask(g, dtype, (batches, heads, queries, keys))
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
-    # In float16 weights and their gradients are rounded to multiples of 2^-24 before the products.
+    # In float16, attention probabilities and their gradients are rounded to multiples of 2^-24 before the products.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
-    # "One that an added mask hides from all keys by finite numbers ...: from -8e6 on it passes no gradient".
+    # A query passes no gradient if the additive mask is finite and at most -8e6 for all its keys.
     return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case
 
 
 def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
-    """Whether finite numbers of an added mask hide all the keys that a query sees."""
+    """Return whether, for some query, an additive mask hides all visible keys with finite numbers."""
     added = c.options.get("mask")
     if added is None or added.dtype == torch.bool or not queries or not keys:
         return False
@@ -68,7 +68,10 @@ def hides_all(c: Case, queries: int, keys: int, device: torch.device) -> bool:
 
 
 def sequences(g: Draw) -> tuple[Any, int, int]:
-    """Starts of packed sequences, which may be empty and may end before the tensors do."""
+    """Return `cu_seqlens` and the numbers of query and key tokens.
+
+    Sequences may be empty. The last sequence may end before the tensors do.
+    """
     count = 1 + g.below(4)
     same = g.maybe(0.6)
     totals, starts = [], []
@@ -77,13 +80,13 @@ def sequences(g: Draw) -> tuple[Any, int, int]:
         starts.append(torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(g.device))
         totals.append(sum(lengths) + (1 + g.below(4) if g.maybe(0.4) else 0))
     totals = totals * 2 if same else totals
-    if not all(totals):  # no tokens at all: one that no sequence has
+    if not all(totals):  # if there are no tokens, add one that belongs to no sequence
         totals = [total or 1 for total in totals]
     return (starts[0] if same else tuple(starts)), totals[0], totals[1]
 
 
 def mask(g: Draw, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-    """Bool or added, of a shape that broadcasts."""
+    """Return a bool or additive mask whose shape broadcasts to `shape`."""
     own = g.pick(shape, (shape[0], 1, 1, shape[3]), (1, 1, *shape[2:]), shape[2:], (shape[2], 1), (shape[3],))
     kind = g.pick(torch.bool, F32, dtype)
     values = g.normal(own, F32)
@@ -97,7 +100,7 @@ def mask(g: Draw, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
 
 
 def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
-    """`[Sq, Sk]`: which keys causal, a window and packed sequences let a query see."""
+    """Return a bool mask `[Sq, Sk]` of the keys that causal, window and packed sequences leave visible."""
     starts = c.options.get("cu_seqlens")
     q_starts, k_starts = starts if isinstance(starts, tuple) else (starts, starts)
     q_starts = [0, queries] if q_starts is None else q_starts.tolist()
@@ -108,7 +111,7 @@ def visible(c: Case, queries: int, keys: int, device: torch.device) -> Tensor:
     after = 0 if c.options["causal"] else after
     for i in range(len(q_starts) - 1):
         rows, cols = (torch.arange(s[i], s[i + 1], device=device) for s in (q_starts, k_starts))
-        # The last query stands at the last key.
+        # The last query is aligned with the last key.
         distance = (cols - k_starts[i + 1])[None] - (rows - q_starts[i + 1])[:, None]
         part = torch.ones_like(distance, dtype=torch.bool)
         part &= distance <= after if after is not None else part
@@ -129,7 +132,7 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
         size = q.abs() @ k.abs().transpose(-1, -2) * abs(scale)
     scores = m.f32(m.edge(q) @ m.edge(k).transpose(-1, -2) * scale, 4.0, size)
     if o.get("softcap"):
-        # The hyperbolic tangent has a float32 error, and so has `1 - tanh**2`, its derivative.
+        # `tanh` has a float32 error, and so has its derivative `1 - tanh**2`.
         slope = m.slope(scores, 4 * UNIT)
         scores = m.f32(o["softcap"] * torch.tanh(scores / o["softcap"]), 4.0) + slope
         scores = m.f32(scores, 1.0, torch.full_like(scores, o["softcap"]))
@@ -145,11 +148,11 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
     top = torch.where(top.isfinite(), top, 0.0)
     exponent = m.f32(torch.exp(m.f32(scores - top)), 4.0)
     total = m.f32(exponent.sum(-1, keepdim=True), 4.0)
-    # Weights are rounded to the dtype before they are multiplied with v.
+    # The attention probabilities are rounded to the dtype before the product with v.
     weights = m.back(m.round(exponent, c.dtype), c.dtype)
-    divisor = torch.where(total > 0, total, torch.ones_like(total))  # a query that sees no key gets zeros
+    divisor = torch.where(total > 0, total, torch.ones_like(total))  # a query without visible keys gets zeros
     if m.gradient:
-        # The derivative by the total takes the rounded result.
+        # The derivative with respect to `total` uses the rounded result.
         fixed = divisor.detach()
         y = m.f32(weights @ m.edge(v), 4.0) / fixed
         y = y - m.back(y.detach(), c.dtype) * (divisor - fixed) / fixed
@@ -164,18 +167,18 @@ def attention(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, ...]:
 
 
 def torch_attention(t: SimpleNamespace, c: Case) -> Tensor | None:
-    """What `scaled_dot_product_attention` can do."""
+    """Return the result of torch's `scaled_dot_product_attention`, or None if it does not support the options."""
     o = c.options
     others = set(o) - {"layout", "causal", "scale", "mask", "return_lse"}
     if others or o["causal"] or o["return_lse"] or not t.q.numel() or not t.k.numel():
         return None
     if o.get("mask") is not None and o["mask"].dtype != torch.bool:
         return None
-    # On CUDA torch's own operator returns NaN for a scale of 0 and for negative ones (torch 2.11).
+    # On CUDA, torch's operator returns NaN for a zero or negative scale (torch 2.11).
     scale = o.get("scale")
     if t.q.is_cuda and scale is not None and scale <= 0.0:
         return None
-    # Copies: on CUDA torch reads keys that are not aligned to 16 bytes wrongly.
+    # Copy the operands: on CUDA, torch reads keys wrongly if they are not aligned to 16 bytes.
     q, k, v = (x.clone(memory_format=torch.contiguous_format) for x in (t.q, t.k, t.v))
     q, k, v = (x.transpose(1, 2) if o["layout"] == "bshd" else x for x in (q, k, v))
     k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))

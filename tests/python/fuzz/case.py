@@ -1,4 +1,4 @@
-"""One call of an operator, and the table of operators."""
+"""`Case`, one call of an operator, and `OPERATORS`, the table of operators."""
 
 import functools
 import inspect
@@ -18,48 +18,48 @@ from .precision import Exact
 
 @dataclass
 class Case:
-    """The arguments of one call, and which checks they allow."""
+    """The arguments of one call, and the checks that apply to them."""
 
     tensors: dict[str, Tensor | None]
-    """Floating-point arguments by name, None where one is left out."""
+    """Floating-point arguments by name; None for an argument that is not passed."""
     options: dict[str, Any] = field(default_factory=dict)
     """All other arguments by name."""
     differentiable: tuple[str, ...] = ()
     """The tensors that may require a gradient."""
     row: tuple[str, tuple[int, ...]] | None = None
-    """A tensor and the dimensions whose indices are one row: results of other rows do not depend on it."""
+    """Name of a tensor and the dimensions that index its rows. The results of other rows do not depend on a row."""
     strided: tuple[str, ...] = ()
-    """Tensors whose rows two strides have to reach, in all of them together."""
+    """Tensors whose rows must be addressable with the same two nested loops, that is with two strides per tensor."""
     bits: tuple[int, ...] = ()
-    """Results that have the bits of torch's chain on every device."""
+    """Indices of results that have the bits of torch's chain of operators on every device."""
     special: str = "ordinary"
     """The kind of rows, a key of `draw.SPECIAL`."""
     refusals: dict[str, Callable[[Sequence[Tensor]], bool]] = field(default_factory=dict)
-    """Other documented refusals: a part of the message, and whether it is true for these `out`."""
+    """Other documented errors: a pattern of the message, and a function of the `out` tensors that tells if it is true."""
     torch_gradient: bool = False
-    """Torch's operators make the result where a gradient is needed, with bits of their own."""
+    """Whether torch's operators compute the result if a gradient is needed. Its bits then differ from the kernel's."""
     floor: float = 1.0
-    """A factor of the absolute error that gradients of the smallest numbers may have."""
+    """Factor of the smallest absolute error that gradients may have."""
     known: dict[str, str] = field(default_factory=dict)
-    """Open faults that this case may show: by the name of the check, what is wrong."""
+    """Known faults that this case may show: a description by name of the check."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the first tensor."""
+        """The dtype of the first tensor."""
         return next(x for x in self.tensors.values() if x is not None).dtype
 
     @property
     def ordinary(self) -> bool:
-        """Whether gradients are compared."""
+        """Whether the gradients of this case are compared."""
         return SPECIAL[self.special] and all(bool(x.isfinite().all()) for x in self.given().values())
 
     def of(self, name: str) -> torch.dtype:
-        """The dtype of an argument; float32 for one that is left out."""
+        """Return the dtype of an argument, or float32 if it is not passed."""
         tensor = self.tensors.get(name)
         return torch.float32 if tensor is None else tensor.dtype
 
     def given(self) -> dict[str, Tensor]:
-        """The tensors that are not None."""
+        """Return the tensors that are not None."""
         return {name: x for name, x in self.tensors.items() if x is not None}
 
 
@@ -68,37 +68,40 @@ Formula = Callable[[Exact, SimpleNamespace, Case], Any]
 
 @dataclass(frozen=True)
 class Operator:
-    """How cases of an operator are made, and its formula."""
+    """An operator with its generator of cases and its formula."""
 
     name: str
     draw: Callable[[Draw], Case]
     formula: Formula
     torch: Callable[[SimpleNamespace, Case], Any] | None = None
-    """Torch's own operator in the same dtype, to check the formula. None: torch lacks these arguments."""
+    """torch's operator in the same dtype, to check the formula. It returns None if torch lacks the arguments."""
     cases: int = 60
-    """In `make test`."""
+    """Number of cases in `make test`."""
     contiguous: bool = True
-    """Whether results are contiguous."""
+    """Whether the results are contiguous."""
 
     @property
     def writes(self) -> bool:
-        """Whether it has an argument `out`."""
+        """Whether the operator has an argument `out`."""
         return "out" in inspect.signature(getattr(oxiwarp, self.name)).parameters
 
     @functools.cached_property
     def required(self) -> list[str]:
-        """Arguments without a default, some of which may be None."""
+        """The names of the arguments without a default. Some of them may be None."""
         parameters = inspect.signature(getattr(oxiwarp, self.name)).parameters.values()
         return [one.name for one in parameters if one.default is one.empty]
 
     def call(self, tensors: dict[str, Tensor], options: dict[str, Any]) -> tuple[Tensor, ...]:
-        """The public function's results; looked up now, so that tests can replace it."""
+        """Call the public function and return its results.
+
+        The function is looked up at each call, so that tests can replace it.
+        """
         function = getattr(oxiwarp, self.name)
         absent = {name: None for name in self.required if name not in tensors and name not in options}
         return results(function(**absent, **tensors, **options))
 
     def evaluate(self, m: Exact, case: Case, tensors: dict[str, Tensor]) -> tuple[Tensor, ...]:
-        """The formula's results in the arithmetic `m`, of tensors that are wide already."""
+        """Evaluate the formula in the arithmetic `m`. The tensors are already in the dtype of `m`."""
         space = SimpleNamespace(**{name: tensors.get(name) for name in case.tensors})
         return results(self.formula(m, space, case))
 
@@ -112,5 +115,5 @@ def register(name: str, draw: Callable[[Draw], Case], formula: Formula, **more: 
 
 
 def results(value: Any) -> tuple[Tensor, ...]:
-    """One result or several as a tuple, without those that are None."""
+    """Return one or several results as a tuple without None."""
     return tuple(x for x in value if x is not None) if isinstance(value, (tuple, list)) else (value,)

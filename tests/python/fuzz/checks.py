@@ -1,4 +1,4 @@
-"""What has to be true of every case. A check raises `Failed`."""
+"""The checks of the fuzzer. A check raises `Failed` if a case violates it."""
 
 import re
 import warnings
@@ -11,11 +11,11 @@ from .case import Case, Operator
 from .draw import Draw
 from .precision import UNIT, Exact, Noisy, Rounded
 
-RUNS = 5  # of a formula with simulated errors; in the first, errors of one mark have one sign
-# Factor of the largest difference of these runs, for gradients also of float32 autograd's error: few runs
-# do not show the largest possible difference.
+RUNS = 5  # runs of a formula with simulated rounding errors; in the first run, all errors of one step have the same sign
+# Factor by which an error may exceed the largest difference of these runs, because few runs do not show the
+# largest possible one. For gradients, the error of float32 autograd counts as one of these differences.
 FACTOR = 6.0
-# Of gradients: near a zero of a derivative the errors of two terms that cancel are larger than any run shows.
+# Additional factor for gradients. Near a zero of a derivative two terms cancel, and their errors exceed those of the runs.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be 0 (softmax: "float32 results below 2^-126 are 0").
@@ -23,7 +23,7 @@ SMALLEST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 
 
 
 class Failed(Exception):
-    """A check that failed: its name, and what differed."""
+    """Raised if a check fails, with the name of the check and the difference."""
 
     def __init__(self, check: str, what: str) -> None:
         super().__init__(f"{check}: {what}")
@@ -31,11 +31,11 @@ class Failed(Exception):
 
 
 class Refused(Exception):
-    """A call that was refused as documented."""
+    """Raised if an operator rejects a call as documented."""
 
 
 def bits(x: Tensor) -> Tensor:
-    """Integers that tell apart what `torch.equal` does not; all NaN are one."""
+    """Return the bits as integers, with one bit pattern for all NaN. They distinguish 0.0 and -0.0."""
     x = x.detach().contiguous()
     if not x.is_floating_point():
         return x
@@ -52,7 +52,10 @@ def same_bits(some: Sequence[Tensor], others: Sequence[Tensor], check: str, what
 
 
 def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: object) -> tuple[Tensor, ...]:
-    """The operator's results. Raises `Refused` for a refusal that is documented and true, else `Failed`."""
+    """Return the operator's results.
+
+    If the call raises an error, raise `Refused` if the error is documented and true, else `Failed`.
+    """
     try:
         return operator.call(tensors, {**case.options, **more})
     except Exception as error:
@@ -60,7 +63,7 @@ def run(operator: Operator, case: Case, tensors: dict[str, Tensor], **more: obje
 
 
 def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[str, object]) -> None:
-    """Raise `Refused` if the refusal is documented and true of these arguments, else `Failed`."""
+    """Raise `Refused` if the error is documented and true for these arguments, else `Failed`."""
     text = str(error).splitlines()[0] if str(error) else repr(error)
     if "its last dimension must be contiguous" in text:
         true = any(x.dim() and x.shape[-1] > 1 and x.stride(-1) != 1 for x in tensors)
@@ -82,7 +85,7 @@ def explain(error: Exception, case: Case, tensors: Sequence[Tensor], more: dict[
 
 
 def levels(tensors: Sequence[Tensor]) -> int:
-    """How many strides reach the rows of all tensors, which are broadcast to the shape of the first."""
+    """Return the number of strides that address the rows of all tensors, broadcast to the first one's shape."""
     lead = tensors[0].shape[:-1]
     strides = [x.expand(*lead, x.shape[-1]).stride()[:-1] for x in tensors]
     found: list[tuple[int, list[int]]] = []
@@ -98,21 +101,22 @@ def levels(tensors: Sequence[Tensor]) -> int:
 
 
 def unlike(x: Tensor, other: Tensor) -> Tensor:
-    """Where one is NaN or infinite and the other is not the same."""
+    """Return a mask of the elements that differ and of which at least one is NaN or infinite."""
     same = (x == other) | (x.isnan() & other.isnan()) | (x.isfinite() & other.isfinite())
     return ~same
 
 
 def errors(x: Tensor, right: Tensor) -> Tensor:
-    """Of each value, or of its row in the mean if that is more."""
+    """Return the error of each value, or the mean error of its row if this is larger."""
     off = (x.double() - right).abs().nan_to_num(0.0, 0.0, 0.0)
     return torch.maximum(off, off.mean(-1, keepdim=True)) if off.dim() and off.numel() else off
 
 
 class Expected:
-    """A formula's results, how far off a correct one may be, and those of torch's chain.
+    """The exact results of a formula, the allowed errors, and the results of torch's chain of operators.
 
-    `float32`: results of the same formula in float32, whose errors are allowed too.
+    `noisy` has the results with simulated rounding errors. `float32` has the results of the same formula in float32.
+    The errors of both are allowed.
     """
 
     def __init__(
@@ -126,7 +130,7 @@ class Expected:
         self.exact, self.chain, self.floor = exact, chain, floor
         self.spread, self.unsure = list[Tensor](), list[Tensor]()
         for at, right in enumerate(exact):
-            # An infinity times a number that errors may make 0: NaN or an infinity.
+            # An error may turn a factor of an infinity into 0, so that the product is NaN instead of infinity.
             self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
             off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
             off = off.nan_to_num(0.0, 0.0, 0.0)
@@ -138,12 +142,12 @@ class Expected:
             self.spread.append(spread if float32 is None else torch.maximum(spread, errors(float32[at], right)))
 
     def allowed(self, at: int, dtype: torch.dtype) -> Tensor:
-        """The largest error of result `at` in `dtype`."""
+        """Return the largest allowed error of each value of result `at` in `dtype`."""
         half = 0.51 * torch.finfo(dtype).eps * self.exact[at].abs()
         return (FACTOR * self.spread[at] + half + self.floor * SMALLEST[dtype]).nan_to_num(0.0, 0.0, 0.0)
 
     def compare(self, got: Sequence[Tensor], check: str, what: str, factor: float = 1.0) -> float:
-        """Raise unless every value is right. Returns the largest error as a part of the allowed one."""
+        """Raise `Failed` unless every value is right. Return the largest ratio of error to allowed error."""
         worst = 0.0
         for at, (y, right, chain) in enumerate(zip(got, self.exact, self.chain, strict=True)):
             if y.shape != right.shape:
@@ -161,14 +165,14 @@ class Expected:
     def _others(
         self, y: Tensor, at: int, good: Tensor, chain: Tensor | None, allowed: Tensor, check: str, what: str
     ) -> None:
-        """Values not near the exact ones: those of torch's chain (NaN, infinity, overflow), or wrong."""
+        """Raise `Failed` unless values outside of the allowed error agree with torch's chain (NaN, infinity, overflow)."""
         right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
         near_limit = right.abs() >= info.max * (1 - 2 * info.eps)
         good = good | (near_limit & (wide.sign() == right.sign()) & (wide.abs() >= info.max * (1 - 2 * info.eps)))
         own = right.to(y.dtype).double() if chain is None else chain.double()
         good = good | (self.unsure[at] & ~wide.isfinite())
         good = good | (wide == own) | (wide.isnan() & own.isnan())
-        # Torch's chain is not near the exact value itself (its float32 overflows): near the chain.
+        # If torch's chain itself is not near the exact value (its float32 overflows), compare with the chain.
         elsewhere = (own - right).abs() > allowed
         largest = own.abs().nan_to_num(0.0, 0.0, 0.0)
         largest = largest.amax(-1, keepdim=True) if own.dim() and own.numel() else largest
@@ -184,7 +188,7 @@ class Expected:
 
 
 def expected_forward(operator: Operator, case: Case, seed: int, dtypes: Sequence[torch.dtype]) -> Expected:
-    """What the results have to be."""
+    """Return the expected results of the forward, for the dtypes of the results."""
 
     def evaluate(m: Exact) -> tuple[Tensor, ...]:
         return operator.evaluate(m, case, {name: m.wide(x) for name, x in case.given().items()})
@@ -194,7 +198,7 @@ def expected_forward(operator: Operator, case: Case, seed: int, dtypes: Sequence
 
 
 def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed: int) -> tuple[float, Expected]:
-    """Shapes, dtypes, values, and bits where they are promised."""
+    """Check shapes, dtypes and values of the forward, and bits if the operator promises them."""
     for at, y in enumerate(got):
         dtype = torch.float32 if not has_gradient(case, at) else case.dtype
         if y.dtype != dtype or (operator.contiguous and not y.is_contiguous()):
@@ -206,7 +210,7 @@ def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed:
     if operator.torch is not None:
         tensors = Space(case.tensors)
         own = operator.torch(tensors, case)
-        # torch's CUDA operators differ from the formula in rows that are not finite.
+        # torch's CUDA operators differ from the formula in rows with infinities or NaN.
         finite = all(x.isfinite().all() for x in case.given().values() if x.is_floating_point())
         if own is not None and (finite or got[0].device.type == "cpu"):
             expected.compare(own if isinstance(own, tuple) else (own,), "formula", "torch's operator", 2.0)
@@ -214,14 +218,14 @@ def check_forward(operator: Operator, case: Case, got: tuple[Tensor, ...], seed:
 
 
 class Space:
-    """Tensors as attributes."""
+    """A namespace with tensors as attributes."""
 
     def __init__(self, tensors: dict[str, Tensor | None]) -> None:
         self.__dict__.update(tensors)
 
 
 def check_repeated(operator: Operator, case: Case, got: tuple[Tensor, ...], draw: Draw) -> None:
-    """The same bits again, and arguments that nothing was written to."""
+    """Check that a second call gives the same bits, and that the operator does not write to its arguments."""
     before = {name: bits(x).clone() for name, x in case.given().items()}
     same_bits(got, run(operator, case, case.given()), "repeated", "a second call")
     for name, x in case.given().items():
@@ -230,7 +234,7 @@ def check_repeated(operator: Operator, case: Case, got: tuple[Tensor, ...], draw
 
 
 def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
-    """A row of NaN leaves the bits of all other rows as they are, and is itself not ignored."""
+    """Check that a row of NaN does not change the bits of any other row."""
     assert case.row is not None
     name, dims = case.row
     x = case.tensors[name]
@@ -245,7 +249,7 @@ def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
     plain, other = run(operator, case, dense), run(operator, case, poisoned)
     for at, (a, b) in enumerate(zip(plain, other, strict=True)):
         if a.dim() < len(dims) or list(a.shape[: len(dims)]) != list(x.shape[: len(dims)]):
-            continue  # a mean over all rows
+            continue  # the result is a reduction over all rows
         apart = bits(a) != bits(b)
         apart[tuple(index[: a.dim()])] = False
         if apart.any():
@@ -254,7 +258,7 @@ def check_rows(operator: Operator, case: Case, draw: Draw) -> None:
 
 
 def check_out(operator: Operator, case: Case, got: tuple[Tensor, ...], expected: Expected, draw: Draw) -> None:
-    """`out=` has the results, and nothing beside it was written to."""
+    """Check that `out=` receives the results and that no element outside of it is written."""
     outs, stores = [], []
     for y in got:
         out = draw.layout(y.dim(), expand=False, last=False)(torch.full_like(y, SENTINEL).contiguous())
@@ -278,7 +282,7 @@ def check_out(operator: Operator, case: Case, got: tuple[Tensor, ...], expected:
 
 
 def incoming(y: Tensor, draw: Draw) -> Tensor:
-    """A gradient for a result: dense, expanded, or in another order in memory."""
+    """Return an incoming gradient for a result: dense, expanded, or transposed in memory."""
     dy = draw.normal(y.shape, y.dtype)
     kind = draw.pick("dense", "dense", "expanded", "one", "transposed")
     if kind == "expanded" and y.dim():
@@ -292,7 +296,7 @@ def incoming(y: Tensor, draw: Draw) -> Tensor:
 
 
 def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], draw: Draw, seed: int) -> float:
-    """Gradients of some arguments, for some of the results, against float64 autograd of the formula."""
+    """Compare gradients of random arguments and results with float64 autograd of the formula."""
     names = [name for name in draw.some(case.differentiable) if case.tensors[name] is not None]
     floating = [at for at, y in enumerate(got) if has_gradient(case, at)]
     chosen = [floating[int(at)] for at in draw.some([str(i) for i in range(len(floating))])]

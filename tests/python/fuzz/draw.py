@@ -1,4 +1,4 @@
-"""Random arguments: sizes, dtypes, values and memory layouts, each from a list of recorded choices."""
+"""Random arguments: sizes, dtypes, values and memory layouts. Every choice is recorded as an integer."""
 
 import math
 import random
@@ -10,8 +10,8 @@ from torch import Tensor
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 DTYPES = (F32, BF16, F16)
-ELEMENTS = 8_000  # of the largest tensor of a case
-# Rows that differ from ordinary ones, and whether gradients of such rows are compared.
+ELEMENTS = 8_000  # maximum number of elements of a tensor
+# Kinds of rows, and whether the gradients of such rows are compared.
 SPECIAL = {
     "ordinary": True,
     "constant": True,
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Draw:
-    """Choices from a seed, or given ones: integers, of which 0 is always the simplest."""
+    """A source of choices: random ones from a seed, or a given list. A choice is an integer; 0 is the simplest."""
 
     def __init__(self, seed: str, choices: Sequence[int] | None = None, device: str = "cpu") -> None:
         self._random, self._given, self.choices = random.Random(seed), choices, list[int]()
@@ -35,7 +35,7 @@ class Draw:
         self.special = "ordinary"
 
     def below(self, count: int) -> int:
-        """An integer from 0 to `count - 1`."""
+        """Return an integer from 0 to `count - 1`."""
         if self._given is None:
             value = self._random.randrange(count)
         else:
@@ -45,24 +45,24 @@ class Draw:
         return value
 
     def pick(self, *options: T) -> T:
-        """One of the options. The first is the simplest; a repeated one is more frequent."""
+        """Return one of the options. The first one is the simplest. A repeated option is more frequent."""
         return options[self.below(len(options))]
 
     def maybe(self, probability: float) -> bool:
-        """True with this probability. False is the simplest."""
+        """Return True with this probability. False is the simplest choice."""
         return self.below(1000) >= 1000 * (1 - probability)
 
     def dtype(self) -> torch.dtype:
         return self.pick(*DTYPES)
 
     def cols(self, most: int = 5000) -> int:
-        """A number of columns, at least 1: small ones, multiples of 8, odd ones, some thousands."""
+        """Return a number of columns from 1 to `most`, mostly small. About a third are multiples of 8."""
         bound = min(most, self.pick(8, 8, 32, 32, 130, 130, 600, 2100, 5000))
         count = 1 + self.below(bound)
         return math.ceil(count / 8) * 8 if bound >= 8 and self.maybe(0.35) and count + 7 <= most else count
 
     def lead(self, cols: int, rank: int | None = None, zero: float = 0.04) -> list[int]:
-        """Leading dimensions: up to five, or `rank`, so that a tensor has `ELEMENTS` at most."""
+        """Return `rank` leading dimensions, or zero to five. The tensor has at most `ELEMENTS` elements."""
         rank = self.below(6) if rank is None else rank
         sizes, left = [], max(1, ELEMENTS // cols)
         for _ in range(rank):
@@ -74,19 +74,19 @@ class Draw:
         return sizes
 
     def shape(self, most: int = 5000) -> tuple[int, ...]:
-        """Ranks 1 to 6, the last dimension at least 1."""
+        """Return a shape of rank 1 to 6. The last dimension is at least 1."""
         cols = self.cols(most)
         return (*self.lead(cols), cols)
 
     def normal(self, shape: Sequence[int], dtype: torch.dtype, scale: float = 1.0, mean: float = 0.0) -> Tensor:
-        """Ordinary values, dense. They stay finite in float16."""
+        """Return a dense tensor of normally distributed values, clamped to the finite range of `dtype`."""
         generator = torch.Generator("cpu").manual_seed(self.below(2**31))
         values = torch.randn(tuple(shape), generator=generator) * scale + mean
         limit = 0.9 * torch.finfo(dtype).max
         return values.clamp(-limit, limit).to(dtype).to(self.device)
 
     def rows(self, shape: Sequence[int], dtype: torch.dtype, *, largest: float = 3e38) -> Tensor:
-        """Values of several scales. In one case of three some rows are special: `self.special`."""
+        """Return values of a random scale. In a third of the cases some rows are special: `self.special` has their kind."""
         x = self.normal(shape, dtype, self.pick(1.0, 1.0, 0.05, 8.0, 1e-3))
         names = list(SPECIAL)
         kind = self.pick(*["ordinary"] * 14, *names[1:])
@@ -117,7 +117,10 @@ class Draw:
         return flat.reshape(x.shape)
 
     def layout(self, rank: int, *, expand: bool = True, last: bool = True) -> Layout:
-        """A memory layout for this rank. `last`: the last dimension seldom has gaps, which is refused."""
+        """Return a function that lays a tensor of this rank out in memory.
+
+        With `last`, 1 % of the layouts have gaps between elements of the last dimension. Operators reject them.
+        """
         steps: list[Layout] = []
         kinds = ["dense", "dense", "dense", "offset", "gaps"]
         if rank >= 2:
@@ -154,25 +157,25 @@ class Draw:
         return lay
 
     def vector(self, cols: int, dtype: torch.dtype, scale: float = 0.5, mean: float = 0.0) -> Tensor:
-        """A contiguous `[cols]`, at times not aligned."""
+        """Return a contiguous vector `[cols]`. In 20 % of the cases its address is shifted by 1 to 7 elements."""
         values = self.normal((cols,), dtype, scale, mean)
         return _shifted(values, 1 + self.below(7)) if self.maybe(0.2) else values
 
     def parameter(self, cols: int, dtype: torch.dtype, present: float = 0.6, mean: float = 0.0) -> Tensor | None:
-        """A weight or a bias, in `dtype` or float32, or none."""
+        """Return a weight or bias in `dtype` or float32, or None."""
         return self.vector(cols, self.pick(dtype, dtype, F32), mean=mean) if self.maybe(present) else None
 
     def eps(self) -> float:
         return self.pick(1e-6, 1e-5, 1e-6, 1e-3, 1e-8)
 
     def some(self, names: Sequence[str]) -> list[str]:
-        """A part of the names, at least one."""
+        """Return a random subset of the names, with at least one."""
         chosen = [name for name in names if self.maybe(0.5)]
         return chosen or list(names[:1])
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """The same values, dense, `by` elements after the begin of their memory."""
+    """Return a dense copy that starts `by` elements after the start of its storage."""
     store = torch.full((x.numel() + by + 3,), 55.0, dtype=x.dtype, device=x.device)
     view = store[by : by + x.numel()].view(x.shape)
     view.copy_(x)
@@ -180,7 +183,7 @@ def _shifted(x: Tensor, by: int) -> Tensor:
 
 
 def _within(x: Tensor, dim: int, before: int, after: int, step: int = 1) -> Tensor:
-    """A slice with these values of a tensor that is wider in one dimension."""
+    """Return a copy that is a slice of a tensor with more elements in dimension `dim`."""
     sizes = list(x.shape)
     sizes[dim] = before + sizes[dim] * step + after
     store = torch.full(sizes, 55.0, dtype=x.dtype, device=x.device)
@@ -192,6 +195,6 @@ def _within(x: Tensor, dim: int, before: int, after: int, step: int = 1) -> Tens
 
 
 def _permuted(x: Tensor, order: Sequence[int]) -> Tensor:
-    """The same values with the dimensions in another order in memory."""
+    """Return a copy with the same shape and another order of dimensions in memory."""
     back = [list(order).index(dim) for dim in range(x.dim())]
     return x.permute(*order).contiguous().permute(*back)

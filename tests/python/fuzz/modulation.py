@@ -1,4 +1,4 @@
-"""The norms and residuals of diffusion transformers, modulated by scales, shifts and gates."""
+"""Cases and formulas of modulated norms and gated residuals, as diffusion transformers use them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from .precision import Exact
 
 
 def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float = 0.5) -> Tensor:
-    """A scale, shift or gate: a vector, one for a batch or a row, a slice, or any that broadcasts."""
+    """Return a scale, shift or gate: one vector, one per batch or per token, a slice, or any shape that broadcasts."""
     cols, lead = shape[-1], list(shape[:-1])
     dtype = g.pick(dtype, dtype, F32)
     form = g.pick("vector", "batch", "batch", "token", "slice", "any")
@@ -31,13 +31,13 @@ def broadcast(g: Draw, shape: tuple[int, ...], dtype: torch.dtype, scale: float 
 
 
 def like(g: Draw, x: Tensor, lay: Any) -> Tensor:
-    """A second tensor of the shape of `x`, mostly in the same layout."""
+    """Return a second tensor of the shape of `x`, in 70 % of the cases with the layout `lay`."""
     values = g.normal(x.shape, x.dtype, g.pick(1.0, 1.0, 5.0))
     return (lay if g.maybe(0.7) else g.layout(x.dim()))(values)
 
 
 def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | None, torch.dtype]:
-    """A modulation with its table, and the dtype that torch's `table + value` has.
+    """Return the sum of a modulation and its table, and the dtype that torch's `table + value` has.
 
     In both modes a sum of two 16-bit tensors is rounded (`Modulation` in kernels-gpu/src/norm/operand.rs).
     """
@@ -49,13 +49,13 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # Gradients take roundings of the forward for what they approximate. The saved sum has the rounded gate.
+    # Gradients ignore the roundings of the forward, except the gate's: the saved sum contains the rounded gate.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 
 
 def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) -> Tensor:
-    """The norm, rounded to `lo` where torch's modules round."""
+    """Return the norm of `x`, rounded to `lo` at the steps at which torch's modules round."""
     eps = c.options["eps"]
     if c.options.get("norm", "layer_norm") == "layer_norm":
         return m.round(layer(m, x, t.weight, t.bias, eps), lo)
@@ -65,13 +65,13 @@ def normed(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, lo: torch.dtype) ->
 
 
 def modulate(m: Exact, n: Tensor, scale: Tensor, shift: Tensor | None, lo: torch.dtype) -> Tensor:
-    """`n * (1 + scale) + shift`, an operator for each step."""
+    """Return `n * (1 + scale) + shift`, rounded to `lo` after each step."""
     y = m.round(m.f32(n * m.round(m.f32(1 + scale), lo)), lo)
     return y if shift is None else m.round(m.f32(m.edge(y) + m.edge(shift)), lo)
 
 
 def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str, str]]) -> list[Tensor]:
-    """The modulations of one norm: names of scale and shift."""
+    """Return the norm of `x` modulated by each pair of names (scale, shift)."""
     exact = c.options.get("mode", "fast") == "exact"
     found = []
     for scale_name, shift_name in pairs:
@@ -80,7 +80,8 @@ def ada(m: Exact, x: Tensor, t: SimpleNamespace, c: Case, pairs: list[tuple[str,
         dtypes = [scale_dtype] + [c.of(p) for p in ("weight", "bias") if getattr(t, p) is not None]
         dtypes += [shift_dtype] if shift is not None else []
         lo = F32 if not exact or F32 in dtypes else c.dtype
-        # "The product of a gradient with a scale that rows do not share is rounded", in docs/guide/training.md.
+        # In the backward, the product of the gradient with a scale that differs by row is rounded
+        # (docs/guide/training.md).
         n = m.back(normed(m, x, t, c, lo), c.dtype)
         found.append(modulate(m, n, scale, shift, lo))
     return found
@@ -144,7 +145,7 @@ def draw_gated_residual(g: Draw) -> Case:
 
 
 def gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """`x + gate * y`; in mode "exact" each of torch's operators has known bits."""
+    """Return `x + gate * y`. In mode "exact" it is rounded as torch's operators round."""
     exact = c.options["mode"] == "exact"
     gate, dtype = summed(m, c, t, "gate")
     if gate is None:
@@ -174,13 +175,13 @@ def draw_gated_residual_ada_norm(g: Draw) -> Case:
 
 
 def gated_residual_ada_norm(m: Exact, t: SimpleNamespace, c: Case) -> tuple[Tensor, Tensor]:
-    # The norm reads the rounded sum, whose gradient is rounded once.
+    # The norm reads the rounded sum. The gradient of the sum is rounded once.
     total = m.edge(gated(m, t, c), torch.finfo(c.dtype).eps / 2)
     return ada(m, m.kept(m.edge(total), c.dtype), t, c, [("scale", "shift")])[0], m.edge(total)
 
 
 def per_batch(value: Tensor, x: Tensor) -> Tensor:
-    """Mochi's `[B, N]` beside `[B, S, N]`."""
+    """Return Mochi's operand `[B, N]` as `[B, 1, N]`, so that it broadcasts to `x` of shape `[B, S, N]`."""
     return value.unsqueeze(1) if value.dim() == 2 and x.dim() == 3 else value
 
 
@@ -212,7 +213,7 @@ def draw_residual(g: Draw) -> Case:
 
 
 def residual(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """Torch's operators make the gradients, and round after each."""
+    """Return `x + rms_norm(x_res) * tanh(gate)`. torch's operators compute its gradients and round after each step."""
     gate, dtype = per_batch(t.gate, t.x), c.of("gate")
     tanh = m.back(m.round(m.f32(torch.tanh(gate), 2.0), dtype), dtype)
     tanh = tanh + m.slope(gate, 2 * torch.finfo(dtype).eps)

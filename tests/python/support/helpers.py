@@ -43,14 +43,14 @@ def make_weight(kind, cols, dtype, device) -> Tensor | None:
 
 
 def reference(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tensor:
-    """In float64 from the rounded inputs; no rounding in between, whatever `rounding` says."""
+    """Compute RMSNorm in float64 from the rounded inputs. `rounding` is ignored: nothing is rounded in between."""
     x = x.double()
     y = x / (x.pow(2).mean(-1, keepdim=True) + eps).sqrt()
     return y if weight is None else y * (weight.double() + weight_offset)
 
 
 def torch_chain(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tensor:
-    """What model code writes in eager torch, with its casts."""
+    """Compute RMSNorm with the torch operators and casts of model code."""
     y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
     if weight is not None:
         y = (y.to(x.dtype).float() if rounding == "before_weight" else y) * (weight.float() + weight_offset)
@@ -58,13 +58,13 @@ def torch_chain(x, weight, eps=1e-6, weight_offset=0.0, rounding="once") -> Tens
 
 
 def ulps(y: Tensor, right: Tensor) -> Tensor:
-    """Distance from the float64 result, in units in the last place of `y`'s type there."""
+    """Return the distance from the float64 result `right` in units in the last place of `y`'s dtype."""
     exponent = torch.frexp(right.abs())[1].double() - 1 - BITS[y.dtype]
     return (y.double() - right).abs() / torch.exp2(exponent.clamp_min(SMALLEST[y.dtype]))
 
 
 def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
-    """Our worst element is at most twice as far off as torch's worst, or within `LEAST`."""
+    """Check that the largest error of `y` is at most twice that of torch's result `own`, or within `LEAST`."""
     if y.numel() == 0:
         assert y.shape == right.shape
         return
@@ -79,9 +79,10 @@ def check_error(y: Tensor, own: Tensor, right: Tensor, what: str) -> None:
 
 
 def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
-    """Equal but for the order of a float32 sum: 16-bit values flip by one unit, seldom; float32 within a few units.
+    """Return whether `y` and `own` differ at most by the order of a float32 sum.
 
-    Where products follow the rounding that flipped, each may double it: `units`.
+    Then at most 1 % of the 16-bit values differ, by at most `units` units in the last place. float32 values agree to
+    2e-6. `units` is larger than 1 if products follow the rounding, because each product may double the difference.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, own, rtol=2e-6, atol=1e-30)
@@ -90,5 +91,5 @@ def same_roundings(y: Tensor, own: Tensor, units: int = 1) -> bool:
 
 
 def poisoned_like(x: Tensor) -> Tensor:
-    """An output full of NaN: an element that a kernel forgets stays NaN."""
+    """Return an output full of NaN. An element that a kernel does not write stays NaN."""
     return torch.full_like(x, float("nan"), memory_format=torch.contiguous_format)

@@ -1,8 +1,7 @@
-"""A table of the public operators, from which the tests make their calls. PyTorch's tests have the same.
+"""A table of the public operators from which the tests make their calls, like `OpInfo` in PyTorch's tests.
 
-Which tensors an operator takes, and of which shape, comes from its signature and from the roles of its operands
-(`oxiwarp.ops._roles`). Its other arguments have values by name (`VALUES`). An operator for which these are enough needs
-no entry of its own: `SPECIAL` has the others.
+The signature of an operator and the roles of its operands (`oxiwarp.ops._roles`) give the tensors and their shapes.
+`VALUES` gives values of the other arguments by name. `SPECIAL` has the operators that need more than this.
 """
 
 import inspect
@@ -19,7 +18,7 @@ from torch import Tensor
 from oxiwarp import ops
 from oxiwarp.ops._roles import Role, roles_of
 
-# Values of an argument by its name. Each that is not the default makes a form.
+# Values of arguments by name. Each value that is not the default gives a form, that is one call to test.
 VALUES: dict[str, tuple[Any, ...]] = {
     "activation": ("silu", "sigmoid"),
     "approximate": ("none", "tanh"),
@@ -39,7 +38,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "window": (2,),
     "z_loss": (0.1,),
 }
-MADE = {  # the roles whose operands can be made for any call
+MADE = {  # the roles for which `Operands.make` makes tensors
     Role.ROWS,
     Role.VECTOR,
     Role.BIAS,
@@ -57,30 +56,30 @@ KERNELS, TORCH = "kernels", "torch's operators"
 
 @dataclass(frozen=True)
 class OpInfo:
-    """A public operator: what its signature and the roles of its operands do not say."""
+    """A public operator: the properties that its signature and the roles of its operands do not give."""
 
     name: str
     reference: Callable[..., Any] | None = None
-    """The same function of the same arguments in eager torch, as models write it."""
+    """The same function in eager torch, as models write it, with the same arguments."""
     gradient: str = KERNELS
-    """What computes its gradient, as the reference of operators says."""
+    """What computes the gradient: the text of the operator reference in docs."""
     result: int = 0
-    """Index of the result that tests of one result take. It is not linear in the first operand."""
+    """Index of the result that tests of a single result use. This result is not linear in the first operand."""
     linear: bool = False
-    """Whether the result is linear in the first operand, unless the result is clamped."""
+    """Whether the result is linear in the first operand if it is not clamped."""
     twice: bool = False
-    """Whether torch's operators compute all of the gradient, so that it has a derivative."""
+    """Whether torch's operators compute the whole gradient, so that a second derivative exists."""
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float16, torch.bfloat16)
     values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    """In place of `VALUES`."""
+    """Values of arguments that replace those of `VALUES`."""
     without: tuple[str, ...] = ()
-    """Operands that exclude others: no form has them but those of `extra`."""
+    """Operands that exclude other operands. Only the forms in `extra` have them."""
     extra: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = field(default_factory=dict)
-    """More forms by name: operands and options."""
+    """Additional forms by name: their operands and options."""
     instead: Callable[[int], dict[str, Any]] = lambda tokens: {}
-    """Options that stand in place of positions, by the number of tokens."""
+    """Returns the options that replace positions, for a number of tokens."""
     rows: dict[str, Any] | None = field(default_factory=dict)
-    """Options with which a row's results depend on that row alone; None if there are none."""
+    """Options with which the results of a row depend only on that row; None if no options do this."""
 
     @property
     def function(self) -> Callable[..., Any]:
@@ -92,18 +91,18 @@ class OpInfo:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The names of the arguments that are no operands."""
+        """The names of the arguments that are not operands."""
         return tuple(name for name in inspect.signature(self.function).parameters if name not in self.roles)
 
     @property
     def first(self) -> str:
-        """The operand whose shape the results have."""
+        """The name of the operand whose shape the results have."""
         return next(iter(self.roles))
 
     def operands(self, which: str) -> tuple[str, ...]:
-        """Names of operands that forms have: "required", "positional", or "every".
+        """Return the names of the operands in a group: "required", "positional", "every" or "named".
 
-        "named": those without a default, some of which may be None.
+        "named" operands have no default. Some of them may be None.
         """
         made = []
         for name, parameter in inspect.signature(self.function).parameters.items():
@@ -118,7 +117,7 @@ class OpInfo:
         return tuple(made)
 
     def forms(self) -> "Iterator[Form]":
-        """The operator's calls: with the positional operands, fewer or more, and with each option."""
+        """Yield the forms: positional, required and all operands, each option value, and `extra`."""
         places = (Role.POSITIONS, Role.FREQUENCIES)
         most, seen = tuple(name for name in self.operands("every") if self.roles[name] not in places), set()
         for name, which in (("", "positional"), (", required operands", "required"), (", every operand", "every")):
@@ -135,7 +134,7 @@ class OpInfo:
 
 @dataclass(frozen=True)
 class Form:
-    """One call of a public operator: which operands are given, and which options."""
+    """One call of a public operator: the operands and options that it passes."""
 
     info: OpInfo
     name: str
@@ -151,7 +150,7 @@ class Form:
         return self.info.linear and not self.options.get("clip")
 
     def arguments(self, x: Tensor, others: "Operands", **options: Any) -> dict[str, Any]:
-        """All arguments by name, for rows x `[B, S, N]`, with `options` in place of the form's."""
+        """Return all arguments by name for rows `x` of shape `[B, S, N]`. `options` override those of the form."""
         positions = Role.POSITIONS in self.roles.values()
         made: dict[str, Any] = dict.fromkeys(self.info.operands("named"))
         made |= {} if positions else self.info.instead(x.shape[1])
@@ -159,13 +158,13 @@ class Form:
         return made | dict(self.options) | options
 
     def call(self, x: Tensor, others: "Operands", **options: Any) -> tuple[Any, ...]:
-        """All results."""
+        """Call the operator and return all results as a tuple."""
         results = self.info.function(**self.arguments(x, others, **options))
         return results if isinstance(results, tuple) else (results,)
 
 
 class Operands:
-    """Operands for rows x `[B, S, N]` by role. Rows have heads of at most `dim` columns."""
+    """Operands by role for rows of shape `[B, S, N]`. The head dimension is at most `dim`."""
 
     def __init__(self, like: Tensor, dim: int = 128):
         batch, tokens, cols = like.shape
@@ -184,7 +183,7 @@ class Operands:
         self.classes = (torch.arange(batch * tokens, device=device) * 5 % cols).view(batch, tokens)
 
     def make(self, form: Form, name: str, x: Tensor) -> Tensor:
-        """The operand of this name. Operands with one role differ, except rows after the third."""
+        """Return the operand `name`. Operands of the same role have different values, except rows after the third."""
         role = form.roles[name]
         at = [other for other, of in form.roles.items() if of is role].index(name)
         match role:
@@ -212,11 +211,11 @@ class Operands:
         raise AssertionError(f"{form.name}: {name} is {role}")
 
     def rows_like(self, x: Tensor, at: int) -> Tensor:
-        """Other rows in x's shape."""
+        """Return the rows of operand number `at`, in the shape of `x`."""
         return self.rows[(at - 1) % len(self.rows)][: x.shape[0]].expand_as(x).contiguous()
 
     def heads(self, x: Tensor) -> Tensor:
-        """`[B, S, heads, D]`."""
+        """Return `x` as heads of shape `[B, S, heads, D]`."""
         return x.unflatten(-1, (x.shape[-1] // self.dim, self.dim))
 
 

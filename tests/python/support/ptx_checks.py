@@ -1,7 +1,7 @@
-"""What `test_ptx.py` asks of PTX: each check takes what a file or ptxas says and returns the problems it has.
+"""Checks of PTX files and of the machine code that ptxas makes of them, for `test_ptx.py`.
 
-ptxas and the disassembler need no GPU, so a spill, a local array or a narrow load is found wherever the tests run, long
-before anything is timed.
+Each check takes a parsed module, or a part of one, and returns a list of problems. ptxas and the disassembler need no
+GPU. The tests therefore find spills, local arrays and narrow loads on every machine.
 """
 
 import os
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 PTXAS_VERSION = "13.0.88"
-NEWEST_ISA = (9, 0)  # what driver R580 takes
-REGISTER_FILE = 65_536  # 32-bit registers of a multiprocessor, on every architecture here
+NEWEST_ISA = (9, 0)  # the newest PTX ISA that driver R580 accepts
+REGISTER_FILE = 65_536  # 32-bit registers per SM, on every architecture that is built
 
 _ENTRY = re.compile(r"\.visible\s+\.entry\s+(\w+)\s*\([^)]*\)(?P<directives>[^{]*)\{")
 _USAGE = re.compile(
@@ -34,7 +34,10 @@ _INSTRUCTION = re.compile(
 
 
 class Instruction(NamedTuple):
-    """One of machine code: `LDG`, `.E.128.CONSTANT`; where it is, where a branch goes, has it no predicate?"""
+    """One machine instruction: opcode (`LDG`), modifiers (`.E.128.CONSTANT`), address and branch target.
+
+    `always` is True if the instruction has no predicate.
+    """
 
     opcode: str
     modifiers: str
@@ -43,16 +46,16 @@ class Instruction(NamedTuple):
     always: bool
 
 
-Sass = dict[str, list[Instruction]]  # by entry
+Sass = dict[str, list[Instruction]]  # machine code by name of entry
 
 
 class PtxasError(Exception):
-    """ptxas refused a file; the message is what it printed."""
+    """ptxas rejected a file. The message is the output of ptxas."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What an entry declares. `threads` is None where it has no `.maxntid`."""
+    """Launch bounds that an entry declares. `threads` is None if the entry has no `.maxntid`."""
 
     threads: int | None
     min_blocks: int = 1
@@ -60,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Usage:
-    """What ptxas says that an entry uses: registers a thread, the rest in bytes."""
+    """Resources of an entry as ptxas reports them: registers per thread; stack and spills in bytes."""
 
     registers: int
     stack: int = 0
@@ -70,7 +73,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Module:
-    """A PTX file as it declares itself and, once assembled, what ptxas made of it."""
+    """The declarations of a PTX file and, after `assemble`, the report and machine code of ptxas."""
 
     isa: tuple[int, int]
     target: str
@@ -81,7 +84,7 @@ class Module:
 
 
 def find_tool(name: str) -> Path | None:
-    """ptxas and the disassembler: from NVIDIA's wheels, else on the PATH."""
+    """Return the path of a CUDA tool from NVIDIA's wheels, else from the PATH, else None."""
     for scheme in ("purelib", "platlib"):
         path = Path(sysconfig.get_path(scheme)) / "nvidia" / "cu13" / "bin" / name
         if path.exists():
@@ -91,14 +94,14 @@ def find_tool(name: str) -> Path | None:
 
 
 def ptxas_version(ptxas: Path) -> str:
-    """As in `release 13.0, V13.0.88`."""
+    """Return the version of ptxas, such as `13.0.88`."""
     said = subprocess.run([ptxas, "--version"], capture_output=True, text=True, check=True).stdout
     match = re.search(r"V(\d+\.\d+\.\d+)", said)
     return match[1] if match else f"unknown: {said!r}"
 
 
 def parse(ptx: str) -> Module:
-    """What the text of a PTX file declares."""
+    """Parse the declarations of a PTX file. Raise `ValueError` if the header is missing."""
     version, target = re.search(r"^\.version\s+(\d+)\.(\d+)", ptx, re.M), re.search(r"^\.target\s+(\w+)", ptx, re.M)
     if not version or not target:
         raise ValueError("no .version or no .target: not a PTX file")
@@ -112,7 +115,10 @@ def parse(ptx: str) -> Module:
 
 
 def assemble(ptx: str, arch: str, folder: Path) -> Module:
-    """The module with ptxas's figures and its machine code for `arch`. Raises `PtxasError`."""
+    """Assemble `ptx` for `arch` and return the module with resource usage and machine code.
+
+    Raise `PtxasError` if ptxas rejects the file.
+    """
     tools = {name: find_tool(name) for name in ("ptxas", "cuobjdump", "nvdisasm")}
     ptxas, cuobjdump, nvdisasm = tools.values()
     if not ptxas or not cuobjdump or not nvdisasm:
@@ -127,7 +133,7 @@ def assemble(ptx: str, arch: str, folder: Path) -> Module:
         match[1]: Usage(*(int(match[key]) for key in ("registers", "stack", "stores", "loads")))
         for match in _USAGE.finditer(run.stderr)
     }
-    path = {"PATH": f"{nvdisasm.parent}:/usr/bin:/bin"}  # where cuobjdump looks for nvdisasm
+    path = {"PATH": f"{nvdisasm.parent}:/usr/bin:/bin"}  # cuobjdump looks for nvdisasm on the PATH
     dump = subprocess.run([cuobjdump, "-sass", cubin], capture_output=True, text=True, check=True, env=path).stdout
     _, *functions = re.split(r"^\s*Function : (\w+)$", dump, flags=re.M)
     bodies = zip(functions[::2], functions[1::2], strict=True)
@@ -143,7 +149,7 @@ def _instruction(match: re.Match[str]) -> Instruction:
 
 
 def merge(modules: Iterable[Module]) -> Module:
-    """The files of one architecture as one module, with the header of the first."""
+    """Merge the files of one architecture into one module, with the header of the first file."""
     first, *others = modules
     for other in others:
         entries, usage, sass = first.entries | other.entries, first.usage | other.usage, first.sass | other.sass
@@ -152,7 +158,7 @@ def merge(modules: Iterable[Module]) -> Module:
 
 
 def assemble_all(units: dict[str, str], arch: str, folder: Path) -> Module:
-    """`assemble` of several files by name, side by side, merged."""
+    """Assemble several files, given by name, in parallel and merge the modules."""
 
     def work(name: str) -> Module:
         (folder / name).mkdir()
@@ -163,7 +169,7 @@ def assemble_all(units: dict[str, str], arch: str, folder: Path) -> Module:
 
 
 def check_header(module: Module, arch: str) -> list[str]:
-    """The PTX is for `arch`, in an ISA that the drivers of its time take."""
+    """Check that the PTX targets `arch` and that its ISA is at most `NEWEST_ISA`."""
     problems = []
     if module.target != arch:
         problems.append(f"target is {module.target}, expected {arch}")
@@ -173,31 +179,40 @@ def check_header(module: Module, arch: str) -> list[str]:
 
 
 def declared_entries(source: str) -> set[str]:
-    """The entries that the `entry!` of a kernel's Rust source exports: `foo<T: [f32, f16]>(` is two."""
+    """Return the entries that `entry!` exports in a kernel's Rust source.
+
+    `foo<T: [f32, f16]>(` declares two: `foo_f32` and `foo_f16`.
+    """
     kernels = re.findall(r"\b(\w+)<\w+: \[([\w, ]+)\]>\s*\(", source)
     return {f"{kernel}_{dtype.strip()}" for kernel, dtypes in kernels for dtype in dtypes.split(",")}
 
 
 def declared_overlaps(source: str) -> dict[str, str]:
-    """Which launches the entries of a kernel's source overlap with, if that is not both: `Before`, `Plain`."""
+    """Return the `@overlap(...)` value (`Before` or `Plain`) of each entry of a source that has one.
+
+    The value limits programmatic dependent launch. Entries without it overlap with the launches before and after.
+    """
     kernels = re.findall(r"@overlap\((\w+)\)\s*(\w+<\w+: \[[\w, ]+\]>\s*\()", source)
     return {name: overlap for overlap, declaration in kernels for name in declared_entries(declaration)}
 
 
 def check_entries(names: Iterable[str], expected: Iterable[str]) -> list[str]:
-    """The PTX has the entries of the source, and no others."""
+    """Check that the PTX has exactly the entries of the source."""
     names, expected = set(names), set(expected)
     problems = [f"{name}: no such entry" for name in sorted(expected - names)]
     return problems + [f"{name}: not in the source" for name in sorted(names - expected)]
 
 
 def check_bounds(entries: dict[str, Entry]) -> list[str]:
-    """Without `.maxntid` ptxas may give a kernel more registers than its launch allows."""
+    """Check that every entry has `.maxntid`.
+
+    Without it, ptxas may use more registers per thread than the launch allows.
+    """
     return [f"{name}: no .maxntid" for name, entry in entries.items() if entry.threads is None]
 
 
 def check_memory(module: Module) -> list[str]:
-    """ptxas reports on each entry, and none spills or has a stack frame."""
+    """Check that ptxas reports each entry, and that no entry spills or has a stack frame."""
     problems = [f"{name}: ptxas says nothing about it" for name in module.entries if name not in module.usage]
     for name, usage in module.usage.items():
         if usage.spill_stores or usage.spill_loads:
@@ -208,12 +223,12 @@ def check_memory(module: Module) -> list[str]:
 
 
 def check_registers(module: Module) -> list[str]:
-    """A block of the declared size fits into a multiprocessor, as often as declared."""
+    """Check that the declared number of blocks of the declared size fits into the registers of an SM."""
     problems = []
     for name, entry in module.entries.items():
         if entry.threads is None or name not in module.usage:
             continue
-        # Hardware allots registers to a warp in units of 256: 8 a thread, whole warps.
+        # Hardware allocates registers per warp in units of 256, which are 8 per thread.
         registers, threads = -(-module.usage[name].registers // 8) * 8, -(-entry.threads // 32) * 32
         if registers * threads * entry.min_blocks > REGISTER_FILE:
             times = f" x {entry.min_blocks} blocks" if entry.min_blocks > 1 else ""
@@ -222,25 +237,28 @@ def check_registers(module: Module) -> list[str]:
 
 
 def check_local(sass: Sass) -> list[str]:
-    """No instruction reads or writes local memory."""
+    """Check that no instruction reads or writes local memory."""
     return _count(sass, "local memory", lambda opcode, _: opcode in {"LDL", "STL"})
 
 
 def check_serial(module: Module) -> list[str]:
-    """ptxas lets every `wgmma` run beside what follows it: where it cannot it says so, and waits after each."""
+    """Check that every `wgmma` is asynchronous.
+
+    If ptxas cannot keep them asynchronous, it serializes them and prints a remark.
+    """
     return [remark for remark in module.remarks if "wgmma" in remark and "serialized" in remark]
 
 
 class Residency(NamedTuple):
-    """Where a kernel keeps its row between the passes over it, and the access to global memory that this asks for."""
+    """Where a kernel keeps its row between passes, and the global memory access that this requires."""
 
     description: str
     elements: int
-    """The fewest elements of an access; 0: any."""
+    """Minimum number of elements per access; 0: any number."""
 
 
-# An entry is `<op>[_<variant>]_<residency>[<n>]_<dtype>`. `n`: packs or vec4s of a thread in registers; for `smem` the
-# warps that share a row.
+# Entries are named `<op>[_<variant>]_<residency>[<n>]_<dtype>`. `n` is the number of packs (16 bytes) or vec4s that a
+# thread keeps in registers. For `smem`, `n` is the number of warps per row.
 RESIDENCIES = {
     "warp": Residency("in the registers of a warp", 4),
     "block": Residency("in the registers of a block, or of one thread of it", 4),
@@ -248,12 +266,12 @@ RESIDENCIES = {
     "smem": Residency("in shared memory", 4),
     "any": Residency("nowhere: it is read again, in any layout", 0),
 }
-# Ops whose threads have packs of 16 bytes of a row; those of all others have four elements, a vec4.
+# Kernels that access a row in packs of 16 bytes. All other kernels access it in vec4s of four elements.
 PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual|layer_norm_backward(?:_rows2)?|rms_norm"
     r"|rms_norm_gated|softmax)(?:_backward)?_(?:block|cluster)\d+"
 )
-# Accesses to single elements beside the row, by entry: the position of a token, the sum that a warp leaves.
+# Number of single-element accesses outside of the row, by kernel: the position of a token, the partial sum of a warp.
 SINGLE_ELEMENTS = {
     "rope_warp1": 2,
     "rope_block": 1,
@@ -265,7 +283,7 @@ _BITS = re.compile(r"\.(?:U|S)?(8|16|32|64|128)\b")
 
 
 def check_names(names: Iterable[str], op: str) -> list[str]:
-    """Entries of an op are named after it and after where they keep a row."""
+    """Check that entry names start with the op and follow the naming scheme of `RESIDENCIES`."""
     scheme = f"<op>[_<variant>]_<{'|'.join(RESIDENCIES)}>[<n>]_<dtype>"
     return [
         f"{name}: expected a name of {op} by the scheme {scheme}"
@@ -275,10 +293,10 @@ def check_names(names: Iterable[str], op: str) -> list[str]:
 
 
 def check_width(sass: Sass) -> list[str]:
-    """Kernels that keep a row access global memory by as many elements at a time as `RESIDENCIES` says, or by 16 bytes
-    if they are in `PACKS`. Kernels of attention move tiles, and are not checked.
+    """Check that kernels access global memory with the width that `RESIDENCIES` requires, or 16 bytes for `PACKS`.
 
-    Parameters come from constant memory, so every global access counts; a generic `LD` or `ST` is taken for one.
+    Attention kernels move tiles and are not checked. Parameters come from constant memory, so every access to global
+    memory counts. A generic `LD` or `ST` counts as a global access.
     """
     problems = []
     for name, code in sass.items():
@@ -300,7 +318,7 @@ def check_width(sass: Sass) -> list[str]:
 
 
 def _count(sass: Sass, what: str, is_bad: Callable[[str, str], bool]) -> list[str]:
-    """One line for each entry that has such instructions: how many and which."""
+    """Return one line per entry with bad instructions: their number and their opcodes."""
     problems = []
     for name, code in sass.items():
         bad = [opcode + modifiers for opcode, modifiers, *_ in code if is_bad(opcode, modifiers)]
