@@ -12,7 +12,7 @@ use oxiwarp::{Graph, Stream};
 use oxiwarp_benches::cases::{Case, ELEMENTS, Op, Pool, SETS, Selection, Values};
 use oxiwarp_benches::{Gpu, NO_GPU};
 
-/// Captures the calls of a case.
+/// Captures the calls of a case in a graph.
 fn capture(gpu: &Gpu, case: &Case, pool: &mut Pool) -> Graph {
     let call = |number, stream: Stream| case.call(&gpu.device, pool, number, stream);
     gpu.capture(case.calls(SETS), call).unwrap_or_else(|error| panic!("{}: {error}", case.id()))

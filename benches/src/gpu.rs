@@ -7,7 +7,7 @@ use oxiwarp::{Device, Event, Graph, OwnedStream, Result, Stream};
 pub const FLUSH_BYTES: usize = 180 << 20;
 /// Launches per captured graph: enough to make the gap between two graphs negligible.
 pub const LAUNCHES: usize = 20;
-/// Replays of a graph before the timed ones.
+/// Number of untimed replays of a graph before the timed ones.
 const WARM_UP: usize = 3;
 /// Number of measurements of a copy.
 const COPIES: usize = 10;
@@ -21,7 +21,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// The first GPU.
+    /// Opens the first GPU and creates a stream on it.
     ///
     /// # Errors
     /// If there is no GPU: the message says why.

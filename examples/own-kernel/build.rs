@@ -1,4 +1,4 @@
-//! Compiles `kernels` to PTX.
+//! Compiles the device crate in `kernels` to PTX.
 use cuda_builder::{Arch, CudaBuilder, Error};
 
 fn main() -> Result<(), Error> {

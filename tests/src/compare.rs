@@ -1,4 +1,4 @@
-//! Comparison with a reference in f64, in units in the last place of the element type.
+//! Comparison with a reference in f64, in units in the last place (ulp) of the element type.
 use oxiwarp::{Dtype, Element};
 
 /// Returns the distance in `dtype` from the magnitude of `reference` to the next larger value.

@@ -27,7 +27,7 @@ impl Form {
 /// The shape, dtype and alignment of an operand.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
-    /// Its shape and strides.
+    /// The operand's shape and strides.
     pub form: Form,
     /// Whether it is in f32 independent of the dtype of `x`.
     pub single: bool,

@@ -46,7 +46,7 @@ impl Layout {
 
 /// A matrix on a device with the given layout.
 pub struct Matrix<T> {
-    /// The memory.
+    /// The buffer that contains the rows.
     pub buffer: Buffer<T>,
     /// The position of the rows in the buffer.
     pub layout: Layout,

@@ -52,7 +52,7 @@ struct Options {
     /// Percent by which a case may be slower than in the run of --compare
     #[arg(long, value_name = "PERCENT", default_value_t = 3.0, value_parser = percent)]
     tolerance: f64,
-    /// Timed replays of each case's graph
+    /// Number of timed replays of each case's graph
     #[arg(long, value_name = "N", default_value_t = 15, value_parser = clap::value_parser!(u16).range(1..))]
     replays: u16,
     /// Print the ids and the bytes of the selected cases without measuring them; needs no GPU

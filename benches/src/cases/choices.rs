@@ -20,13 +20,13 @@ pub enum Choices {
     },
     /// A rung of a kernel that keeps no row in registers and reads four packs per step.
     Passes,
-    /// The kernel, the number of warps and the shared memory carveout of a vec4 norm.
+    /// The kernel, the threads per block and the shared memory carveout of a vec4 norm.
     Vec4s,
-    /// The kernel, the number of warps and the heads per warp.
+    /// The kernel, the threads per block, and the target number of warps per launch.
     Heads,
     /// Threads per block of an element-wise op, up to this number.
     Threads(u32),
-    /// The kernel, threads and blocks of a norm's gradient.
+    /// The kernel, threads per block, and blocks per SM of a norm's gradient.
     Gradient,
     /// Whether the keys are split among blocks (split-KV).
     Decode,

@@ -12,7 +12,7 @@ use super::call::{INPUTS, OUTPUTS, Operands, Part, PartMut, VECTORS};
 /// Elements of the largest tensor on a GPU: 192 MB, and four sets of tensors exist. Calls with smaller
 /// tensors use consecutive pieces of it.
 pub const ELEMENTS: usize = 96 << 20;
-/// Sets of tensors on a GPU.
+/// Number of sets of tensors on a GPU.
 pub const SETS: usize = 4;
 /// Maximum number of columns.
 pub const COLUMNS: usize = 262_144;

@@ -11,7 +11,7 @@ pub(crate) mod tiles;
 use crate::support::test::Test;
 
 /// The tests of each module.
-#[rustfmt::skip] // one line per module
+#[rustfmt::skip] // a line for each
 pub(crate) const TESTS: &[&[Test]] = &[
     alignment::TESTS,
     backward::TESTS,

@@ -7,7 +7,7 @@ pub(crate) mod gated_activation;
 use crate::support::test::Test;
 
 /// The tests of each module.
-#[rustfmt::skip] // one line per module
+#[rustfmt::skip] // a line for each
 pub(crate) const TESTS: &[&[Test]] = &[
     activation::TESTS,
     activation_input::TESTS,

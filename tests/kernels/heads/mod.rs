@@ -9,7 +9,7 @@ pub(crate) mod rope;
 use crate::support::test::Test;
 
 /// The tests of each module.
-#[rustfmt::skip] // one line per module
+#[rustfmt::skip] // a line for each
 pub(crate) const TESTS: &[&[Test]] = &[
     bad_input::TESTS,
     empty::TESTS,

@@ -8,7 +8,7 @@ pub(crate) mod softmax_backward;
 use crate::support::test::Test;
 
 /// The tests of each module.
-#[rustfmt::skip] // one line per module
+#[rustfmt::skip] // a line for each
 pub(crate) const TESTS: &[&[Test]] = &[
     cross_entropy::TESTS,
     cross_entropy_backward::TESTS,

@@ -19,7 +19,7 @@ pub(crate) mod rms_norm_gated;
 use crate::support::test::Test;
 
 /// The tests of each module.
-#[rustfmt::skip] // one line per module
+#[rustfmt::skip] // a line for each
 pub(crate) const TESTS: &[&[Test]] = &[
     ada_norm::TESTS,
     ada_norm_bits::TESTS,
