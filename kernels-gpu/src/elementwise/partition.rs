@@ -232,7 +232,7 @@ impl<T: Elem> Bias<T> {
         self.0.map_or(vector_pack, |bias| vector_pack.plus(RoundedVec::of(bias)))
     }
 
-    /// Returns `pack` plus the bias in f32. If `round`, the sum is rounded to `T` first.
+    /// Returns `pack` plus the bias in f32. If `round`, the sum is rounded to `T`.
     #[inline(always)]
     pub fn added(&self, pack: Pack<T>, round: bool) -> T::F32Vec {
         let lanes = pack.lanes();
