@@ -20,7 +20,7 @@ pub(crate) fn is_bf16<T: Elem>() -> bool {
 /// Returns `x / 2 * (1 + erf(x / sqrt(2)))` for a bf16 `x`.
 ///
 /// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near 0, this `erf` is inaccurate, but
-/// there the result is added to 1. Below `x = 1.4`, the coefficients approximate `erf`. From 1.4 on, they
+/// the formula adds 1 to it. Below `x = 1.4`, the coefficients approximate `erf`. From 1.4 on, they
 /// approximate CUDA's `erff` ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there its errors
 /// affect the rounded result. An error of 2 ulp in `2^...` does not change any result.
 #[inline(always)]

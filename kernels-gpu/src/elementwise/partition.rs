@@ -84,8 +84,8 @@ impl ElementLocation {
     }
 }
 
-/// The elements that a thread has of each operand. If `VECTOR`, they are one pack. Otherwise they are as many
-/// single elements, one block of threads apart.
+/// The elements that a thread has of each operand. If `VECTOR`, they are one pack. Otherwise they are
+/// `Pack::LEN` single elements, whose indices differ by the number of threads per block.
 #[derive(Clone, Copy)]
 pub(crate) struct ThreadElements<T, const VECTOR: bool> {
     extent: Extent,

@@ -7,7 +7,7 @@
 //!
 //! There are kernels for each head dimension:
 //!
-//! - without suffix: all queries see all keys.
+//! - No suffix: all queries see all keys.
 //! - `_causal`: query `i` sees the keys up to `i + diagonal`.
 //! - `_padded`: a mask hides keys. Heads of more than 128 columns have no such kernel.
 //! - `_even`: tiles of 128 keys instead of 144, for numbers of keys that leave less of the last tile empty.

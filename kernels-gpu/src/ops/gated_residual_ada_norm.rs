@@ -1,10 +1,10 @@
-//! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, both written in one pass. In a diffusion
-//! transformer, the sum ends one block and the norm starts the next. The norm is a LayerNorm or an RMSNorm,
-//! and reads the rounded sum.
+//! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, both written in one pass. In a
+//! diffusion transformer, the sum ends one block and the norm starts the next. The norm is a LayerNorm or an
+//! RMSNorm, and reads the rounded sum.
 //!
 //! - `_any` takes any layout.
 //! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
-//! - `_smem4` stages one row per block in shared memory.
+//! - `_smem4` needs the same. It stages one row per block.
 //! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
 //! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 //! - `_same`, `_f32` and `_tabled` are for one form of the operands:

@@ -29,8 +29,8 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // Vec4s whose weight and bias are loaded together. Where registers limit the number of blocks per SM,
-    // loading those of four vec4s would leave fewer blocks.
+    // Number of vec4s whose weight and bias are loaded together. Four at a time take more registers. In the
+    // kernels with the value 1, they would leave fewer blocks per SM.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;

@@ -50,8 +50,8 @@ pub(crate) trait RowSource<T: Elem>: Copy {
     fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
     /// Loads the thread's part of `tile` again, for the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
-    /// Whether long rows of this source use the launch's L2 policy. If so, `demote` resets the L2 lines that
-    /// start in `tile`.
+    /// Whether long rows of this source use the launch's L2 policy. If so, `demote` resets the priority of
+    /// the L2 lines that start in `tile`.
     const USES_L2_POLICY: bool = false;
     /// Resets the L2 priority of the lines that start in `tile`, if the source uses an L2 policy.
     ///

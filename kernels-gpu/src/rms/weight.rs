@@ -28,7 +28,7 @@ pub struct Applied {
 
 /// A weight that multiplies a normalized row.
 pub(crate) trait WeightScale<T: Elem>: Copy {
-    /// The values that `fetch` loads, which the kernel may do before the reduction.
+    /// The values that `fetch` loads. A kernel may call `fetch` before the reduction.
     type Fetched: Copy;
     /// A value for columns that are not loaded yet.
     const EMPTY: Self::Fetched;
