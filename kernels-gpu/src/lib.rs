@@ -1,8 +1,9 @@
-//! oxiwarp's kernels, one file per op, and nothing else.
+//! GPU kernels of oxiwarp: one file in [`ops`] per operator, and the modules that the operators share.
 //!
-//! `cuda_builder` compiles this crate to PTX; compiled for the host it gives [`kernels`] to the CPU executor.
-//! Arguments that are more than a number are `repr(C)` types, which the host crate fills in.
-// Without a kernel (on sm_75 there are none on tensor cores) nothing uses the feature.
+//! `cuda_builder` compiles this crate to PTX. A build for the host exports [`kernels`], the table of kernels
+//! for the CPU executor. Kernel arguments other than numbers and pointers are `repr(C)` structs, which the
+//! host crate fills in.
+// A unit without kernels does not use the feature. The attention units are empty on sm_75.
 #![cfg_attr(target_arch = "nvptx64", no_std, feature(abi_ptx), allow(unused_features))]
 
 #[cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
@@ -16,7 +17,7 @@ pub mod ops;
 pub mod rms;
 pub mod softmax;
 
-/// Every kernel of this crate, for the CPU executor.
+/// Returns every kernel of this crate, for the CPU executor.
 #[cfg(not(target_arch = "nvptx64"))]
 pub fn kernels() -> impl Iterator<Item = &'static cuda_std::cpu::Kernel> {
     ops::KERNELS.iter().copied().flatten().copied().flatten()
@@ -26,8 +27,8 @@ pub fn kernels() -> impl Iterator<Item = &'static cuda_std::cpu::Kernel> {
 mod tests {
     use cuda_std::cpu::Overlap;
 
-    /// As measured: `docs/ladders.md`. All other kernels overlap with the launch before them and the one
-    /// behind.
+    /// All other kernels overlap with the previous and with the next launch: see "Overlapping launches" in
+    /// `docs/internals/launch-configuration.md`.
     #[test]
     fn kernels_that_do_not_overlap_with_both_launches() {
         const PLAIN: &[&str] =

@@ -1,10 +1,11 @@
-//! The activation functions: a value, or a value and its slope, of the lanes of a pack.
+//! Activation functions: values, or values and derivatives, of the f32 lanes of a pack (a 16-byte vector).
 //!
-//! Which function is a kernel argument, so one kernel serves all of them: the branch is the same for every
-//! thread, and is taken once a pack. The functions that torch has as one kernel are computed in f32 as that
-//! kernel does, with [`libdevice`](cuda_std::libdevice)'s functions; those that models write as a chain of
-//! torch's operators are rounded to the element type after each, as the chain is. The caller rounds the last
-//! result.
+//! The function is a kernel argument, so one kernel serves all functions. All threads take the same branch,
+//! once per pack.
+//!
+//! Rounding follows torch. A function that is a single torch kernel is computed in f32, as in that kernel,
+//! with [`libdevice`](cuda_std::libdevice)'s functions. A function that models write as a chain of torch
+//! operators is rounded to the element type after each operator.
 use core::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E};
 
 use cuda_std::libdevice::{Erf, tanh};
@@ -15,17 +16,17 @@ use super::approx16::{self, is_bf16};
 use super::constants::{BETA, KAPPA, QUICK};
 use super::rounded_chain::{RoundedVec, gelu_fast, gelu_new, gelu_quick, over_one_plus_exp};
 
-/// A function and its constants: a kernel argument.
+/// An activation function and its constants: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Function {
-    /// One of the constants below.
+    /// The function: [`Function::GELU`] or another constant of this type.
     pub kind: u32,
-    /// Of [`Function::SIGMOID`].
+    /// Linear coefficient of [`Function::SIGMOID`], or 0 if [`Function::once`] keeps the function.
     pub linear: f32,
-    /// Of [`Function::SIGMOID`].
+    /// Cubic coefficient of [`Function::SIGMOID`].
     pub cubic: f32,
-    /// Of [`Function::FATRELU`].
+    /// Threshold of [`Function::FATRELU`].
     pub threshold: f32,
 }
 
@@ -33,31 +34,33 @@ pub struct Function {
 const INV_SQRT_2_PI: f32 = 0.398_942_3;
 
 impl Function {
-    /// `x / 2 * (1 + erf(x / sqrt(2)))` with the `erff` of CUDA up to 13.1: aten's GELU.
+    /// `x / 2 * (1 + erf(x / sqrt(2)))`, aten's GELU, with the `erff` of CUDA up to 13.1.
     pub const GELU: u32 = 0;
-    /// The same with the `erff` of CUDA from 13.2 on.
+    /// As [`Function::GELU`], with the `erff` of CUDA 13.2 and newer.
     pub const GELU_CUDA_13_2: u32 = 1;
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`: aten's GELU with approximate="tanh".
     pub const GELU_TANH: u32 = 2;
-    /// The same formula, operator by operator: transformers' `NewGELUActivation`.
+    /// The formula of [`Function::GELU_TANH`], rounded after each operator: transformers'
+    /// `NewGELUActivation`.
     pub const GELU_NEW: u32 = 3;
-    /// The same formula in another order, operator by operator: transformers' `FastGELUActivation`.
+    /// The same formula in another order, rounded after each operator: transformers' `FastGELUActivation`.
     pub const GELU_FAST: u32 = 4;
-    /// `x * sigmoid(1.702 * x)`, operator by operator: transformers' `QuickGELUActivation`, diffusers'
+    /// `x * sigmoid(1.702 * x)`, rounded after each operator: transformers' `QuickGELUActivation`, diffusers'
     /// `ApproximateGELU`.
     pub const GELU_QUICK: u32 = 5;
     /// `x / (1 + e^-x)`: aten's SiLU.
     pub const SILU: u32 = 6;
-    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`: all but the first two, without
-    /// roundings in between and without IEEE division. (`(1 + tanh(u)) / 2` is `sigmoid(2 * u)`.)
+    /// `x * sigmoid(u)` with `u = -ln(2) * x * (linear + cubic * x^2)`. [`Function::once`] uses it for SiLU
+    /// and for all GELUs without `erf`, because `(1 + tanh(u)) / 2` is `sigmoid(2 * u)`. There is no
+    /// intermediate rounding and no IEEE division.
     pub const SIGMOID: u32 = 7;
-    /// `x` above the threshold, else 0.
+    /// `x` if it is above the threshold, else 0.
     pub const FATRELU: u32 = 8;
 
     const fn of(kind: u32) -> Self {
         Self { kind, linear: 0.0, cubic: 0.0, threshold: 0.0 }
     }
-    /// The function of a kind that has no constants.
+    /// Returns the function `kind`. The threshold of [`Function::FATRELU`] is 0 until the caller sets it.
     pub const fn new(kind: u32) -> Self {
         match kind {
             Self::SILU => Self { linear: -LOG2_E, ..Self::of(kind) },
@@ -69,13 +72,14 @@ impl Function {
             _ => Self::of(kind),
         }
     }
-    /// The same function with one rounding, at the end: what `mode="fast"` and every gradient compute.
+    /// Returns the same function with a single rounding, at the end. `mode="fast"` and all gradients use this
+    /// form.
     pub const fn once(self) -> Self {
         let kind = if self.linear != 0.0 { Self::SIGMOID } else { self.kind };
         Self { kind, ..self }
     }
 
-    /// The function as torch computes it, of and into elements of `T`.
+    /// Computes the function with torch's roundings, for inputs and outputs of type `T`.
     #[inline(always)]
     pub(crate) fn exact<T: Elem>(self, x: RoundedVec<T>) -> RoundedVec<T> {
         match self.kind {
@@ -93,7 +97,7 @@ impl Function {
         }
     }
 
-    /// The values of a function that is [`once`](Self::once); the caller rounds them.
+    /// Computes a function from [`once`](Self::once) in f32. The caller rounds the result.
     #[inline(always)]
     pub(crate) fn fast<T: Elem>(self, x: T::F32Vec) -> T::F32Vec {
         match self.kind {
@@ -109,15 +113,15 @@ impl Function {
         if x <= self.threshold { 0.0 } else { x }
     }
 
-    /// The function's values and derivatives, for functions that are [`once`](Self::once).
+    /// Computes the values and derivatives of a function from [`once`](Self::once), in f32.
     #[inline(always)]
     pub(crate) fn values_and_slopes<T: Elem>(self, x: T::F32Vec) -> (T::F32Vec, T::F32Vec) {
         match self.kind {
             Self::SIGMOID => {
                 let exp = x.map(|x| self.exp(x));
                 let sigmoid = exp.map(|exp| rcp_ftz(1.0 + exp));
-                // 1 - sigmoid without its cancellation; where exp is infinite, the product is NaN and the
-                // minimum 1.
+                // `sigmoid * exp` is `1 - sigmoid` without cancellation. If `exp` is infinite, the product is
+                // NaN and `min` returns 1.
                 let remainder = sigmoid.zip(exp, |s, exp| (s * exp).min(1.0));
                 let product = x.zip(sigmoid, |x, s| x * s);
                 let steep =
@@ -149,7 +153,8 @@ impl Function {
     }
 }
 
-/// `x^2`, but finite: it is multiplied by 0 where there is no cubic term.
+/// Returns `x^2`, limited to 1e30. If the cubic coefficient is 0, its product with an infinite square would
+/// be NaN.
 #[inline(always)]
 fn square(x: f32) -> f32 {
     (x * x).min(1e30)
@@ -162,38 +167,38 @@ fn gelu(x: f32, erf: Erf) -> f32 {
 
 #[inline(always)]
 fn gelu_tanh(x: f32) -> f32 {
-    // nvcc contracts the sum, and nothing else.
+    // nvcc contracts this sum to an fma, and no other operation of the formula.
     let inner = BETA * fma(x * x * x, KAPPA, x);
     (0.5 * x) * (1.0 + tanh(inner))
 }
 
-/// The lanes as a tensor of `T` would hold them: what an operator's output goes through.
+/// Rounds the lanes to `T` and converts them back to f32, as an operator does whose output is a tensor of
+/// `T`.
 #[inline(always)]
 pub(crate) fn rounded<T: Elem>(lanes: T::F32Vec) -> T::F32Vec {
     T::unpack(T::pack(lanes))
 }
 
-/// What the kernels of the activations, of the gated ones and of their gradients need to know beside their
-/// operands.
+/// Parameters of the activation kernels, with or without a gate, and of their gradients: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ActivationParams {
-    /// `f`.
+    /// The activation function `f`.
     pub function: Function,
-    /// Is every operator's result rounded to the element type, and not the last alone? 0 or 1.
+    /// 1 to round to the element type after each operator, 0 to round only the final result.
     pub exact: u32,
 }
 
-/// The operands that are read: `x`, the gate, and their biases, each null or one row.
+/// Inputs of a gated activation: a kernel argument. A bias is one row, or null if there is none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GatedOperands {
-    /// What is multiplied.
+    /// The rows that `f(gate)` multiplies.
     pub x: Rows,
-    /// What `f` is applied to.
+    /// The gate: the rows that `f` is applied to.
     pub gate: Rows,
-    /// Added to `x`.
+    /// Row that is added to `x`, or null.
     pub bias_x: *const u8,
-    /// Added to the gate.
+    /// Row that is added to the gate, or null.
     pub bias_gate: *const u8,
 }

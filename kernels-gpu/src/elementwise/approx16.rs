@@ -1,27 +1,28 @@
-//! The library functions of an activation in half the instructions, for types of 16 bits: a result that is
-//! rounded to 8 or 11 bits does not need 24.
+//! Activation functions for 16-bit types, in half the instructions of CUDA's library functions. A result with
+//! 8 or 11 significant bits does not need a computation that is accurate to 24 bits.
 //!
-//! bf16 has 65,536 values, so that a function has the bits of CUDA's library for all of them is a test
-//! (`every_value_has_the_bits_of_the_library`, and `tests/python/ops/test_activation.py` on a GPU). f16 is
-//! three bits more: only the `tanh` to which a chain of operators adds 1 has the same bits there.
+//! The bf16 functions return the same bits as CUDA's library for all 65,536 inputs. The test
+//! `every_value_has_the_bits_of_the_library` checks this on the CPU, and
+//! `tests/python/ops/test_activation.py` on a GPU. f16 has three more significant bits. Only [`tanh`] serves
+//! f16 too, because its callers add 1 before they round.
 use cuda_std::math::{ex2_ftz, rcp_ftz};
 use cuda_std::prelude::*;
 
 use super::constants::{BETA, KAPPA};
 use core::f32::consts::LOG2_E;
 
-/// Is `T` rounded to 8 bits?
+/// Whether `T` is bf16: only bf16 encodes negative infinity as 0xff80.
 #[inline(always)]
 pub(crate) fn is_bf16<T: Elem>() -> bool {
     T::NEG_INFINITY.to_bits() == 0xff80
 }
 
-/// `x / 2 * (1 + erf(x / sqrt(2)))`, of a bf16.
+/// Returns `x / 2 * (1 + erf(x / sqrt(2)))` for a bf16 `x`.
 ///
-/// `erf = 1 - 2^-(p(|x|) * |x|)` for every `x`: a bad `erf` near 0, but there it is added to 1. The
-/// coefficients follow CUDA's `erff` of [`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12) from `x = 1.4`
-/// on, where its errors are in the result, and `erf` before; and the results stay the same if `2^...` is off
-/// by 2 ulp either way.
+/// `erf` is computed as `1 - 2^-(p(|x|) * |x|)` with a polynomial `p`. Near 0, this `erf` is inaccurate, but
+/// the formula adds 1 to it. Below `x = 1.4`, the coefficients approximate `erf`. From 1.4 on, they
+/// approximate CUDA's `erff` ([`Erf::CUDA_12`](cuda_std::libdevice::Erf::CUDA_12)), because there its errors
+/// affect the rounded result. An error of 2 ulp in `2^...` does not change any result.
 #[inline(always)]
 pub(crate) fn gelu(x: f32) -> f32 {
     const P: [u32; 8] = [
@@ -43,7 +44,7 @@ pub(crate) fn gelu(x: f32) -> f32 {
     (0.5 * x) * (1.0 + erf.copysign(x))
 }
 
-/// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`, of a bf16.
+/// Returns `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))` for a bf16 `x`.
 #[inline(always)]
 pub(crate) fn gelu_tanh(x: f32) -> f32 {
     const LINEAR: f32 = 2.0 * LOG2_E * BETA;
@@ -52,27 +53,29 @@ pub(crate) fn gelu_tanh(x: f32) -> f32 {
     x * (0.5 + half_tanh.copysign(x))
 }
 
-/// `tanh(x)` to be added to 1 and rounded to 16 bits: absolute error 2^-22.
+/// Returns `tanh(x)` with an absolute error of 2^-22, for callers that add 1 and round to 16 bits.
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     fma(rcp_ftz(ex2_ftz(x * (2.0 * LOG2_E)) + 1.0), -2.0, 1.0)
 }
 
-/// `x / (1 + exp)` for `exp >= 0`, by an approximate reciprocal. Both sides of the division are scaled by
-/// 2^-8: the reciprocal of the largest float32 would be subnormal, and `rcp.approx.ftz` returns 0 for it.
+/// Returns `x / (1 + exp)` for `exp >= 0`, with an approximate reciprocal.
+///
+/// Numerator and denominator are scaled by 2^-8. Without the scale, the reciprocal of the largest float32
+/// would be subnormal, and `rcp.approx.ftz` would return 0.
 #[inline(always)]
 pub(crate) fn over_one_plus(x: f32, exp: f32) -> f32 {
     const SCALE: f32 = 1.0 / 256.0;
     (x * SCALE) * rcp_ftz(fma(exp, SCALE, SCALE))
 }
 
-/// `1 / (1 + e^-x)`, of a bf16.
+/// Returns `1 / (1 + e^-x)` for a bf16 `x`.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
     over_one_plus(1.0, ex2_ftz(-LOG2_E * x))
 }
 
-/// `x / (1 + e^-x)`, of a bf16.
+/// Returns `x / (1 + e^-x)` for a bf16 `x`.
 #[inline(always)]
 pub(crate) fn silu(x: f32) -> f32 {
     over_one_plus(x, ex2_ftz(-LOG2_E * x))
@@ -90,7 +93,7 @@ mod tests {
     use crate::elementwise::constants::QUICK;
     use crate::elementwise::rounded_chain::RoundedVec;
 
-    /// Compares `function` of every value of `T` with `of_library`.
+    /// Asserts that `function` and `of_library` return the same bits for every value of `T`.
     #[track_caller]
     fn same<T: Elem>(function: u32, of_library: fn(f32) -> f32) {
         for bits in 0..=u32::from(u16::MAX) {

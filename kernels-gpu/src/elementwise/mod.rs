@@ -1,4 +1,4 @@
-//! Activation functions, and how the kernels of element-wise ops split their operands among threads.
+//! Activation functions, and the partition of element-wise operands among threads.
 pub mod activations;
 pub(crate) mod approx16;
 mod constants;

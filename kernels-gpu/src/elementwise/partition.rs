@@ -1,8 +1,9 @@
-//! How element-wise kernels share out their operands: to each thread one pack, in the order of the elements,
-//! whatever the rows are.
+//! Partition of element-wise operands among threads. Each thread has one pack (16 bytes) of each operand, in
+//! the order of the elements, whatever the length of the rows.
 //!
-//! One pack a thread is as fast as a copy on an H200; two or four, or blocks that have rows, are up to 9 %
-//! slower (benches/results/decisions/elementwise_forms.txt).
+//! On an H200, blocks of 128 threads with one pack per thread reach 90 to 104 % of the bandwidth of a copy.
+//! Two or four packs per thread, or blocks that each have whole rows, take up to 5 % more time
+//! (`benches/results/decisions/elementwise_forms.txt`).
 use core::marker::PhantomData;
 
 use cuda_std::mem;
@@ -10,19 +11,20 @@ use cuda_std::prelude::*;
 
 use super::rounded_chain::RoundedVec;
 
-/// Threads of a block.
+/// Threads per block.
 pub const THREADS: u32 = 128;
 
-/// Coherent, since such a load stays behind the wait for earlier launches by itself: `Overlap::Plain` of the
-/// host.
+/// Coherent load (`ld.global`). ptxas never moves it before the wait for earlier launches, so these kernels
+/// need no barrier after the wait (`Overlap::Plain`).
 const LOAD: Load = Load::Default;
 
-/// Blocks for which a multiprocessor should have registers: `wanted`, but a Turing one has 1024 threads.
+/// Returns the minimum number of blocks per SM for `launch_bounds`. It is `wanted`, except on Turing, where
+/// an SM has 1024 threads.
 pub(crate) const fn blocks(threads: u32, wanted: u32) -> u32 {
     if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 1024 / threads } else { wanted }
 }
 
-/// A divisor that only the host knows, for dividends below 2^31: a multiplication and a shift.
+/// A divisor that the host chooses, for dividends below 2^31. Division takes a multiplication and a shift.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Divisor {
@@ -32,14 +34,14 @@ pub struct Divisor {
 }
 
 impl Divisor {
-    /// For a number from 1 to 2^31.
+    /// Creates the divisor `by`, a number from 1 to 2^31.
     pub const fn new(by: u32) -> Self {
         let shift = by.next_power_of_two().ilog2();
         let remainder = (1_u64 << shift) - by as u64;
         Self { by, factor: ((remainder << 32) / by as u64 + 1) as u32, shift }
     }
 
-    /// Quotient and remainder.
+    /// Returns quotient and remainder.
     #[inline(always)]
     pub fn divide(self, dividend: u32) -> [u32; 2] {
         let high = ((u64::from(dividend) * u64::from(self.factor)) >> 32) as u32;
@@ -48,29 +50,29 @@ impl Divisor {
     }
 }
 
-/// The operands' parts, which are packs, or elements where those cannot be read 16 bytes at a time: a kernel
-/// argument.
+/// The parts of the operands that a launch covers: a kernel argument. A part is a pack, or one element if the
+/// operands do not allow 16-byte accesses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
-    /// Parts in this launch.
+    /// Parts that this launch covers.
     pub parts: u32,
-    /// The row of the first.
+    /// Row of the first part.
     pub first_row: u32,
-    /// Its number in that row.
+    /// Index of the first part in its row.
     pub first_part: u32,
-    /// Parts of a row.
+    /// Parts per row.
     pub row: Divisor,
-    /// Rows in a group of the outer stride.
+    /// Rows per group of the outer stride.
     pub group: Divisor,
 }
 
-/// Where a part lies.
+/// Position of a part: group, row within the group, and column.
 #[derive(Clone, Copy)]
 struct ElementLocation {
     group: u32,
     within: u32,
-    /// In elements.
+    /// Column, in elements.
     column: u32,
 }
 
@@ -83,8 +85,8 @@ impl ElementLocation {
     }
 }
 
-/// A thread's elements of each operand: a pack if `VECTOR`, otherwise as many, each a block away from the
-/// last.
+/// The elements that a thread has of each operand. If `VECTOR`, they are one pack. Otherwise they are
+/// `Pack::LEN` single elements, whose indices differ by the number of threads per block.
 #[derive(Clone, Copy)]
 pub(crate) struct ThreadElements<T, const VECTOR: bool> {
     extent: Extent,
@@ -95,7 +97,7 @@ pub(crate) struct ThreadElements<T, const VECTOR: bool> {
 impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
     const LEN: u32 = Pack::<T>::LEN;
 
-    /// The calling thread's, if it has any.
+    /// Returns the elements of the calling thread, or `None` if they are past the end.
     #[inline(always)]
     pub fn of_thread(extent: Extent) -> Option<Self> {
         let [[thread, ..], [block, ..]] = [thread::index(), thread::block_index()];
@@ -111,37 +113,39 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         ElementLocation { group, within, column: if VECTOR { part * Self::LEN } else { part } }
     }
 
-    /// Element `i`'s place, where elements are parts.
+    /// Position of the thread's element `i`, or `None` past the end. A part must be one element.
     #[inline(always)]
     fn element(&self, i: usize) -> Option<ElementLocation> {
         let number = self.first + i as u32 * thread::block_dim()[0];
         (number < self.extent.parts).then(|| self.location(number))
     }
 
-    /// The elements of an operand that is read.
+    /// Loads the thread's elements of an operand. Elements past the end are 0.
     ///
     /// # Safety
-    /// `rows` has the extent's rows, `Rows::is_vector` if `VECTOR`, and nothing writes them.
+    /// `rows` has the rows of the extent, and no thread writes them. If `VECTOR`, `rows` is
+    /// `Rows::is_vector`.
     #[inline(always)]
     pub unsafe fn load(&self, rows: &Rows) -> Pack<T> {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes aligned rows of the extent, and `of_thread` checked that the pack
+            // lies in them.
             return Pack::from_words(unsafe { mem::load_u32x4(at.cast(), LOAD) });
         }
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes the rows of the extent.
         Pack::from_lanes(unsafe { self.lanes::<T>(rows) })
     }
-    /// The same in f32, of an operand whose elements are of another type than the others'.
+    /// Loads the thread's elements as f32, from an operand whose element type `E` may differ from `T`.
     ///
     /// # Safety
-    /// As [`ThreadElements::load`].
+    /// The requirements of [`ThreadElements::load`] apply.
     #[inline(always)]
     pub unsafe fn lanes<E: Elem>(&self, rows: &Rows) -> T::F32Vec {
         if !VECTOR {
             return T::F32Vec::from_fn(|i| {
                 let Some(location) = self.element(i) else { return 0.0 };
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller passes the rows of the extent, and `element` checked the index.
                 unsafe { load_element(location.of::<E>(rows)).to_f32() }
             });
         }
@@ -150,38 +154,41 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
         T::F32Vec::from_fn(|i| {
             let within = i % Pack::<E>::LEN as usize;
             if within == 0 {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller passes aligned rows of the extent, and `of_thread` checked that the
+                // elements lie in them.
                 vector_pack = E::unpack(unsafe { mem::load_u32x4(at.wrapping_add(i).cast(), LOAD) });
             }
             vector_pack.get(within)
         })
     }
 
-    /// Those of a bias, which is one row or null.
+    /// Loads the thread's elements of a bias, which is one row or null.
     ///
     /// # Safety
-    /// As [`ThreadElements::load`].
+    /// `base` is null, or the requirements of [`ThreadElements::load`] apply to its row.
     #[inline(always)]
     pub unsafe fn bias(&self, base: *const u8) -> Bias<T> {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a row of the extent, which is not null here.
         Bias((!base.is_null()).then(|| unsafe { self.load(&Rows::single(base)) }))
     }
 
-    /// Writes the elements of an operand.
+    /// Stores the thread's elements of an operand, and nothing past the end.
     ///
     /// # Safety
-    /// `rows` has the extent's rows, `Rows::is_vector` if `VECTOR`, which overlap nothing else.
+    /// `rows` has the rows of the extent and overlaps no other operand. If `VECTOR`, `rows` is
+    /// `Rows::is_vector`.
     #[inline(always)]
     pub unsafe fn store(&self, rows: &Rows, pack: Pack<T>) {
         if VECTOR {
             let at = self.location(self.first).of::<T>(rows);
-            // SAFETY: as the caller promises; the pack is this thread's alone.
+            // SAFETY: the caller passes aligned rows of the extent. Only this thread writes this pack.
             return unsafe { mem::store_u32x4(at.cast(), pack.words(), Store::Default) };
         }
         let lanes = pack.lanes();
         for i in 0..Self::LEN as usize {
             if let Some(location) = self.element(i) {
-                // SAFETY: as the caller promises; the element is this thread's alone.
+                // SAFETY: the caller passes the rows of the extent, and `element` checked the index. Only
+                // this thread writes the element.
                 unsafe { store_element(location.of::<T>(rows), T::from_f32(lanes.get(i))) };
             }
         }
@@ -189,22 +196,22 @@ impl<T: Elem, const VECTOR: bool> ThreadElements<T, VECTOR> {
 }
 
 /// # Safety
-/// As [`mem::load_u32`].
+/// The requirements of [`mem::load_u32`] apply to the element at `at`.
 #[inline(always)]
 unsafe fn load_element<E: Elem>(at: *const E) -> E {
     let (at, hint) = (at.cast(), LOAD);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes the address of a readable element, and each branch loads the size of `E`.
     E::from_bits(unsafe {
         if size_of::<E>() == 2 { mem::load_u16(at, hint).into() } else { mem::load_u32(at, hint) }
     })
 }
 
 /// # Safety
-/// As [`mem::store_u32`].
+/// The requirements of [`mem::store_u32`] apply to the element at `at`.
 #[inline(always)]
 unsafe fn store_element<E: Elem>(at: *mut E, element: E) {
     let (at, bits, hint) = (at.cast(), element.to_bits(), Store::Default);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes the address of a writable element, and each branch stores the size of `E`.
     unsafe {
         if size_of::<E>() == 2 {
             mem::store_u16(at, bits as u16, hint)
@@ -214,19 +221,19 @@ unsafe fn store_element<E: Elem>(at: *mut E, element: E) {
     }
 }
 
-/// A thread's elements of a bias, if there is one.
+/// A thread's elements of a bias, or `None` if there is no bias.
 #[derive(Clone, Copy)]
 pub(crate) struct Bias<T>(Option<Pack<T>>);
 
 impl<T: Elem> Bias<T> {
-    /// Its sum with `pack`, as a tensor of `T` holds it.
+    /// Returns `pack` plus the bias, rounded to `T`.
     #[inline(always)]
     pub fn plus(&self, pack: Pack<T>) -> RoundedVec<T> {
         let vector_pack = RoundedVec::of(pack);
         self.0.map_or(vector_pack, |bias| vector_pack.plus(RoundedVec::of(bias)))
     }
 
-    /// Its sum with the lanes of `pack`: rounded to `T` where `round`.
+    /// Returns `pack` plus the bias in f32. If `round`, the sum is rounded to `T`.
     #[inline(always)]
     pub fn added(&self, pack: Pack<T>, round: bool) -> T::F32Vec {
         let lanes = pack.lanes();

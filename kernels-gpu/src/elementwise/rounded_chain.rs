@@ -1,5 +1,5 @@
-//! Activation functions that models write as a chain of torch's operators: rounded to the element type after
-//! each.
+//! Activation functions that models write as a chain of torch operators. Each operator rounds its result to
+//! the element type.
 use core::marker::PhantomData;
 
 use cuda_std::libdevice::{self, exp_add};
@@ -9,11 +9,12 @@ use cuda_std::prelude::*;
 use super::approx16;
 use super::constants::{BETA, KAPPA, QUICK};
 
-/// `x / (1 + e^-y)`, which `T` takes. IEEE division is as many instructions as all the rest.
+/// Returns `x / (1 + e^-y)` in f32, for a caller that rounds it to `T`. For 16-bit types, [`quotient`] avoids
+/// the IEEE division, which takes as many instructions as the rest of the function.
 #[inline(always)]
 pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Vec {
     let divisors = y.map(|y| exp_add(-y, 1.0));
-    // Below -86 the divisor has no normal reciprocal.
+    // For `y` of at most -86, the divisor has no normal reciprocal, which `quotient` needs.
     let mut plain = size_of::<T>() == 2;
     for i in 0..T::F32Vec::LEN as usize {
         plain &= (y.get(i) > -86.0) & (y.get(i) < f32::INFINITY);
@@ -21,7 +22,8 @@ pub(crate) fn over_one_plus_exp<T: Elem>(x: T::F32Vec, y: T::F32Vec) -> T::F32Ve
     if plain { x.zip(divisors, quotient) } else { x.zip(divisors, |x, divisor| x / divisor) }
 }
 
-/// What a chain of operators computes with: lanes as a tensor of `T` holds them, by twos.
+/// A pack of elements of `T`, as four words. Each operation rounds its result to `T`. Sums and products are
+/// computed word by word, so two 16-bit elements at a time.
 #[derive(Clone, Copy)]
 pub(crate) struct RoundedVec<T>([u32; 4], PhantomData<T>);
 
@@ -62,8 +64,8 @@ impl<T: Elem> RoundedVec<T> {
     }
 }
 
-/// `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`: aten's `pow(x, 3)` is `x * x * x`
-/// in `T`.
+/// Computes `0.5 * x * (1.0 + tanh(sqrt(2 / pi) * (x + 0.044715 * pow(x, 3.0))))`. aten computes `pow(x, 3)`
+/// as `x * x * x` in `T`.
 #[inline(always)]
 pub(crate) fn gelu_new<T: Elem>(x: RoundedVec<T>) -> RoundedVec<T> {
     let cube = x.times(x).times(x);
@@ -71,7 +73,7 @@ pub(crate) fn gelu_new<T: Elem>(x: RoundedVec<T>) -> RoundedVec<T> {
     halved_times_one_plus_tanh(x, sum.map(|sum| sum * BETA))
 }
 
-/// `0.5 * x * (1.0 + tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))`.
+/// Computes `0.5 * x * (1.0 + tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))`.
 #[inline(always)]
 pub(crate) fn gelu_fast<T: Elem>(x: RoundedVec<T>) -> RoundedVec<T> {
     let sum = RoundedVec::splat(1.0).plus(x.map(|x| x * KAPPA).times(x));

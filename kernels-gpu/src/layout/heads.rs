@@ -1,40 +1,42 @@
-//! Tensors of attention heads: batch, token, head, column, in any order of strides.
+//! Memory layout of tensors of attention heads: batch, token, head and column. Columns are contiguous. The
+//! other dimensions may have any strides.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Scalar, Vectorized};
 
-/// Where the heads of a tensor lie: a kernel argument. A stride is 0 where the tensor broadcasts.
+/// Layout of a tensor of heads: a kernel argument. A stride is 0 if the tensor broadcasts in that dimension.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Heads {
-    /// The first element.
+    /// Address of the first element.
     pub base: *mut u8,
-    /// Elements from a batch to the next.
+    /// Elements from one batch to the next.
     pub batch_stride: i64,
-    /// Elements from a token to the next.
+    /// Elements from one token to the next.
     pub token_stride: i64,
-    /// Elements from a head to the next.
+    /// Elements from one head to the next.
     pub head_stride: i64,
 }
 
 impl Heads {
-    /// The tensor that is not there.
+    /// An absent tensor.
     pub const ABSENT: Self =
         Self { base: core::ptr::null_mut(), batch_stride: 0, token_stride: 0, head_stride: 0 };
 
-    /// May its heads be accessed four elements of `element` bytes at a time?
+    /// Returns whether all heads can be accessed four elements of `element` bytes at a time.
     pub fn is_vec4s(&self, element: usize) -> bool {
         (self.base as usize).is_multiple_of(4 * element)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(|stride| stride % 4 == 0)
     }
 
-    /// May its heads be accessed eight elements of `element` bytes at a time, in accesses of 16 bytes?
+    /// Returns whether all heads can be accessed eight elements of `element` bytes at a time, with 16-byte
+    /// accesses.
     pub fn is_vec8s(&self, element: usize) -> bool {
         let aligned = |stride: &i64| (stride * element as i64) % 16 == 0;
         (self.base as usize).is_multiple_of(16)
             && [self.batch_stride, self.token_stride, self.head_stride].iter().all(aligned)
     }
 
-    /// The columns of a head of a token.
+    /// Address of the first column of head `head` of `token`.
     #[inline(always)]
     pub(crate) fn at<T>(&self, token: Token, head: u32) -> *mut T {
         let offset = i64::from(token.batch) * self.batch_stride
@@ -44,7 +46,7 @@ impl Heads {
     }
 }
 
-/// A token of a batch.
+/// A token: the index of its batch, and its index in the batch.
 #[derive(Clone, Copy)]
 pub(crate) struct Token {
     pub batch: u32,
@@ -52,7 +54,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// Token `index` of all, `tokens` of them in a batch.
+    /// Returns token `index` of all batches, which have `tokens` tokens each.
     #[inline(always)]
     pub fn of(index: u32, tokens: u32) -> Self {
         let (batch, number) = divide(index, tokens);
@@ -60,22 +62,23 @@ impl Token {
     }
 }
 
-/// Quotient and remainder. A division that might be by zero calls a panic, for which every kernel pays in
-/// registers; none of these is.
+/// Returns quotient and remainder, for a `b` that is not 0. `max(1)` shows the compiler that `b` is not 0.
+/// Otherwise a call to panic would cost every kernel registers.
 #[inline(always)]
 pub(crate) fn divide(a: u32, b: u32) -> (u32, u32) {
     let b = b.max(1);
     (a / b, a % b)
 }
 
-/// The quad at `column`, a multiple of 4, of the columns at `start`; zeros unless it is `wanted`.
+/// Loads the vec4 at `column`, a multiple of 4, of the head that starts at `start`. Returns zeros unless
+/// `wanted`.
 ///
 /// # Safety
-/// The quad is there to read while the kernel runs, and aligned to its size.
+/// If `wanted`, the vec4 is readable while the kernel runs, and aligned to its size.
 #[inline(always)]
 pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool) -> Vec4<T> {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a readable, aligned vec4. Unless it is `wanted`, the row has no columns.
     unsafe {
         Vec4Row::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -86,14 +89,14 @@ pub(crate) unsafe fn vec4_at<T: Elem>(start: *const T, column: u32, wanted: bool
     .get(0)
 }
 
-/// Writes the quad at `column`, a multiple of 4, if it is `wanted`.
+/// Stores `vec4` at `column`, a multiple of 4, if `wanted`.
 ///
 /// # Safety
-/// As [`vec4_at`], to be written, and by no other thread.
+/// If `wanted`, the vec4 is writable and aligned to its size, and no other thread writes it.
 #[inline(always)]
 pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4<T>, wanted: bool) {
     let cols = if wanted { column + 4 } else { 0 };
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a writable, aligned vec4. Unless it is `wanted`, the row has no columns.
     unsafe {
         Vec4RowMut::<T, Vectorized>::of(
             &Rows::single(start.cast()),
@@ -104,27 +107,27 @@ pub(crate) unsafe fn put_vec4_at<T: Elem>(start: *mut T, column: u32, vec4: Vec4
     .put(0, vec4);
 }
 
-/// The element at `column` in f32.
+/// Loads the element at `column` as f32.
 ///
 /// # Safety
-/// It is there to read while the kernel runs.
+/// The element is readable while the kernel runs.
 #[inline(always)]
 pub(crate) unsafe fn element_at<T: Elem>(start: *const T, column: u32) -> f32 {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a readable element, which is the only column of `rows`.
     let [x, ..] =
         unsafe { Vec4Row::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.get(0).lanes();
     x
 }
 
-/// Writes the element at `column`, rounded.
+/// Rounds `value` and stores it at `column`.
 ///
 /// # Safety
-/// As [`element_at`], to be written, and by no other thread.
+/// The element is writable, and no other thread writes it.
 #[inline(always)]
 pub(crate) unsafe fn put_element_at<T: Elem>(start: *mut T, column: u32, value: f32) {
     let rows = Rows::single(start.wrapping_add(column as usize).cast());
     let vec4 = Vec4::from_lanes([value, 0.0, 0.0, 0.0]);
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a writable element, which is the only column of `rows`.
     unsafe { Vec4RowMut::<T, Scalar>::of(&rows, RowIndex::FIRST, Vec4Columns::of_one(0, 1)) }.put(0, vec4);
 }

@@ -1,4 +1,4 @@
-//! Layouts in memory: tensors of attention heads, and vectors of eight elements.
+//! Memory layouts: tensors of attention heads, optional operands, and vectors of eight elements.
 pub mod heads;
 pub mod operand_kind;
 pub(crate) mod vec8;

@@ -1,28 +1,28 @@
-//! The element type of an operand next to the rows of a kernel: a weight, a bias, a modulation.
+//! Presence and element type of an optional operand of a kernel, such as a weight, a bias or a modulation.
 
-/// Whether there is an operand, and its element type: a field of kernel arguments.
+/// Whether an operand is present, and its element type: a field of kernel arguments.
 ///
-/// This is a struct and not an enum, and so are the other choices in kernel arguments. LLVM would use that an enum
-/// has no other values, and ptxas would then give most kernels other instructions and register counts.
+/// Choices in kernel arguments are structs with constants, not enums. LLVM would use the fact that an enum
+/// has no other values. ptxas would then generate other instructions and register counts for most kernels.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandKind(u32);
 
 impl OperandKind {
-    /// No operand: nothing is read.
+    /// The operand is absent.
     pub const ABSENT: Self = Self(0);
-    /// Of the element type of the rows.
+    /// The operand has the element type of the rows.
     pub const SAME: Self = Self(1);
-    /// In f32.
+    /// The operand is f32.
     pub const F32: Self = Self(2);
 
-    /// `self == other` for kernels: the operands of `==` are references, for which LLVM makes other code.
+    /// `self == other` for kernels. The operator `==` takes references, for which LLVM generates other code.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0
     }
 
-    /// `self != other`.
+    /// `self != other` for kernels.
     #[inline(always)]
     pub(crate) const fn is_not(self, other: Self) -> bool {
         self.0 != other.0

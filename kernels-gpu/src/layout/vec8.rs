@@ -1,34 +1,34 @@
-//! Eight neighbouring columns: one access of a 16-bit type, two of f32.
+//! Vectors of eight adjacent columns: one 16-byte access for a 16-bit type, two for f32.
 use cuda_std::mem;
 use cuda_std::prelude::*;
 
-/// Columns of an [`Vec8`].
+/// Columns of a [`Vec8`].
 pub(crate) const LEN: u32 = 8;
 
-/// Eight elements, held as loaded.
+/// Eight elements, in the packed form in which they were loaded.
 #[derive(Clone, Copy)]
 pub(crate) struct Vec8<T> {
-    /// The second is there in f32 alone.
+    /// Only f32 uses the second pack.
     packs: [Pack<T>; 2],
 }
 
 impl<T: Elem> Vec8<T> {
     const PACKS: usize = size_of::<T>() / 2;
-    /// All bits zero.
+    /// Eight zeros.
     pub const ZERO: Self = Self { packs: [Pack::ZERO; 2] };
 
-    /// The columns from `at` on; zeros unless they are `wanted`.
+    /// Loads the eight columns from `at` on. Returns zeros unless `wanted`.
     ///
     /// # Safety
-    /// They are there to read while the kernel runs, and aligned to 16 bytes.
+    /// If `wanted`, the columns are readable while the kernel runs, and aligned to 16 bytes.
     #[inline(always)]
     pub unsafe fn load(at: *const T, wanted: bool) -> Self {
-        // The halves of an f32 octet share a sector, which the second finds in L1.
+        // The two packs of an f32 vec8 share a 32-byte sector. `ReadOnly` keeps it in L1 for the second load.
         let hint = if Self::PACKS == 1 { Load::Once } else { Load::ReadOnly };
         let mut vec8 = Self::ZERO;
         if wanted {
             for i in 0..Self::PACKS {
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller passes eight readable columns, aligned to 16 bytes.
                 vec8.packs[i] =
                     Pack::from_words(unsafe { mem::load_u32x4(at.wrapping_add(4 * i).cast(), hint) });
             }
@@ -36,21 +36,21 @@ impl<T: Elem> Vec8<T> {
         vec8
     }
 
-    /// Writes both quads, rounded, to the columns from `at` on.
+    /// Rounds both vec4s and stores them to the eight columns from `at` on.
     ///
     /// # Safety
-    /// As [`Vec8::load`], to be written, and by no other thread.
+    /// The columns are writable and aligned to 16 bytes, and no other thread writes them.
     #[inline(always)]
     pub unsafe fn store(at: *mut T, [a, b]: [[f32; 4]; 2]) {
         for i in 0..Self::PACKS {
             let lanes = T::F32Vec::from_fn(|lane| if lane < 4 && i == 0 { a[lane] } else { b[lane % 4] });
             let words = Pack::<T>::from_lanes(lanes).words();
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller passes eight writable columns, aligned to 16 bytes.
             unsafe { mem::store_u32x4(at.wrapping_add(4 * i).cast(), words, Store::Default) };
         }
     }
 
-    /// Its values in f32, exact, in quads.
+    /// Returns the values in f32, as two vec4s. The conversion is exact.
     #[inline(always)]
     pub fn vec4s(self) -> [[f32; 4]; 2] {
         let [a, b] = [self.packs[0].lanes(), self.packs[Self::PACKS - 1].lanes()];
@@ -58,7 +58,8 @@ impl<T: Elem> Vec8<T> {
         [vec4(a, 0), vec4(b, if Self::PACKS == 1 { 4 } else { 0 })]
     }
 
-    /// The same octet, of which the compiler has forgotten the lanes: see [`Pack::opaque_lanes`].
+    /// Returns the same vector, but hides from the compiler that its lanes were computed before: see
+    /// [`Pack::opaque_lanes`].
     #[inline(always)]
     pub fn opaque_lanes(self) -> Self {
         let [a, b] = self.packs;

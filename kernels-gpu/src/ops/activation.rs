@@ -1,16 +1,16 @@
-//! `y = f(x + bias)`, element by element: see [`Function`](crate::elementwise::activations::Function) for
-//! `f`. The bias is optional and one row.
+//! `y = f(x + bias)`, element by element. [`Function`](crate::elementwise::activations::Function) lists the
+//! functions `f`. The optional bias is one row.
 //!
-//! `activation_any_<dtype>` takes any layout; `activation_block1_<dtype>` wants rows that can be read 16 bytes at
-//! a time ([`Rows::is_vector`]).
+//! `activation_any_<dtype>` takes any layout. `activation_block1_<dtype>` needs rows that allow 16-byte
+//! accesses ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `x` and `y` have the extent's rows and that `bias` is null or one row, all
-/// `Rows::is_vector` if `VECTOR`, and that `y` overlaps nothing else.
+/// The host checked that `x` and `y` have the rows of the extent, and that `bias` is null or one row. If
+/// `VECTOR`, all of them are `Rows::is_vector`. `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -21,7 +21,7 @@ unsafe fn activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked the rows of `x`, `bias` and `y`, and `extent` describes them.
     unsafe {
         let (x, bias) = (elements.load(&x), elements.bias(bias));
         let value = if p.exact != 0 {

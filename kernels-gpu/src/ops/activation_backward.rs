@@ -1,13 +1,14 @@
 //! `dx = dy * f'(x + bias)`, element by element, rounded once: the gradient of
-//! [`activation`](super::activation). The bias's gradient is `dx`, summed over the rows.
+//! [`activation`](super::activation). The gradient of the bias is the sum of `dx` over the rows. Other
+//! operators compute this sum.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::ActivationParams;
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `dy`, `x` and `dx` have the extent's rows and that `bias` is null or one row, all
-/// `Rows::is_vector` if `VECTOR`, and that `dx` overlaps nothing else.
+/// The host checked that `dy`, `x` and `dx` have the rows of the extent, and that `bias` is null or one row.
+/// If `VECTOR`, all of them are `Rows::is_vector`. `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,
@@ -19,7 +20,7 @@ unsafe fn activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked the rows of `dy`, `x`, `bias` and `dx`, and `extent` describes them.
     unsafe {
         let (x, dy, bias) = (elements.load(&x), elements.load(&dy), elements.bias(bias));
         let (_, slope) = p.function.values_and_slopes::<T>(bias.added(x, p.exact != 0));

@@ -1,8 +1,15 @@
-//! `y = norm(x) * (1 + scale) + shift`: a LayerNorm or an RMSNorm with the modulation of a diffusion
-//! transformer, in one pass; and a second modulation of the same norm beside it.
+//! `y = norm(x) * (1 + scale) + shift`: LayerNorm or RMSNorm with the modulation of a diffusion transformer,
+//! in one pass. The `pair` kernels also write a second output, with another modulation of the same norm.
 //!
-//! `scale` and `shift` are for all rows, for a batch, or for a token, and may be the sum of a table and a
-//! value.
+//! `scale` and `shift` are one row for all rows, one per batch, or one per token. Each may be the sum of a
+//! table and a value.
+//!
+//! - `_any` takes any layout.
+//! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
+//! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
+//! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
+//! - `_same`, `_f32`, `_tabled` and `_affine` are for one form of the operands:
+//!   [`OperandForm`](crate::norm::params::OperandForm).
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -18,7 +25,7 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled, W
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// Both passes, for each form.
+/// The reduction and the modulated result of a row, compiled once for each form of the operands.
 struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
     row: RowContext<T, A>,
     normed: ModulatedNorm<N, Vec4Row<T, A>, OUTPUTS>,
@@ -27,15 +34,18 @@ struct AdaNormPasses<T, N, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, const OUTPUTS: usize, A: Access> Formed<T, A> for AdaNormPasses<T, N, OUTPUTS, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes operands of the forms `F` and `P`.
         unsafe { self.normed.run::<T, F, P, R, A>(&self.row, rounds) }
     }
 }
 
 /// # Safety
-/// The host checked that `x` and each `y` hold `p.rows` rows of `p.cols` elements, scales and shifts as many,
-/// of the types that their kinds say, weight, bias and tables one row, all as `A` says, that each `y`
-/// overlaps nothing else, and that `p.form` is theirs.
+/// The host checked these facts:
+///
+/// - `x` and each `y` hold `p.rows` rows of `p.cols` elements. No `y` overlaps another operand.
+/// - Scales and shifts have as many elements, of the types that their kinds state. Weight, bias and tables
+///   are one row.
+/// - All operands allow the access `A`, and `p.form` is their form.
 #[inline(always)]
 unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     x: Rows,
@@ -44,7 +54,8 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
     p: NormParams,
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: as the caller promises; a warp's row is its own.
+    // SAFETY: the host checked the operands, and `p.form` is their form. Only this warp or block writes row
+    // `row.at`.
     unsafe {
         let source = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         let normed = ModulatedNorm::<N, _, OUTPUTS> { source, affine, outputs, norm: PhantomData };
@@ -53,7 +64,7 @@ unsafe fn ada_norm<T: Elem, N: Norm, const OUTPUTS: usize, A: Access>(
 }
 
 /// # Safety
-/// As [`ada_norm`], for any layout.
+/// The requirements of [`ada_norm`] apply, for the access that `p.access` states.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     x: Rows,
@@ -62,7 +73,8 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.access` to what every operand is.
+    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
+    // operands.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => ada_norm::<T, N, OUTPUTS, Vectorized>(x, affine, outputs, p),
@@ -72,7 +84,8 @@ unsafe fn any_layout<T: Elem, N: Norm, const OUTPUTS: usize>(
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of as many tiles as `A` holds, and operands of the form `F`.
+/// The requirements of [`ada_norm`] apply. Rows have as many tiles as `A` keeps in registers, and the
+/// operands have the form `F`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -80,14 +93,16 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOC
     y: Modulated,
     p: NormParams,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants.
+    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
+    // thread enough registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands of the form `F`.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of four times as many tiles as `A` holds, and operands of the form `F`.
+/// The requirements of [`ada_norm`] apply. Rows have four times as many tiles as `A` keeps in a thread's
+/// registers, and the operands have the form `F`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -95,14 +110,15 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     y: Modulated,
     p: NormParams,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants.
+    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
+    // thread enough registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands of the form `F`.
     unsafe { ada_norm::<T, N, 1, A>(x, affine, [y], p.of_form::<F>()) }
 }
 
 /// # Safety
-/// As [`ada_norm`], for rows of whole tiles.
+/// The requirements of [`ada_norm`] apply, for rows of whole tiles.
 #[inline(always)]
 unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -111,12 +127,12 @@ unsafe fn whole<T: Elem, N: Norm, const OUTPUTS: usize, const AMPERE: u32, const
     p: NormParams,
 ) {
     thread::launch_bounds_by_generation::<128, MIN_BLOCKS, AMPERE, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands with rows of whole tiles.
     unsafe { ada_norm::<T, N, OUTPUTS, WholeTiles>(x, affine, outputs, p) }
 }
 
-/// Blocks of 128 threads for each of which there are 96 registers, as many as the forms want; of a LayerNorm,
-/// sm_80's code wants one more.
+/// Blocks of 128 threads per SM that leave 96 registers per thread, as many as the forms need. A LayerNorm
+/// compiled for sm_80 needs one more register, so its minimum there is 4 blocks.
 const BLOCKS: u32 = 5;
 
 entry! {

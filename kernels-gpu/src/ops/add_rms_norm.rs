@@ -1,13 +1,13 @@
-//! `sum = x + residual`, rounded to the element type; `y = rms_norm(sum)`: both results in one pass.
+//! `sum = x + residual`, rounded to the element type, and `y = rms_norm(sum)`: both results in one pass.
 //!
-//! The norm is that of `rms_norm` over the rounded sum, which is what a model computes that adds first and
-//! normalises then.
+//! The norm reads the rounded sum. So the results are those of a model that first adds and then calls
+//! `rms_norm`.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
-/// The rows `x + residual`, written to `sum` when they are first computed.
+/// The rows `x + residual`. The first load of a tile also writes it to `sum`.
 #[derive(Clone, Copy)]
 struct Add<T, const VECTOR: bool> {
     x: Row<T, VECTOR>,
@@ -38,14 +38,14 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
     fn first(&self) -> *const T {
         self.x.first()
     }
-    /// Adds again: two reads from L2, where reading the sum back would wait for its write.
+    /// Adds again. Two reads from L2 are faster than reading `sum` back, which would wait for its write.
     #[inline(always)]
     fn load_again(&self, tile: u32) -> Pack<T> {
         self.add(tile, Load::ReadOnly)
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes rows that start and end on an L2 line.
         unsafe {
             self.x.demote(tile);
             self.residual.demote(tile);
@@ -54,8 +54,9 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Add<T, VECTOR> {
 }
 
 /// # Safety
-/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements and the
-/// weight `p.cols`, all `Rows::is_vector` if `VECTOR`, and that `y` and `sum` overlap nothing else.
+/// The host checked that `x`, `residual`, `y` and `sum` hold `p.rows` rows of `p.cols` elements, and the
+/// weight `p.cols` elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` and `sum` overlap no other
+/// operand.
 #[inline(always)]
 unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -67,7 +68,7 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the host checked the rows and the weight. Only this team writes row `at` of `y` and `sum`.
     unsafe {
         let source = Add {
             x: Row::<T, VECTOR>::of(&x, team, at, p.cols),
@@ -82,11 +83,12 @@ unsafe fn add_rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// As [`add_rms_norm`], for any layout.
+/// The requirements of [`add_rms_norm`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, sum: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
+    // operands.
     unsafe {
         if p.vector != 0 {
             add_rms_norm::<T, 0, true>(x, residual, weight, y, sum, p)
@@ -97,7 +99,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, residual: Rows, weight: Weight, y: Rows, 
 }
 
 /// # Safety
-/// As [`add_rms_norm`].
+/// The requirements of [`add_rms_norm`] apply, and all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -108,7 +110,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
     unsafe { add_rms_norm::<T, IN_REGISTERS, true>(x, residual, weight, y, sum, p) }
 }
 

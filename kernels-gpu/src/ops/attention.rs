@@ -1,8 +1,9 @@
-//! `softmax(scale q kT) v`: see [`mma`](crate::attention::mma).
+//! Attention, `out = softmax(scale * q kᵀ) v`: the entry points of the kernels in
+//! [`mma`](crate::attention::mma).
 //!
-//! `_d64` to `_d256`: for heads of up to so many columns. `_general` has mask, softcap, any scale and any
-//! alignment.
-// Products of matrices need sm_80.
+//! `_d64` to `_d256` take heads of up to that many columns. The `_general` kernels also take a mask, a
+//! softcap, any scale and any alignment.
+// The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
 use cuda_std::mma::MatrixElem;
@@ -13,27 +14,27 @@ use crate::attention::mma::params::{AttentionParams, SHARED_BYTES_EVERYWHERE};
 use crate::attention::mma::single_buffer::ping_pong;
 use crate::attention::mma::tiling::Tiling;
 
-/// A kernel, and the tiles that it takes.
+/// A kernel and its tile sizes.
 #[derive(Clone, Copy)]
 pub struct Kernel {
-    /// Its name, without the element type.
+    /// Name of the kernel, without the element type.
     pub name: &'static str,
-    /// Its tiles.
+    /// Tile sizes.
     pub tiling: Tiling,
 }
 
-/// The kernels of heads of up to so many columns.
+/// The kernels for head dimensions up to `dim`.
 pub struct KernelsOfDim {
-    /// The most columns.
+    /// Largest head dimension.
     pub dim: u32,
-    /// Those without anything that is rarely wanted: the first for which there is shared memory enough.
+    /// Kernels without mask and softcap. The host uses the first one whose shared memory the GPU has.
     pub plain: &'static [Kernel],
-    /// That with all of it.
+    /// Kernel with mask, softcap, any scale and any alignment.
     pub general: Kernel,
 }
 
-/// All of them, the shortest heads first. The general ones have smaller tiles: with as many scores they would
-/// need more registers than there are.
+/// All kernels, in ascending order of the head dimension. The general kernels have smaller tiles, because as
+/// many scores per tile would need more registers than a thread has.
 pub const KERNELS_BY_DIM: [KernelsOfDim; 5] = [
     KernelsOfDim {
         dim: 64,
@@ -73,7 +74,7 @@ const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, cols16: 8, buffers
 const S256: Tiling = Tiling { cols16: 4, ..D256 };
 const G256: Tiling = Tiling { warps: 4, cols16: 2, buffers: 2, ..D256 };
 
-// What has no smaller kernel to fall back on has to fit everywhere.
+// The general kernels have no fallback, so their shared memory must fit on every GPU from sm_80 on.
 const _: () = {
     let mut at = 0;
     while at < KERNELS_BY_DIM.len() {
@@ -87,7 +88,7 @@ const fn of(name: &'static str, tiling: Tiling) -> Kernel {
 }
 
 /// # Safety
-/// As [`forward`].
+/// The requirements of [`forward`] apply.
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
@@ -100,14 +101,14 @@ unsafe fn bounded<
 >(
     p: AttentionParams,
 ) {
-    // Eight warps a multiprocessor: more have not registers enough.
+    // Eight warps per SM: with more warps, a thread would have too few registers.
     thread::launch_bounds::<128, 2>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p` and allocated `Tiling::shared_bytes` of shared memory.
     unsafe { forward::<T, ROWS16, DIM16, KEYS16, WARPS, Q_IN_REGISTERS, GENERAL>(p) }
 }
 
 /// # Safety
-/// As [`ping_pong`].
+/// The requirements of [`ping_pong`] apply.
 #[inline(always)]
 unsafe fn bounded_ping_pong<
     T: MatrixElem,
@@ -118,13 +119,13 @@ unsafe fn bounded_ping_pong<
 >(
     p: AttentionParams,
 ) {
-    // Eight warps a multiprocessor, as above.
+    // Eight warps per SM, as above.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {
         thread::launch_bounds::<128, 2>();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p` and allocated `Tiling::shared_bytes` of shared memory.
     unsafe { ping_pong::<T, ROWS16, DIM16, KEYS16, WARPS>(p) }
 }
 

@@ -1,9 +1,11 @@
-//! The gradients of attention: see [`backward`](crate::attention::backward).
+//! The gradients `dq`, `dk` and `dv` of attention: the entry points of the kernels in
+//! [`backward`](crate::attention::backward), which has the formulas.
 //!
-//! `_delta` comes first, then `_query` for `dq` and `_key` for `dk` and `dv`, for heads of up to 64, 128 and
-//! 256 columns. Of 256 columns both sums do not fit the registers: `_key_d256` gives `dk`, `_value_d256` `dv`.
-//! `_general` has mask, softcap, any scale and any alignment, with tiles that leave registers for them.
-// Products of matrices need sm_80.
+//! `_delta` runs first. Then `_query` computes `dq`, and `_key` computes `dk` and `dv`, for heads of up to
+//! 64, 128 and 256 columns. With 256 columns, the registers hold only one accumulator: `_key_d256` computes
+//! `dk`, and `_value_d256` computes `dv`. The `_general` kernels also take a mask, a softcap, any scale and
+//! any alignment. Their smaller tiles leave registers for these.
+// The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
 use cuda_std::mma::MatrixElem;
@@ -15,26 +17,26 @@ use crate::attention::backward::params::{BackwardParams, DELTA_THREADS, shared_b
 use crate::attention::mma::params::SHARED_BYTES_EVERYWHERE;
 use crate::attention::mma::tiling::Tiling;
 
-/// A kernel, and the tiles that it takes.
+/// A kernel and its tile sizes.
 #[derive(Clone, Copy)]
 pub struct BackwardKernel {
-    /// Its name, without the element type.
+    /// Name of the kernel, without the element type.
     pub name: &'static str,
-    /// Its tiles.
+    /// Tile sizes.
     pub tiling: Tiling,
 }
 
-/// Kernels of heads of up to `dim` columns: each without and with everything that is rarely wanted.
+/// The kernels for head dimensions up to `dim`. In each array, the second entry is for the general kernels.
 pub struct BackwardKernels {
-    /// The most columns.
+    /// Largest head dimension.
     pub dim: u32,
-    /// For the gradients of queries.
+    /// Kernels for `dq`.
     pub query: [BackwardKernel; 2],
-    /// For those of keys and values.
+    /// Kernels for `dk` and `dv`: one kernel for both, or one for each.
     pub key: [&'static [BackwardKernel]; 2],
 }
 
-/// The shortest heads first.
+/// All kernels, in ascending order of the head dimension.
 pub const KERNELS_BY_DIM: [BackwardKernels; 3] = [
     BackwardKernels {
         dim: 64,
@@ -82,7 +84,7 @@ const G128: Tiling = Tiling { rows16: 1, ..Q128 };
 const D256: Tiling = Tiling { warps: 8, rows16: 1, dim16: 16, ..Q128 };
 const G256: Tiling = Tiling { warps: 2, cols16: 1, ..D256 };
 
-// What has no smaller kernel to fall back on has to fit everywhere.
+// The general kernels have no fallback, so their shared memory must fit on every GPU from sm_80 on.
 const _: () = {
     let mut at = 0;
     while at < KERNELS_BY_DIM.len() {
@@ -102,7 +104,7 @@ const fn of(name: &'static str, tiling: Tiling) -> BackwardKernel {
 }
 
 /// # Safety
-/// As [`gradients`].
+/// The requirements of [`gradients`] apply.
 #[inline(always)]
 unsafe fn bounded<
     T: MatrixElem,
@@ -117,22 +119,22 @@ unsafe fn bounded<
 >(
     p: BackwardParams,
 ) {
-    // Eight warps a multiprocessor: more have not registers enough.
+    // Eight warps per SM: with more warps, a thread would have too few registers.
     if WARPS == 8 {
         thread::launch_bounds::<256, 1>();
     } else {
         thread::launch_bounds::<128, 2>();
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p` and allocated `shared_bytes` of shared memory.
     unsafe { gradients::<T, ROWS16, DIM16, COLS16, WARPS, KEYS, FIRST, SECOND, GENERAL>(p) }
 }
 
 /// # Safety
-/// As [`delta`].
+/// The requirements of [`delta`] apply.
 #[inline(always)]
 unsafe fn bounded_delta<T: MatrixElem>(p: BackwardParams) {
     thread::launch_bounds::<DELTA_THREADS, 8>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p` and launches blocks of `DELTA_THREADS`.
     unsafe { delta::<T>(p) }
 }
 

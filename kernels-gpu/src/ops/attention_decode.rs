@@ -1,7 +1,9 @@
-//! Attention of few queries and many keys: see [`decode`](crate::attention::decode).
+//! Attention of few queries against many keys (split-KV decoding): the entry points of the kernels in
+//! [`decode`](crate::attention::decode).
 //!
-//! `_d64` to `_d256` for heads of up to so many columns, then `_combine`.
-// Products of matrices need sm_80.
+//! `_d64` to `_d256` compute partial results for splits of the keys, for heads of up to that many columns.
+//! Then `_combine` combines the partial results of each query.
+// The tensor-core instructions of these kernels need sm_80.
 #![cfg(any(target_feature = "sm_80", not(target_arch = "nvptx64")))]
 
 use cuda_std::mma::MatrixElem;
@@ -12,7 +14,7 @@ use crate::attention::decode::params::{DecodeParams, shared_bytes};
 use crate::attention::decode::split::decode;
 use crate::attention::mma::params::WARPS;
 
-/// The kernels with the most columns of a head that they take, and the shared memory of a block in bytes.
+/// For each kernel: the largest head dimension, the name, and the bytes of shared memory per block.
 pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [
     (64, "attention_decode_d64_smem", shared_bytes(4)),
     (128, "attention_decode_d128_smem", shared_bytes(8)),
@@ -20,20 +22,20 @@ pub const KERNELS_BY_DIM: [(u32, &str, u32); 3] = [
 ];
 
 /// # Safety
-/// As [`decode`].
+/// The requirements of [`decode`] apply.
 #[inline(always)]
 unsafe fn bounded<T: MatrixElem, const DIM16: usize, const MIN_BLOCKS: u32>(p: DecodeParams) {
     thread::launch_bounds::<{ WARPS * warp::SIZE }, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p` and allocated `shared_bytes` of shared memory.
     unsafe { decode::<T, DIM16>(p) }
 }
 
 /// # Safety
-/// As [`combine`].
+/// The requirements of [`combine`] apply.
 #[inline(always)]
 unsafe fn bounded_combine<T: MatrixElem>(p: DecodeParams) {
     thread::launch_bounds::<{ COMBINERS * warp::SIZE }, 2>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked `p` and launches blocks of `COMBINERS` warps after the `decode` kernel.
     unsafe { combine::<T>(p) }
 }
 

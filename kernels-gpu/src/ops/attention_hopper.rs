@@ -1,11 +1,16 @@
-//! `attention` on Hopper: `out = softmax(scale q kT + mask) v`, of sm_90a alone.
+//! Attention for Hopper (sm_90a only): `out = softmax(scale * q kᵀ + mask) v`.
 //!
-//! A block has a warp group that loads and two or three that compute, 64 queries each. Scores, softmax and
-//! sums in f32; weights are rounded to the element type for the second product, the result once. The story
-//! with all figures: docs/attention.md.
+//! A block has one producer warpgroup, which loads tiles, and two or three consumer warpgroups, which compute
+//! 64 queries each. Scores, softmax and accumulators are f32. The probabilities P are rounded to the element
+//! type before the PV multiplication. The result is rounded once. `docs/internals/attention.md` describes the
+//! design and the measurements.
 //!
-//! One entry for each size of head, full, causal (query `i` sees keys up to `i + diagonal`), or with a mask
-//! of the keys.
+//! There are kernels for each head dimension:
+//!
+//! - No suffix: all queries see all keys.
+//! - `_causal`: query `i` sees the keys up to `i + diagonal`.
+//! - `_padded`: a mask hides keys. Heads of more than 128 columns have no such kernel.
+//! - `_even`: tiles of 128 keys instead of 144, for numbers of keys that leave less of the last tile empty.
 #![cfg(target_feature = "sm_90a")]
 
 use cuda_std::hopper::tensor_map::{Map, TensorMap};
@@ -19,7 +24,8 @@ use crate::attention::hopper::producer::{Maps, produce_keys, produce_masks, prod
 use crate::attention::hopper::shape::{Kernel64, Kernel96, Kernel128, Kernel128Even, Kernel256, Shape};
 
 /// # Safety
-/// The host made the maps and `p`, and launches the block and the shared memory that the layout needs.
+/// The host created the tensor maps and `p` for this launch. The host launches the block size and the shared
+/// memory that the layout of `K` needs.
 #[inline(always)]
 unsafe fn attention<K: Shape>(p: &HopperParams) {
     if K::GROUPS == 2 {
@@ -28,7 +34,8 @@ unsafe fn attention<K: Shape>(p: &HopperParams) {
         thread::launch_bounds::<512, 1>()
     }
     let layout = Layout::<K>::of_launch();
-    // SAFETY: as the caller promises.
+    // SAFETY: the first four kernel arguments are the tensor maps that the host created, and the shared
+    // memory fits `layout`.
     unsafe {
         let maps = Maps { q: Map::argument::<0>(), k: Map::argument::<1>(), v: Map::argument::<2>() };
         let out = Map::argument::<3>();

@@ -1,29 +1,33 @@
-//! `loss[r] = lse[r] - x[r, target[r]]`, `lse[r] = ln(sum_c(exp(x[r, c])))`: cross-entropy of logits, a class index a row.
+//! Cross-entropy of logits with one class index per row, as `torch.nn.functional.cross_entropy`:
+//! `loss[r] = lse[r] - x[r, target[r]]` with `lse[r] = ln(sum_c(exp(x[r, c])))`.
 //!
-//! A row is read once, whatever its length, and nothing of it is written: the exponentials are summed online, against
-//! the largest logit so far. With label smoothing `s` the loss is `(1 - s) * loss + s * (lse - mean_c(x[r, c]))`, and
-//! z-loss adds `z * lse^2`. A row whose target is ignored has loss 0; one whose target is no class, NaN.
+//! The kernel reads each row once from memory, whatever its length, and writes nothing of the size of a row.
+//! It sums the exponentials online, relative to the largest logit so far.
+//!
+//! With label smoothing `s`, the loss is `(1 - s) * loss + s * (lse - mean_c(x[r, c]))`. z-loss adds
+//! `z * lse^2`. A row with an ignored target has loss 0. A row whose target is not a class has loss NaN.
 use cuda_std::mem::store_u32;
 use cuda_std::prelude::*;
 
 use crate::softmax::online::{ExpSum, ln, logits};
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
-/// What the kernel writes, an f32 for each row.
+/// Outputs, with one f32 per row each: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Losses {
-    /// The loss.
+    /// Losses.
     pub loss: *mut u8,
-    /// The logarithm of the sum of exponentials.
+    /// Logarithms of the sums of exponentials.
     pub lse: *mut u8,
 }
 
-/// The scale of the sum of logits, from which label smoothing takes their mean. A sum of 2^32 of the largest float32
-/// does not overflow, and a power of two changes no bit of a sum that would not overflow without it.
+/// Scale of the sum of logits, from which label smoothing computes their mean. With the scale, a sum of 2^32
+/// times the largest float32 does not overflow. A power of two changes no bit of a sum that would not
+/// overflow without it.
 const SCALE: f32 = 1.0 / (1_u64 << 32) as f32;
 
-/// `SCALE` times the sum of the lanes, as a balanced tree.
+/// Returns `SCALE` times the sum of the lanes, added as a balanced tree.
 #[inline(always)]
 fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     let half = L::LEN as usize / 2;
@@ -37,11 +41,12 @@ fn sum_scaled<L: F32Vec>(lanes: L) -> f32 {
     sums.get(0)
 }
 
-/// A row goes by in steps of `STEP` tiles whose loads are in flight together.
+/// Computes the loss of the team's row (team: the threads that share a row). The row is read in steps of
+/// `STEP` tiles, whose loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `x` holds `p.rows` rows of `p.cols` elements, all `Rows::is_vector` if `VECTOR`, that there
-/// are as many targets and places for results, and that the results overlap nothing else.
+/// The host checked that `x` holds `p.rows` rows of `p.cols` elements. Targets and both results have one
+/// element per row. If `VECTOR`, `x` is `Rows::is_vector`. The results overlap no other operand.
 #[inline(always)]
 unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -51,10 +56,10 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked the rows of `x`.
     let x = unsafe { Row::<T, VECTOR>::of(&x, team, at, p.cols) };
     let writes = team.rank == 0 && team.row < p.rows;
-    // SAFETY: a target for each row.
+    // SAFETY: the host checked that each row has a target, and `writes` implies `team.row < p.rows`.
     let target = if writes { unsafe { targets.load(team.row) } } else { targets.ignore_index };
     let smoothed = p.label_smoothing != 0.0;
     let (mut partial, mut scaled_sum) = (ExpSum::EMPTY, 0.0);
@@ -62,13 +67,15 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         let first = step * STEP as u32;
         partial = partial.with(logits::<T, STEP, VECTOR>(x, first));
         if smoothed {
-            // Again, with zeros past the end: from L1, and only for those who smooth.
+            // Load the tile again with zeros past the end, where `logits` has -inf. The load hits L1. Only
+            // label smoothing needs it.
             for i in 0..STEP {
                 scaled_sum += sum_scaled(x.load(first + i as u32, Load::ReadOnly).lanes());
             }
         }
     }
-    // Here, and not before the row: its loads would wait for the target. The logit, from L1 or L2, arrives during the fold.
+    // Look up the target after the loop. Before the loop, the row's loads would wait for it. The target's
+    // logit comes from L1 or L2 during the reduction.
     let class = targets.class(target, p.cols);
     let hit = match class {
         Class::Column(column) => x.get(column, Load::ReadOnly).unwrap_or(f32::NAN),
@@ -85,7 +92,7 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 
     let log_sum = ln(sum);
     let lse = max + log_sum;
-    // Not `lse - hit`: where the logits are large, `lse` has lost what the loss is made of.
+    // Not `lse - hit`: with large logits, the rounding error of `lse` can exceed the loss.
     let mut loss = log_sum - (hit - max);
     if smoothed {
         let mean = scaled_sum * (1.0 / p.cols as f32) * (1.0 / SCALE);
@@ -99,7 +106,8 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
         loss = 0.0;
     }
     let row_address = |base: *mut u8| base.wrapping_add(team.row as usize * size_of::<f32>());
-    // SAFETY: a place for each row, which this thread alone writes.
+    // SAFETY: the host checked that both results have an element per row. Only this thread writes those of
+    // `team.row`.
     unsafe {
         store_u32(row_address(losses.loss), loss.to_bits(), Store::Default);
         store_u32(row_address(losses.lse), lse.to_bits(), Store::Default);
@@ -107,11 +115,11 @@ unsafe fn cross_entropy<T: Elem, const STEP: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// As [`cross_entropy`], for any layout.
+/// The requirements of [`cross_entropy`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, losses: Losses, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    // SAFETY: the host sets `p.vector` only if `x` is `Rows::is_vector`. The caller passes checked operands.
     unsafe {
         if p.vector != 0 {
             cross_entropy::<T, 4, true>(x, targets, losses, p)

@@ -1,25 +1,30 @@
-//! The gradient of [`cross_entropy`](super::cross_entropy): `dx[r, c] = (exp(x[r, c] - lse[r]) - [c == target[r]]) * dloss[r]`.
+//! Gradient of [`cross_entropy`](super::cross_entropy):
+//! `dx[r, c] = (exp(x[r, c] - lse[r]) - [c == target[r]]) * dloss[r]`.
 //!
-//! Each element on its own, from the logits and the `lse` that the forward kept: nothing of the size of the logits is
-//! kept. With label smoothing `s` the target has `1 - s` and every class `s / cols` more; z-loss makes the exponential
-//! `1 + 2 * z * lse` times as large. A row whose target is ignored is 0; one whose target is no class, NaN.
+//! Each element is computed independently, from the logits and the saved `lse`. The forward pass saves
+//! nothing of the size of the logits.
+//!
+//! With label smoothing `s`, `[c == target]` becomes `(1 - s) * [c == target] + s / cols`. z-loss multiplies
+//! the exponential by `1 + 2 * z * lse`. The gradient of a row with an ignored target is 0. The gradient of a
+//! row whose target is not a class is NaN.
 use cuda_std::mem::load_u32;
 use cuda_std::prelude::*;
 
 use crate::softmax::online::{exp, logits};
 use crate::softmax::target::{Class, CrossEntropyParams, Targets};
 
-/// What the forward computed and what comes back for it, an f32 for each row.
+/// Saved `lse` of the forward pass and incoming gradient of the loss, one f32 per row each: a kernel
+/// argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Gradients {
-    /// The logarithm of the sum of exponentials.
+    /// Logarithms of the sums of exponentials.
     pub lse: *const u8,
-    /// The gradient of the loss.
+    /// Incoming gradients of the losses.
     pub dloss: *const u8,
 }
 
-/// The gradient of one row: `exp(x - lse) * scale - shift`, and `hot` less in the column of the target.
+/// Coefficients of a row's gradient: `exp(x - lse) * scale - shift`, minus `hot` in the column of the target.
 #[derive(Clone, Copy)]
 struct RowGradient {
     lse: f32,
@@ -29,14 +34,14 @@ struct RowGradient {
 }
 
 impl Gradients {
-    /// The two of `row`.
+    /// Loads `lse` and `dloss` of `row`.
     ///
     /// # Safety
-    /// There are more than `row` of each.
+    /// Both arrays have more than `row` elements.
     #[inline(always)]
     unsafe fn load(self, row: u64) -> [f32; 2] {
         let at = |base: *const u8| base.wrapping_add(row as usize * size_of::<f32>());
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a `row` below the length of both arrays.
         [self.lse, self.dloss].map(|base| f32::from_bits(unsafe { load_u32(at(base), Load::ReadOnly) }))
     }
 }
@@ -53,18 +58,19 @@ impl RowGradient {
         }
     }
 
-    /// Of a logit that is not the target's.
+    /// Returns the gradient of a logit outside the target's column.
     #[inline(always)]
     fn apply<T: Elem>(&self, x: f32) -> f32 {
         fma(exp::<T>(x - self.lse), self.scale, -self.shift)
     }
 }
 
-/// A row goes by in steps of `STEP` tiles whose loads are in flight together.
+/// Computes the gradient of the team's row (team: the threads that share a row). The row is read in steps of
+/// `STEP` tiles, whose loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements, all `Rows::is_vector` if `VECTOR`, that
-/// there are as many targets and gradients, and that `dx` overlaps nothing else.
+/// The host checked that `x` and `dx` hold `p.rows` rows of `p.cols` elements. Targets, `lse` and `dloss`
+/// have one element per row. If `VECTOR`, `x` and `dx` are `Rows::is_vector`. `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -78,13 +84,14 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
         return;
     }
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the host checked the rows. Only this team writes row `at` of `dx`.
     let (x, dx) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&dx, team, at, p.cols))
     };
-    // SAFETY: a target and two numbers for each row.
+    // SAFETY: the host checked that targets, `lse` and `dloss` have one element per row, and
+    // `team.row < p.rows`.
     let (target, row_values) = unsafe { (targets.load(team.row), from.load(team.row)) };
-    // The row's first loads are under way before anything waits for these.
+    // Issue the first loads of the row before the kernel waits for the target, `lse` and `dloss`.
     let mut packs = logits::<T, STEP, VECTOR>(x, 0);
     let class = targets.class(target, p.cols);
     if class == Class::Ignored {
@@ -104,7 +111,7 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
             dx.store(first + i as u32, gradient, Store::Default);
         }
     }
-    // Once a row, by the thread that wrote the column with the others.
+    // The thread that has the target's column overwrites its element, once per row.
     if let Class::Column(column) = class
         && dx.owns(column)
         && let Some(hit) = x.get(column, Load::ReadOnly)
@@ -114,11 +121,13 @@ unsafe fn cross_entropy_backward<T: Elem, const STEP: usize, const VECTOR: bool>
 }
 
 /// # Safety
-/// As [`cross_entropy_backward`], for any layout.
+/// The requirements of [`cross_entropy_backward`] apply. `p.vector` states whether the rows are
+/// `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, targets: Targets, from: Gradients, dx: Rows, p: CrossEntropyParams) {
     thread::launch_bounds::<512, 2>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    // SAFETY: the host sets `p.vector` only if `x` and `dx` are `Rows::is_vector`. The caller passes checked
+    // operands.
     unsafe {
         if p.vector != 0 {
             cross_entropy_backward::<T, 4, true>(x, targets, from, dx, p)

@@ -1,17 +1,18 @@
-//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: see
-//! [`Function`](crate::elementwise::activations::Function) for `f`.
+//! `y = (x + bias_x) * f(gate + bias_gate)`, element by element: GEGLU, SwiGLU and similar.
+//! [`Function`](crate::elementwise::activations::Function) lists the functions `f`. The optional biases are
+//! one row each.
 //!
-//! GEGLU, SwiGLU and their like; which half of a packed input is the gate, only the host knows.
-//! `gated_activation_any_<dtype>` takes any layout; `gated_activation_block1_<dtype>` wants rows that can be read
-//! 16 bytes at a time ([`Rows::is_vector`]).
+//! If `x` and the gate are the halves of one tensor, the host chooses which half is the gate.
+//! `gated_activation_any_<dtype>` takes any layout. `gated_activation_block1_<dtype>` needs rows that allow
+//! 16-byte accesses ([`Rows::is_vector`]).
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that `x`, gate and `y` have the extent's rows, all `Rows::is_vector` and the biases
-/// aligned if `VECTOR`, and that `y` overlaps nothing else.
+/// The host checked that `x`, gate and `y` have the rows of the extent. If `VECTOR`, all of them are
+/// `Rows::is_vector`, and the biases are aligned to 16 bytes. `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     operands: Operands,
@@ -21,7 +22,7 @@ unsafe fn gated_activation<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
 ) {
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked the rows of all operands, and `extent` describes them.
     unsafe {
         let (gate, x) = (elements.load(&operands.gate), elements.load(&operands.x));
         let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));

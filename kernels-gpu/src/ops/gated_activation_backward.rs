@@ -1,13 +1,14 @@
-//! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element, each rounded once: the gradients
-//! of [`gated_activation`](super::gated_activation), whose biases are added first here too.
+//! `dx = dy * f(gate)` and `dgate = dy * x * f'(gate)`, element by element, each rounded once. These are the
+//! gradients of [`gated_activation`](super::gated_activation). As in the forward pass, the biases are first
+//! added to `x` and to the gate.
 use cuda_std::prelude::*;
 
 use crate::elementwise::activations::{ActivationParams, GatedOperands as Operands};
 use crate::elementwise::partition::{Extent, THREADS, ThreadElements, blocks};
 
 /// # Safety
-/// The host checked that all operands have the extent's rows, all `Rows::is_vector` and the biases aligned if
-/// `VECTOR`, and that `dx` and `dgate` overlap nothing else.
+/// The host checked that all operands have the rows of the extent. If `VECTOR`, all of them are
+/// `Rows::is_vector`, and the biases are aligned to 16 bytes. `dx` and `dgate` overlap no other operand.
 #[inline(always)]
 unsafe fn gated_activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCKS: u32>(
     dy: Rows,
@@ -20,7 +21,7 @@ unsafe fn gated_activation_backward<T: Elem, const VECTOR: bool, const MIN_BLOCK
     thread::launch_bounds::<THREADS, MIN_BLOCKS>();
     let Some(elements) = ThreadElements::<T, VECTOR>::of_thread(extent) else { return };
     let round = p.exact != 0;
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked the rows of all operands, and `extent` describes them.
     unsafe {
         let (gate, x, dy) = (elements.load(&operands.gate), elements.load(&operands.x), elements.load(&dy));
         let (bias_gate, bias_x) = (elements.bias(operands.bias_gate), elements.bias(operands.bias_x));

@@ -1,5 +1,14 @@
-//! `sum = x + gate * y`, `normed = norm(sum) * (1 + scale) + shift`: the end of one block of a diffusion
-//! transformer and the beginning of the next in one pass, both results out. The norm reads the rounded sum.
+//! `sum = x + gate * y` and `normed = norm(sum) * (1 + scale) + shift`, both written in one pass. In a
+//! diffusion transformer, the sum ends one block and the norm starts the next. The norm is a LayerNorm or an
+//! RMSNorm, and reads the rounded sum.
+//!
+//! - `_any` takes any layout.
+//! - `_smem1` needs rows of whole tiles of 128 columns. It stages one row per warp in shared memory.
+//! - `_smem4` needs the same. It stages one row per block.
+//! - `_warp<n>` keeps a row of `n` tiles in the registers of one warp.
+//! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
+//! - `_same`, `_f32` and `_tabled` are for one form of the operands:
+//!   [`OperandForm`](crate::norm::params::OperandForm).
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -16,7 +25,8 @@ use crate::norm::params::{F32, KnownForm, NormParams, RowAccess, Same, Tabled};
 use crate::norm::reduce::warp::{LayerNorm, MeanSquare};
 use crate::norm::row_context::RowContext;
 
-/// Both passes, for each form: the gate has that of scale and shift.
+/// The reduction and the modulated result of a row, compiled once for each form of the operands. Gate, scale
+/// and shift have the same form.
 struct GatedAdaNormPasses<T, N, A> {
     row: RowContext<T, A>,
     gated: GatedResidualArg,
@@ -29,7 +39,8 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
     #[inline(always)]
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R) {
         let Self { row, gated, affine, normed, norm } = self;
-        // SAFETY: as the caller promises; a warp's row is its own.
+        // SAFETY: the caller passes operands of the forms `F` and `P`. Only this warp or block writes row
+        // `row.at`.
         unsafe {
             let source = GatedRow::<T, F, A>::of(&gated, &row, rounds);
             ModulatedNorm { source, affine, outputs: [normed], norm }.run::<T, F, P, R, A>(&row, rounds);
@@ -38,7 +49,8 @@ impl<T: Elem, N: Norm, A: Access> Formed<T, A> for GatedAdaNormPasses<T, N, A> {
 }
 
 /// # Safety
-/// As for the kernels of `gated_residual` and `ada_norm`; the two outputs do not overlap.
+/// The host checked the requirements of the `gated_residual` and `ada_norm` kernels. The two outputs do not
+/// overlap.
 #[inline(always)]
 unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
     gated: GatedResidualArg,
@@ -48,12 +60,12 @@ unsafe fn gated_residual_ada_norm<T: Elem, N: Norm, A: Access>(
 ) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let both = GatedAdaNormPasses::<T, N, A> { row, gated, affine, normed, norm: PhantomData };
-    // SAFETY: as the caller promises.
+    // SAFETY: the host checked the operands, and `p.form` is their form.
     unsafe { in_form::<T, 1, A>(both, p) }
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for any layout.
+/// The requirements of [`gated_residual_ada_norm`] apply, for the access that `p.access` states.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, N: Norm>(
     gated: GatedResidualArg,
@@ -62,7 +74,8 @@ unsafe fn any_layout<T: Elem, N: Norm>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, 4>();
-    // SAFETY: the host sets `p.access` to what every operand is.
+    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
+    // operands.
     unsafe {
         match p.access {
             RowAccess::VECTORIZED => gated_residual_ada_norm::<T, N, Vectorized>(gated, affine, normed, p),
@@ -72,7 +85,7 @@ unsafe fn any_layout<T: Elem, N: Norm>(
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for rows of as many tiles as `A` holds.
+/// The requirements of [`gated_residual_ada_norm`] apply. Rows have as many tiles as `A` keeps in registers.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -80,14 +93,16 @@ unsafe fn in_registers<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants.
+    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
+    // thread enough registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands with rows of as many tiles as `A` keeps in registers.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for rows of four times as many tiles as `A` holds, and operands of the form `F`.
+/// The requirements of [`gated_residual_ada_norm`] apply. Rows have four times as many tiles as `A` keeps in
+/// a thread's registers, and the operands have the form `F`.
 #[inline(always)]
 unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -95,12 +110,12 @@ unsafe fn team<T: Elem, N: Norm, A: Access, F: KnownForm, const MIN_BLOCKS: u32>
     normed: Modulated,
     p: NormParams,
 ) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands of the form `F`, with rows of whole tiles.
     unsafe { whole::<T, N, A, MIN_BLOCKS>(gated, affine, normed, p.of_form::<F>()) }
 }
 
 /// # Safety
-/// As [`gated_residual_ada_norm`], for rows of whole tiles.
+/// The requirements of [`gated_residual_ada_norm`] apply, for rows of whole tiles.
 #[inline(always)]
 unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     gated: GatedResidualArg,
@@ -108,9 +123,10 @@ unsafe fn whole<T: Elem, N: Norm, A: Access, const MIN_BLOCKS: u32>(
     normed: Modulated,
     p: NormParams,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants.
+    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
+    // thread enough registers.
     thread::launch_bounds_by_generation::<128, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands with rows of whole tiles.
     unsafe { gated_residual_ada_norm::<T, N, A>(gated, affine, normed, p) }
 }
 

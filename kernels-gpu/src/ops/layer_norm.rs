@@ -1,7 +1,12 @@
-//! `y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dimension, weight and bias
+//! `y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last dimension. Weight and bias are
 //! optional.
 //!
-//! Where torch vectorises (columns divisible by 4, aligned rows) the bits are those of `torch.nn.LayerNorm`.
+//! If torch would use its vectorized kernel (columns divisible by 4, aligned rows), the result has the same
+//! bits as `torch.nn.LayerNorm`.
+//!
+//! - `_any` takes any layout.
+//! - `_warp<n>` keeps a row of `n` tiles of 128 columns in the registers of one warp.
+//! - `_block<n>` keeps a row of `4 n` tiles in the registers of the four warps of a block.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
     Access, BlockRegisters, Scalar, Vectorized, WarpRegisters, WholeTiles, is_any_length, is_block_shared,
@@ -16,7 +21,7 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::LayerNorm;
 use crate::norm::row_context::RowContext;
 
-/// `y = norm * weight + bias`, as the second pass.
+/// Writes `y = norm * weight + bias`: the pass after the reduction.
 struct AffineSink<T, P, A> {
     affine: P,
     y: Vec4RowMut<T, A>,
@@ -24,8 +29,8 @@ struct AffineSink<T, P, A> {
 
 impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     const GROUPED: bool = P::GROUPED;
-    // Weight and bias of four quads would have the registers of some of the blocks that share a
-    // multiprocessor.
+    // Number of vec4s whose weight and bias are loaded together. Four at a time take more registers. In the
+    // kernels with the value 1, they would leave fewer blocks per SM.
     const PREFETCH: usize =
         if is_block_shared::<A>() || is_tight::<T, A>() && size_of::<P::Fetched>() > 16 { 1 } else { 4 };
     type Fetched = P::Fetched;
@@ -43,19 +48,21 @@ impl<T: Elem, P: Parameters, A: Access> Sink<T> for AffineSink<T, P, A> {
     }
 }
 
-/// Does a warp have 48 registers for its row of five tiles? Weight and bias in f32 then come one quad at a
-/// time, and a norm without both is no body of its own.
+/// Whether a warp keeps five tiles of a 16-bit row in registers, with only 48 registers per thread. Then f32
+/// weights and biases are loaded one vec4 at a time. A norm without weight and bias has no code of its own.
 const fn is_tight<T, A: Access>() -> bool {
     tiles_in_registers::<A>() == 5 && size_of::<T>() == 2
 }
 
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, weight and bias one row of the
-/// type that their kind says, all as `A` says, that `y` overlaps nothing else, and that `p.form` is theirs.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. Weight and bias are one row, of
+/// the types that their kinds state. All operands allow the access `A`. `y` overlaps no other operand.
+/// `p.form` is the form of the operands.
 #[inline(always)]
 unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
-    // SAFETY: as the caller promises; a warp's row is its own.
+    // SAFETY: the host checked the operands, and `p.form` is their form. Only this warp or block writes row
+    // `row.at`.
     unsafe {
         let x = Vec4Row::<T, A>::of(&x, row.at, row.columns);
         if !is_block_shared::<A>() {
@@ -76,7 +83,7 @@ unsafe fn layer_norm<T: Elem, A: Access>(x: Rows, affine: Affine, y: Rows, p: No
 }
 
 /// # Safety
-/// As [`layer_norm`], for weight and bias of the form `P`.
+/// The requirements of [`layer_norm`] apply. Weight and bias have the form `P`.
 #[inline(always)]
 unsafe fn run<T: Elem, P: Parameters, A: Access>(
     row: &RowContext<T, A>,
@@ -85,7 +92,8 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
     y: Rows,
 ) {
     let columns = row.columns;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes a weight and a bias of the form `P`, and a row of `y` that no other warp or
+    // block writes.
     let scale = unsafe {
         AffineSink { affine: P::of(&affine, columns), y: Vec4RowMut::<T, A>::of(&y, row.at, columns) }
     };
@@ -93,11 +101,12 @@ unsafe fn run<T: Elem, P: Parameters, A: Access>(
 }
 
 /// # Safety
-/// As [`layer_norm`], for any layout.
+/// The requirements of [`layer_norm`] apply, for the access that `p.access` states.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
     thread::launch_bounds::<128, 6>();
-    // SAFETY: the host sets `p.access` to what every operand is.
+    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
+    // operands.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => layer_norm::<T, WholeTiles>(x, affine, y, p),
@@ -108,7 +117,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, affine: Affine, y: Rows, p: NormParams) {
 }
 
 /// # Safety
-/// As [`layer_norm`], for rows of as many tiles as `A` holds.
+/// The requirements of [`layer_norm`] apply. Rows have as many tiles as `A` keeps in registers.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -116,14 +125,16 @@ unsafe fn in_registers<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     y: Rows,
     p: NormParams,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants.
+    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
+    // thread enough registers.
     thread::launch_bounds_by_generation::<64, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands with rows of as many tiles as `A` keeps in registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 
 /// # Safety
-/// As [`layer_norm`], for rows of four times as many tiles as `A` holds.
+/// The requirements of [`layer_norm`] apply. Rows have four times as many tiles as `A` keeps in a thread's
+/// registers.
 #[inline(always)]
 unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -131,9 +142,10 @@ unsafe fn of_block<T: Elem, A: Access, const TURING: u32, const MIN_BLOCKS: u32>
     y: Rows,
     p: NormParams,
 ) {
-    // Of Turing's half as many threads each has the registers that it wants.
+    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
+    // thread enough registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, TURING, MIN_BLOCKS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands with rows of as many tiles as the block keeps in registers.
     unsafe { layer_norm::<T, A>(x, affine, y, p) }
 }
 

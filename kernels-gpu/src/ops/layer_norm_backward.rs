@@ -1,8 +1,12 @@
-//! The gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
+//! Gradients of [`layer_norm`](super::layer_norm): of its input, its weight and its bias.
+//! [`norm_backward`](crate::norm_backward) has the formulas.
 //!
-//! `layer_norm_backward_block4_<dtype>` wants rows that can be read 16 bytes at a time and stay in four packs
-//! of a thread, and `layer_norm_backward_any_<dtype>` takes the others; `layer_norm_backward_sums_<dtype>` adds
-//! up what their blocks leave in a workspace.
+//! - `_any` takes any layout.
+//! - `_block4` needs rows that allow 16-byte accesses and fit into four packs (16 bytes) per thread.
+//! - `_block3` needs rows that allow 16-byte accesses and exactly fill three packs per thread.
+//! - `_rows2_block2` needs the same with two packs per thread. It works on two rows at a time.
+//! - `_sums_any` adds up the partial sums for weight and bias, which the blocks of the other kernels write to
+//!   a workspace.
 use cuda_std::prelude::*;
 
 use crate::norm_backward::column_sums::{self, ColumnSums, column_sums};
@@ -11,11 +15,12 @@ use crate::norm_backward::params::{NormBackwardParams, Operands, PartialSums};
 use crate::rms::weight::Weight;
 
 /// # Safety
-/// As [`norm_backward`].
+/// The requirements of [`norm_backward`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialSums, p: NormBackwardParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: as the caller promises; the host sets `p.vector` only where every operand is.
+    // SAFETY: the caller passes operands that the host checked. The host sets `p.vector` only if all of them
+    // are `Rows::is_vector`.
     unsafe {
         if p.vector != 0 {
             norm_backward::<T, 0, true, true>(operands, weight, sums, p)
@@ -28,7 +33,7 @@ unsafe fn any_layout<T: Elem>(operands: Operands, weight: Weight, sums: PartialS
 }
 
 /// # Safety
-/// As [`norm_backward`].
+/// The requirements of [`norm_backward`] apply. All operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem>(
     operands: Operands,
@@ -37,12 +42,12 @@ unsafe fn in_registers<T: Elem>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
     unsafe { norm_backward::<T, 4, true, true>(operands, weight, sums, p) }
 }
 
 /// # Safety
-/// As [`norm_backward_multi_row`].
+/// The requirements of [`norm_backward_multi_row`] apply.
 #[inline(always)]
 unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     operands: Operands,
@@ -51,7 +56,8 @@ unsafe fn multi_row<T: Elem, const IN_REGISTERS: usize, const ROWS: usize>(
     p: NormBackwardParams,
 ) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, with rows that fill `IN_REGISTERS` packs of
+    // each thread.
     unsafe { norm_backward_multi_row::<T, IN_REGISTERS, ROWS>(operands, weight, sums, p) }
 }
 

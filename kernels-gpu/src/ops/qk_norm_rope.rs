@@ -1,11 +1,19 @@
-//! Queries and keys: LayerNorm or RMSNorm, of each head or of all heads together, then rotary position
-//! embedding, in one launch that reads and writes each of them once.
+//! LayerNorm or RMSNorm of queries and keys, followed by rotary position embedding (RoPE), in one launch. The
+//! norm is over each head or over all heads together. The launch reads and writes each tensor once.
 //!
-//! `_halves` for heads of 64 or 128 columns and `_tile<n>` for heads that are normalised together, of 512 n
-//! columns or fewer: both for an RMSNorm and rotations of all columns; `_paired` for heads of 128 with angles
-//! of their own. `_lanes` for heads of up to 128 columns that can be read in quads, `_lanes2` up to 256;
-//! `_rows` for longer ones and for other heads that are normalised together; `_any` for what cannot be read
-//! in quads.
+//! These kernels need an RMSNorm, and rotate all columns or none:
+//!
+//! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns, each normalized separately.
+//! - `_qk_warp1`: the same for heads of 128 columns with different angles in each head.
+//! - `_block4` and `_block10`: rows in registers, of up to 4 or 10 tiles of 512 columns. A row is one long
+//!   head, or all heads normalized together. Pairs of columns are interleaved.
+//!
+//! These kernels take the other cases:
+//!
+//! - `_warp1` and `_warp2`: heads of up to 128 or 256 columns, each normalized separately, with vec4
+//!   accesses.
+//! - `_smem`: longer heads, and other heads that are normalized together, with vec4 accesses.
+//! - `_any`: tensors that do not allow vec4 accesses.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, Scalar, Vectorized};
 
@@ -19,7 +27,7 @@ use crate::heads::warp_halves::head_halves;
 use crate::heads::warp_own_angles::paired_heads;
 
 /// # Safety
-/// As [`head_lanes`].
+/// The requirements of [`head_lanes`] apply.
 #[inline(always)]
 unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize, const MIN_BLOCKS: u32>(
     q: HeadsOperand,
@@ -28,30 +36,33 @@ unsafe fn lanes<T: Elem, N: HeadNorm, const TILES: usize, const TOGETHER: usize,
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { head_lanes::<T, N, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
 /// # Safety
-/// As [`head_halves`].
+/// The requirements of [`head_halves`] apply.
 #[inline(always)]
 unsafe fn halves<T: Elem, const DIM: u32>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { head_halves::<T, Rms, DIM, 2>(q, k, rotary, p) }
 }
 
 /// # Safety
-/// As [`paired_heads`].
+/// The requirements of [`paired_heads`] apply.
 #[inline(always)]
 unsafe fn paired<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<256, 4>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { paired_heads::<T, Rms>(q, k, rotary, p) }
 }
 
 /// # Safety
-/// As [`register_rows`].
+/// The requirements of [`register_rows`] apply.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MIN_BLOCKS: u32>(
     q: HeadsOperand,
@@ -60,12 +71,13 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MIN_BLOCKS: u32
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { register_rows::<T, IN_REGISTERS>(q, k, rotary, p) }
 }
 
 /// # Safety
-/// As [`head_rows`].
+/// The requirements of [`head_rows`] apply.
 #[inline(always)]
 unsafe fn rows<T: Elem, N: HeadNorm, A: Access, const MIN_BLOCKS: u32>(
     q: HeadsOperand,
@@ -74,7 +86,8 @@ unsafe fn rows<T: Elem, N: HeadNorm, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { head_rows::<T, N, A>(q, k, rotary, p) }
 }
 

@@ -1,8 +1,11 @@
-//! Mochi's residual: `out = x + rms(branch) * tanh(gate)`; and, chained, `normed = rms(out) * (1 + scale)` in
-//! the same launch.
+//! Mochi's gated residual: `out = x + rms(branch) * tanh(gate)`. The `modulated` kernels also compute the
+//! next norm, `normed = rms(out) * (1 + scale)`, in the same launch.
 //!
-//! The roundings are those of diffusers' and of genmo's Mochi: the product is computed in f32 and rounded,
-//! the sum is rounded, `normed` is computed in f32 from the rounded sum and rounded once.
+//! The roundings are those of Mochi in diffusers and in genmo's code. The product is computed in f32 and
+//! rounded. The sum is rounded. `normed` is computed in f32 from the rounded sum, and rounded once.
+//!
+//! `_any` takes any layout. `_block6` keeps Mochi's rows of 3072 columns in the registers of a block's four
+//! warps.
 use cuda_std::libdevice::tanh;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
@@ -18,38 +21,39 @@ use crate::norm::reduce::stats::Stats;
 use crate::norm::reduce::warp::MeanSquare;
 use crate::norm::row_context::RowContext;
 
-/// The operands that both kernels have: a kernel argument.
+/// The operands of the gated residual: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct TanhGated {
     /// The residual stream.
     pub x: Rows,
-    /// What is normalised, gated and added.
+    /// The branch, which is normalized, gated and added to `x`.
     pub branch: Rows,
-    /// Its hyperbolic tangent, rounded to its own type, multiplies the normalised branch.
+    /// The gate. Its hyperbolic tangent, rounded to the gate's own type, multiplies the normalized branch.
     pub gate: Operand,
-    /// Where the sum goes.
+    /// The output for the sum.
     pub out: Rows,
 }
 
-/// The second norm: a kernel argument.
+/// The operands of the second norm: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Scaled {
-    /// `1 + scale` multiplies it.
+    /// Scale: the second norm is multiplied by `1 + scale`.
     pub scale: Modulation,
-    /// Where it goes.
+    /// The output for the second norm.
     pub normed: Rows,
 }
 
 /// # Safety
-/// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements, gate and
-/// scale as many of the types that their kinds say, all as `A` says, and that the outputs overlap nothing.
+/// The host checked that `x`, `branch`, `out` and `normed` hold `p.rows` rows of `p.cols` elements. Gate and
+/// scale have as many, of the types that their kinds state. All operands allow the access `A`. The outputs
+/// overlap no other operand.
 #[inline(always)]
 unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
     let Some(row) = RowContext::<T, A>::of_warp(p) else { return };
     let (at, columns) = (row.at, row.columns);
-    // SAFETY: as the caller promises; a warp's row is its own.
+    // SAFETY: the host checked the operands. Only this warp or block writes row `at` of `out`.
     let sum = unsafe {
         SumRows {
             row,
@@ -60,7 +64,7 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
             stats: Stats { mean: 0.0, inv: 0.0 },
         }
     };
-    // SAFETY: as above.
+    // SAFETY: the host checked scale and `normed`. Only this warp or block writes row `at` of `normed`.
     let sink = chained.map(|Scaled { scale, normed }| unsafe {
         ModulatedSink {
             scale: ModulationRow::<T, A>::of(&scale, at, columns),
@@ -72,12 +76,13 @@ unsafe fn residual<T: Elem, A: Access>(gated: TanhGated, chained: Option<Scaled>
     }
     let sum = SumRows { stats: row.reduce::<MeanSquare, _>(sum.branch), ..sum };
     let Some(sink) = sink else { return sum.write() };
-    // Now the sums wait where the branch did.
+    // If rows are staged in shared memory, this reduction replaces the branch there with the sums.
     let stats = row.reduce::<MeanSquare, _>(sum);
     row.write(sum, stats, sink);
 }
 
-/// The same of a row that stays in registers, all of what it is made of on its way at once.
+/// Computes the same results for a row that stays in registers. The loads of the whole branch and of `x` are
+/// in flight together.
 #[inline(always)]
 fn run_in_registers<T: Elem, A: Access>(
     row: &RowContext<T, A>,
@@ -102,7 +107,7 @@ fn run_in_registers<T: Elem, A: Access>(
     }
 }
 
-/// The rows of the sum.
+/// The rows of the sum, with the operands that they are computed from.
 #[derive(Clone, Copy)]
 struct SumRows<T, A> {
     row: RowContext<T, A>,
@@ -114,13 +119,13 @@ struct SumRows<T, A> {
 }
 
 impl<T: Elem, A: Access> SumRows<T, A> {
-    /// The thread's sum of `tile`, written.
+    /// Computes and writes this thread's vec4 of the sum in `tile`.
     #[inline(always)]
     fn add(&self, tile: u32, x: Vec4<T>) -> Vec4<T> {
         self.add_to(tile, self.row.staged_vec4(tile).unwrap_or_else(|| self.branch.get(tile)), x)
     }
 
-    /// The same with the branch's quad at hand.
+    /// Computes and writes the same vec4, from a `branch` that the caller has loaded.
     #[inline(always)]
     fn add_to(&self, tile: u32, branch: Vec4<T>, x: Vec4<T>) -> Vec4<T> {
         let gate = self.gate.lanes(tile).unwrap_or([0.0; 4]).map(tanh);
@@ -131,7 +136,7 @@ impl<T: Elem, A: Access> SumRows<T, A> {
         sum
     }
 
-    /// All of them, where nothing follows.
+    /// Computes and writes the row's sums, for launches without a second norm.
     #[inline(always)]
     fn write(&self) {
         if self.row.has_room() {
@@ -162,7 +167,7 @@ impl<T: Elem, A: Access> Source<T, A> for SumRows<T, A> {
     }
 }
 
-/// `normed = sum * inv * (1 + scale)`, as the last pass.
+/// Writes `normed = sum * inv * (1 + scale)`: the pass after the second reduction.
 struct ModulatedSink<T, A> {
     scale: ModulationRow<T, A>,
     normed: Vec4RowMut<T, A>,
@@ -184,7 +189,7 @@ impl<T: Elem, A: Access> Sink<T> for ModulatedSink<T, A> {
 }
 
 /// # Safety
-/// As [`residual`], for any layout.
+/// The requirements of [`residual`] apply, for the access that `p.access` states.
 #[inline(always)]
 unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     gated: TanhGated,
@@ -192,7 +197,8 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
     p: NormParams,
 ) {
     thread::launch_bounds::<128, MIN_BLOCKS>();
-    // SAFETY: the host sets `p.access` to what every operand is.
+    // SAFETY: the host sets `p.access` to an access that every operand allows. The caller passes checked
+    // operands.
     unsafe {
         match p.access {
             RowAccess::WHOLE_TILES => residual::<T, WholeTiles>(gated, chained, p),
@@ -203,24 +209,25 @@ unsafe fn any_layout<T: Elem, const MIN_BLOCKS: u32>(
 }
 
 /// # Safety
-/// As [`residual`], for rows of four times [`TILES`] tiles, gate and scale of the rows' type and without a
-/// table.
+/// The requirements of [`residual`] apply. Rows have four times [`TILES`] tiles. Gate and scale have the
+/// rows' type, and there is no table.
 #[inline(always)]
 unsafe fn team<T: Elem, const MIN_BLOCKS: u32>(gated: TanhGated, chained: Option<Scaled>, p: NormParams) {
-    // Of Turing's half as many threads each has the registers that it wants.
+    // A Turing SM has as many registers for half as many threads, so a small minimum of blocks leaves each
+    // thread enough registers.
     thread::launch_bounds_by_generation::<{ NormParams::SHARING }, 4, MIN_BLOCKS, MIN_BLOCKS>();
-    // Known when the kernel is compiled, and not looked up for each quad.
+    // With constant kinds, the compiler removes the branches on the kinds, which would be executed per vec4.
     let same = |operand: Operand| Operand { kind: OperandKind::SAME, ..operand };
     let gated = TanhGated { gate: same(gated.gate), ..gated };
     let chained = chained.map(|Scaled { scale, normed }| Scaled {
         scale: Modulation { value: same(scale.value), table: Operand::ABSENT },
         normed,
     });
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes checked operands with rows of `4 * TILES` tiles, and without tables.
     unsafe { residual::<T, BlockRegistersStaged<TILES>>(gated, chained, p) }
 }
 
-/// Tiles that a warp has of a row of Mochi's 3072 columns.
+/// Tiles of 128 columns per warp in a row of Mochi's 3072 columns.
 const TILES: usize = 6;
 
 entry! {

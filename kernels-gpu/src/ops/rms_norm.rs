@@ -1,17 +1,20 @@
-//! `y[r, c] = x[r, c] / sqrt(mean_c(x[r, c]^2) + eps) * (offset + w[c])`, the weight optional.
+//! `y[r, c] = x[r, c] / sqrt(mean_c(x[r, c]^2) + eps) * (offset + w[c])`, with an optional weight.
 //!
-//! One team of threads a row; sums in f32, one accumulator a lane. The first `IN_REGISTERS` tiles of the row stay in
-//! registers between the two passes, as loaded, so that a row which fits is read once; what is beyond is read again,
-//! mostly from L2. `rms_norm_any_<dtype>` holds nothing and takes any layout; `rms_norm_block<n>_<dtype>` wants rows that
-//! can be read 16 bytes at a time ([`Rows::is_vector`]); `rms_norm_cluster8_<dtype>` has a cluster of blocks a row.
+//! A team (the threads that share a row) computes one row, in tiles of one 16-byte pack per thread. Sums are
+//! f32, with one accumulator per lane of a pack.
+//!
+//! - `rms_norm_any_<dtype>` takes any layout. It reads the row twice, the second time mostly from L2.
+//! - `rms_norm_block<n>_<dtype>` keeps up to `n` packs per thread in registers, as loaded, so it reads the
+//!   row once. It needs rows that allow 16-byte accesses ([`Rows::is_vector`]).
+//! - `rms_norm_cluster8_<dtype>` does the same with a cluster of blocks per row.
 use cuda_std::prelude::*;
 
 use crate::rms::row::{RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements and the weight `p.cols`, all
-/// `Rows::is_vector` if `VECTOR`, and that `y` overlaps nothing else.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, and the weight `p.cols`
+/// elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` overlaps no other operand.
 #[inline(always)]
 unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -21,7 +24,7 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the host checked the rows and the weight. Only this team writes row `at` of `y`.
     unsafe {
         let x = Row::<T, VECTOR>::of(&x, team, at, p.cols);
         let in_registers =
@@ -32,11 +35,12 @@ unsafe fn rms_norm<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
 }
 
 /// # Safety
-/// As [`rms_norm`], for any layout.
+/// The requirements of [`rms_norm`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
+    // operands.
     unsafe {
         if p.vector != 0 {
             rms_norm::<T, 0, true>(x, weight, y, p, Team::of_block())
@@ -47,7 +51,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
 }
 
 /// # Safety
-/// As [`rms_norm`].
+/// The requirements of [`rms_norm`] apply, and all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -56,16 +60,16 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
     unsafe { rms_norm::<T, IN_REGISTERS, true>(x, weight, y, p, Team::of_block()) }
 }
 
 /// # Safety
-/// As [`rms_norm`].
+/// The requirements of [`rms_norm`] apply, and all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn cluster<T: Elem>(x: Rows, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
     unsafe { rms_norm::<T, 8, true>(x, weight, y, p, Team::of_cluster()) }
 }
 

@@ -1,8 +1,9 @@
-//! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension: `f` is SiLU or the sigmoid.
+//! `y = rms_norm(x) * f(gate)`, or `y = rms_norm(x * f(gate))`, over the last dimension. `f` is SiLU or the
+//! sigmoid.
 //!
-//! The norms behind linear attention and state-space layers, with the roundings of transformers' modules: `f(gate)` is
-//! computed in f32 and not rounded; what the norm makes is rounded before `f(gate)` multiplies it
-//! where those modules do, the product with `f(gate)` before a norm never is.
+//! These norms follow linear attention and state-space layers. The roundings are those of transformers'
+//! modules. `f(gate)` is computed in f32 and not rounded. In some modules, the result of the norm is rounded
+//! before `f(gate)` multiplies it. If the norm comes last, its input `x * f(gate)` is not rounded.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::libdevice::exp_add;
@@ -13,21 +14,21 @@ use crate::elementwise::activations::rounded;
 use crate::rms::row::{RegisterTile, RmsParams, RowSource, load_registers, normalize};
 use crate::rms::weight::Weight;
 
-/// The gate and what is done with it: a kernel argument.
+/// The gate and how it is applied: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GateArg {
-    /// As `x`.
+    /// The rows of the gate, with the shape and dtype of `x`.
     pub rows: Rows,
-    /// Does it multiply what the norm reads, and not what it makes? 0 or 1.
+    /// 1 if `f(gate)` multiplies the input of the norm, 0 if it multiplies the result.
     pub first: u32,
-    /// Is `f` the sigmoid, and not SiLU? 0 or 1.
+    /// 1 if `f` is the sigmoid, 0 if it is SiLU.
     pub sigmoid: u32,
-    /// Round to the element type what the norm has made, before the gate multiplies it? 0 or 1.
+    /// 1 to round the result of the norm to the element type before `f(gate)` multiplies it, else 0.
     pub round: u32,
 }
 
-/// The rows of `x` with those of the gate.
+/// The rows of `x` and of the gate.
 #[derive(Clone, Copy)]
 struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
     x: Row<T, VECTOR>,
@@ -36,13 +37,14 @@ struct GatedRows<T, const VECTOR: bool, const GATE_FIRST: bool> {
     round: bool,
 }
 
-/// A pack of each, which take the registers of the lanes of their product.
+/// A pack of `x` and a pack of the gate. In 16-bit types, both together take as many registers as the f32
+/// lanes of their product.
 #[derive(Clone, Copy)]
 struct Packs<T: Elem, const GATE_FIRST: bool> {
     x: Pack<T>,
     gate: Pack<T>,
     sigmoid: bool,
-    /// `x * f(gate)`, once it has been made.
+    /// `x * f(gate)`, after the first call of `lanes`.
     product: T::F32Vec,
 }
 
@@ -66,9 +68,8 @@ impl<T: Elem, const GATE_FIRST: bool> RegisterTile<T> for Packs<T, GATE_FIRST> {
     }
 }
 
-/// `f(gate)`: for f32 as aten's kernels of SiLU and of the sigmoid compute it. 16 bits hide the errors of approximate
-/// instructions; with aten's division the norm of 8192 x 4096 had 60 % of copy bandwidth on an H200, with
-/// these 95 %.
+/// Returns `f(gate)` in f32. For f32, it computes as aten's kernels of SiLU and of the sigmoid do. For 16-bit
+/// types, approximate instructions replace the slow division, because rounding to 16 bits hides their errors.
 #[inline(always)]
 fn activated<T: Elem>(gate: Pack<T>, sigmoid: bool) -> T::F32Vec {
     gate.lanes().map(|gate| {
@@ -109,8 +110,9 @@ impl<T: Elem, const VECTOR: bool, const GATE_FIRST: bool> RowSource<T> for Gated
 }
 
 /// # Safety
-/// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements and the weight `p.cols`, all
-/// `Rows::is_vector` if `VECTOR`, that `y` overlaps nothing else, and that `GATE_FIRST` is what the gate says.
+/// The host checked that `x`, the gate and `y` hold `p.rows` rows of `p.cols` elements, and the weight
+/// `p.cols` elements. If `VECTOR`, all of them are `Rows::is_vector`. `y` overlaps no other operand.
+/// `GATE_FIRST` equals `gate.first != 0`.
 #[inline(always)]
 unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const GATE_FIRST: bool>(
     x: Rows,
@@ -121,7 +123,7 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the host checked the rows and the weight. Only this team writes row `at` of `y`.
     unsafe {
         let source = GatedRows::<T, VECTOR, GATE_FIRST> {
             x: Row::of(&x, team, at, p.cols),
@@ -140,7 +142,7 @@ unsafe fn in_order<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, const
 }
 
 /// # Safety
-/// As [`in_order`], in the order that the gate says.
+/// The requirements of [`in_order`] apply, except for `GATE_FIRST`.
 #[inline(always)]
 unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>(
     x: Rows,
@@ -149,7 +151,8 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
     y: Rows,
     p: RmsParams,
 ) {
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, and each branch passes the order that
+    // `gate.first` states.
     unsafe {
         if gate.first != 0 {
             in_order::<T, IN_REGISTERS, VECTOR, true>(x, gate, weight, y, p)
@@ -160,11 +163,13 @@ unsafe fn rms_norm_gated<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool>
 }
 
 /// # Safety
-/// As [`rms_norm_gated`], for any layout.
+/// The requirements of [`rms_norm_gated`] apply. `p.vector` states whether all operands are
+/// `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p: RmsParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
+    // operands.
     unsafe {
         if p.vector != 0 {
             rms_norm_gated::<T, 0, true>(x, gate, weight, y, p)
@@ -175,7 +180,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, gate: GateArg, weight: Weight, y: Rows, p
 }
 
 /// # Safety
-/// As [`rms_norm_gated`].
+/// The requirements of [`rms_norm_gated`] apply, and all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -185,7 +190,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: RmsParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, all of them `Rows::is_vector`.
     unsafe { rms_norm_gated::<T, IN_REGISTERS, true>(x, gate, weight, y, p) }
 }
 

@@ -1,8 +1,16 @@
-//! Rotary position embedding of heads: `y = x cos + rotated(x) sin`, of queries and keys in one launch.
+//! Rotary position embedding (RoPE) of queries and keys in one launch. A pair of columns `(a, b)` becomes
+//! `(a cos - b sin, a sin + b cos)`.
 //!
-//! `_halves` for heads of 64 or 128 columns and `_turned` for pairs of neighbours in longer ones or with
-//! angles of each head: both for rotations of all columns by tables. `_lanes` for heads of up to 128 columns
-//! that can be read in quads, `_rows` for all that can, `_any` for the rest.
+//! These kernels need tables of angles, and rotate all columns or none:
+//!
+//! - `_d64_warp1` and `_d128_warp1`: heads of 64 or 128 columns.
+//! - `_qk_warp1`: interleaved pairs, for heads of other lengths or with different angles in each head.
+//!
+//! These kernels take the other cases:
+//!
+//! - `_warp1`: heads of up to 128 columns, with vec4 accesses.
+//! - `_block`: longer heads, with vec4 accesses.
+//! - `_any`: tensors that do not allow vec4 accesses.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, Scalar, Vectorized};
 
@@ -14,7 +22,7 @@ use crate::heads::warp::head_lanes;
 use crate::heads::warp_halves::head_halves;
 
 /// # Safety
-/// As [`head_lanes`].
+/// The requirements of [`head_lanes`] apply.
 #[inline(always)]
 unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     q: HeadsOperand,
@@ -23,12 +31,13 @@ unsafe fn lanes<T: Elem, const TILES: usize, const TOGETHER: usize>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<128, 7>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { head_lanes::<T, AsItIs, TILES, TOGETHER>(q, k, rotary, p) }
 }
 
 /// # Safety
-/// As [`head_halves`].
+/// The requirements of [`head_halves`] apply.
 #[inline(always)]
 unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
     q: HeadsOperand,
@@ -37,21 +46,23 @@ unsafe fn halves<T: Elem, const DIM: u32, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { head_halves::<T, AsItIs, DIM, 4>(q, k, rotary, p) }
 }
 
 /// # Safety
-/// As [`rotated_rows`].
+/// The requirements of [`rotated_rows`] apply.
 #[inline(always)]
 unsafe fn rotated<T: Elem>(q: HeadsOperand, k: HeadsOperand, rotary: Rotary, p: HeadParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { rotated_rows::<T>(q, k, rotary, p) }
 }
 
 /// # Safety
-/// As [`head_rows`].
+/// The requirements of [`head_rows`] apply.
 #[inline(always)]
 unsafe fn rows<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     q: HeadsOperand,
@@ -60,7 +71,8 @@ unsafe fn rows<T: Elem, A: Access, const MIN_BLOCKS: u32>(
     p: HeadParams,
 ) {
     thread::launch_bounds::<256, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes operands that the host checked, in a launch that the host planned for this
+    // kernel.
     unsafe { head_rows::<T, AsItIs, A>(q, k, rotary, p) }
 }
 

@@ -1,8 +1,12 @@
-//! `y[r, c] = exp(x[r, c] - max) / sum`, over the last dimension; or its logarithm, `x - max - ln(sum)`.
+//! Softmax over the last dimension, `y[r, c] = exp(x[r, c] - max) / sum`, or its logarithm,
+//! `x - max - ln(sum)`.
 //!
-//! One team of threads a row, everything in f32, one rounding. Rows whose tiles fit into the registers of a block, or (from
-//! sm_90 on) of the eight blocks of a cluster, stay there, as loaded, and are read once. Longer ones are read twice: the
-//! second time from their end, which is what the caches still hold of a row that is too long for them.
+//! A team (the threads that share a row) computes one row in f32 and rounds once. A row stays in registers,
+//! as loaded, if its tiles fit into those of a block. From sm_90 on, a row can also fill the registers of the
+//! eight blocks of a cluster. Such rows are read once.
+//!
+//! Longer rows are read twice. The second pass starts at the end of the row, because the caches still contain
+//! this end.
 use core::f32::consts::LOG2_E;
 
 use cuda_std::math::{ex2_ftz, lg2};
@@ -10,21 +14,25 @@ use cuda_std::prelude::*;
 
 use crate::softmax::online::{ExpSum, SoftmaxParams, exp, ln, logits};
 
-/// Blocks of 384 threads for each of which there are 56 registers. A Turing multiprocessor has 1024 threads.
+/// Blocks of 384 threads per SM that leave 56 registers per thread. On Turing, an SM has 1024 threads, so
+/// only two blocks fit.
 const BLOCKS: u32 = if cfg!(all(target_arch = "nvptx64", not(target_feature = "sm_80"))) { 2 } else { 3 };
 
-/// What turns a logit into its result.
+/// Maximum and sum of a row, in the form in which `apply` uses them.
 #[derive(Clone, Copy)]
 struct Finish {
     max: f32,
-    /// Of the logarithm `ln(sum)`; of what becomes 16 bits `-log2(sum)`, an addend of the exponent; else `1 / sum`. In 16 bits the
-    /// exponent is off by up to 2.5 ulp, and the result by some 2e-6 of it, which decides what is half-way between two numbers.
+    /// `ln(sum)` for the logarithm. For 16-bit results `-log2(sum)`, which is added to the exponent.
+    /// Otherwise `1 / sum`.
+    ///
+    /// In 16 bits, the exponent has an error of up to 2.5 ulp. The relative error of the result is then about
+    /// 2e-6. This error matters only for results half-way between two 16-bit numbers.
     sum: f32,
     log: bool,
 }
 
 impl Finish {
-    /// From what the team's threads have of the row.
+    /// Reduces the partial results of the team's threads.
     #[inline(always)]
     fn of<T: Elem>(partial: ExpSum, team: Team, p: SoftmaxParams) -> Self {
         let ExpSum { max, sum } = partial.reduce::<T>(team);
@@ -50,11 +58,12 @@ impl Finish {
     }
 }
 
-/// A row stays in `IN_REGISTERS` tiles, or goes by in steps of `STEP` tiles whose loads are in flight together.
+/// Computes the team's row. If `IN_REGISTERS` is not 0, the row stays in that many tiles. Otherwise it is
+/// read in steps of `STEP` tiles, whose loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements, all `Rows::is_vector` if `VECTOR`, and
-/// that `y` overlaps nothing else.
+/// The host checked that `x` and `y` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, both are
+/// `Rows::is_vector`. `y` does not overlap `x`.
 #[inline(always)]
 unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     x: Rows,
@@ -63,7 +72,7 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
     team: Team,
 ) {
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the host checked the rows. Only this team writes row `at` of `y`.
     let (x, y) = unsafe {
         (Row::<T, VECTOR>::of(&x, team, at, p.cols), RowMut::<T, VECTOR>::of(&y, team, at, p.cols))
     };
@@ -92,11 +101,12 @@ unsafe fn softmax<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const V
 }
 
 /// # Safety
-/// As [`softmax`], for any layout.
+/// The requirements of [`softmax`] apply. `p.vector` states whether all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<1024, 1>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
+    // operands.
     unsafe {
         let team = Team::of_block();
         if p.vector != 0 {
@@ -108,7 +118,7 @@ unsafe fn any_layout<T: Elem>(x: Rows, y: Rows, p: SoftmaxParams) {
 }
 
 /// # Safety
-/// As [`softmax`].
+/// The requirements of [`softmax`] apply, and all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -116,12 +126,12 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_block()) }
 }
 
 /// # Safety
-/// As [`softmax`].
+/// The requirements of [`softmax`] apply, and all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     x: Rows,
@@ -129,7 +139,7 @@ unsafe fn cluster<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, co
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
     unsafe { softmax::<T, IN_REGISTERS, 0, true>(x, y, p, Team::of_cluster()) }
 }
 

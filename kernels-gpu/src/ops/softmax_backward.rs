@@ -1,13 +1,14 @@
-//! The gradient of [`softmax`](super::softmax) from its result: `dx = y * (dy - sum(dy * y))`; of its logarithm,
-//! `dx = dy - exp(y) * sum(dy)`.
+//! Gradient of [`softmax`](super::softmax), computed from its result `y`: `dx = y * (dy - sum(dy * y))`. For
+//! the logarithm: `dx = dy - exp(y) * sum(dy)`.
 //!
-//! One team a row, both rows in registers as far as they fit, and otherwise read twice, as in the forward.
+//! A team (the threads that share a row) computes one row. `y` and `dy` stay in registers if they fit.
+//! Otherwise they are read twice, as in the forward pass.
 use cuda_std::prelude::*;
 
 use crate::softmax::online::SoftmaxParams;
 use crate::softmax::online::exp;
 
-/// The rows that a gradient is made of.
+/// The rows `y` and `dy`, which the gradient is computed from.
 #[derive(Clone, Copy)]
 struct GradientRows<T, const VECTOR: bool> {
     y: Row<T, VECTOR>,
@@ -15,7 +16,7 @@ struct GradientRows<T, const VECTOR: bool> {
     log: bool,
 }
 
-/// A pack of each row.
+/// A pack of `y` and a pack of `dy`.
 #[derive(Clone, Copy)]
 struct RowPacks<T> {
     y: Pack<T>,
@@ -23,7 +24,8 @@ struct RowPacks<T> {
 }
 
 impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
-    /// The thread's packs of `N` tiles from `first` on; zeros past the end, which add nothing to the sum.
+    /// Loads the thread's packs of `N` tiles from `first` on. Columns past the end are 0 and add nothing to
+    /// the sum.
     #[inline(always)]
     fn load<const N: usize>(&self, first: u32) -> [RowPacks<T>; N] {
         let mut pairs = [RowPacks { y: Pack::ZERO, dy: Pack::ZERO }; N];
@@ -35,14 +37,14 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
         pairs
     }
 
-    /// What a pair adds to the sum.
+    /// Returns the contribution of a pair of packs to the sum.
     #[inline(always)]
     fn term(&self, RowPacks { y, dy }: RowPacks<T>) -> f32 {
         let dy = dy.lanes();
         if self.log { dy.sum() } else { y.lanes().zip(dy, |y, dy| y * dy).sum() }
     }
 
-    /// The gradient, once the sum is known.
+    /// Returns the gradient for a pair of packs, given the sum of the row.
     #[inline(always)]
     fn gradient(&self, RowPacks { y, dy }: RowPacks<T>, sum: f32) -> Pack<T> {
         let (y, dy) = (y.opaque_lanes().lanes(), dy.opaque_lanes().lanes());
@@ -54,11 +56,12 @@ impl<T: Elem, const VECTOR: bool> GradientRows<T, VECTOR> {
     }
 }
 
-/// A row stays in `IN_REGISTERS` tiles, or goes by in steps of `STEP` tiles whose loads are in flight together.
+/// Computes the team's row. If `IN_REGISTERS` is not 0, the row stays in that many tiles. Otherwise it is
+/// read in steps of `STEP` tiles, whose loads are in flight together.
 ///
 /// # Safety
-/// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements, all `Rows::is_vector` if
-/// `VECTOR`, and that `dx` overlaps nothing else.
+/// The host checked that `y`, `dy` and `dx` hold `p.rows` rows of `p.cols` elements. If `VECTOR`, all of them
+/// are `Rows::is_vector`. `dx` overlaps no other operand.
 #[inline(always)]
 unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize, const VECTOR: bool>(
     y: Rows,
@@ -68,7 +71,7 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 ) {
     let team = Team::of_block();
     let at = RowIndex::of(team, p.rows, p.inner);
-    // SAFETY: as the caller promises; a team's row is its own.
+    // SAFETY: the host checked the rows. Only this team writes row `at` of `dx`.
     let (source, dx) = unsafe {
         let (y, dy) =
             (Row::<T, VECTOR>::of(&y, team, at, p.cols), Row::<T, VECTOR>::of(&dy, team, at, p.cols));
@@ -100,11 +103,13 @@ unsafe fn softmax_backward<T: Elem, const IN_REGISTERS: usize, const STEP: usize
 }
 
 /// # Safety
-/// As [`softmax_backward`], for any layout.
+/// The requirements of [`softmax_backward`] apply. `p.vector` states whether all operands are
+/// `Rows::is_vector`.
 #[inline(always)]
 unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
     thread::launch_bounds::<512, 1>();
-    // SAFETY: the host sets `p.vector` only where every operand is.
+    // SAFETY: the host sets `p.vector` only if every operand is `Rows::is_vector`. The caller passes checked
+    // operands.
     unsafe {
         if p.vector != 0 {
             softmax_backward::<T, 0, 4, true>(y, dy, dx, p)
@@ -115,7 +120,7 @@ unsafe fn any_layout<T: Elem>(y: Rows, dy: Rows, dx: Rows, p: SoftmaxParams) {
 }
 
 /// # Safety
-/// As [`softmax_backward`].
+/// The requirements of [`softmax_backward`] apply, and all operands are `Rows::is_vector`.
 #[inline(always)]
 unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u32, const MIN_BLOCKS: u32>(
     y: Rows,
@@ -124,7 +129,7 @@ unsafe fn in_registers<T: Elem, const IN_REGISTERS: usize, const MAX_THREADS: u3
     p: SoftmaxParams,
 ) {
     thread::launch_bounds::<MAX_THREADS, MIN_BLOCKS>();
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes rows that the host checked, all of them `Rows::is_vector`.
     unsafe { softmax_backward::<T, IN_REGISTERS, 0, true>(y, dy, dx, p) }
 }
 

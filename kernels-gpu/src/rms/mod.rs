@@ -1,3 +1,4 @@
-//! RMSNorm over rows that are read in 16-byte packs: `rms_norm`, `add_rms_norm` and `rms_norm_gated`.
+//! RMSNorm of rows that are read in packs of 16 bytes: shared code of `rms_norm`, `add_rms_norm` and
+//! `rms_norm_gated`.
 pub mod row;
 pub mod weight;

@@ -1,75 +1,83 @@
-//! What kernels that normalise rows by their root mean square share: where a row comes from, what of it is
-//! held, the reduction, the scaled result.
+//! RMSNorm of one row: the source of the row, the tiles in registers, the reduction, and the scaled result.
+//!
+//! A team (the threads that share a row) reads the row in tiles of one pack (16 bytes) per thread.
+//! `IN_REGISTERS` tiles stay in registers between the reduction and the result. If `IN_REGISTERS` is 0, the
+//! kernel reads the row again for the result.
 use cuda_std::l2::L2Policy;
 use cuda_std::prelude::*;
 
 use super::weight::{AnyKind, Applied, SameTypeWeight, Weight, WeightScale};
 use crate::layout::operand_kind::OperandKind;
 
-/// What the kernel needs to know beside its operands.
+/// Parameters of the RMSNorm kernels apart from their operands: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RmsParams {
     /// Rows of the operands.
     pub rows: u64,
-    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
+    /// Rows per group of the outer stride, or 0 if only the inner stride exists.
     pub inner: u32,
-    /// Columns of a row.
+    /// Columns per row.
     pub cols: u32,
-    /// `1 / cols`: a division at the end of the reduction would be waited for.
+    /// `1 / cols`. The host computes it, because a division at the end of the reduction would add its
+    /// latency.
     pub inv_cols: f32,
     /// Added to the mean of squares.
     pub eps: f32,
-    /// How the weight multiplies.
+    /// Offset of the weight, and rounding order.
     pub weight: Applied,
-    /// Are all operands, the weight included, `Rows::is_vector`? 0 or 1.
+    /// 1 if all operands, including the weight, are `Rows::is_vector`, else 0.
     pub vector: u32,
-    /// How rows of which a thread holds 4 packs and more pass through L2, where the op has them kept.
+    /// L2 policy of the loads, for operators that use one. It applies if a thread keeps four packs or more in
+    /// registers.
     pub l2_policy: L2Policy,
 }
 
-/// Where the rows to be normalised come from.
+/// A source of the rows to normalize: one tensor, or a combination of several.
 pub(crate) trait RowSource<T: Elem>: Copy {
-    /// Up to so many tiles, a row's loads are issued before anything else is worked out. In short rows time
-    /// is latency, and it starts there; longer ones measure faster when the loads come after the rest.
+    /// Maximum number of tiles for which the row's loads come before all other work, such as the addresses of
+    /// the other operands. Short rows are bound by latency. Longer rows measure faster if the other work
+    /// comes first.
     const LOAD_FIRST: usize;
-    /// Up to so many tiles, the weight is read before the reduction: there are registers for it.
+    /// Maximum number of tiles for which the weight is loaded before the reduction. Longer rows leave no
+    /// registers for it.
     const FETCH_EARLY: usize;
-    /// The thread's part of a tile.
+    /// A thread's part of a tile, in registers.
     type RegisterTile: RegisterTile<T>;
-    /// What the thread reads first.
+    /// Returns the address that the thread reads first.
     fn first(&self) -> *const T;
-    /// That of `tile`, for the first time.
+    /// Loads the thread's part of `tile` for the reduction.
     fn load(&self, tile: u32, how: Load) -> Self::RegisterTile;
-    /// The same again.
+    /// Loads the thread's part of `tile` again, for the result.
     fn load_again(&self, tile: u32) -> Self::RegisterTile;
-    /// Do its rows pass through L2 as the launch says, if they are long enough? Then `demote` gives back
-    /// the lines that begin in `tile`.
+    /// Whether long rows of this source use the launch's L2 policy. If so, `demote` resets the priority of
+    /// the L2 lines that start in `tile`.
     const USES_L2_POLICY: bool = false;
-    /// See [`RowSource::USES_L2_POLICY`].
+    /// Resets the L2 priority of the lines that start in `tile`, if the source uses an L2 policy.
     ///
     /// # Safety
-    /// As [`Row::demote`].
+    /// The requirements of [`Row::demote`] apply: rows start and end on an L2 line.
     #[inline(always)]
     unsafe fn demote(&self, _tile: u32) {}
-    /// What is written for the normalised and scaled `lanes` of `in_registers`.
+    /// Returns the output for `lanes`, the normalized and scaled values of a tile.
     #[inline(always)]
     fn finish(&self, _tile: Self::RegisterTile, lanes: T::F32Vec) -> T::F32Vec {
         lanes
     }
 }
 
-/// A thread's part of a tile, as it waits in registers.
+/// A thread's part of a tile, which stays in registers between the reduction and the result.
 pub(crate) trait RegisterTile<T: Elem>: Copy {
-    /// Nothing yet.
+    /// Returns a tile that is not loaded yet.
     fn empty() -> Self;
-    /// What is normalised. What costs more than a conversion is kept for the second time.
+    /// Returns the values to normalize, for the reduction. Stores them if they cost more than a conversion to
+    /// f32.
     fn lanes(&mut self) -> T::F32Vec;
-    /// The same again.
+    /// Returns the same values again, for the result.
     fn lanes_again(&self) -> T::F32Vec;
 }
 
-/// A pack as it is: half the registers of its lanes.
+/// A pack in its element type. For a 16-bit type, it takes half the registers of its f32 lanes.
 impl<T: Elem> RegisterTile<T> for Pack<T> {
     #[inline(always)]
     fn empty() -> Self {
@@ -96,7 +104,8 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
     #[inline(always)]
     fn load(&self, tile: u32, how: Load) -> Pack<T> {
-        // Allocating in L1 although read once: `L1::no_allocate` measures slower on an H200.
+        // This load allocates in L1 although the row is read once. `L1::no_allocate` measures slower on an
+        // H200.
         Row::load(self, tile, how)
     }
     #[inline(always)]
@@ -105,19 +114,19 @@ impl<T: Elem, const VECTOR: bool> RowSource<T> for Row<T, VECTOR> {
     }
     #[inline(always)]
     unsafe fn demote(&self, tile: u32) {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes rows that start and end on an L2 line.
         unsafe { Row::demote(self, tile) }
     }
 }
 
-/// Do rows of which a thread holds so much pass through L2 as the launch says? Shorter ones were no faster on
-/// an H200.
+/// Returns whether rows of `IN_REGISTERS` tiles use the launch's L2 policy. Shorter rows do not gain from it
+/// on an H200.
 const fn uses_l2_policy<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>() -> bool {
     X::USES_L2_POLICY && IN_REGISTERS >= 4
 }
 
-/// The tiles of `source` that stay in registers, loaded if `wanted`: the kernel's first access to global
-/// memory.
+/// Waits for earlier launches and loads the tiles of `source` that stay in registers, if `wanted`. This is
+/// the kernel's first access to global memory.
 #[inline(always)]
 pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>>(
     source: X,
@@ -135,11 +144,12 @@ pub(crate) fn load_registers<T: Elem, const IN_REGISTERS: usize, X: RowSource<T>
     in_registers
 }
 
-/// Normalises the team's row of `source` into `y`, for whichever weight there is; `in_registers` is what `LOAD_FIRST`
-/// loaded.
+/// Normalizes the team's row of `source` into `y`, with any kind of weight. If `IN_REGISTERS` is at most
+/// `LOAD_FIRST`, `in_registers` contains the loaded tiles.
 ///
 /// # Safety
-/// `weight` has the elements that its kind says, aligned to 16 bytes if `VECTOR`.
+/// `weight` has `p.cols` elements of the type that its kind states. If `VECTOR`, the weight is aligned to 16
+/// bytes.
 #[inline(always)]
 pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>>(
     source: X,
@@ -150,7 +160,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     p: RmsParams,
 ) {
     let rows = Rows::single(weight.base);
-    // SAFETY: one row of `cols` elements, of the type that the kind says: only that one is read.
+    // SAFETY: the caller passes a weight of `p.cols` elements. Only the row of the type that `weight.kind`
+    // states is read.
     let (same, single) = unsafe {
         (
             Row::<T, VECTOR>::of(&rows, team, RowIndex::FIRST, p.cols),
@@ -159,7 +170,8 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     };
     let read_late = |kind| AnyKind { kind, same, single };
     match weight.kind {
-        // One body for all kinds, where speed is not decided by it.
+        // Without rows in registers, one body serves all kinds of weight, because its branches do not limit
+        // the speed.
         kind if IN_REGISTERS == 0 => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, read_late(kind), y, team, p)
         }
@@ -174,7 +186,7 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
         OperandKind::SAME => {
             scale::<T, IN_REGISTERS, VECTOR, X, _>(source, in_registers, SameTypeWeight(same), y, team, p)
         }
-        // For f32 the two kinds are one, and the host says `SAME`.
+        // For f32 rows, both kinds are the same, and the host passes `SAME`.
         _ if size_of::<T>() == 4 => {}
         _ => scale::<T, IN_REGISTERS, VECTOR, X, _>(
             source,
@@ -187,7 +199,7 @@ pub(crate) unsafe fn normalize<T: Elem, const IN_REGISTERS: usize, const VECTOR:
     }
 }
 
-/// Reduces the row and writes it, for one kind of weight.
+/// Reduces the row and writes the result, for one kind of weight.
 #[inline(always)]
 fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>, S: WeightScale<T>>(
     source: X,
@@ -199,7 +211,7 @@ fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>
 ) {
     let mut in_registers =
         if IN_REGISTERS <= X::LOAD_FIRST { in_registers } else { load_registers(source, true, &p) };
-    // Where there are registers for it, the weight is there when the sum is.
+    // If there are registers for the weight, load it now, so that it arrives during the reduction.
     let fetch_early = IN_REGISTERS <= X::FETCH_EARLY;
     let mut fetched = [S::EMPTY; IN_REGISTERS];
     if fetch_early {
@@ -230,7 +242,8 @@ fn scale<T: Elem, const IN_REGISTERS: usize, const VECTOR: bool, X: RowSource<T>
     }
     if uses_l2_policy::<T, IN_REGISTERS, X>() && !team.cluster && p.l2_policy.demotes() {
         for tile in 0..IN_REGISTERS {
-            // SAFETY: a host that has lines kept checked where rows begin and end.
+            // SAFETY: when the host sets a policy that demotes, it has checked that rows start and end on an
+            // L2 line.
             unsafe { source.demote(tile as u32) };
         }
     }

@@ -1,44 +1,45 @@
-//! The weight of a norm: absent, of the element type, or in f32; with an offset; applied in one of two
-//! rounding orders.
+//! The weight of a norm: absent, of the rows' element type, or f32. It has an offset and one of two rounding
+//! orders.
 //!
-//! `WeightScale` is what a norm's body is generic over, so that no register and no branch is spent on a kind of
-//! weight that the launch does not have.
+//! The body of a norm is generic over `WeightScale`. A launch spends no register and no branch on kinds of
+//! weight that it does not have.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 
-/// The weight operand.
+/// The weight operand: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Weight {
-    /// `cols` elements, or null.
+    /// Address of `cols` elements, or null.
     pub base: *const u8,
-    /// Whether it is there, and its element type.
+    /// Presence and element type of the weight.
     pub kind: OperandKind,
 }
 
-/// How the weight multiplies a normalised value: a kernel argument.
+/// How the weight multiplies a normalized value: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Applied {
-    /// Added to the weight (Gemma's `1 + w`).
+    /// Added to the weight: 1 for Gemma's `1 + w`.
     pub offset: f32,
-    /// Round the value to the element type before the multiplication (Llama), 0 or 1.
+    /// 1 to round the normalized value to the element type before the multiplication, as Llama does, else 0.
     pub round_before: u32,
 }
 
-/// What multiplies a normalised row.
+/// A weight that multiplies a normalized row.
 pub(crate) trait WeightScale<T: Elem>: Copy {
-    /// What of it is read before the reduction, to have it there when the sum is.
+    /// The values that `fetch` loads. A kernel may call `fetch` before the reduction.
     type Fetched: Copy;
-    /// Nothing yet.
+    /// A value for columns that are not loaded yet.
     const EMPTY: Self::Fetched;
-    /// Reads the thread's columns of `tile`.
+    /// Loads the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// `lanes`, the thread's columns of `tile`, times the weight.
+    /// Returns `lanes`, the thread's columns of `tile`, multiplied by the weight.
     fn apply(&self, tile: u32, fetched: Self::Fetched, lanes: T::F32Vec, how: Applied) -> T::F32Vec;
 }
 
-/// A weight of the element type: half a register an element in 16 bits, so there is room to read it early.
+/// A weight of the rows' element type. A 16-bit weight takes half a register per element, so `fetch` can load
+/// it early.
 #[derive(Clone, Copy)]
 pub(crate) struct SameTypeWeight<T, const VECTOR: bool>(pub Row<T, VECTOR>);
 
@@ -55,9 +56,8 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for SameTypeWeight<T, VECTOR> {
     }
 }
 
-/// A weight that is read when it is needed: absent, in f32 (there are no registers to hold it), or of any
-/// kind, looked up at each tile. Where the caller names the kind, nothing of the others is left in the
-/// kernel.
+/// A weight of any kind, which `apply` loads when it needs it. There are no registers to load an f32 weight
+/// early. If the caller passes a constant `kind`, the compiler removes the code of the other kinds.
 #[derive(Clone, Copy)]
 pub(crate) struct AnyKind<T, const VECTOR: bool> {
     pub kind: OperandKind,
@@ -80,7 +80,8 @@ impl<T: Elem, const VECTOR: bool> WeightScale<T> for AnyKind<T, VECTOR> {
     }
 }
 
-/// Normalised values times their weight, in the rounding order asked for.
+/// Multiplies normalized values by `offset + weight`. If `round_before`, it first rounds the normalized
+/// values to `T`.
 #[inline(always)]
 fn times<T: Elem>(lanes: T::F32Vec, weight: T::F32Vec, how: Applied) -> T::F32Vec {
     let lanes = if how.round_before != 0 { T::unpack(T::pack(lanes)) } else { lanes };
