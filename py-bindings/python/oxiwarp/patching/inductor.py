@@ -2,7 +2,8 @@
 
 A model that decodes one token is limited by the number of launches and the Python time per launch, not by the kernels.
 An Inductor kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm with adjacent
-elementwise operations. So for few elements, torch.compile traces the original method of a decoder or a transformers norm.
+elementwise operations. So for few
+elements, torch.compile traces the original method of a decoder or of a transformers norm.
 """
 
 from typing import Any
