@@ -80,8 +80,8 @@ def dispatched(
 ) -> Tensor:
     """Compute diffusers' `dispatch_attention_fn` for `[B, S, H, D]`, by `oxiwarp.attention` if `is_ours` and allowed.
 
-    It is not allowed if a backend is chosen for the model, if another backend than torch's is active, or if another tool
-    replaced SDPA. Context parallelism, dropout and causal masks exclude it too.
+    It is not allowed if a backend is chosen for the model, if another backend than torch's is active, or if another
+    tool replaced SDPA. Context parallelism, dropout and causal masks exclude it too.
 
     `out` is the preferred memory for the result. Only `oxiwarp.attention` writes to `out`, and then returns it.
     """

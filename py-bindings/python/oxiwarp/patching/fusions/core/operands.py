@@ -30,7 +30,7 @@ ROWS = {
     for name, roles in ROLES.items()
     if roles.count(Role.ROWS) > 1 or Role.BROADCAST in roles or Role.PER_BATCH in roles
 }
-"""By operator, the number of leading arguments that are rows of one shape and dtype. Other tensors broadcast to them."""
+"""By operator, the number of leading arguments that are rows of one shape and dtype. Others broadcast to them."""
 PER_BATCH = {name for name, roles in ROLES.items() if Role.PER_BATCH in roles}
 HEADS = {name for name, roles in ROLES.items() if Role.HEADS in roles and Role.TABLE in roles}
 """Operators of query, key, cos and sin, which are copied if their last dimension is not contiguous."""
@@ -39,7 +39,7 @@ compiling = torch.compiler.is_compiling
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """Return `x` with a contiguous last dimension. Patch embeddings by convolution, for example, give another layout."""
+    """Return `x` with a contiguous last dimension. Convolutions over patches give another layout."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -101,7 +101,7 @@ def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """Compute a gated residual whose branch has a wider dtype than the stream, and the norm of the sum if `name` has one.
+    """Compute a gated residual whose branch has a wider dtype than the stream, and the norm of the sum if needed.
 
     The sum has the wider dtype. With a float32 modulation, as in Wan, models cast the sum to the dtype of the stream.
     """

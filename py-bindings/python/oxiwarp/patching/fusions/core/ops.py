@@ -13,8 +13,8 @@ from .... import ops
 from ....ops import *  # noqa: F403
 from .operands import FITTING
 
-# Operators that Inductor generates, with the time of its kernel divided by that of the oxiwarp kernel on one H200:
-# benches/results/decisions/elementwise.txt.
+# Operators that Inductor generates, with the time of its kernel divided by that of the oxiwarp kernel on one
+# H200: benches/results/decisions/elementwise.txt.
 INDUCTOR = {"gelu_quick": "0.99"}
 
 compiling = torch.compiler.is_compiling

@@ -36,10 +36,11 @@ def gelu_product(proj: nn.Linear, x: Tensor) -> Tensor:
 
 
 def in_epilogue(proj: nn.Module, x: Tensor) -> bool:
-    """Whether one cuBLASLt matrix multiplication may replace the call of `proj`. It supports no gradient and no vmap."""
+    """Whether one cuBLASLt matrix multiplication may replace the call of `proj`: without gradient and vmap."""
     if type(proj) is not nn.Linear or proj.bias is None or hooked(proj) or not x.is_cuda or x.numel() == 0:
         return False
-    if x.dtype == torch.float32:  # On an H200, the error against float64 is twenty times that of the eager chain.
+    # In float32 on an H200, the error against float64 is twenty times that of the eager chain.
+    if x.dtype == torch.float32:
         return False
     if not (x.dtype == proj.weight.dtype == proj.bias.dtype) or needs_grad(x, proj.weight, proj.bias):
         return False

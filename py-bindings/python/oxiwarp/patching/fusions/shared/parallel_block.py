@@ -1,4 +1,4 @@
-"""Attention and feed-forward of a block of one stream, side by side for the projection that they share."""
+"""Attention and feed-forward of a single-stream block, concatenated along the columns for one output projection."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,24 +15,27 @@ from ..core.recipe import FusedRecipe
 from .feed_forward import gelu_product, in_epilogue
 
 CHAIN = "activation of the feed-forward, written beside the attention: {}"
-"""A line of `Fusion.chains`."""
+"""A line of `Fusion.chains`; the field is the name of the operator."""
 
 PLACE = "_oxiwarp_place"
-"""The attribute of what a block gives its attention that says where the result should be, past the module's call."""
+"""Attribute of the attention's input tensor with the `Place` for the result. It passes through the module call."""
 
 CHUNK = torch.complex128
 """A dtype of 16 bytes."""
 
 
 def copy_chunks(y: Tensor, x: Tensor) -> None:
-    """`y.copy_(x)`. Between tensors that are not contiguous torch copies an element at a time: here it has 16 bytes."""
+    """Run `y.copy_(x)`, in elements of 16 bytes if possible.
+
+    torch copies non-contiguous tensors element by element, so larger elements are faster.
+    """
     if y.dtype == x.dtype and in_chunks(y) and in_chunks(x):
         y, x = y.view(CHUNK), x.view(CHUNK)
     y.copy_(x)
 
 
 def in_chunks(x: Tensor) -> bool:
-    """Whether every row is aligned to 16 bytes and whole numbers of them long, in memory that can be looked at."""
+    """Whether `x` is a plain tensor whose rows are aligned to 16 bytes and have a multiple of 16 bytes."""
     if type(x) is not Tensor or x.stride(-1) != 1:
         return False
     sizes = (x.shape[-1], *x.stride()[:-1], x.storage_offset())
@@ -47,10 +50,10 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 
 
 class Place:
-    """Memory for an attention `[B, S, columns]` and, after its columns, those of a feed-forward.
+    """Memory for the result of an attention `[B, S, columns]`, followed by the columns of the feed-forward.
 
-    It is allocated when the attention asks for its columns. A rank of tensor parallelism has only a part of the heads,
-    so the width of the tokens does not tell how many columns there are.
+    `columns` allocates the memory when it knows the number of columns of the attention. The width of the tokens does not
+    determine that number, because a rank of tensor parallelism has only some heads.
     """
 
     def __init__(self, projected: Tensor, others: int) -> None:
@@ -59,7 +62,7 @@ class Place:
         self.first: Tensor | None = None
 
     def columns(self, count: int) -> Tensor:
-        """The first `count` columns, for the attention."""
+        """Return the first `count` columns, for the attention. Allocate the memory if necessary."""
         if self.first is None or self.first.shape[2] != count:
             batch, tokens, _ = self.projected.shape
             self.both = self.projected.new_empty(batch, tokens, count + self.others)
@@ -67,21 +70,21 @@ class Place:
         return self.first
 
     def heads(self, query: Tensor) -> Tensor | None:
-        """The attention's columns as heads, `[B, S, H, D]` as `query`; None if its result does not fit there."""
+        """Return the attention's columns with the shape `[B, S, H, D]` of `query`, or None if `query` does not fit."""
         if query.dtype != self.projected.dtype or query.shape[:2] != self.projected.shape[:2]:
             return None
         return self.columns(query.shape[2] * query.shape[3]).unflatten(2, query.shape[2:])
 
 
 Attend = Callable[[Place | None], Tensor]
-"""An attention, `[B, S, columns]`. It may write to a `Place` that it is given, and then returns `Place.first`."""
+"""Computes an attention `[B, S, columns]`. If it writes to the given `Place`, it returns `Place.first`."""
 
 
 def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, project: Any, how: FusedRecipe) -> Tensor:
-    """`project(torch.cat([attention, activation(expand(x))], 2))`; the activation is called before the attention.
+    """Compute `project(torch.cat([attention, activation(expand(x))], 2))`, with `expand` before the attention.
 
-    In mode "fast" a GELU is part of the product before it, and the projection is two products, each of one branch's
-    columns: nothing is put side by side.
+    In mode "fast", the matrix multiplication of `expand` computes the tanh GELU in its epilogue. The projection then is
+    two matrix multiplications, one per branch, so no concatenation is needed.
     """
     if how.mode == "fast" and in_epilogue(expand, x) and is_tanh(activation) and in_epilogue(project, x):
         inner = gelu_product(expand, x)
@@ -97,7 +100,10 @@ def both_projected(x: Tensor, attend: Attend, expand: Any, activation: Any, proj
 
 
 def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
-    """A linear of two tensors side by side. The sum over the first's columns is rounded before the second's join it."""
+    """Compute `project(torch.cat([attended, inner], -1))` as two matrix multiplications.
+
+    The sum over the columns of `attended` is rounded before the second multiplication adds to it.
+    """
     weight, first = project.weight.t(), attended.shape[-1]
     y = torch.addmm(project.bias, attended.reshape(-1, first), weight[:first])
     add_product(y, inner.reshape(-1, inner.shape[-1]), weight[first:])
@@ -105,8 +111,10 @@ def of_both(project: nn.Linear, attended: Tensor, inner: Tensor) -> Tensor:
 
 
 def writes_beside(projected: Tensor) -> bool:
-    """Whether an operator may write the activation of this to a part of another tensor. Autograd and transforms need
-    the copy of a concatenation."""
+    """Whether an operator may write the activation of `projected` into a part of another tensor.
+
+    Autograd and transforms need the copy of a concatenation.
+    """
     if type(projected) not in PLAIN or projected.dtype not in FLOATS or projected.stride(-1) != 1:
         return False
     return not needs_grad(projected) and may_write(projected)
@@ -115,10 +123,10 @@ def writes_beside(projected: Tensor) -> bool:
 def side_by_side(
     attend: Attend, projected: Tensor, how: FusedRecipe, op: Callable[..., Tensor], share: int = 1
 ) -> Tensor:
-    """`torch.cat([attention, op(projected)], 2)` for a `projected` that `writes_beside` takes.
+    """Compute `torch.cat([attention, op(projected)], 2)` for a `projected` that `writes_beside` accepts.
 
-    `op` is an operator for an activation, which leaves `1 / share` of the columns. It writes where the concatenation
-    would copy to, and `oxiwarp.attention` does.
+    `op` is an activation operator whose result has `1 / share` of the columns. `op` and `oxiwarp.attention` write
+    directly into their parts of the result, without a copy.
     """
     place = Place(projected, projected.shape[2] // share)
     attended = attend(place)
@@ -133,14 +141,16 @@ def side_by_side(
 
 
 def give_place(attn: Any, x: Tensor, out: Place | None) -> None:
-    """Have an attention of `x` write to `out`: if its result is that of one call of our processor, and nobody else's to
-    keep or to change."""
+    """Ask the attention of `x` to write to `out`, by the attribute `PLACE` of `x`.
+
+    This needs a replaced processor and no hooks, so that no other code keeps or changes the result.
+    """
     if out is not None and RECIPE in getattr(attn.__dict__.get("processor"), "__dict__", ()) and not hooked(attn):
         setattr(x, PLACE, out)
 
 
 def take_place(x: Tensor) -> Place | None:
-    """Where to write an attention of `x`; another of the same tokens has a tensor of its own."""
+    """Return the `Place` for the attention of `x` and clear it, so that a second attention of `x` gets none."""
     out = getattr(x, PLACE, None)
     if out is not None:
         setattr(x, PLACE, None)
@@ -148,14 +158,14 @@ def take_place(x: Tensor) -> Place | None:
 
 
 def gelu_of(activation: Any) -> Callable[..., Tensor] | None:
-    """Our operator for a module that is torch's GELU, if it is that."""
+    """Return the oxiwarp operator for a module that is torch's GELU without hooks, otherwise None."""
     if type(activation) is not nn.GELU or hooked(activation):
         return None
     return gelu_tanh if activation.approximate == "tanh" else gelu
 
 
 def is_tanh(activation: Any) -> bool:
-    """Whether a module is torch's GELU by the hyperbolic tangent, which a product of cuBLASLt has in its epilogue."""
+    """Whether the module is torch's GELU with the tanh approximation, which cuBLASLt computes in its epilogue."""
     return gelu_of(activation) is gelu_tanh
 
 
