@@ -4,8 +4,8 @@
                               __init__.py, layers.py, ...   from repository/
                               _oxiwarp/                     a copy of the package
 
-`kernels.get_local_kernel(Path(folder))` loads the repository. Its operators have a separate namespace in `torch.ops`. So
-one process can also load an installed oxiwarp, or another version of the repository.
+`kernels.get_local_kernel(Path(folder))` loads the repository. Its operators have a separate namespace in
+`torch.ops`. So one process can also load an installed oxiwarp, or another version of the repository.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# Files of the package to copy: the operators and the modules that they import. These import only torch, because
-# Kernels allows no other dependency.
+# Files of the package to copy: the operators and the modules that they import. These import only torch,
+# because Kernels allows no other dependency.
 TAKEN = ("_[a-z]*.py", "_native.*", "ops", "py.typed")
 INIT = """from .ops import *  # noqa: F403
 from .ops import _register

@@ -91,7 +91,7 @@ def patch(
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
     done: list[tuple[Any, Recipe | None]] = []  # replaced objects, with their previous recipes
-    inner: dict[str, str] = {}  # names of modules that only an original method calls, with the remark for the report
+    inner: dict[str, str] = {}  # remarks for the report by dotted name, from `not_called`
     try:
         names = names_of(x)
         for name, part in candidates(x):
@@ -161,8 +161,8 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
         >>> oxiwarp.unpatch(model)
         0
     """
-    # Keep references to the parts. A part that the block removes from `x` is restored too, and no other object
-    # reuses its id.
+    # Keep references to the parts. A part that the block removes from `x` is restored too, and no other
+    # object reuses its id.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)

@@ -85,7 +85,7 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
     The five rows have the magnitudes 1, 30, sqrt(eps), 0.03 and a large one whose squares do not overflow float32.
     """
     generator = torch.Generator("cpu").manual_seed(0)
-    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # explicit, because the caller may have set defaults
+    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # ignores the caller's defaults
     small, large = (1e-12, 1e4) if pair[0] == torch.float16 else (1e-30, 1e15)
     scale = torch.tensor([1.0, 30.0, max(eps, small) ** 0.5, 0.03, large], **of)[None, :, None]
     x = torch.randn(2, 5, cols, generator=generator, **of) * scale

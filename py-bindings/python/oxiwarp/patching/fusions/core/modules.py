@@ -39,8 +39,8 @@ def is_class(own: type, cls: type) -> bool:
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
 
 
-# This is what `torch.compiler.assume_constant_result` does, without an import of Dynamo. Dynamo then guards
-# only on the class of a module.
+# This does the same as `torch.compiler.assume_constant_result`, without an import of Dynamo. Dynamo then
+# guards only on the class of a module.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -63,8 +63,8 @@ def has_hooks(module: nn.Module) -> bool:
     bound = held.get("forward")  # accelerate leaves the class's forward there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added later, as it
-    # does for other modules.
+    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added later, as
+    # it does for other modules.
     if compiling():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])

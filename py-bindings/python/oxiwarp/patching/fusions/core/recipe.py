@@ -104,7 +104,7 @@ def ready(
     # torch.jit.trace records sizes as tensors, which the operators reject.
     if hooks_everywhere() or torch._C._get_tracing_state() is not None:
         return False
-    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # a processor's attention module
+    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # attention module
     kinds, device = how.kinds, first.device
     for at, path in enumerate(skipped):
         module, kind = submodule(owner, path), None if kinds is None else kinds[at]

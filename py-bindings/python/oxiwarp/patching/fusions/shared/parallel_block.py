@@ -52,8 +52,8 @@ copy_into = define_in_place("copy_into(Tensor(a!) y, Tensor x) -> ()", copy_chun
 class Place:
     """Memory for the result of an attention `[B, S, columns]`, followed by the columns of the feed-forward.
 
-    `columns` allocates the memory when it knows the number of columns of the attention. The width of the tokens does not
-    determine that number, because a rank of tensor parallelism has only some heads.
+    `columns` allocates the memory when it knows the number of columns of the attention. The width of the tokens does
+    not determine that number, because a rank of tensor parallelism has only some heads.
     """
 
     def __init__(self, projected: Tensor, others: int) -> None:

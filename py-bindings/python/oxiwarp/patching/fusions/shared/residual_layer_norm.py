@@ -24,8 +24,8 @@ def residual_layer_norm(
     errors are those of that operator. The zeros have the dtype of the norm's parameters, because the operator has a
     separate kernel for operands of one dtype.
 
-    Under torch.compile, Inductor computes the sum without a gate. Its kernel needs less Python time per launch, and also
-    fuses the operation before the sum.
+    Under torch.compile, Inductor computes the sum without a gate. Its kernel needs less Python time per launch, and
+    also fuses the operation before the sum.
     """
     if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
         total = x + y
