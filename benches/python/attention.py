@@ -5,8 +5,8 @@
 
 The baselines are backends of `F.scaled_dot_product_attention`: cuDNN, FlashAttention-2, and with a mask the
 memory-efficient one. Tensors are `[B, H, S, D]`. The program writes attention.csv and attention.json. It also writes
-attention_accuracy.csv, which has the errors for the inputs of attention_inputs.py; these are not timed. The exit code is
-1 if a result of oxiwarp is wrong or missing. attention_table.py measures for which sizes `patch` uses
+attention_accuracy.csv, which has the errors for the inputs of attention_inputs.py; these are not timed. The exit code
+is 1 if a result of oxiwarp is wrong or missing. attention_table.py measures for which sizes `patch` uses
 `oxiwarp.attention`.
 """
 
@@ -36,7 +36,7 @@ BACKENDS = {
 }
 CHECKED = 32  # queries checked at each end of the first and the last head
 MOST_SETS = 8  # maximum sets of inputs; one set of a large case exceeds the L2 cache
-LIMIT = 1.02  # times FlashAttention-2's error, or the least other error if that does not run
+LIMIT = 1.02  # times the error of FlashAttention-2, or else the least other error
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these
 
 The baseline is `F.scaled_dot_product_attention` without a forced backend. All inputs are bf16 `[B, S, H, D]`, as in
-diffusers. A mask is additive with one copy per head, as LTX-Video's text mask. The exit code is 1 if a result of oxiwarp
-differs from torch's by more than `CLOSE`.
+diffusers. A mask is additive with one copy per head, as LTX-Video's text mask. The exit code is 1 if a result of
+oxiwarp differs from torch's by more than `CLOSE`.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / "
 COLUMNS = (64, 128)  # head dimensions of the models with fused processors
 QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, SDXL's, LTX-Video's with guidance
+HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches, heads: Wan 1.3B, FLUX, SDXL, LTX-Video with guidance
 MOST_SETS = 8  # maximum sets of inputs
 WIDTH = 118  # columns of the table's lines
 CLOSE = 0.01  # maximum relative difference; two torch backends differ by half of it

@@ -4,8 +4,8 @@
 
 The program prints a table for each op and the project's goals. It writes results.csv, goals.csv, overheads.csv,
 results.txt, environment.json and one plot per family of ops. It updates the CSV and JSON files after each op. Without a
-GPU it prints a message and exits with 0. The exit code is 1 if an oxiwarp result is wrong. A missed goal does not change
-the exit code.
+GPU it prints a message and exits with 0. The exit code is 1 if an oxiwarp result is wrong. A missed goal does not
+change the exit code.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""How exact each op is: its bits beside those of the models' own classes, on this GPU and this torch.
+"""Measures the exactness of each op: compares its bits with those of the models' classes on this GPU and this torch.
 
     python benches/python/exactness.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
-For every op, mode, dtype and model it runs the eager module (of diffusers or transformers where they are installed,
-else the same chain written out) and oxiwarp on the same random inputs, and counts equal elements. Writes exactness.csv
-and exactness.md, of which docs/reference/exactness.md is a copy. The exit code is 1 where bit-exactness is claimed and not there.
+For every op, mode, dtype and model, the program runs the eager module and oxiwarp on the same random inputs. It counts
+the equal elements. The eager module is the class of diffusers or transformers if the library is installed, otherwise the
+same chain in torch. The program writes exactness.csv and exactness.md. docs/reference/exactness.md is a copy of the
+latter. The exit code is 1 if an op claims bit-exactness and does not reach it.
 """
 
 import argparse
@@ -44,7 +45,7 @@ is given for that reason.
 
 @dataclass(frozen=True)
 class Row:
-    """One op for one model in one mode and dtype."""
+    """Result of one op for one model, mode and dtype."""
 
     form: Form
     mode: str
@@ -53,34 +54,34 @@ class Row:
     dtype: str
     against: str
     equal: float
-    """Share of elements with equal bits."""
+    """Fraction of elements with equal bits."""
     ulps: int
-    """The largest distance."""
+    """Largest difference in units in the last place."""
 
     @property
     def claim(self) -> str:
-        """What the op guarantees."""
+        """The guarantee of the op in this mode."""
         return self.form.claims[self.mode]
 
     @property
     def failed(self) -> bool:
-        """Bits were promised."""
+        """Whether the op guarantees equal bits and some differ."""
         return self.claim == BIT_EXACT and self.equal < 1
 
     @property
     def cell(self) -> str:
-        """For the table."""
+        """Text for the cell of the table."""
         if self.equal == 1:
             return "100 %"
-        share = min(self.equal, 0.9999999)  # never rounded up to all of them
+        share = min(self.equal, 0.9999999)  # never rounded up to 100 %
         text = f"{share * 100:.{2 if share < 0.9999 else 5}f} %"
-        if self.claim == ONE_ROUNDING:  # where large numbers cancel it is far from eager on purpose
+        if self.claim == ONE_ROUNDING:  # large if large numbers cancel; no error
             return text
         return f"{text}, {self.ulps} ulp" + (" **FAIL**" if self.failed else "")
 
 
 def distance(ours: Result, eager: Result) -> tuple[float, int]:
-    """The share of elements with equal bits, and the largest distance in units in the last place, over all outputs."""
+    """Return the fraction of elements with equal bits and the largest difference in ulp, over all outputs."""
     integers = {2: torch.int16, 4: torch.int32}
     equal = total = furthest = 0
     for y, own in zip(tuple_of(ours), tuple_of(eager), strict=True):
@@ -95,14 +96,14 @@ def distance(ours: Result, eager: Result) -> tuple[float, int]:
 
 
 def _ordered(bits: torch.Tensor) -> torch.Tensor:
-    """Integers in the order of the values that these bits are: both zeros become 0."""
+    """Convert float bits to integers in the order of the float values. Both zeros become 0."""
     lowest = torch.iinfo(bits.dtype).min
     wide = bits.long()
     return torch.where(wide < 0, lowest - wide, wide)
 
 
 def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
-    """The eager result, and whose: of the model's own classes where they can be imported."""
+    """Return the eager result and its origin: the model's classes if they can be imported, otherwise the chain."""
     if form.real is not None:
         try:
             return form.real(**inputs), "classes"
@@ -112,7 +113,7 @@ def own_result(form: Form, inputs: dict[str, Any]) -> tuple[Result, str]:
 
 
 def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | None = None) -> Iterator[Row]:
-    """Every model and mode of a form in one dtype; `most` tokens."""
+    """Yield a row per model and mode of a form in one dtype, with at most `most` tokens."""
     for model, shape in form.cases:
         if most is not None:
             shape = (shape[0], min(most, shape[1]), *shape[2:])
@@ -121,14 +122,14 @@ def rows_of(form: Form, device: torch.device, dtype: torch.dtype, most: int | No
         own, against = own_result(form, inputs)
         for mode in form.modes:
             ours = tuple_of(form.call(mode)(**inputs))
-            if form.claims[mode] == ONE_ROUNDING:  # which may be to another dtype than eager's
+            if form.claims[mode] == ONE_ROUNDING:  # the result may have another dtype than eager's
                 own = tuple(right.to(y.dtype) for y, right in zip(ours, tuple_of(own), strict=True))
             equal, ulps = distance(ours, own)
             yield Row(form, mode, model, shape, str(dtype).removeprefix("torch."), against, equal, ulps)
 
 
 def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iterator[Row | str]:
-    """Every row, and a line for each op that is not there, that fails to run or that there is no time for."""
+    """Yield every row, and a message for each op that is missing, fails or exceeds the time."""
     missing = set()
     for form in selected(only):
         if form.backward or form.op in missing:
@@ -143,7 +144,7 @@ def measured(only: list[str] | None, device: torch.device, clock: Clock) -> Iter
         for dtype in form.dtypes:
             try:
                 yield from rows_of(form, device, dtype)
-            except Exception as error:  # one op that does not run must not hide the others
+            except Exception as error:  # continue with the other ops
                 yield f"FAIL {form.op} ({form.chain}), {dtype}: {type(error).__name__}: {error}"
             torch.cuda.empty_cache()
 
@@ -152,14 +153,14 @@ COLUMNS = ("op", "mode", "chain", "model", "shape", "dtype", "against", "guarant
 
 
 def fields_of(row: Row) -> tuple[object, ...]:
-    """Its line of the CSV."""
+    """Return the fields of the row's line in the CSV file."""
     shape = "x".join(map(str, row.shape))
     where = (row.form.op, row.mode, row.form.chain, row.model, shape, row.dtype, row.against)
     return (*where, row.claim, f"{row.equal:.9f}", row.ulps, "FAIL" if row.failed else "yes")
 
 
 def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
-    """The page: an introduction and a table with a line for each op, chain and mode."""
+    """Return the page: an introduction and a table with one line per op, chain and mode."""
     versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("diffusers", "transformers"))
     dtypes = ("bfloat16", "float16", "float32")
     text = [INTRODUCTION, f"{title_of(facts)}, {versions}, {facts['date'][:10]}.", ""]
@@ -178,7 +179,7 @@ def markdown(rows: list[Row], lines: list[str], facts: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Compare, print, write."""
+    """Compare, print and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops")
     add_seconds(parser)

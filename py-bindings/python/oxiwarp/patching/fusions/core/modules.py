@@ -63,8 +63,8 @@ def has_hooks(module: nn.Module) -> bool:
     bound = held.get("forward")  # accelerate leaves the class's forward there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added later, as
-    # it does for other modules.
+    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added
+    # later, as it does for other modules.
     if compiling():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])
