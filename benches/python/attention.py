@@ -36,7 +36,7 @@ BACKENDS = {
 }
 CHECKED = 32  # queries checked at each end of the first and the last head
 MOST_SETS = 8  # maximum sets of inputs; one set of a large case exceeds the L2 cache
-LIMIT = 1.02  # times the error of FlashAttention-2, or else the least other error
+LIMIT = 1.02  # times FlashAttention-2's error, or else the least other error
 
 
 @dataclass(frozen=True)

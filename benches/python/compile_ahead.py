@@ -3,8 +3,8 @@
     python benches/python/compile_ahead.py <share> <of> [--quick] [--only OP,OP]
 
 A share is the part of the cases that one process compiles. This program measures nothing. If Inductor has several
-configurations of a kernel, it compiles all of them here, and the run itself times them on an idle GPU. If a share fails,
-the run compiles these cases itself.
+configurations of a kernel, it compiles all of them here, and the run itself times them on an idle GPU. If a share
+fails, the run compiles these cases itself.
 """
 
 import argparse

@@ -3,8 +3,8 @@
     python benches/python/exactness.py [--only ada_norm,rope] [--seconds N] [--out FOLDER]
 
 For every op, mode, dtype and model, the program runs the eager module and oxiwarp on the same random inputs. It counts
-the equal elements. The eager module is the class of diffusers or transformers if the library is installed, otherwise the
-same chain in torch. The program writes exactness.csv and exactness.md. docs/reference/exactness.md is a copy of the
+the equal elements. The eager module is the class of diffusers or transformers if the library is installed, otherwise
+the same chain in torch. The program writes exactness.csv and exactness.md. docs/reference/exactness.md is a copy of the
 latter. The exit code is 1 if an op claims bit-exactness and does not reach it.
 """
 

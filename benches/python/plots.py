@@ -1,4 +1,4 @@
-"""Plots of a run: one for each family of ops, and one over all of them."""
+"""Plots the results of a run: one plot per family of ops, and an overview of all ops."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +9,11 @@ from providers import EAGER, PEERS
 from results import COMPILED, OURS, Measurement, Results
 
 COLOURS = {OURS: "C3", COMPILED: "C2", "F.*": "C1", "Liger": "C0", "QuACK": "C4", EAGER: "0.7"}
-WIDE = 8  # cases in a row of panels, about
+WIDE = 8  # approximate number of cases in a row of panels
 
 
 def plot(results: Results, folder: Path, title: str) -> str:
-    """`<family>.png` and `overview.png`. Returns what to say about it."""
+    """Write `<family>.png` and `overview.png`. Return a message about the result."""
     try:
         import matplotlib
 
@@ -32,7 +32,7 @@ def plot(results: Results, folder: Path, title: str) -> str:
 
 
 def _family(results: Results, ops: list[str], path: Path, title: str) -> None:
-    """A panel for each op: GB/s of every provider by model, the copy as a line."""
+    """Plot one panel per op, with the GB/s of every provider by model and a line for the copy."""
     import matplotlib.pyplot as plt
 
     counts = [len(results.of(op)) for op in ops]
@@ -67,14 +67,14 @@ def _panel(axis: Any, op: str, results: Results) -> None:
 
 
 def _provider(m: Measurement, line: str) -> str | None:
-    """The provider behind a colour: of torch.compile's forms the faster; `F.*` is torch's own function."""
+    """Return the provider for a colour: the faster variant of torch.compile; torch's function for `F.*`."""
     if line == "F.*":
         return next((name for name in m.times if name.startswith("F.")), None)
     return m.best(line) if line in (EAGER, COMPILED, *PEERS) else line if line in m.times else None
 
 
 def _in_lines(op: str) -> str:
-    """A long name in two lines, for a panel of one case."""
+    """Split a long name into two lines, for a panel with one case."""
     middle = op.find("_", len(op) // 2)
     return op if len(op) < 24 or middle < 0 else f"{op[:middle]}\n{op[middle:]}"
 
@@ -84,7 +84,7 @@ def _rows(counts: list[int]) -> int:
 
 
 def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
-    """The ops in rows of about as many cases each; every row has one at least."""
+    """Yield rows of ops with about equal numbers of cases. Every row has at least one op."""
     rows, left = _rows(counts), list(zip(ops, counts, strict=True))
     for row in range(rows, 0, -1):
         target, taken = sum(count for _, count in left) / row, 0
@@ -99,7 +99,7 @@ def _in_rows(ops: list[str], counts: list[int]) -> Iterator[list[str]]:
 
 
 def _overview(results: Results, path: Path, title: str) -> None:
-    """The largest case of each op on a line: the share of copy bandwidth, ours and torch.compile's."""
+    """Plot the fraction of the copy bandwidth for the largest case of each op, for oxiwarp and torch.compile."""
     import matplotlib.pyplot as plt
 
     largest = [max(results.of(op), key=lambda m: m.bytes) for op in results.ops]
