@@ -1,13 +1,13 @@
-"""Attention beside torch's own on a GPU: checked first, then timed in turns, in TFLOP/s.
+"""Checks `oxiwarp.attention` and torch's attention on a GPU, then times them alternately, in TFLOP/s.
 
     python benches/python/attention.py [--rounds N] [--out FOLDER]
-    OXIWARP_ARCH=sm_80 python benches/python/attention.py  # the kernels for GPUs from sm_80 on, on a Hopper GPU too
+    OXIWARP_ARCH=sm_80 python benches/python/attention.py  # use the sm_80 kernels on a Hopper GPU
 
-Beside `oxiwarp.attention` the backends of `F.scaled_dot_product_attention`: cuDNN, FlashAttention-2, and the
-memory-efficient one where there is a mask. Heads come first in memory, as diffusers and transformers hand them over.
-Writes attention.csv and attention.json, and attention_accuracy.csv: errors on the inputs of attention_inputs.py, which
-are not timed. The exit code is 1 where a result of ours is wrong or missing. From which sizes on `patch` takes ours is
-measured by attention_table.py.
+The baselines are backends of `F.scaled_dot_product_attention`: cuDNN, FlashAttention-2, and with a mask the
+memory-efficient one. Tensors are `[B, H, S, D]`. The program writes attention.csv and attention.json. It also writes
+attention_accuracy.csv, which has the errors for the inputs of attention_inputs.py; these are not timed. The exit code
+is 1 if a result of oxiwarp is wrong or missing. attention_table.py measures for which sizes `patch` uses
+`oxiwarp.attention`.
 """
 
 import argparse
@@ -34,14 +34,14 @@ BACKENDS = {
     FLASH: SDPBackend.FLASH_ATTENTION,
     "memory-efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
-CHECKED = 32  # queries at both ends of the first and the last head
-MOST_SETS = 8  # of inputs; one of the larger cases alone takes longer than the L2 keeps anything
-LIMIT = 1.02  # of its error, or of the least of the others where it does not run: all round weights once
+CHECKED = 32  # queries checked at each end of the first and the last head
+MOST_SETS = 8  # maximum sets of inputs; one set of a large case exceeds the L2 cache
+LIMIT = 1.02  # times FlashAttention-2's error, or else the least other error
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model's attention."""
+    """An attention call of a model."""
 
     what: str
     sizes: Sizes
@@ -50,7 +50,7 @@ class Case:
 
     @property
     def operations(self) -> float:
-        """Of the two products; half of them are asked for if causal."""
+        """Floating-point operations of both matrix multiplications; half of them if causal."""
         b, h, sq, sk, d = self.sizes
         return 4.0 * b * h * sq * sk * d / (2 if self.causal else 1)
 
@@ -78,7 +78,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Row:
-    """One provider in one case; times in microseconds."""
+    """Result of one provider in one case; times in microseconds."""
 
     case: str
     sizes: str
@@ -93,7 +93,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """One provider on one of the hard inputs."""
+    """Error of one provider on one kind of inputs from attention_inputs.py."""
 
     inputs: str
     sizes: str
@@ -105,7 +105,7 @@ ACCURACY_SIZES = ((1, 8, 1024, 4096, 64), (1, 8, 1024, 4096, 128), (8, 8, 1, 409
 
 
 def inputs_of(case: Case) -> Inputs:
-    """Normally distributed; a mask leaves out the end of the keys, of each batch its own."""
+    """Return normally distributed inputs. A mask excludes the last keys, with another number for each batch."""
     b, h, sq, sk, d = case.sizes
     inputs = {
         name: torch.randn(b, h, s, d, device="cuda", dtype=DTYPE) for name, s in (("q", sq), ("k", sk), ("v", sk))
@@ -117,7 +117,7 @@ def inputs_of(case: Case) -> Inputs:
 
 
 def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result]]]:
-    """By name what makes a provider's call of its inputs."""
+    """Return the providers by name: functions that return the call for given inputs."""
     import oxiwarp
 
     def ours(x: Inputs) -> Callable[[], Result]:
@@ -132,12 +132,12 @@ def providers_of(case: Case) -> dict[str, Callable[[Inputs], Callable[[], Result
 
         return lambda x: lambda: call(x)
 
-    left_out = "FlashAttention-2" if case.padded else "memory-efficient"  # the one takes no mask, the other is slow
+    left_out = "FlashAttention-2" if case.padded else "memory-efficient"  # the first supports no mask
     return {OURS: ours} | {name: torchs(backend) for name, backend in BACKENDS.items() if name != left_out}
 
 
 def error_of(case: Case, x: Inputs, result: Tensor) -> float:
-    """Relative, against float64, of some queries of some heads; of all heads where there are few queries."""
+    """Return the relative error against float64 for some queries and heads, or all heads if there are few queries."""
     queries = range(case.sizes[2])
     ends = sorted({*queries[:CHECKED], *queries[-CHECKED:]})
     heads = slice(None) if len(ends) < CHECKED else [0, -1]
@@ -153,7 +153,7 @@ def error_of(case: Case, x: Inputs, result: Tensor) -> float:
 
 
 def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[str, float]:
-    """Of every provider; those that do not run here are left out, and said."""
+    """Return the error of every provider. Print the providers that do not run, and omit them."""
     errors = {}
     for name, provider in providers_of(case).items():
         try:
@@ -166,14 +166,14 @@ def errors_of(case: Case, x: Inputs, error: Callable[[Tensor], float]) -> dict[s
 
 
 def is_wrong(rows: Sequence[Row | Accuracy]) -> bool:
-    """Is ours missing, or further off than `LIMIT` allows? Also where it is NaN."""
+    """Whether oxiwarp's result is missing, NaN or less accurate than `LIMIT` allows."""
     errors = {row.provider: row.relative_error for row in rows}
     least = min((error for name, error in errors.items() if name != OURS), default=0.0)
     return not errors.get(OURS, float("nan")) <= LIMIT * errors.get(FLASH, least)
 
 
 def accuracy(kind: str, sizes: Sizes, device: torch.device) -> list[Accuracy]:
-    """Every provider on one of the hard inputs, all of its elements together."""
+    """Return the error over all elements for every provider on one kind of inputs."""
     q, k, v = INPUTS[kind](sizes, DTYPE, device)
     errors = errors_of(Case(kind, sizes), {"q": q, "k": k, "v": v}, lambda y: relative_error(y, q, k, v))
     return [Accuracy(kind, said(sizes), name, error) for name, error in errors.items()]
@@ -184,7 +184,7 @@ def said(sizes: Sizes) -> str:
 
 
 def measure(case: Case, rounds: int) -> list[Row]:
-    """Every provider that runs here."""
+    """Measure every provider that runs on this GPU."""
     first = inputs_of(case)
     errors, providers = errors_of(case, first, lambda y: error_of(case, first, y)), providers_of(case)
     device = first["q"].device
@@ -201,7 +201,7 @@ def measure(case: Case, rounds: int) -> list[Row]:
 
 
 def write(path: Path, kind: type, rows: Sequence[Any]) -> None:
-    """A table with a line for each row."""
+    """Write a CSV file with one line per row."""
     with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, [field.name for field in fields(kind)])
         writer.writeheader()
@@ -209,7 +209,7 @@ def write(path: Path, kind: type, rows: Sequence[Any]) -> None:
 
 
 def main() -> int:
-    """Measures all cases, prints a table, and says what is wrong."""
+    """Measure all cases, print a table and mark wrong results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="turns of each provider")
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")

@@ -1,27 +1,32 @@
-"""From which sizes on attention is always faster, and at which others it is: what attention_table.py makes of times."""
+"""Finds the sizes for which `oxiwarp.attention` is faster, from the times of attention_table.py.
+
+A region has all sizes from some minimum on. Sizes outside of the regions are listed separately.
+"""
 
 from collections.abc import Iterable
 from itertools import product
 
-Size = tuple[int, int]  # queries, and queries of all heads together
-Kind = tuple[int, bool]  # columns, and whether keys are padded
-Ratios = dict[Kind, dict[int, dict[Size, float]]]  # by keys, then by size
-Region = tuple[Size, ...]  # all sizes that have as much as one of these
-Alone = dict[int, dict[int, tuple[int, ...]]]  # by keys, then by queries: queries of all heads
+Size = tuple[int, int]  # queries; queries of all batches and heads
+Kind = tuple[int, bool]  # head dimension; whether keys are padded
+Ratios = dict[Kind, dict[int, dict[Size, float]]]  # time of oxiwarp / time of torch, by keys, then by size
+Region = tuple[Size, ...]  # all sizes that reach both numbers of one of these
+Alone = dict[int, dict[int, tuple[int, ...]]]  # by keys, then by queries: total queries
 Faster = dict[Kind, tuple[dict[int, Region], Alone]]
 
 
 def faster(ratios: Ratios) -> Faster:
-    """By columns and padding: from so many keys on, the sizes from which ours is always the faster, with the next fewer
-    and the next more keys that were measured; and the other sizes at which it was. How many tiles there are for each
-    multiprocessor makes that go up and down with the sizes."""
+    """Return for each head dimension and padding the regions by minimum number of keys, and the other faster sizes.
+
+    In a region, oxiwarp is faster at the next smaller and the next larger measured number of keys. The ratio does not
+    change monotonically with the size, because the number of tiles per SM varies.
+    """
     return {
         kind: (regions := by_least_keys(by_keys), alone(by_keys, regions)) for kind, by_keys in sorted(ratios.items())
     }
 
 
 def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
-    """From so many keys on: behind a number that was measured, what it and the next one have in common."""
+    """Return the regions by minimum number of keys. Between two measured numbers, use what both have in common."""
     regions = {keys: least(ratios) for keys, ratios in sorted(by_keys.items())}
     measured = list(regions)
     found = {1: regions[measured[0]]}
@@ -33,7 +38,7 @@ def by_least_keys(by_keys: dict[int, dict[Size, float]]) -> dict[int, Region]:
 
 
 def alone(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> Alone:
-    """Sizes outside of the regions at which ours was the faster."""
+    """Return the sizes outside of the regions at which oxiwarp was faster."""
     found: Alone = {}
     for keys, ratios in sorted(by_keys.items()):
         region = regions[max(least for least in regions if least <= keys)]
@@ -46,21 +51,21 @@ def alone(by_keys: dict[int, dict[Size, float]], regions: dict[int, Region]) -> 
 
 
 def least(ratios: dict[Size, float]) -> Region:
-    """The sizes from which all ratios are below 1."""
+    """Return the minimum sizes from which on all ratios are below 1."""
     return corners(size for size in ratios if all(ratio < 1 for other, ratio in ratios.items() if reaches(other, size)))
 
 
 def common(a: Region, b: Region) -> Region:
-    """What two regions share."""
+    """Return the intersection of two regions."""
     return corners((max(x[0], y[0]), max(x[1], y[1])) for x, y in product(a, b))
 
 
 def corners(sizes: Iterable[Size]) -> Region:
-    """Without those that have as much as another one."""
+    """Return the sizes without those that reach another one."""
     found = sorted(set(sizes))
     return tuple(size for size in found if not any(reaches(size, other) for other in found if other != size))
 
 
 def reaches(size: Size, corner: Size) -> bool:
-    """Whether it has as much of both."""
+    """Whether both numbers of `size` are at least those of `corner`."""
     return all(there >= wanted for there, wanted in zip(size, corner, strict=True))

@@ -1,11 +1,11 @@
-"""Where attention is faster than what torch chooses by itself: the table that `oxiwarp.patch` decides from.
+"""Measures for which sizes `oxiwarp.attention` is faster than torch's default, and writes the table for `patch`.
 
     python benches/python/attention_table.py [--rounds N] [--out FOLDER]  measures, writes attention_table.csv and .json
     python benches/python/attention_table.py --from FOLDER                writes the package's table from these
 
-`F.scaled_dot_product_attention` without a forced backend beside `oxiwarp.attention`, in bf16. The heads of a token lie
-side by side in memory, as diffusers hands them over; a mask is that of LTX-Video's text: for each head, numbers to add.
-The exit code is 1 where a result of ours is far from torch's.
+The baseline is `F.scaled_dot_product_attention` without a forced backend. All inputs are bf16 `[B, S, H, D]`, as in
+diffusers. A mask is additive with one copy per head, as LTX-Video's text mask. The exit code is 1 if a result of
+oxiwarp differs from torch's by more than `CLOSE`.
 """
 
 import argparse
@@ -27,18 +27,18 @@ from forms import DTYPE, Inputs
 from timing import calls_for, capture, race, sets_for
 
 TABLE = ROOT / "py-bindings" / "python" / "oxiwarp" / "patching" / "fusions" / "core" / "attention_table.py"
-COLUMNS = (64, 128)  # of the heads of the models whose processors are fused
+COLUMNS = (64, 128)  # head dimensions of the models with fused processors
 QUERIES = (512, 1024, 2048, 2688, 4608, 8064)
 KEYS = (77, 128, 256, 512, 1024, 2048, 4608, 8064)
-HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches and heads: Wan 1.3B's, FLUX's, SDXL's, LTX-Video's with guidance
-MOST_SETS = 8  # of inputs
-WIDTH = 118  # of the table's lines
-CLOSE = 0.01  # relative distance from torch's result; two of its own backends are half as far apart
+HEADS = ((1, 12), (1, 24), (2, 20), (2, 32))  # batches, heads: Wan 1.3B, FLUX, SDXL, LTX-Video with guidance
+MOST_SETS = 8  # maximum sets of inputs
+WIDTH = 118  # columns of the table's lines
+CLOSE = 0.01  # maximum relative difference; two torch backends differ by half of it
 
 
 @dataclass(frozen=True)
 class Row:
-    """One size; times in microseconds."""
+    """Result for one size; times in microseconds."""
 
     columns: int
     padded: bool
@@ -52,17 +52,17 @@ class Row:
 
     @property
     def size(self) -> Size:
-        """As the table has it: queries of all heads are what the multiprocessors share."""
+        """Queries, and queries of all batches and heads, which are distributed over the SMs."""
         return self.queries, self.queries * self.batches * self.heads
 
     @property
     def ratio(self) -> float:
-        """Below 1 ours is faster."""
+        """Time of oxiwarp divided by time of torch; below 1, oxiwarp is faster."""
         return self.ours_us / self.torch_us
 
 
 def inputs_of(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int) -> Inputs:
-    """Normally distributed; a mask leaves out the end of the keys, of each batch its own."""
+    """Return normally distributed inputs. A mask excludes the last keys, with another number for each batch."""
     sizes = {"q": queries, "k": keys, "v": keys}
     inputs = {
         name: torch.randn(batches, size, heads, columns, device="cuda", dtype=DTYPE) for name, size in sizes.items()
@@ -76,23 +76,23 @@ def inputs_of(columns: int, padded: bool, queries: int, keys: int, batches: int,
 
 
 def ours(x: Inputs) -> torch.Tensor:
-    """As `patch`'s processors call it."""
+    """Call `oxiwarp.attention` as the processors of `patch` do."""
     import oxiwarp
 
     return oxiwarp.attention(x["q"], x["k"], x["v"], mask=x.get("mask"))  # type: ignore[return-value]
 
 
 def torchs(x: Inputs) -> torch.Tensor:
-    """As diffusers' native backend calls it."""
+    """Call torch's attention as diffusers' native backend does."""
     q, k, v = (x[name].transpose(1, 2) for name in "qkv")
     return F.scaled_dot_product_attention(q, k, v, attn_mask=x.get("mask")).transpose(1, 2)
 
 
 def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, heads: int, rounds: int) -> Row:
-    """Both, with inputs that are rotated."""
+    """Compare and time both for one size, with rotated inputs."""
     size = (columns, padded, queries, keys, batches, heads)
     first = inputs_of(*size)
-    torch.full_like(first["q"], torch.nan)  # freed at once: what ours leaves out of the block that it gets stays NaN
+    torch.full_like(first["q"], torch.nan)  # freed at once, so the result's block has NaN
     mine, right = ours(first).float(), torchs(first).float()
     difference = float((mine - right).norm() / right.norm())
     device = first["q"].device
@@ -106,7 +106,7 @@ def measure(columns: int, padded: bool, queries: int, keys: int, batches: int, h
 
 
 def by_kind(rows: Iterable[Row]) -> Ratios:
-    """The ratio of each size."""
+    """Return the ratios by head dimension and padding, keys and size."""
     found: Ratios = {}
     for row in rows:
         found.setdefault((row.columns, row.padded), {}).setdefault(row.keys, {})[row.size] = row.ratio
@@ -114,7 +114,7 @@ def by_kind(rows: Iterable[Row]) -> Ratios:
 
 
 def read(folder: Path) -> tuple[dict[str, str], Faster]:
-    """What the package says of the measurement in a folder, and the table."""
+    """Read a results folder. Return the facts about the measurement and the table."""
     with (folder / "attention_table.csv").open(newline="") as file:
         rows = [row_of(line) for line in csv.DictReader(file)]
     facts = json.loads((folder / "attention_table.json").read_text())
@@ -130,30 +130,30 @@ def read(folder: Path) -> tuple[dict[str, str], Faster]:
 
 
 def row_of(line: dict[str, str]) -> Row:
-    """A line of the results."""
+    """Convert a line of the CSV file."""
     sizes = {name: int(line[name]) for name in ("columns", "queries", "keys", "batches", "heads")}
     numbers = {name: float(line[name]) for name in ("ours_us", "torch_us", "difference")}
     return Row(padded=line["padded"] == "True", **sizes, **numbers)  # type: ignore[arg-type]
 
 
 def write(measured: dict[str, dict[str, str]], tables: dict[str, Faster]) -> None:
-    """The package's module, by compute capability."""
+    """Write the data into the package's module, by compute capability."""
     facts, faster = (pprint.pformat(x, width=WIDTH, compact=True, sort_dicts=True) for x in (measured, tables))
     head = TABLE.read_text().partition("\nMEASURED")[0]
     TABLE.write_text(f"{head}\nMEASURED = {facts}\nFASTER: dict[str, dict[tuple[int, bool], Sizes]] = (\n{faster}\n)\n")
 
 
 def adopt(folder: Path) -> None:
-    """Writes the package's table anew, with the measurement in a folder in the place of that GPU's last one."""
+    """Replace the GPU's measurement in the package's table by the one in a folder."""
     names: dict[str, Any] = {}
-    exec(TABLE.read_text(), names)  # not imported: that takes the installed package's
+    exec(TABLE.read_text(), names)  # an import would load the installed package's
     said, table = read(folder)
     capability = said.pop("capability")
     write(names["MEASURED"] | {capability: said}, names["FASTER"] | {capability: table})
 
 
 def show(rows: list[Row]) -> None:
-    """The ratios: a line for queries and heads, a column for keys."""
+    """Print the ratios, with a line for queries and heads and a column for keys."""
     for kind, by_keys in by_kind(rows).items():
         print(f"{kind[0]} columns{', padded' * kind[1]}: ours by torch's")
         print("   queries, of all heads" + "".join(f"{keys:7}" for keys in KEYS) + " keys")
@@ -163,7 +163,7 @@ def show(rows: list[Row]) -> None:
 
 
 def sweep(rounds: int) -> Iterator[Row]:
-    """All sizes."""
+    """Measure all sizes."""
     for columns, padded, queries in product(COLUMNS, (False, True), QUERIES):
         for keys, (batches, heads) in product(KEYS, HEADS):
             yield measure(columns, padded, queries, keys, batches, heads, rounds)
@@ -171,7 +171,7 @@ def sweep(rounds: int) -> Iterator[Row]:
 
 
 def main() -> int:
-    """Measures and writes the results, or writes the table from some."""
+    """Measure and write the results, or write the table from existing results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="turns of each provider")
     parser.add_argument("--out", type=Path, default=None, help="default: out/<gpu>/<date>")

@@ -1,11 +1,11 @@
-"""oxiwarp beside torch, torch.compile, Liger and QuACK on a GPU: checked first, then timed, all in one run.
+"""Checks and times oxiwarp, torch, torch.compile, Liger and QuACK on a GPU in one run.
 
     python benches/python/bench.py [--quick] [--only ada_norm,rope] [--alone] [--seconds N] [--out FOLDER]
 
-Prints a table for each op and the project's goals, and leaves results.csv, goals.csv, overheads.csv, results.txt,
-environment.json and a plot for each family of ops; all but tables and plots are written anew after each op. On a
-machine without a GPU it says so and ends well. The exit code is 1 where an oxiwarp result is wrong, not where a goal is
-missed.
+The program prints a table for each op and the project's goals. It writes results.csv, goals.csv, overheads.csv,
+results.txt, environment.json and one plot per family of ops. It updates the CSV and JSON files after each op. Without a
+GPU it prints a message and exits with 0. The exit code is 1 if an oxiwarp result is wrong. A missed goal does not
+change the exit code.
 """
 
 import argparse
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one shape of each op, few rounds: to see that it works")
     parser.add_argument("--only", metavar="OP,OP", type=lambda text: text.split(","), help="these ops, no overheads")
@@ -44,16 +44,16 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    """Progress, with the seconds since the start."""
+    """Print progress, with the seconds since the start."""
     print(f"[{STARTED.spent:6.1f} s] {text}", flush=True)
 
 
 def right_providers(
     form: "Form", shape: "Shape", inputs: "Inputs", results: "Results", alone: bool
 ) -> "tuple[dict[str, tuple[Chain, float]], int]":
-    """The providers whose results are right, with their relative errors, and the bytes of the results.
+    """Return the providers with correct results and their relative errors, and the bytes of the results.
 
-    The eager chain is always among those that run: others are as right as it is.
+    The eager chain always runs first, because the limit for other providers depends on its error.
     """
     from check import EAGER_LIMIT, LEAST, error_of, run
     from forms import DTYPE, bytes_of
@@ -67,7 +67,7 @@ def right_providers(
             given = {name: x.clone() for name, x in inputs.items()} if name in overwriting else inputs
             outputs = run(form, provider, given, like)
             error = error_of(form, shape, inputs, outputs)
-        except Exception as failure:  # one provider that does not run on this GPU must not end the run
+        except Exception as failure:  # continue if a provider does not run on this GPU
             text = f"{what}: not measured ({type(failure).__name__}: {str(failure).strip()[:300]})"
             say(text)
             if name == EAGER:
@@ -96,9 +96,9 @@ def measure(
     device: "torch.device",
     alone: bool,
 ) -> "Measurement | None":
-    """Check every provider, or `alone` ours, on one shape, then let those that are right take turns, with the copy.
+    """Check all providers on one shape, then time the correct ones and the copy alternately.
 
-    None where the chain itself does not run: nothing says then what is right.
+    With `alone`, use only oxiwarp's providers. Return None if the eager chain does not run, because the check needs it.
     """
     import torch
     from forms import Source, bytes_of, prepare
@@ -107,7 +107,7 @@ def measure(
     from timing import COPY, calls_for, capture, race, rotated, sets_for
 
     form, model, shape = case
-    torch._dynamo.reset()  # each shape is compiled on its own, and never counts as a recompilation
+    torch._dynamo.reset()  # compile each shape separately, below the limit of recompilations
     source = Source(device)
     first = form.inputs(source, shape)
     read = bytes_of(*first.values())
@@ -137,7 +137,7 @@ def measure(
 
 
 def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, write: "Callable[[], None]") -> None:
-    """Every op for every model that there is time for."""
+    """Measure every op for every model until the time is over."""
     import torch
     from ops import timed_cases
     from providers import has_ours
@@ -146,7 +146,7 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
     rounds = options.rounds or (8 if options.quick else 25)
     device = torch.device("cuda", torch.cuda.current_device())
     copy = copy_turn(device)
-    gc.freeze()  # what is imported by now is not searched for garbage again
+    gc.freeze()  # exclude imported objects from garbage collection
     with torch.no_grad():
         cases = list(timed_cases(options.only, options.quick))
         for number, (form, model, shape) in enumerate(cases, 1):
@@ -171,12 +171,12 @@ def measure_ops(options: argparse.Namespace, results: "Results", clock: Clock, w
                 results.left_out.append(f"{form.op} {model}")
             else:
                 results.measurements.append(measured)
-            gc.collect()  # cycles that hold graphs
+            gc.collect()  # frees cycles that keep graphs alive
             torch.cuda.empty_cache()
 
 
 def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
-    """Per call, import, first call."""
+    """Measure the overhead per call, the import time and the first calls."""
     from overhead import first_call_seconds, import_seconds, per_call
 
     say("cost of a call")
@@ -188,7 +188,7 @@ def measure_overheads(options: argparse.Namespace, results: "Results") -> None:
 
 
 def write_all(results: "Results", facts: dict[str, Any], folder: Path) -> None:
-    """All but the tables and the plots."""
+    """Write the CSV files and environment.json."""
     from report import write_csv, write_environment, write_goals, write_overheads
 
     write_csv(results, folder / "results.csv")
@@ -198,7 +198,7 @@ def write_all(results: "Results", facts: dict[str, Any], folder: Path) -> None:
 
 
 def main() -> int:
-    """Measure, print, write."""
+    """Measure, print the tables and write all files."""
     options = parse_arguments()
     try:
         import torch

@@ -1,4 +1,7 @@
-"""Is a provider right? Against float64, with poisoned outputs, and measured by the eager chain's own error."""
+"""Checks a provider's results against float64. The limit is a multiple of the eager chain's error.
+
+Memory for the results is filled with NaN before the call, so a missing write is an error.
+"""
 
 from dataclasses import dataclass
 
@@ -6,31 +9,31 @@ import torch
 from forms import Chain, Form, Inputs, Result, Shape, parts, prepare, tuple_of, wide
 from torch import Tensor
 
-# A single rounding of a 16-bit value is right whatever eager's error is; float32 has no such floor to fall back on.
+# Relative error that is always allowed. For 16-bit types it is a single rounding.
 LEAST = {torch.bfloat16: 2.0**-9, torch.float16: 2.0**-12, torch.float32: 2.0**-23}
-EAGER_LIMIT = 8  # times LEAST: beyond it the chain and its reference are not the same formula
+EAGER_LIMIT = 8  # times LEAST; with a larger error the eager chain and its reference have different formulas
 
 
 @dataclass(frozen=True)
 class Error:
-    """Of all outputs, the worst: |out - ref| / |ref|, and the largest difference of an element by |ref| + rms(ref)."""
+    """Largest errors of all outputs: |out - ref| / |ref| of norms, and per element relative to |ref| + rms(ref)."""
 
     relative: float
     element: float
 
     def allowed_by(self, eager: "Error", dtype: torch.dtype) -> bool:
-        """At most twice as far off as eager, as everywhere in this project; false for NaN."""
+        """Whether the error is at most twice that of the eager chain, or within `LEAST`. False for NaN."""
         least = LEAST[dtype]
         relative, element = max(2 * eager.relative, least), max(2 * eager.element, 4 * least)
         return self.relative <= relative and self.element <= element
 
     def within(self, limit: float) -> bool:
-        """The same formula at all."""
+        """Whether the error is so small that both formulas are the same."""
         return self.relative <= limit and self.element <= 16 * limit
 
 
 def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = ()) -> tuple[Tensor, ...]:
-    """A provider's results. The allocator hands it blocks that are full of NaN: what it does not write stays NaN."""
+    """Run a provider. The allocator gives it blocks full of NaN, so elements that are not written stay NaN."""
     call = prepare(form, provider, inputs)
     poison = [torch.full_like(x, float("nan")) for x in like if x.is_floating_point()]
     del poison
@@ -38,7 +41,7 @@ def run(form: Form, provider: Chain, inputs: Inputs, like: tuple[Tensor, ...] = 
 
 
 def error_of(form: Form, shape: Shape, inputs: Inputs, results: tuple[Tensor, ...]) -> Error:
-    """Of results, against the float64 reference of the inputs, some tokens at a time."""
+    """Return the error of results against the float64 reference, computed for some tokens at a time."""
     outputs = dict(enumerate(results))
     together = parts({**inputs, **outputs}, shape[1], form.chunked)
     zero = torch.zeros((), dtype=torch.float64, device=results[0].device)
@@ -64,5 +67,5 @@ def _nan_first(x: Tensor) -> float:
 
 
 def reference(form: Form, inputs: Inputs) -> Result:
-    """The form's float64 results, or gradients."""
+    """Return the form's results or gradients in float64."""
     return prepare(form, form.reference, {name: wide(x) for name, x in inputs.items()})()

@@ -1,4 +1,4 @@
-"""How long a run may take: when its time is over, or when it is told to end, it leaves out the rest and writes."""
+"""Limits the time of a run. After the limit or SIGTERM, the run skips the remaining cases and writes its results."""
 
 import argparse
 import signal
@@ -6,7 +6,7 @@ import time
 
 
 class Clock:
-    """Runs from when it is made. A signal to terminate is the end of the time: what is measured is not lost."""
+    """A clock that starts at its creation. SIGTERM ends the time, so that existing results are still written."""
 
     def __init__(self, seconds: float | None) -> None:
         self._start, self._seconds, self._told = time.perf_counter(), seconds, False
@@ -17,20 +17,20 @@ class Clock:
 
     @property
     def is_over(self) -> bool:
-        """Should nothing more be begun?"""
+        """Whether no further measurement may start."""
         return self._told or self.left <= 0
 
     @property
     def left(self) -> float:
-        """Seconds."""
+        """Seconds until the limit; infinity without a limit."""
         return float("inf") if self._seconds is None else self._seconds - self.spent
 
     @property
     def spent(self) -> float:
-        """Seconds."""
+        """Seconds since the creation."""
         return time.perf_counter() - self._start
 
 
 def add_seconds(parser: argparse.ArgumentParser) -> None:
-    """The option."""
+    """Add the option `--seconds`."""
     parser.add_argument("--seconds", type=float, default=None, help="begin nothing after so many; the rest is left out")

@@ -1,9 +1,10 @@
-"""Fills Inductor's cache in several processes at once, so that a run waits for little but the GPU.
+"""Fills Inductor's cache in several processes, so that a benchmark run does not wait for compilation.
 
     python benches/python/compile_ahead.py <share> <of> [--quick] [--only OP,OP]
 
-Nothing is measured here, and no kernel is chosen: where Inductor has several configurations it compiles all of them,
-and times them in the run itself, on a quiet GPU. A share that fails costs the run its time and nothing else.
+A share is the part of the cases that one process compiles. This program measures nothing. If Inductor has several
+configurations of a kernel, it compiles all of them here, and the run itself times them on an idle GPU. If a share
+fails, the run compiles these cases itself.
 """
 
 import argparse
@@ -12,12 +13,12 @@ import subprocess
 import sys
 import time
 
-SHARES = 8  # processes, at most; each holds a CUDA context and one case's inputs
-SECONDS = 120  # at most
+SHARES = 8  # maximum processes; each has a CUDA context and the inputs of one case
+SECONDS = 120  # maximum time
 
 
 def in_processes(arguments: list[str], seconds: float) -> str:
-    """Compile for `bench.py`'s arguments in fresh processes, for so long at most. Returns what to say about it."""
+    """Compile the cases for `bench.py`'s arguments in fresh processes. Return a message about the result."""
     started, shares = time.perf_counter(), min(SHARES, max(1, (os.cpu_count() or 1) // 2))
     environment = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     runs = [
@@ -42,7 +43,7 @@ def in_processes(arguments: list[str], seconds: float) -> str:
 
 
 def only_compile(graph: object, inputs: object) -> object:
-    """A backend that compiles as torch.compile does, and then runs the graph as it is."""
+    """Dynamo backend that compiles with Inductor, but returns the graph itself to run."""
     from torch._inductor.compile_fx import compile_fx
 
     compile_fx(graph, inputs)
@@ -50,7 +51,7 @@ def only_compile(graph: object, inputs: object) -> object:
 
 
 def main() -> int:
-    """One share of the cases."""
+    """Compile one share of the cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("share", type=int)
     parser.add_argument("of", type=int)
@@ -72,7 +73,7 @@ def main() -> int:
                 torch._dynamo.reset()
                 try:
                     torch.compile(chain, backend=only_compile, dynamic=False)(**inputs)
-                except Exception as error:  # the run itself will say what is wrong
+                except Exception as error:  # the run itself reports the error
                     print(f"{form.op}: {error}", file=sys.stderr)
                     failures += 1
             del inputs

@@ -1,4 +1,4 @@
-"""Where a measurement ran: GPU, driver, versions, commit, command."""
+"""Collects the facts about a measurement: GPU, driver, versions, commit, command."""
 
 import datetime
 import os
@@ -17,7 +17,7 @@ PACKAGES = ("oxiwarp", "torch", "triton", "diffusers", "transformers", "liger-ke
 
 
 def environment() -> dict[str, Any]:
-    """Facts of this run; without a GPU, of this machine's processor."""
+    """Return the facts about this run. Without a GPU, name the CPU."""
     import torch
 
     versions = {package: _version(package) for package in PACKAGES}
@@ -45,7 +45,7 @@ def environment() -> dict[str, Any]:
 
 
 def title_of(facts: dict[str, Any]) -> str:
-    """For headings and plots."""
+    """Return a title for headings and plots."""
     driver = f", driver {facts['driver']}" if "driver" in facts else ""
     return f"{facts['gpu']}{driver}, torch {facts['versions']['torch']}, commit {facts['commit'][:12]}"
 
@@ -57,7 +57,7 @@ def results_folder(facts: dict[str, Any]) -> Path:
 
 
 def begin(out: Path | None) -> tuple[dict[str, Any], Path]:
-    """Says where a measurement runs. Returns the facts and the folder for its results, which is there then."""
+    """Print the facts about the machine and create the folder for results. Return both."""
     facts = environment()
     folder = out or results_folder(facts)
     folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def _version(package: str) -> str:
 
 
 def _commit() -> str:
-    """Of the checkout, or as the bundle says in OXIWARP_COMMIT."""
+    """Return the commit in OXIWARP_COMMIT, or that of the checkout."""
     if named := os.environ.get("OXIWARP_COMMIT"):
         return named
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
@@ -92,7 +92,7 @@ def _first_line(command: list[str]) -> str:
 
 
 def _command() -> str:
-    """The command line, without the folder that the results go to: a path of this machine."""
+    """Return the command line without the option `--out`, which names a local path."""
     words = iter(sys.argv[1:])
     kept = [word for word in words if word != "--out" or next(words, None) is None]
     program = f"benches/python/{Path(sys.argv[0]).name}"

@@ -1,8 +1,8 @@
-"""What is measured: an op as models use it.
+"""Defines what is measured: a `Form` is an op as models use it.
 
-A `Form` is one chain that model code writes, the oxiwarp call that replaces it, its float64 reference, the peers that
-have it, and the models whose shapes it is measured at. Bytes are counted from the tensors themselves: every input read
-once, every result written once.
+A form has the chain of torch calls in a model, the oxiwarp call that replaces it and a float64 reference. It also has
+the peers (other libraries with the op), and the models with their shapes. The number of bytes assumes that a call reads
+every input once and writes every result once.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -18,55 +18,55 @@ Inputs = dict[str, Tensor]
 Result = Tensor | tuple[Tensor, ...]
 Chain = Callable[..., Result]
 
-# What an op guarantees against the eager chain, by mode: the exactness table checks the first and measures the others.
+# Guarantees of an op relative to the eager chain. exactness.py checks the first one and measures the others.
 BIT_EXACT, SAME_ROUNDINGS, ONE_ROUNDING = "bit-exact", "same roundings", "one rounding"
 EXACT_AND_FAST = {"exact": BIT_EXACT, "fast": ONE_ROUNDING}
-NO_MODE = ""  # of an op without modes
+NO_MODE = ""  # mode of an op without modes
 
-CHUNK = 2**27  # elements of the largest tensor that the float64 reference sees at once
+CHUNK = 2**27  # maximum elements of a tensor per call of the float64 reference
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a form takes its random inputs from."""
+    """Creates random inputs on a device in a dtype."""
 
     device: torch.device
     dtype: torch.dtype = DTYPE
 
     def normal(self, *shape: int, scale: float = 1.0, mean: float = 0.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Normally distributed; in place, since the largest take half of a GPU's memory."""
+        """Return normal values. Scale in place, because the largest tensors take half of a GPU's memory."""
         return torch.randn(shape, device=self.device, dtype=dtype or self.dtype).mul_(scale).add_(mean)
 
     def weight(self, cols: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A norm's weight: around 1, never 1."""
+        """Return a norm's weight with values from 0.5 to 1.5."""
         return torch.rand(cols, device=self.device, dtype=dtype or self.dtype).add_(0.5)
 
     def modulation(self, batch: int, cols: int, count: int, dtype: torch.dtype | None = None) -> list[Tensor]:
-        """`count` of the six slices `[batch, 1, cols]` that AdaLayerNormZero cuts from one projection."""
+        """Return `count` of the six slices `[batch, 1, cols]` that AdaLayerNormZero takes from one projection."""
         projection = self.normal(batch, 6 * cols, scale=0.3, dtype=dtype)
         return [part[:, None] for part in projection.chunk(6, dim=1)[:count]]
 
     def indices(self, count: int, below: int) -> Tensor:
-        """Classes of a cross-entropy."""
+        """Return class indices for a cross-entropy."""
         return torch.randint(below, (count,), device=self.device)
 
 
 @dataclass(frozen=True)
 class Peer:
-    """A library that has the op: its module, and a call that takes the module and the form's inputs."""
+    """A library with the op: its module, and a call with the module and the form's inputs as arguments."""
 
     module: str
     call: Chain
     overwrites: bool = False
-    """Writes its results over the inputs: the check gives it copies."""
+    """True: the call overwrites its inputs, so the check passes copies."""
 
 
 @dataclass(frozen=True, eq=False)
 class Form:
     """One chain of an op, at the shapes of the models that use it.
 
-    `inputs` makes fresh ones for a shape, whose first two sizes are batch and tokens. `eager`, `reference` (in
-    float64), `ours` and the peers take them by name; `ours` takes `mode` where `claims` names more than one.
+    `inputs` creates inputs for a shape, whose first two sizes are batch and tokens. `eager`, `reference` (in float64),
+    `ours` and the peers get them as keyword arguments. If `claims` names modes, `ours` also gets `mode`.
     """
 
     op: str
@@ -78,49 +78,49 @@ class Form:
     ours: Chain
     claims: Mapping[str, str] = field(default_factory=lambda: EXACT_AND_FAST)
     library: tuple[str, Chain] | None = None
-    """torch's own function for the chain, where it is another one than the chain."""
+    """Name and call of the torch function that computes the chain, if the chain does not use it."""
     peers: Mapping[str, Peer] = field(default_factory=dict)
     real: Chain | None = None
-    """The chain through the classes of diffusers or transformers, imported when called."""
+    """The chain by the classes of diffusers or transformers, which it imports when called."""
     floor: Chain | None = None
     """A kernel that only moves the form's bytes."""
     timed: bool = True
     chunked: bool = True
-    """Whether tokens are independent of their number, so that the reference may see some at a time."""
+    """Whether tokens are independent, so that the reference may compute some at a time."""
     grains: tuple[int, ...] = ()
-    """Tokens come in multiples of the largest of these that is no larger than their number."""
+    """The number of tokens is a multiple of the largest of these values that does not exceed it."""
     token: Chain | None = None
-    """Ours on the one token `at` of `tokens`, its inputs alone given, where its place is part of the result."""
+    """oxiwarp's call for only the token `at` of `tokens`, if the result depends on the position of the token."""
     backward: bool = False
-    """Measure the gradients of the inputs for the given `grad` (`grad2` of a second result), not the call."""
+    """True: measure the gradients of the inputs for the input `grad` (and `grad2` for a second result)."""
     constants: tuple[str, ...] = ()
-    """Inputs that have no gradient."""
+    """Names of the inputs without a gradient."""
     gradient: str = ""
-    """The operator of the gradient, where it is not called as the form's op."""
+    """Name of the gradient's operator, if it differs from `op`."""
     dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
 
     @property
     def function(self) -> str:
-        """The public function that is measured."""
+        """Name of the measured public function."""
         return self.op.removesuffix("_backward")
 
     @property
     def modes(self) -> tuple[str, ...]:
-        """Of `ours`, the default first."""
+        """The modes of `ours`, the default first."""
         return tuple(self.claims)
 
     def call(self, mode: str) -> Chain:
-        """Ours in one mode."""
+        """Return oxiwarp's call in one mode."""
         return (lambda **inputs: self.ours(**inputs, mode=mode)) if mode != NO_MODE else self.ours
 
 
 def tuple_of(result: Result) -> tuple[Tensor, ...]:
-    """Results as a tuple, also where there is one."""
+    """Return the result or results as a tuple."""
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
 def prepare(form: Form, provider: Chain, inputs: Inputs) -> Callable[[], Result]:
-    """What is called and timed. For a backward form the provider runs here, and the call is its gradient."""
+    """Return the call to time. For a backward form, run the provider here and return the call of its gradient."""
     if not form.backward:
         return lambda: provider(**inputs)
     grads = [x for name, x in inputs.items() if name.startswith("grad")]
@@ -132,19 +132,22 @@ def prepare(form: Form, provider: Chain, inputs: Inputs) -> Callable[[], Result]
 
 
 def bytes_of(*tensors: Tensor) -> int:
-    """Of the elements, not of the storage that they are slices of."""
+    """Return the bytes of the tensors' elements, without the rest of their storage."""
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
 def wide(x: Tensor) -> Tensor:
-    """In float64, or complex128; integers as they are."""
+    """Convert to float64 or complex128. Return integers unchanged."""
     if x.is_complex():
         return x.to(torch.complex128)
     return x.double() if x.is_floating_point() else x
 
 
 def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator[dict[Any, Tensor]]:
-    """The tensors, some tokens at a time, so that float64 copies stay small. Tensors without tokens come whole."""
+    """Yield the tensors for some tokens at a time, so that float64 copies stay small.
+
+    Tensors without a token dimension are always complete.
+    """
     largest = max(x.numel() for x in tensors.values())
     step = max(1, CHUNK * tokens // largest) if chunked else tokens
     where = {name: token_dimension(x, tokens) for name, x in tensors.items()}
@@ -157,6 +160,6 @@ def parts(tensors: Mapping[Any, Tensor], tokens: int, chunked: bool) -> Iterator
 
 
 def token_dimension(x: Tensor, tokens: int) -> int | None:
-    """The first dimension of that size, the last one aside (but for a vector's); None where there is none."""
+    """Return the first dimension of size `tokens`, or None. The last dimension counts only for a vector."""
     leading = x.shape[:-1] if x.ndim > 1 else x.shape
     return leading.index(tokens) if tokens in leading else None

@@ -1,4 +1,4 @@
-"""Norm and modulation as the blocks of diffusers' transformers write them, shared by the ops that fuse them."""
+"""Norm and modulation as in the blocks of diffusers' transformers, for the forms of the fused ops."""
 
 import torch.nn.functional as F
 from forms import Inputs, Shape, Source
@@ -8,42 +8,42 @@ EPS = 1e-6
 
 
 def inputs(source: Source, shape: Shape) -> Inputs:
-    """Scale and shift per batch, slices of one projection as `chunk` gives them."""
+    """Return `x`, and scale and shift per batch, which are slices of one projection as from `chunk`."""
     shift, scale = source.modulation(shape[0], shape[-1], 2)
     return {"x": source.normal(*shape, mean=0.5), "scale": scale, "shift": shift}
 
 
 def inputs_wan(source: Source, shape: Shape) -> Inputs:
-    """Wan's modulation is float32."""
+    """Return inputs with a float32 modulation, as in Wan."""
     shift, scale = source.modulation(shape[0], shape[-1], 2, float32)
     return {"x": source.normal(*shape, mean=0.5), "scale": scale, "shift": shift}
 
 
 def layer_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """AdaLayerNormZero, norm2 and its modulation: Flux, SD3, HunyuanVideo, Qwen-Image. Four roundings."""
+    """Compute LayerNorm and modulation as in AdaLayerNormZero (Flux, SD3, HunyuanVideo, Qwen-Image): four roundings."""
     return F.layer_norm(x, x.shape[-1:], eps=EPS) * (1 + scale) + shift
 
 
 def rms_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """LTXVideoTransformerBlock: diffusers' RMSNorm without weight, then as above."""
+    """Compute RMSNorm without weight and modulation as in LTXVideoTransformerBlock."""
     variance = x.to(float32).pow(2).mean(-1, keepdim=True)
     return (x * rsqrt(variance + EPS)).to(x.dtype) * (1 + scale) + shift
 
 
 def wan_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """WanTransformerBlock: float32 throughout, one cast."""
+    """Compute norm and modulation as in WanTransformerBlock: in float32, with one cast."""
     return (F.layer_norm(x.float(), x.shape[-1:], eps=EPS) * (1 + scale) + shift).type_as(x)
 
 
 def real_rms_norm_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """LTX's through diffusers' class."""
+    """Compute `rms_norm_chain` by diffusers' class."""
     from diffusers.models.normalization import RMSNorm
 
     return RMSNorm(x.shape[-1], EPS, elementwise_affine=False)(x) * (1 + scale) + shift
 
 
 def real_wan_chain(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """Wan's through diffusers' class."""
+    """Compute `wan_chain` by diffusers' class."""
     from diffusers.models.normalization import FP32LayerNorm
 
     norm = FP32LayerNorm(x.shape[-1], EPS, elementwise_affine=False)

@@ -1,7 +1,6 @@
-"""What is not the kernel: Python's cost per call, the cost of importing, the first call.
+"""Measures overheads outside of the kernels: Python time per call, import time and the first call.
 
-Import and first call are measured in fresh processes; a fresh `CUDA_CACHE_PATH` makes the driver's cache of compiled
-PTX cold.
+Import and first call are measured in new processes. A new `CUDA_CACHE_PATH` gives an empty driver cache of compiled PTX.
 """
 
 import os
@@ -15,7 +14,7 @@ from statistics import median
 import torch
 import torch.nn.functional as F
 
-# Caches that a user has: that of the driver, and the bytecode that pip leaves.
+# Variables that disable caches. They are removed, because users have the driver's cache and pip's bytecode.
 WITHOUT_CACHE = ("CUDA_CACHE_DISABLE", "PYTHONDONTWRITEBYTECODE")
 
 _IMPORT = """
@@ -25,7 +24,7 @@ import oxiwarp
 print(time.perf_counter() - start)
 """
 
-# The context exists, torch has run a kernel: what is left is the op's own.
+# The CUDA context exists and torch has run a kernel, so the time is that of the op only.
 _FIRST_CALL = """
 import sys, time, torch, oxiwarp
 x = torch.ones(64, 2048, device="cuda", dtype=torch.bfloat16)
@@ -41,7 +40,7 @@ print(time.perf_counter() - start)
 
 
 def per_call(rounds: int) -> dict[tuple[str, str], float]:
-    """Microseconds per Python call on a tiny tensor, by (mode, what); the calls take turns, and the median counts."""
+    """Return the median microseconds per Python call on a small tensor, by (mode, what). The calls alternate."""
     import oxiwarp
 
     x = torch.randn(16, 2048, device="cuda", dtype=torch.bfloat16)
@@ -57,7 +56,7 @@ def per_call(rounds: int) -> dict[tuple[str, str], float]:
     for mode, context in (("inference_mode", torch.inference_mode), ("no_grad", torch.no_grad)):
         with context():
             times: dict[str, list[float]] = {what: [] for what in calls}
-            for turn in range(rounds + 2):  # two to warm up
+            for turn in range(rounds + 2):  # the first two are warm-up
                 for what, call in calls.items():
                     spent = _microseconds(call)
                     if turn >= 2:
@@ -67,7 +66,7 @@ def per_call(rounds: int) -> dict[tuple[str, str], float]:
 
 
 def _microseconds(call: Callable[[], object], count: int = 300) -> float:
-    """Per call; so few calls that the launch queue never fills, which would time the GPU instead."""
+    """Return microseconds per call. `count` is so small that the launch queue does not fill up."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(count):
@@ -78,13 +77,13 @@ def _microseconds(call: Callable[[], object], count: int = 300) -> float:
 
 
 def import_seconds(runs: int) -> float:
-    """What `import oxiwarp` adds to `import torch`: the median of fresh processes, its bytecode being there."""
+    """Return the median time of `import oxiwarp` after `import torch` in new processes with cached bytecode."""
     _seconds(_IMPORT)
     return median(_seconds(_IMPORT) for _ in range(runs))
 
 
 def first_call_seconds(op: str, runs: int) -> tuple[float, float]:
-    """The worst first call of `op` with a cold driver cache, and with the same cache warm."""
+    """Return the longest time of a first call of `op` with a cold driver cache, and with a warm one."""
     cold: list[float] = []
     warm: list[float] = []
     for _ in range(runs):
@@ -95,7 +94,7 @@ def first_call_seconds(op: str, runs: int) -> tuple[float, float]:
 
 
 def _seconds(program: str, *arguments: str, cache: str | None = None) -> float:
-    """Run a program in a fresh process and return the number that it prints."""
+    """Run a program in a new process and return the number that it prints."""
     environment = {name: value for name, value in os.environ.items() if name not in WITHOUT_CACHE}
     if cache:
         environment["CUDA_CACHE_PATH"] = cache

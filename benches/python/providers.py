@@ -1,4 +1,7 @@
-"""Who computes a form: oxiwarp in each mode, the eager chain, torch's own function, both compiled, and peers."""
+"""Lists the providers of a form, which are the implementations to compare.
+
+They are oxiwarp in each mode, the eager chain, torch's function for the chain, the last two compiled, and the peers.
+"""
 
 import importlib
 from collections.abc import Callable
@@ -16,22 +19,22 @@ FLOOR = "copy kernel"
 
 
 def name_of(mode: str, form: Form) -> str:
-    """Ours: the default mode has the plain name."""
+    """Return the name of oxiwarp's provider. The default mode has no suffix."""
     return OURS if mode == form.modes[0] else f"{OURS} {mode}"
 
 
 def is_ours(provider: str) -> bool:
-    """In any mode."""
+    """Whether the provider is oxiwarp in any mode."""
     return provider.split()[0] == OURS
 
 
 def compiled(chain: Chain) -> Chain:
-    """By Inductor, as one graph, for these shapes only."""
+    """Compile with Inductor, as one graph and for static shapes."""
     return torch.compile(chain, fullgraph=True, dynamic=False)
 
 
 def to_compile(form: Form) -> dict[str, Chain]:
-    """What torch.compile is measured on, by the provider's name."""
+    """Return the chains for torch.compile, by the name of the provider."""
     chains = {CHAIN_COMPILED: form.eager}
     if form.library:
         name, library = form.library
@@ -40,7 +43,7 @@ def to_compile(form: Form) -> dict[str, Chain]:
 
 
 def providers_of(form: Form) -> dict[str, Chain]:
-    """By name, the eager chain first; those that are not installed are left out."""
+    """Return all installed providers by name, the eager chain first."""
     found: dict[str, Chain] = {EAGER: form.eager}
     found |= ours_of(form)
     if form.library:
@@ -53,7 +56,7 @@ def providers_of(form: Form) -> dict[str, Chain]:
 
 
 def ours_of(form: Form) -> dict[str, Chain]:
-    """By name; none where this build does not have the op."""
+    """Return oxiwarp's providers by name; none if this build lacks the op."""
     return {name_of(mode, form): form.call(mode) for mode in form.modes} if has_ours(form) else {}
 
 
@@ -62,7 +65,7 @@ def _bound(call: Chain, module: Any) -> Callable[..., Any]:
 
 
 def has_ours(form: Form) -> bool:
-    """Whether this build has the public function, and the gradient where that is measured."""
+    """Whether this build has the public function, and for a backward form the gradient."""
     import oxiwarp
 
     gradient = form.gradient or form.op
@@ -70,7 +73,7 @@ def has_ours(form: Form) -> bool:
 
 
 def absent(forms: list[Form]) -> list[str]:
-    """A line for each peer that cannot be in an op's table, and why."""
+    """Return a message with the reason for each peer that is missing in an op's table."""
     lines = []
     for name in PEERS:
         peers = [form.peers[name] for form in forms if name in form.peers]
@@ -83,9 +86,9 @@ def absent(forms: list[Form]) -> list[str]:
 
 @cache
 def installed(module: str) -> Any | None:
-    """A peer's module, or None: its absence must not stop the benchmark."""
+    """Return a peer's module, or None if the import fails."""
     try:
         return importlib.import_module(module)
-    except Exception as error:  # a peer that fails to import is absent, whatever it raises
+    except Exception as error:  # any error means that the peer is not available
         print(f"{module}: not measured ({type(error).__name__}: {error})")
         return None

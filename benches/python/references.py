@@ -1,4 +1,4 @@
-"""Float64 formulas that several references share, written from the definitions and not from the chains."""
+"""Formulas for the float64 references, written from the definitions and independent of the chains."""
 
 import math
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def layer_norm(x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
-    """Mean 0, variance 1 along the last dimension."""
+    """Normalise to mean 0 and variance 1 along the last dimension."""
     centred = x - x.mean(-1, keepdim=True)
     y = centred / (centred.square().mean(-1, keepdim=True) + eps).sqrt()
     y = y if weight is None else y * weight
@@ -15,34 +15,34 @@ def layer_norm(x: Tensor, eps: float, weight: Tensor | None = None, bias: Tensor
 
 
 def rms_norm(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
-    """Root mean square 1 along the last dimension."""
+    """Normalise to root mean square 1 along the last dimension."""
     y = x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
     return y if weight is None else y * weight
 
 
 def silu(x: Tensor) -> Tensor:
-    """x times its logistic function."""
+    """Compute `x * sigmoid(x)`."""
     return x / (1 + torch.exp(-x))
 
 
 def gelu(x: Tensor) -> Tensor:
-    """x times the normal distribution function."""
+    """Compute `x * Phi(x)`, with the distribution function Phi of the standard normal distribution."""
     return x * 0.5 * torch.special.erfc(-x / math.sqrt(2))
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU's approximation by tanh, as a logistic function of twice the argument."""
+    """Compute the tanh approximation of GELU, by `(1 + tanh(u)) / 2 = sigmoid(2 u)`."""
     return x / (1 + torch.exp(-2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Neighbouring pairs of the last dimension turned by an angle each; the tables hold every angle twice."""
+    """Rotate interleaved pairs of the last dimension. The tables have every angle twice, in adjacent elements."""
     even, odd, cos, sin = x[..., 0::2], x[..., 1::2], cos[..., 0::2], sin[..., 0::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)
 
 
 def rotate_halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Pairs of an element of the first half and its partner in the second, turned by an angle each."""
+    """Rotate half-split pairs of the last dimension: element `i` of the first half with `i` of the second."""
     (first, second), half = x.chunk(2, dim=-1), x.shape[-1] // 2
     cos, sin = cos[..., :half], sin[..., :half]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)

@@ -1,4 +1,4 @@
-"""Tables on the terminal; CSV and environment in a folder."""
+"""Prints tables on the terminal, and writes CSV files and environment.json to a folder."""
 
 import csv
 import json
@@ -13,7 +13,7 @@ from rich.table import Table
 
 
 def table_of(op: str, results: Results) -> Table:
-    """One op: our time and rate, and how many times as fast as each peer we are."""
+    """Return the table of one op: oxiwarp's time and rate, and the time of each peer divided by it."""
     rows, forms = results.of(op), selected([op])
     libraries = sorted({form.library[0] for form in forms if form.library})
     peers = [EAGER, *libraries, COMPILED, *(name for name in PEERS if any(m.best(name) for m in rows))]
@@ -45,13 +45,13 @@ def _figure(ratio: float | None, inverse: bool = False) -> str:
 
 
 def _ratio(m: Measurement, peer: str) -> str:
-    """As `1.08`; for torch.compile with the form that was the faster, where there are two."""
+    """Format a ratio as `1.08`. If torch.compile has two variants, name the faster one."""
     several = peer == COMPILED and sum(name.startswith(COMPILED) for name in m.times) > 1
     return _figure(m.ratio(peer)) + (f" ({(m.best(peer) or '')[14:-1]})" if several and m.ratio(peer) else "")
 
 
 def show(results: Results, console: Console) -> None:
-    """All tables and the goals."""
+    """Print all tables and the goals."""
     for op in results.ops:
         console.print(table_of(op, results))
     if results.measurements:
@@ -83,7 +83,7 @@ RATES = ("gb_per_s", "of_copy", "relative_error")
 
 
 def write_csv(results: Results, path: Path) -> None:
-    """A line for each op, model and provider."""
+    """Write a line for each op, model and provider."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow((*COLUMNS, *RATES))
@@ -96,7 +96,7 @@ def write_csv(results: Results, path: Path) -> None:
 
 
 def write_overheads(results: Results, path: Path) -> None:
-    """What is not a kernel: calls, import, first calls, in µs."""
+    """Write the overheads in µs: calls, import and first calls."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("what", "of", "us"))
@@ -110,7 +110,7 @@ def write_overheads(results: Results, path: Path) -> None:
 
 
 def write_goals(results: Results, path: Path) -> None:
-    """Each goal, whether it is met, and the figure."""
+    """Write each goal, whether it is met, and the figure."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("goal", "met", "figure"))
@@ -119,7 +119,7 @@ def write_goals(results: Results, path: Path) -> None:
 
 
 def write_environment(results: Results, facts: dict[str, Any], path: Path) -> None:
-    """Where and how this was measured, with the goals."""
+    """Write the facts about the measurement, the goals and the skipped cases."""
     met = [{"goal": goal.text, "met": goal.met, "figure": goal.figure} for goal in goals(results)]
     copies = {"median": results.copy, "all": results.copies} if results.copies else None
     absences = {"missing": results.missing, "left_out": results.left_out, "dropped": results.dropped}

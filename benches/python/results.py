@@ -1,4 +1,4 @@
-"""The measurements as data, and the project's goals as checks on them."""
+"""Data classes for the measurements, and the project's goals as checks of them."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -8,26 +8,27 @@ from forms import Shape
 from providers import CHAIN_COMPILED, EAGER, FLOOR, OURS
 from timing import Time
 
-LARGE = 100e6  # bytes of a case's largest tensor: from here on a kernel must be at the speed of memory
+LARGE = 100e6  # bytes of a case's largest tensor; from here on the goals limit the bandwidth
 OF_COPY, OF_COPY_BACKWARD = 0.90, 0.80
 EXACT_OVER_FAST = 1.15
 FAST = f"{OURS} fast"
 COMPILED = "torch.compile"
 NOT_MEASURED = "not measured"
 
-# QuACK's RMSNorm on an H200, by the copy bandwidth of that run: benches/results/README.md.
+# Bandwidth of QuACK's RMSNorm on an H200, divided by the copy bandwidth of the same run:
+# benches/results/README.md.
 QUACK_OF_COPY = {(1, 32768, 3072): 3970 / 4275, (1, 4096, 32768): 4055 / 4275}
 LATENCY_SHAPE, LATENCY = (1, 1024, 2048), 3.9
 
 
 def label_of(shape: Shape) -> str:
-    """As `2×8064×2048`, without a batch of one."""
+    """Format a shape as `2×8064×2048`, without a batch of 1."""
     return "×".join(str(size) for at, size in enumerate(shape) if at or size > 1)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One op for one model: time and relative error by provider."""
+    """Result of one op for one model: time and relative error by provider."""
 
     op: str
     chain: str
@@ -41,7 +42,7 @@ class Measurement:
 
     @property
     def label(self) -> str:
-        """Of the shape."""
+        """Text for the shape."""
         return label_of(self.shape)
 
     @property
@@ -50,16 +51,16 @@ class Measurement:
         return f"{self.model} {self.label}"
 
     def rate(self, provider: str = OURS) -> float:
-        """GB/s."""
+        """Return the provider's bandwidth in GB/s."""
         return self.bytes / self.times[provider].median / 1e3
 
     def best(self, peer: str) -> str | None:
-        """The provider that stands for a peer: of torch.compile's, the faster; None where none was measured."""
+        """Return the fastest measured provider of a peer, such as the faster torch.compile variant, or None."""
         names = [name for name in self.times if name == peer or name.startswith(f"{peer}(")]
         return min(names, key=lambda name: self.times[name].median, default=None)
 
     def ratio(self, peer: str, of: str = OURS) -> float | None:
-        """How many times as fast as the peer oxiwarp is, or None where one was not measured."""
+        """Return the peer's time divided by the time of `of`, or None if one of them was not measured."""
         name = self.best(peer)
         if name is None or of not in self.times:
             return None
@@ -71,14 +72,14 @@ class Results:
     """Everything that a run measured."""
 
     measurements: list[Measurement] = field(default_factory=list)
-    copies: list[float] = field(default_factory=list)  # GB/s, one for each measurement
+    copies: list[float] = field(default_factory=list)  # GB/s per measurement
     per_call: dict[tuple[str, str], float] = field(default_factory=dict)
     import_seconds: float | None = None
     first_call: dict[str, tuple[float, float]] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    dropped: list[str] = field(default_factory=list)  # peers that do not run, or whose results are wrong, and why
+    dropped: list[str] = field(default_factory=list)  # peers that fail or give wrong results, with the reason
     missing: list[str] = field(default_factory=list)  # ops that this build does not have
-    left_out: list[str] = field(default_factory=list)  # op and model: no time, or a chain that does not run here
+    left_out: list[str] = field(default_factory=list)  # op and model: no time or no memory, or the chain fails
 
     @property
     def copy(self) -> float:
@@ -87,21 +88,21 @@ class Results:
 
     @property
     def ops(self) -> list[str]:
-        """Measured, in their order."""
+        """Names of the measured ops, in their order."""
         return list(dict.fromkeys(m.op for m in self.measurements))
 
     def of(self, op: str) -> list[Measurement]:
-        """One op's."""
+        """Return the measurements of one op."""
         return [m for m in self.measurements if m.op == op]
 
     def left_of(self, op: str) -> int:
-        """How many cases of an op were left out."""
+        """Return the number of skipped cases of an op."""
         return sum(case.split()[0] == op for case in self.left_out)
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A goal, whether it is met (None: not measured) and the figure."""
+    """A goal, whether it is met (None: not measured), and the figure."""
 
     text: str
     met: bool | None
@@ -109,7 +110,7 @@ class Goal:
 
 
 def goals(results: Results) -> Iterator[Goal]:
-    """The stated goals. One on every case is not met by some of them: those left out count as not measured."""
+    """Yield the goals. A goal for all cases counts as not measured if some cases were skipped."""
     for op in dict.fromkeys([*results.ops, *(case.split()[0] for case in results.left_out)]):
         yield from _goals_of(op, results)
     yield from _goals_of_rms_norm(results)
@@ -120,7 +121,7 @@ def goals(results: Results) -> Iterator[Goal]:
 
 
 def _goals_of(op: str, results: Results) -> Iterator[Goal]:
-    """What holds for every op."""
+    """Yield the goals that apply to every op."""
     rows, least = results.of(op), OF_COPY_BACKWARD if op.endswith("_backward") else OF_COPY
     large, left = [m for m in rows if m.largest >= LARGE], results.left_of(op)
     if large or left:
@@ -183,7 +184,7 @@ def _worst(
     figure: str,
     left: int,
 ) -> Goal:
-    """A goal on every row: the worst row decides, and is named; `left` rows were left out."""
+    """Create a goal for all rows. The worst row decides and is named. `left` rows were skipped."""
     measured = [(found, m.title) for m in rows if (found := value(m)) is not None]
     if not measured:
         return Goal(text, None, NOT_MEASURED)

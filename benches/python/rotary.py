@@ -1,4 +1,4 @@
-"""Rotary tables and chains as the models write them, shared by `rope` and `qk_norm_rope`."""
+"""Rotary tables and chains as in the models, for the forms of `rope` and `qk_norm_rope`."""
 
 import math
 
@@ -10,20 +10,20 @@ Tables = tuple[Tensor, Tensor]
 
 
 def tables(source: Source, *shape: int, dtype: torch.dtype = float32) -> Tables:
-    """Cosines and sines of random angles, every angle twice in a row, as diffusers keeps them."""
+    """Return cosines and sines of random angles, with each angle in two adjacent elements, as in diffusers."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     return tuple(f(angles).repeat_interleave(2, dim=-1).to(dtype) for f in (torch.cos, torch.sin))  # type: ignore
 
 
 def half_tables(source: Source, *shape: int) -> Tables:
-    """The same with every angle in both halves, in the model's dtype, as transformers keeps them."""
+    """Return tables with each angle in both halves, in the model's dtype, as in transformers."""
     angles = torch.rand((*shape[:-1], shape[-1] // 2), device=source.device).mul_(2 * math.pi)
     angles = torch.cat((angles, angles), dim=-1)
     return angles.cos().to(source.dtype), angles.sin().to(source.dtype)
 
 
 def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """diffusers.models.embeddings.apply_rotary_emb on [B, S, H, D] with [S, D]: Flux, HunyuanVideo."""
+    """Run diffusers' `embeddings.apply_rotary_emb`: `x` [B, S, H, D], tables [S, D] (Flux, HunyuanVideo)."""
     cos, sin = cos[None, :, None, :], sin[None, :, None, :]
     real, imaginary = x.reshape(*x.shape[:-1], -1, 2).unbind(-1)
     rotated = torch.stack([-imaginary, real], dim=-1).flatten(3)
@@ -31,14 +31,14 @@ def flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def ltx(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """transformer_ltx.apply_rotary_emb: before the heads are split, with tables [B, S, heads * D]."""
+    """Run `transformer_ltx.apply_rotary_emb`: `x` and tables [B, S, heads * D], before the head split."""
     real, imaginary = x.unflatten(2, (-1, 2)).unbind(-1)
     rotated = torch.stack([-imaginary, real], dim=-1).flatten(2)
     return (x.float() * cos + rotated.float() * sin).to(x.dtype)
 
 
 def wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """WanAttnProcessor's apply_rotary_emb: [B, S, H, D] with [1, S, 1, D]."""
+    """Run the `apply_rotary_emb` of WanAttnProcessor: `x` [B, S, H, D], tables [1, S, 1, D]."""
     first, second = x.unflatten(-1, (-1, 2)).unbind(-1)
     cos, sin = cos[..., 0::2], sin[..., 1::2]
     out = torch.empty_like(x)
@@ -48,48 +48,48 @@ def wan(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def qwen_image(x: Tensor, turn: Tensor) -> Tensor:
-    """apply_rotary_emb_qwen: complex64 [S, D / 2]."""
+    """Run `apply_rotary_emb_qwen`: `x` [B, S, H, D], complex64 table [S, D / 2]."""
     pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
     return torch.view_as_real(pairs * turn.unsqueeze(1)).flatten(3).type_as(x)
 
 
 def llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """transformers' apply_rotary_pos_emb on [B, H, S, D]: three roundings."""
+    """Run transformers' `apply_rotary_pos_emb` for `x` [B, H, S, D]: three roundings."""
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
     first, second = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
     return (x * cos) + (torch.cat((-second, first), dim=-1) * sin)
 
 
 def mochi(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """MochiAttnProcessor2_0's apply_rotary_emb on [B, S, H, D] with [S, H, D / 2]: angles of each head, once a pair."""
+    """Run the `apply_rotary_emb` of MochiAttnProcessor2_0: `x` [B, S, H, D], tables per head [S, H, D / 2]."""
     even, odd = x[..., 0::2].float(), x[..., 1::2].float()
     first, second = (even * cos - odd * sin).to(x.dtype), (even * sin + odd * cos).to(x.dtype)
     return torch.stack([first, second], dim=-1).flatten(-2)
 
 
 def real_flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Flux's, diffusers' own function."""
+    """Call diffusers' function for Flux."""
     from diffusers.models.embeddings import apply_rotary_emb
 
     return apply_rotary_emb(x, (cos, sin), sequence_dim=1)
 
 
 def real_ltx(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """LTX's, diffusers' own function."""
+    """Call diffusers' function for LTX."""
     from diffusers.models.transformers.transformer_ltx import apply_rotary_emb
 
     return apply_rotary_emb(x, (cos, sin))
 
 
 def real_qwen_image(x: Tensor, turn: Tensor) -> Tensor:
-    """Qwen-Image's, diffusers' own function."""
+    """Call diffusers' function for Qwen-Image."""
     from diffusers.models.transformers.transformer_qwenimage import apply_rotary_emb_qwen
 
     return apply_rotary_emb_qwen(x, turn, use_real=False)
 
 
 def real_llama(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> Tables:
-    """transformers' own function."""
+    """Call transformers' function for Llama."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     return apply_rotary_pos_emb(q, k, cos, sin)

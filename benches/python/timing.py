@@ -1,14 +1,14 @@
-"""GPU times: replays of CUDA graphs over rotated buffers, providers taking turns.
+"""Measures GPU times by replays of CUDA graphs over rotated buffers. The providers run alternately.
 
-A graph of many calls leaves out Python and launch gaps. Its calls go round enough inputs, and each writes results of
-its own, so that no call finds its data in the L2 cache. Results that a call frees would not do: the graph's private
-pool hands the next call the same block, which then stays in the cache and makes small shapes look too fast. So all
-results of a graph stay alive while it is captured, whoever makes them.
+A graph of many calls excludes Python time and launch gaps. Its calls rotate through many sets of inputs, and each call
+writes separate results, so no call finds its data in the L2 cache. All results stay alive during the capture. Otherwise
+the graph's private pool would give the block of a freed result to the next call. That block would stay in the L2 cache,
+and small shapes would look too fast.
 
-Providers take turns, so that a change of clocks meets all of them alike. A turn is two replays, of which the second is
-timed: the first one finds the L2 full of what the provider before has written, which has to leave first. A large
-device-to-device copy takes its turn too: what the memory gives at that moment. It runs outside a graph, since a copy
-node of a graph runs on a copy engine, which on an H200 moves 2767 GB/s instead of 4200.
+The providers alternate, so that a change of the clock rate affects all of them. A turn has two replays, and only the
+second one is timed. The first replay writes back the data that the previous provider left in the L2 cache. A large
+device-to-device copy also gets a turn, to measure the memory bandwidth at that time. It runs outside a graph, because a
+copy node runs on a copy engine, which on an H200 moves 2767 GB/s instead of 4200.
 """
 
 import math
@@ -20,20 +20,20 @@ from statistics import median, quantiles
 import torch
 from forms import DTYPE, Inputs, Result, bytes_of, tuple_of
 
-ROTATED = 800e6  # bytes that the inputs of one provider hold at least; and three times the L2
+ROTATED = 800e6  # minimum bytes of all input sets of a provider; at least three times the L2
 SMALL = 2**20  # bytes
-CALLS = 20  # in a graph, at least; fewer where their results would take more of the memory than this
-RESULTS = 1 / 24  # of the GPU's memory, for the results of one graph
-SLOW = 200  # µs of a call: launching alone never takes as long
-LONGEST = 4e3  # µs of a replay, about: a slow provider's graph is shorter, but still passes the L2 three times
-COPIES = 4  # in a turn
-COPY_BYTES = 2**29  # of the tensor that is copied, at least; twice that where there is room
+CALLS = 20  # minimum per graph, if RESULTS allows it
+RESULTS = 1 / 24  # maximum fraction of the GPU's memory for the results of one graph
+SLOW = 200  # µs of a call; a launch takes less
+LONGEST = 4e3  # approximate µs of a replay; a slow provider's graph has fewer calls
+COPIES = 4  # per turn
+COPY_BYTES = 2**29  # minimum size of the copied tensor; up to twice that if memory allows
 COPY = "copy"
 
 
 @dataclass(frozen=True)
 class Time:
-    """Microseconds per call."""
+    """Microseconds per call: median, 10th and 90th percentile."""
 
     median: float
     low: float
@@ -41,43 +41,44 @@ class Time:
 
     @staticmethod
     def of(samples: list[float]) -> "Time":
-        """The median with the 10th and 90th percentile; of a single round there is one figure."""
+        """Create from samples. A single sample gives the same value three times."""
         deciles = quantiles(samples, n=10) if len(samples) > 1 else samples
         return Time(median(samples), deciles[0], deciles[-1])
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What a provider does when its turn comes: `run` puts `calls` calls on the stream."""
+    """The work of one provider in a turn: `run` puts `calls` calls on the stream."""
 
     run: Callable[[], object]
     calls: int
     keep: object
-    """Alive as long as `run` is needed: the graph's inputs and results."""
+    """The graph's inputs and results, which must stay alive while `run` is in use."""
 
 
 def sets_for(input_bytes: int, device: torch.device) -> int:
-    """How many sets of inputs to rotate."""
+    """Return the number of input sets to rotate."""
     return max(2, math.ceil(max(ROTATED, 3 * _l2(device)) / input_bytes))
 
 
 def rotated(make: Callable[[], Inputs], count: int) -> list[Inputs]:
-    """`count` sets of inputs. Small ones are parameters, which the sets share."""
+    """Return `count` sets of inputs. All sets share the small tensors, which are parameters."""
     sets = [make() for _ in range(count)]
     small = {name: x for name, x in sets[0].items() if bytes_of(x) < SMALL}
     return [{**inputs, **small} for inputs in sets]
 
 
 def calls_for(output_bytes: int, sets: int, device: torch.device) -> int:
-    """How many calls a graph has: each set of inputs once, and more where that is few."""
+    """Return the number of calls of a graph: one per input set, or more up to `CALLS` if there are few sets."""
     room = int(torch.cuda.get_device_properties(device).total_memory * RESULTS)
     return max(sets, min(CALLS, room // output_bytes))
 
 
 def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs], calls: int) -> Turn:
-    """A graph of at most `calls` calls over the sets of inputs, all results alive; `prepare` makes the call of a set.
+    """Capture a graph of at most `calls` calls over the input sets, and keep all results alive.
 
-    What it does before, the forward pass of a gradient, runs on the capturing stream, for autograd returns to it.
+    `prepare` returns the call for one set. For a gradient, `prepare` runs the forward pass. It does so on the capturing
+    stream, because autograd runs the backward pass on the stream of the forward pass.
     """
     stream = _capturing(torch.cuda.current_device())
     stream.wait_stream(torch.cuda.current_stream())
@@ -103,7 +104,7 @@ def capture(prepare: Callable[[Inputs], Callable[[], Result]], sets: list[Inputs
 
 
 def copy_turn(device: torch.device) -> tuple[Turn, int]:
-    """Large copies, one behind the other, and the bytes of one: read and written."""
+    """Return a turn of consecutive large copies, and the bytes that one copy reads and writes."""
     free, _ = torch.cuda.mem_get_info(device)
     size = max(COPY_BYTES, min(2 * COPY_BYTES, free // 8))
     source = torch.randn(size // DTYPE.itemsize, device=device, dtype=DTYPE)
@@ -117,7 +118,7 @@ def copy_turn(device: torch.device) -> tuple[Turn, int]:
 
 
 def race(turns: dict[str, Turn], rounds: int) -> dict[str, Time]:
-    """Time per call of each, over `rounds` rounds; who begins changes with each round."""
+    """Return each provider's time per call over `rounds` rounds. Each round starts with another provider."""
     for turn in turns.values():
         for _ in range(2):
             turn.run()
@@ -146,7 +147,7 @@ def _events() -> tuple[torch.cuda.Event, torch.cuda.Event]:
 
 @cache
 def _capturing(device: int) -> torch.cuda.Stream:
-    """One for all graphs: the allocator keeps the blocks of each stream apart."""
+    """Return the one stream for all captures. The allocator reuses blocks only within a stream."""
     return torch.cuda.Stream(device)
 
 

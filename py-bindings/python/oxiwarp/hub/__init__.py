@@ -1,11 +1,11 @@
-"""`python -m oxiwarp hub <folder>`: this package as a kernel repository of Hugging Face Kernels.
+"""Writes this package as a kernel repository of Hugging Face Kernels: `python -m oxiwarp hub <folder>`.
 
     <folder>/build/torch-cuda/metadata.json
                               __init__.py, layers.py, ...   from repository/
                               _oxiwarp/                     a copy of the package
 
-`kernels.get_local_kernel(Path(folder))` loads it. Its operators have a namespace of their own in `torch.ops`, so that
-it lives beside an installed oxiwarp and beside another version of itself.
+`kernels.get_local_kernel(Path(folder))` loads the repository. Its operators have a separate namespace in
+`torch.ops`. So one process can also load an installed oxiwarp, or another version of the repository.
 """
 
 import hashlib
@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent
-# Of the package: the operators and what they import, which is nothing but torch, as Kernels demands.
+# Files of the package to copy: the operators and the modules that they import. These import only torch,
+# because Kernels allows no other dependency.
 TAKEN = ("_[a-z]*.py", "_native.*", "ops", "py.typed")
 INIT = """from .ops import *  # noqa: F403
 from .ops import _register
@@ -26,7 +27,7 @@ ARCHS = ("7.5+PTX", "8.0+PTX", "9.0+PTX")
 
 
 def build(folder: str | Path) -> Path:
-    """Write the repository into `folder`, in place of what is there under `build/torch-cuda`. Returns that path."""
+    """Write the repository to `build/torch-cuda` in `folder`, and return that path. Replaces an existing one."""
     target = Path(folder) / "build" / "torch-cuda"
     if target.exists():
         shutil.rmtree(target)
@@ -50,7 +51,10 @@ def build(folder: str | Path) -> Path:
 
 
 def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
-    """The files of a folder whose first part is `taken`; not their modes: an installed package may be read-only."""
+    """Copy the files whose first path component matches a pattern in `taken`.
+
+    File modes are not copied, because an installed package may be read-only.
+    """
     for path in source.rglob("*"):
         name = path.relative_to(source)
         if path.is_file() and "__pycache__" not in name.parts and any(fnmatchcase(name.parts[0], t) for t in taken):
@@ -59,7 +63,7 @@ def copy(source: Path, target: Path, taken: tuple[str, ...]) -> None:
 
 
 def namespace(folder: Path) -> str:
-    """A name that another content does not have."""
+    """Return a name for `torch.ops` that contains a hash of the folder's files."""
     digest = hashlib.sha256()
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         digest.update(str(path.relative_to(folder)).encode())

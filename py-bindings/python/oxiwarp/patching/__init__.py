@@ -1,8 +1,7 @@
-"""`oxiwarp.patch`: kernels for the blocks and norms of a pipeline, a model or a module, in place; `unpatch` takes them
-out again.
+"""`oxiwarp.patch` makes the blocks and norms of a model run on oxiwarp kernels, in place; `unpatch` undoes it.
 
-Blocks and attention processors are known by their source (`fusions/`), norms by what their own forward makes of a small
-tensor (`norms/`); how an object gets another method is in `class_swap.py`.
+`fusions/` recognises blocks and attention processors by their source code. `norms/` recognises norms by the output of
+their original forward for a small tensor. `class_swap.py` gives an object another method.
 """
 
 import fnmatch
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from . import fusions, old_names  # noqa: F401  under which pickles find modules
+from . import fusions, old_names  # noqa: F401  old module names for pickles
 from .class_swap import Recipe, Unsuitable, base_of, is_replaced, recipe_of, replace, restore
 from .inductor import is_decoders
 from .norms.forward import NormRecipe
@@ -21,15 +20,15 @@ from .norms.probe import DtypePair, Formula
 from .norms.recognise import Probed, is_candidate, recognise
 from .report import Report
 
-# Per mode: what the kernel promises against the module's own eager forward. Both modes have the same casts in the same
-# places for RMSNorm, because it costs nothing; only the order in which a row is summed differs from torch's.
+# Per mode: how closely the RMSNorm kernel agrees with the module's original eager forward. Both modes use the
+# casts of the original, because they cost nothing. Only the summation order of a row differs from torch's.
 EXACTNESS = {"exact": "same roundings", "fast": "same roundings"}
 EXCLUDED = "excluded by only= or skip="
 PATCHED_BEFORE = "excluded now, patched before"
 
 
 class Settings(NamedTuple):
-    """What a call of `patch` asks for, beside what is to be replaced."""
+    """The options of one `patch` call that go into the recipes."""
 
     mode: str
     cpu_kernels: bool
@@ -45,34 +44,44 @@ def patch(
     allow_empty: bool = False,
     attention: bool | None = None,
 ) -> Report:
-    """Run blocks, attention processors, feed-forwards and norms of `x` on oxiwarp's kernels, in place.
+    """Make blocks, attention processors, feed-forwards and norms of `x` run on oxiwarp kernels, in place.
 
     Parameters, state dict, hooks, dtype and device moves, offloading, `torch.compile`, training, copying and pickling
-    keep working. It may come before or after `.to("cuda")` and before or after offloading. A call that no kernel fits
-    goes to the object's own method: a CPU tensor, another dtype, autocast, a tensor subclass, forward-mode AD, inputs
-    that a block's kernels do not take.
+    keep working. You may patch before or after `.to("cuda")`, and before or after offloading. A call that the kernels
+    do not support runs the original method. Examples are a CPU tensor, another dtype, autocast, a tensor subclass and
+    forward-mode AD.
 
     Args:
-        x: a diffusers pipeline (anything with `.components`), a transformers pipeline (anything with `.model`), or an
-            nn.Module.
-        mode: "exact", the strictest agreement with the own method that the ops have, or "fast", which rounds once a
-            chain and not once a step, has GELUs in the products before them, and implies `attention`. A kernel by
-            itself is not always faster so. The report says which agreement there is.
-        only, skip: patterns (as for file names) of class names or dotted module names; `only` limits what is looked at,
-            `skip` takes out of it.
-        cpu_kernels: also run CPU tensors, on the CPU executor. Slow: for tests and demonstrations.
-        allow_empty: return an empty report where nothing was replaced, instead of raising.
-        attention: let fused attention processors call `oxiwarp.attention` where it was measured to be faster than what
-            torch chooses, which is on compute capability 9.0 alone. It rounds otherwise than torch's. None: in mode
-            "fast" alone.
+        x: a diffusers pipeline (any object with `.components`), a transformers pipeline (any object with `.model`), or
+            an nn.Module.
+        mode (str): "exact" gives the closest agreement with the original methods that the kernels offer. "fast" rounds
+            once per fused chain instead of once per step, computes GELUs in the preceding matrix multiplication, and
+            enables `attention`. A single kernel is not always faster in mode "fast". The report names the agreement.
+        only, skip (str or list of str): `fnmatch` patterns of class names or dotted module names. `patch` considers
+            the modules that match `only` and do not match `skip`. Default: all modules.
+        cpu_kernels (bool): also run CPU tensors, on the CPU executor. It is slow, and serves tests and demonstrations.
+        allow_empty (bool): if nothing was replaced, return a report without replacements instead of raising.
+        attention (bool or None): make fused attention processors call `oxiwarp.attention` for the sizes at which it was
+            measured to be faster than torch's attention. Only compute capability 9.0 has such measurements. The result
+            is rounded differently from torch's. None means True in mode "fast" and False in mode "exact".
 
     Returns:
-        A `Report`: what was replaced, what was left and why. Patching again is fine, and changes mode, `cpu_kernels`
-        and `attention`.
+        `Report`, which lists the replaced objects, and the other ones with the reason.
 
     Raises:
-        TypeError: `x` is none of these, or a pattern is no string. ValueError: another mode. RuntimeError: nothing was
-            replaced, or a module could not be, which is named: then all are as they were before the call.
+        TypeError: `x` has another type, or a pattern is not a string.
+        ValueError: `mode` is neither "exact" nor "fast".
+        RuntimeError: nothing was replaced, or an error occurred while an object was replaced; the message names the
+            object. After such an error, `x` is as it was before the call.
+
+    Note:
+        A second call on a patched `x` changes `mode`, `cpu_kernels` and `attention`.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.RMSNorm(8))
+        >>> report = oxiwarp.patch(model)
+        >>> oxiwarp.unpatch(model)
+        1
     """
     if mode not in EXACTNESS:
         raise ValueError(f"patch: mode is {mode!r}, expected 'exact' or 'fast'")
@@ -81,8 +90,8 @@ def patch(
     settings = Settings(mode, cpu_kernels, fusions.attention_measured() if wanted else None)
     only, skip = as_patterns("only", only, ["*"]), as_patterns("skip", skip, [])
     probed: Probed = {}
-    done: list[tuple[Any, Recipe | None]] = []  # what this call replaced, and what it had before
-    inner: dict[str, str] = {}  # what replaced blocks call in their own method only, and what the report says of it
+    done: list[tuple[Any, Recipe | None]] = []  # replaced objects, with their previous recipes
+    inner: dict[str, str] = {}  # remarks for the report by dotted name, from `not_called`
     try:
         names = names_of(x)
         for name, part in candidates(x):
@@ -109,14 +118,51 @@ def patch(
 
 
 def unpatch(x: Any) -> int:
-    """Give everything in `x` that `patch` replaced its own method back, exactly. Returns how many there were."""
+    """Give every object in `x` that `patch` replaced its original class and method back.
+
+    Args:
+        x: a pipeline or an nn.Module, as for `patch`.
+
+    Returns:
+        int, the number of restored objects. It is 0 if `x` is not patched.
+
+    Raises:
+        TypeError: `x` is neither a pipeline nor an nn.Module.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.RMSNorm(8), torch.nn.RMSNorm(8))
+        >>> report = oxiwarp.patch(model)
+        >>> oxiwarp.unpatch(model)
+        2
+    """
     return sum(restore(part) for part in replaced_parts(x))
 
 
 @contextmanager
 def patched(x: Any, **options: Any) -> Iterator[Report]:
-    """`patch` for the length of a `with` block; `options` as for `patch`. What was replaced before stays replaced."""
-    # With the parts themselves: one that the block takes out is put back too, and its id is not another's meanwhile.
+    """Patch `x` for the length of a `with` block, and afterwards restore the state before the block.
+
+    Objects that were already patched keep their previous options after the block.
+
+    Args:
+        x: a pipeline or an nn.Module, as for `patch`.
+        **options: the other arguments of `patch`.
+
+    Returns:
+        Context manager that gives the `Report` of `patch`.
+
+    Raises:
+        TypeError, ValueError, RuntimeError: as for `patch`, when the block is entered.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.RMSNorm(8))
+        >>> with oxiwarp.patched(model) as report:
+        ...     y = model(torch.ones(1, 8))
+        >>> oxiwarp.unpatch(model)
+        0
+    """
+    # Keep references to the parts. A part that the block removes from `x` is restored too, and no other
+    # object reuses its id.
     before = {id(part): (part, recipe_of(part)) for _, part in named_parts(x)}
     before |= {id(part): (part, recipe_of(part)) for part in replaced_parts(x)}
     report = patch(x, **options)
@@ -128,7 +174,7 @@ def patched(x: Any, **options: Any) -> Iterator[Report]:
 
 
 def replace_one(report: Report, name: str, part: Any, settings: Settings, probed: Probed, remark: str) -> Recipe | None:
-    """Replace one object and say so in the report, or say why not, with no recipe."""
+    """Replace one object and return its recipe. If it is unsuitable, return None. The report gets a row either way."""
     path = fusions.dotted(base_of(part))
     try:
         recipe = recipe_for(part, settings, probed)
@@ -144,7 +190,7 @@ def replace_one(report: Report, name: str, part: Any, settings: Settings, probed
 
 
 def put_back(x: Any, recipe: Recipe | None) -> None:
-    """Replaced by this recipe, or not at all."""
+    """Replace `x` by this recipe, or restore the original method if the recipe is None."""
     if recipe is None:
         restore(x)
     else:
@@ -152,7 +198,7 @@ def put_back(x: Any, recipe: Recipe | None) -> None:
 
 
 def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
-    """How `x` is replaced. Raises `Unsuitable` with the reason where it is not."""
+    """Return the recipe that replaces `x`. Raise `Unsuitable` with the reason if there is none."""
     found = fusions.find(base_of(x))
     if found is not None:
         fusion, known = found
@@ -163,7 +209,7 @@ def recipe_for(x: Any, settings: Settings, probed: Probed) -> Recipe:
 
 
 def outcome(recipe: Any, mode: str) -> dict[str, str]:
-    """What the report says of an object with this recipe."""
+    """Return the report's entries for an object with this recipe, as keyword arguments of `Report.add`."""
     if isinstance(recipe, NormRecipe):
         return {"op": "rms_norm", "exactness": EXACTNESS[mode], "reason": remark(recipe.formulas)}
     fusion = fusions.FUSIONS[recipe.fusion]
@@ -173,7 +219,7 @@ def outcome(recipe: Any, mode: str) -> dict[str, str]:
 
 
 def not_called(name: str, recipe: Recipe) -> dict[str, str]:
-    """What the report says of the modules whose work the method of the object `name` does itself, by dotted name."""
+    """Return remarks for the report by dotted name: for the modules that the fused method of `name` does not call."""
     if not isinstance(recipe, fusions.FusedRecipe):
         return {}
     fusion = fusions.FUSIONS[recipe.fusion]
@@ -182,14 +228,14 @@ def not_called(name: str, recipe: Recipe) -> dict[str, str]:
 
 
 def candidates(x: Any) -> Iterator[tuple[str, Any]]:
-    """Name and object of everything in `x` that a kernel may serve: norms, and what a fusion is written for."""
+    """Yield name and object of each candidate in `x`: norms, and objects whose class has a fusion."""
     for name, part in named_parts(x):
         if fusions.find(base_of(part)) is not None or (isinstance(part, nn.Module) and is_candidate(part)):
             yield name, part
 
 
 def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """Dotted name of every module in `x` and of the processors that attention modules hold, each once."""
+    """Yield dotted name and object of every module in `x` and of the attention processors of modules, each once."""
     seen: set[int] = set()
     for name, module in named_modules(x):
         yield name, module
@@ -200,8 +246,10 @@ def named_parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def replaced_parts(x: Any) -> list[Any]:
-    """Every replaced object that `x` has, each once: modules and processors, and processors that these hold or a model
-    keeps for later (`fuse_qkv_projections` keeps those from before)."""
+    """Return every replaced object in `x` once: modules, processors, and processors stored in other attributes.
+
+    `fuse_qkv_projections`, for example, stores the previous processors in a dict of the model.
+    """
     found: dict[int, Any] = {}
     pending = [part for _, part in named_parts(x)]
     seen = {id(part) for part in pending}
@@ -211,7 +259,7 @@ def replaced_parts(x: Any) -> list[Any]:
             found[id(part)] = part
         for value in vars(part).values():
             for inner in value.values() if type(value) is dict else (value,):
-                # A processor has no class in common with others: what is followed is what holds one that is replaced.
+                # Processors have no common base class, so follow every object that may be a processor.
                 if id(inner) not in seen and (is_replaced(inner) or is_processor(inner)):
                     seen.add(id(inner))
                     pending.append(inner)
@@ -219,12 +267,12 @@ def replaced_parts(x: Any) -> list[Any]:
 
 
 def is_processor(x: Any) -> bool:
-    """Whether this may be an attention processor of any library: an object that is called, and no module or class."""
+    """Whether this may be an attention processor of any library: a callable object, neither a module nor a class."""
     return callable(x) and not isinstance(x, (nn.Module, type)) and type(getattr(x, "__dict__", None)) is dict
 
 
 def names_of(x: Any) -> dict[int, list[str]]:
-    """All dotted names of each module in `x`, by its `id`: a module may be held in several places."""
+    """Return all dotted names of each module in `x`, by the module's `id`. A shared module has several names."""
     names: dict[int, list[str]] = {}
     for prefix, root in roots(x):
         for name, module in root.named_modules(prefix=prefix, remove_duplicate=False):
@@ -233,14 +281,14 @@ def names_of(x: Any) -> dict[int, list[str]]:
 
 
 def named_modules(x: Any) -> Iterator[tuple[str, nn.Module]]:
-    """Dotted name and module of everything in `x`, each module once."""
+    """Yield dotted name and module for each module in `x`, each module once."""
     seen: set[nn.Module] = set()
     for prefix, root in roots(x):
         yield from root.named_modules(memo=seen, prefix=prefix)
 
 
 def roots(x: Any) -> list[tuple[str, nn.Module]]:
-    """The modules that `x` is or holds, with the names by which it holds them."""
+    """Return the root modules of `x` with their names: `x` itself, the components of a pipeline, or `x.model`."""
     if isinstance(x, nn.Module):
         return [("", x)]
     components = getattr(x, "components", None)
@@ -253,7 +301,7 @@ def roots(x: Any) -> list[tuple[str, nn.Module]]:
 
 
 def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: list[str]) -> list[str]:
-    """`only` and `skip` as a list."""
+    """Return the patterns of `only` or `skip` as a list. `argument` is the name for the error message."""
     if patterns is None:
         return default
     made = list(patterns) if isinstance(patterns, Iterable) and not isinstance(patterns, str) else [patterns]
@@ -265,12 +313,12 @@ def as_patterns(argument: str, patterns: str | Iterable[str] | None, default: li
 
 
 def matches(patterns: Iterable[str], names: list[str], cls: type) -> bool:
-    """Whether a pattern fits a dotted name or the class name."""
+    """Whether a pattern matches a dotted name or the class name."""
     return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns for text in (*names, cls.__name__))
 
 
 def remark(formulas: dict[DtypePair, Formula]) -> str:
-    """Which dtypes keep the module's own forward, where an input in 16 bits does."""
+    """Return a remark that names the input dtypes without a formula, or an empty string."""
     covered = {dtype for dtype, weight_dtype in formulas if weight_dtype in (None, dtype)}
     missing = [dtype for dtype in (torch.float32, torch.bfloat16, torch.float16) if dtype not in covered]
     names = ", ".join(str(dtype).removeprefix("torch.") for dtype in missing)

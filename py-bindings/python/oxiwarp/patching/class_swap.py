@@ -1,15 +1,16 @@
-"""Giving one object another method, and taking it back.
+"""Replaces a method of one object by a change of the object's class, and restores it.
 
-A replaced object changes its class: to a subclass that has the same name and another `forward` (or, for an attention
-processor, another `__call__`). So `isinstance`, names, parameters, buffers, hooks and the state dict stay what they
-were, and a copy or an unpickled module is still replaced (unpickling imports oxiwarp). What the new method needs, a
-recipe, belongs to the subclass: one is made for each class and recipe. `torch.compile` asks before each call whether an
-object is of the class that it traced; of a recipe that many objects hold it would ask in Python whether each holds the
-same one.
+The new class is a subclass with the same name and another `forward`, or another `__call__` for an attention processor.
+`isinstance`, names, parameters, buffers, hooks and the state dict stay the same. A copy or an unpickled module is still
+replaced; unpickling imports oxiwarp.
 
-Tools that put a forward on the *instance* hold a bound method of the old class: accelerate's offloading in
-`_old_forward`, diffusers' hooks (group offloading, caches) in their registry. Where it is exactly that, it is bound
-anew; where an instance has any other forward, it is left alone.
+The subclass contains the recipe, which has the data that the new method needs. Each pair of class and recipe has one
+subclass. `torch.compile` then guards on the class of an object, which is cheap. A recipe stored in each object would
+need a guard in Python per object.
+
+Some tools put a forward on the *instance*, as a bound method of the old class. accelerate's offloading keeps it in
+`_old_forward`, diffusers' hooks (group offloading, caches) in their registry. Such a method is bound again to the new
+class. An instance with any other forward is not replaced.
 """
 
 import copy
@@ -26,36 +27,42 @@ from torch import nn
 from .._cache import forget
 
 RECIPE = "_oxiwarp"
-BOUND = ("forward", "_old_forward")  # where an instance may hold a bound forward; the second is accelerate's
-REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for hooks of diffusers
+BOUND = ("forward", "_old_forward")  # instance attributes with a bound forward; the second is accelerate's
+REGISTRY, REFERENCES = "_diffusers_hook", ("forward", "original_forward")  # the same for diffusers' hooks
 
 
 class Unsuitable(Exception):
-    """An object that keeps its own method; the text says why."""
+    """Raised for an object that keeps its original method; the text gives the reason."""
 
 
 class Recipe(Protocol):
-    """How an object is replaced; can be hashed and pickled."""
+    """Data that determines how an object is replaced. A recipe can be hashed and pickled."""
 
     @property
     def classes(self) -> tuple[type, ...]:
         """The classes of modules that the recipe refers to."""
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """Those of the subclass for a class, by name. They run `base`'s own where an object has no `RECIPE`."""
+        """Return the methods of the subclass of `base`, by name.
+
+        A method calls the original method of `base` if the object has no attribute `RECIPE`.
+        """
 
 
-# The subclasses that objects have, by class and recipe. A subclass without objects stays if its classes can be
-# imported, since those live as long as the process: an object that is patched again gets the class for which
-# torch.compile has code. Other classes are freed: torch's parametrisations make a class that refers to a module.
+# Subclasses by original class and recipe. `_lasting` keeps a subclass alive without objects if its classes
+# can be imported, because these live as long as the process. An object that is patched again then gets the
+# class for which torch.compile has code. Other subclasses are freed, because their classes may refer to a
+# module: torch's parametrizations create such classes.
 _classes: WeakKeyDictionary[type, WeakValueDictionary[Recipe, type]] = WeakKeyDictionary()
 _lasting: set[type] = set()
 _lock = threading.RLock()
 
 
 class Alike(type):
-    """The class of a processor's subclass, which compares as the class that this is made of: diffusers looks for
-    processors' classes in tuples (`set_default_attn_processor`)."""
+    """Metaclass of a processor's subclass, which makes the subclass compare equal to the original class.
+
+    diffusers searches for the classes of processors in tuples (`set_default_attn_processor`).
+    """
 
     def __eq__(cls, other: object) -> bool:
         return own_class(cls) is own_class(other)
@@ -65,13 +72,13 @@ class Alike(type):
 
 
 def replace(x: Any, recipe: Recipe) -> None:
-    """Make `x` run the recipe's method, instead of another recipe's if it ran one. Raises `Unsuitable`."""
+    """Make `x` run the recipe's method, also if `x` has another recipe. Raise `Unsuitable` if that is impossible."""
     old = type(x)
     if not is_replaced(x):
         check_instance_forward(x)
     elif recipe_of(x) == recipe:
         return
-    # Where another tool's class stands over ours it is that which gets a subclass.
+    # If another tool derived a class from our subclass, that class gets the new subclass.
     new = class_for(base_of(x) if is_ours(old) else old, recipe)
     x.__class__ = new
     rebind(x, old, new)
@@ -79,7 +86,7 @@ def replace(x: Any, recipe: Recipe) -> None:
 
 
 def restore(x: Any) -> bool:
-    """Give `x` its own class and method back. False: it was not replaced."""
+    """Give `x` its original class and method back. Return False if `x` is not replaced."""
     if not is_replaced(x):
         return False
     if is_ours(type(x)):
@@ -88,38 +95,38 @@ def restore(x: Any) -> bool:
         x.__class__ = base
     if isinstance(x, nn.Module):
         forget(x)
-    del x.__dict__[RECIPE]  # where another tool made a subclass of ours: this alone brings the own method back
+    del x.__dict__[RECIPE]  # if another tool derived a class from ours, this restores the original method
     return True
 
 
 def recipe_of(x: Any) -> Any:
-    """The recipe of a replaced object, otherwise None."""
+    """Return the recipe of a replaced object, otherwise None."""
     return getattr(x, "__dict__", {}).get(RECIPE)
 
 
 def is_replaced(x: Any) -> bool:
-    """Whether `x` runs a method of ours."""
+    """Whether `x` runs an oxiwarp method."""
     return recipe_of(x) is not None
 
 
 def is_ours(cls: type) -> bool:
-    """Whether this is a subclass that `class_for` made, not another's of such a one."""
+    """Whether `class_for` made this class. A class that another tool derived from such a class gives False."""
     return "_oxiwarp_base" in vars(cls)
 
 
 def base_of(x: Any) -> type:
-    """The object's class, its own where it is replaced."""
+    """Return the class of `x`, or the original class if `x` is replaced."""
     base: type = getattr(type(x), "_oxiwarp_base", type(x))
     return base
 
 
 def own_class(cls: Any) -> Any:
-    """The class that a subclass of ours is made of; any other is its own."""
+    """Return the original class of a subclass that `class_for` made. Return any other object unchanged."""
     return vars(cls)["_oxiwarp_base"] if isinstance(cls, type) and is_ours(cls) else cls
 
 
 def check_instance_forward(x: Any) -> None:
-    """Raise `Unsuitable` where calling the object would not come to its class's forward."""
+    """Raise `Unsuitable` if a call of the object does not reach the forward of its class."""
     if "forward" not in x.__dict__:
         return
     own = getattr(type(x), "forward", None)
@@ -128,7 +135,7 @@ def check_instance_forward(x: Any) -> None:
 
 
 def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
-    """Where a forward of the instance is held: dicts, and the names in them."""
+    """Yield the places that store a forward of the instance: a dict, and the key in it."""
     for name in BOUND:
         if name in x.__dict__:
             yield x.__dict__, name
@@ -139,7 +146,7 @@ def bound(x: Any) -> Iterator[tuple[dict[str, Any], str]]:
 
 
 def rebind(x: Any, old: type, new: type) -> None:
-    """Where the instance holds the forward of class `old` as a bound method, hold that of `new`."""
+    """Replace bound methods of `old.forward` that the instance stores by bound methods of `new.forward`."""
     for held, name in bound(x):
         method = held[name]
         if isinstance(method, MethodType) and method.__func__ is getattr(old, "forward", None):
@@ -147,7 +154,7 @@ def rebind(x: Any, old: type, new: type) -> None:
 
 
 def class_for(base: type, recipe: Recipe) -> type:
-    """The subclass of `base` with the recipe's methods, one: objects that are replaced alike stay of one class."""
+    """Return the only subclass of `base` with the recipe's methods, so equally replaced objects share a class."""
     with _lock:
         of_base = _classes.setdefault(base, WeakValueDictionary())
         made = of_base.get(recipe)
@@ -160,7 +167,7 @@ def class_for(base: type, recipe: Recipe) -> type:
 
 
 def subclass_of(base: type, recipe: Recipe) -> type:
-    """A new subclass of `base` with the recipe's methods."""
+    """Create a subclass of `base` with the recipe's methods."""
     members = {
         **recipe.methods(base),
         "__reduce_ex__": make_reduce(base, recipe),
@@ -178,7 +185,7 @@ def subclass_of(base: type, recipe: Recipe) -> type:
 
 
 def is_importable(cls: type) -> bool:
-    """Whether the class is what its module has under its name."""
+    """Whether the module of the class has this class under its qualified name."""
     found: Any = sys.modules.get(cls.__module__)
     for name in cls.__qualname__.split("."):
         found = getattr(found, name, None)
@@ -186,7 +193,7 @@ def is_importable(cls: type) -> bool:
 
 
 def make_apply(base: Any) -> Any:
-    """What `to`, `cpu`, ... call, which let go what is kept of a module beside its parameters."""
+    """Return an `_apply` that also drops the cached values of a module. `to`, `cpu` and others call `_apply`."""
 
     def apply(self: Any, *args: Any, **kwargs: Any) -> Any:
         forget(self)
@@ -196,7 +203,10 @@ def make_apply(base: Any) -> Any:
 
 
 def tell_diffusers(base: type, subclass: type) -> None:
-    """Diffusers' caches (FirstBlockCache, MagCache, ...) look up by class what a block or a processor returns."""
+    """Register the subclass in diffusers' registries with the metadata of `base`.
+
+    The caches of diffusers (FirstBlockCache, MagCache, ...) look up by class which values a block or processor returns.
+    """
     helpers = sys.modules.get("diffusers.hooks._helpers")
     for name in ("TransformerBlockRegistry", "AttentionProcessorRegistry"):
         registry = getattr(helpers, name, None)
@@ -204,14 +214,15 @@ def tell_diffusers(base: type, subclass: type) -> None:
             continue
         try:
             registry.register(subclass, copy.copy(registry.get(base)))
-        except ValueError:  # nothing is known of the class
+        except ValueError:  # the class is not registered
             continue
 
 
 def make_reduce(base: type, recipe: Recipe) -> Any:
-    """Pickle and copy through the base class, which can be imported; ours cannot.
+    """Return a `__reduce_ex__` that pickles and copies through the base class.
 
-    A class that another tool derived from ours is that tool's to import.
+    pickle can import the base class, but not our subclass. If another tool derived a class from ours, that tool is
+    responsible for its import.
     """
 
     def reduce(self: Any, protocol: int) -> Any:

@@ -1,8 +1,9 @@
-"""Calls of few rows under torch.compile, which Inductor has.
+"""Decides which small calls torch.compile traces as the original method, so that Inductor generates the kernels.
 
-A model that decodes a token waits for the launches, not for the kernels: what counts is how many there are, and what
-Python does for each. Inductor's own kernels cost a launch less Python than any operator, and take a norm's neighbours
-along. So there a fused method of a decoder, and a norm of transformers, is traced as the own one.
+A model that decodes one token is limited by the number of launches and the Python time per launch, not by the kernels.
+An Inductor kernel needs less Python time per launch than a custom operator. Inductor also fuses a norm with adjacent
+elementwise operations. So for few
+elements, torch.compile traces the original method of a decoder or of a transformers norm.
 """
 
 from typing import Any
@@ -11,25 +12,27 @@ import torch
 from torch import Tensor
 
 MOST = 1 << 15
-"""Elements: 8 rows of 4096. Measured at one: benches/results/decisions/decoder.txt."""
+"""Largest number of elements of such a call: 8 rows of 4096. One row was measured: see
+benches/results/decisions/decoder.txt."""
 compiling = torch.compiler.is_compiling
 
 
 def is_decoders(cls: type) -> bool:
-    """Whether this is a class of the library that decoders come from."""
+    """Whether this is a class of transformers, the library that has the decoders."""
     return cls.__module__.startswith("transformers.")
 
 
 def on_gpu(x: Tensor) -> bool:
-    """Whether launches are what a call waits for."""
+    """Whether `x` is on a GPU, so that launches may limit the call."""
     return x.is_cuda
 
 
 def is_few(x: Any) -> bool:
-    """Whether this call is one of Inductor's: of a size that is known while compiling. torch.export keeps ours."""
+    """Whether torch.compile knows that `x` has at most `MOST` elements. False under torch.export."""
     if not compiling() or torch.compiler._is_exporting_flag or not isinstance(x, Tensor):
         return False
-    # Not imported above: who compiles has it, and it brings SymPy, which takes longer to import than all of oxiwarp.
+    # While compiling, torch has already imported this module. An import at the top of this file would always
+    # import SymPy, which takes longer than all of oxiwarp.
     return on_gpu(x) and torch.fx.experimental.symbolic_shapes.statically_known_true(x.numel() <= MOST)
 
 

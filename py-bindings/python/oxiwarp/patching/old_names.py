@@ -1,8 +1,9 @@
-"""Modules that pickles name, under the names that they had: a pickle of a patched model loads after they have moved.
+"""Registers moved modules under their old names, so that older pickles of patched models still load.
 
-Such a pickle names `_new` of `class_swap.py` and the classes of recipes, each with its module; that of a report names
-those of `report.py`. Here these modules get their old names too, below the package that holds them. A recipe goes by
-the names of its fields and of its fusion, which are kept as well. Whoever moves one of these modules again adds a line.
+A pickle of a patched model contains the module names of `class_swap._new` and of the recipe classes. A pickle of a
+report contains the module name of the classes of `report.py`. Here `sys.modules` gets the old names of these modules.
+A pickled recipe also contains the names of its fields and of its fusion, so these names must not change. If you move
+one of these modules again, add its old name to `OLD_NAMES`.
 """
 
 import sys
@@ -12,7 +13,7 @@ from .fusions.core import recipe
 from .norms import forward, probe
 
 OLD_NAMES = {
-    "fusions": fusions,  # imported before what was in it
+    "fusions": fusions,  # before the modules below it
     "fusions._fusion": recipe,
     "norms": forward,
     "probe": probe,

@@ -1,10 +1,10 @@
 """oxiwarp as a kernel of Hugging Face Kernels: kernels written in Rust, one build for every torch from 2.10 on.
 
-Functions have the signatures of `kernels-community/activation` (`out` first) and of `kernels-community/rotary`;
-`layers` holds what `kernelize` and transformers' `KernelConfig` take. The other operators are those of the package.
+The activations have the signatures of `kernels-community/activation`, with `out` first. The rotary functions have those
+of `kernels-community/rotary`. `layers` has the layers for `kernelize` and transformers' `KernelConfig`. The other
+operators are those of the oxiwarp package.
 
-`layers` and `activation` import `_oxiwarp` from here, while this file imports them: two import cycles, which go no
-further than these three files.
+`layers` and `activation` import `_oxiwarp` from this file, which imports both. These two import cycles are intended.
 """
 
 from . import layers

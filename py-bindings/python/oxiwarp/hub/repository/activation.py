@@ -1,4 +1,4 @@
-"""Activations that write into `out`, as those of `kernels-community/activation`; they return it."""
+"""Activations that write to `out` and return it, with the signatures of `kernels-community/activation`."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from . import _oxiwarp
 
 
 def out_first(function: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    """`function` with `out` as the first argument."""
+    """Return `function` with `out` as the first argument."""
 
     def run(out: Tensor, x: Tensor) -> Tensor:
         return function(x, out=out)
@@ -31,5 +31,5 @@ silu_and_mul = out_first(_oxiwarp.silu_and_mul)
 
 
 def fatrelu_and_mul(out: Tensor, x: Tensor, threshold: float = 0.0) -> Tensor:
-    """`oxiwarp.fatrelu_and_mul(x, threshold=threshold)`, written into `out`."""
+    """Write `oxiwarp.fatrelu_and_mul(x, threshold=threshold)` to `out` and return it."""
     return _oxiwarp.fatrelu_and_mul(x, threshold=threshold, out=out)

@@ -1,4 +1,7 @@
-"""Layers whose `forward` Kernels binds to a model's own modules, which hold the parameters."""
+"""Layers for Hugging Face Kernels, which binds their `forward` to the modules of a model.
+
+The layers have no parameters of their own. `self` in `forward` is the module of the model.
+"""
 
 from collections.abc import Callable
 
@@ -9,7 +12,10 @@ from . import _oxiwarp, rotary
 
 
 class RMSNorm(nn.Module):
-    """Llama's norm, which rounds before the weight multiplies; reads `weight` and `variance_epsilon` or `eps`."""
+    """Llama's RMSNorm, which rounds before it multiplies by the weight.
+
+    It reads the attributes `weight` and `variance_epsilon` or `eps`.
+    """
 
     can_torch_compile = True
     has_backward = True
@@ -20,7 +26,7 @@ class RMSNorm(nn.Module):
 
 
 class RMSNormZeroCentered(nn.Module):
-    """Gemma's norm, whose weight is `1 + weight`."""
+    """Gemma's RMSNorm, which multiplies by `1 + weight`."""
 
     can_torch_compile = True
     has_backward = True
@@ -31,7 +37,7 @@ class RMSNormZeroCentered(nn.Module):
 
 
 class RMSNormGated(nn.Module):
-    """Qwen3-Next's norm: rounded, times the weight, times `silu(gate)`."""
+    """Qwen3-Next's RMSNorm: it rounds the normalised row, then multiplies by the weight and by `silu(gate)`."""
 
     can_torch_compile = True
     has_backward = True
@@ -44,7 +50,10 @@ class RMSNormGated(nn.Module):
 
 
 class FatreluAndMul(nn.Module):
-    """The first half where it is above the module's `threshold` (0 where it has none), times the second."""
+    """FATReLU of the first half, times the second half: values not above the module's `threshold` become 0.
+
+    Without that attribute the threshold is 0.
+    """
 
     can_torch_compile = True
     has_backward = True
@@ -54,7 +63,7 @@ class FatreluAndMul(nn.Module):
 
 
 class apply_rotary_transformers(nn.Module):
-    """transformers' `apply_rotary_pos_emb`: a function there, which Kernels makes a layer of under this name."""
+    """transformers' function `apply_rotary_pos_emb`. Kernels looks for a layer with this name."""
 
     can_torch_compile = True
     has_backward = True
@@ -64,7 +73,7 @@ class apply_rotary_transformers(nn.Module):
 
 
 def _applying(name: str, function: Callable[[Tensor], Tensor], what: str) -> type[nn.Module]:
-    """A layer that applies `function`."""
+    """Create a layer class that applies `function` and has the docstring `what`."""
 
     def forward(self: nn.Module, x: Tensor) -> Tensor:
         return function(x)
@@ -88,6 +97,6 @@ QuickGELU = _applying("QuickGELU", _oxiwarp.gelu_quick, "transformers' `QuickGEL
 
 
 def _eps(module: nn.Module) -> float:
-    """A norm's epsilon, whatever its class calls it; torch's default where it is None."""
+    """Return the epsilon of a norm, from `variance_epsilon` or `eps`. For None, return torch's default."""
     eps = getattr(module, "variance_epsilon", getattr(module, "eps", None))
     return torch.finfo(torch.float32).eps if eps is None else eps

@@ -1,4 +1,4 @@
-"""Rotary embedding, as `kernels-community/rotary` has it."""
+"""Rotary embedding with the signatures of `kernels-community/rotary`."""
 
 import torch
 from torch import Tensor
@@ -7,9 +7,10 @@ from ._oxiwarp import rope
 
 
 def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor, out2: Tensor, conj: bool) -> None:
-    """`out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`; with `conj` the rotation back. Outputs may be the inputs.
+    """Compute `out1 = x1 cos - x2 sin` and `out2 = x1 sin + x2 cos`. With `conj`, rotate by the negative angle.
 
-    `x1` and `x2` are halves of heads, `[..., S, H, D / 2]`; `cos` and `sin` broadcast against them.
+    `x1` and `x2` are the two halves of the heads, `[..., S, H, D / 2]`. `cos` and `sin` broadcast to that shape. The
+    outputs may be the inputs.
     """
     sin = -sin if conj else sin
     first = torch.addcmul(x1.float() * cos, x2.float(), sin, value=-1)
@@ -21,6 +22,9 @@ def apply_rotary(x1: Tensor, x2: Tensor, cos: Tensor, sin: Tensor, out1: Tensor,
 def apply_rotary_transformers(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, unsqueeze_dim: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """transformers' `apply_rotary_pos_emb`: `q`, `k` `[B, H, S, D]` (`unsqueeze_dim=1`) or `[B, S, H, D]` (2), `cos`
-    and `sin` `[B, S, D]`; one launch for both."""
+    """Compute transformers' `apply_rotary_pos_emb` for `q` and `k` in one launch.
+
+    `q` and `k` have shape `[B, H, S, D]` with `unsqueeze_dim=1`, or `[B, S, H, D]` with 2. `cos` and `sin` have shape
+    `[B, S, D]`.
+    """
     return rope(q, k, cos, sin, interleaved=False, heads_first=unsqueeze_dim == 1)

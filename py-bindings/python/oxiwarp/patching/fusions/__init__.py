@@ -1,4 +1,7 @@
-"""Blocks and attention processors of models, with kernels that take several steps at once: one file for each family."""
+"""Collects the fusions of all model families, one file per family.
+
+A fusion replaces a method of a block or attention processor by one whose kernels do several steps at once.
+"""
 
 from ..inductor import MOST
 from .core.attention import attention_note
@@ -59,7 +62,10 @@ FUSIONS.update({fusion.name: fusion for family in FAMILIES for fusion in family.
 
 
 def notes(ops: set[str], decoder: bool) -> list[str]:
-    """What a report says of these operators besides its rows; `decoder`: some serve a model of transformers."""
+    """Return notes for a report on which of these operators torch.compile leaves to Inductor.
+
+    `decoder` says whether a replaced object belongs to transformers.
+    """
     given = sorted(ops & INDUCTOR.keys())
     if "layer_norm" in ops:
         given.append(

@@ -1,4 +1,4 @@
-"""The forward of a replaced norm: the kernel where there is one for the call, otherwise the module's own forward."""
+"""The forward of a replaced norm: the kernel if it supports the call, otherwise the module's original forward."""
 
 import functools
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .recognise import DEFAULT_EPS, input_name
 
 @dataclass(frozen=True)
 class NormRecipe:
-    """What a replaced norm needs: formulas per pair of dtypes, where its eps is, whether CPU tensors run."""
+    """The data of a replaced norm: formulas by (input, weight) dtype, the name of its eps attribute, CPU support."""
 
     formulas: dict[DtypePair, Formula]
     eps_name: str
@@ -30,7 +30,7 @@ class NormRecipe:
         return hash((tuple(self.formulas), self.eps_name, self.cpu_kernels))
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """The forward. The own one is looked up at the call: other tools replace it in the class."""
+        """Return the new forward. It looks up the original one at each call, because other tools may replace it."""
         argument = input_name(base)
         decodes = is_decoders(base)
 
@@ -47,8 +47,11 @@ class NormRecipe:
 
 
 def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
-    """The kernel's result, or None where this call is the own forward's: another device or dtype, a subclass, autocast,
-    forward-mode AD, a layout that is not rows, a weight with gaps."""
+    """Return the kernel's result, or None if the original forward must run.
+
+    The kernel does not support other devices and dtypes, tensor subclasses, autocast and forward-mode AD. It also needs
+    a layout that `row_order` accepts, and a contiguous weight.
+    """
     if type(x) not in PLAIN or forward_ad._current_level >= 0:
         return None
     if not (x.is_cuda or (recipe.cpu_kernels and x.is_cpu)) or not 0 < x.dim() <= MAX_RANK:
@@ -56,13 +59,13 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
     weight = getattr(module, "weight", None)
     if weight is None:
         shape = module.__dict__.get("normalized_shape")
-        if isinstance(shape, tuple) and shape[-1:] != x.shape[-1:]:  # of which the own forward complains
+        if isinstance(shape, tuple) and shape[-1:] != x.shape[-1:]:  # the original forward raises
             return None
     elif (
         type(weight) not in PLAIN
         or weight.device != x.device
         or not weight.is_contiguous()
-        or weight.shape != x.shape[-1:]  # a weight that broadcasts, or one that the own forward refuses
+        or weight.shape != x.shape[-1:]  # it broadcasts, or the original raises
     ):
         return None
     eps = getattr(module, recipe.eps_name)
@@ -86,11 +89,11 @@ def run(module: nn.Module, recipe: NormRecipe, x: Any) -> Tensor | None:
 
 
 def row_order(x: Tensor) -> list[int] | None:
-    """The order of dimensions in which `x` lies in memory, or None where the kernel cannot read it so.
+    """Return the order of dimensions by descending stride, or None if the kernel cannot read `x` in that order.
 
-    A transposed `[B, H, S, D]` is read as the `[B, S, H, D]` that it is, and its result transposed back: the strides
-    that an elementwise chain in torch gives, and no copy. The kernel takes what two (size, stride) pairs over the rows
-    describe.
+    A transposed `[B, H, S, D]` is read as `[B, S, H, D]`, its order in memory, and the result is transposed back. So no
+    copy is made, and the result has the strides that elementwise torch operations give. The kernel supports rows that
+    at most two (size, stride) pairs describe.
     """
     strides, shape = x.stride(), x.shape
     last = len(strides) - 1
@@ -108,7 +111,7 @@ def row_order(x: Tensor) -> list[int] | None:
 
 
 def inverse(order: list[int]) -> list[int]:
-    """The permutation that undoes `order`."""
+    """Return the inverse of the permutation `order`."""
     return [order.index(dim) for dim in range(len(order))]
 
 

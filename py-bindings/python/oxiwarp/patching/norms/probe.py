@@ -1,7 +1,7 @@
-"""What a norm's own forward computes: the formula that gives what it makes of a small random tensor.
+"""Finds the formula that a norm's original forward computes, from its result for a small random tensor.
 
-Rows of several magnitudes show where `eps` is added and what is clamped; random weights show offsets and casts. The
-same rows in training, and in tensors of other ranks, must come to the same.
+Rows of several magnitudes show where the forward adds `eps` and whether it clamps. Random weights show offsets and
+casts. The forward must give the same rows in training mode and for tensors of other ranks.
 """
 
 import copy
@@ -18,10 +18,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ..class_swap import RECIPE, Unsuitable, base_of
 
-PROBE_COLS = 64  # for a module that does not say how wide its input is
+PROBE_COLS = 64  # row length for a module without a known row length
 HALVES = (torch.bfloat16, torch.float16)
 MAX_RANK = 5
-"""The largest rank that is probed, and so the largest that a kernel takes: `[B, T, H, W, C]`."""
+"""The largest probed rank, `[B, T, H, W, C]`. Calls with a larger rank run the original forward."""
 CONTAINERS = (list, dict, set, bytearray)
 
 DtypePair = tuple[torch.dtype, torch.dtype | None]
@@ -29,7 +29,7 @@ DtypePair = tuple[torch.dtype, torch.dtype | None]
 
 @dataclass(frozen=True)
 class Formula:
-    """Arguments of `oxiwarp.rms_norm` that round as a module does."""
+    """Arguments of `oxiwarp.rms_norm` that give the roundings of a module."""
 
     uses_weight: bool
     weight_offset: float
@@ -37,14 +37,14 @@ class Formula:
 
 
 def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePair, Formula]:
-    """Run the class's own forward for every pair of dtypes and find the formula that it computes."""
+    """Run the class's original forward for every (input, weight) dtype pair and return the formulas found."""
     shape = getattr(module, "normalized_shape", None)
-    # A weight without elements is one that FSDP or ZeRO-3 gathers for the call.
+    # A weight without elements belongs to FSDP or ZeRO-3, which gather it for a call.
     cols = len(weight) if weight is not None else shape[-1] if isinstance(shape, tuple) and shape else PROBE_COLS
     cols = cols or PROBE_COLS
     found: dict[DtypePair, Formula] = {}
     with ExitStack() as stack:
-        # Neither the caller's modes (fake tensors cannot be compared) nor the caller's random state take part.
+        # Disable the caller's modes, because fake tensors cannot be compared, and preserve its random state.
         for manager in (_disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False)):
             stack.enter_context(manager)
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -62,7 +62,7 @@ def probe(module: nn.Module, weight: Tensor | None, eps: float) -> dict[DtypePai
 
 
 def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> None:
-    """Raise `Unsuitable` unless the rows of `x` come to those of `y` in training and in other ranks too."""
+    """Raise `Unsuitable` unless `x` gives `y` also in training mode, and its rows in tensors of other ranks do."""
     if not same_values(own_forward(module, x, w, training=True), y):
         raise Unsuitable("its own forward differs between training and evaluation")
     ranks = (lambda t: t[0, 0], lambda t: t[0], lambda t: t[:, None], lambda t: t[:, None, :, None])
@@ -72,7 +72,7 @@ def check_steady(module: nn.Module, x: Tensor, w: Tensor | None, y: Tensor) -> N
 
 
 def pairs(with_weight: bool) -> Iterator[DtypePair]:
-    """The pairs (input, weight) that have a kernel."""
+    """Yield the (input, weight) dtype pairs that have a kernel."""
     for dtype in (torch.float32, *HALVES):
         yield dtype, dtype if with_weight else None
         if with_weight and dtype in HALVES:
@@ -80,10 +80,12 @@ def pairs(with_weight: bool) -> Iterator[DtypePair]:
 
 
 def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tensor | None]:
-    """`[2, 5, cols]` random values with rows of magnitude 1, 30, sqrt(eps), 0.03 and about the largest whose squares
-    float32 holds, and a weight around 1 with some negative values."""
+    """Return a random `x` of shape `[2, 5, cols]`, and a weight around 1 with some negative values.
+
+    The five rows have the magnitudes 1, 30, sqrt(eps), 0.03 and a large one whose squares do not overflow float32.
+    """
     generator = torch.Generator("cpu").manual_seed(0)
-    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # neither may be the caller's default
+    of: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}  # ignores the caller's defaults
     small, large = (1e-12, 1e4) if pair[0] == torch.float16 else (1e-30, 1e15)
     scale = torch.tensor([1.0, 30.0, max(eps, small) ** 0.5, 0.03, large], **of)[None, :, None]
     x = torch.randn(2, 5, cols, generator=generator, **of) * scale
@@ -93,9 +95,9 @@ def probe_tensors(cols: int, pair: DtypePair, eps: float) -> tuple[Tensor, Tenso
 
 
 def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool = False) -> Any:
-    """The class's `forward` on a copy of the module with `w` as its weight, or the error that it raises."""
+    """Run the class's `forward` on a copy of the module with weight `w`. Return the result or the raised error."""
     cls: Any = base_of(module)
-    # `object.__new__`: FSDP2 gives a module a class whose `__new__` makes and initialises another.
+    # `object.__new__`: FSDP2 gives a module a class whose `__new__` creates an object of another class.
     probed: Any = object.__new__(cls)
     probed.__dict__.update({name: own_value(value, module, probed) for name, value in module.__dict__.items()})
     probed.__dict__.pop(RECIPE, None)
@@ -107,20 +109,22 @@ def own_forward(module: nn.Module, x: Tensor, w: Tensor | None, training: bool =
         probed.__dict__[name] = held
     try:
         return cls.forward(probed, x)
-    except Exception as error:  # noqa: BLE001  whatever it raises, it is not a formula
+    except Exception as error:  # noqa: BLE001  any error means that no formula matches
         return error
 
 
 def own_value(value: Any, module: nn.Module, probed: nn.Module) -> Any:
-    """An attribute of `module` for its copy `probed`: containers are copied, since a forward may write into them, and
-    methods of the module become methods of the copy."""
+    """Return an attribute value of `module` for its copy `probed`.
+
+    Containers are copied, because a forward may write into them. Bound methods are bound to the copy.
+    """
     if isinstance(value, MethodType) and value.__self__ is module:
         return MethodType(value.__func__, probed)
     return copy.copy(value) if isinstance(value, CONTAINERS) else value
 
 
 def match(y: Any, x: Tensor, w: Tensor | None, eps: float) -> Formula | None:
-    """The formula that gives `y`, or None."""
+    """Return the formula that gives `y` for `x` and `w`, or None."""
     if not isinstance(y, Tensor) or y.dtype != x.dtype or y.shape != x.shape:
         return None
     weighted = [Formula(True, offset, before) for offset in (0.0, 1.0) for before in (False, True)]
@@ -131,7 +135,7 @@ def match(y: Any, x: Tensor, w: Tensor | None, eps: float) -> Formula | None:
 
 
 def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tensor:
-    """`oxiwarp.rms_norm` in plain torch, cast by cast."""
+    """Compute `oxiwarp.rms_norm` in plain torch with the same casts."""
     h = x.float()
     n = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
     if w is None or not formula.uses_weight:
@@ -142,17 +146,17 @@ def reference(x: Tensor, w: Tensor | None, eps: float, formula: Formula) -> Tens
 
 
 def same_values(y: Any, r: Tensor) -> bool:
-    """Whether a result is `r` but for the last bits."""
+    """Whether `y` equals `r` except for rounding errors."""
     if not isinstance(y, Tensor) or y.shape != r.shape:
         return False
     return torch.allclose(y.float(), r.float(), rtol=max(2e-6, 2 * torch.finfo(r.dtype).eps), atol=1e-30)
 
 
 def same_roundings(y: Tensor, r: Tensor) -> bool:
-    """Whether two results differ by no more than the order of a float32 sum explains.
+    """Whether two results differ at most as much as another order of the float32 sum explains.
 
-    In 16 bits such a difference flips fewer than one value in a thousand, by one unit in the last place; a cast more or
-    less flips every fourth. One in a hundred separates the two.
+    In 16-bit results, another order changes less than one value in a thousand, by one unit in the last place. An
+    additional or missing cast changes about every fourth value. The limit of one in a hundred separates the two cases.
     """
     if y.dtype == torch.float32:
         return torch.allclose(y, r, rtol=2e-6, atol=1e-30)

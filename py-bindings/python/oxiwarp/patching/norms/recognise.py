@@ -1,12 +1,14 @@
-"""How a norm module rounds, found by asking the module itself.
+"""Recognises RMSNorm modules and finds how they round, by a run of their original forward.
 
-There are some 200 RMSNorm classes in transformers and diffusers, in half a dozen roundings that their names do not
-tell. So no table of classes is kept. A module whose class name says RMSNorm (or ends with T5LayerNorm) is *probed*: its
-class's own `forward` runs on a small random CPU tensor, with random weights of the module's shape, for each pair of
-dtypes (input, weight) that has a kernel, and the result is compared with the formulas that the kernel can compute. A
-pair gets a kernel where a formula reproduces the module's own output; every other pair keeps the module's own forward.
+transformers and diffusers have about 200 RMSNorm classes, which round in about six ways. The class name does not tell
+the rounding, so there is no table of classes. Instead, a module is *probed* if its class name contains RMSNorm or ends
+with T5LayerNorm. The probe runs the class's original `forward` on a small random CPU tensor, with random weights of the
+module's shape. It does so for each (input, weight) dtype pair that has a kernel, and compares the result with the
+formulas that the kernel can compute. If a formula reproduces the result, the pair gets the kernel. Every other pair
+keeps the original forward.
 
-The module itself is only read: no weight is touched (it may be on a GPU, offloaded or on meta), no random state moves.
+A probe only reads the module. It does not touch the weights, which may be on a GPU, offloaded or on the meta device. It
+does not change the random state.
 """
 
 import inspect
@@ -22,23 +24,23 @@ from .probe import DtypePair, Formula, probe
 
 NAME = re.compile(r"rmsnorm|t5layernorm$", re.IGNORECASE)
 EPS_NAMES = ("eps", "variance_epsilon")
-DEFAULT_EPS = torch.finfo(torch.float32).eps  # torch.nn.RMSNorm with eps=None
+DEFAULT_EPS = torch.finfo(torch.float32).eps  # what torch.nn.RMSNorm with eps=None uses for float32
 Probed = dict[Any, dict[DtypePair, Formula]]
-"""Results of probes by `cache_key`. One `patch` call has one: between two calls, methods of a class may be replaced."""
+"""Results of probes by `cache_key`. Each `patch` call has its own, because a class may change between two calls."""
 
-# No forward reads these. Another tool's forward on the instance is not the class's, which is what a probe runs.
+# No forward of a class reads these attributes. A probe runs the class's forward, not one on the instance.
 NOT_READ = frozenset(vars(nn.Module())) | {RECIPE, "forward"}
 
 
 def is_candidate(module: nn.Module) -> bool:
-    """Whether the class name says that this is an RMSNorm."""
+    """Whether the class name is that of an RMSNorm."""
     return NAME.search(type(module).__name__) is not None
 
 
 def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[DtypePair, Formula], str]:
-    """Formulas per pair of dtypes and the name of the eps attribute. Raises `Unsuitable` with the reason.
+    """Return the formulas by (input, weight) dtypes, and the name of the eps attribute.
 
-    Modules with the same key in `probed` are probed once.
+    Raise `Unsuitable` with the reason if there is none. Modules with the same `cache_key` are probed once per `probed`.
     """
     check_forward(base_of(module))
     eps_name, eps = eps_of(module)
@@ -59,7 +61,7 @@ def recognise(module: nn.Module, probed: Probed | None = None) -> tuple[dict[Dty
 
 
 def input_name(cls: type[nn.Module]) -> str:
-    """Name of the only argument of a class's forward; `Unsuitable` where there are others."""
+    """Return the name of the only argument of the class's forward. Raise `Unsuitable` if there are others."""
     _self, *parameters = inspect.signature(cls.forward).parameters.values()
     names = ", ".join(str(parameter) for parameter in parameters)
     if len(parameters) != 1 or parameters[0].kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
@@ -76,7 +78,7 @@ def check_forward(cls: type[nn.Module]) -> None:
 
 
 def eps_of(module: nn.Module) -> tuple[str, float]:
-    """The name of the eps attribute, and its value. Raises `Unsuitable` where the operator would refuse it."""
+    """Return the name and the value of the eps attribute. Raise `Unsuitable` if the operator rejects the value."""
     name = next((name for name in EPS_NAMES if hasattr(module, name)), None)
     if name is None:
         raise Unsuitable("it has neither eps nor variance_epsilon")
@@ -91,7 +93,7 @@ def eps_of(module: nn.Module) -> tuple[str, float]:
 
 
 def check_tensors(module: nn.Module) -> Tensor | None:
-    """The module's weight, if it has one. Raises `Unsuitable` for other tensors and for weights that are not rows."""
+    """Return the module's weight or None. Raise `Unsuitable` for other tensors and for weights that are not 1-D."""
     tensors = dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
     weight = tensors.pop("weight", None)
     if tensors:
@@ -110,7 +112,7 @@ def check_tensors(module: nn.Module) -> Tensor | None:
 
 
 def is_sharded(weight: Tensor) -> bool:
-    """Whether FSDP2 holds the weight, which is whole during a call."""
+    """Whether the weight is a DTensor, as with FSDP2, which gathers the whole weight for a call."""
     if not torch.distributed.is_available():
         return False
     from torch.distributed.tensor import DTensor
@@ -119,7 +121,10 @@ def is_sharded(weight: Tensor) -> bool:
 
 
 def cache_key(module: nn.Module, weight: Tensor | None) -> Any:
-    """All that the class's forward can read of the module. None: it can read more than plain values; do not cache."""
+    """Return a key of everything that the class's forward can read from the module, or None.
+
+    None means that an attribute is not a plain value, so the probe's result must not be cached.
+    """
     own = {name: value for name, value in module.__dict__.items() if name not in NOT_READ}
     if not all(isinstance(value, (int, float, str, bool, tuple, torch.dtype, type(None))) for value in own.values()):
         return None

@@ -1,1 +1,1 @@
-"""What every fusion is made of."""
+"""The parts that all fusions use: recipe, recognition by source, module checks, operators and attention."""

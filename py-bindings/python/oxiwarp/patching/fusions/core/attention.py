@@ -1,7 +1,8 @@
-"""The attention of fused processors: torch's, or `oxiwarp.attention` where `patch` was asked for it and it is faster.
+"""Chooses the attention of fused processors: torch's attention or `oxiwarp.attention`.
 
-`oxiwarp.attention` has other last bits than torch's backends, which differ among themselves as well, so it is not part
-of mode "exact" unless asked for.
+`oxiwarp.attention` runs if `patch` was called with `attention=True` or in mode "fast", and only for sizes at which it
+was measured to be faster. It rounds differently from torch's backends, which also differ from each other. So mode
+"exact" does not use it by default.
 """
 
 import math
@@ -18,12 +19,12 @@ from .source import fingerprint
 
 NOWHERE: Sizes = ({}, {})
 SDPA = torch._C._nn.scaled_dot_product_attention
-"""`F.scaled_dot_product_attention` as torch has it. torch's `context_parallel` puts another function in its place."""
-PREPARE = "747a2a6ba451"  # `AttentionModuleMixin.prepare_attention_mask` of diffusers
+"""The original `F.scaled_dot_product_attention`. torch's `context_parallel` replaces that attribute."""
+PREPARE = "747a2a6ba451"  # fingerprint of diffusers' `AttentionModuleMixin.prepare_attention_mask`
 
 
 def measured() -> str | None:
-    """The current GPU's compute capability, "9.0", if it is one that was measured."""
+    """Return the compute capability of the current GPU, such as "9.0", or None if `FASTER` has no data for it."""
     if not torch.cuda.is_available():
         return None
     capability = "{}.{}".format(*torch.cuda.get_device_capability())
@@ -31,7 +32,7 @@ def measured() -> str | None:
 
 
 def attention_note(capability: str) -> str:
-    """What the report says of it."""
+    """Return the note of the report on the sizes for which processors call `oxiwarp.attention`."""
     kinds = (
         f"{columns} columns{', padded keys' if padded else ''}: "
         + ", ".join(least_queries(*item) for item in regions.items())
@@ -45,13 +46,18 @@ def attention_note(capability: str) -> str:
 
 
 def least_queries(keys: int, region: Region) -> str:
-    """From how many queries on ours was the faster with so many keys or more: "128 keys: 512 (6144)"."""
+    """Return a region of `FASTER` as text: "128 keys: 512 (6144)".
+
+    It means at least 128 keys, at least 512 queries, and at least 6144 queries in all batches and heads together.
+    """
     return f"{keys} keys: " + (" or ".join(f"{queries} ({of_all})" for queries, of_all in region) or "none")
 
 
 def mask_of_heads(attn: Any, mask: Tensor, source: Tensor) -> Tensor:
-    """`attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`: what heads share is not copied for each
-    of them where that is known to be all it does."""
+    """Return `attn.prepare_attention_mask(...)` as `[B, heads, queries or 1, keys]`.
+
+    The known version of that method only copies the mask for each head. Then this function expands it without a copy.
+    """
     batch, tokens, _ = source.shape
     shared = mask.dim() == 3 and mask.shape[0] == batch and mask.shape[2] == tokens
     if shared and not torch.compiler.is_compiling() and fingerprint(type(attn).prepare_attention_mask) == PREPARE:
@@ -72,10 +78,12 @@ def dispatched(
     out: Tensor | None = None,
     **options: Any,
 ) -> Tensor:
-    """diffusers' `dispatch_attention_fn` for `[B, S, H, D]`: ours, unless a backend was chosen for the model, another
-    than torch's for all of them, SDPA was replaced, or there is a dropout or a causal mask among the options.
+    """Compute diffusers' `dispatch_attention_fn` for `[B, S, H, D]`, by `oxiwarp.attention` if `is_ours` and allowed.
 
-    `out` is where the result should be; only ours writes to it, and returns it.
+    It is not allowed if a backend is chosen for the model, if another backend than torch's is active, or if another
+    tool replaced SDPA. Context parallelism, dropout and causal masks exclude it too.
+
+    `out` is the preferred memory for the result. Only `oxiwarp.attention` writes to `out`, and then returns it.
     """
     from diffusers.models.attention_dispatch import (
         AttentionBackendName,
@@ -96,7 +104,10 @@ def dispatched(
 def sdpa(
     how: Any, query: Tensor, key: Tensor, value: Tensor, *, attn_mask: Tensor | None = None, **options: Any
 ) -> Tensor:
-    """`F.scaled_dot_product_attention` for `[B, H, S, D]`: ours under the conditions of `dispatched`."""
+    """Compute `F.scaled_dot_product_attention` for `[B, H, S, D]`.
+
+    `oxiwarp.attention` runs if `is_ours`, no other option is set and no other tool replaced SDPA.
+    """
     plain = not any(options.values()) and F.scaled_dot_product_attention is SDPA
     if plain and is_ours(how, query, key, value, attn_mask, 2):
         attended: Any = attention(query, key, value, mask=attn_mask, layout="bhsd")
@@ -105,7 +116,7 @@ def sdpa(
 
 
 def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tokens: int) -> bool:
-    """Whether ours runs; `tokens` is the dimension of the tokens. Training keeps torch's attention."""
+    """Whether `oxiwarp.attention` runs. `tokens` is the index of the token dimension. Gradients need torch's one."""
     if not (how.attention and query.is_cuda) or query.dtype not in (torch.bfloat16, torch.float16):
         return False
     if mask is not None and (mask.dim() != 4 or mask.shape[2] != 1 or type(mask) not in PLAIN):
@@ -118,8 +129,11 @@ def is_ours(how: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | 
 
 
 def was_faster(sizes: Sizes, queries: int, keys: int, of_all: int) -> bool:
-    """Whether ours was, from no more keys and queries on; or at this very size. torch.compile guards on each comparison
-    of a dynamic size, so there are few of them."""
+    """Whether `sizes` says that `oxiwarp.attention` is faster: the size is in a region or was measured by itself.
+
+    `of_all` is the number of queries in all batches and heads. torch.compile adds a guard for each comparison of a
+    dynamic size, so this function makes few comparisons.
+    """
     regions, alone = sizes
     found: Region = ()
     for least, region in regions.items():

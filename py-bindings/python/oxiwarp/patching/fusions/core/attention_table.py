@@ -1,8 +1,12 @@
-"""Where `oxiwarp.attention` is faster than what torch chooses by itself: written by benches/python/attention_table.py.
+"""Sizes at which `oxiwarp.attention` is faster than torch's default attention.
 
-By compute capability, then by the columns of a head and whether keys are padded. First by keys, that number or more:
-pairs of numbers of queries, and of the queries of all heads together. Ours was faster at every measured size with as
-much of both as one of the pairs, or more. Then other sizes at which it was: by keys, then by queries, queries of all.
+benches/python/attention_table.py writes the data. `FASTER` maps a compute capability and (head dimension, keys padded)
+to two tables:
+
+1. Regions, by the minimum number of keys. A region has pairs of the minimum number of queries and the minimum total
+   number of queries, over all batches and heads. `oxiwarp.attention` was faster at every measured size that reaches
+   both numbers of a pair.
+2. Other measured sizes at which it was faster: by number of keys, then by queries, with the total numbers of queries.
 """
 # fmt: off
 

@@ -1,10 +1,9 @@
-"""Modules called by what they do, without `nn.Module.__call__`.
+"""Runs linears and norms without `nn.Module.__call__`, to save Python time in decoders.
 
-A decoder that makes one token waits for Python: a layer is twenty launches, and the call of a module takes as long as
-one of them. So where nothing is recorded and nothing hooked, the function of a plain linear and the operator of a
-replaced norm are called at once, on rows, `[tokens, columns]`, which saves torch the reshaping for each product. A
-module that is not known, or not plain (an adapter, a quantised or offloaded one, one that another tool gave a forward)
-is called as ever.
+Python time limits a decoder that generates one token. A layer has about twenty launches, and a module call takes as
+long as one launch. So without gradients and hooks, the functions here call `F.linear` for a plain linear and the
+operator for a replaced norm. The operands are rows `[tokens, columns]`, which saves the reshaping in each linear. Any
+other module is called normally, for example an adapter, a quantised or an offloaded module.
 """
 
 from typing import Any
@@ -26,29 +25,31 @@ LINEAR = nn.Linear.forward
 
 
 def direct() -> bool:
-    """Whether plain modules may be called by what they do: eager, without gradients, no hooks on all modules."""
+    """Whether plain modules may be bypassed: in eager mode, with gradients disabled and without global hooks."""
     if compiling() or torch.is_grad_enabled():
         return False
     return not (modules._global_forward_hooks or modules._global_forward_pre_hooks)
 
 
 def bare(held: dict[str, Any]) -> bool:
-    """Whether the module with these attributes has no hooks (without gradients, those of a backward are none), no
-    forward of its own and was not compiled by itself."""
+    """Whether the module with these attributes has no forward hooks, no forward on the instance and no `compile` call.
+
+    Backward hooks do not matter, because `direct` requires that gradients are disabled.
+    """
     if held["_forward_hooks"] or held["_forward_pre_hooks"] or "forward" in held:
         return False
     return held.get("_compiled_call_impl") is None
 
 
 def called(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
-    """`module(x)`; `x` are rows of so many batches and tokens, or what the module takes (None)."""
+    """Call the module. `tokens` is (batch, tokens) if `x` has rows, or None if `x` has the module's input shape."""
     if tokens is None:
         return module(x)
     return module(x.unflatten(0, tokens)).flatten(0, 1)
 
 
 def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
-    """`called(module, x, tokens)` where `direct()`."""
+    """Compute `called(module, x, tokens)`, without the module call if the linear is plain. Requires `direct()`."""
     held = module.__dict__
     if type(module) is nn.Linear and bare(held) and nn.Linear.forward is LINEAR:
         parameters = held["_parameters"]
@@ -58,10 +59,13 @@ def linear(module: Any, x: Tensor, tokens: tuple[int, ...] | None) -> Tensor:
 
 
 def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
-    """`called(module, x, tokens)` where `direct()`, for contiguous rows in memory that the kernels take."""
+    """Compute `called(module, x, tokens)`, by the operator if the norm is replaced and plain.
+
+    Requires `direct()` and contiguous rows on a device and of a dtype that the kernels support.
+    """
     held = module.__dict__
     recipe, weight = held.get(RECIPE), held["_parameters"].get("weight")
-    if "weight" in held:  # an attribute over the parameter, which the own forward reads
+    if "weight" in held:  # hides the parameter from the original forward
         return called(module, x, tokens)
     if type(recipe) is NormRecipe and bare(held) and type(weight) in PLAIN and recipe.eps_name in held:
         formula, eps = recipe.formulas.get((x.dtype, weight.dtype)), held[recipe.eps_name]
@@ -73,7 +77,10 @@ def norm(module: Any, x: Tensor, tokens: tuple[int, ...]) -> Tensor:
 
 
 def recipe_for(module: Any, fusion: str, x: Tensor) -> FusedRecipe | None:
-    """The recipe by which a module's own call would run this fusion, `accepts` apart, where `direct()`."""
+    """Return the recipe if a call of the module would run this fusion, otherwise None.
+
+    Requires `direct()`. The caller checks `Fusion.accepts`.
+    """
     held = module.__dict__
     how = held.get(RECIPE)
     if type(how) is not FusedRecipe or how.fusion != fusion or not bare(held):

@@ -1,8 +1,8 @@
-"""What a fusion is: a method of a model's class, written anew with kernels that take several of its steps at once.
+"""Defines a fusion: a rewritten method of a model's class, whose kernels do several steps at once.
 
-A fusion replaces a method that it knows word for word. The sources of that method and of every function whose work it
-does itself are hashed and compared with those that were read when it was written. Anything else, such as another
-version of the library, keeps its own method, and the report says so.
+A fusion replaces a method only if it knows the exact source. `Fusion.sources` has hashes of that method and of every
+function that the fusion reimplements. If a hash differs, for example in another version of the library, the object
+keeps its original method. The report then gives the reason.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,13 +17,13 @@ from ...report import NO_KERNEL
 from .modules import Kind, kind_of, submodule
 from .source import fingerprint, resolve
 
-SOURCE = "_oxiwarp_source"  # of a replaced object's class: the fingerprint of its own method
-MODULE = "_oxiwarp_module"  # the module of the class that the fusion knows, where the method finds its functions
+SOURCE = "_oxiwarp_source"  # class attribute: the fingerprint of the original method
+MODULE = "_oxiwarp_module"  # class attribute: module of the class in `Fusion.classes`
 compiling = torch.compiler.is_compiling
 
 
 def nothing_against(_: Any) -> str | None:
-    """The `fits` of a fusion that takes every object of its class."""
+    """Return None: the `fits` of a fusion that accepts every object of its class."""
     return None
 
 
@@ -32,57 +32,59 @@ class Fusion:
     """A method of a class, and the function that runs in its place."""
 
     name: str
-    """Its own: "ltx.block"."""
+    """Unique name, such as "ltx.block"."""
     classes: tuple[str, ...]
-    """Patterns (as for file names) of "module.Class"."""
+    """`fnmatch` patterns of "module.Class"."""
     run: Callable[..., Any]
-    """`run(self, how, *arguments of the method)`; `how` is a `FusedRecipe`, for its `mode`."""
+    """The fused method, `run(self, how, *arguments of the method)`; `how` is the `FusedRecipe`."""
     sources: Mapping[str, tuple[str, ...]]
-    """By function, the `fingerprint`s that `run` stands for. A function is "forward", a method of the class itself,
-    ":name" in the class's module, or "module:name"."""
+    """The known `fingerprint`s of each function that `run` reimplements. A key is the name of a method of the class,
+    ":name" for a function of the class's module, or "module:name"."""
     chains: tuple[str, ...]
-    """What is done in one kernel, one line each: "norm1, modulation: ada_norm"."""
+    """One line per kernel with the fused steps and the operator: "norm1, modulation: ada_norm"."""
     accepts: Callable[..., bool]
-    """`accepts(self, *arguments of the method)`: whether the kernels take these dtypes and shapes."""
+    """`accepts(self, *arguments of the method)`: whether the kernels support these dtypes and shapes."""
     skips: tuple[str, ...] = ()
-    """Dotted names of modules that `run` does not call. With a hook on one of them, or another module in its place, the
-    own method runs: for blocks by their `Kind`, for processors, which do not know their modules, `accepts` says so."""
+    """Dotted names of submodules that `run` does not call, because it does their work itself. If one has a hook or was
+    replaced by another module, the original method runs. For blocks, `Kind` detects another module. For processors,
+    which do not own their modules, `accepts` must detect it."""
     fits: Callable[[Any], str | None] = nothing_against
-    """Why an object of the class is left all the same, or None."""
+    """Returns the reason why an object of the class is not replaced, or None if it is."""
     exactness: Mapping[str, str] | str = "bit-exact"
-    """Against the own method in eager torch on CUDA, by mode where modes differ."""
+    """Agreement with the original method in eager torch on CUDA; a mapping by mode if the modes differ."""
     method: str = "forward"
     kernels: bool = True
-    """False: `run` saves Python's time alone, so it takes any tensors; torch.compile traces the own method."""
+    """False: `run` only saves Python time, so it accepts any tensors. torch.compile then traces the original method."""
     traced: bool = False
-    """Without kernels: torch.compile traces `run` all the same."""
+    """True: torch.compile traces `run` although `kernels` is False."""
     few: str | None = None
-    """The argument by whose size torch.compile traces the own method, for Inductor: see `patching/inductor.py`."""
+    """Name of the argument whose size decides whether torch.compile traces the original method: see
+    `patching/inductor.py`. None: it always traces `run`."""
 
     @property
     def paths(self) -> tuple[tuple[str, ...], ...]:
-        """`skips`, each as its names."""
+        """`skips`, each split at its dots."""
         return tuple(tuple(path.split(".")) for path in self.skips)
 
     def kinds(self, x: Any) -> tuple[Kind | None, ...] | None:
-        """Of the modules that `x` has by these names; None for a processor."""
+        """Return the kinds of the submodules of `x` that `skips` names; None for a processor."""
         return tuple(kind_of(submodule(x, path)) for path in self.paths) if self.method == "forward" else None
 
     @property
     def ops(self) -> str:
-        """The operators, for the report."""
+        """The names of the operators, for the report."""
         if not self.kernels:
             return NO_KERNEL
         return ", ".join(dict.fromkeys(chain.rpartition(": ")[2] for chain in self.chains))
 
     def promise(self, mode: str) -> str:
-        """The exactness in a mode; "fast" promises one rounding where nothing else is said."""
+        """Return the exactness in a mode. Mode "fast" gives "one rounding" unless `exactness` is a mapping."""
         if isinstance(self.exactness, str):
             return self.exactness if mode == "exact" else "one rounding"
         return self.exactness[mode]
 
     def difference(self, cls: type, known: type) -> str | None:
-        """How the sources for `cls`, derived from `known`, differ from those that are known; None: they do not."""
+        """Return how the sources for `cls`, derived from `known`, differ from `sources`; None if they are equal."""
         for function, fingerprints in self.sources.items():
             found = fingerprint(resolve(function, cls, known))
             if found not in fingerprints:
@@ -90,16 +92,16 @@ class Fusion:
         return None
 
     def check(self, x: Any, cls: type, known: type) -> None:
-        """Raise `Unsuitable` unless `x` fits and its class has the method that is known."""
+        """Raise `Unsuitable` unless `x` fits and the sources of its class are known."""
         why = self.difference(cls, known) or self.fits(x)
         if why is not None:
             raise Unsuitable(why)
 
 
 def same_dtype(x: Tensor, *operands: Tensor | None) -> bool:
-    """Whether all are of `x`'s dtype."""
+    """Whether all operands that are not None have the dtype of `x`."""
     dtype = x.dtype
-    for tensor in operands:  # noqa: SIM110  a generator costs as much as what it asks
+    for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and tensor.dtype != dtype:
             return False
     return True

@@ -1,4 +1,7 @@
-"""What a fused method asks of a module whose work it does itself: whether that is still the one it knows."""
+"""Checks whether a fused method may do the work of a submodule instead of calling the submodule.
+
+The submodule must still have the class and the parameters that it had when `patch` ran, and no hooks.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -10,36 +13,39 @@ from ...class_swap import base_of
 compiling = torch.compiler.is_compiling
 
 Kind = tuple[type, tuple[tuple[str, bool], ...]]
-"""A module's class, its own where it is replaced, and its parameters by name: whether they are there."""
+"""A module's original class, and for each parameter its name and whether it is not None."""
 
 NORM: tuple[tuple[str, bool | None], ...] = (("weight", None), ("bias", None))
-"""The parameters of a norm, each of which may be there."""
+"""The parameters of a norm. None means that the parameter is optional."""
 
 
 def kind_of(module: nn.Module | None) -> Kind | None:
-    """What a module was when its owner was patched; None: there was none."""
+    """Return the kind of a module, or None for no module."""
     if module is None:
         return None
     return base_of(module), tuple((name, held is not None) for name, held in module._parameters.items())
 
 
 def is_exactly(module: nn.Module, cls: type) -> bool:
-    """Whether the module is of this class itself, replaced or not, and not of another tool's that is derived from it or
-    from ours."""
+    """Whether the module has exactly this class or is a replaced object of it.
+
+    A class that another tool derived from either gives False.
+    """
     return is_class(type(module), cls)
 
 
 def is_class(own: type, cls: type) -> bool:
-    """Whether a class is this one or our subclass of it."""
+    """Whether `own` is `cls` or the subclass of `cls` that `class_swap` made."""
     return own is cls or (own.__base__ is cls and getattr(own, "_oxiwarp_base", None) is cls)
 
 
-# What `torch.compiler.assume_constant_result` does, without Dynamo's import: of a module only its class is guarded.
+# This does the same as `torch.compiler.assume_constant_result`, without an import of Dynamo. Dynamo then
+# guards only on the class of a module.
 is_class._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
-    """The module with this dotted name, or None: some blocks have it and some do not."""
+    """Return the submodule with this dotted name, split at the dots, or None. Some blocks lack some submodules."""
     module: nn.Module | None = x
     for name in path:
         module = None if module is None else module._modules.get(name)
@@ -47,17 +53,19 @@ def submodule(x: nn.Module, path: tuple[str, ...]) -> nn.Module | None:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether calling the module does more, or something else, than its class's forward."""
+    """Whether a call of the module may do anything else than its class's forward."""
     return hooks_everywhere() or has_hooks(module)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """The same but for hooks on all modules, `hooks_everywhere()`."""
+    """Whether the module itself has hooks or another forward. Global hooks, `hooks_everywhere()`, do not count."""
     held = module.__dict__
-    bound = held.get("forward")  # accelerate leaves the class's own there
+    bound = held.get("forward")  # accelerate leaves the class's forward there
     if bound is not None and getattr(bound, "__func__", None) is not type(module).forward:
         return True
-    if compiling():  # `bool` of an attribute makes no guard: as for stock modules, hooks that come later are not seen
+    # Dynamo makes no guard for `bool` of an attribute. So compiled code ignores hooks that are added
+    # later, as it does for other modules.
+    if compiling():
         hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
         return any([bool(held) for held in hooks])
     return bool(
@@ -66,17 +74,17 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def idle(module: nn.Module) -> bool:
-    """Whether calling the module gives what it is given: a Dropout that is not trained, to which nothing is hooked."""
+    """Whether the module is the identity: a Dropout in evaluation mode without hooks."""
     return type(module) is nn.Dropout and not module.training and not hooked(module)
 
 
 def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) -> bool:
-    """Whether another may do the module's work: nothing is hooked to it (or to all: `fusion.ready` asks that), and
-    its parameters are there.
+    """Whether a fused method may do the module's work.
 
-    With a kind: and it is of that kind still, not another that was put in its place (an adapter, a quantised one) or
-    whose class was. Another of the same class may be there: weights are read at each call, but where there were none
-    the work is done without any. Without a kind the module is a norm.
+    The module must have no hooks, and plain parameters on `device`. `recipe.ready` checks for global hooks. With a
+    `kind`, the module must still have that class and those parameters. So an adapter or a quantised module gives False.
+    Another module of the same kind gives True, because the fused method reads the weights at each call. Without a
+    `kind`, the module must be a norm.
     """
     parameters, known = module._parameters, NORM
     if kind is not None:
@@ -95,8 +103,8 @@ def is_plain(module: nn.Module, device: torch.device, kind: Kind | None = None) 
 
 
 def resident(device: torch.device, *operands: Tensor | None) -> bool:
-    """Whether these are plain tensors on the device, not offloaded, sharded or quantised."""
-    for tensor in operands:  # noqa: SIM110  a generator costs as much as what it asks
+    """Whether all operands are None or plain tensors on the device: not offloaded, sharded or quantised."""
+    for tensor in operands:  # noqa: SIM110  a generator would double the time
         if tensor is not None and (type(tensor) not in PLAIN or tensor.device != device):
             return False
     return True

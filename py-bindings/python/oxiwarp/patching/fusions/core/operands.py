@@ -1,12 +1,12 @@
-"""Operands that an operator refuses and that torch's operators take, made operands that it takes.
+"""Converts operands that torch's operators accept, but an oxiwarp operator rejects.
 
-A fused method calls modules (linears, feed-forwards, attentions), which may be other modules by now: an adapter, one
-that computes in float32, one with a hook. Their results, and the arguments of a call, may have another dtype than the
-stream, a batch of 1, or a last dimension that is not contiguous. torch's operators promote, broadcast and read any
-strides. The functions here do the same before the kernel runs: they widen, expand and copy.
+A fused method calls submodules such as linears and attentions. A user may have replaced a submodule, for example by an
+adapter or by a module that computes in float32. Its result may have another dtype than the residual stream, a batch of
+1, or a last dimension that is not contiguous. torch's operators promote, broadcast and read any strides. The functions
+here do the same before the kernel runs: they widen, expand and copy.
 
-An operator checks its operands anyway, so the functions run only after it has raised. A call that fits costs nothing
-more than the call of the wrapper.
+In eager mode a conversion runs only after the operator has raised an error. So a call with valid operands costs only
+one more Python call.
 """
 
 import functools
@@ -23,28 +23,28 @@ from ....ops.modulated_rms_norm import per_batch
 
 WIDE = torch.float32
 RESIDUAL = ("gated_residual", "gated_residual_ada_norm")
-"""Operators whose sum has the wider dtype of stream and branch."""
+"""Operators whose sum gets the wider dtype of the residual stream and the branch."""
 ROLES = {name: positional(function) for name, function in ops.FUNCTIONS.items()}
 ROWS = {
     name: roles.count(Role.ROWS)
     for name, roles in ROLES.items()
     if roles.count(Role.ROWS) > 1 or Role.BROADCAST in roles or Role.PER_BATCH in roles
 }
-"""By operator, how many of its first arguments are rows of one shape and dtype. The others broadcast to these."""
+"""By operator, the number of leading arguments that are rows of one shape and dtype. Others broadcast to them."""
 PER_BATCH = {name for name, roles in ROLES.items() if Role.PER_BATCH in roles}
 HEADS = {name for name, roles in ROLES.items() if Role.HEADS in roles and Role.TABLE in roles}
-"""Operators of queries, keys, cosines and sines: these are copied if their last dimension is not contiguous."""
+"""Operators of query, key, cos and sin, which are copied if their last dimension is not contiguous."""
 
 compiling = torch.compiler.is_compiling
 
 
 def as_rows(x: Tensor) -> Tensor:
-    """`x` with a contiguous last dimension. A convolution over patches leaves its result column by column."""
+    """Return `x` with a contiguous last dimension. Convolutions over patches give another layout."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
-    """The shape that these broadcast to; None if there is none."""
+    """Return the shape to which these tensors broadcast, or None if they do not."""
     shape = tuple(tensors[0].shape)
     for x in tensors[1:]:
         if tuple(x.shape) == shape:
@@ -57,8 +57,11 @@ def common_shape(tensors: list[Tensor]) -> tuple[int, ...] | None:
 
 
 def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The first `count` in their common dtype and in the shape that all broadcast to, the others in that dtype or
-    float32; each with a contiguous last dimension. The operands themselves if they do not broadcast."""
+    """Convert operands, each to a contiguous last dimension.
+
+    The first `count` get their common dtype and the shape to which all tensors broadcast. The other tensors keep that
+    dtype, and become float32 if they have another one. If the tensors do not broadcast, return the operands unchanged.
+    """
     tensors = [x for x in operands if isinstance(x, Tensor) and x.dim() > 0]
     first = [x for x in operands[:count] if isinstance(x, Tensor)]
     dtype = functools.reduce(torch.promote_types, [x.dtype for x in first])
@@ -79,7 +82,7 @@ def as_row_operands(count: int, operands: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The result of an operator for operands that it refuses; `NotImplemented` if they fit, or do not with this."""
+    """Return the operator's result for converted operands, or `NotImplemented` if the conversion changes nothing."""
     op = getattr(ops, name)
     if name in HEADS:
         made = tuple(as_rows(x) if isinstance(x, Tensor) else x for x in args)
@@ -98,9 +101,9 @@ def refitted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """A gated residual whose branch has a wider dtype than the stream, then the norm of the sum.
+    """Compute a gated residual whose branch has a wider dtype than the stream, and the norm of the sum if needed.
 
-    The sum has the wider dtype. With a float32 modulation (Wan) models cast it to the dtype of the stream.
+    The sum has the wider dtype. With a float32 modulation, as in Wan, models cast the sum to the dtype of the stream.
     """
     x, y, gate, *by = args
     table, clip = options.get("gate_table"), options.get("clip", False)
@@ -120,25 +123,28 @@ def promoted(name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
 
 
 def widened(options: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
-    """Tables, weights and biases in this dtype or float32."""
+    """Return the options with each tensor in float32 unless it already has this dtype or float32."""
     return {
         key: x.to(WIDE) if isinstance(x, Tensor) and x.dtype not in (dtype, WIDE) else x for key, x in options.items()
     }
 
 
 def same(made: tuple[Any, ...], args: tuple[Any, ...]) -> bool:
-    """Whether these are the same objects."""
+    """Whether both tuples contain the same objects."""
     return all(a is b for a, b in zip(made, args, strict=True))
 
 
 def looked_at(name: str, op: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The operator's result under torch.compile, which does not trace `except`: the operands are checked first."""
+    """Return the operator's result under torch.compile.
+
+    torch.compile does not trace `except`, so this function tries the conversion before the call.
+    """
     made = refitted(name, args, options)
     return op(*args, **options) if made is NotImplemented else made
 
 
 def fitting(op: Callable[..., Any]) -> Callable[..., Any]:
-    """The operator, for operands that torch's operators take."""
+    """Return the operator with the operand conversions of this module."""
     name = op.__name__
 
     @functools.wraps(op)

@@ -1,8 +1,9 @@
-"""The operators as fused blocks call them: under torch.compile, Inductor has the chains that it runs faster.
+"""Provides the operators that fused blocks call.
 
-There such a chain is written in torch, in the roundings of the models' own code, and becomes one kernel with whatever
-is elementwise around it. Every other operator stays a kernel of ours in the compiled graph. Fused blocks import all
-operators from here; eager, these are those of `oxiwarp.ops`, which `operands.py` gives operands that they take.
+In eager mode they are those of `oxiwarp.ops`, with the operand conversions of `operands.py`. Under torch.compile,
+`INDUCTOR` lists the elementwise chains for which Inductor's kernel is faster. These are written in torch, with the
+roundings of the models' original code. Inductor fuses them with adjacent elementwise operations. Every other operator
+stays an oxiwarp kernel in the compiled graph.
 """
 
 import torch
@@ -12,8 +13,8 @@ from .... import ops
 from ....ops import *  # noqa: F403
 from .operands import FITTING
 
-# Which, and the time of Inductor's kernel as a share of ours on one H200:
-# benches/results/decisions/elementwise.txt.
+# Operators that Inductor generates, with the time of its kernel divided by that of the oxiwarp kernel on one
+# H200: benches/results/decisions/elementwise.txt.
 INDUCTOR = {"gelu_quick": "0.99"}
 
 compiling = torch.compiler.is_compiling
@@ -23,7 +24,7 @@ globals().update(FITTING)
 def gelu_quick(  # type: ignore[no-redef]
     x: Tensor, bias: Tensor | None = None, *, mode: str = "exact", out: Tensor | None = None
 ) -> Tensor:
-    """See `oxiwarp.gelu_quick`."""
+    """Compute `oxiwarp.gelu_quick`; under torch.compile as torch operations."""
     if out is not None or not compiling():
         return ops.gelu_quick(x, bias, mode=mode, out=out)
     v = x if bias is None else x + bias

@@ -1,5 +1,7 @@
-"""What an object with a fused method carries, and the method that it has: the kernels' where they take a call, the own
-one otherwise."""
+"""The recipe of an object with a fused method, and the method itself.
+
+The method runs the fusion's kernels if they support the call, and the original method otherwise.
+"""
 
 import functools
 from collections.abc import Callable
@@ -23,23 +25,26 @@ SEQUENCES = (tuple, list)
 
 @dataclass(frozen=True)
 class FusedRecipe:
-    """What an object with a fused method carries."""
+    """The options and the fusion of an object with a fused method."""
 
     fusion: str
     mode: str
     cpu_kernels: bool = False
     attention: str | None = None
-    """The compute capability at which processors call `oxiwarp.attention` where it was faster; None: nowhere."""
+    """Compute capability whose table decides when processors call `oxiwarp.attention`; None: they never do."""
     kinds: tuple[Kind | None, ...] | None = None
-    """What `Fusion.fits` saw under the names of `Fusion.skips`."""
+    """Kinds of the modules named in `Fusion.skips`, taken when `patch` ran; None for a processor."""
 
     @property
     def classes(self) -> tuple[type, ...]:
-        """Those of the modules that `run` does not call."""
+        """The classes of the modules in `Fusion.skips`."""
         return tuple(kind[0] for kind in self.kinds or () if kind is not None)
 
     def methods(self, base: Any) -> dict[str, Any]:
-        """The fused method, the fingerprint of the original one, and the module of the class that is known."""
+        """Return the members of the subclass.
+
+        These are the fused method, the original method's fingerprint and the module of the class in `Fusion.classes`.
+        """
         fusion, found = FUSIONS[self.fusion], find(base)
         run = fused(self, fusion, getattr(base, fusion.method))
         known = base if found is None else found[1]
@@ -47,7 +52,7 @@ class FusedRecipe:
 
 
 def fused(how: FusedRecipe, fusion: Fusion, own: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that is `fusion.run` where its kernels take the call, otherwise the own one."""
+    """Return a method that calls `fusion.run` if its kernels support the call, and the original method otherwise."""
     skipped = fusion.paths
 
     @functools.wraps(own)
@@ -75,8 +80,11 @@ def ready(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> bool:
-    """Whether this call is one for the kernels: plain tensors on a device that runs them, nothing hooked, no autocast,
-    no forward-mode AD. It is asked for every block of every step, while a GPU may be waiting."""
+    """Whether the kernels support this call.
+
+    They need plain tensors on a supported device, no hooks on skipped modules, no autocast and no forward-mode AD. This
+    function must be fast: it runs for every block in every step, while the GPU may be idle.
+    """
     first = None
     for value in (*args, *kwargs.values()):
         if value is None:
@@ -93,10 +101,10 @@ def ready(
         return False
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or forward_ad._current_level >= 0:
         return False
-    # torch.jit.trace records sizes as tensors, which operators do not take.
+    # torch.jit.trace records sizes as tensors, which the operators reject.
     if hooks_everywhere() or torch._C._get_tracing_state() is not None:
         return False
-    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # a processor's module
+    owner = x if fusion.method != "__call__" else args[0] if args else kwargs["attn"]  # attention module
     kinds, device = how.kinds, first.device
     for at, path in enumerate(skipped):
         module, kind = submodule(owner, path), None if kinds is None else kinds[at]

@@ -1,4 +1,4 @@
-"""Which fusion a class has, by its name and its source."""
+"""Finds the fusion of a class by the class name and the source."""
 
 import functools
 import sys
@@ -9,16 +9,17 @@ from .fusion import Fusion
 
 TRANSFORMERS = "transformers.models."
 DECODERS = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3")
-"""Its modules that the fusions of decoders are for, besides copies."""
+"""Packages of `transformers.models` with the decoders that the fusions are written for. Other packages copy them."""
 
 FUSIONS: dict[str, Fusion] = {}
-"""By name, in the order in which they are asked; `patching/fusions/__init__.py` fills it."""
+"""All fusions by name, in the order in which `find` tries them. `patching/fusions/__init__.py` fills it."""
 
 
 def find(cls: type) -> tuple[Fusion, type] | None:
-    """The fusion for objects of a class, and the class that it is for, from which this one may be derived.
+    """Return the fusion for objects of `cls` and the class in its method resolution order that the fusion names.
 
-    If several are for classes of this name, the one that knows the method, or the first that is meant for the class.
+    If several fusions match by name, return the first one that knows the source. Without such a one, return the first
+    one that `is_meant` for the class.
     """
     found = found_for(cls)
     return None if found is None else (found[0], cls.__mro__[found[1]])
@@ -26,7 +27,7 @@ def find(cls: type) -> tuple[Fusion, type] | None:
 
 @cache_weakly
 def found_for(cls: type) -> tuple[Fusion, int] | None:
-    """The same, with the position of the class that the fusion is for in `cls.__mro__`: results name no class."""
+    """Return the result of `find` with an index into `cls.__mro__`, so that the cache does not refer to a class."""
     named = named_like(cls)
     known_ones = [found for found in named if found[0].difference(cls, found[1]) is None]
     found = next(iter(known_ones or (found for found in named if is_meant(*found))), None)
@@ -34,7 +35,7 @@ def found_for(cls: type) -> tuple[Fusion, int] | None:
 
 
 def named_like(cls: type) -> list[tuple[Fusion, type]]:
-    """The fusions that are for classes of this name or one that it is derived from, and these."""
+    """Return the fusions whose patterns match `cls` or a base class, each with the matching class."""
     return [
         (fusion, known)
         for known in cls.__mro__
@@ -44,8 +45,11 @@ def named_like(cls: type) -> list[tuple[Fusion, type]]:
 
 
 def is_meant(fusion: Fusion, cls: type) -> bool:
-    """Whether a fusion that does not know a class's source should: the class is called as those of decoders are, and
-    so are many that are none (`T5Attention`), but its model is known by name, or something in its module by source."""
+    """Whether a fusion is meant for a class although it does not know the class's source.
+
+    The patterns for decoders also match classes of other models, such as `T5Attention`. So a class of transformers must
+    have its exact name in the fusion, belong to a package in `DECODERS`, or have a known class in its module.
+    """
     module = cls.__module__
     if not module.startswith(TRANSFORMERS) or dotted(cls) in fusion.classes:
         return True
@@ -54,7 +58,7 @@ def is_meant(fusion: Fusion, cls: type) -> bool:
 
 @functools.cache
 def has_known(module: str) -> bool:
-    """Whether a fusion for classes of many models knows one in this module."""
+    """Whether a fusion with a pattern for many models knows the source of a class in this module."""
     return any(
         dotted(known) not in fusion.classes and fusion.difference(cls, known) is None
         for cls in vars(sys.modules[module]).values()
@@ -64,7 +68,7 @@ def has_known(module: str) -> bool:
 
 
 def dotted(cls: type) -> str:
-    """Module path and name of a class."""
+    """Return the module path and the qualified name of a class."""
     return f"{cls.__module__}.{cls.__qualname__}"
 
 

@@ -1,4 +1,4 @@
-"""Knowing a function word for word: a hash of its source."""
+"""Identifies a function by a hash of its source tokens."""
 
 import hashlib
 import importlib
@@ -17,7 +17,7 @@ LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.ENCODING, tokenize.ENDMARKER)
 
 
 def resolve(function: str, cls: type, known: type) -> Any:
-    """The function with that name in `Fusion.sources`; None where there is none."""
+    """Return the function that a key of `Fusion.sources` names, or None."""
     module, colon, name = function.rpartition(":")
     found: Any = importlib.import_module(module or known.__module__) if colon else cls
     for part in name.split("."):
@@ -26,7 +26,10 @@ def resolve(function: str, cls: type, known: type) -> Any:
 
 
 def unwrapped(found: Any) -> Any:
-    """The function that Hugging Face Kernels made a layer of, which transformers asks for where it is installed."""
+    """Return the function inside a layer that Hugging Face Kernels made of it; return other objects unchanged.
+
+    transformers wraps functions in such layers if that package is installed.
+    """
     if not isinstance(found, nn.Module):
         return found
     inside = [cell.cell_contents for cell in type(found).forward.__closure__ or ()]
@@ -36,7 +39,7 @@ def unwrapped(found: Any) -> Any:
 
 @cache_weakly
 def fingerprint(function: Any) -> str:
-    """That of a function's source; "unknown" where there is no source."""
+    """Return the fingerprint of a function's source, or "unknown" if the source is not available."""
     try:
         return fingerprint_of(inspect.getsource(function))
     except (OSError, TypeError):
@@ -44,15 +47,15 @@ def fingerprint(function: Any) -> str:
 
 
 def fingerprint_of(source: str) -> str:
-    """A hash of a function's source, whatever its layout and comments."""
+    """Return 12 hexadecimal digits of the SHA-256 of a source, independent of its layout and comments."""
     text = "".join(word + " " for word in words(textwrap.dedent(source)))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def words(source: str) -> Iterator[str]:
-    """The tokens of a source but for its layout, the same in all versions of Python.
+    """Yield the tokens of a source without comments and layout, the same in all versions of Python.
 
-    From 3.12 on an f-string comes in parts: it is put together again, as it stands in the source.
+    From Python 3.12 on, `tokenize` splits f-strings into parts. They are joined to the text in the source.
     """
     marks = {tokenize.INDENT: "{", tokenize.DEDENT: "}", tokenize.NEWLINE: ";"}
     lines = source.splitlines(keepends=True)
@@ -70,7 +73,7 @@ def words(source: str) -> Iterator[str]:
 
 
 def between(lines: list[str], begin: tuple[int, int], end: tuple[int, int]) -> str:
-    """The text from one position (row from 1, column) to another."""
+    """Return the text between two positions, each a row from 1 and a column from 0."""
     (first, left), (last, right) = begin, end
     if first == last:
         return lines[first - 1][left:right]

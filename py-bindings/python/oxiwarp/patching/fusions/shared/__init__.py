@@ -1,1 +1,1 @@
-"""Parts of blocks that several families of models have."""
+"""Parts of transformer blocks that several model families share."""

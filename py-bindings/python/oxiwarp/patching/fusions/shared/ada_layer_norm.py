@@ -1,4 +1,4 @@
-"""The modulated norms of diffusers (models/normalization.py): Flux, SD3, HunyuanVideo and many others call them."""
+"""Modulated norms of diffusers (models/normalization.py), which Flux, SD3, HunyuanVideo and many other models call."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def zero(
     hidden_dtype: Any = None,
     emb: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """`AdaLayerNormZero.forward`."""
+    """Run `AdaLayerNormZero.forward`."""
     if self.emb is not None:
         emb = self.emb(timestep, class_labels, hidden_dtype=hidden_dtype)
     shift, scale, *rest = self.linear(self.silu(emb)).chunk(6, dim=1)
@@ -31,20 +31,20 @@ def zero(
 
 
 def single(self: Any, how: FusedRecipe, x: Tensor, emb: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """`AdaLayerNormZeroSingle.forward`."""
+    """Run `AdaLayerNormZeroSingle.forward`."""
     shift, scale, gate = self.linear(self.silu(emb)).chunk(3, dim=1)
     return modulated(self, how, x, scale, shift), gate
 
 
 def continuous(self: Any, how: FusedRecipe, x: Tensor, conditioning_embedding: Tensor) -> Tensor:
-    """`AdaLayerNormContinuous.forward`."""
+    """Run `AdaLayerNormContinuous.forward`."""
     emb = self.linear(self.silu(conditioning_embedding).to(x.dtype))
     scale, shift = emb.chunk(2, dim=1)
     return modulated(self, how, x, scale, shift)
 
 
 def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None = None) -> tuple[Tensor, ...]:
-    """`SD35AdaLayerNormZeroX.forward`."""
+    """Run `SD35AdaLayerNormZeroX.forward`."""
     shift, scale, *rest, shift2, scale2, gate2 = self.linear(self.silu(emb)).chunk(9, dim=1)
     if scale.dtype != hidden_states.dtype:
         first, second = (modulated(self, how, hidden_states, *by) for by in ((scale, shift), (scale2, shift2)))
@@ -55,9 +55,9 @@ def twice(self: Any, how: FusedRecipe, hidden_states: Tensor, emb: Tensor | None
 
 
 def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    """The module's norm of `x`, modulated by `[B, D]`."""
+    """Compute `norm(x) * (1 + scale) + shift`, with `x` `[B, S, D]`, and scale and shift `[B, D]`."""
     norm = self.norm
-    if scale.dtype != x.dtype:  # the linear may be another module by now; torch promotes
+    if scale.dtype != x.dtype:  # a replaced linear may give another dtype; torch promotes
         return norm(x) * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
     return ada_norm(
         as_rows(x),
@@ -71,7 +71,7 @@ def modulated(self: Any, how: FusedRecipe, x: Tensor, scale: Tensor, shift: Tens
 
 
 def accepts(self: Any, x: Tensor, *args: Any, **kwargs: Any) -> bool:
-    """Tokens `[B, S, D]`, in the dtype of the module's own weights."""
+    """Whether `x` is `[B, S, D]` and has the dtype of the norm's weight."""
     weight = self.norm.weight
     return x.dim() == 3 and (weight is None or weight.dtype == x.dtype)
 
@@ -84,29 +84,29 @@ def accepts_zero(
     hidden_dtype: Any = None,
     emb: Tensor | None = None,
 ) -> bool:
-    """Tokens and an embedding, given or made, of one dtype."""
+    """Whether `x` and the embedding have the same dtype. `hidden_dtype` is that of a computed embedding."""
     dtype = hidden_dtype if emb is None else emb.dtype
     return dtype == x.dtype and accepts(self, x)
 
 
 def accepts_emb(self: Any, hidden_states: Tensor, emb: Tensor | None = None) -> bool:
-    """Tokens and an embedding of one dtype."""
+    """Whether there is an embedding of the same dtype as `hidden_states`."""
     return emb is not None and emb.dtype == hidden_states.dtype and accepts(self, hidden_states)
 
 
 def accepts_single(self: Any, x: Tensor, emb: Tensor | None = None) -> bool:
-    """As `accepts_emb`."""
+    """Whether `accepts_emb`. The first argument has another name in this class."""
     return accepts_emb(self, x, emb)
 
 
 def fits(self: Any) -> str | None:
-    """torch's LayerNorm."""
+    """Return a reason unless the norm is torch's LayerNorm."""
     cls = base_of(self.norm)
     return None if cls is nn.LayerNorm else f"its norm is {cls.__name__}, expected LayerNorm"
 
 
 def fusion(name: str, cls: str, run: Any, accepts: Any, known: str, chain: str = ONCE) -> Fusion:
-    """One of these modules' fusion: they differ in their class and source, and in how they are called."""
+    """Create the fusion of one of these classes, with the fingerprint `known` of its forward."""
     return Fusion(
         name=f"ada_layer_norm.{name}",
         classes=(f"{MODULE}.{cls}",),

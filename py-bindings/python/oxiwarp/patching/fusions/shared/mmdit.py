@@ -1,4 +1,4 @@
-"""What blocks that attend over text and image tokens together have in common (MMDiT: Flux, SD3, Qwen-Image, …)."""
+"""Shared code of MMDiT blocks (Flux, SD3, Qwen-Image, …), which attend over text and image tokens together."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,13 +16,13 @@ from ..core.ops import gated_residual, gated_residual_ada_norm, qk_norm_rope
 from ..core.recipe import FusedRecipe
 from .feed_forward import in_epilogue
 
-ALIGNED = 128  # numbers of 16 bits: as far as cuBLASLt's choice of a kernel asks
+ALIGNED = 128  # in 16-bit elements; cuBLASLt's choice of a kernel needs no more
 PART = "_oxiwarp_part"
-"""The attribute of a tensor that is a part of another: that one, and which part."""
+"""Tensor attribute for torch.compile: the tensor from which `apart` split this one, and the index of the part."""
 
 
 class Stream(NamedTuple):
-    """Queries and keys of one kind of tokens, `[B, S, heads, D]`, with their norms and what they are turned by."""
+    """Query and key `[B, S, heads, D]` of one kind of tokens, with their norms and rotary tables."""
 
     query: Tensor
     key: Tensor
@@ -31,16 +31,16 @@ class Stream(NamedTuple):
     cos: Tensor | None = None
     sin: Tensor | None = None
     offset: int | None = None
-    """The first token that turns, where the tables are not for all of them."""
+    """Index of the first token that is rotated, if the tables are not for all tokens."""
 
 
 def queries_and_keys(
     streams: Sequence[Stream], how: FusedRecipe, norm: str, heads_first: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Normalised and rotated queries and keys of all streams, one after the other along the tokens.
+    """Return normalised and rotated query and key of all streams, concatenated along the tokens.
 
-    Each stream is written where it belongs, which saves the concatenation; where autograd or a transform needs one, it
-    is made.
+    Each stream is written directly into its part of the result, which saves the concatenation. Autograd and transforms
+    get a real concatenation.
     """
     if len(streams) == 1:
         return normed(streams[0], how, norm, heads_first)
@@ -59,7 +59,7 @@ def queries_and_keys(
 
 
 def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: Any = None) -> tuple[Tensor, Tensor]:
-    """One stream's queries and keys, normalised and rotated; written to `out`, if that is given."""
+    """Return the normalised and rotated query and key of one stream, written to `out` if it is given."""
     query, key, norm_q, norm_k, cos, sin, offset = stream
     norms = (
         {"norm": None}
@@ -73,14 +73,16 @@ def normed(stream: Stream, how: FusedRecipe, norm: str, heads_first: bool, out: 
 
 
 def wants_grad(stream: Stream) -> bool:
-    """Whether autograd has to record what is made of a stream."""
+    """Whether an input of `normed` for this stream requires a gradient."""
     norms = [part.weight for part in (stream.norm_q, stream.norm_k) if part is not None]
     return needs_grad(stream.query, stream.key, *norms)
 
 
 def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
-    """Whether each pair of query and key norms is one that `normed` takes: of this class, alike, in `x`'s dtype, not
-    hooked."""
+    """Whether `normed` supports each pair of query and key norms.
+
+    The norms must have class `cls`, no hooks, no bias, weights in the dtype of `x`, and the same eps within a pair.
+    """
     for pair in pairs:
         for part in pair:
             if not (is_exactly(part, cls) and is_plain(part, x.device)) or part.eps is None or part.eps != pair[0].eps:
@@ -91,7 +93,7 @@ def norms_fit(x: Tensor, cls: type[nn.Module], *pairs: tuple[Any, Any]) -> bool:
 
 
 def tables_fit(tables: Any, tokens: int, columns: int, x: Tensor) -> bool:
-    """Whether a rotary embedding is none, or cosines and sines `[tokens, columns]` in float32 on `x`'s device."""
+    """Whether `tables` is None, or has float32 cosines and sines `[tokens, columns]` on the device of `x`."""
     return tables is None or (
         len(tables) == 2
         and all(
@@ -110,9 +112,10 @@ def after_attention(
     how: FusedRecipe,
     clip: bool = False,
 ) -> Tensor:
-    """The rest of a block for one stream: gated residual, modulated norm, feed-forward, gated residual.
+    """Run the second half of a block for one stream: gated residual, modulated norm, feed-forward, gated residual.
 
-    `modulation` has the attention's gate and shift, scale and gate of the feed-forward, each `[B, D]` or `[B, S, D]`.
+    `modulation` has the gate of the attention, then shift, scale and gate of the feed-forward. Each has shape `[B, D]`
+    or `[B, S, D]`.
     """
     gate_msa, shift, scale, gate = (part.unsqueeze(1) if part.dim() == 2 else part for part in modulation)
     normed, x = gated_residual_ada_norm(as_rows(x), attended, gate_msa, scale, shift, eps=norm.eps, mode=how.mode)
@@ -120,16 +123,18 @@ def after_attention(
 
 
 def streams_fit(temb: Tensor, *streams: Tensor, dims: tuple[int, ...] = (2,)) -> bool:
-    """Whether these are streams of tokens `[B, S, D]` and an embedding with so many dimensions, of one dtype on one
-    device."""
+    """Whether all streams are `[B, S, D]` with the dtype and device of `temb`, and `temb` has a rank in `dims`."""
     return temb.dim() in dims and all(
         x.dim() == 3 and x.dtype == temb.dtype and x.device == temb.device for x in streams
     )
 
 
 def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
-    """`torch.cat([linear(x) for linear, x in parts], 1)`, with each product written where it belongs; None: that is not
-    for these. The bits are the linears' own where what is written is aligned as a tensor of its own."""
+    """Compute `torch.cat([linear(x) for linear, x in parts], 1)` without the copy, or return None if unsupported.
+
+    Each matrix multiplication writes its part of the result. The bits equal those of the linears, because each part is
+    aligned to `ALIGNED` elements, as far as cuBLASLt distinguishes alignments.
+    """
     linear, x = parts[0]
     sizes, width = [x.shape[1] for _, x in parts], linear.out_features if type(linear) is nn.Linear else 0
     if x.shape[0] != 1 or width == 0 or any(size * width % ALIGNED for size in sizes[:-1]):
@@ -143,7 +148,7 @@ def products(parts: Sequence[tuple[Any, Tensor]]) -> Tensor | None:
 
 
 def into(bias: Tensor, a: Tensor, b: Tensor, out: Tensor) -> None:
-    """`a @ b + bias`, written to `out`."""
+    """Write `a @ b + bias` to `out`."""
     torch.addmm(bias, a, b, out=out)
 
 
@@ -158,9 +163,9 @@ write_product = define_in_place(
 
 
 def joined(first: Tensor, second: Tensor) -> Tensor:
-    """`torch.cat((first, second), 1)`; without a copy where they are what one tensor was split into.
+    """Compute `torch.cat((first, second), 1)`, without a copy if `apart` split both from one tensor.
 
-    Blocks of a single stream take two, and give two: what one concatenates, the one before it has split.
+    Single-stream blocks take and return two tensors. So one block concatenates what the previous block has split.
     """
     if torch.compiler.is_compiling():
         whole, other = getattr(first, PART, None), getattr(second, PART, None)
@@ -182,7 +187,10 @@ def joined(first: Tensor, second: Tensor) -> Tensor:
 
 
 def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
-    """The first tokens and the others. torch.compile does not see where tensors lie: there, they say what of."""
+    """Split `both` after `tokens` tokens.
+
+    torch.compile cannot compare the addresses of tensors. There, each part gets the attribute `PART` for `joined`.
+    """
     parts = both[:, :tokens], both[:, tokens:]
     if torch.compiler.is_compiling():
         for at, part in enumerate(parts):
@@ -191,7 +199,7 @@ def apart(both: Tensor, tokens: int | None) -> tuple[Tensor, Tensor]:
 
 
 def affine_norm(block: Any, *names: str) -> str | None:
-    """Why norms of a block cannot be fused with what follows: they are no plain LayerNorm."""
+    """Return a reason unless the named norms are LayerNorms without weight and bias."""
     for name in names:
         part = getattr(block, name)
         if base_of(part) is not nn.LayerNorm or part.weight is not None or part.bias is not None:

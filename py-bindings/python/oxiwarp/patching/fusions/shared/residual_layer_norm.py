@@ -1,4 +1,4 @@
-"""A residual sum together with the LayerNorm that follows, where that has no modulation."""
+"""Computes a residual sum and the LayerNorm that follows, without modulation, in one kernel."""
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +18,15 @@ def residual_layer_norm(
     gate: Tensor | None = None,
     gate_table: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """`sum = x + gate * y` and `norm(sum)`, as `(norm(sum), sum)`: arguments, results and errors as
-    `gated_residual_ada_norm`, whose scale is 0 here, so that a row is multiplied by 1, which changes no bit. It has the
-    dtype of the parameters: operands of one dtype have a kernel of their own.
+    """Compute `sum = x + gate * y` and return `(norm(sum), sum)`.
 
-    Without a gate Inductor has it while compiling: its one kernel of both costs less Python to launch, and takes what
-    comes before the sum along."""
+    This is `gated_residual_ada_norm` with scale 0, so it multiplies a row by 1, which changes no bit. Arguments and
+    errors are those of that operator. The zeros have the dtype of the norm's parameters, because the operator has a
+    separate kernel for operands of one dtype.
+
+    Under torch.compile, Inductor computes the sum without a gate. Its kernel needs less Python time per launch, and
+    also fuses the operation before the sum.
+    """
     if gate is None and compiling() and same_dtype(x, norm.weight, norm.bias):
         total = x + y
         return F.layer_norm(total, norm.normalized_shape, norm.weight, norm.bias, norm.eps), total
@@ -41,13 +44,13 @@ def residual_layer_norm(
 
 
 def zeros(x: Tensor) -> Tensor:
-    """`[N]` zeros for `x` of shape `[..., N]`, in its dtype and on its device: made once, as every block wants them."""
+    """Return cached zeros `[N]` for `x` of shape `[..., N]`, with the dtype and the device of `x`."""
     return row(x.shape[-1], x.dtype, x.device)
 
 
 @kept
 def row(cols: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """That many zeros."""
+    """Return `cols` zeros."""
     return torch.zeros(cols, dtype=dtype, device=device)
 
 
