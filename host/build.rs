@@ -1,4 +1,5 @@
-//! Compiles the kernels to PTX, or takes them from `OXIWARP_PTX_DIR`, packs them and lists them for `src/device/ptx`.
+//! Compiles the kernels to PTX, or takes them from `OXIWARP_PTX_DIR`, packs them and lists them for
+//! `src/device/ptx`.
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::Path;

@@ -67,8 +67,8 @@ def assemble(source: Path) -> dict[str, Code]:
     _, *functions = FUNCTION.split(dump)
     codes = {}
     for name, body in zip(functions[::2], functions[1::2], strict=True):
-        # Two lines an instruction: its address, text and first half, then the second half of its 16 bytes. The lines of
-        # a module are padded to the longest.
+        # Two lines an instruction: its address, text and first half, then the second half of its 16 bytes.
+        # The lines of a module are padded to the longest.
         lines = [" ".join(ADDRESS.sub("", line).split()) for line in normalised(body).splitlines() if "/* 0x" in line]
         digest = hashlib.sha256("\n".join(data + lines).encode()).hexdigest()
         codes[name] = Code(digest, sum(";" in line for line in lines), registers.get(name, 0))

@@ -102,7 +102,8 @@ pub enum Error {
         /// Its range.
         expected: &'static str,
     },
-    /// An element of an argument that is outside its range. Only the CPU executor's arguments are read for this.
+    /// An element of an argument that is outside its range. Only the CPU executor's arguments are read for
+    /// this.
     #[error("{op}: {arg}[{index}] is {got}, expected {expected}")]
     Element {
         /// The op.

@@ -29,8 +29,8 @@ const FEW_PACKS: &[Rung] = &[
 ///
 /// A thread keeps 4 packs, which gives enough loads in flight. The thread counts fit the row lengths of
 /// common models, so that no thread has unused packs. The rungs were chosen on sm_90 with `tune` and
-/// `bench.py` (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md explains why sm_75 and
-/// sm_80 use the same rungs.
+/// `bench.py` (benches/results/latest/nvidia-h200). docs/internals/launch-configuration.md explains why sm_75
+/// and sm_80 use the same rungs.
 ///
 /// The number of threads determines the order of the sums. Ops that share this ladder therefore give
 /// bitwise equal results for equal rows, fused or not.

@@ -11,7 +11,9 @@ from .case import Case, Operator
 from .draw import Draw
 from .precision import UNIT, Exact, Noisy, Rounded
 
-RUNS = 5  # runs of a formula with simulated rounding errors; in the first run, all errors of one step have the same sign
+RUNS = (
+    5  # runs of a formula with simulated rounding errors; in the first run, all errors of one step have the same sign
+)
 # Factor by which an error may exceed the largest difference of these runs, because few runs do not show the
 # largest possible one. For gradients, the error of float32 autograd counts as one of these differences.
 FACTOR = 6.0

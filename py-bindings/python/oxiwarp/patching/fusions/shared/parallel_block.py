@@ -15,7 +15,7 @@ from ..core.recipe import FusedRecipe
 from .feed_forward import gelu_product, in_epilogue
 
 CHAIN = "activation of the feed-forward, written next to the attention: {}"
-"""A line of `Fusion.chains`."""
+"""A line of `Fusion.chains`; the field is the name of the operator."""
 
 PLACE = "_oxiwarp_place"
 """The attribute of what a block gives its attention that says where the result should be, past the module's call."""

@@ -33,7 +33,8 @@ def models_window(self: Any) -> int | None:
     return getattr(self.config, "sliding_window", None)
 
 
-# What a forward hands to the attention besides the usual, by its fingerprint: classes of other names have it, too.
+# What a forward hands to the attention besides the usual, by its fingerprint: classes of other names have it,
+# too.
 BESIDES: dict[str, dict[str, Callable[[Any], Any]]] = {
     "7818b08f0bc1": {},  # Llama, Gemma, Granite
     "80c074687dd5": {"sliding_window": models_window},  # Mistral, Mixtral
