@@ -6,7 +6,8 @@ Each op has the width of one model and an increasing number of tokens. The basel
 moves the same bytes, and the time for these bytes at the bandwidth of a large copy. Tensors smaller than the L2 cache
 stay in it after the first replays, so these times show latency. The program compares the first, a middle and the last
 token of each result with calls on single tokens. An overflow of a 32-bit offset would change the last token. If
-tokens depend on each other, the result is "not compared". The program writes curve.csv after each point, and finally curve.png.
+tokens depend on each other, the result is "not compared". The program writes
+curve.csv after each point, and finally curve.png.
 """
 
 import argparse
