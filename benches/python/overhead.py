@@ -1,6 +1,7 @@
 """Measures overheads outside of the kernels: Python time per call, import time and the first call.
 
-Import and first call are measured in new processes. A new `CUDA_CACHE_PATH` gives an empty driver cache of compiled PTX.
+Import and first call are measured in new processes. A new `CUDA_CACHE_PATH` gives an empty driver
+cache of compiled PTX.
 """
 
 import os

@@ -79,7 +79,7 @@ class Results:
     wrong: list[str] = field(default_factory=list)
     dropped: list[str] = field(default_factory=list)  # peers that fail or give wrong results, with the reason
     missing: list[str] = field(default_factory=list)  # ops that this build does not have
-    left_out: list[str] = field(default_factory=list)  # op and model: no time or no memory, or the chain fails
+    left_out: list[str] = field(default_factory=list)  # op and model: no time, no memory or an error
 
     @property
     def copy(self) -> float:

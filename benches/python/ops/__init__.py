@@ -1,6 +1,6 @@
-"""Every op that is measured, family by family: a family is a plot.
+"""Lists the measured ops by family. Each family has one plot.
 
-Every module of this folder has `FORMS`, which are its measurements, and `FAMILY`, the family that they belong to.
+Every module of this folder has `FORMS`, its measurements, and `FAMILY`, the name of their family.
 """
 
 import importlib
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 from forms import Form, Shape
 
-# Families are measured in this order, others after these.
+# Order of the families. Other families follow.
 FIRST = ("norms", "modulation", "rope", "activations", "losses", "backward")
 
 
 def found() -> dict[str, tuple[Form, ...]]:
-    """The forms of each family. Within a family, they have the order of the modules' names."""
+    """Return the forms of each family, ordered by the names of the modules."""
     families: dict[str, tuple[Form, ...]] = dict.fromkeys(FIRST, ())
     for name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
         module = importlib.import_module(f"{__name__}.{name}")
@@ -29,18 +29,18 @@ FAMILY_OF = {form.op: family for family, forms in FAMILIES.items() for form in f
 
 
 def check_names(only: list[str] | None) -> None:
-    """Ends the program where an op that is asked for is none: a run of nothing would look like one that went well."""
+    """Exit if `--only` names an unknown op, because an empty run would look successful."""
     if unknown := sorted(set(only or ()) - set(OPS)):
         raise SystemExit(f"--only {', '.join(unknown)}: no such op; there are {', '.join(OPS)}")
 
 
 def selected(only: list[str] | None) -> list[Form]:
-    """The forms of these ops, or all."""
+    """Return the forms of these ops, or all forms for None."""
     return [form for form in FORMS if only is None or form.op in only]
 
 
 def timed_cases(only: list[str] | None, quick: bool) -> Iterator[tuple[Form, str, Shape]]:
-    """Form, model and shape of every measurement; quick: the first of each op."""
+    """Yield form, model and shape of every measurement; with `quick`, only the first of each op."""
     seen = set()
     for form in selected(only):
         for model, shape in form.cases if form.timed else ():

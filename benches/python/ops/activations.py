@@ -1,4 +1,4 @@
-"""The element-wise activations: `gelu` in five approximations, `silu`."""
+"""Forms of the elementwise activations: `silu`, and five variants of `gelu`."""
 
 import math
 from collections.abc import Callable
@@ -17,17 +17,17 @@ def _inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def _new(x: Tensor) -> Tensor:
-    """NewGELUActivation: nine launches."""
+    """Compute transformers' `NewGELUActivation`, which has nine launches."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
 def _fast(x: Tensor) -> Tensor:
-    """FastGELUActivation."""
+    """Compute transformers' `FastGELUActivation`."""
     return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
 
 
 def _quick(x: Tensor) -> Tensor:
-    """QuickGELUActivation, diffusers' ApproximateGELU."""
+    """Compute transformers' `QuickGELUActivation`, which is diffusers' `ApproximateGELU`."""
     return x * torch.sigmoid(1.702 * x)
 
 

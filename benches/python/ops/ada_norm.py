@@ -1,4 +1,4 @@
-"""`ada_norm`: a norm, then (1 + scale) and shift; per batch, per token, with a block's table, in float32."""
+"""Forms of `ada_norm`, `norm(x) * (1 + scale) + shift`: per batch, per token, with a block's table, in float32."""
 
 import references
 import torch.nn.functional as F
@@ -37,19 +37,19 @@ def _inputs_affine(source: Source, shape: Shape) -> Inputs:
 
 
 def _table_chain(x: Tensor, scale: Tensor, shift: Tensor, scale_table: Tensor, shift_table: Tensor) -> Tensor:
-    """LTX, PixArt: a block's table beside the time embedding."""
+    """Compute the chain of LTX and PixArt, which add a block's table to the time embedding."""
     return rms_norm_chain(x, scale_table + scale, shift_table + shift)
 
 
 def _affine_chain(x: Tensor, scale: Tensor, shift: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """CogVideoXLayerNormZero."""
+    """Compute the chain of `CogVideoXLayerNormZero`."""
     return F.layer_norm(x, x.shape[-1:], weight, bias, EPS_AFFINE) * (1 + scale) + shift
 
 
 def _real(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     from diffusers.models.normalization import AdaLayerNormZero
 
-    with device("meta"):  # a projection that is not used
+    with device("meta"):  # the projection is not used
         module = AdaLayerNormZero(x.shape[-1])
     module.linear = module.silu = nn.Identity()
     return module(x, emb=cat([p[:, 0] for p in (shift, scale, scale, scale, scale, scale)], dim=1))[0]

@@ -1,4 +1,4 @@
-"""`add_rms_norm`: a decoder layer's residual addition and the norm behind it."""
+"""Forms of `add_rms_norm`: the residual addition of a decoder layer and the norm after it."""
 
 import references
 from forms import NO_MODE, SAME_ROUNDINGS, Form, Inputs, Peer, Result, Shape, Source

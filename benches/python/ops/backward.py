@@ -1,4 +1,4 @@
-"""Gradients of the norms, for their input, weight and bias."""
+"""Forms for the gradients of the norms with respect to input, weight and bias."""
 
 import references
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Products of an activation and a gate: GEGLU, SwiGLU and the `_and_mul` family; packed in one tensor, or two."""
+"""Forms of gated activations: GEGLU, SwiGLU and the `_and_mul` ops, with both halves in one tensor or in two."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ LLAMA = ("Llama 8B", (1, 8192, 14336))
 
 
 def _packed(source: Source, shape: Shape) -> Inputs:
-    """Both halves in the last dimension; a shape names one half's width."""
+    """Return `x` with both halves in the last dimension. `shape` has the width of one half."""
     return {"x": source.normal(*shape[:-1], 2 * shape[-1], scale=1.5)}
 
 
@@ -24,7 +24,7 @@ def _two(source: Source, shape: Shape, second: str = "gate") -> Inputs:
 
 
 def _first(activation: Callable[[Tensor], Tensor]) -> Chain:
-    """activation(first half) * second half."""
+    """Return the chain `activation(first half) * second half`."""
 
     def chain(x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)
@@ -34,7 +34,7 @@ def _first(activation: Callable[[Tensor], Tensor]) -> Chain:
 
 
 def _second(activation: Callable[[Tensor], Tensor]) -> Chain:
-    """first half * activation(second half): diffusers' order."""
+    """Return the chain `first half * activation(second half)`, diffusers' order."""
 
     def chain(x: Tensor) -> Tensor:
         first, second = x.chunk(2, dim=-1)
@@ -52,7 +52,7 @@ def _fatrelu(x: Tensor) -> Tensor:
 
 
 def _real(name: str) -> Chain:
-    """diffusers' module without its projection."""
+    """Return a call of diffusers' module without its projection."""
 
     def call(x: Tensor) -> Tensor:
         from diffusers.models import activations
@@ -65,7 +65,7 @@ def _real(name: str) -> Chain:
 
 
 def _form(op: str, chain: str, eager: Chain, reference: Chain, cases: tuple, **more: object) -> Form:
-    """A form on one packed tensor."""
+    """Create a form for one packed tensor."""
     given = {"inputs": _packed, "ours": lambda x, mode: getattr(oxiwarp, op)(x, mode=mode), **more}
     return Form(op=op, chain=chain, cases=cases, eager=eager, reference=reference, **given)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""`gated_residual`: x + gate * y."""
+"""Forms of `gated_residual`: `x + gate * y`."""
 
 import torch
 from forms import BIT_EXACT, Form, Inputs, Shape, Source
@@ -15,7 +15,7 @@ def _inputs(source: Source, shape: Shape, dtype: torch.dtype | None = None, scal
 
 
 def _inputs_clip(source: Source, shape: Shape) -> Inputs:
-    """A float16 stream that overflows here and there."""
+    """Return inputs with a float16 stream that overflows at some elements."""
     return _inputs(source, shape, scale=65000.0 if source.dtype == torch.float16 else 1.0)
 
 
@@ -24,17 +24,17 @@ def _inputs_table(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """FluxTransformerBlock; the others write the factors in the other order."""
+    """Compute the chain of `FluxTransformerBlock`. Other models have the factors in the other order."""
     return x + gate * y
 
 
 def _wan(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """WanTransformerBlock, with a float32 gate."""
+    """Compute the chain of `WanTransformerBlock`, with a float32 gate."""
     return (x.float() + y.float() * gate).type_as(x)
 
 
 def _clip(x: Tensor, y: Tensor, gate: Tensor) -> Tensor:
-    """FluxSingleTransformerBlock."""
+    """Compute the chain of `FluxSingleTransformerBlock`, which clips float16."""
     total = x + gate * y
     return total.clip(-65504, 65504) if total.dtype == torch.float16 else total
 

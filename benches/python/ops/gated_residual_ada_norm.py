@@ -1,4 +1,4 @@
-"""`gated_residual_ada_norm`: x + gate * y, then the next norm and its modulation; both results."""
+"""Forms of `gated_residual_ada_norm`: `x + gate * y`, and the modulated norm of that sum."""
 
 from collections.abc import Callable
 
@@ -29,13 +29,13 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_clip(source: Source, shape: Shape) -> Inputs:
-    """A float16 stream that overflows here and there."""
+    """Return inputs with a float16 stream that overflows at some elements."""
     inputs = _inputs(source, shape)
     return inputs | {"y": inputs["y"] * (65000.0 if source.dtype == torch.float16 else 1.0)}
 
 
 def _after_gate(norm: Callable[..., Tensor]) -> Chain:
-    """FluxTransformerBlock and its kind."""
+    """Return the chain of `FluxTransformerBlock` and similar blocks."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = x + gate * y
@@ -45,14 +45,14 @@ def _after_gate(norm: Callable[..., Tensor]) -> Chain:
 
 
 def _clipped(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
-    """From FluxSingleTransformerBlock to the norm of the next."""
+    """Compute the end of a `FluxSingleTransformerBlock` and the norm of the next block."""
     total = x + gate * y
     total = total.clip(-CLIP, CLIP) if total.dtype == torch.float16 else total
     return layer_norm_chain(total, scale, shift), total
 
 
 def _after_wan_gate(norm: Callable[..., Tensor]) -> Chain:
-    """WanTransformerBlock: from one block's feed-forward to the next one's norm1, the sum rounded between."""
+    """Return the chain from the feed-forward of a `WanTransformerBlock` to norm1 of the next; the sum is rounded."""
 
     def chain(x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor) -> Result:
         total = (x.float() + y.float() * gate).type_as(x)

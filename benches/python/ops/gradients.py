@@ -1,6 +1,6 @@
-"""Gradients of a loss, a softmax, activations and a modulated norm: each of a form that is measured forward too.
+"""Forms for the gradients of a loss, a softmax, activations and a modulated norm, made from the forward forms.
 
-Not those that read less than the forward pass does: of a rotation, which is the rotation back, and of a gated residual.
+The gradients of rotations and gated residuals are missing, because they read less than the forward pass.
 """
 
 from dataclasses import replace
@@ -17,7 +17,7 @@ def _gradient_of(
     gradient: str = "",
     constants: tuple[str, ...] = (),
 ) -> Form:
-    """Of the first form of an op, in its default mode."""
+    """Create the gradient's form from the first form of an op, in its default mode."""
     form = next(form for form in forms if form.op == op)
 
     def inputs(source: Source, shape: Shape) -> Inputs:

@@ -1,4 +1,4 @@
-"""`layer_norm`: plain, with weight and bias, and with float32 parameters as Wan's."""
+"""Forms of `layer_norm`: plain, with weight and bias, and with float32 parameters as in Wan."""
 
 import references
 import torch.nn.functional as F
@@ -28,7 +28,7 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _wan(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """WanTransformerBlock.norm2: float32 throughout, one cast."""
+    """Compute norm2 of `WanTransformerBlock`: in float32, with one cast."""
     return F.layer_norm(x.float(), weight.shape, weight.float(), bias.float(), EPS_PLAIN).type_as(x)
 
 

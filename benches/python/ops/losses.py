@@ -1,4 +1,4 @@
-"""`softmax` and `cross_entropy` over vocabularies."""
+"""Forms of `softmax` and `cross_entropy` over vocabularies."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ def _inputs_target(source: Source, shape: Shape) -> Inputs:
 
 
 def _causal_lm(logits: Tensor, target: Tensor) -> Tensor:
-    """transformers' ForCausalLMLoss: in float32. A loss for each token, so that the check sees every row."""
+    """Compute transformers' `ForCausalLMLoss` in float32, with a loss per token, so that the check sees every row."""
     return F.cross_entropy(logits.float(), target, reduction="none")
 
 
@@ -66,7 +66,7 @@ FORMS = (
         ours=lambda logits, target: oxiwarp.cross_entropy(logits, target, reduction="none"),
         claims=CLAIMS,
         library=("F.cross_entropy", lambda logits, target: F.cross_entropy(logits, target, reduction="none")),
-        # Liger's forward writes the gradient too: another op.
+        # No Liger: its forward pass also writes the gradient.
         peers={
             "QuACK": Peer("quack", lambda quack, logits, target: quack.cross_entropy(logits, target, reduction="none"))
         },

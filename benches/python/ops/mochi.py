@@ -1,4 +1,4 @@
-"""Mochi's residuals: `modulated_rms_norm`, `residual_tanh_gated_rms_norm`, and the two chained."""
+"""Forms of Mochi's ops: `modulated_rms_norm`, `residual_tanh_gated_rms_norm`, and both chained."""
 
 import references
 import torch
@@ -28,17 +28,17 @@ def _inputs_both(source: Source, shape: Shape) -> Inputs:
 
 
 def _normed(x: Tensor) -> Tensor:
-    """diffusers' RMSNorm without weight, of a float32 tensor."""
+    """Compute diffusers' RMSNorm without weight for a float32 tensor."""
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS)
 
 
 def _modulated(x: Tensor, scale: Tensor) -> Tensor:
-    """MochiTransformerBlock.norm3: float32, one cast."""
+    """Compute norm3 of `MochiTransformerBlock`: in float32, with one cast."""
     return (_normed(x.to(torch.float32)) * (1 + scale.to(torch.float32))).to(x.dtype)
 
 
 def _residual(x: Tensor, x_res: Tensor, gate: Tensor) -> Tensor:
-    """MochiTransformerBlock.norm2 and the addition: tanh in the gate's dtype, the norm float32, two casts."""
+    """Compute norm2 of `MochiTransformerBlock` and the addition: tanh in the gate's dtype, the norm in float32."""
     return x + (_normed(x_res.to(torch.float32)) * torch.tanh(gate)).to(x_res.dtype)
 
 

@@ -1,4 +1,4 @@
-"""`qk_norm_rope`: the norms of q and k, per head or across heads, and the rotation behind them."""
+"""Forms of `qk_norm_rope`: the norms of q and k, per head or across heads, and then the rotation."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ import oxiwarp
 from .rms_norm import llama, t5
 
 EPS, EPS_LTX = 1e-6, 1e-5
-TEXT = 226  # tokens of CogVideoX
+TEXT = 226  # text tokens of CogVideoX
 
 
 def _weights(source: Source, inputs: Inputs, cols: int) -> Inputs:
@@ -33,7 +33,7 @@ def _inputs_ltx(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_wan(source: Source, shape: Shape) -> Inputs:
-    """q and k before the head split, tables of a head."""
+    """Return q and k before the head split, with tables for one head."""
     batch, tokens, heads, dim = shape
     cos, sin = rotary.tables(source, 1, tokens, 1, dim)
     q, k = source.normal(batch, tokens, heads * dim), source.normal(batch, tokens, heads * dim)
@@ -41,7 +41,7 @@ def _inputs_wan(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_mochi(source: Source, shape: Shape) -> Inputs:
-    """Tables of each head, with an entry for each pair."""
+    """Return inputs whose tables differ per head and have one entry per pair."""
     cos, sin = (table[..., ::2].contiguous() for table in rotary.tables(source, *shape[1:]))
     q, k = source.normal(*shape), source.normal(*shape)
     return _weights(source, {"q": q, "k": k, "cos": cos, "sin": sin}, shape[-1])
@@ -55,7 +55,7 @@ def _inputs_qwen3(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_cogvideox(source: Source, shape: Shape) -> Inputs:
-    """Text tokens, which have no angles, before those of the video; a LayerNorm has biases."""
+    """Return inputs with text tokens, which are not rotated, before the video tokens. The norms have biases."""
     text = min(TEXT, shape[1] // 2)
     cos, sin = rotary.tables(source, shape[1] - text, shape[-1])
     inputs = {"q": source.normal(*shape), "k": source.normal(*shape), "cos": cos, "sin": sin}
@@ -64,7 +64,7 @@ def _inputs_cogvideox(source: Source, shape: Shape) -> Inputs:
 
 
 def _of_both(normed: Callable[[Tensor, Tensor], Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """Norm and rotation of q and of k."""
+    """Return the chain of norm and rotation for q and k."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, q_weight: Tensor, k_weight: Tensor) -> Result:
         return turned(normed(q, q_weight), cos, sin), turned(normed(k, k_weight), cos, sin)
@@ -85,7 +85,7 @@ def _reference_flux(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _mochi_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """diffusers.models.normalization.MochiRMSNorm."""
+    """Compute diffusers' `MochiRMSNorm`."""
     variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
     return (x * torch.rsqrt(variance + EPS) * weight).to(x.dtype)
 
@@ -111,7 +111,7 @@ def _reference_qwen3(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _cogvideox(normed: Callable[..., Tensor], turned: Callable[..., Tensor]) -> Chain:
-    """CogVideoXAttnProcessor2_0: the tokens behind the text's are turned in place."""
+    """Return the chain of `CogVideoXAttnProcessor2_0`, which rotates the tokens after the text in place."""
 
     def chain(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, **affine: Tensor) -> Result:
         q, k = (normed(x, affine[f"{name}_weight"], affine[f"{name}_bias"]) for name, x in (("q", q), ("k", k)))

@@ -1,4 +1,4 @@
-"""`rms_norm`: the norms of Llama, Gemma, T5, diffusers and torch, timed as Llama's."""
+"""Forms of `rms_norm`: the norms of Llama, Gemma, T5, diffusers and torch. Only Llama's is timed."""
 
 import references
 import torch
@@ -11,7 +11,7 @@ import oxiwarp
 EPS = 1e-6
 SAME = {NO_MODE: SAME_ROUNDINGS}
 
-# The table of the project's baselines.
+# Models and shapes of the baselines.
 CASES = (
     ("Flux text", (1, 512, 3072)),
     ("LTX width", (1, 1024, 2048)),
@@ -28,13 +28,13 @@ CASES = (
 
 
 def inputs(source: Source, shape: Shape) -> Inputs:
-    """Batch and tokens as one: rows."""
+    """Return `x` as rows `[batch * tokens, cols]`, and a weight."""
     batch, tokens, cols = shape
     return {"x": source.normal(batch * tokens, cols), "weight": source.weight(cols)}
 
 
 def llama(x: Tensor, weight: Tensor) -> Tensor:
-    """LlamaRMSNorm, Qwen's, Mistral's: pow, mean, rsqrt, cast, weight."""
+    """Compute `LlamaRMSNorm`, which Qwen and Mistral also use: it casts before it multiplies by the weight."""
     h = x.to(torch.float32)
     variance = h.pow(2).mean(-1, keepdim=True)
     h = h * torch.rsqrt(variance + EPS)
@@ -42,26 +42,26 @@ def llama(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def gemma(x: Tensor, weight: Tensor) -> Tensor:
-    """GemmaRMSNorm: 1 + weight, in float32, one cast."""
+    """Compute `GemmaRMSNorm`: it multiplies by `1 + weight` in float32 and casts once."""
     h = x.float()
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
     return (h * (1.0 + weight.float())).type_as(x)
 
 
 def t5(x: Tensor, weight: Tensor, eps: float = EPS) -> Tensor:
-    """T5LayerNorm and diffusers' RMSNorm: the cast is to the weight's dtype."""
+    """Compute `T5LayerNorm` and diffusers' `RMSNorm`, which cast to the weight's dtype."""
     variance = x.to(torch.float32).pow(2).mean(-1, keepdim=True)
     h = x * torch.rsqrt(variance + eps)
     return weight * h.to(weight.dtype)
 
 
 def library(x: Tensor, weight: Tensor) -> Tensor:
-    """torch.nn.RMSNorm: Flux, LTX, Wan."""
+    """Compute `torch.nn.RMSNorm`, as in Flux, LTX and Wan."""
     return F.rms_norm(x, weight.shape, weight, EPS)
 
 
 def with_weight(module: nn.Module, weight: Tensor) -> nn.Module:
-    """A model's norm with this weight."""
+    """Set the weight of a model's norm and return the norm."""
     module.weight = nn.Parameter(weight, requires_grad=False)
     return module
 

@@ -1,4 +1,4 @@
-"""`rms_norm_gated`: the norms behind linear attention (Qwen3-Next, Kimi Linear) and state-space layers (Mamba2)."""
+"""Forms of `rms_norm_gated`: norms after linear attention (Qwen3-Next, Kimi Linear) and state-space layers (Mamba2)."""
 
 import references
 import torch
@@ -18,13 +18,13 @@ def _inputs(source: Source, shape: Shape) -> Inputs:
 
 
 def _eager(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
-    """Qwen3NextRMSNormGated: Llama's norm, then silu(gate) in float32, one more cast."""
+    """Compute `Qwen3NextRMSNormGated`: Llama's norm, then `silu(gate)` in float32 and another cast."""
     h = llama(x, weight) * F.silu(gate.to(torch.float32))
     return h.to(x.dtype)
 
 
 def _eager_sigmoid(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
-    """KimiLinearRMSNormGated, BailingHybridRMSNormGated: all of it in float32."""
+    """Compute `KimiLinearRMSNormGated` and `BailingHybridRMSNormGated`, entirely in float32."""
     h = x.to(torch.float32)
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
     h = weight.to(torch.float32) * h
@@ -32,7 +32,7 @@ def _eager_sigmoid(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
 
 
 def _eager_gate_first(x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
-    """MambaRMSNormGated, BambaRMSNormGated, Zamba2RMSNormGated of one group: silu(gate) first, in float32."""
+    """Compute `MambaRMSNormGated`, `BambaRMSNormGated` and `Zamba2RMSNormGated` (one group): `silu(gate)` first."""
     h = x.to(torch.float32) * F.silu(gate.to(torch.float32))
     h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
     return weight * h.to(x.dtype)

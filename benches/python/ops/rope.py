@@ -1,4 +1,4 @@
-"""`rope`: q and k turned by tables, in the layouts of Flux, LTX, Wan, Qwen-Image and the language models."""
+"""Forms of `rope`: rotations of q and k by tables, in the layouts of Flux, LTX, Wan, Qwen-Image and language models."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ def _inputs_qwen_image(source: Source, shape: Shape) -> Inputs:
 
 
 def _inputs_llama(source: Source, shape: Shape) -> Inputs:
-    """[B, H, S, D], transposed views of [B, S, H, D]; a quarter of the heads are keys'."""
+    """Return q and k `[B, H, S, D]`, as transposed views. k has a quarter of the heads of q."""
     batch, tokens, heads, dim = shape
     cos, sin = rotary.half_tables(source, batch, tokens, dim)
     q, k = source.normal(*shape), source.normal(batch, tokens, heads // 4, dim)
@@ -41,7 +41,7 @@ def _inputs_llama(source: Source, shape: Shape) -> Inputs:
 
 
 def _of_both(turned: Callable[..., Tensor]) -> Chain:
-    """The same for q and k."""
+    """Return the chain that applies `turned` to q and k."""
     return lambda q, k, *args, **tables: (turned(q, *args, **tables), turned(k, *args, **tables))
 
 
@@ -58,7 +58,7 @@ def _reference_llama(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return references.rotate_halves(x, cos[:, None], sin[:, None])
 
 
-# The calls of oxiwarp. Only Llama's tables have 16 bits, and with them roundings that "fast" leaves out.
+# The calls of oxiwarp. Only Llama's tables have 16 bits. They cause roundings that mode "fast" omits.
 def _ours(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, mode: str) -> Result:
     return oxiwarp.rope(q, k, cos, sin, mode=mode)
 

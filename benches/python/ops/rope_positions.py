@@ -1,4 +1,4 @@
-"""`rope_1d` and `rope_3d`: rotations whose angles the kernel computes from positions."""
+"""Forms of `rope_1d` and `rope_3d`: rotations whose angles the kernel computes from positions."""
 
 import references
 import torch
@@ -10,8 +10,8 @@ import oxiwarp
 from oxiwarp.ops._rope_tables import grid_tables
 
 THETA = 10000.0
-HEIGHT, WIDTH = 30, 52  # of Wan's 480p latents, in patches
-AXES = (44, 42, 42)  # of a head of 128: frames, rows, columns
+HEIGHT, WIDTH = 30, 52  # patches of Wan's 480p latents
+AXES = (44, 42, 42)  # head dimension 128, split into frames, rows, columns
 
 
 def _inputs(source: Source, shape: Shape) -> Inputs:
@@ -24,19 +24,19 @@ def _angles(positions: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
 
 
 def _text(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Angles [tokens, dim / 2]."""
+    """Return angles `[tokens, dim / 2]`."""
     return _angles(torch.arange(tokens, device=device), dim, dtype)
 
 
 def _video(tokens: int, dim: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Angles [tokens, dim / 2] of tokens in the order frames, rows, columns."""
+    """Return angles `[tokens, dim / 2]` for tokens in the order frames, rows, columns."""
     token = torch.arange(tokens, device=device)
     grid = (token // (HEIGHT * WIDTH), token // WIDTH % HEIGHT, token % WIDTH)
     return torch.cat([_angles(at, axis, dtype) for at, axis in zip(grid, AXES, strict=True)], dim=-1)
 
 
 def _chain(angles_of, dtype):
-    """Tables from positions, in float32 or float64, then the rotation."""
+    """Return a chain that computes tables from positions, in float32 or float64, and rotates."""
 
     def chain(q: Tensor, k: Tensor) -> Result:
         angles = angles_of(q.shape[1], q.shape[-1], q.device, dtype)
@@ -57,7 +57,7 @@ def _ours_video(q: Tensor, k: Tensor, mode: str) -> Result:
 
 
 def _grid(tokens: int) -> tuple[int, int, int]:
-    """Whole frames, or rows of one, or a part of a row."""
+    """Return a grid of whole frames, of whole rows of a frame, or of a part of a row."""
     if tokens < HEIGHT * WIDTH:
         return (1, tokens // WIDTH, WIDTH) if tokens > WIDTH else (1, 1, tokens)
     return (tokens // (HEIGHT * WIDTH), HEIGHT, WIDTH)
@@ -68,7 +68,7 @@ def _token_of_text(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
 
 
 def _token_of_video(q: Tensor, k: Tensor, at: int, tokens: int) -> Result:
-    """By the operator that takes tables, with this token's."""
+    """Rotate one token by `oxiwarp.rope`, with the token's tables."""
     cos, sin = (table[at : at + 1] for table in grid_tables(_grid(tokens), AXES, THETA, q.device))
     return oxiwarp.rope(q, k, cos, sin)
 
