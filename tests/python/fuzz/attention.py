@@ -13,7 +13,7 @@ from .case import Case, register
 from .draw import BF16, F16, F32, Draw
 from .precision import UNIT, Exact
 
-HIDDEN = -1e9  # value of an additive mask that hides a key; `mask` draws either this finite number or minus infinity
+HIDDEN = -1e9  # finite value of an additive mask that hides a key
 
 
 def draw_attention(g: Draw) -> Case:
@@ -80,7 +80,7 @@ def sequences(g: Draw) -> tuple[Any, int, int]:
         starts.append(torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(g.device))
         totals.append(sum(lengths) + (1 + g.below(4) if g.maybe(0.4) else 0))
     totals = totals * 2 if same else totals
-    if not all(totals):  # if there are no tokens, add one that belongs to no sequence
+    if not all(totals):  # one token that belongs to no sequence
         totals = [total or 1 for total in totals]
     return (starts[0] if same else tuple(starts)), totals[0], totals[1]
 
