@@ -166,7 +166,7 @@ class Expected:
     def _others(
         self, y: Tensor, at: int, good: Tensor, chain: Tensor | None, allowed: Tensor, check: str, what: str
     ) -> None:
-        """Raise `Failed` unless values outside of the allowed error agree with torch's chain (NaN, infinity, overflow)."""
+        """Raise `Failed` unless values beyond the allowed error agree with torch's chain (NaN, infinity, overflow)."""
         right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
         near_limit = right.abs() >= info.max * (1 - 2 * info.eps)
         good = good | (near_limit & (wide.sign() == right.sign()) & (wide.abs() >= info.max * (1 - 2 * info.eps)))

@@ -37,8 +37,8 @@ def run(model, inputs):
 def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast"), bits=True):
     """Check in each mode that the expected operators run and that the results are right.
 
-    In mode "exact" on a GPU, results have the bits of the unpatched model if `bits` is true. Otherwise they differ by at
-    most the rounding errors of their dtype.
+    In mode "exact" on a GPU, results have the bits of the unpatched model if `bits` is true. Otherwise they differ by
+    at most the rounding errors of their dtype.
     """
     model, inputs = make(dtype, device), make_input(dtype, device)
     stock, none = run(model, inputs)

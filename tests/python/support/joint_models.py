@@ -253,8 +253,8 @@ def ltx2_inputs(dtype, device):
     )
 
 
-# A block with two streams has 2 modulated norms and 2 x 2 gated residuals. Two of the residuals are fused with the
-# next norm. Queries and keys take one call per stream. A model ends with a modulated norm.
+# A block with two streams has 2 modulated norms and 2 x 2 gated residuals. Two of the residuals are fused
+# with the next norm. Queries and keys take one call per stream. A model ends with a modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
@@ -304,9 +304,9 @@ FAMILIES = {
             qk_norm_rope=2,
         ),
     ),
-    # Each of the two streams has a norm before self-attention, before attention over text, before attention over the
-    # other stream (modulated twice), and before the feed-forward. All norms but the first are fused with the residual
-    # before them. Except in self-attention, queries and keys take one call each.
+    # Each of the two streams has a norm before self-attention, before attention over text, before attention
+    # over the other stream (modulated twice), and before the feed-forward. All norms but the first are fused
+    # with the residual before them. Except in self-attention, queries and keys take one call each.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,

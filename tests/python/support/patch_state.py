@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-DESCRIPTIONS = ("__wrapped__", "__signature__")  # attributes that describe a wrapped function; they are not called
+DESCRIPTIONS = ("__wrapped__", "__signature__")  # attributes of wrappers; never called
 PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 
 
