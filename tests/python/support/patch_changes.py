@@ -19,8 +19,8 @@ ORDERS = {
 }
 
 
-# Orders for a change that takes objects out of the model and puts them back. In the other orders `unpatch` runs
-# while the objects are out, so that they stay patched.
+# Orders for a change that takes objects out of the model and puts them back. In the other orders `unpatch`
+# runs while the objects are out, so that they stay patched.
 TAKES_OUT = ("before", "around", "within")
 
 

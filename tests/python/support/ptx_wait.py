@@ -15,8 +15,8 @@ _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)"
 def check_wait(sass: Sass) -> list[str]:
     """Check that on every path a kernel waits for earlier launches before it accesses memory.
 
-    ptxas may move `ld.global.nc` before a bare `griddepcontrol.wait`. The wait is therefore followed by a barrier and by
-    an exit that no thread takes. ptxas does not move loads across this exit.
+    ptxas may move `ld.global.nc` before a bare `griddepcontrol.wait`. The wait is therefore followed by a barrier and
+    by an exit that no thread takes. ptxas does not move loads across this exit.
     """
     problems = []
     for name, code in sass.items():
