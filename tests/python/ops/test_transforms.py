@@ -1,4 +1,4 @@
-"""Every public operator under torch.func's transforms: a result or a clear error."""
+"""Tests that every public operator gives a result or a clear error under torch.func's transforms."""
 
 import warnings
 
@@ -27,7 +27,7 @@ def test_every_operator_is_called():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap(name, device):
-    """The results of a loop, whichever dimension the batch is in, without a warning."""
+    """vmap gives the results of a loop without a warning, for any batch dimension."""
     call, x = calls(device)[name]
     loop = torch.stack([call(x), call(x + 1)])
     with warnings.catch_warnings():

@@ -102,8 +102,8 @@ def qwen_image_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, An
     )
 
 
-# Wide sizes have the heads, head dimensions, text widths and feed-forward widths of LTX-Video, FLUX.1, Wan 2.1
-# 1.3B and Qwen-Image. Each rank then has at least 2048 image tokens, enough for `patch` to choose
+# Wide sizes have the heads, head dimensions, text widths and feed-forward widths of LTX-Video, FLUX.1,
+# Wan 2.1 1.3B and Qwen-Image. Each rank then has at least 2048 image tokens, enough for `patch` to choose
 # `oxiwarp.attention`.
 FAMILIES = {
     "ltx": Family(

@@ -45,7 +45,7 @@ NUMBERS = {
     "with_lse": True,
     "z_loss": 0.01,
 }
-# Optional operands that exclude others: biases of LayerNorm, which need another `norm`, masks and packed sequences.
+# Optional operands that exclude others: biases of LayerNorm, masks and packed sequences.
 EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 
