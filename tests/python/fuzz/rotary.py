@@ -324,7 +324,7 @@ def draw_qk(g: Draw) -> Case:
     else:
         options |= dict(mode=g.pick("exact", "fast"))
     kinds = g.pick(d.tensors["q"].dtype, F32), g.pick(d.tensors["q"].dtype, F32)
-    kinds = (kinds[0], kinds[0]) if norm == "llama_rms_norm" else kinds  # both weights are float32, or neither is
+    kinds = (kinds[0], kinds[0]) if norm == "llama_rms_norm" else kinds  # both are float32, or neither is
     weights = g.maybe(0.6) if norm is not None else False
     for name, heads, kind in (("q", n.heads, kinds[0]), ("k", n.kv_heads, kinds[1])):
         cols = heads * n.dim if options["across_heads"] else n.dim

@@ -211,7 +211,7 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
 
 
 def first_halves(linear, dim, sizes):
-    """Return a linear with the first half of each block of rows (`dim` 0) or columns (1): the part of one of two ranks."""
+    """Return a linear with the first half of each block of rows (`dim` 0) or columns (1), as on one of two ranks."""
     parts = [torch.arange(size // 2) + sum(sizes[:at]) for at, size in enumerate(sizes)]
     index = torch.cat(parts).to(linear.weight.device)
     made = copy.deepcopy(linear)
