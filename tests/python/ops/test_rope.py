@@ -136,8 +136,8 @@ def test_ltx2(dtype, device):
     wanted = transformer_ltx2.apply_split_rotary_emb(q, (cos, sin))
     tables = cos.transpose(1, 2), sin.transpose(1, 2)
     y = oxiwarp.rope(q, None, *tables, interleaved=False, head_dim=64)
-    # `addcmul` may fuse two steps that oxiwarp rounds separately. This changes the last bit in float32, but no
-    # 16-bit result on CUDA.
+    # `addcmul` may fuse two steps that oxiwarp rounds separately. This changes the last bit in float32,
+    # but no 16-bit result on CUDA.
     if device.type == "cuda" and dtype != torch.float32:
         same(y, wanted)
     else:

@@ -124,8 +124,7 @@ def test_rope_1d_after_fake_tensors():
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
     """Captured calls read entries of any stream, because they cannot copy from the CPU.
 
-    Entries that a graph reads are never freed. A captured call recomputes an entry that depends on more than its
-    arguments.
+    Entries that a graph reads are never freed. Without `graphs`, a captured call makes the result again.
     """
     device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
     monkeypatch.setattr(_cache, "stream_of", lambda device: stream.now)

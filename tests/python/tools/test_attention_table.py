@@ -27,7 +27,10 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """A region starts above the largest slower size. Equal times count as slower."""
+    """A region starts above the largest slower size. Smaller faster sizes are listed one by one.
+
+    Equal times count as slower.
+    """
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
         row(1024, 1024, 0.9, padded=True), row(2048, 1024, 0.9, padded=True),
