@@ -8,7 +8,7 @@ from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # number of fraction bits
-SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the smallest subnormal
+SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the least subnormal
 # Error in ulp that is always allowed, because torch may be closer by chance if there are few elements. In
 # 16 bits the errors of the float32 computation do not show. In float32 the bound adds these errors, in units
 # of eps (at most 2 ulp):
