@@ -1,4 +1,4 @@
-//! The ops. Each file has one op: its argument checks, its launch configurations and its launch.
+//! One op, one file: checks of its arguments, its launch configurations, its launch.
 // Written by scripts/module_lists.py: run `make lists` after adding, renaming or removing a file.
 mod activation;
 mod activation_backward;

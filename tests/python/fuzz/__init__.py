@@ -9,7 +9,7 @@ identify a case, without a database. `engine.minimise` shrinks a failing case as
 integers, of which 0 is the simplest choice. `minimise` lowers them as long as the same check fails.
 """
 
-from . import attention, elementwise, loss, modulation, norms, rotary  # noqa: F401  importing a module registers its operators
+from . import attention, elementwise, loss, modulation, norms, rotary  # noqa: F401  registers operators
 from .case import OPERATORS
 from .engine import Outcome, Tally, key_of, minimise, run_case, run_number
 

@@ -3,7 +3,7 @@
     python tests/python/fuzz --seconds 3600 [--op NAME ...] [--seed N] [--device cuda]
     python tests/python/fuzz --op NAME --seed N --case K
 
-Failing cases are made smaller and printed as they are found. The exit code is 1 if there are any.
+Failing cases are minimised and printed as they are found. The exit code is 1 if a case fails.
 """
 
 import argparse
@@ -17,17 +17,17 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-if __package__ in (None, ""):  # run as a folder
+if __package__ in (None, ""):  # run as `python tests/python/fuzz`
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from fuzz import OPERATORS, Tally, run_number
 from fuzz.engine import arguments
 
-SHOWN = 3  # failing cases that are printed for an operator and a check
+SHOWN = 3  # maximum number of failing cases to print per operator and check
 
 
 def run_one(name: str, seed: int, number: int, device: str) -> int:
-    """One case: its failure, or its arguments."""
+    """Run one case and print its failure, or its arguments if it passes. Return the exit code."""
     outcome, failure = run_number(name, seed, number, device)
     if failure:
         print(failure)
@@ -38,7 +38,7 @@ def run_one(name: str, seed: int, number: int, device: str) -> int:
 
 
 def run_all(names: Sequence[str], seed: int, seconds: float, device: str, console: Console) -> list[Tally]:
-    """Cases of each operator in turn, until the time is over."""
+    """Run cases of each operator in turn until the time is over."""
     tallies, shown = {name: Tally(name) for name in names}, dict[tuple[str, str], int]()
     begin, number = time.monotonic(), 0
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
@@ -64,7 +64,7 @@ def run_all(names: Sequence[str], seed: int, seconds: float, device: str, consol
 
 
 def report(tallies: Sequence[Tally], seed: int, console: Console) -> None:
-    """The table at the end."""
+    """Print the table of all operators."""
     table = Table(title=f"seed {seed}")
     table.add_column("operator", no_wrap=True)
     for heading in ("cases", "gradients", "refused", "known", "failures", "error", "of gradients"):

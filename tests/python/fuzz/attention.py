@@ -13,7 +13,7 @@ from .case import Case, register
 from .draw import BF16, F16, F32, Draw
 from .precision import UNIT, Exact
 
-HIDDEN = -1e9  # value of an additive mask that hides a key; `mask` draws either this finite number or minus infinity
+HIDDEN = -1e9  # finite value of an additive mask that hides a key
 
 
 def draw_attention(g: Draw) -> Case:
@@ -51,7 +51,7 @@ def draw_attention(g: Draw) -> Case:
         options["mask"] = mask(g, dtype, (batches, heads, queries, keys))
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
-    # In float16, attention probabilities and their gradients are rounded to multiples of 2^-24 before the products.
+    # In float16, probabilities and their gradients are rounded to steps of 2^-24 before products.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
     # A query passes no gradient if the additive mask is finite and at most -8e6 for all its keys.
     return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case
@@ -80,7 +80,7 @@ def sequences(g: Draw) -> tuple[Any, int, int]:
         starts.append(torch.tensor([0, *lengths]).cumsum(0).to(torch.int32).to(g.device))
         totals.append(sum(lengths) + (1 + g.below(4) if g.maybe(0.4) else 0))
     totals = totals * 2 if same else totals
-    if not all(totals):  # if there are no tokens, add one that belongs to no sequence
+    if not all(totals):  # one token that belongs to no sequence
         totals = [total or 1 for total in totals]
     return (starts[0] if same else tuple(starts)), totals[0], totals[1]
 

@@ -35,7 +35,7 @@ class Case:
     special: str = "ordinary"
     """The kind of rows, a key of `draw.SPECIAL`."""
     refusals: dict[str, Callable[[Sequence[Tensor]], bool]] = field(default_factory=dict)
-    """Other documented errors: a pattern of the message, and a function of the `out` tensors that tells if it is true."""
+    """Other documented errors: a pattern of the message, and whether it is true for these `out` tensors."""
     torch_gradient: bool = False
     """Whether torch's operators compute the result if a gradient is needed. Its bits then differ from the kernel's."""
     floor: float = 1.0

@@ -11,13 +11,12 @@ from .case import Case, Operator
 from .draw import Draw
 from .precision import UNIT, Exact, Noisy, Rounded
 
-RUNS = (
-    5  # runs of a formula with simulated rounding errors; in the first run, all errors of one step have the same sign
-)
+RUNS = 5  # number of runs of a formula with simulated rounding errors
 # Factor by which an error may exceed the largest difference of these runs, because few runs do not show the
 # largest possible one. For gradients, the error of float32 autograd counts as one of these differences.
 FACTOR = 6.0
-# Additional factor for gradients. Near a zero of a derivative two terms cancel, and their errors exceed those of the runs.
+# Additional factor for gradients. Near a zero of a derivative two terms cancel. Their errors then
+# exceed those of the runs.
 GRADIENT_FACTOR = 5.0
 SENTINEL = 77.0
 # Results below the smallest normal number may be 0 (softmax: "float32 results below 2^-126 are 0").
@@ -132,7 +131,7 @@ class Expected:
         self.exact, self.chain, self.floor = exact, chain, floor
         self.spread, self.unsure = list[Tensor](), list[Tensor]()
         for at, right in enumerate(exact):
-            # An error may turn a factor of an infinity into 0, so that the product is NaN instead of infinity.
+            # An error may turn a factor of an infinity into 0. The product is then NaN instead of infinity.
             self.unsure.append(torch.stack([unlike(each[at], right) for each in noisy]).any(0))
             off = torch.stack([(each[at] - right).abs() for each in noisy]).amax(0)
             off = off.nan_to_num(0.0, 0.0, 0.0)
@@ -167,7 +166,7 @@ class Expected:
     def _others(
         self, y: Tensor, at: int, good: Tensor, chain: Tensor | None, allowed: Tensor, check: str, what: str
     ) -> None:
-        """Raise `Failed` unless values outside of the allowed error agree with torch's chain (NaN, infinity, overflow)."""
+        """Raise `Failed` unless values beyond the allowed error agree with torch's chain (NaN, infinity, overflow)."""
         right, wide, info = self.exact[at], y.double(), torch.finfo(y.dtype)
         near_limit = right.abs() >= info.max * (1 - 2 * info.eps)
         good = good | (near_limit & (wide.sign() == right.sign()) & (wide.abs() >= info.max * (1 - 2 * info.eps)))
@@ -361,12 +360,12 @@ def check_gradients(operator: Operator, case: Case, got: tuple[Tensor, ...], dra
 
 
 def has_gradient(case: Case, at: int) -> bool:
-    """Whether a result has a gradient: `lse`, the second one, has none."""
+    """Return whether result `at` has a gradient. Only `lse`, the second result of some operators, has none."""
     return not (at == 1 and case.options.get("return_lse"))
 
 
 def check_vmap(operator: Operator, case: Case, draw: Draw) -> None:
-    """`torch.func.vmap` over some of the tensors gives the bits of a loop."""
+    """Check that `torch.func.vmap` over some of the tensors gives the bits of a loop."""
     names = draw.some([name for name, x in case.given().items() if x.is_floating_point()])
     stacked = {name: torch.stack([case.given()[name], case.given()[name] * 0.5]) for name in names}
     dim = draw.pick(0, -1)

@@ -86,7 +86,7 @@ class Draw:
         return values.clamp(-limit, limit).to(dtype).to(self.device)
 
     def rows(self, shape: Sequence[int], dtype: torch.dtype, *, largest: float = 3e38) -> Tensor:
-        """Return values of a random scale. In a third of the cases some rows are special: `self.special` has their kind."""
+        """Return values of a random scale. In a third of the cases some rows are of the kind `self.special`."""
         x = self.normal(shape, dtype, self.pick(1.0, 1.0, 0.05, 8.0, 1e-3))
         names = list(SPECIAL)
         kind = self.pick(*["ordinary"] * 14, *names[1:])

@@ -1,4 +1,4 @@
-"""Activations and gated activations."""
+"""Cases and formulas of activations and gated activations."""
 
 import functools
 import math
@@ -14,15 +14,16 @@ from .draw import Draw
 from .norms import rows_of, silu
 from .precision import Exact
 
-# An activation of `v` in the arithmetic, whose operators round to `lo`; `fast` is the mode.
+# An activation. Its arguments: arithmetic, values, dtype to which steps round, whether the mode is "fast".
 Activation = Callable[[Exact, Tensor, torch.dtype, bool], Tensor]
-# Gradients are 0 where 1 + e^-x exceeds 2^126: `rcp.approx.ftz` returns no subnormal number.
+# `Case.floor` of activations. If 1 + e^-x exceeds 2^126, the gradient is 0: `rcp.approx.ftz` returns no
+# subnormal number.
 FLOOR = 256.0
 ROOT = math.sqrt(2.0 / math.pi)
 
 
 def gelu(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
-    """Where the error function is near -1 the error is relative to `v`."""
+    """Return GELU. Its error is relative to `v`, because the error function may be near -1."""
     return m.f32(F.gelu(v), 2.0, v.abs())
 
 
@@ -31,7 +32,7 @@ def gelu_tanh(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
 
 
 def _halved(m: Exact, v: Tensor, inner: Tensor, lo: torch.dtype) -> Tensor:
-    """`0.5 * v * (1 + tanh(inner))`, an operator for each step."""
+    """Return `0.5 * v * (1 + tanh(inner))`, rounded to `lo` after each step."""
     tanh = m.round(m.f32(torch.tanh(inner), 2.0), lo)
     return m.f32(m.round(0.5 * v, lo) * m.round(1.0 + tanh, lo), 2.0, v.abs())
 
@@ -49,7 +50,7 @@ def gelu_fast(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
 
 def gelu_quick(m: Exact, v: Tensor, lo: torch.dtype, fast: bool) -> Tensor:
     inner = m.round(m.f32(1.702 * v), lo)
-    # As for silu: below -20 the relative error of an exponential grows to 90 units in mode "fast".
+    # In mode "fast", the relative error of the exponential grows to 90 units below -20, as in silu.
     units = torch.where(inner.detach() < -20, 90.0 if fast else 4.0, 4.0)
     units = torch.where(inner.detach() < -87.0, 2.0**23, units) if fast else units
     return m.f32(v * m.round(m.f32(torch.sigmoid(inner), units), lo))
@@ -67,7 +68,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_quick": gelu_quick,
     "silu": plain_silu,
 }
-# The activation, and whether it is that of the first half.
+# The activation, and whether it is applied to the first half.
 GATED: dict[str, tuple[Activation | None, bool]] = {
     "geglu": (gelu, False),
     "swiglu": (plain_silu, False),
@@ -108,7 +109,7 @@ def with_gradient(tensors: dict[str, Tensor | None]) -> tuple[str, ...]:
 
 
 def biased(m: Exact, x: Tensor, bias: Tensor | None, lo: torch.dtype, dtype: torch.dtype) -> Tensor:
-    """`x + bias`. The gradient of a bias is a sum of rounded ones."""
+    """Return `x + bias`. The gradient of the bias is a sum of rounded gradients."""
     x = m.edge(x)
     return x if bias is None else m.kept(x + m.back(bias + torch.zeros_like(x), dtype), lo)
 
@@ -155,7 +156,7 @@ def gated(name: str, m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     a, b = (biased(m, x, bias, lo, c.dtype) for x, bias in zip((first, second), biases, strict=True))
     a, b = (a, b) if first_half else (b, a)
     if function is None:
-        # "The threshold is rounded to x's dtype", which torch's CPU kernel does not do.
+        # oxiwarp rounds the threshold to the dtype of x. torch's CPU kernel does not.
         threshold = torch.tensor(c.options["threshold"]).to(c.dtype).item()
         y = torch.where((a > threshold) | a.isnan(), a, torch.zeros_like(a))
     else:

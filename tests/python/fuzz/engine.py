@@ -1,4 +1,4 @@
-"""Running cases: all checks of one, the smallest case that fails in the same way, and its description."""
+"""Runs the checks of a case, minimises a failing case, and describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ from .case import OPERATORS, Case, Operator
 from .checks import Failed, Refused
 from .draw import Draw
 
-ATTEMPTS = 150  # of making a failing case smaller
+ATTEMPTS = 150  # maximum number of attempts to minimise a failing case
 
 
 @dataclass
 class Outcome:
-    """What became of a case."""
+    """The result of running a case."""
 
     case: Case | None
     choices: list[int]
     failure: Failed | None = None
     refused: str = ""
     known: str = ""
-    """An open fault that the case shows."""
+    """A known fault that the case shows, or an empty string."""
     worst: float = 0.0
-    """The largest error of a result as a part of the allowed one."""
+    """The largest ratio of error to allowed error of a result."""
     gradient: float = 0.0
-    """The same of a gradient; 0 where none was compared."""
+    """The largest ratio of error to allowed error of a gradient; 0 if no gradient was compared."""
 
 
 def run_case(operator: Operator, key: str, choices: Sequence[int] | None = None, device: str = "cpu") -> Outcome:
-    """All checks of the case that `key`, or a list of choices, gives."""
+    """Run all checks of the case that is drawn from `key`, or from a list of choices."""
     draw = Draw(key, choices, device)
     outcome = Outcome(None, draw.choices)
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # tensors are small
+    torch.set_num_threads(1)  # the tensors are too small for several threads
     try:
         with torch.no_grad():
             outcome.case = operator.draw(draw)
@@ -70,12 +70,12 @@ def _check(operator: Operator, case: Case, draw: Draw, outcome: Outcome) -> None
 
 
 def key_of(operator: str, seed: int, number: int) -> str:
-    """The seed of one case."""
+    """Return the seed string of one case."""
     return f"{operator}/{seed}/{number}"
 
 
 def minimise(operator: Operator, key: str, failed: Outcome, device: str = "cpu") -> Outcome:
-    """A smaller and more ordinary case, by lower choices, in which the same check fails."""
+    """Return a simpler case that fails the same check. The search lowers the choices one by one."""
     best, attempts = failed, 0
     assert failed.failure is not None
     improved = True
@@ -98,12 +98,12 @@ def minimise(operator: Operator, key: str, failed: Outcome, device: str = "cpu")
 def _attempt(operator: Operator, key: str, choices: list[int], device: str) -> Outcome:
     try:
         return run_case(operator, key, choices, device)
-    except Exception:  # choices that do not fit together are no smaller case
+    except Exception:  # choices that do not fit together do not make a case
         return Outcome(None, choices)
 
 
 def arguments(outcome: Outcome) -> list[str]:
-    """Lines with the arguments of a case."""
+    """Return lines that describe the arguments of a case."""
     case = outcome.case
     if case is None:
         return []
@@ -112,14 +112,14 @@ def arguments(outcome: Outcome) -> list[str]:
 
 
 def describe(operator: str, seed: int, number: int, outcome: Outcome, device: str = "cpu") -> str:
-    """A failing case as text, with the command that runs it alone."""
+    """Describe a failing case, with the command that runs only this case."""
     on = "" if device == "cpu" else f" --device {device}"
     command = f"    python tests/python/fuzz --op {operator} --seed {seed} --case {number}{on}"
     return "\n".join([f"{operator}, seed {seed}, case {number}: {outcome.failure}", *arguments(outcome), command])
 
 
 def text(value: Any) -> str:
-    """An argument as text: dtype, shape, strides and offset of a tensor, and values of a small one."""
+    """Describe an argument: dtype, shape, strides and offset of a tensor, and the values of a small tensor."""
     if isinstance(value, (tuple, list)) and any(isinstance(x, Tensor) for x in value):
         return "(" + ", ".join(map(text, value)) + ")"
     if not isinstance(value, Tensor):
@@ -131,7 +131,7 @@ def text(value: Any) -> str:
 
 @dataclass
 class Tally:
-    """The cases of one operator."""
+    """Counts and largest errors of the cases of one operator."""
 
     operator: str
     cases: int = 0
@@ -153,7 +153,7 @@ class Tally:
 
 
 def run_number(name: str, seed: int, number: int, device: str = "cpu", smaller: bool = True) -> tuple[Outcome, str]:
-    """Case `number` of an operator, and its description if it fails."""
+    """Run case `number` of an operator. Return its outcome, and its description if it fails."""
     operator, key = OPERATORS[name], key_of(name, seed, number)
     outcome = run_case(operator, key, None, device)
     if outcome.failure is None:

@@ -49,7 +49,7 @@ def summed(m: Exact, c: Case, t: SimpleNamespace, name: str) -> tuple[Tensor | N
         return value, dtype
     dtype = dtype if c.of(f"{name}_table") == dtype else F32
     total = m.edge(value) + m.edge(table)
-    # Gradients ignore the roundings of the forward, except the gate's: the saved sum contains the rounded gate.
+    # Gradients ignore the roundings of the forward, except for the gate: the saved sum has the rounded gate.
     kept = name == "gate" or not m.gradient
     return m.back(m.kept(total, dtype), dtype) if kept else total, dtype
 

@@ -1,4 +1,4 @@
-"""Norms and softmax: `rms_norm`, `layer_norm`, `softmax`, `add_rms_norm`, `rms_norm_gated`."""
+"""Cases and formulas of norms and softmax: `rms_norm`, `layer_norm`, `softmax`, `add_rms_norm`, `rms_norm_gated`."""
 
 from types import SimpleNamespace
 
@@ -10,17 +10,17 @@ from .case import Case, register
 from .draw import Draw
 from .precision import UNIT, Exact
 
-LARGEST = 1e18  # of a LayerNorm's row: "If the variance overflows float32" in the docstring of layer_norm
+LARGEST = 1e18  # largest value in a LayerNorm's row, so that the variance does not overflow float32
 
 
 def rms(m: Exact, x: Tensor, eps: float) -> Tensor:
-    """`x / sqrt(mean(x**2) + eps)` in float32."""
+    """Return `x / sqrt(mean(x**2) + eps)` in float32."""
     factor = m.f32(torch.rsqrt(m.f32(m.edge(x).pow(2).mean(-1, keepdim=True), 2.0) + eps), 2.0)
     return m.f32(m.edge(x) * factor)
 
 
 def layer(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """`(x - mean) / sqrt(variance + eps) * weight + bias` in float32."""
+    """Return `(x - mean) / sqrt(variance + eps) * weight + bias` in float32."""
     mean = m.edge(x).mean(-1, keepdim=True)
     mean = m.f32(mean, 4.0, x.detach().abs().mean(-1, keepdim=True))
     centred = m.f32(m.edge(x) - m.edge(mean))
@@ -39,12 +39,12 @@ def draw_rms_norm(g: Draw) -> Case:
 
 
 def rows_of(name: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
-    """Rows are along the last dimension."""
+    """Return the entry `Case.row` for a tensor whose rows run along the last dimension."""
     return name, tuple(range(len(shape) - 1))
 
 
 def scaled(m: Exact, y: Tensor, weight: Tensor | None, offset: float, rounding: str, dtype: torch.dtype) -> Tensor:
-    """The normalised value times its weight."""
+    """Return the normalised value times `offset + weight`."""
     if weight is None:
         return y
     y = m.round(y, dtype) if rounding == "before_weight" else y
@@ -106,7 +106,7 @@ def draw_rms_norm_gated(g: Draw) -> Case:
 
 
 def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
-    """`fast`: the error grows to 90 units, and the result is 0 from -87.3 on (docstring of `gelu`)."""
+    """Return SiLU. In mode "fast" the error grows to 90 units below -20, and the result is 0 below -87.3."""
     units = torch.where(v.detach() < -20, 90.0, 4.0)
     units = torch.where(v.detach() < -87.0, 2.0**23, units) if fast else units
     return m.f32(F.silu(v), units)
@@ -114,7 +114,7 @@ def silu(m: Exact, v: Tensor, fast: bool) -> Tensor:
 
 def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     o, dtype = c.options, c.dtype
-    if o["activation"] == "sigmoid":  # whose derivative is torch's, `f * (1 - f)` in float32
+    if o["activation"] == "sigmoid":  # torch computes its derivative, `f * (1 - f)`, in float32
         factor = m.f32(torch.sigmoid(t.gate), 4.0) + m.slope(t.gate, 2 * UNIT)
     else:
         factor = silu(m, t.gate, True)
@@ -122,7 +122,7 @@ def rms_norm_gated(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
     h = rms(m, x, o["eps"])
     if o["rounding"] == "before_weight":
         h = m.round(h, dtype)
-        # transformers' classes multiply in the weight's dtype, and round there.
+        # transformers' classes multiply in the dtype of the weight and round to it.
         h = h if t.weight is None else m.round(m.f32(t.weight * h), c.of("weight"))
     elif t.weight is not None:
         h = m.f32(t.weight * h)
@@ -153,7 +153,7 @@ def draw_softmax(g: Draw) -> Case:
 
 
 def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
-    """The gradient is computed from the rounded result, as the docstring says."""
+    """Return softmax or its logarithm. The gradient uses the rounded result, as documented."""
     d = m.f32(t.x - t.x.detach().amax(-1, keepdim=True))
     if c.options["log"]:
         y = m.f32(d - m.f32(torch.log(m.f32(torch.exp(d), 4.0).sum(-1, keepdim=True)), 4.0))
@@ -162,7 +162,7 @@ def softmax(m: Exact, t: SimpleNamespace, c: Case) -> Tensor:
         y = m.f32(e / m.f32(e.sum(-1, keepdim=True), 4.0), 2.0)
     if not m.gradient:
         return y
-    # The derivative at a saved result with its rounding error.
+    # The derivative uses the saved result, which has a rounding error.
     y, step = m.back(y.detach(), c.dtype), t.x - t.x.detach()
     weights = m.f32(torch.exp(y), 4.0) if c.options["log"] else y
     change = m.edge(step) - m.f32((m.edge(step) * weights).sum(-1, keepdim=True))

@@ -1,60 +1,63 @@
-"""The arithmetic that a formula runs in.
+"""The arithmetics in which a formula is evaluated.
 
-A formula is written once, with `m` as its arithmetic. It marks where the operator's documentation says that a value is
-rounded to a dtype (`m.round`), where a float32 result is made (`m.f32`) and where a gradient is rounded (`m.back`).
+Each formula is written once, for an arithmetic `m`, and marks its roundings. `m.round` marks a documented rounding to a
+dtype, `m.f32` a result in float32, and `m.back` a rounding of a gradient.
 
-- `Exact`: float64, and nothing is rounded.
-- `Noisy`: float64, and every mark multiplies by 1 plus a random error, half to all of the largest one of such a
-  rounding. Several runs show how far a correct result may be from the exact one, whatever the formula's condition is.
-- `Rounded`: float32 with real roundings, as torch's chain of operators: NaN, infinities and overflow as there.
+- `Exact`: float64. Nothing is rounded.
+- `Noisy`: float64 with a random relative error at every mark. The error is between half of the largest rounding error
+  and all of it. Several runs show how far a correct result may be from the exact one.
+- `Rounded`: float32 with real roundings. NaN, infinities and overflow occur as in torch's chain of operators.
 """
 
 import torch
 from torch import Tensor
 
-UNIT = 2.0**-23  # relative error of a float32 result: two roundings
-# Absolute error of a rounding of small values. Below the smallest normal number of float32 a result may be 0.
+UNIT = 2.0**-23  # relative error of a float32 result after two roundings
+# Absolute rounding error of small values. A float32 result below the smallest normal number may be 0.
 LEAST = {torch.float32: 2.0**-126, torch.bfloat16: 2.0**-126, torch.float16: 2.0**-25}
 
 
 class Exact:
-    """Float64 without rounding."""
+    """Float64 without rounding. Other arithmetics override its methods."""
 
     def __init__(self, gradient: bool = False) -> None:
         self.gradient = gradient
 
     def wide(self, x: Tensor) -> Tensor:
-        """The tensor in the type that the formula computes in."""
+        """Return the tensor in the dtype that the formula computes in."""
         return x.double()
 
     def round(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """A result that is rounded to `dtype`. Gradients are computed as if it were not."""
+        """Mark a result that is rounded to `dtype`. Gradients ignore this rounding."""
         return x
 
     def f32(self, x: Tensor, units: float | Tensor = 1.0, of: Tensor | None = None) -> Tensor:
-        """A result computed in float32, with an error of so many units of itself, or of `of`."""
+        """Mark a result of float32 arithmetic. Its error is `units` times `UNIT`, relative to `x` or to `of`."""
         return x
 
     def back(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """A value whose gradient, or which itself for the gradient's sake, is rounded to `dtype`."""
+        """Mark a value that the backward rounds to `dtype`: the gradient of `x`, or `x` itself."""
         return x
 
     def edge(self, x: Tensor, size: float | Tensor = UNIT) -> Tensor:
-        """One use of a value, whose part of the value's gradient is a float32 number: parts may cancel."""
+        """Mark one use of a value. The gradient from this use has a float32 error, even if it cancels with others."""
         return x
 
     def slope(self, x: Tensor, amount: float) -> Tensor:
-        """Zero, whose derivative by `x` is an error of up to `amount`."""
+        """Return zero. Its derivative with respect to `x` is an error of up to `amount`."""
         return torch.zeros_like(x)
 
     def kept(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """A sum or product that has torch's bits everywhere: really rounded. Its gradient is not."""
+        """Round a sum or product to `dtype`: it has torch's bits on every device. Its gradient is not rounded."""
         rounded = x.detach().float().to(dtype).to(x.dtype)
         return x + (rounded - x.detach()) if x.requires_grad else rounded
 
 
 class Noisy(Exact):
-    """Float64 with errors as large as roundings may make them; `common`: of the same sign in all elements."""
+    """Float64 with random errors of the size of rounding errors.
+
+    With `common`, one step has the same relative error in all elements.
+    """
 
     def __init__(self, seed: int, gradient: bool = False, common: bool = False) -> None:
         super().__init__(gradient)
@@ -62,10 +65,10 @@ class Noisy(Exact):
 
     def _noise(self, x: Tensor, size: float | Tensor) -> Tensor:
         noise = torch.rand(() if self._common else x.shape, generator=self._generator, dtype=torch.float64) - 0.5
-        return (noise + 0.5 * noise.sign()).to(x.device) * size  # from half of it to all of it
+        return (noise + 0.5 * noise.sign()).to(x.device) * size  # the magnitude is between size / 2 and size
 
     def _changed(self, x: Tensor, size: float | Tensor) -> Tensor:
-        """A relative error of the value; for a gradient another one of the derivative."""
+        """Return `x` with a relative error. For gradients, the derivative has an independent error."""
         if not self.gradient:
             return x * (1 + self._noise(x, size))
         return self.edge(x + _finite(x.detach()) * self._noise(x, size), size)

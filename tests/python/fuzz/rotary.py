@@ -1,6 +1,6 @@
-"""`rope`, `rope_1d`, `rope_3d` and `qk_norm_rope`.
+"""Cases and formulas of `rope`, `rope_1d`, `rope_3d` and `qk_norm_rope`.
 
-A formula works on `[B, S, heads, D]`: `Heads` says how an argument is turned into that, and a result back.
+A formula works on `[B, S, heads, D]`. `split` brings an argument into this shape, and `join` brings a result back.
 """
 
 import math
@@ -34,7 +34,7 @@ def sizes_of(g: Draw, even: bool = True, most_dim: int = 160) -> Sizes:
 
 
 def arranged(g: Draw, dtype: torch.dtype, n: Sizes, heads: int, form: str, dense_heads: bool, special: bool) -> Tensor:
-    """Queries or keys in one of the forms of shape, with strides of any kind."""
+    """Return queries or keys in the shape that `form` names, with random strides."""
     flat = form in ("flat", "one")
     shape = (n.batches, n.tokens, heads * n.dim) if flat else (n.batches, n.tokens, heads, n.dim)
     values = g.rows(shape, dtype, largest=LARGEST) if special else g.normal(shape, dtype)
@@ -45,7 +45,7 @@ def arranged(g: Draw, dtype: torch.dtype, n: Sizes, heads: int, form: str, dense
 
 
 class Drawn(NamedTuple):
-    """Queries, keys and the options that say how they are arranged."""
+    """Queries, keys and the options that describe their shape."""
 
     tensors: dict[str, Tensor | None]
     options: dict[str, Any]
@@ -67,20 +67,23 @@ def draw_heads(g: Draw, *, even: bool = True, dense: bool = False, forms: tuple[
 
 
 def split(x: Tensor, c: Case) -> Tensor:
-    """As `[B, S, heads, D]`."""
+    """Return the argument as `[B, S, heads, D]`."""
     if x.dim() == 3:
         return x.unflatten(2, (-1, c.options.get("head_dim") or x.shape[-1]))
     return x.transpose(1, 2) if c.options["heads_first"] else x
 
 
 def join(y: Tensor, like: Tensor, c: Case) -> Tensor:
-    """In the shape of the argument."""
+    """Return a result in the shape of the argument `like`."""
     y = y.transpose(1, 2) if c.options["heads_first"] else y
     return y.reshape(like.shape)
 
 
 def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
-    """Whether heads of a token lie apart in an argument or a result, which is contiguous or one of `outs`."""
+    """Return whether the heads of a token are not adjacent in memory, in an argument or a result.
+
+    Results are contiguous unless `outs` has them.
+    """
     apart = []
     for x in (c.tensors["q"], c.tensors["k"], *outs):
         if x is not None:
@@ -91,7 +94,10 @@ def are_apart(c: Case, outs: Sequence[Tensor]) -> bool:
 
 
 def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int, lo: torch.dtype) -> Tensor:
-    """Rotate the first `columns` of tokens from `offset` on, by `[B or 1, S, heads or 1, columns / 2]`."""
+    """Rotate the first `columns` columns of the tokens from `offset` on.
+
+    `cos` and `sin` have shape `[B or 1, S, heads or 1, columns / 2]`.
+    """
     offset, tokens = c.options.get("offset") or 0, cos.shape[1]
     before, rest = x[:, :offset], x[:, offset + tokens :]
     part, passed = x[:, offset : offset + tokens, :, :columns], x[:, offset : offset + tokens, :, columns:]
@@ -111,7 +117,7 @@ def rotated(m: Exact, x: Tensor, cos: Tensor, sin: Tensor, c: Case, columns: int
 
 
 def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
-    """Tables in one of their forms, complex ones too, and the options that belong to them."""
+    """Return real or complex tables of a random shape, and the options that belong to them."""
     q, n = d.tensors["q"], d.sizes
     assert q is not None
     columns = 2 * (1 + g.below(n.dim // 2)) if n.dim >= 2 and g.maybe(0.3) else n.dim - n.dim % 2
@@ -146,7 +152,7 @@ def draw_tables(g: Draw, d: Drawn) -> dict[str, Any]:
 
 
 def tables(m: Exact, c: Case, dim: int) -> tuple[Tensor, Tensor, int, torch.dtype]:
-    """Cosines and sines `[B or 1, S, heads or 1, pairs]`, the number of rotated columns, and the dtype."""
+    """Return cosines and sines `[B or 1, S, heads or 1, pairs]`, the number of rotated columns, and the dtype."""
     o = c.options
     columns, cos, sin = o.get("rotary_dim") or dim, o["cos"], o.get("sin")
     dtype = F32 if cos.is_complex() else cos.dtype
@@ -264,7 +270,7 @@ def draw_rope_3d(g: Draw) -> Case:
 
 
 def grid_angles(c: Case, dim: int, device: torch.device) -> Tensor:
-    """Float64 angles `[S, D / 2]` of the tokens of a grid."""
+    """Return the float64 angles `[S, D / 2]` of the tokens of a grid."""
     rows = 2 * (dim // 6)
     splits, parts = c.options.get("splits") or (dim - 2 * rows, rows, rows), []
     places = torch.cartesian_prod(*[torch.arange(size, device=device) for size in c.options["grid"]]).view(-1, 3)
@@ -275,7 +281,7 @@ def grid_angles(c: Case, dim: int, device: torch.device) -> Tensor:
 
 
 def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
-    """Float32 angles of LTX-Video, and the columns that pass, which come first."""
+    """Return the float32 angles of LTX-Video, and the number of leading columns that are not rotated."""
     theta, coordinates = c.options["theta"], c.options["coordinates"].float()
     steps = torch.linspace(math.log(1.0, theta), math.log(theta, theta), dim // 6, device=coordinates.device)
     angles = (theta**steps * math.pi / 2.0) * (coordinates.unsqueeze(-1) * 2 - 1)
@@ -283,7 +289,7 @@ def ltx_angles(c: Case, dim: int) -> tuple[Tensor, int]:
 
 
 def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
-    """The tables are float32, and mode makes no difference."""
+    """Rotate by the positions of a grid or by coordinates. Tables are float32 in both modes."""
     made = []
     for x in (t.q, t.k):
         if x is None:
@@ -296,7 +302,7 @@ def rope_3d(m: Exact, t: SimpleNamespace, c: Case) -> list[Tensor]:
         else:
             angles = grid_angles(c, dim, x.device)
         angles = angles if angles.dim() == 3 else angles.unsqueeze(0)
-        # Cosines of float32 angles are torch's own, with an error of a unit.
+        # The cosines and sines of float32 angles have an error of one `UNIT`.
         cos, sin = (m.f32(m.wide(f(angles)), 1.0) for f in (torch.cos, torch.sin))
         made.append(join(rotated(m, parts, cos.unsqueeze(2), sin.unsqueeze(2), c, dim, F32), x, c))
     return made
@@ -318,7 +324,7 @@ def draw_qk(g: Draw) -> Case:
     else:
         options |= dict(mode=g.pick("exact", "fast"))
     kinds = g.pick(d.tensors["q"].dtype, F32), g.pick(d.tensors["q"].dtype, F32)
-    kinds = (kinds[0], kinds[0]) if norm == "llama_rms_norm" else kinds  # both are float32, or none
+    kinds = (kinds[0], kinds[0]) if norm == "llama_rms_norm" else kinds  # both are float32, or neither is
     weights = g.maybe(0.6) if norm is not None else False
     for name, heads, kind in (("q", n.heads, kinds[0]), ("k", n.kv_heads, kinds[1])):
         cols = heads * n.dim if options["across_heads"] else n.dim
@@ -333,7 +339,7 @@ def draw_qk(g: Draw) -> Case:
 
 
 def normalised(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, kind: Any, c: Case) -> Tensor:
-    """The norm of the last dimension, rounded as its module does in mode "exact"."""
+    """Return the norm over the last dimension. In mode "exact" it is rounded as the module of the model rounds."""
     norm, eps, exact = c.options["norm"], c.options["eps"], c.options["mode"] == "exact"
     if norm is None:
         return x
@@ -346,7 +352,7 @@ def normalised(m: Exact, x: Tensor, weight: Tensor | None, bias: Tensor | None, 
             y = m.round(y, c.dtype)
         y = y if weight is None else m.f32(y * weight)
         if norm == "llama_rms_norm" and single:
-            return y  # goes on in float32
+            return y  # the rotation continues in float32
     return m.round(y, c.dtype) if exact else y
 
 

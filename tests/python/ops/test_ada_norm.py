@@ -26,7 +26,7 @@ VARIANTS = [
 
 
 def make(form, shape, dtype, device, shift=True, table=False, parameters=False, single=False):
-    """The operands of one call, by their names."""
+    """Return the operands of one call by name."""
     own = F32 if single else dtype
     operands = {"scale": operand(form, shape, own, device, 1)}
     if shift:
@@ -42,7 +42,7 @@ def make(form, shape, dtype, device, shift=True, table=False, parameters=False, 
 
 
 def terms(x, norm, operands):
-    """How large the numbers are of which the result is the sum."""
+    """Return the magnitude of the terms whose sum is the result."""
     double = x.double()
     mean = double.mean(-1, keepdim=True).abs() if norm == "layer_norm" else 0.0
     spread = double.std(-1, correction=0, keepdim=True) if norm == "layer_norm" else 1.0
@@ -58,7 +58,7 @@ def check(x, norm, operands, what, *, bits):
     right = ada_norm(x.double(), **doubles(operands), norm=norm)
     check_chain(y, ada_norm(x, **operands, norm=norm), right, what, bits=bits)
     if x.dtype == F32 or operands["scale"].dtype != F32:
-        rounded = operands  # A table and a value of one 16-bit dtype have a sum of it in both modes.
+        rounded = operands  # In both modes a table and a value of one 16-bit dtype have a sum of this dtype.
         for key in ("scale", "shift"):
             if f"{key}_table" in operands and key in operands:
                 total = operands[f"{key}_table"] + operands[key]

@@ -1,4 +1,4 @@
-"""What only a GPU has: streams, graphs, several devices, first calls in odd places, other PTX."""
+"""Tests that need a GPU: streams, CUDA graphs, several devices, first calls, PTX of other architectures."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def data(cuda):
 
 
 def test_side_stream(data):
-    """The kernel goes to torch's current stream, behind what is there; the call does not wait."""
+    """The kernel runs on torch's current stream after earlier work. The call does not block."""
     x, weight, expected = data
     stream = torch.cuda.Stream()
     late = torch.zeros_like(x)
@@ -35,7 +35,7 @@ def test_side_stream(data):
 
 
 def test_graph(data):
-    """Captured and replayed, on new input."""
+    """A call is captured in a CUDA graph and replayed with new input."""
     x, weight, _ = data
     static = torch.zeros_like(x)
     graph = torch.cuda.CUDAGraph()
@@ -70,7 +70,7 @@ def test_graph_of_patched_model(cuda):
 
 
 def test_errors_in_capture(data):
-    """A refused call inside a capture does not break the capture."""
+    """A call that raises an error inside a capture does not break the capture."""
     x, weight, expected = data
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -92,7 +92,7 @@ def right(y, x=x, w=w):
 
 
 def fresh(code, **environment):
-    """A new process, where no kernel has been loaded yet."""
+    """Run `code` in a new process, in which no kernel is loaded. Return its output."""
     command = [sys.executable, "-c", FRESH + code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ | environment)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -100,7 +100,7 @@ def fresh(code, **environment):
 
 
 def test_first_call_in_capture(cuda):
-    """The first call of all may be in a capture: loading a module there must not end it."""
+    """The first call may be inside a capture. Loading a module there must not invalidate the capture."""
     fresh(
         "g = torch.cuda.CUDAGraph()\n"
         "with torch.cuda.graph(g): y = oxiwarp.rms_norm(x, w)\n"
@@ -109,7 +109,7 @@ def test_first_call_in_capture(cuda):
 
 
 def test_first_call_in_a_thread(cuda):
-    """A thread that has never touched CUDA, on a stream of its own, beside another."""
+    """The first calls may come from several threads at once, each with its own stream."""
     fresh(
         "import threading\n"
         "found = []\n"
@@ -123,13 +123,13 @@ def test_first_call_in_a_thread(cuda):
 
 
 def test_first_call_on_a_device_without_context(cuda):
-    """torch's context is the primary one; ours is the same, whoever comes first."""
+    """oxiwarp uses the primary context, as torch does, also if it is initialized before torch."""
     fresh("from oxiwarp import _native\nassert _native.devices()[0]['ptx']\nright(oxiwarp.rms_norm(x, w))")
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90"])
 def test_other_ptx(arch, cuda):
-    """Older PTX runs on a newer GPU and gives the same results."""
+    """PTX for an older architecture gives the same results on a newer GPU."""
     major, minor = torch.cuda.get_device_capability()
     if int(arch[3:]) > 10 * major + minor:
         pytest.skip(f"this GPU does not run {arch}")
@@ -180,14 +180,14 @@ def test_threads_and_streams(data):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_executor_agrees(dtype, cuda):
-    """The CPU executor and the GPU run one source, and sum in one order: they differ by the approximate rsqrt only.
+    """The CPU executor and the GPU differ only by the approximate rsqrt: they share the source and the order of sums.
 
-    In float32, in units of eps = 2^-23: the GPU's rsqrt is off by at most 2^-22.9, that is 1.07, and the executor's is
-    rounded, 0.5. Both round the products with x and with the weight, 0.5 each: 1.07 + 0.5 + 4 * 0.5 = 3.57.
+    The float32 bound is 3.57 eps (eps = 2^-23). The GPU's rsqrt contributes 1.07 (2^-22.9), and the rounded rsqrt of
+    the executor 0.5. Both round two products, with 0.5 each.
 
-    In 16 bits such a difference seldom flips a rounding, and then by one unit. The product with the weight carries a
-    flip before it on, at most eps, and is rounded itself on both sides: eps + (2 + eps) * eps / 2, relative to the
-    exact product, which is below 2 * eps * (1 + eps) relative to the rounded one.
+    In 16 bits the difference seldom changes a rounding, and then by one unit. The product with the weight propagates a
+    change of at most eps and is rounded on both devices. The sum is eps + (2 + eps) * eps / 2 relative to the exact
+    product, which is below 2 * eps * (1 + eps) relative to the rounded one.
     """
     info = torch.finfo(dtype)
     bound = 3.6 * info.eps if dtype == torch.float32 else 2 * info.eps * (1 + info.eps)

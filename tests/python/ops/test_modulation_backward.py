@@ -145,7 +145,8 @@ def test_gated_residual_ada_norm(form, rms, dtype, device):
     ):
         inputs = operands(shapes, dtype, device)
         right_ones = gradients(right, wide(inputs), [dy.double() for dy in dys])
-        # The kernel's sum may be rounded otherwise than this one: its norm then differs by half a unit here and there.
+        # The kernel's sum may be rounded otherwise than this one: its norm then differs by half a unit here
+        # and there.
         check(gradients(fused, inputs, dys), right_ones, f"gated_residual_ada_norm {form}, rms {rms}", 4)
 
 

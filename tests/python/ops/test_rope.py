@@ -1,4 +1,4 @@
-"""`oxiwarp.rope` and `rope_3d` against the functions of diffusers and transformers: the same bits."""
+"""Tests that `oxiwarp.rope` and `rope_3d` give the bits of the functions of diffusers and transformers."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ HALF = (torch.float16, torch.bfloat16)
 
 
 def pair(dtype, device, *, batch=2, tokens=12, heads=(4, 4), dim=64):
-    """Queries and keys `[B, S, heads, D]`."""
+    """Return queries and keys of shape `[B, S, heads, D]`."""
     return tuple(random((batch, tokens, h, dim), dtype, device, seed=i) for i, h in enumerate(heads))
 
 
@@ -35,7 +35,7 @@ def same(got, wanted):
 
 
 def nearly(got, wanted):
-    """The same but for one rounding in float32."""
+    """Check that the results differ at most by one float32 rounding."""
     if got.dtype == torch.float32:
         torch.testing.assert_close(got, wanted, rtol=1e-6, atol=1e-6)
     else:
@@ -45,7 +45,10 @@ def nearly(got, wanted):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("unbind_dim", [-1, -2])
 def test_diffusers(unbind_dim, dtype, device):
-    """Flux, HunyuanVideo, CogVideoX (-1) and StableAudio, OmniGen, Cosmos (-2), in both orders of dimensions."""
+    """diffusers' rotation is equal in both layouts, interleaved and half-split.
+
+    Flux, HunyuanVideo and CogVideoX use `unbind_dim` -1. StableAudio, OmniGen and Cosmos use -2.
+    """
     q, k = pair(dtype, device, dim=128)
     cos, sin = get_1d_rotary_pos_embed(
         128, torch.arange(12, device=device), use_real=True, repeat_interleave_real=unbind_dim == -1
@@ -71,7 +74,7 @@ def test_flux_tables(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_fused_projection(dtype, device):
-    """Queries and keys as slices of one projection."""
+    """Queries and keys may be slices of one projection."""
     qkv = random((2, 12, 3, 4, 64), dtype, device)
     cos, sin = get_1d_rotary_pos_embed(64, torch.arange(12, device=device), use_real=True)
     for x, y in zip(qkv.unbind(2)[:2], oxiwarp.rope(qkv[:, :, 0], qkv[:, :, 1], cos, sin), strict=True):
@@ -83,7 +86,7 @@ def test_fused_projection(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_text_tokens_pass(dtype, device):
-    """CogVideoX rotates from the text's end on, HunyuanVideo up to its start."""
+    """Text tokens are not rotated. They come first in CogVideoX and last in HunyuanVideo."""
     q, k = pair(dtype, device, tokens=20)
     cos, sin = get_1d_rotary_pos_embed(64, torch.arange(13, device=device), use_real=True)
     wanted = q.clone()
@@ -95,7 +98,10 @@ def test_text_tokens_pass(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_complex_tables(dtype, device):
-    """Lumina and Qwen-Image: torch's complex product on CUDA has a fused multiply-add, that of its CPU has none."""
+    """Complex tables, as in Lumina and Qwen-Image, are equal on CUDA and nearly equal on the CPU.
+
+    torch's complex product uses a fused multiply-add on CUDA, but not on the CPU.
+    """
     q, k = pair(dtype, device, dim=128)
     table = get_1d_rotary_pos_embed(128, torch.arange(12, device=device))
     assert table.dtype == torch.complex64
@@ -110,14 +116,14 @@ def test_complex_tables(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_ltx(dtype, device):
-    """Before the head split, over all 2048 columns, with identity in front."""
+    """LTX-Video rotates all 2048 columns before the split into heads. The first columns are not rotated."""
     rope = transformer_ltx.LTXVideoRotaryPosEmbed(dim=2048, base_num_frames=20, base_height=2048, base_width=2048)
     q = random((2, 24, 2048), dtype, device)
     cos, sin = rope(q, 2, 3, 4, (1 / 25, 32, 32))
     assert cos.shape == (2, 24, 2048)
     wanted = transformer_ltx.apply_rotary_emb(q, (cos, sin))
     same(oxiwarp.rope(q, None, cos, sin), wanted)
-    # The same from coordinates; the tables are those of the module.
+    # `rope_3d` gives the same from coordinates, with the tables of the module.
     coordinates = rope._prepare_video_coords(2, 2, 3, 4, (1 / 25, 32, 32), device)
     same(oxiwarp.rope_3d(q, grid=(2, 3, 4), coordinates=coordinates), wanted)
 
@@ -130,7 +136,8 @@ def test_ltx2(dtype, device):
     wanted = transformer_ltx2.apply_split_rotary_emb(q, (cos, sin))
     tables = cos.transpose(1, 2), sin.transpose(1, 2)
     y = oxiwarp.rope(q, None, *tables, interleaved=False, head_dim=64)
-    # Its `addcmul` may fuse what ours rounds twice: a last bit of float32, which no 16-bit result shows on CUDA.
+    # `addcmul` may fuse two steps that oxiwarp rounds separately. This changes the last bit in float32,
+    # but no 16-bit result on CUDA.
     if device.type == "cuda" and dtype != torch.float32:
         same(y, wanted)
     else:
@@ -142,7 +149,7 @@ def test_ltx2(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_wan(dtype, device):
-    """Wan's processor writes even and odd columns; the tables are `[1, S, 1, D]`."""
+    """Wan's processor writes even and odd columns separately. Its tables have shape `[1, S, 1, D]`."""
     video = torch.empty(1, 16, 2, 6, 4, device=device)
     cos, sin = WanRotaryPosEmbed(128, (1, 2, 2), 1024).to(device)(video)
     q, k = pair(dtype, device, batch=1, heads=(5, 5), dim=128)
@@ -166,17 +173,17 @@ def test_hunyuan_splits(dtype, device):
     cos, sin = HunyuanVideoRotaryPosEmbed(2, 1, [16, 56, 56], 256.0)(video)
     q, _ = pair(dtype, device, batch=1, dim=128)
     same(oxiwarp.rope(q, None, cos, sin), apply_rotary_emb(q, (cos, sin), sequence_dim=1))
-    # Its angles are float32 products, ours float64 ones.
+    # The angles of diffusers are float32 products, those of oxiwarp float64 products.
     y = oxiwarp.rope_3d(q, grid=(2, 2, 3), splits=(16, 56, 56), theta=256.0)
     torch.testing.assert_close(
         y, oxiwarp.rope(q, None, cos, sin), rtol=2e-2 if dtype != torch.float32 else 1e-5, atol=1e-5
     )
 
 
-@pytest.mark.filterwarnings("ignore:In CPU autocast")  # the module asks for float32
+@pytest.mark.filterwarnings("ignore:In CPU autocast")  # the module requests float32
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_mochi(dtype, device):
-    """Angles of its own for each head, an entry for each pair."""
+    """Mochi's tables have separate angles per head and one entry per pair."""
     frequencies = random((3, 24, 64), torch.float32, device)
     cos, sin = MochiRoPE()(frequencies, 1, 3, 4, device, torch.float32)
     q, k = pair(dtype, device, heads=(24, 24), dim=128)
@@ -194,7 +201,7 @@ def llama_tables(dtype, device, *, dim, interleaved=False):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_llama(dtype, device):
-    """Grouped queries, transposed views, three roundings in 16 bits."""
+    """LLaMA uses grouped-query attention and transposed views, and rounds three times in 16 bits."""
     cos, sin = llama_tables(dtype, device, dim=128)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 2), dim=128))
     wanted = modeling_llama.apply_rotary_pos_emb(q, k, cos, sin)
@@ -207,7 +214,7 @@ def test_llama(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_gpt_oss(dtype, device):
-    """Halves with an entry for each pair."""
+    """gpt-oss rotates half-split pairs, and its tables have one entry per pair."""
     cos, sin = (table[..., :32] for table in llama_tables(dtype, device, dim=64))
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(8, 1)))
     wanted = modeling_gpt_oss.apply_rotary_pos_emb(q, k, cos, sin)
@@ -217,7 +224,7 @@ def test_gpt_oss(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_glm4(dtype, device):
-    """Partial and interleaved; it takes the first half of tables made for halves."""
+    """GLM-4 rotates some columns, interleaved. It uses the first half of tables for half-split pairs."""
     cos, sin = llama_tables(dtype, device, dim=32)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))
     wanted = modeling_glm4.apply_rotary_pos_emb(q, k, cos, sin)
@@ -228,7 +235,7 @@ def test_glm4(dtype, device):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_cohere(dtype, device):
-    """In float32 whatever the tables are: one rounding."""
+    """Cohere computes in float32 for tables of any dtype, and rounds once."""
     cos, sin = llama_tables(dtype, device, dim=64, interleaved=True)
     q, k = (x.transpose(1, 2) for x in pair(dtype, device, heads=(4, 2)))
     wanted = modeling_cohere.apply_rotary_pos_emb(q, k, cos, sin)

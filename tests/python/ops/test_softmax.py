@@ -98,7 +98,8 @@ def test_gradient(shape, dtype, log, device):
             gradients.append(torch.autograd.grad(y, leaf, dy.to(y.dtype))[0])
     ours, own, right = gradients
     assert ours.dtype == dtype and ours.shape == x.shape
-    # Differences of nearly equal numbers are 0 but for the errors of the terms: both in units of the row's largest.
+    # Differences of nearly equal numbers are 0 but for the errors of the terms: both in units of the row's
+    # largest.
     largest = right.abs().amax(-1, keepdim=True)
     off, torch_off = ((gradient.double() - right).abs() / largest for gradient in (ours, own))
     assert off.max() <= 2 * torch_off.max() + 2 * torch.finfo(dtype).eps, f"{off.max():.2e}, {torch_off.max():.2e}"

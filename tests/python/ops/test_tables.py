@@ -1,4 +1,4 @@
-"""What is kept for the next call: by whom it may be read, and what is not kept."""
+"""Tests of the cache of tables between calls: who may read an entry, and which results are not cached."""
 
 import itertools
 import sys
@@ -20,7 +20,7 @@ from oxiwarp.ops._rope_tables import frequencies
 
 @pytest.fixture
 def halves():
-    """A function whose results are kept, and what it was called with."""
+    """Return a function with cached results. Its attribute `seen` has the arguments of all real calls."""
     seen = []
 
     @kept
@@ -33,7 +33,7 @@ def halves():
 
 
 def test_made_once(halves, device):
-    """The same tensor for the same arguments; the oldest goes when there are too many."""
+    """The same arguments give the same tensor. The oldest entry is dropped if there are too many."""
     first = halves(3, device)
     assert halves(3, device) is first and halves(4, device) is not first and halves.seen == [3, 4]
     for count in range(5, KEPT + 4):
@@ -43,7 +43,7 @@ def test_made_once(halves, device):
 
 
 def test_made_in_inference_mode(halves):
-    """A backward may save it, and gives it no gradient."""
+    """A tensor made in inference mode may be saved for a backward, and gets no gradient."""
     with torch.inference_mode():
         made = halves(3, torch.device("cpu"))
     assert not made.is_inference() and not made.requires_grad
@@ -54,7 +54,7 @@ def test_made_in_inference_mode(halves):
 
 
 def test_fake_tensors(halves):
-    """A fake tensor is not kept, and no kept tensor is found for one."""
+    """Fake tensors are not cached, and a fake call does not read the cache."""
     for _ in range(2):
         with FakeTensorMode():
             assert not lasts(halves(3, torch.device("cpu")))
@@ -62,7 +62,7 @@ def test_fake_tensors(halves):
 
 
 def test_transforms(halves):
-    """What is made under torch.func does not outlive the transform."""
+    """Tensors made under torch.func do not outlive the transform."""
     with torch.enable_grad():
         for _ in range(2):
             gradient = torch.func.grad(lambda x: (x * halves(3, torch.device("cpu"))).sum())(torch.ones(3))
@@ -71,7 +71,7 @@ def test_transforms(halves):
 
 
 def test_large_ones():
-    """What has too many bytes is not kept; what had too many together goes, the oldest first."""
+    """Too large entries are not cached. If the total is too large, the oldest entries are dropped first."""
     store = {}
     for bytes_, left in ((16, []), (8, [8]), (4, [8, 4]), (12, [12]), (16, [12])):
         keep(store, KEPT, bytes_, torch.device("cpu"), lambda n=bytes_ // 4: torch.ones(n), most_bytes=12)
@@ -79,7 +79,7 @@ def test_large_ones():
 
 
 def test_grids():
-    """Tables of many sizes of a video stay below a limit together."""
+    """Tables for many video sizes stay below a common limit."""
     before = dict(_rope_tables.grid_tables.store)
     _rope_tables.grid_tables.store.clear()
     for width in range(8, 8 + KEPT):
@@ -90,7 +90,7 @@ def test_grids():
 
 
 def test_threads():
-    """Those that let go the same entry at the same time."""
+    """Threads may drop the same entry at the same time."""
     store, errors, device, value = {}, [], torch.device("cpu"), torch.zeros(1)
     before, end = sys.getswitchinterval(), time.monotonic() + 1
 
@@ -111,7 +111,7 @@ def test_threads():
 
 
 def test_rope_1d_after_fake_tensors():
-    """Frequencies that a fake call made were kept."""
+    """Frequencies made in a fake call are not reused in a real call."""
     q = random((1, 6, 2, 16), torch.float32, "cpu")
     with FakeTensorMode() as mode:
         oxiwarp.rope_1d(mode.from_tensor(q), theta=123.0)
@@ -122,8 +122,10 @@ def test_rope_1d_after_fake_tensors():
 
 
 def test_graphs_find_what_any_stream_made(halves, monkeypatch):
-    """Captured calls cannot copy from the CPU, and what they read is never let go; what depends on more than its
-    arguments they make anew."""
+    """Captured calls read entries of any stream, because they cannot copy from the CPU.
+
+    Entries that a graph reads are never freed. Without `graphs`, a captured call makes the result again.
+    """
     device, stream, store = torch.device("cuda"), SimpleNamespace(now=7), {}
     monkeypatch.setattr(_cache, "stream_of", lambda device: stream.now)
 
@@ -143,7 +145,10 @@ def test_graphs_find_what_any_stream_made(halves, monkeypatch):
 
 
 def test_what_graphs_hold(monkeypatch):
-    """Large tables up to a limit, beyond which a graph makes its own; small ones, which it may not be able to make."""
+    """Graphs keep large tables alive up to a limit, beyond which a graph makes separate ones.
+
+    They keep all small tables, because a captured call may be unable to make them.
+    """
     store, device = {}, torch.device("cuda")
     monkeypatch.setattr(_cache, "_of_graphs", [])
     monkeypatch.setattr(_cache, "SMALL", 8)
@@ -158,12 +163,12 @@ def test_what_graphs_hold(monkeypatch):
 
 
 def test_frequencies_of_graphs():
-    """Those of any head are held whatever graphs hold: a graph could not make them."""
+    """Frequencies of any head dimension count as small. They are always kept, because a graph cannot make them."""
     assert frequencies(8192, 10000.0, torch.device("cpu")).nbytes <= _cache.SMALL
 
 
 def test_streams_and_graphs(halves, cuda):
-    """Another stream has its own; a CUDA graph has what is there."""
+    """Another stream gets a separate entry. A CUDA graph uses the existing one."""
     device = torch.device(cuda.type, torch.cuda.current_device())
     made, graph = halves(3, device), torch.cuda.CUDAGraph()
     with torch.cuda.stream(torch.cuda.Stream()):

@@ -1,4 +1,4 @@
-"""Every public operator under torch.func's transforms: a result or a clear error."""
+"""Tests that every public operator gives a result or a clear error under torch.func's transforms."""
 
 import warnings
 
@@ -27,7 +27,7 @@ def test_every_operator_is_called():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_vmap(name, device):
-    """The results of a loop, whichever dimension the batch is in, without a warning."""
+    """vmap gives the results of a loop without a warning, for any batch dimension."""
     call, x = calls(device)[name]
     loop = torch.stack([call(x), call(x + 1)])
     with warnings.catch_warnings():
@@ -89,7 +89,8 @@ def test_gradients_of_a_function(name, device):
         assert torch.equal(torch.func.grad(lambda z: call(z).float().square().sum())(x), expected)
 
 
-# torch's own division of a number for each element of no batch raises, in `torch.nn.functional.cross_entropy` too.
+# Without `cross_entropy`: torch raises for its division under vmap over an empty batch. The same division
+# raises in `torch.nn.functional.cross_entropy`.
 @pytest.mark.parametrize("name", [name for name in NAMES if "cross_entropy" not in name])
 def test_vmap_of_no_elements(name, device):
     call, x = calls(device)[name]

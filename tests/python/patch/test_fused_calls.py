@@ -132,7 +132,8 @@ def test_arguments(name, form):
         method = base_of(module).forward.__get__(module)
         return form(inspect.signature(method).bind(*args, **kwargs))
 
-    # A hook on these would be for the own method of the block around them; and LayerNorms are not fused by name.
+    # A hook on these would be for the own method of the block around them; and LayerNorms are not fused by
+    # name.
     skipped = {path for fusion in FUSIONS.values() for path in fusion.skips}
     for path, module in model.named_modules():
         inner = isinstance(module, nn.LayerNorm) or any(f".{path}".endswith(f".{skip}") for skip in skipped)

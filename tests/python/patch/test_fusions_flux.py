@@ -44,8 +44,8 @@ def test_single_blocks_copy_nothing(monkeypatch):
             )
             step(FLUX, model)
         counts.append(len(calls))
-    # queries and keys of the block of two streams, the streams of the second single block, both blocks' branches, the
-    # halves of the timestep's embedding
+    # queries and keys of the block of two streams, the streams of the second single block, both blocks'
+    # branches, the halves of the timestep's embedding
     assert counts[0] - counts[1] == 2 + 1 + 2 + 1
 
 

@@ -1,4 +1,4 @@
-"""A patched model is still that model: state dict, copies, pickle, hooks, offloading, moves, training."""
+"""Tests that a patched model still supports state dicts, copies, pickle, hooks, moves and casts."""
 
 import copy
 import gc
@@ -32,7 +32,7 @@ def assert_patched(model, expected):
 
 
 def test_state_dict():
-    """The same keys and tensors, loadable both ways."""
+    """The state dict has the same keys and tensors, and each model loads that of the other."""
     stock, model = net(), patched_net()
     assert list(model.state_dict()) == list(stock.state_dict())
     assert [name for name, _ in model.named_modules()] == [name for name, _ in stock.named_modules()]
@@ -45,7 +45,7 @@ def test_state_dict():
 
 
 def test_safetensors(tmp_path):
-    """A patched model's file is the stock model's, and loads into either; so does a saved pipeline's folder."""
+    """The file of a patched model equals the stock model's and loads into either model."""
     safetensors = pytest.importorskip("safetensors.torch")
     stock, model = net(), patched_net()
     for name, saved in (("stock", stock), ("patched", model)):
@@ -58,7 +58,7 @@ def test_safetensors(tmp_path):
 
 
 def test_save_pretrained(tmp_path):
-    """What diffusers writes of a patched model is read as a stock model."""
+    """diffusers saves a patched model, and loads it as a stock model."""
     model = ltx()
     stock = model(**ltx_input())[0]
     oxiwarp.patch(model, cpu_kernels=True)
@@ -69,7 +69,7 @@ def test_save_pretrained(tmp_path):
 
 
 def test_names_and_classes():
-    """isinstance, class names and signatures are what other code looks at."""
+    """isinstance, class names and signatures are unchanged, because other code relies on them."""
     import inspect
 
     model, stock = patched_net(), net()
@@ -82,7 +82,7 @@ def test_names_and_classes():
 
 @pytest.mark.parametrize("how", ["deepcopy", "copy", "pickle", "torch.save"])
 def test_copies(how):
-    """Copies are patched, share nothing that a copy should not, and can be unpatched on their own."""
+    """Copies are patched, share only what copies should share, and can be unpatched separately."""
     model = patched_net()
     expected = model(net_input())
     if how == "deepcopy":
@@ -124,7 +124,7 @@ def test_hooks():
 
 
 def test_moves_and_casts(device):
-    """Patched before moving, cast afterwards: each dtype finds its formula at the call."""
+    """A patched model may be moved and cast. The formula is chosen by dtype at each call."""
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         model = net()
         oxiwarp.patch(model, cpu_kernels=True)
@@ -144,7 +144,7 @@ def test_eps_and_weight_are_read_at_the_call():
 
 
 def test_weights_and_widths_that_no_kernel_takes():
-    """The own forward runs, or complains."""
+    """The original forward runs, or raises its error."""
     x = torch.randn(3, 96)
     for weight in (torch.randn(96, 2)[:, 0], torch.ones(1).expand(96)):
         module = nn.RMSNorm(96, eps=1e-6)
@@ -159,18 +159,20 @@ def test_weights_and_widths_that_no_kernel_takes():
 
 
 def test_instance_forward_is_left():
-    """A forward that somebody put on the instance is not ours to hide."""
+    """`patch` skips a module with a forward on the instance, because the patch would hide it."""
     model = net()
     model.before.forward = lambda x: x
     report = oxiwarp.patch(model)
     assert report.replaced == 3 and any("replaced on the instance" in row.reason for row in report)
-    model.offset.forward = model.offset.forward  # the class's own, bound: as accelerate leaves it behind
+    model.offset.forward = (
+        model.offset.forward
+    )  # the bound method of the class, which accelerate leaves on the instance
     oxiwarp.unpatch(model)
     assert oxiwarp.patch(model).names["offset"] == "replaced"
 
 
 def test_subclass_made_by_another_tool():
-    """A tool that swaps the class on top of ours (as FSDP does): unpatch brings the own forward back all the same."""
+    """`unpatch` restores the original forward even if a tool (such as FSDP) subclasses oxiwarp's class."""
     model, x = patched_net(), net_input()
     own = BeforeWeightRMSNorm.forward(model.before, x)
     model.before.__class__ = type("Wrapped", (type(model.before),), {})
@@ -180,7 +182,7 @@ def test_subclass_made_by_another_tool():
 
 
 class WrappedRMSNorm(type(patched_net().before)):  # type: ignore[misc]
-    """What another tool makes of a replaced module."""
+    """A subclass that another tool makes of oxiwarp's class."""
 
 
 @pytest.mark.parametrize("patch_again", [False, True])
@@ -198,7 +200,7 @@ def test_copies_of_such_a_subclass(how, patch_again):
 
 
 def test_patched_again_after_a_parametrization():
-    """It stands over our class while that is restored, and leaves our class when it goes."""
+    """A parametrization subclasses oxiwarp's class. Its removal after `unpatch` brings oxiwarp's class back."""
     module, x = nn.RMSNorm(96, eps=1e-6), torch.randn(3, 96)
     oxiwarp.patch(module, cpu_kernels=True)
     parametrize.register_parametrization(module, "weight", nn.Identity())
@@ -212,7 +214,7 @@ def test_patched_again_after_a_parametrization():
 
 
 def test_tensor_subclass_input():
-    """A tensor subclass goes to the module's own forward, and so to its own dispatch."""
+    """A tensor subclass runs the module's original forward, and thereby its own dispatch."""
     from torch.testing._internal.two_tensor import TwoTensor
 
     model, x = patched_net(), net_input()
@@ -220,7 +222,7 @@ def test_tensor_subclass_input():
 
 
 def test_fake_and_meta():
-    """Shapes alone: a model on meta, and fake inputs."""
+    """A model on meta and fake inputs give the right shapes."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with torch.device("meta"):
@@ -234,7 +236,7 @@ def test_fake_and_meta():
 
 @pytest.mark.parametrize("grad", [False, True])
 def test_forward_mode(grad):
-    """Forward-mode AD gives the stock model's tangent; the public functions refuse it."""
+    """Forward-mode AD gives the stock model's tangent. The public functions raise an error."""
     stock, model, x, tangent = net(), patched_net(), net_input(), net_input() + 1
     with torch.set_grad_enabled(grad):
         expected, got = (torch.func.jvp(each, (x,), (tangent,)) for each in (stock, model))
@@ -246,7 +248,7 @@ def test_forward_mode(grad):
 
 
 class Chain(nn.Module):
-    """A replaced norm and a linear that no kernel is for."""
+    """A norm that `patch` replaces, and a linear layer that it does not."""
 
     def __init__(self):
         super().__init__()
@@ -292,7 +294,7 @@ def class_of_a_function():
     "make", [parametrized_linear, parametrized_norm, parametrized_block, parametrized_in_a_block, class_of_a_function]
 )
 def test_a_patched_module_is_freed(make, unpatch):
-    """With its parameters, and with classes that were made for it alone."""
+    """A deleted module is freed with its parameters and with the classes made only for it."""
     model = make()
     oxiwarp.patch(model, cpu_kernels=True)
     if unpatch:
@@ -301,13 +303,13 @@ def test_a_patched_module_is_freed(make, unpatch):
     own = {class_swap.base_of(part) for part in model.modules()}
     classes = [weakref.ref(cls) for cls in own if not class_swap.is_importable(cls)]
     del model, own
-    for _ in range(3):  # a class goes one collection after its subclass
+    for _ in range(3):  # a class is collected one pass after its subclass
         gc.collect()
     assert [ref() for ref in (*alive, *classes) if ref() is not None] == []
 
 
 def test_an_unpatched_module_gets_its_class_again():
-    """torch.compile has code for it."""
+    """A module that is patched again gets the same class, so that torch.compile reuses its code."""
     model = patched_net()
     before = weakref.ref(type(model.before))
     oxiwarp.unpatch(model)
@@ -317,11 +319,11 @@ def test_an_unpatched_module_gets_its_class_again():
 
 
 def test_threads_that_patch_at_once(monkeypatch):
-    """They make one class for a recipe, so every object can be copied."""
+    """Threads that patch at once make one class per recipe, so that every object can be copied."""
     methods = NormRecipe.methods
 
     def slow(recipe, base):
-        time.sleep(0.05)  # long enough for all threads to come here
+        time.sleep(0.05)  # long enough for all threads to arrive here
         return methods(recipe, base)
 
     monkeypatch.setattr(NormRecipe, "methods", slow)

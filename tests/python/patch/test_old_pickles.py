@@ -15,8 +15,9 @@ import oxiwarp
 from oxiwarp.patching.class_swap import recipe_of
 from oxiwarp.patching.old_names import OLD_NAMES
 
-# Made before the move, with protocol 2: `patch(nn.Sequential(norm, layer_norm), mode="fast", cpu_kernels=True)` of a
-# `BareRMSNorm` and an `nn.LayerNorm(64, elementwise_affine=False)`; both, the report and its rows, by name.
+# Made before the move, with protocol 2: `patch(nn.Sequential(norm, layer_norm), mode="fast",
+# cpu_kernels=True)` of a `BareRMSNorm` and an `nn.LayerNorm(64, elementwise_affine=False)`; both, the report
+# and its rows, by name.
 PICKLE = ROOT / "tests" / "python" / "support" / "patched.pickle"
 
 

@@ -1,4 +1,4 @@
-"""`patch(..., attention=True)`."""
+"""Tests of `patch(..., attention=True)`."""
 
 import copy
 import math
@@ -25,7 +25,7 @@ from oxiwarp.patching.fusions.shared import parallel_block
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often fused processors call ours."""
+    """Count the calls of oxiwarp's attention in fused processors."""
     seen, op = Counter(), _attention.attention
 
     def spy(*args, **kwargs):
@@ -38,14 +38,14 @@ def calls(monkeypatch):
 
 @pytest.fixture
 def measured(monkeypatch):
-    """As if ours were the faster for every call without a mask."""
+    """Make `patch` choose oxiwarp's attention for every call, as if it were always faster."""
     monkeypatch.setattr(fusions, "attention_measured", lambda: "9.0")
     monkeypatch.setattr(_attention, "is_ours", lambda how, q, k, v, mask, tokens: how.attention == "9.0")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_ltx(dtype, device, calls, measured):
-    """Self-attention, and cross-attention with its mask; the result is as near as roundings are."""
+    """Self-attention and masked cross-attention use oxiwarp's kernel. The result is within rounding errors."""
     model, inputs = ltx(dtype, device), ltx_input(dtype, device)
     stock = model(**inputs)[0]
     report = oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -54,7 +54,7 @@ def test_ltx(dtype, device, calls, measured):
     assert exactness["LTXVideoAttnProcessor"] == "bit-exact, but for the attention"
     assert exactness["LTXVideoTransformerBlock"] == "bit-exact"
     y = model(**inputs)[0]
-    assert calls["attention"] == 4  # two a layer
+    assert calls["attention"] == 4  # two per layer
     assert (y.double() - stock.double()).abs().max() <= 0.05 * stock.abs().max()
 
 
@@ -62,7 +62,7 @@ def test_ltx(dtype, device, calls, measured):
     ("mode", "attention", "ours"), [("exact", None, 0), ("exact", True, 4), ("fast", None, 4), ("fast", False, 0)]
 )
 def test_when(mode, attention, ours, calls, measured):
-    """In mode fast by itself, in mode exact when asked."""
+    """Mode "fast" uses oxiwarp's attention by default, mode "exact" only with `attention=True`."""
     model = ltx(torch.bfloat16)
     oxiwarp.patch(model, mode=mode, attention=attention, cpu_kernels=True)
     model(**ltx_input(torch.bfloat16))
@@ -70,7 +70,7 @@ def test_when(mode, attention, ours, calls, measured):
 
 
 def test_another_backend(calls, measured):
-    """One that was chosen for the model or around the call is kept, and torch's on the model too."""
+    """A backend that the user sets on the model or around the call stays in place, also torch's."""
     attention_backend = pytest.importorskip("diffusers.models.attention_dispatch").attention_backend
     model, inputs = ltx(torch.bfloat16), ltx_input(torch.bfloat16)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -88,7 +88,7 @@ def test_another_backend(calls, measured):
 @pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")  # of diffusers
 @pytest.mark.parametrize(("make", "make_input"), [(ltx, ltx_input), (sdxl, sdxl_input)], ids=["ltx", "sdxl"])
 def test_compile(make, make_input, device, measured):
-    """The choice leaves no break in the graph, and is the same there."""
+    """The choice of attention does not break the compiled graph, and is the same as in eager mode."""
     model, inputs, graphs = make(torch.bfloat16, device), make_input(torch.bfloat16, device), []
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
     with Operators() as operators:
@@ -101,7 +101,10 @@ def test_compile(make, make_input, device, measured):
 
 
 def test_conditions(monkeypatch):
-    """Only where it was measured: a GPU, 16 bits, a head and tokens of the table, a mask of the keys, no gradient."""
+    """oxiwarp's attention is chosen only under measured conditions.
+
+    These are a GPU, 16 bits, a head dimension and token counts of the table, a key mask at most, and no gradient.
+    """
 
     def asked(q, k=None, mask=None, attention="9.0"):
         how, k = type("How", (), {"attention": attention}), q if k is None else k
@@ -133,7 +136,7 @@ def test_conditions(monkeypatch):
 
 
 class Counted(int):
-    """A size whose comparisons are counted: of a dynamic one each makes a guard."""
+    """A size that counts its comparisons. With dynamic shapes each comparison makes a guard."""
 
     def counted(name):
         def compare(self, other):
@@ -148,7 +151,7 @@ class Counted(int):
 
 @pytest.mark.parametrize("kind", FASTER["9.0"], ids=str)
 def test_dynamic_sizes(kind):
-    """The choice of a call of dynamic sizes makes few guards, and is that of the eager call: 50 take minutes."""
+    """With dynamic sizes the choice makes few guards and equals that of the eager call. 50 guards take minutes."""
     sizes = FASTER["9.0"][kind]
     for numbers in product((511, 1024, 4096, 9000), (77, 1024, 4000, 9000), (6144, 40960, 81920)):
         Counted.compared = 0
@@ -169,7 +172,7 @@ def test_dynamic_sizes(kind):
     ("there", "capability", "ours"), [(False, None, False), (True, (8, 0), False), (True, (9, 0), True)]
 )
 def test_gpus(monkeypatch, there, capability, ours):
-    """Only on the kind of GPU that was measured: elsewhere torch's attention, and no note."""
+    """Other kinds of GPU than the measured one use torch's attention, and the report has no note."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
     model = ltx(torch.bfloat16)
@@ -180,8 +183,10 @@ def test_gpus(monkeypatch, there, capability, ours):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_beside_the_feed_forward(name, measured, monkeypatch, device):
-    """Ours writes into the buffer that the projection of both reads, eager and compiled; after a hook on the attention
-    its result is copied there."""
+    """The attention writes into the buffer that the joint output projection reads, eager and compiled.
+
+    With a hook on the attention, its result is copied into the buffer.
+    """
     family, dtype = FAMILIES[name], torch.bfloat16
     model = build(family, dtype, device)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)
@@ -206,7 +211,7 @@ def test_beside_the_feed_forward(name, measured, monkeypatch, device):
 
 
 def first_halves(linear, dim, sizes):
-    """A linear with the first half of each of these blocks of rows (0) or columns (1): a rank's part of two."""
+    """Return a linear with the first half of each block of rows (`dim` 0) or columns (1), as on one of two ranks."""
     parts = [torch.arange(size // 2) + sum(sizes[:at]) for at, size in enumerate(sizes)]
     index = torch.cat(parts).to(linear.weight.device)
     made = copy.deepcopy(linear)
@@ -219,7 +224,7 @@ def first_halves(linear, dim, sizes):
 @pytest.mark.parametrize("ours", [False, True])
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_part_of_the_heads(name, ours, measured, device):
-    """Linears with half of the heads and half of the feed-forward, as on one of two ranks of tensor parallelism."""
+    """Linear layers may have half of the heads and of the feed-forward, as on one of two tensor-parallel ranks."""
     family, dtype, results = FAMILIES[name], torch.bfloat16, []
     for patched in (False, True):
         model = build(family, dtype, device)
@@ -246,7 +251,7 @@ def test_part_of_the_heads(name, ours, measured, device):
 
 
 class Guided:
-    """Perturbed attention guidance: a processor that calls another twice for the same tokens, and keeps the first."""
+    """Perturbed attention guidance: calls a processor twice for the same tokens and keeps the first result."""
 
     def __init__(self, inner, copies):
         self.inner, self.copies = inner, copies
@@ -259,7 +264,7 @@ class Guided:
 
 
 def test_two_attentions_of_the_same_tokens(measured):
-    """Each has its own result, which is still there after the block."""
+    """Two attentions of the same tokens have separate results, which are still valid after the block."""
     family, dtype, results = FAMILIES["flux"], torch.bfloat16, []
     for copies in (True, False):
         model = build(family, dtype)
@@ -272,7 +277,7 @@ def test_two_attentions_of_the_same_tokens(measured):
 
 @pytest.mark.parametrize("name", ["ltx", "sdxl"])
 def test_replaced_sdpa(name, calls, measured, monkeypatch):
-    """Another function in the place of torch's SDPA, as torch's `context_parallel` puts there, is called."""
+    """A function that replaces torch's SDPA is called, as torch's `context_parallel` needs."""
     model, inputs = (
         (ltx(torch.bfloat16), ltx_input(torch.bfloat16))
         if name == "ltx"
@@ -294,7 +299,7 @@ def test_replaced_sdpa(name, calls, measured, monkeypatch):
 
 @pytest.mark.parametrize("name", ["flux", "flux2"])
 def test_kept_results(name, measured):
-    """What a hook on an attention keeps is no part of what the block goes on with; a place is taken once."""
+    """A result that a hook on an attention keeps does not share memory with the tensors that the block uses."""
     family, dtype, kept = FAMILIES[name], torch.bfloat16, []
     model = build(family, dtype)
     oxiwarp.patch(model, cpu_kernels=True, attention=True)

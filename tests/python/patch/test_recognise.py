@@ -66,7 +66,8 @@ def test_known(module, name, arguments, formula):
     )
     assert (torch.float32, torch.float32 if weight else None) in formulas
     assert eps_name in ("eps", "variance_epsilon")
-    # float32 weights, 16-bit inputs: those that cast the result back have a kernel, those that promote have none
+    # float32 weights, 16-bit inputs: those that cast the result back have a kernel, those that promote have
+    # none
     assert ((torch.bfloat16, torch.float32) in formulas) == (formula in (ONCE, OFFSET))
 
 

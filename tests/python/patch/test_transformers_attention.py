@@ -102,7 +102,8 @@ def test_narrow_values(device):
     for seen, causal in ((None, False), (None, True), (mask, False)):
         with torch.enable_grad():
             y, _ = transformers_attention.forward(module, q, k, v, seen, is_causal=causal)
-            # A copy: of keys off 16 bytes beside narrower values SDPA of torch 2.11 makes something else on a GPU.
+            # A copy: of keys off 16 bytes beside narrower values SDPA of torch 2.11 makes something else on a
+            # GPU.
             right = F.scaled_dot_product_attention(q, k + 0, v, attn_mask=seen, is_causal=causal).transpose(1, 2)
             assert y.shape == right.shape and y.is_contiguous() and (y - right).abs().max() <= 0.02
             dy = random(y.shape, BF16, device, seed=5)

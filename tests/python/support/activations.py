@@ -1,4 +1,4 @@
-"""The activations as models write them in eager torch, and comparison with those."""
+"""The activations in eager torch as models write them, and comparisons with them."""
 
 import functools
 import math
@@ -11,24 +11,24 @@ import oxiwarp
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """transformers' NewGELUActivation."""
+    """Compute transformers' NewGELUActivation."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
 def gelu_fast(x: Tensor) -> Tensor:
-    """transformers' FastGELUActivation."""
+    """Compute transformers' FastGELUActivation."""
     return 0.5 * x * (1.0 + torch.tanh(x * 0.7978845608 * (1.0 + 0.044715 * x * x)))
 
 
 def gelu_quick(x: Tensor) -> Tensor:
-    """transformers' QuickGELUActivation, diffusers' ApproximateGELU."""
+    """Compute transformers' QuickGELUActivation, which is diffusers' ApproximateGELU."""
     return x * torch.sigmoid(1.702 * x)
 
 
 gelu_tanh = functools.partial(F.gelu, approximate="tanh")
 THRESHOLD = 0.25
 
-# Ours by name, and what each stands for.
+# The torch reference of each oxiwarp activation, by name.
 ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
@@ -54,22 +54,22 @@ SHAPES = [(1, 1), (7, 1), (5, 3), (4, 8), (3, 17), (2, 257), (257, 40), (1031, 1
 
 
 def every_16_bit_value(dtype: torch.dtype, device: torch.device) -> Tensor:
-    """All 65,536 of them, NaN, infinities and subnormal numbers among them."""
+    """Return all 65,536 values of a 16-bit dtype, with NaN, infinities and subnormal numbers."""
     return torch.arange(2**16, dtype=torch.int32).to(torch.int16).view(dtype).to(device)
 
 
 def same_bits(y: Tensor, own: Tensor) -> bool:
-    """Equal bit by bit, the sign of zero included; a NaN equals any NaN."""
+    """Return whether all bits are equal, including the sign of zero. Any two NaN are equal."""
     integer = torch.int32 if y.dtype == torch.float32 else torch.int16
     return bool(((y.view(integer) == own.view(integer)) | (y.isnan() & own.isnan())).all())
 
 
 def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
-    """On a GPU the bits of torch's chain. On the CPU, where exponentials have other last bits, its roundings.
+    """Check that `y` has the bits of torch's chain on a GPU, or nearly the same values on the CPU.
 
-    There a value differs by less than two units of the type at `scale`, which is what is lost at `1 + erf(x)`, and
-    seldom where nothing is. (Values beyond 1e4 and subnormal ones are left to the GPU: torch's CPU
-    kernels overflow and underflow before ours.)
+    On the CPU, exponentials differ in their last bits. A value differs by less than two units of its dtype at `scale`,
+    which covers the cancellation in `1 + erf(x)`. The CPU check skips values beyond 1e4 and subnormal ones: torch's CPU
+    kernels overflow and underflow earlier than oxiwarp's.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda:
@@ -90,7 +90,7 @@ def check_exact(y: Tensor, own: Tensor, scale: Tensor, what: str) -> None:
 
 
 def check_once(y: Tensor, right: Tensor, scale: Tensor, what: str, slack: float = 0.0) -> None:
-    """Within half a unit of the float64 result, and what float32 loses of `scale` before."""
+    """Check that `y` is within half a unit of the float64 result, plus the float32 error relative to `scale`."""
     epsilon = torch.finfo(y.dtype).eps
     allowed = 0.51 * epsilon * right.abs() + (2.0**-20 + slack) * scale.double().abs() + 1e-7
     excess = (y.double() - right).abs() / allowed

@@ -1,4 +1,4 @@
-"""Wrong operands by role: each is a change of one operand of a valid call."""
+"""Invalid operands by role. Each one is a change of one operand of a valid call."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -47,16 +47,16 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
 
 
 def changes(role: Role) -> dict[str, Change]:
-    """Of an operand with this role, by what they make of it."""
+    """Return the changes that make an operand of this role invalid, by description."""
     if role in (Role.VECTOR, Role.BIAS, Role.HEAD_VECTOR, Role.FREQUENCIES):
         return DTYPES | SHAPES
-    if role in (Role.POSITIONS, Role.CLASSES):  # of which several dtypes are taken
+    if role in (Role.POSITIONS, Role.CLASSES):  # several dtypes are valid
         return SHAPES | BATCHES
     return DTYPES | SHAPES | BATCHES
 
 
 def bad_calls(form: Form, x: Tensor) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """An argument, what is wrong with it, and the arguments of the form with this one changed."""
+    """Yield an argument's name, what is wrong with it, and all arguments of the form with this one changed."""
     right = form.arguments(x, Operands(x))
     for name, role in form.roles.items():
         for what, change in changes(role).items():

@@ -1,4 +1,4 @@
-"""Where the checkout begins, or the bundle that was made of it: both have these tests in `tests/python`."""
+"""The root folder of the checkout, or of the bundle made from it. Both have these tests in `tests/python`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which classes of transformers, by the hundred copies of one another, a fusion of decoders knows by their source."""
+"""Finds the transformers classes whose source a decoder fusion supports. Many are copies of each other."""
 
 import ast
 import functools
@@ -15,7 +15,10 @@ CLASS = re.compile(r"^class (\w+).*?(?=^[^\s)])", re.MULTILINE | re.DOTALL)
 
 
 def forwards(text, ending):
-    """The source of the forward of each class with this ending. To parse all of a text takes ten times as long."""
+    """Yield the source of `forward` of each class whose name has this ending.
+
+    Only these classes are parsed. Parsing the whole text takes ten times as long.
+    """
     for found in CLASS.finditer(text + "\nend"):
         if found[1].endswith(ending):
             for node in ast.parse(found[0]).body[0].body:
@@ -26,7 +29,10 @@ def forwards(text, ending):
 
 @functools.cache
 def known(fusion):
-    """The classes, by name. Modules are imported where their text says that there is one: there are 400 of them."""
+    """Return the supported classes by name.
+
+    A module is imported only if its text has such a class, because transformers has about 400 modules.
+    """
     spec, fusion = importlib.util.find_spec("transformers"), FUSIONS[fusion]
     if spec is None:
         pytest.skip("no transformers")

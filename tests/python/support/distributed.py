@@ -1,4 +1,4 @@
-"""Processes that run checks together: gloo on the CPU, or NCCL with a GPU each."""
+"""Runs checks in several processes: with gloo on the CPU, or with NCCL and one GPU per process."""
 
 import functools
 import os
@@ -15,33 +15,33 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 WORLD = 2
-PATIENCE, AFTER_A_FAILURE = 180, 10  # seconds: a GPU's first check compiles kernels; the other rank may wait in vain
+PATIENCE, AFTER_A_FAILURE = 180, 10  # timeouts in seconds; a GPU's first check compiles kernels
 
 
 @functools.cache
 def mesh(kind: str, shape: tuple[int, ...], names: tuple[str, ...] | None) -> DeviceMesh:
-    """Each makes process groups: one for all checks."""
+    """Return a device mesh. It is cached, because each new mesh creates process groups."""
     return init_device_mesh(kind, shape, mesh_dim_names=names)
 
 
 class Place(NamedTuple):
-    """Where a rank runs."""
+    """The rank of a process, and its device."""
 
     rank: int
     device: torch.device
 
     @property
     def dtype(self) -> torch.dtype:
-        """That models are trained in there."""
+        """The dtype of models on the device."""
         return torch.bfloat16 if self.device.type == "cuda" else torch.float32
 
     def mesh(self, *shape: int, names: tuple[str, ...] | None = None) -> DeviceMesh:
-        """All ranks, in a row if no shape is given."""
+        """Return a mesh of all ranks, one-dimensional if no shape is given."""
         return mesh(self.device.type, shape or (WORLD,), names)
 
 
 class Ranks:
-    """`WORLD` processes of one backend, which stay for the next check: starting them takes longer than most checks."""
+    """`WORLD` processes of one backend. They are reused, because most checks take less time than a start."""
 
     def __init__(self, backend: str, folder: Path) -> None:
         self.backend, self.folder = backend, folder
@@ -50,7 +50,7 @@ class Ranks:
         self.pipes: list[connection.Connection] = []
 
     def run(self, check: Callable[..., None], *arguments: Any) -> None:
-        """`check(place, *arguments)` in each process; fails with the tracebacks of those that raised."""
+        """Run `check(place, *arguments)` in each process. Fail with the tracebacks of the processes that raise."""
         if not self.processes:
             self.start()
         for pipe in self.pipes:
@@ -87,7 +87,7 @@ class Ranks:
 
 
 def answer(pipe: connection.Connection) -> list[str]:
-    """The traceback that a process sends, if its check raised; an empty one where the process has ended."""
+    """Return a list with the traceback of a process if its check raised, or `[""]` if the process has ended."""
     try:
         failure = pipe.recv()
     except EOFError:
@@ -96,7 +96,7 @@ def answer(pipe: connection.Connection) -> list[str]:
 
 
 def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> None:
-    """Run the checks that come through the pipe, until it is closed."""
+    """Run the checks that arrive through the pipe until it is closed."""
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
     if backend == "nccl":
@@ -112,7 +112,7 @@ def serve(rank: int, backend: str, store: str, pipe: connection.Connection) -> N
         try:
             check, arguments = pipe.recv()
         except EOFError:
-            # Not by the interpreter's end, where a thread that still runs (gloo's, autograd's) aborts now and then.
+            # Skip the interpreter's shutdown: it sometimes aborts if a thread of gloo or autograd still runs.
             os._exit(0)
         try:
             check(Place(rank, device), *arguments)

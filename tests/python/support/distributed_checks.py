@@ -1,4 +1,7 @@
-"""What each process of `test_patch_distributed.py` runs: a patched model against the same one on a single device."""
+"""Checks that each process of `test_patch_distributed.py` runs.
+
+They compare a patched distributed model with the same model on a single device.
+"""
 
 from contextlib import ExitStack
 from unittest import mock
@@ -22,13 +25,14 @@ from oxiwarp import transformers_attention
 
 
 def train(place: Place, name: str, how: str, order: str) -> None:
-    """A step of a model in DDP or FSDP2: the bits of a step without, gradients of the mean over all ranks' inputs.
+    """Check a training step in DDP or FSDP2 against the same step on a single device, bit for bit.
 
-    To the bit, since parameters are gathered as they are, and two ranks' gradients are halved and added, which rounds
-    once. Only the attention is not torch's choice here: the faster ones sum gradients in no fixed order.
+    The gradients equal the mean over the ranks' gradients. This holds to the bit because parameters are gathered
+    unchanged, and because the mean of two ranks rounds once. The test uses torch's math attention: the faster backends
+    sum gradients in no fixed order.
 
-    FSDP2 sums what flows into a block's inputs by block, autograd by itself use by use: the gradients of what several
-    blocks read (the time's embedding, the text's) have another order of sums, hence one rounding of their own.
+    FSDP2 sums the gradients of a block's inputs per block, and autograd sums them per use. Gradients of tensors that
+    several blocks read (the time and text embeddings) may therefore differ by one rounding.
     """
     model = build(name, place).requires_grad_()
     with sdpa_kernel(SDPBackend.MATH):
@@ -52,7 +56,7 @@ def train(place: Place, name: str, how: str, order: str) -> None:
             assert off <= bound, f"{path}: {differing(gradients[path], mean)}"
         if place.device.type == "cuda":
             assert torch.equal(result, stock[place.rank][0])
-        else:  # float32, where neither promises the other's bits
+        else:  # on the CPU, float32 results agree only within a tolerance
             for path, mean in means(stock).items():
                 torch.testing.assert_close(gradients[path], mean, rtol=1e-4, atol=1e-6, msg=path)
         oxiwarp.unpatch(model)
@@ -63,7 +67,7 @@ def train(place: Place, name: str, how: str, order: str) -> None:
 def step(
     wrapped: nn.Module, arguments: dict, model: nn.Module | None = None
 ) -> tuple[Tensor, dict[str, Tensor], dict[str, int]]:
-    """A forward and a backward: the result, the gradients by the names that they have in `model`, our operators."""
+    """Run a forward and a backward. Return the result, the gradients by name in `model`, and the oxiwarp operators."""
     model = wrapped if model is None else model
     (result,), kernels = run(wrapped, arguments)
     result.float().square().mean().backward()
@@ -77,13 +81,13 @@ def whole(gradient: Tensor) -> Tensor:
 
 
 def means(steps: list) -> dict[str, Tensor]:
-    """Of the ranks' gradients, rounded once."""
+    """Return the mean of the ranks' gradients, rounded once."""
     gradients = [gradients for _, gradients, _ in steps]
     return {name: (sum(g[name].float() for g in gradients) / WORLD).to(x.dtype) for name, x in gradients[0].items()}
 
 
 def differing(got: Tensor, expected: Tensor) -> str:
-    """How much, for a failure's message."""
+    """Describe the difference for the message of a failed assertion."""
     off = (got.float() - expected.float()).abs().max()
     return f"{(got != expected).sum()} of {got.numel()} differ, by {off} of {expected.abs().max()}"
 
@@ -99,18 +103,20 @@ def wrap(model: nn.Module, how: str, place: Place) -> nn.Module:
 
 @torch.no_grad()
 def parallel(place: Place, name: str, how: str, order: str) -> None:
-    """A model under diffusers' parallelism: the stock model's result under the same, and as accurate as one device's.
+    """Check a patched model under diffusers' parallelism.
 
-    Our kernels run as on one device, with each rank's part of the tables; under context parallelism the attention stays
-    diffusers', which gathers, even where `attention=True` asks for ours.
+    The result equals that of the stock model under the same parallelism, and is as accurate as on one device. The same
+    oxiwarp kernels run as on one device, with each rank's part of the tables. Under context parallelism, diffusers'
+    attention stays in place even with `attention=True`, because it gathers keys and values.
     """
-    # An RMSNorm that runs by itself, as Qwen-Image's of the text, promises the roundings, not the bits.
+    # A separate RMSNorm module, such as Qwen-Image's for text, promises torch's roundings, not its bits.
     recipe = dict(attention=how != "tensor", cpu_kernels=True, skip="*RMSNorm")
     from diffusers import attention_backend
 
     model, own = build(name, place), inputs(name, place)
     right = build(name, place, torch.float32)(**inputs(name, place, torch.float32))[0]
-    # The ring needs each part's sum beside its result; set on a model, a backend would stay for all others.
+    # Ring attention needs the logsumexp of each part, which `native` does not return. The backend is set in
+    # a context, because a backend that is set on a model stays active for other models.
     with attention_backend("_native_flash" if how == "ring" else "native"):
         alone = model(**own)[0]
         with oxiwarp.patched(model, **recipe | dict(attention=False)):
@@ -137,7 +143,10 @@ def parallel(place: Place, name: str, how: str, order: str) -> None:
 
 
 def parallel_training(place: Place, name: str, how: str) -> None:
-    """The stock model's gradients under the same parallelism, in float32 within 1e-3 of a parameter's largest."""
+    """Check float32 gradients against the stock model under the same parallelism.
+
+    The error is at most 1e-3 of the largest gradient of the parameter.
+    """
     model, own = build(name, place, torch.float32), inputs(name, place, torch.float32)
     enable(model, how, place)
     model.requires_grad_()
@@ -160,21 +169,21 @@ def enable(model: nn.Module, how: str, place: Place) -> None:
         mesh = place.mesh(*shape, names=("ring", "ulysses"))
         config = ContextParallelConfig(ring_degree=shape[0], ulysses_degree=shape[1], mesh=mesh)
     with ExitStack() as stack:
-        if place.device.type == "cpu":  # diffusers supports accelerators only: the CPU stands for one
+        if place.device.type == "cpu":  # diffusers supports only accelerators
             stack.enter_context(mock.patch("torch.accelerator.device_count", return_value=WORLD))
             stack.enter_context(mock.patch("diffusers.hooks.tensor_parallel._SUPPORTED_TP_DEVICES", ("cpu",)))
         model.enable_parallelism(config=config)
 
 
 def refused(place: Place, name: str) -> None:
-    """An operator has no sharding rule: an error that names it, never a result of a shard."""
+    """Check that an operator without a sharding rule raises an error instead of computing on one shard."""
     call, x = calls(place.device)[name]
     with pytest.raises((RuntimeError, NotImplementedError), match="oxiwarp|DTensor"):
         call(distribute_tensor(x, place.mesh(), [Shard(0)]))
 
 
 def sharded_rows(place: Place) -> None:
-    """An operator on rows that are sharded over the ranks runs, and its result is sharded alike."""
+    """Check that an operator runs on rows that are sharded over the ranks, and that its result is sharded alike."""
     x, weight = (random(shape, torch.float32, place.device) for shape in ((4, 16), (16,)))
     mesh = place.mesh()
     y = oxiwarp.rms_norm(distribute_tensor(x, mesh, [Shard(0)]), distribute_tensor(weight, mesh, [Replicate()]))
@@ -183,7 +192,7 @@ def sharded_rows(place: Place) -> None:
 
 
 def keys_of_one_rank(place: Place, compiled: bool) -> None:
-    """`attn_implementation="oxiwarp"` raises within torch's `context_parallel`, and computes again after it."""
+    """Check that `attn_implementation="oxiwarp"` raises within torch's `context_parallel` and works after it."""
     q, module = random((1, 2, 8, 64), torch.bfloat16, place.device), nn.Module()
     torch.compiler.reset()
     attend = transformers_attention.forward
@@ -200,7 +209,7 @@ def keys_of_one_rank(place: Place, compiled: bool) -> None:
 
 @torch.no_grad()
 def distributed_activations(place: Place) -> None:
-    """Modules of a patched model run their own method on distributed tensors."""
+    """Check that modules of a patched model run their original method on distributed tensors."""
     mesh, model = place.mesh(), net(device=place.device)
     x = net_input(device=place.device)
     expected = model(x)
@@ -214,6 +223,6 @@ def distributed_activations(place: Place) -> None:
     expected = block(*three)
     oxiwarp.patch(block, cpu_kernels=True)
     distribute_module(block, mesh)
-    with sdpa_kernel(SDPBackend.MATH):  # torch 2.11 knows no sharding of its CPU attention
+    with sdpa_kernel(SDPBackend.MATH):  # torch 2.11 has no sharding rule for its CPU attention
         y = block(*(distribute_tensor(value, mesh, [Replicate()]) for value in three))
     assert isinstance(y, DTensor) and torch.allclose(y.full_tensor(), expected, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Diffusion transformers for checks of several processes: small on the CPU, on GPUs as wide as the published ones."""
+"""Diffusion transformers for distributed checks: small on the CPU, with the published widths on GPUs."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 
 class Size(NamedTuple):
-    """A model's configuration, and its inputs'."""
+    """The configuration of a model and the sizes of its inputs."""
 
     config: dict[str, Any]
     video: tuple[int, int, int]
-    """Frames, height and width: of tokens, or of latents where the model makes patches."""
+    """Frames, height and width, in tokens, or in latents if the model makes patches."""
     text: int
 
 
 class Family(NamedTuple):
-    """A model of diffusers."""
+    """A diffusers model: its class, its inputs, and a small and a wide size."""
 
     cls: str
     inputs: Callable[[Size, Callable[..., Tensor]], dict[str, Any]]
@@ -31,7 +31,7 @@ class Family(NamedTuple):
 
 
 def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Module:
-    """The model, seeded, on the rank's device, each parameter in the dtype that `from_pretrained` would give it."""
+    """Return the seeded model on the rank's device. Parameters have the dtypes that `from_pretrained` gives."""
     import diffusers
 
     family = FAMILIES[name]
@@ -48,7 +48,7 @@ def build(name: str, place: Place, dtype: torch.dtype | None = None) -> nn.Modul
 
 
 def inputs(name: str, place: Place, dtype: torch.dtype | None = None, seed: int = 0) -> dict[str, Any]:
-    """Of a step."""
+    """Return the arguments of one step."""
     family = FAMILIES[name]
 
     def normal(*shape: int, at: int = 0) -> Tensor:
@@ -102,8 +102,9 @@ def qwen_image_inputs(size: Size, normal: Callable[..., Tensor]) -> dict[str, An
     )
 
 
-# Wide: heads and their columns, widths of texts and feed-forwards are those of LTX-Video, FLUX.1, Wan 2.1 1.3B and
-# Qwen-Image. There each rank has 2048 tokens of the image or more, from which `oxiwarp.attention` would be taken.
+# Wide sizes have the heads, head dimensions, text widths and feed-forward widths of LTX-Video, FLUX.1,
+# Wan 2.1 1.3B and Qwen-Image. Each rank then has at least 2048 image tokens, enough for `patch` to choose
+# `oxiwarp.attention`.
 FAMILIES = {
     "ltx": Family(
         "LTXVideoTransformer3DModel",

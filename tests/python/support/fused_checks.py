@@ -1,4 +1,4 @@
-"""What holds of a model with fused blocks: its operators run, its results are the stock model's, `unpatch` works."""
+"""Checks of models with fused blocks: operators run, results equal the unpatched model's, `unpatch` works."""
 
 from collections import Counter
 
@@ -23,20 +23,23 @@ class Operators(TorchDispatchMode):
 
 
 def counts(calls, expected):
-    """How often the operators ran that a family's test is about."""
+    """Return the number of calls of each operator in `expected`."""
     return {name: calls.get(name, 0) for name in expected}
 
 
 def run(model, inputs):
-    """The model's results, and which operators ran."""
+    """Call the model. Return its tensor results and the number of calls of each oxiwarp operator."""
     with Operators() as operators:
         results = model(**inputs)
     return [result for result in results if isinstance(result, torch.Tensor)], dict(operators.calls)
 
 
 def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast"), bits=True):
-    """In each mode the expected operators run; exact results are the stock model's bits on a GPU, if `bits` are
-    promised, and elsewhere as far from them as the roundings of their dtype."""
+    """Check in each mode that the expected operators run and that the results are right.
+
+    In mode "exact" on a GPU, results have the bits of the unpatched model if `bits` is true. Otherwise they differ by
+    at most the rounding errors of their dtype.
+    """
     model, inputs = make(dtype, device), make_input(dtype, device)
     stock, none = run(model, inputs)
     assert not none and all(result.isfinite().all() for result in stock)
@@ -56,7 +59,10 @@ def check_model(make, make_input, dtype, device, expected, modes=("exact", "fast
 
 
 def close(ours, own, right):
-    """As near to the stock model's result as that is to the result in float32; in float32, 1e-5 of its largest."""
+    """Check that `ours` is as near to the unpatched result `own` as `own` is to the float32 result `right`.
+
+    In float32, allow 1e-5 of the largest value.
+    """
     off, own_off = (ours.double() - own.double()).abs(), (own.double() - right).abs()
     if own.dtype == torch.float32:
         assert off.max() <= 1e-5 * own.abs().max(), off.max()
@@ -65,8 +71,10 @@ def close(ours, own, right):
 
 
 def check_compiled(model, inputs, expected, fullgraph=True):
-    """The patched model's results under torch.compile are those without; its operators are in the graph, but for those
-    that Inductor has."""
+    """Check that torch.compile does not change the results of the patched model.
+
+    The graph has the expected operators, except those in `INDUCTOR`, which are left to Inductor.
+    """
     expected = {name: count for name, count in expected.items() if name not in INDUCTOR}
     oxiwarp.patch(model, cpu_kernels=True)
     eager, _ = run(model, inputs)
@@ -89,7 +97,7 @@ def check_compiled(model, inputs, expected, fullgraph=True):
 
 
 def check_gradients(model, inputs, expected):
-    """In grad mode the operators run, and each parameter that is trained has the stock model's gradient, in float32."""
+    """Check that the operators run in grad mode and that all gradients equal the unpatched model's, in float32."""
 
     def gradients():
         with torch.enable_grad():
@@ -110,7 +118,7 @@ def check_gradients(model, inputs, expected):
 
 
 def check_unknown_source(monkeypatch, model, classes, fusions):
-    """Objects whose method is another are left, with the reason, and the rest is as before."""
+    """Check that objects with an unknown method are skipped, with a reason, and that others are patched."""
     from oxiwarp.patching.fusions import FUSIONS
 
     for cls, name in zip(classes, fusions, strict=True):

@@ -1,11 +1,11 @@
-"""Gradients as autograd gives them, and how two of them are compared."""
+"""Computes gradients with autograd and compares them with float64."""
 
 import torch
 from torch import Tensor
 
 
 def gradients(function, inputs, dys):
-    """Of `function(*inputs)` for the inputs that are floating tensors, given what comes back for each result."""
+    """Return the gradients of `function(*inputs)` for its tensor inputs, with `dys` as the results' gradients."""
     with torch.enable_grad():
         leaves = [x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for x in inputs]
         results = function(*leaves)
@@ -15,15 +15,15 @@ def gradients(function, inputs, dys):
 
 
 def wide(inputs):
-    """The inputs in float64, as a reference takes them."""
+    """Return the inputs in float64."""
     return [x if x is None else x.double() for x in inputs]
 
 
 def check(ours, right, what, factor=1.0, dtype=None):
-    """Each gradient within 2 eps of the float64 one (float32: 16 times `factor`), in units of the largest of its row.
+    """Check that each gradient is within 2 eps of the float64 gradient (float32: `16 * factor` eps).
 
-    `dtype` is that of a tensor in between, where there is one that is coarser.
-    Elements are sums of terms that cancel, so that their own size says nothing about their error.
+    The unit is the largest element of a row: elements are sums of terms that cancel, so their own size does not bound
+    their error. `dtype` is the dtype of an intermediate tensor if it is coarser.
     """
     assert len(ours) == len(right)
     for i, (gradient, expected) in enumerate(zip(ours, right, strict=True)):

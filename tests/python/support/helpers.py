@@ -1,4 +1,4 @@
-"""The float64 reference, torch's own chains, and how results are compared."""
+"""RMSNorm in float64 and as torch operators, test shapes, and comparisons of results."""
 
 import json
 
@@ -7,18 +7,21 @@ from checkout import ROOT
 from torch import Tensor
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # of the fraction
-SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the smallest subnormal
-# Ulps that are fine however close torch comes, which over few elements is luck. 16 bits hide the errors of float32.
-# In float32, in units of eps (one is at most 2 ulp): the mean's division and the addition of eps, 0.5 each, halved by
-# the root; rsqrt.approx 2^-22.9 = 1.07; the product with x 0.5; offset + weight 0.5: 2.57 in all. The last product is
-# rounded by 0.5 ulp: 5.65, and the rest is for the sum. Measured on the CPU executor, whose rsqrt is exact: up to 3.7.
+BITS = {torch.float32: 23, torch.float16: 10, torch.bfloat16: 7}  # number of fraction bits
+SMALLEST = {torch.float32: -149, torch.float16: -24, torch.bfloat16: -133}  # exponent of the least subnormal
+# Error in ulp that is always allowed, because torch may be closer by chance if there are few elements. In
+# 16 bits the errors of the float32 computation do not show. In float32 the bound adds these errors, in units
+# of eps (at most 2 ulp):
+# - 0.5 for the division of the mean and 0.5 for the addition of eps, both halved by the square root;
+# - 1.07 (2^-22.9) for rsqrt.approx, 0.5 for the product with x, 0.5 for offset + weight.
+# The sum is 2.57 eps. The rounding of the last product adds 0.5 ulp, which gives 5.65 ulp. The rest is for
+# the sum of squares.
 LEAST = {torch.float32: 6.0, torch.float16: 1.0, torch.bfloat16: 1.0}
 TABLE = json.loads((ROOT / "tests" / "shapes.json").read_text())
 SHAPES = [(row["rows"], row["cols"]) for row in TABLE["shapes"]]
 GPU_SHAPES = [(row["rows"], row["cols"], row["gib"]) for row in TABLE["gpu_only"]]
 
-# weight: None, "same" (as x) or "f32"
+# weight: None, "same" (dtype of x) or "f32"
 VARIANTS = [
     dict(weight=None, weight_offset=0.0, rounding="once"),
     dict(weight="same", weight_offset=0.0, rounding="once"),
@@ -30,13 +33,13 @@ VARIANTS = [
 
 
 def random(shape, dtype, device, seed=0, scale=1.0) -> Tensor:
-    """Normal values, the same on every device."""
+    """Return normally distributed values, which are the same on every device."""
     generator = torch.Generator("cpu").manual_seed(seed)
     return (torch.randn(shape, generator=generator) * scale).to(dtype).to(device)
 
 
 def make_weight(kind, cols, dtype, device) -> Tensor | None:
-    """A weight around 1, or around 0 where an offset is wanted: any random values do."""
+    """Return a random weight in float32 (`kind` "f32") or in `dtype`, or None."""
     if kind is None:
         return None
     return random((cols,), torch.float32 if kind == "f32" else dtype, device, seed=1, scale=0.5)

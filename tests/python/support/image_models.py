@@ -6,7 +6,7 @@ from video_models import build
 
 
 def sdxl(dtype=torch.float32, device="cpu", linear=True, **options):
-    """A UNet with one attention block down, in the middle and up; `linear` False: SD 1.5's projections."""
+    """Return a UNet with an attention block down, in the middle and up. `linear=False` gives SD 1.5's projections."""
     import diffusers
 
     config = dict(
@@ -28,7 +28,7 @@ def sdxl_input(dtype=torch.float32, device="cpu"):
 
 
 def pixart(dtype=torch.float32, device="cpu"):
-    """PixArt: tables, and a cross-attention that reads the stream."""
+    """Return a PixArt model: modulation tables, and a cross-attention that reads the residual stream."""
     import diffusers
 
     return build(
@@ -52,7 +52,7 @@ def pixart_input(dtype=torch.float32, device="cpu"):
 
 
 def dit(dtype=torch.float32, device="cpu", **options):
-    """DiT: classes, an AdaLayerNormZero for the block's first half and its second."""
+    """Return a class-conditional DiT. One AdaLayerNormZero modulates both halves of a block."""
     import diffusers
 
     config = dict(

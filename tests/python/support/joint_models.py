@@ -1,4 +1,7 @@
-"""Small diffusion transformers that attend over text and image tokens together, and what fused kernels do in them."""
+"""Small diffusion transformers with joint attention over text and image tokens.
+
+`FAMILIES` has each model with its inputs and the number of calls of each oxiwarp operator per step.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,17 +15,20 @@ BATCH, TEXT, IMAGE = 2, 5, 12
 
 
 class Family(NamedTuple):
-    """A model, its inputs, and how often each of our operators runs in one step of it."""
+    """A model, its inputs, and the number of calls of each oxiwarp operator in one step."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[torch.dtype, Any], dict[str, Any]]
     kernels: dict[str, int]
     bits: bool = True
-    """Whether mode "exact" promises the stock model's bits on CUDA."""
+    """Whether mode "exact" promises the bits of the unpatched model on CUDA."""
 
 
 def build(family, dtype=torch.float32, device="cpu"):
-    """The family's model, seeded, with biases and norm weights that a mistake would show in."""
+    """Return the family's model with fixed random weights.
+
+    Biases and norm weights are random too, so that a kernel that ignores them gives wrong results.
+    """
     model = family.make().requires_grad_(False)
     for seed, parameter in enumerate(model.parameters()):
         if parameter.dim() == 1:
@@ -31,18 +37,18 @@ def build(family, dtype=torch.float32, device="cpu"):
 
 
 def step(family, model, dtype=torch.float32, device="cpu"):
-    """One step of a model: what it returns, as a tuple of tensors."""
+    """Run one step of a model and return its results as a tuple of tensors."""
     found = model(**family.inputs(dtype, device), return_dict=False)
     return tuple(found)
 
 
 def ran(operators):
-    """Of the operators that ran all but activations: those are in feed-forwards, which are modules of their own."""
+    """Return the counts of all operators that ran except activations, which run in separate feed-forward modules."""
     return {name: n for name, n in operators.calls.items() if "activation" not in name}
 
 
 def seeded(cls, **config):
-    """A diffusers model of this configuration, the same each time."""
+    """Return a diffusers model of this configuration with the same weights each time."""
     diffusers = pytest.importorskip("diffusers")
     torch.manual_seed(0)
     return getattr(diffusers, cls)(**config)
@@ -159,7 +165,7 @@ def qwen_image_inputs(dtype, device):
 
 
 def qwen_image_edit_inputs(dtype, device):
-    """An image to make, and one that it is made from, whose tokens have a modulation of their own."""
+    """Return inputs with an output image and a source image. The tokens of the source have their own modulation."""
     return {**qwen_image_inputs(dtype, device), "img_shapes": [[(1, 3, 2), (1, 3, 2)]] * BATCH}
 
 
@@ -247,8 +253,8 @@ def ltx2_inputs(dtype, device):
     )
 
 
-# A block of two streams has 2 modulated norms and 2 x 2 gated residuals, of which 2 are one with the next norm; queries
-# and keys take a call for each stream. A model ends with a modulated norm.
+# A block with two streams has 2 modulated norms and 2 x 2 gated residuals. Two of the residuals are fused
+# with the next norm. Queries and keys take one call per stream. A model ends with a modulated norm.
 FAMILIES = {
     "flux": Family(
         flux,
@@ -273,7 +279,7 @@ FAMILIES = {
             qk_norm_rope=1,
         ),
     ),
-    # A block that refines text tokens has 2 norms and 2 gated residuals, of which one is one with the second norm.
+    # A text refiner block has 2 norms and 2 gated residuals. One residual is fused with the second norm.
     "hunyuan_video": Family(
         hunyuan_video,
         hunyuan_video_inputs,
@@ -298,8 +304,9 @@ FAMILIES = {
             qk_norm_rope=2,
         ),
     ),
-    # Two streams, each with a norm before self-attention, text, audio or video (modulated twice) and feed-forward; all
-    # but the first are one with the residual before. But for self-attention, queries and keys take a call each.
+    # Each of the two streams has a norm before self-attention, before attention over text, before attention
+    # over the other stream (modulated twice), and before the feed-forward. All norms but the first are fused
+    # with the residual before them. Except in self-attention, queries and keys take one call each.
     "ltx2": Family(
         ltx2,
         ltx2_inputs,
@@ -323,7 +330,7 @@ FAMILIES = {
             qk_norm_rope=2,
             qk_norm_rope_one=8,
         ),
-        bits=False,  # torch's addcmul turns the halves of heads with one rounding less
+        bits=False,  # torch's addcmul rotates half-split heads with one rounding less
     ),
     "qwen_image": Family(
         qwen_image,

@@ -1,4 +1,4 @@
-"""Small models for the tests: norms as model code writes them, a diffusers transformer, a language model."""
+"""Small models for the tests: norms as models write them, a diffusers transformer, language models."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class BeforeWeightRMSNorm(nn.Module):
-    """LLaMA's."""
+    """RMSNorm of LLaMA, which rounds before the weight."""
 
     def __init__(self, dim, eps=1e-6):
         super().__init__()
@@ -21,7 +21,7 @@ class BeforeWeightRMSNorm(nn.Module):
 
 
 class OffsetRMSNorm(nn.Module):
-    """Gemma's."""
+    """RMSNorm of Gemma, which multiplies by 1 + weight."""
 
     def __init__(self, dim, eps=1e-6):
         super().__init__()
@@ -35,7 +35,7 @@ class OffsetRMSNorm(nn.Module):
 
 
 class BareRMSNorm(nn.Module):
-    """No weight, as Gemma 4's value norm."""
+    """RMSNorm without a weight, like the value norm of Gemma 4."""
 
     def __init__(self, eps=1e-6):
         super().__init__()
@@ -47,7 +47,7 @@ class BareRMSNorm(nn.Module):
 
 
 class Net(nn.Module):
-    """One of each, in a residual chain."""
+    """A residual chain with one norm of each class."""
 
     def __init__(self, dim=64):
         super().__init__()
@@ -66,7 +66,7 @@ NORMS = ("before", "offset", "bare", "torch_norm")
 
 
 def net(dtype=torch.float32, device="cpu", dim=64) -> Net:
-    """Seeded, with weights that are not ones, without grad."""
+    """Return a `Net` with fixed random weights that do not require gradients."""
     model = Net(dim).requires_grad_(False)
     for seed, parameter in enumerate(model.parameters()):
         parameter.copy_(random(parameter.shape, torch.float32, "cpu", seed=seed, scale=0.3))
@@ -78,7 +78,7 @@ def net_input(dtype=torch.float32, device="cpu", dim=64):
 
 
 def ltx(dtype=torch.float32, device="cpu"):
-    """A small LTX-Video transformer: 6 norms a layer, of which 2 have no weight."""
+    """Return a small LTX-Video transformer with 6 norms per layer. Two of them have no weight."""
     diffusers = pytest.importorskip("diffusers")
     torch.manual_seed(0)
     model = diffusers.LTXVideoTransformer3DModel(
@@ -101,7 +101,7 @@ def ltx_input(dtype=torch.float32, device="cpu"):
 
 
 def qwen(dtype=torch.float32, device="cpu"):
-    """A small Qwen3: 4 norms a layer, two of them per head, and a last one."""
+    """Return a small Qwen3 with 4 norms per layer, two of them per head, and a final norm."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.Qwen3Config(
@@ -117,7 +117,7 @@ def qwen(dtype=torch.float32, device="cpu"):
 
 
 def t5(dtype=torch.float32, device="cpu"):
-    """A small T5 encoder."""
+    """Return a small T5 encoder."""
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)

@@ -1,6 +1,6 @@
-"""One call of every norm of a diffusion transformer: all its operands by name, ours and the eager formula.
+"""One call of every norm of a diffusion transformer: the operator, the eager formula and the operands by name.
 
-Made of `op_info`: the operators whose operands are rows, vectors and modulations, and which have a formula there.
+The calls come from `op_info`: all operators with a reference whose operands are rows, vectors and modulations.
 """
 
 import functools
@@ -17,7 +17,10 @@ from oxiwarp.ops._roles import Role
 
 @dataclass(frozen=True)
 class Call:
-    """An op's public function, what it computes, and its operands beside x: of its shape, `[B, 1, N]`, and `[N]`."""
+    """The public function of an op, its formula, and the names of its operands besides `x`.
+
+    `like_x` have the shape of `x`, `modulations` have `[B, 1, N]`, and `vectors` have `[N]`.
+    """
 
     ours: Callable
     formula: Callable
@@ -26,7 +29,7 @@ class Call:
     vectors: tuple[str, ...] = ()
 
     def operands(self, shape, dtype, device, single=()):
-        """Random ones; those named in `single` are float32."""
+        """Return random operands by name. Operands named in `single` are float32, the others `dtype`."""
         batch, _, cols = shape
         shapes = {"x": shape, **dict.fromkeys(self.like_x, shape)}
         shapes |= dict.fromkeys(self.modulations, (batch, 1, cols)) | dict.fromkeys(self.vectors, (cols,))
@@ -41,7 +44,7 @@ class Call:
 
 
 MODULATIONS = (Role.BROADCAST, Role.PER_BATCH)
-# Of an option that chooses another formula: a call of its own.
+# Options that select another formula. Each gets a separate call.
 OPTIONS = {"norm": ("RMS", "rms_norm"), "gate_first": ("gate first", True), "activation": ("sigmoid", "sigmoid")}
 
 
@@ -69,10 +72,10 @@ CALLS = made()
 
 
 def op_of(name):
-    """The operator of a call, whose name its errors have."""
+    """Return the operator name of a call, as its error messages have it."""
     return "ada_norm" if name == "modulated_rms_norm" else name.split(",")[0]
 
 
 def results(value):
-    """One result or two as a tuple."""
+    """Return one or two results as a tuple."""
     return value if isinstance(value, tuple) else (value,)

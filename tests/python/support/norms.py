@@ -1,4 +1,4 @@
-"""The norms of diffusion transformers as models write them in eager torch, their operands, and comparison."""
+"""The norms of diffusion transformers in eager torch as models write them, their operands, and comparisons."""
 
 import torch
 import torch.nn.functional as F
@@ -6,7 +6,7 @@ from helpers import random
 from torch import Tensor
 
 EPS = 1e-6
-# Of SDXL, PixArt, SD3 and Wan 1.3B, LTX, Flux, Llama, Wan 14B, Flux 2.
+# Hidden sizes of SDXL, PixArt, SD3 and Wan 1.3B, LTX, Flux, Llama, Wan 14B, Flux 2.
 WIDTHS = (640, 1152, 1536, 2048, 3072, 4096, 5120, 6144)
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 FORMS = ("vector", "batch", "token", "batch slice", "token slice")
@@ -15,7 +15,7 @@ FORMS = ("vector", "batch", "token", "batch slice", "token slice")
 def operand(
     form: str, shape: tuple[int, int, int], dtype: torch.dtype, device, seed: int, scale: float = 0.3
 ) -> Tensor:
-    """A scale, shift or gate that broadcasts against `[B, S, D]`."""
+    """Return a scale, shift or gate that broadcasts against `[B, S, D]`."""
     batch, tokens, cols = shape
     if form == "vector":
         return random((cols,), dtype, device, seed, scale)
@@ -26,7 +26,7 @@ def operand(
 
 
 def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = EPS) -> Tensor:
-    """torch's; with float32 parameters beside 16 bits, diffusers' FP32LayerNorm."""
+    """Compute torch's layer_norm, or diffusers' FP32LayerNorm if a parameter has another dtype than x."""
     if any(p is not None and p.dtype != x.dtype for p in (weight, bias)):
         weight, bias = (p if p is None else p.float() for p in (weight, bias))
         return F.layer_norm(x.float(), x.shape[-1:], weight, bias, eps).to(x.dtype)
@@ -34,7 +34,7 @@ def layer_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = No
 
 
 def rms_norm(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = EPS) -> Tensor:
-    """diffusers' RMSNorm, of parameters of the dtype of x; in float64 where x is."""
+    """Compute diffusers' RMSNorm in float32, or in float64 if x is float64. Parameters have the dtype of x."""
     wide = x if x.dtype == torch.float64 else x.float()
     y = (x * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)).to(x.dtype)
     y = y if weight is None else y * weight
@@ -51,7 +51,7 @@ def rms_norm_gated(
     activation: str = "silu",
     gate_first: bool = False,
 ) -> Tensor:
-    """transformers' RMSNormGated classes: the activation in float32 (float64 where x is) and not rounded."""
+    """Compute transformers' RMSNormGated. The activation is float32, or float64 if x is, and is not rounded."""
     wide = torch.float64 if x.dtype == torch.float64 else F32
     factor = {"silu": F.silu, "sigmoid": torch.sigmoid}[activation](gate.to(wide))
     h = x.to(wide) * factor if gate_first else x.to(wide)
@@ -67,7 +67,7 @@ NORMS = {"layer_norm": layer_norm, "rms_norm": rms_norm}
 
 
 def summed(value: Tensor | None, table: Tensor | None) -> Tensor | None:
-    """diffusers' `scale_shift_table + temb`."""
+    """Return diffusers' `scale_shift_table + temb`. Either may be None."""
     return value if value is None or table is None else table + value
 
 
@@ -83,7 +83,10 @@ def ada_norm(
     scale_table: Tensor | None = None,
     shift_table: Tensor | None = None,
 ) -> Tensor:
-    """A block's norm and modulation: an operator for each step; all in float32 where an operand is (Wan)."""
+    """Compute a block's norm and modulation with one operator per step.
+
+    All steps are in float32 if an operand is float32, as in Wan.
+    """
     operands = [weight, bias, summed(scale, scale_table), summed(shift, shift_table)]
     if any(tensor is not None and tensor.dtype == F32 for tensor in operands):
         operands = [tensor if tensor is None else tensor.float() for tensor in operands]
@@ -96,7 +99,7 @@ def ada_norm(
 def gated_residual(
     x: Tensor, y: Tensor, gate: Tensor | None, *, gate_table: Tensor | None = None, clip: bool = False
 ) -> Tensor:
-    """A block's residual; in float32 where the gate is (Wan)."""
+    """Compute a block's gated residual, in float32 if the gate is float32, as in Wan."""
     gate = summed(gate, gate_table)
     if gate is not None and gate.dtype == F32:
         total = (x.float() + y * gate).to(x.dtype)
@@ -106,17 +109,17 @@ def gated_residual(
 
 
 def mochi_residual(x: Tensor, x_res: Tensor, gate: Tensor, eps: float = EPS) -> Tensor:
-    """MochiTransformerBlock.norm2 and the addition."""
+    """Compute `norm2` of MochiTransformerBlock and the addition after it."""
     return x + (_mochi_norm(x_res, eps) * torch.tanh(gate)).to(x.dtype)
 
 
 def mochi_modulated(x: Tensor, scale: Tensor, eps: float = EPS) -> Tensor:
-    """MochiTransformerBlock.norm3: float32, one cast; in float64 where x is."""
+    """Compute `norm3` of MochiTransformerBlock in float32 (float64 if x is), with one cast at the end."""
     return (_mochi_norm(x, eps) * (1 + scale.to(_mochi_norm(x, eps).dtype))).to(x.dtype)
 
 
 def mochi_chained(x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """The residual and the norm of the feed-forward after it."""
+    """Compute the residual and the norm of the feed-forward that follows it."""
     total = mochi_residual(x, x_res, gate)
     return mochi_modulated(total, scale), total
 
@@ -124,14 +127,14 @@ def mochi_chained(x: Tensor, x_res: Tensor, gate: Tensor, scale: Tensor) -> tupl
 def ada_norm_pair(
     x: Tensor, scale: Tensor, shift: Tensor | None, scale2: Tensor, shift2: Tensor | None, **options
 ) -> tuple[Tensor, Tensor]:
-    """Two modulations of one norm."""
+    """Compute two modulations of one norm."""
     return ada_norm(x, scale, shift, **options), ada_norm(x, scale2, shift2, **options)
 
 
 def gated_residual_ada_norm(
     x: Tensor, y: Tensor, gate: Tensor, scale: Tensor, shift: Tensor, *, gate_table: Tensor | None = None, **options
 ) -> tuple[Tensor, Tensor]:
-    """A block's residual and the modulated norm after it."""
+    """Compute a block's residual and the modulated norm after it. Return the norm first."""
     total = gated_residual(x, y, gate, gate_table=gate_table)
     return ada_norm(total, scale, shift, **options), total
 
@@ -142,7 +145,7 @@ def _mochi_norm(x: Tensor, eps: float) -> Tensor:
 
 
 def doubles(value):
-    """The same arguments in float64."""
+    """Return the arguments in float64."""
     if isinstance(value, Tensor):
         return value.double()
     if isinstance(value, dict):
@@ -151,10 +154,10 @@ def doubles(value):
 
 
 def check_chain(y: Tensor, own: Tensor, right: Tensor, what: str, *, bits: bool = True) -> None:
-    """On a GPU the bits of torch's chain where `bits` are promised; on the CPU its roundings, in another order of sums.
+    """Check `y` against torch's chain of operators `own` and the float64 result `right`.
 
-    A float32 norm with other last bits seldom rounds otherwise in 16 bits: at most 2 % of the results differ. Neither
-    is far from float64: a few units of what the largest result is made of.
+    On a GPU, `y` has the bits of `own` if `bits` is true. On the CPU the order of sums differs. Then at most 2 % of the
+    16-bit results differ by a rounding. Both results are within a few eps of the largest float64 result.
     """
     assert y.shape == own.shape and y.dtype == own.dtype and y.is_contiguous()
     if y.is_cuda and bits:

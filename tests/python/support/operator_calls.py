@@ -1,4 +1,4 @@
-"""A call of every registered operator, made from its schema: tensors by role, numbers by name."""
+"""Makes a call of every registered operator from its schema: tensors by role, other arguments by name."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from oxiwarp.ops._roles import OPERATORS, Operator, Role
 
 SHAPE, BF16 = (4, 3, 32), torch.bfloat16
 HEADS, HEAD_DIM = 2, 64
-# Of arguments that are no tensors, by name.
+# Values of arguments that are not tensors, by name.
 NUMBERS = {
     "across_heads": False,
     "after": -1,
@@ -45,12 +45,12 @@ NUMBERS = {
     "with_lse": True,
     "z_loss": 0.01,
 }
-# Optional operands that others exclude: the biases of a LayerNorm, which has another `norm`, and a mask.
+# Optional operands that exclude others: biases of LayerNorm, masks and packed sequences.
 EXCLUDED = ("q_bias", "k_bias", "mask", "cu_seqlens_q", "cu_seqlens_k")
 
 
 class Tensors:
-    """Tensors of every role: rows `SHAPE`, or heads if the operator has some."""
+    """Makes tensors of every role: rows of shape `SHAPE`, or heads if the operator has heads."""
 
     def __init__(self, device):
         self.device, self.count = device, 0

@@ -1,8 +1,7 @@
 """The table of changes that tests/python/patch/test_patch_matrix.py makes to a model before or after `oxiwarp.patch`.
 
-A change is a generator function of a model. It changes the model, yields once, and takes the change back. The value
-that it yields is called in the model's place: None for the model itself, a copy or a wrapper, or a function of its
-arguments.
+A change is a generator function of a model. It changes the model, yields once, and reverts the change. The test calls
+the yielded value in place of the model: a copy, a wrapper or a function. None stands for the model itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-# What happens in which order. A stock model takes the same steps, without `patch`, `fast` and `unpatch`.
+# The steps of each order. An unpatched model runs the same steps without `patch`, `fast` and `unpatch`.
 ORDERS = {
     "before": "change patch call fast call undo call unpatch call state",
     "after": "patch change call fast call unpatch call state undo call state",
@@ -20,7 +19,8 @@ ORDERS = {
 }
 
 
-# A change that takes objects out of the model and puts them back: they stay patched if `unpatch` comes between.
+# Orders for a change that takes objects out of the model and puts them back. In the other orders `unpatch`
+# runs while the objects are out, so that they stay patched.
 TAKES_OUT = ("before", "around", "within")
 
 
@@ -29,29 +29,29 @@ class Change(NamedTuple):
 
     make: Callable[[nn.Module], AbstractContextManager[Any]]
     models: tuple[str, ...]
-    """Kinds of models that it is for; none: all. A kind with a `-` is left out."""
+    """Kinds of models to which the change applies; empty: all. A kind with a `-` is excluded."""
     grad: bool = False
-    """All parameters are trained, and their gradients are compared, too."""
+    """Whether all parameters are trained and their gradients are compared."""
     kernels: bool | None = True
-    """Whether operators of oxiwarp run. None: either."""
+    """Whether operators of oxiwarp run. None: not checked."""
     bits: bool = True
-    """Unpatched, the model gives the stock bits. False: what it gives depends on results from before."""
+    """Whether the model after `unpatch` gives the bits of the stock model. False: results depend on earlier calls."""
     off: float = 1e-4
-    """How far a float32 result may be off, in units of its largest element: more where activations are quantized."""
+    """Allowed error of a float32 result relative to its largest element; larger for quantized activations."""
     leaves: bool = False
-    """It keeps a class or a method of oxiwarp that it found. After `unpatch` these run the original forward."""
+    """Whether the change keeps a class or method of oxiwarp. After `unpatch` it runs the original forward."""
     orders: tuple[str, ...] = tuple(ORDERS)
     slow: bool = False
-    """Only `--matrix=all` has it."""
+    """Whether only `--matrix=all` runs the change."""
     known: dict[str, str] = {}
-    """Reasons of cells that fail, by a pattern for order and model: `before-*`, `*-flux`."""
+    """Reasons of cells that are known to fail, by a pattern of order and model: `before-*`, `*-flux`."""
 
 
 CHANGES: dict[str, Change] = {}
 
 
 def change(*models: str, name: str = "", **options: Any) -> Callable[[Any], Any]:
-    """Enter a generator function into the table."""
+    """Return a decorator that adds a generator function to the table."""
 
     def add(function: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
         key = name or function.__name__.strip("_").replace("_", "-")
@@ -63,18 +63,18 @@ def change(*models: str, name: str = "", **options: Any) -> Callable[[Any], Any]
 
 
 def fits(row: Change, kinds: frozenset[str]) -> bool:
-    """Whether a change is for a model of these kinds."""
+    """Return whether a change applies to a model of these kinds."""
     wanted = {kind for kind in row.models if not kind.startswith("-")}
     return (not wanted or bool(wanted & kinds)) and not {f"-{kind}" for kind in kinds} & set(row.models)
 
 
 def linears(model: nn.Module) -> list[str]:
-    """The linears of a model's blocks, by name."""
+    """Return the names of the linear layers of a model's blocks."""
     found = [name for name, module in model.named_modules() if type(module) is nn.Linear]
     return [name for name in found if "block" in name or "layer" in name] or found
 
 
 def norms(model: nn.Module) -> list[str]:
-    """The norms with a weight, by name."""
+    """Return the names of the norms that have a weight."""
     named = [(name, module) for name, module in model.named_modules() if "Norm" in type(module).__name__]
     return [name for name, module in named if isinstance(getattr(module, "weight", None), nn.Parameter)]

@@ -1,4 +1,4 @@
-"""Modes around a model's call, and other ways to call it: autocast, inference mode, checkpoints, threads."""
+"""Changes of how a model is called: autocast, inference mode, checkpoints, threads."""
 
 import threading
 
@@ -30,7 +30,7 @@ def inference_mode(model):
 
 
 def tensors_of(x, make):
-    """The arguments of a call, with what `make` makes of each tensor."""
+    """Return the arguments of a call with `make` applied to each tensor."""
     if isinstance(x, torch.Tensor):
         return make(x)
     if isinstance(x, dict):
@@ -40,7 +40,7 @@ def tensors_of(x, make):
 
 @change()
 def inference_tensors(model):
-    """As arguments of a call outside inference mode."""
+    """Pass inference tensors to a call outside of inference mode."""
 
     def call(**inputs):
         with torch.inference_mode():
@@ -52,13 +52,13 @@ def inference_tensors(model):
 
 @change("-vace", "-qwen_image_edit")
 def one_of_a_batch(model):
-    """The first half of the batch, of each argument that has one."""
+    """Pass only the first batch element of each argument with two."""
     yield lambda **inputs: model(**tensors_of(inputs, lambda x: x[:1] if x.dim() and x.shape[0] == 2 else x))
 
 
 @change()
 def strided_arguments(model):
-    """Slices of larger tensors."""
+    """Pass slices of larger tensors."""
     yield lambda **inputs: model(**tensors_of(inputs, sliced))
 
 
@@ -78,7 +78,7 @@ def saved_on_cpu(model):
 
 @change(grad=True)
 def saved_tensors_packed(model):
-    """What autograd keeps is copied."""
+    """Copy the tensors that autograd saves, with saved-tensor hooks."""
     with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda x: x):
         yield
 
@@ -90,7 +90,7 @@ def anomaly_mode(model):
 
 
 def checkpointed(model, use_reentrant):
-    """The whole call, computed again in the backward."""
+    """Checkpoint the whole call, so that the backward recomputes it."""
 
     def call(**inputs):
         x = next(value for value in inputs.values() if isinstance(value, torch.Tensor) and value.is_floating_point())
@@ -139,7 +139,7 @@ def dispatch_mode(model):
 
 @change(kernels=None)
 def flops_counted(model):
-    """As many as stock. The counter hooks all modules."""
+    """Count FLOPs; the count equals the stock model's. The counter hooks all modules."""
 
     def call(**inputs):
         with FlopCounterMode(display=False) as counter:
@@ -151,7 +151,7 @@ def flops_counted(model):
 
 @change("-mochi", "-qwen_image", "-qwen_image_edit", kernels=None)
 def fake_tensors(model):
-    """Shapes only."""
+    """Call the model with fake tensors and return only dtypes and shapes."""
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         yield lambda **inputs: shapes(model(**tensors_of(inputs, mode.from_tensor)))
 
@@ -186,7 +186,7 @@ def deterministic(model):
 
 @change(kernels=None)
 def called_by_threads(model):
-    """By three at once."""
+    """Call the model from three threads at once."""
 
     def call(**inputs):
         results = [None] * 3

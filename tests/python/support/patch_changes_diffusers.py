@@ -1,4 +1,4 @@
-"""What diffusers and accelerate do to a model: caches, offloading, casts, attention."""
+"""Changes that diffusers and accelerate make to a model: caches, offloading, casts, attention."""
 
 import contextlib
 import functools
@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 def cache(model, make):
-    """A cache that blocks look results up in. The model is called in a context that the cache is kept in."""
+    """Enable a cache of block results. The model is called in a cache context."""
     hooks = pytest.importorskip("diffusers.hooks")
     model.enable_cache(make(hooks))
     calls = []
@@ -84,7 +84,7 @@ change("diffusers", "-dit", name="group-offload-of-blocks")(
 
 @change("sd3", "sd3.5")
 def forward_chunking(model):
-    """Feed-forwards in parts."""
+    """Compute feed-forwards in chunks."""
     model.enable_forward_chunking(chunk_size=1, dim=1)
     yield
     model.disable_forward_chunking()
@@ -106,7 +106,7 @@ def default_processors(model):
 
 
 class Processor:
-    """A user's processor around the one that was there."""
+    """A user's attention processor that wraps the original one."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -153,7 +153,7 @@ for word, use_reentrant in {"": False, "-reentrant": True}.items():
 
 @change("ltx", "mochi", "cogvideox", "pixart", "dit", "flux", "flux2", "hunyuan_video", "qwen_image", "qwen_image_edit")
 def layers_skipped(model):
-    """Feed-forwards and attentions of the first block."""
+    """Skip the feed-forward and attention of the first block."""
     hooks = pytest.importorskip("diffusers.hooks")
     hooks.apply_layer_skip(model, hooks.LayerSkipConfig(indices=[0], fqn="transformer_blocks"))
     yield
@@ -176,7 +176,7 @@ def attention_slices(model):
 
 @change("sdxl", "sd15", orders=TAKES_OUT)
 def ip_adapter(model):
-    """Processors that attend over an image, too, which are modules."""
+    """Use processors that also attend over image tokens. These processors are modules."""
     processors = pytest.importorskip("diffusers.models.attention_processor")
     old, new = model.attn_processors, {}
     for seed, (name, processor) in enumerate(old.items()):
@@ -198,7 +198,7 @@ def ip_adapter(model):
 
 @change("flux")
 def controlnet(model):
-    """Residuals for the blocks, one of a batch of 1."""
+    """Pass ControlNet residuals to the blocks. One residual has batch size 1."""
     residuals = [random((batch, 12, 64), torch.float32, "cpu", batch, 0.5) for batch in (2, 1)]
     yield lambda **inputs: model(
         **inputs, controlnet_block_samples=residuals[:1], controlnet_single_block_samples=residuals
@@ -206,7 +206,7 @@ def controlnet(model):
 
 
 def accelerated(model, hook):
-    """A hook of accelerate at every module, which replaces the module's forward."""
+    """Add a hook of accelerate to every module. The hook replaces the module's forward."""
     hooks = pytest.importorskip("accelerate.hooks")
     hooks.add_hook_to_module(model, getattr(hooks, hook)(), append=True)
     for module in model.modules():
@@ -228,7 +228,7 @@ def accelerate_offload(model):
 
 @change("-ltx2", "-ltx2.3")
 def accelerate_wider_results(model):
-    """The forward that accelerate's `prepare` puts on a model."""
+    """Replace the model's forward as accelerate's `prepare` does."""
     operations = pytest.importorskip("accelerate.utils.operations")
     with contextlib.ExitStack() as undo:
         model.forward = operations.convert_outputs_to_fp32(model.forward)

@@ -1,4 +1,4 @@
-"""Hooks of torch: on modules, on all modules, on tensors."""
+"""Changes that add torch hooks: on modules, on all modules of the process, on tensors."""
 
 import contextlib
 
@@ -9,7 +9,7 @@ from torch import nn
 
 @contextlib.contextmanager
 def hooked(handles):
-    """The handles of hooks, until they are removed."""
+    """Remove the hooks of these handles on exit."""
     handles = list(handles)
     yield
     for handle in handles:
@@ -17,14 +17,14 @@ def hooked(handles):
 
 
 class Watched:
-    """A model whose calls return what every module of it got and gave, too."""
+    """A model whose calls also return the arguments and results of every module."""
 
     def __init__(self, model):
         self.model, self.seen = model, {}
         self.names = {module: name for name, module in model.named_modules()}
 
     def hook(self, module, args, kwargs, y):
-        """Values by name of module and number of its call."""
+        """Record the arguments and results by module name, in the order of calls."""
         calls = self.seen.setdefault(self.names.get(module, "?"), [])
         calls.append({"args": args, "kwargs": kwargs, "y": y})
 
@@ -34,13 +34,13 @@ class Watched:
         return y, {name: list(self.seen[name]) for name in sorted(self.seen)}
 
 
-# Gemma 3 turns queries and keys to heads first before their norms.
+# Gemma 3 transposes queries and keys to heads first before their norms.
 TOKENS_FIRST = {"*-gemma3text": "the norms of Gemma 3's queries and keys are called with tokens first"}
 
 
 @change(known=TOKENS_FIRST)
 def watched(model):
-    """Each module is called with the stock arguments, by the same names, and gives the stock result."""
+    """Record all calls. Each module gets the stock model's arguments, with the same names, and gives its result."""
     made = Watched(model)
     add = [module.register_forward_hook(made.hook, with_kwargs=True, always_call=True) for module in model.modules()]
     with hooked(add):
@@ -49,7 +49,7 @@ def watched(model):
 
 @change(kernels=None)
 def watched_globally(model):
-    """By a hook for all modules of the process, which comes after `patch` knew of none."""
+    """Add a hook for all modules of the process, also after `patch` has run without it."""
     seen = []
     with hooked([nn.modules.module.register_module_forward_hook(lambda module, args, y: seen.append(type(module)))]):
         yield
@@ -57,7 +57,7 @@ def watched_globally(model):
 
 
 def scaled(module, args, y):
-    """Half of a module's result, of each that it has."""
+    """Return half of each tensor that a module returns."""
     if isinstance(y, tuple):
         return tuple(scaled(module, args, each) for each in y)
     return y * 0.5 if isinstance(y, torch.Tensor) else y
@@ -84,7 +84,7 @@ def attentions_scaled(model):
 
 @change(kernels=None)
 def everything_scaled(model):
-    """All modules that are no containers of one tensor after the other."""
+    """Scale the results of all modules except `nn.Sequential` and `nn.ModuleList`."""
     kept = (nn.Sequential, nn.ModuleList)
     found = [module for module in model.modules() if not isinstance(module, kept)]
     with hooked(module.register_forward_hook(scaled) for module in found):
@@ -93,7 +93,7 @@ def everything_scaled(model):
 
 @change()
 def arguments_shifted(model):
-    """A hook that changes the tensors that come before a linear."""
+    """Add pre-hooks that change the inputs of linear layers."""
 
     def hook(module, args, kwargs):
         return tuple(x + 0.25 for x in args), kwargs
@@ -104,7 +104,7 @@ def arguments_shifted(model):
 
 
 class Backwards:
-    """A model whose calls return the sizes of the gradients that came to each module in the call before."""
+    """A model whose calls return the gradient shapes that each module got in the previous call."""
 
     def __init__(self, model):
         self.model, self.seen = model, {}
@@ -136,14 +136,14 @@ def backward_pre_hooks(model):
 
 @change(grad=True)
 def gradients_halved(model):
-    """Hooks on parameters."""
+    """Halve gradients with hooks on parameters."""
     with hooked(parameter.register_hook(lambda gradient: gradient * 0.5) for parameter in model.parameters()):
         yield
 
 
 @change(grad=True)
 def gradients_in_place(model):
-    """Hooks on parameters that come after a gradient was added."""
+    """Halve gradients in place with hooks that run after a gradient is accumulated."""
 
     def hook(parameter):
         parameter.grad.mul_(0.5)

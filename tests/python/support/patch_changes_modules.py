@@ -1,4 +1,4 @@
-"""Changes of a whole model: copies, other weights, dtypes, memory, what is trained."""
+"""Changes of a whole model: copies, other weights, dtypes, memory, trained parameters."""
 
 import copy
 import functools
@@ -17,7 +17,7 @@ def deepcopy(model):
     yield copy.deepcopy(model)
 
 
-# transformers makes a class of the others in a function.
+# The other decoders have a class that transformers creates in a function. It cannot be pickled.
 @change(*(f"-{name.lower()}" for name in test_decoder.CALLS if name != "Phi3"))
 def pickled(model):
     yield pickle.loads(pickle.dumps(model))
@@ -25,7 +25,7 @@ def pickled(model):
 
 @change()
 def weights_assigned(model):
-    """`load_state_dict(assign=True)`: other parameters, of which the model's modules know nothing."""
+    """Replace the parameter objects with `load_state_dict(assign=True)`."""
     old = model.state_dict()
     other = {key: x + random(x.shape, x.dtype, "cpu", seed, 0.05) for seed, (key, x) in enumerate(old.items())}
     model.load_state_dict(other, assign=True)
@@ -35,7 +35,7 @@ def weights_assigned(model):
 
 @change()
 def through_meta(model):
-    """To meta, to empty memory, and loaded. What modules share they no longer share."""
+    """Move the model to meta and to empty memory, then load it. Shared parameters are no longer shared."""
 
     def values():
         every = {"remove_duplicate": False}
@@ -51,7 +51,7 @@ def through_meta(model):
 
 @change()
 def tensors_swapped(model):
-    """A conversion that swaps parameters instead of their data."""
+    """Convert the dtype by swapping parameters instead of their data."""
     own = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
@@ -68,7 +68,7 @@ def shared_memory(model):
 
 
 def converted(x, dtype):
-    """The floating tensors of the arguments of a call in this dtype."""
+    """Return the arguments of a call with floating-point tensors in this dtype."""
     if isinstance(x, dict):
         return {key: converted(value, dtype) for key, value in x.items()}
     if isinstance(x, tuple):
@@ -77,7 +77,7 @@ def converted(x, dtype):
 
 
 def in_dtype(model, dtype, wider=lambda model: ()):
-    """Another dtype, but for the modules of these names. Back in float32 the weights stay rounded."""
+    """Convert the model to a dtype, except the modules that `wider` names. The weights stay rounded afterwards."""
     nn.Module.to(model, dtype)
     for path in wider(model):
         model.get_submodule(path).float()
@@ -105,7 +105,7 @@ def train_mode(model):
 
 @change(grad=True)
 def dropout(model):
-    """All dropouts at work. They draw the same numbers: the modules are called in the same order."""
+    """Enable all dropouts. They draw the same random numbers, because the order of modules is the same."""
     dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
     for module in dropouts:
         module.p = 0.5
@@ -116,7 +116,7 @@ def dropout(model):
 
 
 def learn(model, wanted):
-    """Train only the parameters of these names."""
+    """Train only the parameters whose names `wanted` accepts."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(wanted(name))
 
@@ -135,7 +135,7 @@ def linears_trained(model):
 
 @change("diffusers", grad=True)
 def tables_trained(model):
-    """What is no linear's and no norm's: tables of modulations, embeddings, convolutions."""
+    """Train the parameters outside of linear layers and norms: modulation tables, embeddings, convolutions."""
     known = {*linears(model), *norms(model)}
     learn(model, lambda name: name.rpartition(".")[0] not in known)
     yield
@@ -143,7 +143,7 @@ def tables_trained(model):
 
 @change(grad=True)
 def half_trained(model):
-    """Every second parameter."""
+    """Train every second parameter."""
     chosen = {name for name, _ in list(model.named_parameters())[::2]}
     learn(model, chosen.__contains__)
     yield

@@ -1,4 +1,4 @@
-"""Changes of a model's parts: other modules in their place, other classes, forwards, attributes."""
+"""Changes of a model's parts: replaced modules, classes, forwards and attributes."""
 
 import contextlib
 import copy
@@ -13,7 +13,7 @@ from torch import nn
 
 @change(orders=TAKES_OUT)
 def identity_for_a_norm(model):
-    """The first norm of each block that has one with a weight."""
+    """Replace the first norm with a weight in each block by `nn.Identity`."""
     first = {path.rpartition(".")[0]: path for path in reversed(norms(model))}
     old = [(owner, path.rpartition(".")[2], model.get_submodule(path)) for owner, path in first.items()]
     for owner, child, _ in old:
@@ -25,7 +25,7 @@ def identity_for_a_norm(model):
 
 @change(orders=TAKES_OUT)
 def norms_exchanged(model):
-    """Each norm with a weight by a copy of its class with another weight."""
+    """Replace each norm that has a weight by a copy with another weight."""
     old = {path: model.get_submodule(path) for path in norms(model)}
     for path, norm in old.items():
         other = copy.deepcopy(norm)
@@ -54,7 +54,7 @@ def other_activations(model):
 
 @change()
 def another_eps(model):
-    """Of all norms, a thousand times larger."""
+    """Multiply the eps of all norms by 1000."""
     old = []
     for module in model.modules():
         for key in ("eps", "variance_epsilon", "norm_eps"):
@@ -77,7 +77,7 @@ def another_scaling(model):
 
 
 class Wrapped(nn.Module):
-    """What a tool puts in a module's place: it has none of the attributes."""
+    """A tool's wrapper around a module. It does not have the attributes of the module."""
 
     def __init__(self, inner):
         super().__init__()
@@ -98,7 +98,7 @@ def linears_wrapped(model):
 
 
 def changed(own):
-    """A forward around another one, as a tool puts it on the instance."""
+    """Return a wrapper around a forward, as a tool sets it on an instance."""
 
     @functools.wraps(own)
     def forward(*args, **kwargs):
@@ -110,7 +110,7 @@ def changed(own):
 
 @contextlib.contextmanager
 def own_forwards(modules):
-    """An attribute `forward` of each module, for a while."""
+    """Set an attribute `forward` on each module, and delete it on exit."""
     modules = list(modules)
     for module in modules:
         module.forward = changed(module.forward)
@@ -133,14 +133,14 @@ def linear_forwards_wrapped(model):
 
 @change(kernels=None, leaves=True)
 def all_forwards_wrapped(model):
-    """Those that `patch` replaced, too: oxiwarp's forward is called, or the wrapped original."""
+    """Wrap all forwards, also replaced ones. oxiwarp's forward or the wrapped original runs."""
     with own_forwards(model.modules()):
         yield
 
 
 @change(kernels=None)
 def linear_class_forward(model):
-    """Another forward for all linears of the process."""
+    """Replace `nn.Linear.forward` for the whole process."""
     own = nn.Linear.forward
     with mock.patch.object(nn.Linear, "forward", lambda self, x: own(self, x) * 1.25):
         yield
@@ -148,7 +148,7 @@ def linear_class_forward(model):
 
 @change(leaves=True)
 def classes_of_a_tool(model):
-    """A subclass for each module that inherits everything, as FSDP's."""
+    """Give each module a subclass that inherits everything, as FSDP does."""
     old = [(module, type(module)) for module in model.modules()]
     for module, cls in old:
         module.__class__ = types.new_class(cls.__name__, (cls,), {}, lambda body, cls=cls: body.update(of_tool(cls)))
@@ -164,7 +164,7 @@ OF_A_TOOL = "decoder attention skips a q_norm whose class has another forward si
 
 @change(leaves=True, known={"after-qwen3": OF_A_TOOL, "within-qwen3": OF_A_TOOL})
 def norm_classes_with_a_forward(model):
-    """A subclass for each norm whose forward calls that of its base."""
+    """Give each norm a subclass whose forward calls that of its base."""
     for path in norms(model):
         norm = model.get_submodule(path)
         cls = type(norm)

@@ -1,4 +1,4 @@
-"""Adapters of peft, and quantised linears."""
+"""Changes that add peft adapters or quantize linear layers."""
 
 import functools
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from patch_changes import change, linears, norms
 
-# By change: the class of the configuration, and its options. Weights that start as zeros are random.
+# Class and options of the peft configuration, by name of the change. Options make weights random that would
+# start as zeros.
 ADAPTERS = {
     "lora": ("LoraConfig", dict(r=2, init_lora_weights=False)),
     "dora": ("LoraConfig", dict(r=2, init_lora_weights=False, use_dora=True)),
@@ -20,7 +21,7 @@ ADAPTERS = {
 
 
 def adapted(model, kind="lora", **options):
-    """The model with an adapter at each linear of its blocks, in peft's wrapper."""
+    """Return the model in peft's wrapper, with an adapter at each linear layer of its blocks."""
     peft = pytest.importorskip("peft")
     cls, own = ADAPTERS[kind]
     return peft.get_peft_model(model, getattr(peft, cls)(target_modules=linears(model), **own, **options))
@@ -45,7 +46,7 @@ def lora_with_dropout(model):
 
 @change("-net", grad=True)
 def lora_and_saved_norms(model):
-    """`modules_to_save`: copies of the norms, in wrappers, which are trained."""
+    """Train copies of the norms in wrappers, with `modules_to_save`."""
     made = adapted(model, modules_to_save=norms(model))
     yield made
     made.unload()
@@ -61,7 +62,7 @@ def lora_disabled(model):
 
 @change()
 def lora_merged(model):
-    """Into the weights of the linears, and out of them."""
+    """Merge adapters into the weights of the linear layers, and unmerge them afterwards."""
     made = adapted(model)
     made.merge_adapter()
     yield made
@@ -76,7 +77,7 @@ def lora_for_good(model):
 
 @change(grad=True)
 def two_loras(model):
-    """Two adapters, of which the second is chosen."""
+    """Add two adapters and activate the second one."""
     made = adapted(model)
     made.add_adapter("second", made.peft_config["default"])
     made.set_adapter("second")
@@ -86,7 +87,7 @@ def two_loras(model):
 
 @change(kernels=None, off=0.03)
 def quantize_dynamic(model):
-    """torch's int8 linears."""
+    """Replace linear layers by torch's int8 ones."""
     from torch.ao.quantization import quantize_dynamic
 
     quantize_dynamic(model, set(linears(model)), dtype=torch.qint8, inplace=True)
@@ -94,7 +95,7 @@ def quantize_dynamic(model):
 
 
 def quantized(model, config):
-    """torchao's linears: of a class of tensors, not of modules."""
+    """Quantize linear layers with torchao, which replaces the weight tensors and not the modules."""
     quantization = pytest.importorskip("torchao.quantization")
     chosen = set(linears(model))
     quantization.quantize_(model, getattr(quantization, config)(), filter_fn=lambda module, name: name in chosen)

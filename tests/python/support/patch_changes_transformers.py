@@ -1,4 +1,4 @@
-"""What transformers does with a decoder: generation, attention implementations, training."""
+"""Changes that transformers makes to a decoder: generation, attention implementations, training."""
 
 import functools
 import tempfile
@@ -9,7 +9,7 @@ from patch_changes import change
 
 
 def with_head(model):
-    """A language model around a decoder, with a seeded head."""
+    """Return a language model around a decoder, with a seeded head."""
     transformers = pytest.importorskip("transformers")
     name = type(model).__name__.removesuffix("Model").removesuffix("Text")
     torch.manual_seed(3)
@@ -20,7 +20,7 @@ def with_head(model):
 
 
 def generating(model, options, padded=False):
-    """Some tokens, and the logits that they come from."""
+    """Generate some tokens and return them with their logits."""
     whole = with_head(model)
 
     def call(input_ids, **_):
@@ -53,7 +53,7 @@ change("decoder", name="generate-padded", kernels=None)(functools.partial(genera
 
 
 def guessing(model, make_options):
-    """One sequence, whose next tokens are guessed and checked several at a time."""
+    """Generate one sequence with speculative decoding."""
     whole = with_head(model)
 
     def call(input_ids, **_):
@@ -71,7 +71,7 @@ for name, make_options in {
 
 @change("decoder")
 def two_turns(model):
-    """A cache that is filled by one call and read, reordered, by the next."""
+    """Fill a cache in one call, reorder it, and read it in the next call."""
     cache_utils = pytest.importorskip("transformers.cache_utils")
 
     def call(input_ids, **_):
@@ -86,7 +86,7 @@ def two_turns(model):
 
 @change("decoder")
 def packed_positions(model):
-    """Two texts in one row."""
+    """Pass two texts packed into one row."""
     positions = torch.cat([torch.arange(5), torch.arange(7)])[None].expand(2, -1)
     yield lambda **inputs: model(**inputs, position_ids=positions)
 
@@ -101,7 +101,7 @@ def mask_of_four_dimensions(model):
 
 @change("decoder")
 def inner_states(model):
-    """The results of all layers."""
+    """Return the hidden states of all layers."""
     yield lambda **inputs: model(**inputs, output_hidden_states=True)
 
 
@@ -133,7 +133,7 @@ for word, use_reentrant in {"": False, "-reentrant": True}.items():
 
 @change("decoder")
 def is_causal(model):
-    """Attention in both directions."""
+    """Make attention bidirectional."""
     old = [module for module in model.modules() if getattr(module, "is_causal", False)]
     for module in old:
         module.is_causal = False
@@ -144,7 +144,7 @@ def is_causal(model):
 
 @change("decoder", kernels=None, bits=False, orders=("before", "after"), slow=True)
 def trainer(model):
-    """Two steps of transformers' `Trainer`, which checkpoints the layers."""
+    """Run two steps of transformers' `Trainer` with gradient checkpointing."""
     transformers = pytest.importorskip("transformers")
     whole = with_head(model).requires_grad_()
 

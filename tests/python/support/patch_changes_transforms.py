@@ -1,4 +1,4 @@
-"""Transforms of a model's call: functorch, compilers, export."""
+"""Changes that transform a model's call: functorch, compilers, export."""
 
 import torch
 from patch_changes import change
@@ -9,14 +9,14 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 @change()
 def called_functionally(model):
-    """With other parameters and buffers."""
+    """Call the model with other parameters through `functional_call`."""
     other = {name: x * 1.25 for name, x in model.named_parameters()}
     yield lambda **inputs: functional_call(model, other, (), inputs)
 
 
 @change("-mochi", kernels=None)
 def ensemble(model):
-    """vmap over parameters."""
+    """Map the call over stacked parameters with vmap."""
     stacked = {name: torch.stack([x, x * 1.25]) for name, x in model.named_parameters()}
 
     def call(**inputs):
@@ -29,7 +29,7 @@ def ensemble(model):
 
 @change("-mixtral", kernels=False)
 def forward_mode(model):
-    """Tangents of the parameters."""
+    """Compute forward-mode derivatives for tangents of the parameters."""
 
     def call(**inputs):
         given = {name: x.detach() for name, x in model.named_parameters()}
@@ -42,7 +42,7 @@ def forward_mode(model):
 
 @change(kernels=None)
 def functional_gradients(model):
-    """`torch.func.grad` of the parameters."""
+    """Compute gradients of the parameters with `torch.func.grad`."""
 
     def call(**inputs):
         given = {name: x.detach() for name, x in model.named_parameters()}
@@ -55,7 +55,7 @@ def functional_gradients(model):
 
 @change(kernels=None, orders=("before", "after"))
 def compiled(model):
-    """By Dynamo, without a compiler."""
+    """Trace the model with Dynamo and run the graph in eager torch."""
     torch.compiler.reset()
     yield torch.compile(model, backend="eager")
     torch.compiler.reset()
@@ -63,7 +63,7 @@ def compiled(model):
 
 @change(kernels=None, bits=False, orders=("before", "after"))
 def exported(model):
-    """At each call."""
+    """Export the model at each call and run the exported program."""
 
     def call(**inputs):
         return torch.export.export(model, (), inputs, strict=False).module()(**inputs)

@@ -1,4 +1,4 @@
-"""Changes of parameters: parametrizations, masks, weights that are no parameters."""
+"""Changes of parameters: parametrizations, masks, weights that are not parameters."""
 
 import contextlib
 
@@ -6,7 +6,7 @@ from patch_changes import change, linears, norms
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
-# torch looks the property up in the class of the module, not in its bases.
+# torch looks up the property in the class of the module, not in its bases.
 PATCHED_OVER = "remove_parametrizations of a module that was patched after it was parametrized"
 
 

@@ -1,4 +1,4 @@
-"""Which cells of a matrix of models run, a model that takes the steps of a cell, and how what it gives is compared."""
+"""Selects the cells of the test matrix, runs the steps of a cell on a model, and compares the results."""
 
 import contextlib
 import warnings
@@ -15,9 +15,10 @@ COMPARED = (bool, int, float, str, torch.dtype, torch.Size, type(None))
 
 
 def choose(rows, count, everything):
-    """Cells of a matrix: with each row some of its columns, those with the fewest cells so far, or all of them.
+    """Yield cells (row, column): for each row `count` of its columns, or all of them.
 
-    Rows are tuples. Those with the same first element share as few columns as they can.
+    Columns with the fewest cells so far come first. Rows are tuples. Rows with the same first element have as few
+    columns in common as possible.
     """
     used = Counter()
     for row, columns in rows.items():
@@ -31,7 +32,7 @@ def choose(rows, count, everything):
 
 
 def leaves(x, path=""):
-    """The values of a result, by path."""
+    """Return the values of a nested result by path."""
     if isinstance(x, dict):
         return {key: value for k, v in x.items() for key, value in leaves(v, f"{path}.{k}").items()}
     if isinstance(x, (list, tuple)) and not isinstance(x, torch.Size):
@@ -40,20 +41,20 @@ def leaves(x, path=""):
 
 
 class Subject:
-    """A model that takes the steps of an order, and what its calls and states were."""
+    """A model that runs the steps of an order and records the results of its calls and its states."""
 
     def __init__(self, row, column, patched):
         self.row, self.column, self.patched = row, column, patched
         self.model = column.make()
         if row.grad:
             self.model.requires_grad_()
-        self.target = self.called = self.model  # what is patched, and what is called
+        self.target = self.called = self.model  # the module that is patched, and the one that is called
         self.undoing = contextlib.ExitStack()
         self.mode, self.changed, self.found = None, False, []
         self.warned, self.operators = set(), Counter()
 
     def take(self, steps):
-        """Take these steps. Returns what the calls and states of them are, with the mode at that time."""
+        """Run these steps. Return (step, mode, value) for each call and each state."""
         for step in steps.split():
             if self.patched or step not in ("patch", "fast", "unpatch"):
                 made = getattr(self, step)()
@@ -91,7 +92,7 @@ class Subject:
         return state(self.model)
 
     def call(self):
-        """What a call gives, and the gradients that it leaves, each by name."""
+        """Call the model. Return the results and the gradients, each by name."""
         torch.manual_seed(1)
         counts = self.mode and self.changed and self.row.kernels is not None
         counted = Operators() if counts else contextlib.nullcontext()
@@ -109,14 +110,15 @@ class Subject:
 
 
 def loss(x):
-    """A sum with different weights: that of the squares of a normalised tensor has no gradient."""
+    """Return a sum with different weights. The sum of squares of a normalised tensor would have no gradient."""
     return x.float().flatten() @ torch.linspace(-1, 1, x.numel())
 
 
 def same(ours, own, bits, off=1e-4, right=None):
-    """Compare values by name. `right`: gives what the model gives in float32, for those in 16 bits.
+    """Compare values by name. `right` returns the float32 results of the model, to judge 16-bit results.
 
-    In float32: `off` of the largest element, and for what cancels to nothing, eps of the largest of all tensors.
+    A float32 value may be off by `off` of the largest element of its tensor. If its terms cancel, it may be off by eps
+    of the largest element of all tensors.
     """
     assert ours.keys() == own.keys()
     wide = [x.abs().max().item() for x in own.values() if is_float32(x) and x.numel()]

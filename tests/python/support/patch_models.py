@@ -13,7 +13,7 @@ from torch import nn
 
 
 class Model(NamedTuple):
-    """How to make a model and the arguments of a call, and its name and kinds, by which changes say what they fit."""
+    """Makers of a model and of its arguments, and the kinds that changes refer to. The name is also a kind."""
 
     make: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Any]]
@@ -21,12 +21,12 @@ class Model(NamedTuple):
 
 
 def ids() -> dict[str, Any]:
-    """The arguments of a decoder."""
+    """Return the arguments of a decoder."""
     return {"input_ids": test_decoder.IDS.clone(), "use_cache": False}
 
 
 def table() -> dict[str, Model]:
-    """All models, by the name that a test id has."""
+    """Return all models by the name that test ids use."""
     found = {}
 
     def add(name, make, inputs, *kinds):

@@ -1,4 +1,4 @@
-"""All that a model's objects hold, as lines of text: two models are in the same state if their lines are equal."""
+"""Lists the state of a model's objects as lines of text. Two models with equal lines have the same state."""
 
 import enum
 import functools
@@ -10,21 +10,21 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-DESCRIPTIONS = ("__wrapped__", "__signature__")  # of what a function stands for: they are read, not called
+DESCRIPTIONS = ("__wrapped__", "__signature__")  # attributes of wrappers; never called
 PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 
 
 def state(model: nn.Module) -> list[str]:
-    """One line for each value that the model reaches: path, class, keys in their order. Tensors: without values.
+    """Return one line per value that the model reaches: path, class, keys in order. Values of tensors are omitted.
 
-    Classes and functions of oxiwarp have the names of what they replace. The lines of objects of these classes, and of
-    these functions, say so.
+    oxiwarp's classes and functions have the names of those that they replace. The lines therefore mark them with
+    "of oxiwarp".
     """
     return list(lines("", model, {}))
 
 
 def lines(path: str, x: Any, seen: dict[int, Any]) -> Iterator[str]:
-    """The lines of `x`. `seen` has what has a line already, by id, so that an id is not used twice."""
+    """Yield the lines of `x`. `seen` keeps the objects that have a line, by id, so that no id is reused."""
     if isinstance(x, PLAIN):
         yield f"{path}: {'an address' if type(x) is int and x >= 1 << 32 else repr(x)}"
     elif isinstance(x, torch.Tensor):
@@ -41,13 +41,16 @@ def lines(path: str, x: Any, seen: dict[int, Any]) -> Iterator[str]:
 
 
 def name(cls: type) -> str:
-    """A class by its name, and whether oxiwarp made it or a class that it inherits from."""
+    """Return the name of a class, with "of oxiwarp" if oxiwarp made the class or one of its bases."""
     ours = any("_oxiwarp_base" in vars(base) for base in cls.__mro__)
     return f"{cls.__module__}.{cls.__qualname__}" + (" of oxiwarp" if ours else "")
 
 
 def of_function(x: Any) -> str:
-    """A function's name, and whether its source is oxiwarp's. `functools.wraps` hides that from its `__module__`."""
+    """Return a function's name, with "of oxiwarp" if oxiwarp defines it.
+
+    `functools.wraps` replaces `__module__`, so the globals of the function tell.
+    """
     x = getattr(x, "__func__", x)
     if not isinstance(x, types.FunctionType):
         return ""
@@ -56,7 +59,7 @@ def of_function(x: Any) -> str:
 
 
 def parts(x: Any) -> Iterator[tuple[str, Any]]:
-    """What a value holds, in its order."""
+    """Yield the parts of a value in order, each with its path suffix."""
     if isinstance(x, types.MethodType):
         yield ".__self__", x.__self__
     elif isinstance(x, types.FunctionType):
@@ -79,5 +82,5 @@ def parts(x: Any) -> Iterator[tuple[str, Any]]:
 
 
 def is_id(key: Any) -> bool:
-    """Whether a key is a number that differs between two models: of a hook's handle, or an object's id."""
+    """Return whether a key is an integer: the id of a hook handle or an object, which differs between models."""
     return type(key) is int

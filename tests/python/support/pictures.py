@@ -1,4 +1,4 @@
-"""What tests look for in matplotlib's figures."""
+"""Checks of matplotlib figures, for tests."""
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
@@ -8,13 +8,13 @@ from matplotlib.patches import Rectangle
 
 
 def assert_legends_cover_nothing(figure):
-    """No legend overlaps an axes with data, a title or another legend, and all legends are inside the picture."""
+    """Check that legends are inside the figure and do not overlap axes, titles or other legends."""
     figure.draw_without_rendering()
     legends = figure.findobj(Legend)
     assert legends
     axes = figure.findobj(Axes)
     texts = [axis.title.get_window_extent() for axis in axes if axis.get_title()]
-    # With ticks and labels; None of an axis that is switched off.
+    # Boxes with ticks and labels. An axis that is switched off has None.
     texts += [box for axis in axes for one in (axis.xaxis, axis.yaxis) if (box := one.get_tightbbox()) is not None]
     for at, legend in enumerate(legends):
         box = legend.get_window_extent()
@@ -28,7 +28,7 @@ def assert_legends_cover_nothing(figure):
 
 
 def colors_of(figure):
-    """Colours, in upper case, of the lines, markers and bars of all axes."""
+    """Return the colours of the lines, markers and bars of all axes, in upper case."""
     found = set()
     for axis in figure.findobj(Axes):
         if axis.get_label() == "<colorbar>":
@@ -44,7 +44,7 @@ def colors_of(figure):
 
 
 def labels_of(figure):
-    """Names in all legends."""
+    """Return the labels of all legends."""
     return [text.get_text() for legend in figure.findobj(Legend) for text in legend.get_texts()]
 
 

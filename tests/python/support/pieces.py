@@ -1,4 +1,4 @@
-"""Finds the pieces of an op that a source tree lacks, from the text of its files, without a build.
+"""Finds missing parts of an op (host code, tests, schema, docs) in the text of a source tree, without a build.
 
 An op is a file of `kernels-gpu/src/ops` (a unit) or a module of `py-bindings/python/oxiwarp/ops`.
 """
@@ -16,7 +16,7 @@ CASES = Path("benches/src/cases/ops.rs")
 
 
 def says(text: str, name: str) -> bool:
-    """Whether the name is a word of the text."""
+    """Return whether the name occurs as a word in the text."""
     return re.search(rf"\b{name}\b", text) is not None
 
 
@@ -25,14 +25,14 @@ def texts(folder: Path, suffix: str) -> dict[Path, str]:
 
 
 def schemas(text: str) -> list[str]:
-    """The names of the operators that a module defines. A name in a schema may be a constant."""
+    """Return the names of the operators that a module defines. A name in a schema may be a constant."""
     constants = dict(re.findall(r'^([A-Z]+) = "(\w+)"', text, re.MULTILINE))
     names = re.findall(r'\bdefine\(\s*f?"(\w+|\{[A-Z]+\})\(', text)
     return [constants[name.strip("{}")] if name[0] == "{" else name for name in names]
 
 
 def public(text: str) -> list[str]:
-    """`__all__` of a module."""
+    """Return `__all__` of a module."""
     for node in ast.parse(text).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return list(ast.literal_eval(node.value))
@@ -40,12 +40,15 @@ def public(text: str) -> list[str]:
 
 
 def missing(root: Path) -> list[str]:
-    """A line for each missing piece: the op, and what it has not."""
+    """Return one line per missing part: the op, and the part that it lacks."""
     return [*of_kernels(root), *of_operators(root), *of_functions(root)]
 
 
 def of_kernels(root: Path) -> Iterator[str]:
-    """Units of kernels: their host, tests and cases in Rust. `test_module_lists.py` checks the lists that name them."""
+    """Yield missing parts of kernel units: host code, tests and cases in Rust.
+
+    `test_module_lists.py` checks the lists that name the units.
+    """
     units = sorted(path.stem for path in (root / UNITS).glob("*.rs") if path.stem != "mod")
     tests, host = texts(root / KERNEL_TESTS, ".rs"), texts(root / HOST, ".rs")
     tested = {path: text for path, text in tests.items() if path.stem not in ("main", "mod")}
@@ -56,7 +59,7 @@ def of_kernels(root: Path) -> Iterator[str]:
     for unit in units:
         if root / HOST / f"{unit}.rs" not in host:
             yield f"{unit}: {HOST}/{unit}.rs"
-        if unit.endswith("_hopper"):  # not on the CPU executor; the op that it serves calls it and tests it
+        if unit.endswith("_hopper"):  # does not run on the CPU executor; tests of its op cover it
             continue
         if not any(says(text, unit) for text in tested.values()):
             yield f"{unit}: a test in {KERNEL_TESTS}"
@@ -65,7 +68,7 @@ def of_kernels(root: Path) -> Iterator[str]:
 
 
 def of_operators(root: Path) -> Iterator[str]:
-    """Operators: a schema in Python, and a place in a row of the binding's table."""
+    """Yield missing parts of operators: the schema in Python and the row in the binding's table."""
     table = re.search(r"^operators! \{\n(.*?)^\}", (root / BINDING).read_text(), re.MULTILINE | re.DOTALL)[1]
     rows = re.findall(r"\w+", "".join(re.findall(r"^    ([\w, ]+)=>", table, re.MULTILINE)))
     defined = [name for text in texts(root / PYTHON, ".py").values() for name in schemas(text)]
@@ -74,15 +77,15 @@ def of_operators(root: Path) -> Iterator[str]:
     for name in sorted(set(rows) - set(defined)):
         yield f"{name}: its schema in {PYTHON}"
     for unit in sorted(path.stem for path in (root / UNITS).glob("*.rs")):
-        # The row of another operator calls a unit that is no operator, or its host does.
+        # A unit that is not an operator is called by the row or the host code of another operator.
         serves = unit == "mod" or unit.endswith("_hopper") or (unit not in rows and f"oxiwarp::{unit}," in table)
         if not serves and unit not in {*defined, *rows}:
             yield f"{unit}: an operator of this name, in {PYTHON} and {BINDING}"
 
 
 def of_functions(root: Path) -> Iterator[str]:
-    """Public functions: what documents, tests and measures them."""
-    # Tests share formulas in `support`. `op_info.py` does not count: it names functions that no test names.
+    """Yield missing parts of public functions: documentation, tests and benchmarks."""
+    # Tests share formulas in `support`. `op_info.py` does not count, because it names all functions.
     support = texts(root / PYTHON_TESTS.parent / "support", ".py")
     beside = [text for path, text in support.items() if path.stem != "op_info"]
     tests = "".join([*texts(root / PYTHON_TESTS, ".py").values(), *beside])

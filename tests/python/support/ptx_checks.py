@@ -257,8 +257,8 @@ class Residency(NamedTuple):
     """Minimum number of elements per access; 0: any number."""
 
 
-# Entries are named `<op>[_<variant>]_<residency>[<n>]_<dtype>`. `n` is the number of packs (16 bytes) or vec4s that a
-# thread keeps in registers. For `smem`, `n` is the number of warps per row.
+# Entries are named `<op>[_<variant>]_<residency>[<n>]_<dtype>`. `n` is the number of packs (16 bytes) or
+# vec4s that a thread keeps in registers. For `smem`, `n` is the number of warps per row.
 RESIDENCIES = {
     "warp": Residency("in the registers of a warp", 4),
     "block": Residency("in the registers of a block, or of one thread of it", 4),
@@ -271,7 +271,8 @@ PACKS = re.compile(
     r"(?:activation|add_rms_norm|cross_entropy|gated_activation|gated_residual|layer_norm_backward(?:_rows2)?|rms_norm"
     r"|rms_norm_gated|softmax)(?:_backward)?_(?:block|cluster)\d+"
 )
-# Number of single-element accesses outside of the row, by kernel: the position of a token, the partial sum of a warp.
+# Number of single-element accesses outside of the row, by kernel. They are the position of a token, or the
+# partial sum of a warp.
 SINGLE_ELEMENTS = {
     "rope_warp1": 2,
     "rope_block": 1,

@@ -1,19 +1,22 @@
-"""Do kernels wait for the launches before them, in front of all that they access? Asked of the machine code."""
+"""Checks in machine code that kernels wait for earlier launches before they access memory.
+
+With programmatic dependent launch, a kernel starts before the launch in front of it has finished.
+"""
 
 import re
 
 from ptx_checks import Instruction, Sass
 
-# What a wait is made of, in this order; the last is an exit that no thread takes.
+# The opcodes of a wait, in this order. The last one is an exit that no thread takes.
 _WAIT = ("ACQBULK", "BAR", "B2R", "EXIT")
 _MEMORY = re.compile(r"(U?LD(?!C)|ST|ATOM|RED|CCTL|UBLK|UTMA|SULD|SUST|TEX|TLD)")
 
 
 def check_wait(sass: Sass) -> list[str]:
-    """On every path a kernel waits for the launches before it, and accesses no memory in front of that.
+    """Check that on every path a kernel waits for earlier launches before it accesses memory.
 
-    `ld.global.nc`, which ptxas moves in front of a `griddepcontrol.wait` alone, stands behind an exit that needs a
-    barrier and that no thread takes.
+    ptxas may move `ld.global.nc` before a bare `griddepcontrol.wait`. The wait is therefore followed by a barrier and
+    by an exit that no thread takes. ptxas does not move loads across this exit.
     """
     problems = []
     for name, code in sass.items():
@@ -23,7 +26,7 @@ def check_wait(sass: Sass) -> list[str]:
 
 
 def _accesses_before_wait(code: list[Instruction]) -> set[str]:
-    """Opcodes that some path from the start reaches too early; a jump to nobody knows where is one."""
+    """Return opcodes that some path reaches before the end of the wait. Indirect jumps count as such opcodes."""
     places = {instruction.address: at for at, instruction in enumerate(code)}
     early, seen, ahead = set(), set(), [(0, 0)]
     while ahead:

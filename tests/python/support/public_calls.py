@@ -11,13 +11,13 @@ SHAPE = (3, 4, 16)
 
 
 def calls(device) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """By name of the form: a function of one tensor with one result, and its argument."""
+    """Return for each form, by name, a function of one tensor with one result, and the argument."""
     x = random(SHAPE, torch.float32, device)
     return {name: (of_one_tensor(form, Operands(x)), x) for name, form in FORMS.items()}
 
 
 def of_one_tensor(form: Form, others: Operands) -> Callable[[Tensor], Tensor]:
-    """The call as a function of its first operand."""
+    """Return the call as a function of its first operand."""
     dtype = form.info.dtypes[0]
 
     def call(t: Tensor) -> Tensor:

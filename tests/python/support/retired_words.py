@@ -1,4 +1,4 @@
-"""Words that identifiers and file names have no more, and the term that stands for each.
+"""Words that identifiers and file names must not contain, with the term to use instead.
 
 `test_retired_words.py` finds them as parts of identifiers: `forget_lanes` has the part `forget`.
 """
@@ -27,5 +27,5 @@ RETIRED = {
     "wants": "the name of what is asked for",
     "bring": "prefetch",
 }
-# Names of the languages and their libraries, and sentences that are the names of tests.
+# Exceptions: names of the languages and their libraries, and words in names of tests.
 ALLOWED = {"mem::forget", ".fold", ".try_fold", "fold_left"}

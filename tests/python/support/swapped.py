@@ -1,4 +1,4 @@
-"""Models with each module that some fusion skips, and ways to put another in its place."""
+"""Models in which fusions bypass submodules, and ways to replace these submodules."""
 
 import copy
 import functools
@@ -21,7 +21,7 @@ SINGLE = "transformer_sd3.SD3SingleTransformerBlock"
 
 
 def packed():
-    """Queries, keys and values of one projection."""
+    """Return a CogVideoX model with one projection for queries, keys and values."""
     model = cogvideox()
     model.fuse_qkv_projections()
     return model
@@ -53,7 +53,7 @@ MODELS = {
 
 
 class Doubled(nn.Module):
-    """Twice a module, with its attributes."""
+    """A wrapper that doubles a module's result and forwards its attributes."""
 
     def __init__(self, inner):
         super().__init__()
@@ -68,7 +68,7 @@ class Doubled(nn.Module):
 
 
 class Adapted(nn.Module):
-    """What peft's `LNTuningConfig` makes of a norm: it has nothing of it."""
+    """A norm as peft's `LNTuningConfig` wraps it. The wrapper has none of the norm's attributes."""
 
     def __init__(self, base_layer):
         super().__init__()
@@ -82,8 +82,10 @@ class Adapted(nn.Module):
 
 
 def fused_parts(model):
-    """Each fusion of a patched model with each module that it skips: the dotted name of a module that the fusion or its
-    processor is of, by (fusion, name of what is skipped)."""
+    """Return one module per pair of a fusion and a submodule that the fusion bypasses.
+
+    The keys are (fusion, path of the submodule). The values are dotted names of modules that use the fusion.
+    """
     found = {}
     for name, module in model.named_modules():
         for part in (module, module.__dict__.get("processor")):
@@ -103,7 +105,7 @@ def has(module, path):
 
 
 def swap(module, path, change):
-    """Put what `change` makes of a module in its place. Returns what was there."""
+    """Replace a submodule by `change(submodule)`. Return the old submodule."""
     parent, _, last = path.rpartition(".")
     old = module.get_submodule(path)
     setattr(module.get_submodule(parent), last, change(old))
@@ -111,7 +113,7 @@ def swap(module, path, change):
 
 
 def arguments(model, inputs, names):
-    """With what a call of the model calls the modules of these names first."""
+    """Call the model. Return the arguments of the first call of each named module."""
     seen, handles = {}, []
     for name in names:
         hook = lambda _, *given, name=name: seen.setdefault(name, copy.deepcopy(given))  # noqa: E731

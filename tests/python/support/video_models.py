@@ -1,4 +1,4 @@
-"""Small diffusers models with random weights, and inputs for them: Wan, Mochi, CogVideoX."""
+"""Small Wan, Mochi and CogVideoX models of diffusers with random weights, and their inputs."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import nn
 
 
 def build(make, dtype, device, seed=0):
-    """A seeded model whose parameters are all random: those that start as zeros or ones are moved."""
+    """Return a seeded model. Parameters that are initialized with a constant get random values added."""
     pytest.importorskip("diffusers")
     torch.manual_seed(seed)
     model = make().requires_grad_(False)
@@ -18,7 +18,7 @@ def build(make, dtype, device, seed=0):
 
 
 def wan(dtype=torch.float32, device="cpu", kept=True, **options):
-    """Wan 2.1, with what `from_pretrained` keeps in float32 kept so; `kept` False: all in one dtype."""
+    """Return a Wan 2.1 model. With `kept`, the modules that `from_pretrained` keeps in float32 stay float32."""
     import diffusers
 
     config = dict(
@@ -36,7 +36,10 @@ def wan(dtype=torch.float32, device="cpu", kept=True, **options):
 
 
 def wan_input(dtype=torch.float32, device="cpu", per_token=False, image=0):
-    """A step's arguments; a time for each token as in Wan 2.2 5B; tokens of an image as in Wan 2.1's image to video."""
+    """Return the arguments of a step.
+
+    `per_token` gives a timestep per token, as in Wan 2.2 5B. `image` adds image tokens, as in Wan 2.1 image-to-video.
+    """
     inputs = dict(
         hidden_states=random((2, 4, 2, 6, 4), dtype, device),
         timestep=torch.tensor([500, 20], device=device),
@@ -51,7 +54,7 @@ def wan_input(dtype=torch.float32, device="cpu", per_token=False, image=0):
 
 
 def mochi(dtype=torch.float32, device="cpu"):
-    """Mochi 1: the last of its blocks ends the text's stream."""
+    """Return a Mochi 1 model. Its last block does not update the text stream."""
     import diffusers
 
     return build(
@@ -65,7 +68,7 @@ def mochi(dtype=torch.float32, device="cpu"):
 
 
 def mochi_input(dtype=torch.float32, device="cpu"):
-    """Two prompts, one of which has padding before and between its tokens."""
+    """Return inputs with two prompts. One has padding before and between its tokens."""
     mask = torch.ones(2, 8, dtype=torch.bool, device=device)
     mask[1, [0, 3, 6, 7]] = False
     return dict(
@@ -78,7 +81,7 @@ def mochi_input(dtype=torch.float32, device="cpu"):
 
 
 def cogvideox(dtype=torch.float32, device="cpu", rotary=True):
-    """CogVideoX 5B, or 2B, which has no rotary embedding."""
+    """Return a CogVideoX 5B model, or 2B without a rotary embedding."""
     import diffusers
 
     return build(
@@ -93,7 +96,7 @@ def cogvideox(dtype=torch.float32, device="cpu", rotary=True):
 
 
 def cogvideox_input(dtype=torch.float32, device="cpu", rotary=True):
-    """Tables for the video's 12 tokens, each angle twice, as the pipeline makes them."""
+    """Return inputs with tables for 12 video tokens. Each angle occurs twice, as the pipeline makes them."""
     angles = random((12, 8), torch.float32, device, seed=2).repeat_interleave(2, dim=1)
     return dict(
         hidden_states=random((2, 2, 4, 6, 4), dtype, device),
@@ -105,7 +108,7 @@ def cogvideox_input(dtype=torch.float32, device="cpu", rotary=True):
 
 
 def vace(dtype=torch.float32, device="cpu"):
-    """Wan VACE: a second stream of blocks controls the first."""
+    """Return a Wan VACE model, in which a second stream of blocks controls the first."""
     import diffusers
 
     config = dict(

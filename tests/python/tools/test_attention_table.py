@@ -1,4 +1,4 @@
-"""The table from which `patch` chooses the attention: the rule that makes it, and that it was made from its results."""
+"""Tests of the table from which `patch` chooses the attention: its rule, and that it matches its results files."""
 
 import sys
 
@@ -27,7 +27,10 @@ def row(queries, keys, ratio, heads=1, columns=64, padded=False):
 
 
 def test_faster():
-    """Nothing below a size that is slower, whatever lies beside it; as fast is slower. Faster ones count alone."""
+    """A region starts above the largest slower size. Smaller faster sizes are listed one by one.
+
+    Equal times count as slower.
+    """
     rows = [
         row(1024, 1024, 0.9), row(2048, 1024, 1.2), row(4096, 1024, 0.9), row(8192, 1024, 0.8),
         row(1024, 1024, 0.9, padded=True), row(2048, 1024, 0.9, padded=True),
@@ -41,7 +44,7 @@ def test_faster():
 
 
 def test_keys_between():
-    """Behind a number of keys that was measured what it and the next one have in common; alike ones are one."""
+    """Between two measured numbers of keys, the table has the common region. Equal regions are merged."""
     ratios = {128: (0.9, 0.9), 256: (1.1, 0.9), 512: (1.1, 0.9), 1024: (0.9, 0.9), 2048: (0.9, 0.9)}
     rows = [row(queries, keys, r) for keys, both in ratios.items() for queries, r in zip((1, 2), both, strict=True)]
     assert faster(rows) == {
@@ -50,7 +53,7 @@ def test_keys_between():
 
 
 def test_queries_of_all_heads():
-    """Many heads make up for few queries, and not the other way round; of two regions both must be reached."""
+    """Many heads compensate for few queries, but not the reverse. Common regions satisfy both bounds."""
     rows = [row(1024, 512, 1.1), row(1024, 512, 0.9, heads=8), row(2048, 512, 0.9), row(2048, 512, 0.8, heads=8)]
     region = ((1024, 8192), (2048, 2048))
     assert faster(rows) == {(64, False): ({1: region}, {})}
@@ -61,7 +64,7 @@ def test_queries_of_all_heads():
 
 
 def test_a_kernel_that_writes_nothing(monkeypatch):
-    """It is far from torch, whose own result does not lie in the memory that the kernel gets."""
+    """The comparison with torch fails, because torch's result is not in the kernel's output memory."""
     inputs = {name: torch.randn(1, 2048, 2, 64, dtype=torch.bfloat16) for name in "qkv"}
     monkeypatch.setattr(attention_table, "inputs_of", lambda *_: inputs)
     monkeypatch.setattr(attention_table, "sets_for", lambda *_: 2)
@@ -77,7 +80,7 @@ def test_a_kernel_that_writes_nothing(monkeypatch):
 
 @pytest.mark.parametrize("capability", MEASURED)
 def test_table(capability):
-    """The package's is that of the results that it names."""
+    """The table in the package equals the one made from the results files that it names."""
     folder = ROOT / MEASURED[capability]["results"]
     if not (ROOT / "benches" / "results").exists():
         pytest.skip("no results beside these tests, as in a bundle")
@@ -86,7 +89,7 @@ def test_table(capability):
 
 
 def test_adopt(tmp_path, monkeypatch):
-    """Writing it again changes nothing; another GPU's comes beside it."""
+    """Writing the table again changes nothing. The table of another GPU is added to it."""
     if not attention_table.TABLE.exists():
         pytest.skip("no package beside these tests, as in a bundle")
     before, copy = attention_table.TABLE.read_text(), tmp_path / "table.py"
@@ -106,7 +109,7 @@ def test_adopt(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("capability", FASTER)
 def test_note(capability):
-    """It names the GPU and every size."""
+    """The note names the GPU and every size."""
     note = attention_note(capability)
     assert MEASURED[capability]["gpu"] in note
     for (columns, padded), (regions, _) in FASTER[capability].items():

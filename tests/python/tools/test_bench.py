@@ -1,4 +1,4 @@
-"""`python -m oxiwarp bench` on models of two layers."""
+"""Tests of `python -m oxiwarp bench` with small models."""
 
 import importlib
 import io
@@ -21,14 +21,14 @@ from oxiwarp.cli.bench.workloads import WORKLOADS
 
 
 def alike(result):
-    """Is the sample the stock model's, or its difference from that tiny?"""
+    """Return whether the sample equals the stock model's or has a PSNR above 120 dB."""
     return result["equal"] == 1 if result["psnr"] is None else result["psnr"] > 120
 
 
 @pytest.mark.filterwarnings("ignore:In CPU autocast")  # Mochi switches it on itself
 @pytest.mark.parametrize("model", WORKLOADS)
 def test_models(model, tmp_path, capsys, monkeypatch):
-    """Every model runs, stock and patched; float32 samples agree to the last bits; figures are kept."""
+    """Every model runs, stock and patched. float32 samples agree. The results file has the figures."""
     pytest.importorskip("transformers" if model.startswith("qwen") else "diffusers")
     monkeypatch.setenv("OXIWARP_COMMIT", "0123abc")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched", "--out", str(tmp_path)]
@@ -46,7 +46,7 @@ def test_models(model, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # torch's own warning
 def test_cuda_graphs(tmp_path, cuda):
-    """Steps are replayed where that is asked for; one that asks the GPU for a number is left out."""
+    """`--graphs` replays steps as CUDA graphs. A step that reads a number from the GPU is not captured."""
     pytest.importorskip("diffusers")
     options = ["--small", "--device", "cuda", "--rounds", "3", "--variant", "patched", "--out", str(tmp_path)]
     for asked in ([], ["--graphs"]):
@@ -59,7 +59,7 @@ def test_cuda_graphs(tmp_path, cuda):
 
 
 def test_stopped(tmp_path, monkeypatch):
-    """What was measured is kept where a later part is stopped."""
+    """Earlier measurements are kept if a later one is interrupted."""
     pytest.importorskip("diffusers")
     bench = importlib.import_module("oxiwarp.cli.bench")
     measure = bench.measure
@@ -77,7 +77,7 @@ def test_stopped(tmp_path, monkeypatch):
 
 
 def test_compile_only(tmp_path, capsys, monkeypatch):
-    """The compiled variants' first steps, and no figures; one that fails leaves the others."""
+    """`--compile-only` runs the first step of compiled variants. A failing variant does not stop the others."""
     pytest.importorskip("transformers")
     options = ["--model", "qwen3", "--small", "--device", "cpu", "--compile-only", "--out", str(tmp_path)]
     assert main(["bench", *options]) == 0
@@ -99,7 +99,7 @@ def test_compile_only(tmp_path, capsys, monkeypatch):
 
 
 def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
-    """A variant that is not compiled, and a model that does not fit: the figures of the rest, and 1."""
+    """If a variant or a model fails, the others are still measured, and the exit code is 1."""
     pytest.importorskip("transformers")
     build = WORKLOADS["qwen3"].build
 
@@ -124,7 +124,7 @@ def test_one_that_fails_leaves_the_others(monkeypatch, tmp_path, capsys):
 
 
 def test_a_token_again():
-    """Each step finds the cache as the one before did, to the strides: torch.compile would compile for others anew."""
+    """Each step gets a cache with the same shapes and strides. Otherwise torch.compile would recompile."""
     pytest.importorskip("transformers")
     workload, found = WORKLOADS["qwen3-decode"], []
     with torch.no_grad():
@@ -138,7 +138,7 @@ def test_a_token_again():
 
 
 def test_agreement():
-    """PSNR by its definition, where it has none too."""
+    """PSNR follows its definition, also for equal, infinite and NaN values."""
     compare = importlib.import_module("oxiwarp.cli.bench.measure").compare
     reference = torch.tensor([0.0, 1.0, 4.0, 2.0])
     equal, psnr = compare(reference + torch.tensor([0.0, 0.5, 0.0, 0.0]), reference)
@@ -150,13 +150,13 @@ def test_agreement():
 
 
 def test_command():
-    """As it can be run again, without a path of this machine."""
+    """The recorded command can be run again and has no path of this machine."""
     arguments = ["bench", "--variant", "patched-fast", "--out", "/home/me/x", "--small", "--out=/home/me"]
     assert command(arguments) == "python -m oxiwarp bench --variant patched-fast --small"
 
 
 def test_names_of_variants(monkeypatch):
-    """A shell needs no quotes for them. The names of old results files are still understood."""
+    """Names need no quotes in a shell. Names from old results files are still accepted."""
     names = [variant.name for variant in VARIANTS]
     assert all(re.fullmatch("[a-z0-9-]+", name) for name in names) and len(set(names)) == len(names)
     assert set(OLD_NAMES.values()) < set(names) and not set(OLD_NAMES) & set(names)
@@ -169,7 +169,7 @@ def test_names_of_variants(monkeypatch):
 
 
 def test_progress_in_a_log(tmp_path, capsys):
-    """A line on stderr for each stage, with its number: the model, the variants, the rounds."""
+    """Each stage writes a numbered line to stderr: the model, the variants, the rounds."""
     pytest.importorskip("transformers")
     options = ["--small", "--device", "cpu", "--rounds", "2", "--variant", "patched"]
     assert main(["bench", "--model", "qwen3", *options]) == 0
@@ -185,7 +185,7 @@ def test_progress_in_a_log(tmp_path, capsys):
 
 
 def test_progress_in_a_terminal():
-    """A bar over all stages and one over the steps of a stage, and nothing is left of them."""
+    """One bar shows all stages and one the steps of a stage. Both disappear at the end."""
     console = Console(file=io.StringIO(), force_terminal=True, width=80, color_system=None)
     with Stages(3, console) as progress:
         progress.begin("first")
@@ -212,5 +212,5 @@ def test_progress_in_a_terminal():
     ],
 )
 def test_categories(kernel, kind):
-    """Kernels by name."""
+    """Kernels are categorized by name."""
     assert category(kernel, {"ada_norm_rms_bf16"}) == kind

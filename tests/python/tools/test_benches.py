@@ -1,4 +1,4 @@
-"""The benchmarks' chains and references, on a few tokens: a wrong formula is found without a GPU."""
+"""Tests of the benchmarks' chains and references with few tokens. They find a wrong formula without a GPU."""
 
 import inspect
 import sys
@@ -35,7 +35,7 @@ SLACK = {torch.bfloat16: 1, torch.float32: 8}
 
 
 def few(form: Form) -> Shape:
-    """The form's first shape with a few tokens."""
+    """Return the form's first shape with `TOKENS` tokens."""
     _, shape = form.cases[0]
     return (shape[0], TOKENS, *shape[2:])
 
@@ -86,7 +86,7 @@ def test_ours_is_right(form):
 
 
 def test_alone():
-    """What is compared with another build of it: oxiwarp in every mode, without its peers."""
+    """With `alone`, only oxiwarp is measured, in every mode. Such runs are compared with another build."""
     form, results = next(form for form in FORMS if len(form.modes) > 1), Results()
     inputs = inputs_of(form, torch.bfloat16)
     right, _ = right_providers(form, few(form), inputs, results, alone=True)
@@ -129,7 +129,7 @@ def test_every_op_is_measured_and_has_a_family():
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form.timed and not form.backward], ids=name)
 def test_both_modes_are_measured_where_there_are_two(form):
-    """The goal that exact takes little more than fast is on every op that has both."""
+    """Ops with both modes are measured in both, because mode "exact" must take little more time than "fast"."""
     if not has_ours(form):
         pytest.skip(f"{form.function}: not in this build")
     both = "mode" in inspect.signature(getattr(oxiwarp, form.function)).parameters

@@ -10,11 +10,11 @@ from checkout import ROOT
 MAX_COLUMNS = 110
 RUST_COMMENT = re.compile(r"^\s*//")
 UNBREAKABLE = re.compile(r"^\s*(?:///?|//!|#) ?(?:\||\S+$)")
-"""A row of a table, or one word such as a link."""
+"""Matches a table row, or a single word such as a link."""
 
 
 def tracked(pattern):
-    """Files of the repository; of a bundle, which has no repository, none."""
+    """Return the tracked files. A bundle has no repository and gives an empty list."""
     done = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True)
     return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).exists()]
 

@@ -1,4 +1,4 @@
-"""Every function and operator has what the tests of all operators need: roles, calls, a kernel."""
+"""Tests that every function and operator has the roles, calls and kernels that other tests need."""
 
 import inspect
 
@@ -15,7 +15,7 @@ from oxiwarp.ops._roles import OPERATORS
 
 @pytest.mark.parametrize("name", ops.FUNCTIONS)
 def test_every_tensor_has_a_role(name):
-    """Of a public function: a parameter whose type is a tensor. Forms give all that are required."""
+    """Every tensor parameter of a public function has a role. Forms pass all required tensors."""
     info = INFOS[name]
     for parameter in inspect.signature(info.function).parameters.values():
         if "Tensor" in str(parameter.annotation):
@@ -49,6 +49,6 @@ def test_every_operator_has_kernels(name, key):
     ),
 )
 def test_an_operator_that_does_not_fit_is_refused(schema, roles, text):
-    """At registration, before torch gets a kernel."""
+    """Registration rejects the operator before torch gets a kernel."""
     with pytest.raises(TypeError, match=f"^{text}"):
         _native.register("libtorch_cpu.so", NAMESPACE, [(schema, roles)])

@@ -1,4 +1,4 @@
-"""docs/: the Python in them runs, tables made by scripts are fresh, links lead somewhere."""
+"""Tests of docs/: code blocks run, generated tables are up to date, and link targets exist."""
 
 import importlib
 import os
@@ -57,7 +57,7 @@ def script(name):
 
 
 def test_tables_are_fresh():
-    """If not: python scripts/fused_chains.py."""
+    """Generated tables are up to date. Otherwise run `python scripts/fused_chains.py`."""
     made = script("fused_chains")
     for name, parts in made.PAGES.items():
         text = (ROOT / name).read_text()
@@ -65,14 +65,14 @@ def test_tables_are_fresh():
 
 
 def test_operators_are_fresh():
-    """If not: python scripts/operators.py."""
+    """The operator reference is up to date. Otherwise run `python scripts/operators.py`."""
     made = script("operators")
     assert made.PAGE.read_text() == made.page(), "docs/reference/operators.md is stale"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page):
-    """Files that a page links are there, and so are the headings."""
+    """Linked files and headings exist."""
     for target, heading in LINK.findall(page.read_text()):
         path = page.parent / target
         assert path.exists(), f"{page.name}: {target}"
@@ -97,7 +97,7 @@ def test_pages_have_standard_terms(page):
 
 
 def test_module_documentation_has_standard_terms():
-    """The `//!` lines of Rust sources."""
+    """The `//!` lines of Rust sources use the standard terms."""
     found = []
     for folder in ("cuda-std", "cuda-builder", "kernels-gpu", "host", "py-bindings"):
         for path in sorted((ROOT / folder).rglob("*.rs")):

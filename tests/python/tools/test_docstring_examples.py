@@ -16,13 +16,13 @@ NOTES = ("Exactness", "Gradients")  # fields of every operator in docs/reference
 
 
 def examples(function):
-    """The examples of a docstring, with the names that they may use."""
+    """Return the examples of a docstring as a doctest with the names that they may use."""
     names = {"torch": torch, "oxiwarp": oxiwarp}
     return doctest.DocTestParser().get_doctest(inspect.getdoc(function) or "", names, function.__name__, None, 0)
 
 
 def lacking(function):
-    """What the docstring of an operator lacks: an example, sections, or arguments in "Args:"."""
+    """Return what the docstring of an operator lacks: an example, sections, or arguments in "Args:"."""
     text = inspect.getdoc(function) or ""
     missing = [] if examples(function).examples else ["an example"]
     missing += [f"{name}:" for name in SECTIONS if not re.search(rf"^{name}:$", text, re.MULTILINE)]
@@ -33,7 +33,7 @@ def lacking(function):
 
 @pytest.mark.parametrize("name", PUBLIC)
 def test_examples_print_what_they_show(name):
-    """Of all public functions that have examples."""
+    """The examples of all public functions print what the docstrings show."""
     report = []
     runner = doctest.DocTestRunner(verbose=False)
     runner.run(examples(PUBLIC[name]), out=report.append)
