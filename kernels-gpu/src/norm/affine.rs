@@ -1,4 +1,7 @@
-//! What follows a norm's reduction: weight and bias, then scale and shift.
+//! Weight and bias of a norm, and the kernel arguments of scale and shift.
+//!
+//! A norm computes `y = (norm(x) * weight + bias) * (1 + scale) + shift`. Each of the four operands may be
+//! absent.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
@@ -7,13 +10,13 @@ use super::operand_forms::Dense;
 use super::reduce::stats::Stats;
 use super::reduce::warp::{LayerNorm, MeanSquare, Moments};
 
-/// The parameters of a norm: a kernel argument.
+/// Weight and bias of a norm: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Affine {
-    /// Multiplies the normalised value.
+    /// Factor of the normalised value.
     pub weight: Operand,
-    /// Added after that.
+    /// Value added after the multiplication.
     pub bias: Operand,
 }
 
@@ -21,27 +24,27 @@ pub struct Affine {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct ScaleShift {
-    /// `1 + scale` multiplies the norm.
+    /// The scale. The factor of the norm is `1 + scale`.
     pub scale: Modulation,
-    /// Added after that.
+    /// Value added after the multiplication.
     pub shift: Modulation,
 }
 
-/// One modulated result: a kernel argument.
+/// One modulated output: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulated {
-    /// What modulates it.
+    /// Scale and shift of this output.
     pub by: ScaleShift,
-    /// Where it goes.
+    /// The output.
     pub y: Rows,
 }
 
-/// A norm whose weight and bias are applied as the module does that it stands for.
+/// A norm that applies weight and bias in the order of the torch module that it replaces.
 pub(crate) trait Norm: Moments {
-    /// The normalised `x`, times `weight`, plus `bias`, in f32.
+    /// Normalises `x`, multiplies by `weight` and adds `bias`, in f32.
     fn apply(stats: Stats, x: [f32; 4], weight: Option<[f32; 4]>, bias: Option<[f32; 4]>) -> [f32; 4];
-    /// The same, rounded where the module's own kernels round.
+    /// Computes the same, rounded to `T` at each point at which the module's kernels round.
     fn rounded<T: Elem>(
         stats: Stats,
         x: [f32; 4],
@@ -66,7 +69,7 @@ impl Norm for LayerNorm {
             (None, None) => n,
         }
     }
-    /// One kernel of torch does all.
+    /// torch computes LayerNorm in one kernel, which rounds once.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -90,7 +93,7 @@ impl Norm for MeanSquare {
         }
         lanes
     }
-    /// An operator for each step.
+    /// Modules that write RMSNorm out use one operator per step, and each operator rounds.
     #[inline(always)]
     fn rounded<T: Elem>(
         stats: Stats,
@@ -109,24 +112,26 @@ impl Norm for MeanSquare {
     }
 }
 
-/// Weight and bias of a norm: none where the form says so, so that no quad asks.
+/// A loader for weight and bias, one type per form of the operands. The type `()` is the form without weight
+/// and bias.
 pub(crate) trait Parameters: Copy {
-    /// Are they read without a question asked, so that many can be on their way?
+    /// `true` if the dtypes are fixed at compile time, so that the loads of several vec4s are in flight
+    /// together.
     const GROUPED: bool;
-    /// What is read of a quad.
+    /// The loaded weight and bias of one vec4.
     type Fetched: Copy;
-    /// Nothing yet.
+    /// Initial value of a `Fetched` variable that is not loaded yet.
     const EMPTY: Self::Fetched;
-    /// The thread's columns of them.
+    /// Returns the thread's `columns` of weight and bias.
     ///
     /// # Safety
-    /// As [`OperandRow::of`]; both are one row, of the form that this is for.
+    /// As [`OperandRow::of`]. Weight and bias have one row each, and the form of this type.
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self;
-    /// Reads the thread's part of `tile`.
+    /// Loads weight and bias for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Weight and bias.
+    /// Converts the loaded weight and bias to f32. An absent operand is `None`.
     fn values(&self, fetched: Self::Fetched) -> (Option<[f32; 4]>, Option<[f32; 4]>);
-    /// Weight and bias of `tile`.
+    /// Loads weight and bias for the thread's columns of `tile`, and converts them to f32.
     #[inline(always)]
     fn lanes(&self, tile: u32) -> (Option<[f32; 4]>, Option<[f32; 4]>) {
         self.values(self.fetch(tile))
@@ -147,7 +152,7 @@ impl Parameters for () {
     }
 }
 
-/// A thread's columns of weight and bias of any type.
+/// The calling thread's columns of weight and bias, whose dtypes are tested at run time.
 #[derive(Clone, Copy)]
 pub(crate) struct AffineRow<T, A> {
     weight: OperandRow<T, A>,
@@ -155,11 +160,13 @@ pub(crate) struct AffineRow<T, A> {
 }
 
 impl<T: Elem, A: Access> AffineRow<T, A> {
+    /// Returns the thread's `columns` of weight and bias.
+    ///
     /// # Safety
-    /// As [`OperandRow::of`]; both are one row.
+    /// As [`OperandRow::of`]. Weight and bias have one row each.
     #[inline(always)]
     pub unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes weight and bias with one readable row of these columns each.
         unsafe {
             Self {
                 weight: OperandRow::of(&affine.weight, RowIndex::FIRST, columns),
@@ -175,7 +182,7 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     const EMPTY: Self::Fetched = (None, None);
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes weight and bias with one readable row of these columns each.
         unsafe { Self::of(affine, columns) }
     }
     #[inline(always)]
@@ -188,7 +195,8 @@ impl<T: Elem, A: Access> Parameters for AffineRow<T, A> {
     }
 }
 
-/// A thread's columns of weight and bias of one type, `E`. `BOTH`: both are there.
+/// The calling thread's columns of weight and bias with elements of type `E`. If `BOTH` is true, both are
+/// present.
 #[derive(Clone, Copy)]
 pub(crate) struct DenseAffine<E, A, const BOTH: bool> {
     weight: Dense<E, A>,
@@ -201,7 +209,7 @@ impl<E: Elem, A: Access, const BOTH: bool> Parameters for DenseAffine<E, A, BOTH
     const EMPTY: [Vec4<E>; 2] = [Vec4::ZERO; 2];
     #[inline(always)]
     unsafe fn of(affine: &Affine, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes weight and bias with one readable row of `E` each.
         let [weight, bias] = [&affine.weight, &affine.bias]
             .map(|operand| unsafe { Dense::of_operand(operand, RowIndex::FIRST, columns) });
         Self { weight: weight.assume_present_if(BOTH), bias: bias.assume_present_if(BOTH) }

@@ -1,4 +1,7 @@
-//! The rows `x + gate * y`: a residual branch that comes back.
+//! `sum = x + gate * y`: the gated residual of a transformer block, as the input of a norm.
+//!
+//! The residual stream is `x`, and `y` is the output of attention or of the MLP. Without a gate,
+//! `sum = x + y`.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
@@ -8,25 +11,25 @@ use super::operand::{Modulation, zip};
 use super::operand_forms::ModulationSource;
 use super::row_context::RowContext;
 
-/// The operands of a gated residual and how they are combined: a kernel argument.
+/// The operands and rounding of a gated residual: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct GatedResidualArg {
     /// The residual stream.
     pub x: Rows,
-    /// The branch.
+    /// The output of the residual branch.
     pub y: Rows,
-    /// What multiplies the branch.
+    /// The factor of the branch, which may be absent.
     pub gate: Modulation,
-    /// Where the sum goes.
+    /// The output.
     pub sum: Rows,
-    /// Round the product too, as separate operators do. 0 or 1.
+    /// 1: also round the product `gate * y`, as separate operators do. 0: round only the sum.
     pub round_each: u32,
-    /// Clamp the sum to what f16 can hold, ±65504. 0 or 1.
+    /// 1: clamp the sum to the finite range of f16, ±65504. 0: do not clamp.
     pub clip: u32,
 }
 
-/// `value` within what f16 can hold: an infinity too; a NaN stays one.
+/// Clamps `value` to the finite range of f16, ±65504. Infinities are clamped too, NaN stays NaN.
 #[inline(always)]
 #[allow(clippy::manual_clamp, reason = "`clamp` is `max` and `min`, which turn a NaN into a number on a GPU")]
 pub(crate) fn clamped(value: f32) -> f32 {
@@ -39,28 +42,34 @@ pub(crate) fn clamped(value: f32) -> f32 {
     }
 }
 
-/// A warp's row of a [`GatedResidualArg`], to be normalised: both of what it is the sum of are on their way at once.
+/// The row of a [`GatedResidualArg`] that the calling thread works on, as the source of a norm.
+///
+/// The loads of `x` and `y` are in flight together.
 #[derive(Clone, Copy)]
 pub(crate) struct GatedRow<T, F, A> {
     x: Vec4Row<T, A>,
     y: Vec4Row<T, A>,
     gate: F,
     sum: Vec4RowMut<T, A>,
-    /// Where `y` waits; `x`, and then the sum, wait where rows do.
+    /// The staged row of `y`. `RowContext::staged` contains `x`, then the sum.
     branch: SharedRow<T>,
     round_each: bool,
     clip: bool,
 }
 
 impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
+    /// Returns the row of `gated` at `row.at`.
+    ///
+    /// If the form `F` is known at compile time (`F::GROUPED`), `gated.clip` and `gated.round_each` are
+    /// ignored. The sum is then not clamped, and `rounds` decides whether the product is rounded.
+    ///
     /// # Safety
-    /// As [`Vec4Row::of`] for each operand; those that the launch stages are `Rows::is_vector` if it says so.
-    /// The gate is of the form `F`; in forms that are known when the kernel is compiled nothing is clipped,
-    /// and the product rounded as the norm's steps are.
+    /// As [`Vec4Row::of`] for each operand. If `row.p.packs` is 1, `x` and `y` are `Rows::is_vector`. The
+    /// gate has the form `F`.
     #[inline(always)]
     pub unsafe fn of(gated: &GatedResidualArg, row: &RowContext<T, A>, rounds: impl RoundEach) -> Self {
         let (at, columns) = (row.at, row.columns);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes operands whose rows have these columns, and a gate of the form `F`.
         unsafe {
             Self {
                 x: Vec4Row::of(&gated.x, at, columns),
@@ -74,7 +83,7 @@ impl<T: Elem, F: ModulationSource<T>, A: Access> GatedRow<T, F, A> {
         }
     }
 
-    /// The thread's sum of `tile`, written.
+    /// Computes and writes the thread's sum of `tile`, and returns it.
     #[inline(always)]
     fn add(&self, tile: u32, [x, y]: [Vec4<T>; 2], gate: F::Fetched) -> Vec4<T> {
         let mut total = if self.round_each {

@@ -1,27 +1,30 @@
-//! The two ends of the [`passes`](super::passes): where a row comes from, and what becomes of it.
+//! The input ([`Source`]) and the output ([`Sink`]) of the two [`passes`](super::passes) of a norm.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
 use super::reduce::stats::Stats;
 use super::row_context::RowContext;
 
-/// Where the rows to be normalised come from.
+/// The row to be normalised, as a function of the operands that it is computed from.
+///
+/// A tile is 128 columns of a row: one vec4 for each of 32 threads.
 pub(crate) trait Source<T: Elem, A: Access>: Copy {
-    /// What a quad is made of.
+    /// The loaded operands of one vec4.
     type Parts: Copy;
-    /// Nothing yet.
+    /// Initial value of a `Parts` variable that is not loaded yet.
     const NOTHING: Self::Parts;
-    /// Brings what the warp's row is made of to where it waits.
+    /// Copies the row's operands to shared memory, and waits for the copies.
     fn stage(&self, row: &RowContext<T, A>);
-    /// Reads what the thread's quad of `tile` is made of.
+    /// Loads the operands of the thread's vec4 of `tile`.
     fn parts(&self, row: &RowContext<T, A>, tile: u32) -> Self::Parts;
-    /// Makes the quad, which then waits, if rows do.
+    /// Computes the thread's vec4 of `tile` from `parts`. If rows are staged, the staged row then contains
+    /// this vec4.
     fn make(&self, row: &RowContext<T, A>, tile: u32, parts: Self::Parts) -> Vec4<T>;
-    /// The same quad again, of a row that is too long to wait.
+    /// Returns the vec4 of `tile` in the second pass, if the row is too long to be staged.
     fn again(&self, tile: u32) -> Vec4<T>;
 }
 
-/// A row as it is.
+/// A row of one operand, without computation.
 impl<T: Elem, A: Access> Source<T, A> for Vec4Row<T, A> {
     type Parts = Vec4<T>;
     const NOTHING: Vec4<T> = Vec4::ZERO;
@@ -44,20 +47,23 @@ impl<T: Elem, A: Access> Source<T, A> for Vec4Row<T, A> {
     }
 }
 
-/// What becomes of the quads in the second pass.
+/// The second pass: it computes the results of each vec4 and writes them.
 pub(crate) trait Sink<T: Elem> {
-    /// Are there registers to read beside a whole group before anything is done with it?
+    /// `true` if the operands of a whole group of vec4s fit in registers, so that their loads are in flight
+    /// together.
     const GROUPED: bool;
-    /// Is what is read beside a held row so little that all of it may wait for the reduction?
+    /// `true` if the operands of a whole row fit in registers. If the row is in registers too, they are then
+    /// loaded before the block reduction.
     const EARLY: bool = false;
-    /// Quads of a held row of which what is beside them is read together.
+    /// Number of vec4s of a row in registers whose operands are loaded together.
     const PREFETCH: usize = 4;
-    /// What is read beside a quad.
+    /// The loaded operands of one vec4: scale and shift, for example.
     type Fetched: Copy;
-    /// Nothing yet.
+    /// Initial value of a `Fetched` variable that is not loaded yet.
     const EMPTY: Self::Fetched;
-    /// Reads the thread's part of `tile`.
+    /// Loads the operands for the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Writes what the quad makes with it, in a row of these moments.
+    /// Computes and writes the results of `vec4` in `tile`, with the statistics of its row and the loaded
+    /// operands.
     fn put(&self, stats: Stats, tile: u32, vec4: Vec4<T>, fetched: Self::Fetched);
 }

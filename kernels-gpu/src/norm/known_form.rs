@@ -1,4 +1,4 @@
-//! The forms of operands that a kernel is compiled for: the part of it that depends on them, once for each.
+//! Selects the instantiation of a kernel body for the form of its operands.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_any_length};
 
@@ -7,13 +7,13 @@ use super::operand::ModulationRow;
 use super::operand_forms::{Dense, ModulationSource, WithTable};
 use super::params::{NormParams, OperandForm};
 
-/// Is the result rounded after each step? Known when the kernel is compiled, or looked up.
+/// The choice to round after each step: a compile-time constant ([`Rounds`]) or a run-time value (`bool`).
 pub(crate) trait RoundEach: Copy {
-    /// The answer.
+    /// Returns `true` to round after each step, `false` to round once at the end.
     fn get(self) -> bool;
 }
 
-/// It is known.
+/// The choice as a compile-time constant.
 #[derive(Clone, Copy)]
 pub(crate) struct Rounds<const EACH: bool>;
 
@@ -31,27 +31,30 @@ impl RoundEach for bool {
     }
 }
 
-/// A part of a kernel that is compiled for each form of its operands.
+/// A kernel body that is generic over the forms of its operands.
 pub(crate) trait Formed<T: Elem, A: Access> {
-    /// Does it, with scale, shift and gate of the form `F` and weight and bias of `P`.
+    /// Runs the body. Scale, shift and gate have the form `F`, weight and bias have the form `P`.
     ///
     /// # Safety
-    /// The operands are of these forms.
+    /// The operands have these forms.
     unsafe fn run<F: ModulationSource<T>, P: Parameters, R: RoundEach>(self, rounds: R);
 }
 
-/// Does `part` in the form that `p` says. Of two outputs only the simplest form is known when the kernel is compiled.
+/// Runs `part` in the instantiation for `p.form`. Accesses for rows of any length use one instantiation for
+/// all forms.
+///
+/// With two outputs, rows of whole tiles are instantiated only for [`OperandForm::SAME`].
 ///
 /// # Safety
-/// `p.form` is that of the operands.
+/// `p.form` is the form of the operands.
 #[inline(always)]
 pub(crate) unsafe fn in_form<T: Elem, const OUTPUTS: usize, A: Access>(
     part: impl Formed<T, A>,
     p: NormParams,
 ) {
-    // f32 has no roundings between.
+    // In f32, rounding a step changes nothing. So f32 uses the instantiation that rounds each step.
     let each = p.round_each != 0 || size_of::<T>() == 4;
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller passes the form of the operands as `p.form`, and each branch below matches the form.
     unsafe {
         if is_any_length::<A>() {
             part.run::<ModulationRow<T, A>, AffineRow<T, A>, _>(each)

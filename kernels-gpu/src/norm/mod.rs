@@ -1,5 +1,6 @@
-//! LayerNorm and RMSNorm with the summation order of torch, and the operands that follow the reduction:
-//! `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm`.
+//! Building blocks of LayerNorm and RMSNorm with torch's summation order, and the operands applied after it.
+//!
+//! The ops `layer_norm`, `ada_norm`, `gated_residual_ada_norm` and `residual_tanh_gated_rms_norm` use them.
 pub mod affine;
 pub mod gated_residual;
 pub(crate) mod io;

@@ -1,5 +1,7 @@
-//! What follows a norm's reduction where it is modulated: scale and shift, in whichever form the operands
-//! have.
+//! `y = norm(x) * (1 + scale) + shift`: the second pass of a modulated norm, for one or two pairs of scale
+//! and shift.
+//!
+//! The adaptive norms of diffusion transformers (adaLN) have this form.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -13,7 +15,7 @@ use super::operand_forms::ModulationSource;
 use super::reduce::stats::Stats;
 use super::row_context::RowContext;
 
-/// `y = norm * (1 + scale) + shift`, once or twice, as the second pass of a norm.
+/// The operands of the calling thread for `y = norm(x) * (1 + scale) + shift`, with `OUTPUTS` outputs.
 #[derive(Clone, Copy)]
 pub(crate) struct Modulate<T, N, F, P, R, const OUTPUTS: usize, A> {
     affine: P,
@@ -25,9 +27,11 @@ pub(crate) struct Modulate<T, N, F, P, R, const OUTPUTS: usize, A> {
 impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, const OUTPUTS: usize, A: Access>
     Modulate<T, N, F, P, R, OUTPUTS, A>
 {
+    /// Returns the operands for the thread's columns of a row.
+    ///
     /// # Safety
-    /// As [`ModulationSource::of`] for scales and shifts, [`Parameters::of`] for weight and bias, as [`Vec4RowMut::of`]
-    /// for each `y`.
+    /// As [`ModulationSource::of`] for scales and shifts, [`Parameters::of`] for weight and bias, and
+    /// [`Vec4RowMut::of`] for each `y`.
     #[inline(always)]
     pub unsafe fn of(
         affine: &Affine,
@@ -35,9 +39,10 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
         (at, columns): (RowIndex, Vec4Columns),
         round_each: R,
     ) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes weight and bias of the form `P` with these columns.
         let affine = unsafe { P::of(affine, columns) };
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes scales and shifts of the form `F`, and outputs with a row for this
+        // thread.
         let outputs = outputs.map(|Modulated { by, y }| unsafe {
             (
                 F::of(&by.scale, at, columns).assume_present(),
@@ -54,7 +59,8 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
 {
     const GROUPED: bool = F::GROUPED && P::GROUPED && OUTPUTS == 1;
     const EARLY: bool = F::EARLY && size_of::<P::Fetched>() == 0 && OUTPUTS == 1;
-    // Four operands of four quads would have the registers of a tenth block.
+    // With weight and bias, a vec4 has four operands. Loading them for four vec4s at a time would need so
+    // many registers that an SM has room for one block fewer.
     const PREFETCH: usize = if size_of::<P::Fetched>() == 0 { 4 } else { 1 };
     type Fetched = (P::Fetched, [(F::Fetched, F::Fetched); OUTPUTS]);
     const EMPTY: Self::Fetched = (P::EMPTY, [(F::EMPTY, F::EMPTY); OUTPUTS]);
@@ -92,7 +98,7 @@ impl<T: Elem, N: Norm, F: ModulationSource<T>, P: Parameters, R: RoundEach, cons
     }
 }
 
-/// `norm * (1 + scale) + shift` of the rows of `source`.
+/// The modulated norm of the rows of `source`.
 pub(crate) struct ModulatedNorm<N, S, const OUTPUTS: usize> {
     pub source: S,
     pub affine: Affine,
@@ -101,6 +107,8 @@ pub(crate) struct ModulatedNorm<N, S, const OUTPUTS: usize> {
 }
 
 impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
+    /// Runs both passes over `row`.
+    ///
     /// # Safety
     /// As [`Modulate::of`].
     #[inline(always)]
@@ -112,7 +120,8 @@ impl<N: Norm, S, const OUTPUTS: usize> ModulatedNorm<N, S, OUTPUTS> {
         S: Source<T, A>,
     {
         let at = (row.at, row.columns);
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes operands of the forms `F` and `P`, and outputs with a row for this
+        // thread.
         let sink =
             unsafe { Modulate::<T, N, F, P, R, OUTPUTS, A>::of(&self.affine, self.outputs, at, rounds) };
         row.run::<N, _, _>(self.source, sink);

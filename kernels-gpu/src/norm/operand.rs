@@ -1,8 +1,8 @@
-//! Operands beside the rows of a norm: absent, of the element type or in f32; one row for all, or one for
-//! each.
+//! Operands that broadcast against the rows of a norm: weight, bias, scale, shift and gate.
 //!
-//! Which it is, is decided at run time: the branches are the same for every thread of a launch, and the
-//! kernels that use them wait for memory.
+//! An operand may be absent, and has the element type of the rows or f32. It has one row for all rows, or one
+//! per row. The types of this module test these properties at run time. The branches are uniform within a
+//! launch, and the kernels with such branches are bound by memory.
 use crate::layout::operand_kind::OperandKind;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, round};
@@ -11,37 +11,39 @@ use cuda_std::vec4::{Access, round};
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Operand {
-    /// Where its rows lie; a stride is 0 where it broadcasts.
+    /// Base and strides. A stride is 0 in a dimension in which the operand broadcasts.
     pub rows: Rows,
-    /// Whether it is there, and its element type.
+    /// Absent, or the element type.
     pub kind: OperandKind,
 }
 
 impl Operand {
-    /// The operand that is not there.
+    /// An absent operand.
     pub const ABSENT: Self = Self {
         rows: Rows { base: core::ptr::null_mut(), inner_stride: 0, outer_stride: 0 },
         kind: OperandKind::ABSENT,
     };
 }
 
-/// `value`, or `table + value` where there is a table (`scale_shift_table + temb` of PixArt, LTX-Video and
-/// Wan): a kernel argument.
+/// A scale, shift or gate: `value`, or `table + value` if a table is present. A kernel argument.
+///
+/// PixArt, LTX-Video and Wan compute `scale_shift_table + temb`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Modulation {
-    /// For a batch or a token.
+    /// The modulation of a batch or of a token (`temb`).
     pub value: Operand,
-    /// A parameter, added in f32 and rounded to the element type if both are of it.
+    /// A parameter that is added in f32. If both operands have the rows' element type, the sum is rounded to
+    /// this type.
     pub table: Operand,
 }
 
 impl Modulation {
-    /// The modulation that is not there.
+    /// An absent modulation.
     pub const ABSENT: Self = Self { value: Operand::ABSENT, table: Operand::ABSENT };
 }
 
-/// A thread's columns of an [`Operand`].
+/// The calling thread's columns of an [`Operand`].
 #[derive(Clone, Copy)]
 pub(crate) struct OperandRow<T, A> {
     row: MixedRow<T, A>,
@@ -49,16 +51,19 @@ pub(crate) struct OperandRow<T, A> {
 }
 
 impl<T: Elem, A: Access> OperandRow<T, A> {
+    /// Returns the thread's `columns` of row `at`.
+    ///
     /// # Safety
-    /// As [`MixedRow::of`], for the type that the operand's kind says.
+    /// As [`MixedRow::of`], for the element type in `operand.kind`.
     #[inline(always)]
     pub unsafe fn of(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises; an absent operand is never read.
+        // SAFETY: the caller passes an operand with readable rows of this type. An absent operand is never
+        // read.
         let row = unsafe { MixedRow::of(&operand.rows, at, columns, operand.kind.is(OperandKind::F32)) };
         Self { row, kind: operand.kind }
     }
 
-    /// Its values in `tile`, if it is there.
+    /// Returns the thread's values in `tile` in f32, or `None` if the operand is absent.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
         match self.kind {
@@ -68,7 +73,7 @@ impl<T: Elem, A: Access> OperandRow<T, A> {
     }
 }
 
-/// A thread's columns of a [`Modulation`].
+/// The calling thread's columns of a [`Modulation`].
 #[derive(Clone, Copy)]
 pub(crate) struct ModulationRow<T, A> {
     pub value: OperandRow<T, A>,
@@ -76,7 +81,8 @@ pub(crate) struct ModulationRow<T, A> {
 }
 
 impl<T: Elem, A: Access> ModulationRow<T, A> {
-    /// Its values in `tile`, if it is there.
+    /// Returns the thread's values in `tile` in f32, including the table, or `None` if the modulation is
+    /// absent.
     #[inline(always)]
     pub fn lanes(&self, tile: u32) -> Option<[f32; 4]> {
         let value = self.value.lanes(tile)?;
@@ -87,7 +93,7 @@ impl<T: Elem, A: Access> ModulationRow<T, A> {
     }
 }
 
-/// `f` of every pair.
+/// Applies `f` to each pair of elements.
 #[inline(always)]
 pub(crate) fn zip(a: [f32; 4], b: [f32; 4], f: impl Fn(f32, f32) -> f32) -> [f32; 4] {
     [f(a[0], b[0]), f(a[1], b[1]), f(a[2], b[2]), f(a[3], b[3])]

@@ -1,32 +1,35 @@
-//! The forms that an operand beside the rows has in a kernel: those that matter for speed are known when it
-//! is compiled, and any other is looked up for each quad.
+//! Loaders for scale, shift and gate, one type per form of the operand.
+//!
+//! [`Dense`] and [`WithTable`] fix the dtype and the table at compile time. [`ModulationRow`] tests them for
+//! each vec4.
 use cuda_std::prelude::*;
 use cuda_std::vec4::Access;
 
 use super::operand::{Modulation, ModulationRow, Operand, OperandRow};
 use crate::layout::operand_kind::OperandKind;
 
-/// Where an operand's values come from, so that a kernel asks for each quad only what it has to.
+/// A loader for the values of an operand. It tests at run time only what its type does not fix.
 pub(crate) trait OperandSource<T: Elem>: Copy {
-    /// Is it read without a question asked, so that many can be on their way?
+    /// `true` if dtype and table are fixed at compile time, so that the loads of several vec4s are in flight
+    /// together.
     const GROUPED: bool;
-    /// Is it read in one access of 8 bytes?
+    /// `true` if a vec4 is a single load of 8 bytes.
     const EARLY: bool = false;
-    /// What is read of a quad.
+    /// The loaded data of one vec4.
     type Fetched: Copy;
-    /// Nothing yet.
+    /// Initial value of a `Fetched` variable that is not loaded yet.
     const EMPTY: Self::Fetched;
-    /// Reads the thread's part of `tile`.
+    /// Loads the thread's columns of `tile`.
     fn fetch(&self, tile: u32) -> Self::Fetched;
-    /// Is the operand there at all?
+    /// Returns whether the operand is present.
     fn exists(&self) -> bool;
-    /// Its values.
+    /// Converts loaded data to f32.
     fn lanes(fetched: Self::Fetched) -> [f32; 4];
-    /// Its values in the rows' type, which they have.
+    /// Converts loaded data to the rows' element type `T`. A [`Dense`] operand must already have this type.
     fn vec4(fetched: Self::Fetched) -> Vec4<T>;
 }
 
-/// An operand of one type, `E`, without a table.
+/// An operand with elements of type `E` and without a table.
 #[derive(Clone, Copy)]
 pub(crate) struct Dense<E, A> {
     row: Vec4Row<E, A>,
@@ -34,22 +37,25 @@ pub(crate) struct Dense<E, A> {
 }
 
 impl<E: Elem, A: Access> Dense<E, A> {
+    /// Returns the thread's `columns` of row `at`.
+    ///
     /// # Safety
-    /// As [`Vec4Row::of`], if the operand is there.
+    /// As [`Vec4Row::of`], if the operand is present.
     #[inline(always)]
     pub unsafe fn of_operand(operand: &Operand, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises; an absent operand is never read.
+        // SAFETY: the caller passes an operand with readable rows of `E`. An absent operand is never read.
         let row = unsafe { Vec4Row::of(&operand.rows, at, columns) };
         Self { row, exists: operand.kind.is_not(OperandKind::ABSENT) }
     }
 
-    /// The same, of which the compiler knows that it is there, if it `is`.
+    /// Marks the operand as present if `is` is true. With a constant `is`, the compiler removes the test for
+    /// presence.
     #[inline(always)]
     pub fn assume_present_if(self, is: bool) -> Self {
         Self { exists: is || self.exists, ..self }
     }
 
-    /// Its quad of `tile`; zeros if it is absent.
+    /// Loads the thread's vec4 of `tile`. It is zero if the operand is absent.
     #[inline(always)]
     pub fn get(&self, tile: u32) -> Vec4<E> {
         if self.exists { self.row.get(tile) } else { Vec4::ZERO }
@@ -79,7 +85,7 @@ impl<T: Elem, E: Elem, A: Access> OperandSource<T> for Dense<E, A> {
     }
 }
 
-/// A value and its table, both of the rows' type: their sum, rounded.
+/// A value and its table, both of the rows' element type `T`. The operand is their sum, rounded to `T`.
 #[derive(Clone, Copy)]
 pub(crate) struct WithTable<T, A> {
     value: Dense<T, A>,
@@ -112,7 +118,7 @@ impl<T: Elem, A: Access> OperandSource<T> for WithTable<T, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for WithTable<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises; the table is one row.
+        // SAFETY: the caller passes a value and a table with readable rows of `T`. The table has one row.
         unsafe {
             Self {
                 value: ModulationSource::<T>::of(modulation, at, columns),
@@ -148,14 +154,14 @@ impl<T: Elem, A: Access> OperandSource<T> for ModulationRow<T, A> {
     }
 }
 
-/// A kind of [`OperandSource`] that is made of a [`Modulation`].
+/// An [`OperandSource`] that is built from a [`Modulation`].
 pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
-    /// The thread's columns of it.
+    /// Returns the thread's `columns` of row `at`.
     ///
     /// # Safety
-    /// As [`ModulationRow::of`]; the modulation is of this form.
+    /// As [`OperandRow::of`] for value and table. The modulation has this form.
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self;
-    /// The same, of which the compiler knows that it is there, where that helps.
+    /// Marks the operand as present, in forms in which the compiler can then remove the test for presence.
     fn assume_present(self) -> Self {
         self
     }
@@ -164,7 +170,7 @@ pub(crate) trait ModulationSource<T: Elem>: OperandSource<T> + Sized {
 impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a modulation of this form with readable rows.
         unsafe { Self::of_operand(&modulation.value, at, columns) }
     }
     #[inline(always)]
@@ -176,7 +182,7 @@ impl<T: Elem, E: Elem, A: Access> ModulationSource<T> for Dense<E, A> {
 impl<T: Elem, A: Access> ModulationSource<T> for ModulationRow<T, A> {
     #[inline(always)]
     unsafe fn of(modulation: &Modulation, at: RowIndex, columns: Vec4Columns) -> Self {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller passes a modulation of this form with readable rows.
         unsafe {
             Self {
                 value: OperandRow::of(&modulation.value, at, columns),

@@ -1,62 +1,67 @@
-//! The parameters of the norm kernels over vec4s, and the access to rows that they are compiled for.
+//! Arguments of the norm kernels: sizes, `eps`, memory access of the rows, and forms of the operands.
 use super::reduce::block::THREADS;
 
-/// The [`Access`](cuda_std::vec4::Access) of a launch, for kernels that are compiled for several of them.
+/// The [`Access`](cuda_std::vec4::Access) of a launch, for kernels that contain the code for several
+/// accesses.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowAccess(u32);
 
 impl RowAccess {
-    /// [`Scalar`](cuda_std::vec4::Scalar).
+    /// [`Scalar`](cuda_std::vec4::Scalar): one element per load or store.
     pub const SCALAR: Self = Self(0);
-    /// [`Vectorized`](cuda_std::vec4::Vectorized).
+    /// [`Vectorized`](cuda_std::vec4::Vectorized): four elements per load or store.
     pub const VECTORIZED: Self = Self(1);
-    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or another access to rows of whole tiles.
+    /// [`WholeTiles`](cuda_std::vec4::WholeTiles), or another access for rows of whole tiles of 128 columns.
     pub const WHOLE_TILES: Self = Self(2);
 }
 
-/// The dtypes and tables of a norm's operands (weight, bias, scale, shift, gate). A kernel that is compiled for one form
-/// has no branch on them for each vec4.
+/// The dtypes and tables of a norm's operands (weight, bias, scale, shift, gate).
+///
+/// A kernel that is compiled for one form has no branches on dtype or table in its loop over vec4s.
+/// An operand with a table is `table + value`: see [`Modulation`](super::operand::Modulation).
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperandForm(u32);
 
 impl OperandForm {
-    /// The operands that are present have the rows' dtype. There is no table, and a modulated norm has no weight or bias.
+    /// Present operands have the dtype of the rows. There is no table. A modulated norm has no weight or
+    /// bias.
     pub const SAME: Self = Self(0);
-    /// As `SAME`, but the operands are f32 and the rows have 16 bits an element.
+    /// As `SAME`, but the operands are f32 and the rows have a 16-bit dtype.
     pub const F32: Self = Self(1);
-    /// Any other combination: the kernel tests it for each vec4. Rows are not [`RowAccess::WHOLE_TILES`].
+    /// Any other combination. The kernel tests it for each vec4. The access is not
+    /// [`RowAccess::WHOLE_TILES`].
     pub const ANY: Self = Self(2);
-    /// As `SAME`, each with a table of the rows' type.
+    /// As `SAME`, and each operand has a table of the rows' dtype.
     pub const TABLED: Self = Self(3);
-    /// Operands of the rows' dtype without tables; weight and bias are present.
+    /// As `SAME`, but weight and bias are present.
     pub const AFFINE: Self = Self(4);
-    /// As `AFFINE`, with only one of weight and bias.
+    /// As `AFFINE`, but only one of weight and bias is present.
     pub const PARTLY_AFFINE: Self = Self(5);
     /// As `AFFINE`, but the operands are f32.
     pub const F32_AFFINE: Self = Self(6);
 
-    /// `self == other`; see [`OperandKind`](crate::layout::operand_kind::OperandKind).
+    /// Returns `self == other` by value, as [`OperandKind`](crate::layout::operand_kind::OperandKind) does.
     #[inline(always)]
     pub(crate) const fn is(self, other: Self) -> bool {
         self.0 == other.0
     }
 }
 
-/// The form of operands as a type: one for each [`OperandForm`] that kernels of their own are compiled for.
+/// An [`OperandForm`] as a type, for kernels that are compiled for a single form.
 pub(crate) trait KnownForm {
-    /// The form.
+    /// The form as a value.
     const FORM: OperandForm;
 }
 
-/// [`OperandForm::SAME`].
+/// [`OperandForm::SAME`] as a type.
 pub(crate) struct Same;
-/// [`OperandForm::F32`].
+/// [`OperandForm::F32`] as a type.
 pub(crate) struct F32;
-/// [`OperandForm::TABLED`].
+/// [`OperandForm::TABLED`] as a type.
 pub(crate) struct Tabled;
-/// [`OperandForm::AFFINE`].
+/// [`OperandForm::AFFINE`] as a type.
 pub(crate) struct WithAffine;
 
 impl KnownForm for Same {
@@ -75,39 +80,41 @@ impl KnownForm for WithAffine {
     const FORM: OperandForm = OperandForm::AFFINE;
 }
 
-/// The parameters of a norm over vec4s, apart from its operands: a kernel argument.
+/// The parameters of a norm kernel, without its operands: a kernel argument.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct NormParams {
-    /// Rows of the operands.
+    /// Number of rows.
     pub rows: u64,
-    /// Rows in a group of the outer stride; 0: the inner stride is the only one.
+    /// Consecutive rows that [`Rows::inner_stride`](cuda_std::row::Rows) separates. 0 if all rows are in one
+    /// group.
     pub inner: u32,
-    /// Columns of a row.
+    /// Number of columns.
     pub cols: u32,
     /// `1 / cols`.
     pub inv_cols: f32,
-    /// Added to the variance, or to the mean of squares.
+    /// Value added to the variance (LayerNorm) or to the mean of squares (RMSNorm).
     pub eps: f32,
-    /// Tiles of a row if a row fits into shared memory, else 0. Whether it is staged there depends on the kernel's `Access`.
+    /// Tiles of 128 columns per row if a row fits in shared memory, else 0. The kernel's `Access` decides
+    /// whether it stages the row there.
     pub staged: u32,
-    /// What the operands beside the rows are.
+    /// The form of weight, bias, scale, shift and gate.
     pub form: OperandForm,
-    /// Round to the element type after each step, as a chain of separate operators does, not once at the end.
-    /// 0 or 1.
+    /// 1: round to the element type after each step, as a chain of separate operators does. 0: round once, at
+    /// the end.
     pub round_each: u32,
-    /// How all operands may be read, for kernels that take several ways.
+    /// Access that all operands allow, for kernels that contain the code for several accesses.
     pub access: RowAccess,
-    /// Are the staged rows `Rows::is_vector`? 0 or 1.
+    /// 1 if the rows that are staged in shared memory are `Rows::is_vector` (16-byte aligned), else 0.
     pub packs: u32,
 }
 
 impl NormParams {
-    /// Threads of a row that a block shares. Also the f32 elements of the reduction scratch, which is before the rows in shared
-    /// memory.
+    /// Threads per row if a block shares the row. The reduction scratch has as many f32 elements, and
+    /// precedes the staged rows in shared memory.
     pub const SHARING: u32 = THREADS;
 
-    /// The same, of which the compiler knows that the form is that of `F`.
+    /// Returns the parameters with `F::FORM` as the form, so that the compiler knows the form.
     #[inline(always)]
     pub(crate) fn of_form<F: KnownForm>(self) -> Self {
         Self { form: F::FORM, ..self }

@@ -1,9 +1,15 @@
-//! The two passes of a norm over its row: reduce, then write.
+//! The two passes of a norm over a row: the first reduces the row, the second writes the results.
 //!
-//! A warp has a row, so nothing waits for another warp; or the four warps of a block share one, which then is
-//! done in a fourth of the time. What the row is made of is first copied to shared memory, all of it on its
-//! way at once; the passes read it there, in groups of four tiles. Rows that are too long for that are read
-//! from global memory in both passes, and short ones stay in registers.
+//! Each warp processes one row, so no warp waits for another. With the block accesses of [`Access`], the four
+//! warps of a block share one row instead.
+//!
+//! A tile is 128 columns: one vec4 for each lane of a warp. The [`Access`] decides where a row is between the
+//! passes:
+//!
+//! - In shared memory. All copies of a row to shared memory are in flight together. Both passes then read
+//!   groups of tiles from there.
+//! - In registers, for short rows.
+//! - In global memory, for rows that are too long. Both passes read it there.
 use cuda_std::prelude::*;
 use cuda_std::vec4::{
     Access, LEN, MAX_IN_REGISTERS, TILE, is_block_shared, is_unstaged, is_vector, is_whole,
@@ -16,26 +22,28 @@ use super::reduce::stats::{Cols, Stats};
 use super::reduce::warp::{GROUP, Moments};
 use super::row_context::RowContext;
 
-/// Quads that a thread of a row that a block shares works on at once: a block's warps are many, so their
-/// registers few.
+/// Vec4s that a thread processes together if a block shares the row. Such kernels run more threads per SM, so
+/// a thread has fewer registers than with [`GROUP`].
 pub(crate) const GROUP_OF_PART: usize = 2;
 
 impl<T: Elem, A: Access> RowContext<T, A> {
-    /// Tiles that cover the row.
+    /// Returns the number of tiles that cover the row.
     #[inline(always)]
     pub fn tiles(&self) -> u32 {
         self.p.cols.div_ceil(TILE)
     }
 
-    /// Fills the waiting row with what `make` makes of what `fetch` reads for each of the thread's quads; the
-    /// reads of the next group are on their way while one is worked on.
+    /// Fills the staged row. For each of the thread's vec4s, `fetch` loads the inputs and `make` computes the
+    /// vec4.
+    ///
+    /// The loads of the next group are in flight while a group is computed.
     #[inline(always)]
     pub fn fill<P: Copy>(&self, fetch: impl Fn(u32) -> P, make: impl Fn(u32, P) -> Vec4<T>) {
         let tiles = self.tiles();
         let group = |first: u32| {
             let mut parts = [fetch(first); GROUP];
             for i in 1..GROUP {
-                // Past the end the last tile again, which nobody makes anything of.
+                // Past the end, load the last tile again. The result is not used.
                 parts[i] = fetch((first + i as u32).min(tiles - 1));
             }
             parts
@@ -56,25 +64,27 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// The warp's tile of number `nth`, as its thread's columns count them.
+    /// Returns the index of the warp's `nth` tile, for use with `columns`.
     #[inline(always)]
     pub fn tile(&self, nth: u32) -> u32 {
         if is_block_shared::<A>() { nth * WARPS } else { nth }
     }
 
-    /// Tiles of the row that are the warp's.
+    /// Returns the number of tiles that the warp processes: all tiles of the row, or every fourth tile.
     #[inline(always)]
     pub fn warp_tiles(&self) -> u32 {
         if is_block_shared::<A>() { (self.tiles() + WARPS - 1 - self.warp) / WARPS } else { self.tiles() }
     }
 
-    /// Those of them that form groups of `IN_REGISTERS` in which every thread has columns.
+    /// Returns the number of the warp's tiles that are in full groups of `in_registers` tiles. It is 0 if a
+    /// tile may be partial.
     #[inline(always)]
     pub fn grouped_tiles(&self, in_registers: usize) -> u32 {
         if is_whole::<A>() { self.warp_tiles() / in_registers as u32 * in_registers as u32 } else { 0 }
     }
 
-    /// The group of the warp's tiles from `first` on, as far as `counts` says that it exists.
+    /// Loads and computes the warp's tiles from `first` on. Tiles with a count of 0 are zero and are not
+    /// loaded.
     #[inline(always)]
     pub fn group<S: Source<T, A>, const IN_REGISTERS: usize>(
         &self,
@@ -96,7 +106,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         lanes
     }
 
-    /// What a row is divided by.
+    /// Returns the number of columns, as the divisor for the means of a row.
     #[inline(always)]
     pub fn cols(&self) -> Cols {
         Cols {
@@ -107,7 +117,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Both passes.
+    /// Runs both passes.
     #[inline(always)]
     pub fn run<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
         if tiles_in_registers::<A>() > 0 {
@@ -117,7 +127,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Reads the row, which then waits, and reduces it.
+    /// Runs the first pass: stages the row in shared memory, if the access says so, and reduces it.
     #[inline(always)]
     pub fn reduce<M: Moments, S: Source<T, A>>(&self, source: S) -> Stats {
         if self.has_room() {
@@ -140,7 +150,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         moments.finish(self.cols(), self.p.eps)
     }
 
-    /// The second pass: every quad goes to `sink`.
+    /// Runs the second pass: passes every vec4 to `sink`.
     #[inline(always)]
     pub fn write<S: Source<T, A>, K: Sink<T>>(&self, source: S, stats: Stats, sink: K) {
         if is_block_shared::<A>() {
@@ -178,7 +188,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
             first += 1;
         }
     }
-    /// Reduces the warp's part of the row, and meets the others.
+    /// Reduces the warp's tiles of the row, then over the warps of the block.
     #[inline(always)]
     pub fn reduce_part<M: PartMoments, S: Source<T, A>>(&self, source: S) -> Stats {
         let (mut moments, mut first) = (M::EMPTY, 0);
@@ -197,7 +207,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         self.finish_part(moments)
     }
 
-    /// Reduces over the warps of a row.
+    /// Reduces the threads' `moments` over the block that shares the row.
     #[inline(always)]
     pub fn finish_part<M: PartMoments>(&self, moments: M) -> Stats {
         let row = BlockRow { staged: self.staged, tiles: self.tiles(), warp: self.warp };
@@ -206,16 +216,17 @@ impl<T: Elem, A: Access> RowContext<T, A> {
     }
 }
 
-/// Both passes over a row that stays in registers, those of its warp or of the four warps of a block: all of
-/// it is on its way at once, and nothing waits in shared memory but what warps exchange.
+/// Both passes over a row in the registers of a warp, or of the four warps of a block.
+///
+/// All loads of a row are in flight together. Shared memory is used only for the reduction.
 impl<T: Elem, A: Access> RowContext<T, A> {
-    /// The warp's tile of number `nth`, if the row has it.
+    /// Returns the index of the warp's `nth` tile, or `None` if the row has no such tile.
     #[inline(always)]
     pub fn warp_tile(&self, nth: usize) -> Option<u32> {
         (nth < tiles_in_registers::<A>()).then_some(self.tile(nth as u32))
     }
 
-    /// Both passes.
+    /// Runs both passes.
     #[inline(always)]
     pub fn run_in_registers<M: Moments, S: Source<T, A>, K: Sink<T>>(&self, source: S, sink: K) {
         let (mut parts, mut row) = ([S::NOTHING; MAX_IN_REGISTERS], [Vec4::<T>::ZERO; MAX_IN_REGISTERS]);
@@ -229,8 +240,8 @@ impl<T: Elem, A: Access> RowContext<T, A> {
                 row[nth] = source.make(self, tile, parts[nth]);
             }
         }
-        // Warps wait for each other: what they read next is on its way meanwhile, if there are registers for
-        // it.
+        // In a block reduction, warps wait at a barrier. If registers suffice, load the sink's operands
+        // before it.
         let (early, mut prefetched) = (is_block_shared::<A>() && K::EARLY, [K::EMPTY; MAX_IN_REGISTERS]);
         for nth in 0..MAX_IN_REGISTERS {
             if let Some(tile) = self.warp_tile(nth).filter(|_| early) {
@@ -252,13 +263,13 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// What `read` says of the warp's tiles.
+    /// Returns the thread's vec4s of all of the warp's tiles, as loaded by `read`.
     #[inline(always)]
     pub fn register_row(&self, read: impl Fn(u32) -> Vec4<T>) -> [Vec4<T>; MAX_IN_REGISTERS] {
         core::array::from_fn(|nth| self.warp_tile(nth).map_or(Vec4::ZERO, &read))
     }
 
-    /// Reduces a row that is held.
+    /// Reduces a row in registers.
     #[inline(always)]
     pub fn reduce_in_registers<M: Moments>(&self, row: &[Vec4<T>; MAX_IN_REGISTERS]) -> Stats {
         if is_block_shared::<A>() {

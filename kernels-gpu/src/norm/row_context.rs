@@ -1,5 +1,5 @@
-//! A row as its threads see it: which columns a thread has, where the row is staged in shared memory, and the
-//! launch's parameters.
+//! What a thread knows about its row: the row index, the thread's columns, the staged row, and the launch
+//! parameters.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -7,31 +7,33 @@ use cuda_std::vec4::{Access, is_any_length, is_block_shared, is_whole, is_whole_
 
 use super::params::NormParams;
 
-/// The row of the calling thread's warp, or the warp's part of the block's row. [`passes`](super::passes) has its
-/// passes.
+/// The row of the calling thread. One warp has the row, or the four warps of a block share it.
+///
+/// The two passes over the row are in [`passes`](super::passes).
 #[derive(Clone, Copy)]
 pub(crate) struct RowContext<T, A> {
     pub at: RowIndex,
     pub columns: Vec4Columns,
-    /// Where the row is staged, if it is.
+    /// The row in shared memory. It must not be accessed if the access `A` does not stage rows.
     pub staged: SharedRow<T>,
     /// The parameters of the launch.
     pub p: NormParams,
-    /// The warp's number among those of the row.
+    /// The warp's index among the warps that share the row. 0 if one warp has the row.
     pub warp: u32,
     access: PhantomData<A>,
 }
 
 impl<T: Elem, A: Access> RowContext<T, A> {
-    /// That of the calling warp, if there is a row for it.
+    /// Returns the row of the calling warp, or `None` if the warp has no row.
     #[inline(always)]
     pub fn of_warp(p: NormParams) -> Option<Self> {
-        // Rows of four tiles and more are fewer: no memory holds as many.
         let mut team = Team::of_block();
         if is_block_shared::<A>() {
-            // The same, in a way that tells the compiler that it is one row for all threads.
+            // The value does not change: the block has one row. But now the compiler knows that it is
+            // uniform.
             team.row = u64::from(thread::block_index()[0]);
         }
+        // The host checked that a launch for rows of whole tiles has fewer than 2^30 rows.
         let at = if is_whole::<A>() {
             RowIndex::narrow(team, p.rows as u32, p.inner)
         } else {
@@ -50,7 +52,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         Some(Self { at, columns, staged, p, warp, access: PhantomData })
     }
 
-    /// The launch's shared memory for rows, and before it the room in which the warps of a row meet.
+    /// Returns the shared memory for staged rows, and the scratch of the block reduction, which precedes it.
     #[inline(always)]
     pub fn memory() -> (SharedMemory, Shared<f32>) {
         let mut memory = SharedMemory::of_launch();
@@ -67,7 +69,7 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         }
     }
 
-    /// Room for another row, if rows wait and the launch made it.
+    /// Returns a second staged row. It must not be accessed if the access `A` does not stage rows.
     #[inline(always)]
     pub fn another_row(&self) -> SharedRow<T> {
         let (mut memory, _) = Self::memory();
@@ -75,13 +77,14 @@ impl<T: Elem, A: Access> RowContext<T, A> {
         Self::rows(&mut memory, self.p.staged)
     }
 
-    /// Does the row wait in shared memory?
+    /// Returns whether the row is staged in shared memory.
     #[inline(always)]
     pub fn has_room(&self) -> bool {
         is_whole_staged::<A>() || is_any_length::<A>() && self.p.staged > 0
     }
 
-    /// The quad of `tile` that waits in shared memory, if rows do; zeros past the end.
+    /// Returns the thread's vec4 of `tile` from shared memory, or `None` if rows are not staged. Past the end
+    /// of the row, the vec4 is zero.
     #[inline(always)]
     pub fn staged_vec4(&self, tile: u32) -> Option<Vec4<T>> {
         if !self.has_room() {

@@ -1,5 +1,6 @@
-//! [`reduce::warp`](super::warp) of a row that the four warps of a block share, in the same order, so with
-//! the same bits.
+//! The reductions of [`reduce::warp`](super::warp) for a row that the four warps of a block share.
+//!
+//! The summation order is the same, and so are the bits.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, LEN, TILE, tiles_in_registers};
@@ -7,34 +8,34 @@ use cuda_std::vec4::{Access, LEN, TILE, tiles_in_registers};
 use super::stats::Stats;
 use super::welford::Welford;
 
-/// Threads of a row.
+/// Threads per row.
 pub(crate) const THREADS: u32 = 128;
-/// Warps of a row.
+/// Warps per row.
 pub(crate) const WARPS: u32 = THREADS / warp::SIZE;
 
-/// The row as its block sees it.
+/// The row that the block shares.
 #[derive(Clone, Copy)]
 pub(crate) struct BlockRow<T> {
-    /// Where it waits, if it does.
+    /// The row in shared memory. It must not be accessed if the access does not stage rows.
     pub staged: SharedRow<T>,
-    /// Tiles of the row, all of them full.
+    /// Number of tiles of the row. All tiles are full.
     pub tiles: u32,
-    /// The warp's number among those of the row.
+    /// The calling warp's index among the warps of the row.
     pub warp: u32,
 }
 
-/// A reduction of a row by the threads of a block.
+/// The accumulators of one thread for a reduction of a row by the four warps of a block.
 pub(crate) trait PartMoments: Copy {
-    /// Of no element.
+    /// The accumulators before the first element.
     const EMPTY: Self;
-    /// Does it read the row where it waits?
+    /// `true` if `finish` reads the row from shared memory.
     const READS: bool;
-    /// Takes in a quad of the thread's, in the order of its tiles.
+    /// Adds the thread's next vec4. The tiles are in ascending order.
     fn push(&mut self, lanes: [f32; 4]);
-    /// The same, the quad's number being known when the kernel is compiled.
+    /// Adds the thread's `nth` vec4. `nth` is a constant after unrolling.
     fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
-    /// Reduces over the block, whose threads all call it once and get the result. `cols` and its reciprocal
-    /// are what is divided by.
+    /// Reduces over the block. All threads of the block call this method once, and all get the result. `cols`
+    /// is the number of columns and its reciprocal.
     fn finish<T: Elem, A: Access>(
         self,
         row: BlockRow<T>,
@@ -44,7 +45,7 @@ pub(crate) trait PartMoments: Copy {
     ) -> Stats;
 }
 
-/// LayerNorm: each warp plays one of torch's.
+/// LayerNorm. Each warp emulates one of torch's four warps.
 impl PartMoments for Welford {
     const EMPTY: Self = Self::EMPTY;
     const READS: bool = false;
@@ -70,13 +71,14 @@ impl PartMoments for Welford {
         [cols, _]: [f32; 2],
         eps: f32,
     ) -> Stats {
-        // Of a row that is held every thread has as many, a number that is known when the kernel is compiled.
+        // If the row is in registers, all threads have the same count, which is a constant.
         let even = tiles_in_registers::<A>() > 0;
         let half = if even { self.known_half() } else { self.half() };
         let Self { mean, m2, .. } = self.reduce_even_from(warp::SIZE / 2, half);
         let at = 2 * row.warp;
         if warp::lane() == 0 {
-            // SAFETY: a place for each warp and value, which only its lane 0 writes, before the barrier.
+            // SAFETY: each warp has two slots of the scratch. Only lane 0 of the warp writes them, before the
+            // barrier.
             unsafe {
                 reduction_scratch.set(at, mean);
                 reduction_scratch.set(at + 1, m2);
@@ -89,7 +91,7 @@ impl PartMoments for Welford {
             } else {
                 (row.tiles + WARPS - 1 - number) / WARPS
             };
-            // SAFETY: every place was written before the barrier.
+            // SAFETY: `number` is at most 3, and lane 0 of each warp wrote its two slots before the barrier.
             let [mean, m2] =
                 unsafe { [reduction_scratch.get(2 * number), reduction_scratch.get(2 * number + 1)] };
             Self { mean, m2, count: (tiles * TILE) as f32 }
@@ -101,8 +103,10 @@ impl PartMoments for Welford {
     }
 }
 
-/// RMSNorm: a thread has every 128th element, as a lane of the warp that would have the row alone has it in
-/// one of its four sums.
+/// RMSNorm. Thread `t` sums the squares of the elements `t`, `t + 128`, `t + 256`, and so on.
+///
+/// This sum is one of the four accumulators that lane `t / 4` has in
+/// [`MeanSquare`](super::warp::MeanSquare), so the bits are the same.
 #[derive(Clone, Copy)]
 pub(crate) struct Squares;
 
@@ -148,11 +152,11 @@ impl PartMoments for Squares {
                 add(nth * WARPS);
             }
         }
-        // SAFETY: a place for each thread.
+        // SAFETY: the scratch has one slot per thread of the block, and each thread writes only its own.
         unsafe { reduction_scratch.set(warp_tile, sum) };
         block::sync();
         let first = LEN * warp::lane();
-        // SAFETY: every place was written before the barrier.
+        // SAFETY: `first + i` is below 128, and every thread wrote its slot before the barrier.
         let [a, b, c, d] = [0, 1, 2, 3].map(|i: u32| unsafe { reduction_scratch.get(first + i) });
         let sum = warp::sum(a + b + c + d, warp::SIZE);
         Stats { mean: 0.0, inv: rsqrt(sum * inv_cols + eps) }

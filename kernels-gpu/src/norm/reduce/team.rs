@@ -1,24 +1,29 @@
-//! [`reduce::warp`](super::warp) of a row that a team shares, thread by thread as torch's block does; and
-//! their steps, for heads that lie in the lanes of a warp.
+//! Reductions of a row by a team (the threads that share the row), in the summation order of torch.
+//!
+//! LayerNorm and the fused RMSNorm use a team of four warps, whose threads add the same elements as torch's
+//! threads. The RMSNorm that models write out uses a team of one warp. Kernels with heads in the lanes of a
+//! warp use the single steps of these reductions.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 
 use super::stats::Stats;
 use super::welford::Welford;
 
-/// A row's columns as numbers: what is divided by.
+/// The number of columns of a row, as the divisor for means.
 #[derive(Clone, Copy)]
 pub(crate) struct TeamCols {
     pub count: f32,
     /// `1 / count`.
     pub inv: f32,
-    /// Is their number a multiple of 4? See [`Welford::with`].
+    /// `true` if the number of columns is a multiple of 4. It selects the formula in [`Welford::with`].
     pub by_fours: bool,
 }
 
 impl TeamCols {
-    /// `sum / count`, rounded to nearest: a product where that is the same, because a division is many
-    /// instructions.
+    /// Returns `sum / count`, rounded to nearest.
+    ///
+    /// A division takes many instructions. If `count` is a power of two, a multiplication gives the same
+    /// result.
     #[inline(always)]
     pub fn divide(self, sum: f32) -> f32 {
         let power_of_two = self.count.to_bits() & 0x7f_ffff == 0;
@@ -26,37 +31,38 @@ impl TeamCols {
     }
 }
 
-/// A reduction of a row.
+/// The accumulators of one thread for a reduction of a row by a team.
 pub(crate) trait TeamMoments: Copy {
-    /// Quads whose loads are in flight together, [`MAX`] at most.
+    /// Number of vec4s per thread whose loads are in flight together, at most [`MAX`].
     const IN_FLIGHT: usize;
-    /// Of no element.
+    /// The accumulators before the first element.
     const EMPTY: Self;
-    /// Takes in the first `count` lanes; what is not there is zero.
+    /// Adds the first `count` lanes. The other lanes are zero.
     fn push(&mut self, lanes: [f32; 4], count: u32);
-    /// Reduces over the team. Every thread of the block calls it, and gets the result.
+    /// Reduces over the team. All threads of the block call this method, and all get the result of their
+    /// team.
     fn finish(self, team: Team, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats;
 }
 
-/// The most quads of a thread that are in flight together.
+/// The maximum of [`TeamMoments::IN_FLIGHT`].
 pub(crate) const MAX: usize = 8;
 
 impl Welford {
-    /// With what the lane `distance` above has.
+    /// Merges with the moments of the lane `distance` above.
     #[inline(always)]
     pub(crate) fn reduce_step(self, distance: u32, by_fours: bool) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
         self.with(Self { mean: down(self.mean), m2: down(self.m2), count: down(self.count) }, by_fours)
     }
 
-    /// What a row of `cols` columns is normalised with, of which this is all.
+    /// Returns the statistics of a row of `cols` columns. `self` has the moments of the whole row.
     #[inline(always)]
     pub(crate) fn stats(self, cols: TeamCols, eps: f32) -> Stats {
         Stats { mean: self.mean, inv: rsqrt(self.m2 / cols.count + eps) }
     }
 }
 
-/// LayerNorm, by a team of four warps.
+/// LayerNorm, by a team of four warps. A team of one warp acts as four warps of which three are empty.
 impl TeamMoments for Welford {
     const IN_FLIGHT: usize = 4;
     const EMPTY: Self = Self::EMPTY;
@@ -86,7 +92,8 @@ impl TeamMoments for Welford {
     }
 }
 
-/// Sum of squares in the order of torch's fused RMSNorm, `torch.nn.RMSNorm`, by a team of four warps.
+/// RMSNorm: sum of squares in the order of torch's fused kernel (`torch.nn.RMSNorm`), by a team of four
+/// warps.
 #[derive(Clone, Copy)]
 pub(crate) struct FusedRms(f32);
 
@@ -109,7 +116,7 @@ impl TeamMoments for FusedRms {
     }
 }
 
-/// Sum of squares in the order of `x.float().pow(2).mean(-1)`, by a team of one warp.
+/// RMSNorm: sum of squares in the order of `x.float().pow(2).mean(-1)`, by a team of one warp.
 #[derive(Clone, Copy)]
 pub(crate) struct TeamMeanSquare([f32; 4]);
 
@@ -132,8 +139,10 @@ impl TeamMoments for TeamMeanSquare {
     }
 }
 
-/// The values of lane 0 of the team's four warps, in every thread; a team of one warp stands beside three
-/// empty ones.
+/// Returns the values of lane 0 of the team's four warps to all threads. Element `[value][warp]` is from warp
+/// `warp`.
+///
+/// If the team has one warp, the values of the other three are 0.
 #[inline(always)]
 fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32; N]) -> [[f32; 4]; N] {
     let mut found = [[0.0; 4]; N];
@@ -148,14 +157,15 @@ fn warps_of<const N: usize>(team: Team, memory: &mut SharedMemory, values: [f32;
     let slot = |warp: u32, value: usize| (thread::index()[1] * 4 + warp) * N as u32 + value as u32;
     if warp::lane() == 0 {
         for value in 0..N {
-            // SAFETY: a slot for each warp and value; only lane 0 writes its warp's, before the barrier.
+            // SAFETY: each warp has one slot per value. Only lane 0 of the warp writes them, before the
+            // barrier.
             unsafe { partial.set(slot(team.rank / warp::SIZE, value), values[value]) };
         }
     }
     block::sync();
     for value in 0..N {
         for warp in 0..4 {
-            // SAFETY: every slot was written before the barrier.
+            // SAFETY: lane 0 of each of the team's four warps wrote its slots before the barrier.
             found[value][warp] = unsafe { partial.get(slot(warp as u32, value)) };
         }
     }

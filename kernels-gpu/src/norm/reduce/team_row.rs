@@ -1,8 +1,10 @@
-//! A row that a team reduces and then goes through again. Between the two the row waits in shared memory, as
-//! far as the launch has room for it; the rest is read again.
+//! A row that a team (the threads that share the row) reads twice: to reduce it, then to normalise it.
 //!
-//! Thread `rank` of a team of `size` has the columns from `4 * (rank + tile * size)` on, the order in which
-//! torch reads.
+//! Between the two passes, the row is staged in shared memory. The tiles that do not fit there are loaded
+//! again from global memory.
+//!
+//! A tile is one vec4 for each thread of the team. In a team of `size` threads, thread `rank` has the four
+//! columns from `4 * (rank + tile * size)` on. torch's kernels have the same mapping.
 use core::marker::PhantomData;
 
 use cuda_std::prelude::*;
@@ -11,24 +13,24 @@ use cuda_std::vec4::{Access, LEN, is_scalar};
 use super::stats::Stats;
 use super::team::{MAX, TeamCols, TeamMoments};
 
-/// A team's row, to read.
+/// The row of the calling thread's team, for reading.
 #[derive(Clone, Copy)]
 pub(crate) struct TeamRow<T, A> {
     start: *const T,
-    /// Columns; 0 if there is no row.
+    /// Number of columns. 0 if the team has no row.
     cols: u32,
     team: Team,
     staged: SharedRow<T>,
-    /// Tiles that `staged` has room for.
+    /// Number of tiles that fit in `staged`.
     room: u32,
     access: PhantomData<A>,
 }
 
 impl<T: Elem, A: Access> TeamRow<T, A> {
-    /// The row of `cols` columns at `start`, with its part of `memory`, which has room for `room` tiles.
+    /// Returns the row of `cols` columns at `start`. Takes shared memory for `room` tiles from `memory`.
     ///
     /// # Safety
-    /// While the kernel runs, the columns are there to read, as `A` says.
+    /// While the kernel runs, the row is readable, with the alignment that `A` requires.
     #[inline(always)]
     pub unsafe fn of(start: *const T, cols: u32, room: u32, memory: &mut SharedMemory) -> Self {
         Self {
@@ -41,26 +43,26 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         }
     }
 
-    /// The thread's first column of `tile`.
+    /// Returns the thread's first column of `tile`.
     #[inline(always)]
     pub fn first(&self, tile: u32) -> u32 {
         LEN * (self.team.rank + tile * self.team.size)
     }
 
-    /// The thread's columns of `tile`, as those of tile 0.
+    /// Returns the thread's columns of `tile`, as tile 0 of the result.
     #[inline(always)]
     pub fn columns(&self, tile: u32) -> Vec4Columns {
         Vec4Columns::of_one(self.first(tile), self.cols)
     }
 
-    /// The tiles in which the thread has columns.
+    /// Returns the tiles in which the thread has columns.
     #[inline(always)]
     pub fn warp_tiles(&self) -> impl Iterator<Item = u32> {
         let row = *self;
         (0..row.tiles()).take_while(move |&tile| row.first(tile) < row.cols)
     }
 
-    /// Tiles that cover the row.
+    /// Returns the number of tiles that cover the row.
     #[inline(always)]
     fn tiles(&self) -> u32 {
         self.cols.div_ceil(LEN * self.team.size.max(1))
@@ -69,14 +71,15 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
     #[inline(always)]
     fn read(&self, tile: u32) -> Vec4<T> {
         let rows = Rows::single(self.start.cast());
-        // SAFETY: the row is what `of` was promised.
+        // SAFETY: the caller of `of` passed a readable row of `cols` columns, aligned as `A` requires.
         unsafe { Vec4Row::<T, A>::of(&rows, RowIndex::FIRST, self.columns(tile)) }.get(0)
     }
 
-    /// Reads the row, keeps what there is room for, and reduces it. `cols` are the row's, existing or not.
+    /// Loads the row, stages the tiles that fit in shared memory, and reduces the row. `cols` is the number
+    /// of columns of every row, even if this team has no row.
     #[inline(always)]
     pub fn reduce<M: TeamMoments>(&self, memory: &mut SharedMemory, cols: TeamCols, eps: f32) -> Stats {
-        // Without vectors a quad is many accesses, and one is enough.
+        // With scalar access, a vec4 is four loads. One vec4 in flight then suffices.
         let together = if is_scalar::<A>() { 1 } else { M::IN_FLIGHT };
         let mut moments = M::EMPTY;
         let (tiles, mut first) = (self.tiles(), 0);
@@ -102,7 +105,7 @@ impl<T: Elem, A: Access> TeamRow<T, A> {
         moments.finish(self.team, memory, cols, eps)
     }
 
-    /// The quad of `tile` after [`TeamRow::reduce`].
+    /// Returns the thread's vec4 of `tile` in the second pass, after [`TeamRow::reduce`].
     #[inline(always)]
     pub fn again(&self, tile: u32) -> Vec4<T> {
         if tile < self.room { self.staged.get(tile) } else { self.read(tile) }

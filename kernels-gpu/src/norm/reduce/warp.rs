@@ -1,11 +1,16 @@
-//! What a norm knows of its row, reduced in the order of torch's CUDA kernels, so that the bits are theirs.
+//! Reductions of a row by one warp, with the summation order and therefore the bits of torch's CUDA kernels.
 //!
-//! The orders are those of torch 2.11: `LayerNorm` of aten's `layer_norm_kernel.cu` (vectorised kernel: four
-//! warps a row), `MeanSquare` of `Reduce.cuh` for the mean of an f32 tensor over its last dimension (one warp
-//! a row). Here a warp has a row: with 32 threads a tile is the quads of one of torch's warps, tiles of the
-//! same number modulo 4 are of the same warp, and a thread plays its four namesakes. For rows that torch
-//! would not vectorise (columns not divisible by 4) torch takes another order of elements; these keep theirs,
-//! and combine means as torch does there.
+//! The orders are those of torch 2.11:
+//!
+//! - [`LayerNorm`]: the vectorised kernel of aten's `layer_norm_kernel.cu`, which uses four warps per row.
+//! - [`MeanSquare`]: `Reduce.cuh`, for the mean of an f32 tensor over its last dimension. It uses one warp
+//!   per row.
+//!
+//! In LayerNorm, one warp here emulates torch's four. A tile is 128 columns: one vec4 per lane. Tile `i` has
+//! the elements of torch warp `i % 4`, and lane `l` accumulates for lane `l` of each torch warp.
+//!
+//! If the number of columns is not divisible by 4, torch adds the elements in another order. The kernels here
+//! keep the order of the vectorised kernel, but merge means with the formula that torch uses for such rows.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{Access, is_scalar, is_vector};
@@ -14,25 +19,28 @@ use super::block::{PartMoments, Squares};
 use super::stats::{Cols, Stats};
 use super::welford::Welford;
 
-/// Tiles that are taken in together: one of each of torch's warps.
+/// Number of tiles that are added together: one for each of torch's four warps.
 pub(crate) const GROUP: usize = 4;
 
-/// A reduction of a row by a warp.
+/// The accumulators of one thread for a reduction of a row by one warp.
 pub(crate) trait Moments: Copy {
-    /// The same by the warps of a block.
+    /// The accumulators of the same reduction by the four warps of a block.
     type Part: PartMoments;
-    /// Of no element.
+    /// The accumulators before the first element.
     const EMPTY: Self;
-    /// Takes in a group of tiles, `counts` being the lanes that there are of each quad: all but in the row's
-    /// last group. What is not there is zero. `A` as that of the rows.
+    /// Adds the thread's vec4s of a group of tiles. `A` is the access of the rows.
+    ///
+    /// `counts` is the number of existing lanes of each vec4: 4, except in the last group of the row. Lanes
+    /// that do not exist are zero.
     fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]);
-    /// Takes in the quad of tile `nth`, one tile after the other, all of them full.
+    /// Adds the thread's vec4 of tile `nth`. Tiles are added in ascending order, and all are full.
     fn push_vec4(&mut self, nth: u32, lanes: [f32; 4]);
-    /// Reduces over the warp. All its threads call it, and get the result.
+    /// Reduces over the warp. All threads of the warp call this method, and all get the result.
     fn finish(self, cols: Cols, eps: f32) -> Stats;
 }
 
-/// Mean and sum of squared differences by Welford's method, for each of torch's warps: LayerNorm.
+/// LayerNorm: mean and sum of squared differences by Welford's algorithm, separately for each of torch's four
+/// warps.
 #[derive(Clone, Copy)]
 pub(crate) struct LayerNorm {
     mean: [f32; GROUP],
@@ -46,7 +54,7 @@ impl LayerNorm {
         Welford { mean: self.mean[warp], m2: self.m2[warp], count: self.count[warp] }
     }
 
-    /// Folds each of torch's warps over its lanes, then them; lane 0 has the result.
+    /// Reduces each torch warp over its lanes, then the four results. The result is in lane 0.
     #[inline(always)]
     fn reduce_uneven(self, by_fours: bool) -> Welford {
         let mut warps = self.warps();
@@ -64,18 +72,18 @@ impl LayerNorm {
         a.with(c, by_fours).with(b.with(d, by_fours), by_fours)
     }
 
-    /// Folds all, where all threads have seen as many elements of each warp, one at least; lane 0 has the
-    /// result.
+    /// Reduces as `reduce_uneven`, if all lanes have the same number of elements of a torch warp, at least
+    /// one. The result is in lane 0.
     ///
-    /// A fold over a warp leaves half of its lanes idle from the first step on: these do it for another of
-    /// torch's warps.
+    /// From its first step on, a warp reduction leaves half of the lanes idle. Here the idle lanes reduce
+    /// another torch warp.
     #[inline(always)]
     fn reduce_even(self) -> Welford {
         let [a, b, c, d] = self.warps();
         let eighth = a.reduce_even_with(c, 16).reduce_even_with(b.reduce_even_with(d, 16), 8);
         let warp_tile = eighth.reduce_even_from(4, eighth.half());
         let of = |warp: Welford| warp.count * warp::SIZE as f32;
-        // Lane 0 has a, lane 8 b, lane 16 c, lane 24 d.
+        // Lane 0 has the result of `a`, lane 8 that of `b`, lane 16 that of `c`, and lane 24 that of `d`.
         let upper = if warp::lane() & 8 == 0 { of(c) } else { of(d) };
         let pair = warp_tile.with(warp_tile.above(16, upper), true);
         pair.with(pair.above(8, of(b) + of(d)), true)
@@ -93,7 +101,7 @@ impl Moments for LayerNorm {
 
     #[inline(always)]
     fn push<A: Access>(&mut self, group: [[f32; 4]; GROUP], counts: [u32; GROUP]) {
-        // Before the last group all four have seen as many elements.
+        // Up to the last group, all four torch warps have the same count.
         let before = self.count[0];
         let mut inv_counts = [0.0; 4];
         for i in 0..4 {
@@ -131,7 +139,8 @@ impl Moments for LayerNorm {
     }
 }
 
-/// Sum of squares in the order of `x.float().pow(2).mean(-1)`: the RMSNorms that models write out.
+/// RMSNorm: sum of squares in the order of `x.float().pow(2).mean(-1)`, as models that write RMSNorm out
+/// compute it.
 #[derive(Clone, Copy)]
 pub(crate) struct MeanSquare([f32; 4]);
 

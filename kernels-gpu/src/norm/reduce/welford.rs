@@ -1,9 +1,12 @@
-//! Mean and sum of squared differences by Welford's method, of a thread and of a warp: what LayerNorm is made of.
+//! Welford's algorithm: mean and sum of squared differences (`m2`), per thread and per warp, for LayerNorm.
 use cuda_std::math::reciprocal;
 use cuda_std::prelude::*;
 use cuda_std::vec4::{LEN, MAX_IN_REGISTERS};
 
-/// `1 / count` for the elements of each quad that a thread holds, counted from 1: what [`reciprocal`] says.
+/// The reciprocals of 1 to `4 * MAX_IN_REGISTERS`, in groups of four. They have the same bits as
+/// [`reciprocal`].
+///
+/// Element `[nth][i]` is the reciprocal of the count after lane `i` of a thread's `nth` vec4.
 const INVERSES: [[f32; 4]; MAX_IN_REGISTERS] = {
     let (mut inverses, mut at) = ([[0.0; 4]; MAX_IN_REGISTERS], 0);
     while at < 4 * MAX_IN_REGISTERS {
@@ -13,7 +16,7 @@ const INVERSES: [[f32; 4]; MAX_IN_REGISTERS] = {
     inverses
 };
 
-/// The moments of some of a row's elements.
+/// Mean, sum of squared differences and count of a subset of a row's elements.
 #[derive(Clone, Copy)]
 pub(crate) struct Welford {
     pub mean: f32,
@@ -22,10 +25,11 @@ pub(crate) struct Welford {
 }
 
 impl Welford {
-    /// Of no element.
+    /// The moments of the empty set.
     pub const EMPTY: Self = Self { mean: 0.0, m2: 0.0, count: 0.0 };
 
-    /// Takes in `x`, the element that makes them `1 / inv_count`.
+    /// Adds the element `x`. `inv_count` is the reciprocal of the count that includes `x`. The caller updates
+    /// `count`.
     #[inline(always)]
     pub fn add(&mut self, x: f32, inv_count: f32) {
         let delta = x - self.mean;
@@ -33,11 +37,12 @@ impl Welford {
         self.m2 = fma(delta, x - self.mean, self.m2);
     }
 
-    /// Of the elements of both, `self` being the lower thread's or warp's.
+    /// Merges the moments of two disjoint sets. `self` belongs to the thread or warp with the lower index.
     ///
-    /// torch has two formulas for the mean. The vectorised kernel, for rows of a multiple of 4 columns (`by_fours`),
-    /// takes the weighted sum of both means, which can differ from two equal means by a rounding. The other kernel adds a
-    /// part of their difference, so that a constant row has a variance of exactly 0.
+    /// torch has two formulas for the mean. Its vectorised kernel, for a number of columns divisible by 4
+    /// (`by_fours`), computes the weighted sum of both means. For two equal means, this sum can have a
+    /// rounding error. The other kernel adds a fraction of the difference of the means, so a constant row has
+    /// a variance of exactly 0.
     #[inline(always)]
     pub fn with(self, upper: Self, by_fours: bool) -> Self {
         let count = self.count + upper.count;
@@ -54,13 +59,14 @@ impl Welford {
                 count,
             };
         }
-        // Without elements above, the square may be infinite and the product NaN.
+        // If `upper` is empty, the square may overflow to infinity, and its product with the count 0 would be
+        // NaN.
         let between = if upper.count > 0.0 { upper.count * (delta * delta) } else { 0.0 };
         Self { mean: fma(-delta, theirs, self.mean), m2: fma(warp_tile, between, upper.m2 + self.m2), count }
     }
 
-    /// Takes in the quad of number `nth`, which is known when the kernel is compiled, and so are the reciprocals of
-    /// its counts.
+    /// Adds the thread's `nth` vec4. `nth` is a constant after unrolling, so the reciprocals of the counts
+    /// are too.
     #[inline(always)]
     pub fn add_vec4(&mut self, nth: u32, lanes: [f32; 4]) {
         for i in 0..4 {
@@ -69,21 +75,24 @@ impl Welford {
         self.count = (LEN * (nth + 1)) as f32;
     }
 
-    /// What either has of the elements of two that are as many. Counts double from step to step, and this keeps its bits:
-    /// the reciprocal of a double is half of the reciprocal.
+    /// Returns the weight of each set when two sets of this count are merged: `count / (2 * count)`, about
+    /// 0.5.
+    ///
+    /// Each merge doubles the count, but the bits of the weight stay the same: the reciprocal of a doubled
+    /// number is exactly half of the reciprocal. So one weight serves all merge steps.
     #[inline(always)]
     pub fn half(&self) -> f32 {
         self.count * reciprocal(self.count * 2.0)
     }
 
-    /// The same of a count that is known when the kernel is compiled, and so is the result.
+    /// Returns the same weight for a constant count. The compiler then evaluates the division.
     #[inline(always)]
     pub fn known_half(&self) -> f32 {
         self.count * (1.0 / (self.count * 2.0))
     }
 
-    /// Of the elements of two that are as many: `lower` and `upper` are their means, `self` has the sum of their `m2` and
-    /// the count of one.
+    /// Merges two sets of equal count, whose means are `lower` and `upper`. `self` has the sum of both `m2`,
+    /// and the count of one set.
     #[inline(always)]
     fn doubled(self, [lower, upper]: [f32; 2], half: f32) -> Self {
         let Self { m2, count, .. } = self;
@@ -95,21 +104,25 @@ impl Welford {
         }
     }
 
-    /// Of the elements of both, `upper` having as many; `half` is that of their counts.
+    /// Merges `self` with `upper`, which has the same count. `half` is the result of [`Welford::half`] for
+    /// this count.
     #[inline(always)]
     pub fn with_as_many(self, upper: Self, half: f32) -> Self {
         Self { m2: upper.m2 + self.m2, ..self }.doubled([self.mean, upper.mean], half)
     }
 
-    /// That of the lane `distance` above, whose count is `count`.
+    /// Returns the moments of the lane `distance` above, whose count is `count`.
     #[inline(always)]
     pub fn above(self, distance: u32, count: f32) -> Self {
         let down = |value| warp::shuffle_down(warp::ALL, value, distance);
         Self { mean: down(self.mean), m2: down(self.m2), count }
     }
 
-    /// With those of the lanes up to `distance` above, each of which has seen as many elements, one at least: the result
-    /// of the lanes that have so many above them. No count is exchanged; `half` is that of the count.
+    /// Reduces over the `2 * distance` lanes from this one on, in steps that halve the distance.
+    ///
+    /// All lanes have the same count, at least 1, so no count is exchanged. `half` is the result of
+    /// [`Welford::half`] for this count. The result is valid in lanes that have `2 * distance - 1` lanes
+    /// above them.
     #[inline(always)]
     pub fn reduce_even_from(self, mut distance: u32, half: f32) -> Self {
         let mut all = self;
@@ -120,7 +133,8 @@ impl Welford {
         all
     }
 
-    /// One step of two folds at once: lanes without `bit` go on with `self`, those with it with `other`.
+    /// Performs one step of two warp reductions at once. Lanes whose index lacks `bit` continue with the
+    /// reduction of `self`. Lanes whose index has `bit` continue with the reduction of `other`.
     #[inline(always)]
     pub fn reduce_even_with(self, other: Self, bit: u32) -> Self {
         let is_upper = warp::lane() & bit != 0;
