@@ -51,7 +51,7 @@ def draw_attention(g: Draw) -> Case:
         options["mask"] = mask(g, dtype, (batches, heads, queries, keys))
     options["return_lse"] = g.maybe(0.3)
     row = None if packed else ("q", (0, 1, 2))
-    # In float16, probabilities and their gradients are rounded to steps of 2^-24 before products.
+    # In float16, attention probabilities P and their gradients are rounded to steps of 2^-24 before products.
     case = Case(tensors, options, ("q", "k", "v"), row, floor=64.0)
     # A query passes no gradient if the additive mask is finite and at most -8e6 for all its keys.
     return dataclasses.replace(case, differentiable=()) if hides_all(case, queries, keys, g.device) else case

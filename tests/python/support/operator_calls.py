@@ -116,7 +116,7 @@ def arguments(operator: Operator, device, optional: bool) -> tuple[Any, ...]:
 
 
 def calls() -> dict[str, Callable[[Any], tuple[Operator, tuple[Any, ...]]]]:
-    """By name: an operator and its arguments on a device, with and without the operands that are optional."""
+    """Return by name an operator and its arguments on a device, with and without the optional operands."""
     made: dict[str, Any] = {}
     for name, operator in OPERATORS.items():
         made[name] = lambda device, operator=operator: (operator, arguments(operator, device, True))

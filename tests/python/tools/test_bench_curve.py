@@ -1,4 +1,4 @@
-"""The curve's points, and its comparison of tokens with calls on them alone, without a GPU."""
+"""Tests of `curve.py` without a GPU: its points, and its comparison with calls on single tokens."""
 
 import sys
 
@@ -28,7 +28,7 @@ def test_every_curve_has_all_its_points(op):
 
 
 def test_a_curve_that_tells_tokens_apart(monkeypatch):
-    """What a 32-bit offset does to the last token is found."""
+    """The comparison finds a wrong last token, as an overflow of a 32-bit offset gives."""
     form = next(form for form in curve.selected(["gelu_tanh"]) if form.timed)
     x = torch.randn(1, 33, 16).bfloat16()
     right = torch.nn.functional.gelu
@@ -48,7 +48,7 @@ def test_a_curve_that_tells_tokens_apart(monkeypatch):
 
 @pytest.mark.parametrize("op", POSITIONS)
 def test_tokens_whose_place_counts(op, monkeypatch):
-    """They are given their place, alone; one that has another's angle is found."""
+    """Single tokens are called with their position. A token with a wrong angle is found."""
     form, tokens = form_of(op), 52
     inputs = form.inputs(Source(torch.device("cpu")), (1, tokens, 2, 128))
     assert curve.tokens_alone(form, inputs, tokens)

@@ -1,4 +1,4 @@
-"""The benchmarks' programs, with figures made up in place of a GPU's: what they write, what is left when time is up."""
+"""Tests of the benchmark programs with invented timings: their output, and what remains after the time limit."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ TIME = timing.Time(10.0, 9.0, 11.0)
 
 @pytest.fixture(autouse=True)
 def made_up_gpu(monkeypatch):
-    """Facts and figures of a GPU that is not there; the signal that a run takes for the end is given back."""
+    """Fake the facts and timings of a GPU. Restore the SIGTERM handler that a run replaces."""
     taken = signal.getsignal(signal.SIGTERM)
     versions = dict.fromkeys(environment.PACKAGES, "1")
     facts = {"gpu": "a GPU", "date": "2026-11-20T00:00:00", "commit": "0" * 40, "versions": versions}
@@ -104,7 +104,7 @@ def test_a_failure_behind_the_last_op_loses_nothing(monkeypatch, tmp_path):
 
 
 def test_a_goal_on_every_case_is_not_met_by_some(monkeypatch, tmp_path):
-    """Those left out, and those that a peer did not run, count as not measured; one below is enough to miss it."""
+    """Skipped cases, and cases that a baseline did not run, count as not measured. One miss fails the goal."""
 
     def measured(case, *rest):
         found = measurement(case, *rest)
@@ -135,7 +135,7 @@ def test_goals_of_shapes_that_were_not_measured(monkeypatch, tmp_path):
 
 
 def checked(form, monkeypatch):
-    """Which providers of a form are right, with nothing compiled; what is wrong, and what is dropped."""
+    """Check the providers of a form without compilation. Return the right, written, wrong and dropped ones."""
     monkeypatch.setattr("providers.compiled", lambda chain: chain)
     results, shape = Results(), (1, 4, *form.cases[0][1][2:])
     inputs = form.inputs(Source(torch.device("cpu")), shape)
@@ -144,7 +144,7 @@ def checked(form, monkeypatch):
 
 
 def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
-    """As Liger's rotation: what it is compared with is the rotation of the inputs as they were."""
+    """A baseline may overwrite its inputs, as Liger's rotation does. The reference uses the original inputs."""
     form = next(form for form in exactness.selected(["rope"]) if "Liger" in form.peers)
 
     def in_place(_, q, k, cos, sin):
@@ -158,7 +158,7 @@ def test_a_peer_that_overwrites_its_inputs_is_right(monkeypatch):
 
 
 def test_a_chain_that_does_not_run_is_no_case(monkeypatch):
-    """Out of memory, say: nothing is measured, and nothing of ours is called wrong."""
+    """If the reference chain fails (out of memory), nothing is measured and oxiwarp is not reported as wrong."""
 
     def out_of_memory(**_):
         raise torch.OutOfMemoryError("CUDA out of memory")

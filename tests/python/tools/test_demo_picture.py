@@ -1,4 +1,4 @@
-"""The demo's picture, of made-up latents: what it compares, what it leaves out on the CPU, that nothing is covered."""
+"""Tests of the demo's figure with invented latents: its content with and without times, legends, colours."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from oxiwarp.cli.png import draw, save  # noqa: E402
 
 
 def outcome(dtype=torch.bfloat16, equal=False):
-    """Stock latents are 0.5 from those of the wider type, patched ones 0.125 from stock."""
+    """Return an outcome. Stock latents differ by 0.5 from the wider dtype's, and patched ones by 0.125 from stock."""
     stock = random((1, 24, 4), torch.float32, "cpu")
     patched = stock if equal else stock + 0.125
     return Outcome(Job({}, (2, 3, 4), dtype, 2), stock + 0.5, stock, patched, [0.5, 0.5], [0.25, 0.25])
@@ -43,7 +43,7 @@ def test_both_errors_are_next_to_each_other():
 
 @pytest.mark.parametrize(("device", "expected"), [("cpu", False), ("cuda", True)])
 def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
-    """The CPU executor's times say nothing: the picture has none."""
+    """On the CPU the figure has no times, because the CPU executor's times are not meaningful."""
     assert any("time" in title for title in titles(draw([outcome()], "here", times=expected))) == expected
     asked = []
     monkeypatch.setattr(demo, "run", lambda *_: outcome())
@@ -58,7 +58,7 @@ def test_times_are_those_of_a_gpu(device, expected, monkeypatch, tmp_path):
 @pytest.mark.parametrize("times", [False, True])
 @pytest.mark.parametrize("equal", [False, True])
 def test_nothing_is_covered(times, equal, tmp_path):
-    """Where all latents are equal, too, and nothing has a logarithm."""
+    """Legends cover nothing, also if all latents are equal and no difference has a logarithm."""
     outcomes = [outcome(torch.float32, equal), outcome(torch.bfloat16)]
     assert_legends_cover_nothing(draw(outcomes, "here", times))
     save(outcomes, "here", str(tmp_path / "new" / "demo.png"), times)
@@ -66,7 +66,7 @@ def test_nothing_is_covered(times, equal, tmp_path):
 
 
 def test_colours():
-    """Of the lines and bars: Okabe and Ito's. Lines differ in their style, too, and bars in their hatch."""
+    """Lines and bars have Okabe and Ito's colours. Lines also differ in style, and bars in hatch."""
     figure = draw([outcome()], "here", times=True)
     assert colors_of(figure) <= set(OKABE_ITO)
     *_, shares, _, steps = axes_of(figure)

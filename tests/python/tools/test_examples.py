@@ -1,4 +1,4 @@
-"""The examples run, on small models, and say what they should."""
+"""Tests that the examples run on small models and print the expected output."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="the bundle has no
 
 
 def run(name: str, options: list[str], folder: Path) -> subprocess.CompletedProcess:
-    """An example, with `folder` for what it leaves."""
+    """Run an example in `folder`, which receives its files."""
     pytest.importorskip("kernels" if name == "huggingface_kernels" else "diffusers")
     return subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *options],
