@@ -22,11 +22,10 @@ pub const TEAM: u32 = 64;
 /// Columns of a team's tile.
 pub const TILE: u32 = LEN * TEAM;
 
-/// # Safety
-/// As [`head_rows`](super::block::head_rows), for a team of [`TEAM`] threads for each side that is there, in
-/// a grid of tokens and batches, and rows of at most `IN_REGISTERS` tiles that can be accessed 16 bytes at a time.
-/// `rotary` rotates all columns or none, in pairs of neighbours; a tile has a whole number of heads, which
-/// share their angles, or the row is one head.
+/// # Safety As [`head_rows`](super::block::head_rows), for a team of [`TEAM`] threads for each side that is
+/// there, in a grid of tokens and batches, and rows of at most `IN_REGISTERS` tiles that can be accessed 16
+/// bytes at a time. `rotary` rotates all columns or none, in pairs of neighbours; a tile has a whole number
+/// of heads, which share their angles, or the row is one head.
 #[inline(always)]
 pub(crate) unsafe fn register_rows<T: Elem, const IN_REGISTERS: usize>(
     q: HeadsOperand,

@@ -18,8 +18,8 @@ impl Group {
         warp::shuffle(warp::ALL, value, self.base + rank)
     }
 
-    /// Every value through the steps of a fold over the group, from the longest distance; all values take a step together,
-    /// which hides its latency.
+    /// Every value through the steps of a fold over the group, from the longest distance; all values take a
+    /// step together, which hides its latency.
     #[inline(always)]
     pub fn reduce<V: Copy, const N: usize>(&self, values: [V; N], step: impl Fn(V, u32) -> V) -> [V; N] {
         let all = |values: [V; N], distance: u32| values.map(|value| step(value, distance));
@@ -33,8 +33,9 @@ impl Group {
         self.reduce(values, |sum, distance| sum + warp::shuffle_xor(warp::ALL, sum, distance))
     }
 
-    /// torch's sum of a row of fewer than 128 columns, over a warp whose threads hold every 32nd: first the columns of a
-    /// thread, from the lowest, then threads 16, 8, 4, 2 and 1 apart. A lane has four of those threads, every eighth the same.
+    /// torch's sum of a row of fewer than 128 columns, over a warp whose threads hold every 32nd: first the
+    /// columns of a thread, from the lowest, then threads 16, 8, 4, 2 and 1 apart. A lane has four of those
+    /// threads, every eighth the same.
     #[inline(always)]
     pub fn short_sum(&self, values: [f32; 4]) -> f32 {
         let mut sums = [0.0; 4];

@@ -12,9 +12,9 @@ use super::rope::interleaved_partners;
 use super::rope_angles::Angles;
 use crate::layout::heads::{put_vec4_at, vec4_at};
 
-/// # Safety
-/// As [`head_lanes`](super::warp::head_lanes), for heads of `DIM` columns, 64 or 128, less than 2^29 elements
-/// apart. `rotary` rotates all columns or none, and all heads alike. The grid is that of [`WarpTask::of_grid`].
+/// # Safety As [`head_lanes`](super::warp::head_lanes), for heads of `DIM` columns, 64 or 128, less than 2^29
+/// elements apart. `rotary` rotates all columns or none, and all heads alike. The grid is that of
+/// [`WarpTask::of_grid`].
 #[inline(always)]
 pub(crate) unsafe fn head_halves<T: Elem, N: HalvesNorm, const DIM: u32, const TOGETHER: usize>(
     q: HeadsOperand,

@@ -7,8 +7,8 @@ pub(super) const OF_ROW: usize = 4;
 /// The most values of a fold.
 pub(super) const MAX_ROWS: usize = 8;
 
-/// One fold after another over a block that is one team of whole warps: in two parts of shared memory by turns, so that no
-/// warp writes what another may still be reading.
+/// One fold after another over a block that is one team of whole warps: in two parts of shared memory by
+/// turns, so that no warp writes what another may still be reading.
 pub(super) struct BlockReduction {
     second: bool,
 }
@@ -37,7 +37,8 @@ impl BlockReduction {
         }
         block::sync();
         let (mut sum, mut slot) = (0.0, lane);
-        // A loop, in which ptxas forgets what was computed before: unrolled it keeps the lanes of all packs, and spills.
+        // A loop, in which ptxas forgets what was computed before: unrolled it keeps the lanes of all packs,
+        // and spills.
         while slot < thread::block_dim()[0] / warp::SIZE * count {
             // SAFETY: written before the barrier.
             sum += unsafe { partial.get(slot) };
@@ -56,8 +57,8 @@ impl BlockReduction {
     }
 }
 
-/// The sum over the warp of value `lane % count`: at each step a lane gives away those of its values that its partner goes
-/// on with, so that `count` values take little more than the shuffles of one.
+/// The sum over the warp of value `lane % count`: at each step a lane gives away those of its values that its
+/// partner goes on with, so that `count` values take little more than the shuffles of one.
 #[inline(always)]
 fn sums_of_lanes(mut values: [f32; MAX_ROWS], count: u32) -> f32 {
     let mut left = count;

@@ -1,5 +1,6 @@
-//! Sums over rows, as blocks make them: which rows a block takes, and the row of f32 that it leaves. The rows of all
-//! blocks are added up by [`column_sums`](super::column_sums), so that the order of a sum is that of the launch.
+//! Sums over rows, as blocks make them: which rows a block takes, and the row of f32 that it leaves. The rows
+//! of all blocks are added up by [`column_sums`](super::column_sums), so that the order of a sum is that of
+//! the launch.
 use cuda_std::prelude::*;
 
 /// A block's share: of the rows of its group, every `splits`-th batch of one row a team.
@@ -62,7 +63,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         let at = RowIndex::of(Team { row: u64::from(block_rows.block), ..team }, u64::MAX, 0);
         // Asked here and not before the loop over rows, through which the answer would be kept.
         let [low, high] = thread::opaque([base.addr() as u32, (base.addr() as u64 >> 32) as u32]);
-        // SAFETY: as the caller promises; a block's row is its own, and one that is not wanted is never touched.
+        // SAFETY: as the caller promises; a block's row is its own, and one that is not wanted is never
+        // touched.
         unsafe {
             Self {
                 read: Row::of(&rows, team, at, cols),
@@ -89,7 +91,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
         }
     }
 
-    /// Writes the sum over the block's teams, each of which has its own lanes; `memory` is that of [`over_teams`].
+    /// Writes the sum over the block's teams, each of which has its own lanes; `memory` is that of
+    /// [`over_teams`].
     #[inline(always)]
     pub fn write_over_teams<L: F32Vec>(&self, tile: u32, lanes: L, team: Team, memory: Shared<f32>) {
         if !self.wanted {
@@ -106,8 +109,8 @@ impl<const VECTOR: bool> SumsRow<VECTOR> {
 
 /// The sum of the lanes of the block's teams, in the first of them; every thread of the block must call it.
 ///
-/// Teams inside a warp first add up by shuffles; then warps, or larger teams, by `memory`, which has a number for each
-/// thread and lane where a block has more of them than one.
+/// Teams inside a warp first add up by shuffles; then warps, or larger teams, by `memory`, which has a number
+/// for each thread and lane where a block has more of them than one.
 #[inline(always)]
 fn over_teams<L: F32Vec>(lanes: L, team: Team, memory: Shared<f32>) -> L {
     let mut sum = lanes;

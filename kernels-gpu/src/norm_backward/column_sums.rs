@@ -28,14 +28,14 @@ pub struct ColumnSumsParams {
 pub const COLUMNS: u32 = 32;
 /// Threads of a column, which take its rows by turns.
 pub const STRIPES: u32 = 16;
-/// Rows of a thread whose loads are in flight together: with its column's others those that 264 blocks leave, two for each
-/// multiprocessor of an H100.
+/// Rows of a thread whose loads are in flight together: with its column's others those that 264 blocks leave,
+/// two for each multiprocessor of an H100.
 const STEP: usize = 17;
 
 /// Block `[x, y, z]` adds up the `x`-th 32 columns of group `y`, of the first or the second workspace by `z`.
 ///
-/// # Safety
-/// The host checked the shapes above; blocks are `COLUMNS` times `STRIPES` threads, with as many f32 of shared memory.
+/// # Safety The host checked the shapes above; blocks are `COLUMNS` times `STRIPES` threads, with as many f32
+/// of shared memory.
 #[inline(always)]
 pub(crate) unsafe fn column_sums<T: Elem>(sums: [ColumnSums; 2], p: ColumnSumsParams) {
     thread::launch_bounds::<{ COLUMNS * STRIPES }, 2>();

@@ -8,8 +8,8 @@ use super::{multi_row, prefetch};
 use crate::layout::operand_kind::OperandKind;
 use crate::rms::weight::Weight;
 
-/// The gradients of the rows that the block takes: a row stays in `IN_REGISTERS` tiles, or is read again for each
-/// pass.
+/// The gradients of the rows that the block takes: a row stays in `IN_REGISTERS` tiles, or is read again for
+/// each pass.
 ///
 /// # Safety
 /// The host checked that `dy`, `x` and `dx`, and `dsum` where it is, hold `p.rows` rows of `p.cols` elements
