@@ -13,7 +13,8 @@
 //! let weight = device.upload(&[1.0_f32, 2.0])?;
 //! let mut y = device.alloc::<f32>(4)?;
 //! let params = RmsNorm { eps: 0.0, ..RmsNorm::default() };
-//! rms_norm(&device, x.view(&[2, 2])?, Some(weight.view(&[2])?), y.view_mut(&[2, 2])?, params, Stream::default())?;
+//! let (input, output) = (x.view(&[2, 2])?, y.view_mut(&[2, 2])?);
+//! rms_norm(&device, input, Some(weight.view(&[2])?), output, params, Stream::default())?;
 //! assert!((y.download()?[1] - 2.0 * 4.0 / 12.5_f32.sqrt()).abs() < 1e-5);
 //! # Ok::<(), oxiwarp::Error>(())
 //! ```
