@@ -59,7 +59,7 @@ def signature(function: Callable[..., Any]) -> str:
 
 
 def positional(function: Callable[..., Any]) -> str:
-    """Return the call of a function with its positional arguments, without defaults."""
+    """Return a call of the function as text: the names of its positional arguments without default values."""
     parameters = inspect.signature(function).parameters.values()
     return f"{function.__name__}({', '.join(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)})"
 

@@ -60,7 +60,7 @@ impl Stack {
         if cell.is_null() {
             return None;
         }
-        // SAFETY: an optional that is present is a pointer to one value. The kernel owns this value.
+        // SAFETY: an optional that is present is a pointer to one value, which this function must free.
         unsafe {
             let handle = *cell;
             shim().delete_optional(cell);

@@ -39,8 +39,8 @@ pub struct Checks<'c> {
     bands: Vec<Range<usize>>,
     /// The expected results in the bands and of the sums over all rows, as far as they are known.
     expected: Option<Results>,
-    /// If the op has sums over all rows: a case of a few rows, with the sums that the CPU executor computes
-    /// for it.
+    /// For an op that sums over all rows: a second case with few rows, and the sums that the CPU executor
+    /// computes for this case.
     few: Option<(Case<'c>, Results)>,
     seen: HashSet<String>,
 }

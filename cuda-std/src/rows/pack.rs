@@ -5,7 +5,7 @@ use core::marker::PhantomData;
 use crate::numeric::elem::{Elem, F32Vec};
 
 /// 16 bytes of `T`, kept in registers as loaded. Keep packs across a reduction and unpack them again
-/// afterwards. The conversion costs less than the additional registers or a second read.
+/// afterwards. Unpacking twice costs less than the registers for f32 values or a second read of memory.
 #[derive(Clone, Copy)]
 pub struct Pack<T> {
     words: [u32; 4],

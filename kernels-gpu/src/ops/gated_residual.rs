@@ -59,7 +59,7 @@ impl<T: Elem> GateElements<T> {
         if let OperandKind::ABSENT = gate.table.kind {
             return self;
         }
-        // SAFETY: the caller passes a table of the type that its kind states.
+        // SAFETY: the caller passes a table with the dtype that the kind of the operand names.
         match (self, unsafe { Self::of(&gate.table, elements) }) {
             (Self::Same(value), Self::Same(table)) => {
                 Self::Same(RoundedVec::of(table).plus(RoundedVec::of(value)).pack())

@@ -1,4 +1,4 @@
-"""Fused blocks of transformers over text and image tokens: the stock model's values, by our kernels alone."""
+"""Fused blocks over text and image tokens return the values of the original model and run oxiwarp's kernels."""
 
 import inspect
 from collections import Counter

@@ -14,7 +14,7 @@ UNBREAKABLE = re.compile(r"^\s*(?:///?|//!|#) ?(?:\||\S+$)")
 
 
 def tracked(pattern):
-    """Return the tracked files. A bundle has no repository and gives an empty list."""
+    """Return the files that git tracks, or nothing outside of a git repository."""
     done = subprocess.run(["git", "ls-files", pattern], cwd=ROOT, capture_output=True, text=True)
     return [ROOT / name for name in done.stdout.splitlines() if (ROOT / name).exists()]
 

@@ -23,7 +23,7 @@ const LN_2: f32 = core::f32::consts::LN_2;
 /// of the thread's two rows.
 ///
 /// # Safety
-/// `p` and the map of the result belong to this launch. The whole warp calls this function.
+/// `p` and the result's tensor map were made for this launch. The whole warp calls this function.
 #[inline(always)]
 pub(crate) unsafe fn store<K: Shape>(
     out: &[f32],
